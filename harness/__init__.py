@@ -1,0 +1,1 @@
+"""Build, run, validate and measure the Blackwell matmul kernels in ``kernels/``."""
