@@ -1,0 +1,221 @@
+"""What a GEMM kernel is compiled for, and the sizes that follow from it.
+
+`C[M, N] = A[M, K] . B[N, K]^T`, all row-major, 16-bit elements, f32 accumulation. Everything here is plain integer
+arithmetic: the kernels evaluate it at compile time, the launch plan and the tests at run time.
+"""
+from .multicast import Multicast
+
+comptime SHARED_MEMORY_LIMIT = 232448
+"""Bytes of dynamic shared memory one CTA can have: 227 KB (CUDA Programming Guide, compute capabilities 9.0 and 10.0)."""
+
+comptime ELEMENT_BYTES = 2
+comptime MMA_K = 16
+"""K of one MMA instruction with 16-bit operands: 32 bytes of A and of B (PTX ISA 9.7.16.2.1)."""
+
+comptime SWIZZLE_ROW_BYTES = 128
+"""One row of a 128-byte swizzled tile; 8 such rows are the repeating pattern (PTX ISA 5.5.7)."""
+
+
+struct GemmConfig(TrivialRegisterPassable):
+    """Compile-time choices of a kernel.
+
+    `mma_m x mma_n` is the shape of one MMA instruction: with `cta_group` 2 that is the tile of a CTA pair, and each CTA
+    holds half of its rows. `error()` says what is wrong with a combination; it is empty for a legal one.
+    """
+
+    var kernel: StaticString
+    var dtype: DType
+    var cta_group: Int  # CTAs that work on one MMA: 1, or 2 (a pair)
+    var mma_m: Int
+    var mma_n: Int
+    var block_k: Int  # K elements of a stage: one swizzle row
+    var stages: Int
+    var cluster_m: Int  # CTAs of a cluster along M (grid x)
+    var cluster_n: Int  # CTAs of a cluster along N (grid y)
+    var epilogue_width: Int  # columns of C in one TMA store
+    var multicast: Bool
+
+    def __init__(
+        out self,
+        kernel: StaticString,
+        *,
+        dtype: DType = DType.bfloat16,
+        cta_group: Int = 2,
+        mma_m: Int = 256,
+        mma_n: Int = 256,
+        block_k: Int = 64,
+        stages: Int = 0,
+        cluster_m: Int = 2,
+        cluster_n: Int = 1,
+        epilogue_width: Int = 0,
+        multicast: Bool = True,
+    ):
+        """`stages` 0: as many as fit (kernel5: one). `epilogue_width` 0: 32 for kernel7, else 64."""
+        self.kernel = kernel
+        self.dtype = dtype
+        self.cta_group = cta_group
+        self.mma_m = mma_m
+        self.mma_n = mma_n
+        self.block_k = block_k
+        self.stages = stages
+        self.cluster_m = cluster_m
+        self.cluster_n = cluster_n
+        self.epilogue_width = epilogue_width
+        self.multicast = multicast
+        if epilogue_width == 0:
+            self.epilogue_width = 32 if kernel == "kernel7" else 64
+        if stages == 0 and self.shape_error().byte_length() == 0:
+            self.stages = 1 if kernel == "kernel5" else self.stages_that_fit()
+
+    # ---- tiles ---------------------------------------------------------------------------------------------------
+    def cta_m(self) -> Int:
+        """Rows of A, and of C, that one CTA holds."""
+        return self.mma_m // self.cta_group
+
+    def cta_b_rows(self) -> Int:
+        """Rows of B (columns of C) that one CTA loads: the CTAs of a pair share the MMA's N."""
+        return self.mma_n // self.cta_group
+
+    def a_bytes(self) -> Int:
+        return self.cta_m() * self.block_k * ELEMENT_BYTES
+
+    def b_bytes(self) -> Int:
+        return self.cta_b_rows() * self.block_k * ELEMENT_BYTES
+
+    def full_bytes(self) -> Int:
+        """Bytes that arrive on one full barrier: the stage of every CTA that shares the MMA."""
+        return self.cta_group * (self.a_bytes() + self.b_bytes())
+
+    def cluster_size(self) -> Int:
+        return self.cluster_m * self.cluster_n
+
+    def sharing(self) -> Multicast:
+        return Multicast(self.cluster_m, self.cluster_n, self.cta_group, self.multicast)
+
+    # ---- accumulator and write-out -------------------------------------------------------------------------------
+    def split_columns(self) -> Bool:
+        """M = 128 in a pair: 64 rows a CTA, the right half of N sits in TMEM lanes 64-127 (layout B, PTX ISA 9.7.16.10.5)."""
+        return self.cta_group == 2 and self.mma_m == 128
+
+    def half_lanes(self) -> Bool:
+        """M = 64 in one CTA: 16 rows in each quadrant of 32 TMEM lanes (layout F)."""
+        return self.cta_group == 1 and self.mma_m == 64
+
+    def warp_columns(self) -> Int:
+        """Columns of the accumulator that one epilogue warp writes out, also the TMEM columns in use."""
+        return self.mma_n // 2 if self.split_columns() else self.mma_n
+
+    def tmem_columns(self) -> Int:
+        """TMEM columns to allocate: a power of two, at least 32 (PTX ISA 9.7.16.7.1)."""
+        var columns = 32
+        while columns < self.warp_columns():
+            columns *= 2
+        return columns
+
+    def block_bytes(self) -> Int:
+        """One box of C in shared memory: all rows of the CTA, `epilogue_width` columns."""
+        return self.cta_m() * self.epilogue_width * ELEMENT_BYTES
+
+    def write_out_steps(self) -> Int:
+        return self.warp_columns() // self.epilogue_width
+
+    def blocks_per_step(self) -> Int:
+        """Boxes the four epilogue warps fill together in one step."""
+        return 2 if self.split_columns() else 1
+
+    def step_bytes(self) -> Int:
+        return self.blocks_per_step() * self.block_bytes()
+
+    def c_buffers(self) -> Int:
+        """Steps of the write-out that have their own shared memory: two in turn for kernel7, all of them otherwise."""
+        return 2 if self.kernel == "kernel7" else self.write_out_steps()
+
+    def c_bytes(self) -> Int:
+        return self.c_buffers() * self.step_bytes()
+
+    # ---- CTA -----------------------------------------------------------------------------------------------------
+    def warps(self) -> Int:
+        """Four epilogue warps, and a producer and an MMA warp where these are warps of their own."""
+        return 4 if self.kernel == "kernel5" else 6
+
+    def threads(self) -> Int:
+        return self.warps() * 32
+
+    def barrier_bytes(self) -> Int:
+        """Full and empty barrier of each stage, the accumulator's barrier, and the word the TMEM address is put into."""
+        return 8 * (2 * self.stages + 1) + 8
+
+    def shared_memory_bytes(self) -> Int:
+        return self.stages * (self.a_bytes() + self.b_bytes()) + self.c_bytes() + self.barrier_bytes()
+
+    def stages_that_fit(self) -> Int:
+        var free = SHARED_MEMORY_LIMIT - self.c_bytes() - 16  # the accumulator's barrier and the TMEM word
+        return free // (self.a_bytes() + self.b_bytes() + 16)
+
+    # ---- names ---------------------------------------------------------------------------------------------------
+    def dtype_name(self) -> StaticString:
+        return "bf16" if self.dtype == DType.bfloat16 else "fp16"
+
+    def label(self) -> String:
+        """Readable name of the configuration, used as the kernel's entry name."""
+        return String(
+            self.kernel, "_", self.dtype_name(), "_", self.cta_group, "cta_", self.mma_m, "x", self.mma_n, "x", self.block_k,
+            "_s", self.stages, "_c", self.cluster_m, "x", self.cluster_n, "_e", self.epilogue_width,
+            "" if self.multicast else "_nomulticast",
+        )
+
+    # ---- rules ---------------------------------------------------------------------------------------------------
+    def error(self) -> String:
+        """Empty for a legal configuration; otherwise the value, the rule and the way out, in one line."""
+        var wrong = self.shape_error()
+        if wrong.byte_length() > 0:
+            return wrong
+        if self.stages < 1 and self.stages_that_fit() < 1:
+            return String("shared memory: not even one stage fits beside the C tile of ", self.c_bytes(), " bytes: use a smaller MMA shape")
+        if self.stages < 1:
+            return String("stages ", self.stages, " is not at least 1")
+        if self.kernel == "kernel5" and self.stages != 1:
+            return String("kernel5 has one stage, not ", self.stages, ": kernel6 has a pipeline")
+        if self.shared_memory_bytes() > SHARED_MEMORY_LIMIT:
+            return String(
+                "shared memory: A ", self.stages, " x ", self.a_bytes(), " + B ", self.stages, " x ", self.b_bytes(),
+                " + C ", self.c_bytes(), " + barriers ", self.barrier_bytes(), " = ", self.shared_memory_bytes(),
+                " bytes > ", SHARED_MEMORY_LIMIT, ": at most ", self.stages_that_fit(), " stages fit",
+            )
+        return String()
+
+    def shape_error(self) -> String:
+        """The rules that do not depend on the number of stages."""
+        if self.kernel != "kernel5" and self.kernel != "kernel6" and self.kernel != "kernel7":
+            return String("kernel '", self.kernel, "' is not one of kernel5, kernel6, kernel7")
+        if self.dtype != DType.bfloat16 and self.dtype != DType.float16:
+            return String("dtype ", self.dtype, " is not bfloat16 or float16")
+        if self.cta_group != 1 and self.cta_group != 2:
+            return String("cta_group ", self.cta_group, " is not 1 or 2")
+        if self.mma_m != 64 * self.cta_group and self.mma_m != 128 * self.cta_group:
+            return String(
+                "MMA M ", self.mma_m, " with cta_group ", self.cta_group, ": use ", 64 * self.cta_group, " or ", 128 * self.cta_group,
+            )
+        var n_step = 16 * self.cta_group
+        if self.mma_n < n_step or self.mma_n > 256 or self.mma_n % n_step != 0:
+            return String("MMA N ", self.mma_n, " with cta_group ", self.cta_group, ": use a multiple of ", n_step, " up to 256")
+        if self.block_k * ELEMENT_BYTES != SWIZZLE_ROW_BYTES:
+            return String("block K ", self.block_k, ": a stage is one 128-byte swizzle row deep, which is 64")
+        if self.cluster_m < 1 or self.cluster_n < 1 or self.cluster_size() > 16:
+            return String("cluster ", self.cluster_m, "x", self.cluster_n, " has ", self.cluster_size(), " CTAs: 1 to 16 are possible")
+        if self.cluster_m % self.cta_group != 0:
+            return String("cluster ", self.cluster_m, "x", self.cluster_n, ": a CTA pair needs an even number of CTAs along M")
+        if self.epilogue_width != 16 and self.epilogue_width != 32 and self.epilogue_width != 64:
+            return String("epilogue width ", self.epilogue_width, " is not 16, 32 or 64")
+        if self.warp_columns() % self.epilogue_width != 0:
+            return String(
+                "epilogue width ", self.epilogue_width, " does not divide the ", self.warp_columns(),
+                " accumulator columns of a warp: use 16 or 32",
+            )
+        if self.sharing().a_parts() > self.cta_m() // 8 or self.sharing().b_parts() > self.cta_b_rows() // 8:
+            return String(
+                "cluster ", self.cluster_m, "x", self.cluster_n, " shares ", self.cta_m(), " rows of A among ",
+                self.sharing().a_parts(), " CTAs and ", self.cta_b_rows(), " rows of B among ", self.sharing().b_parts(),
+                ": each needs at least 8 rows, use a smaller cluster or no multicast",
+            )
+        return String()

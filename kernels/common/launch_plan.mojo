@@ -1,0 +1,77 @@
+"""Everything a launch needs, computed once: the host launch code and the JSON for other programs both read this.
+
+Tensors are row-major: A is [M, K], B is [N, K], C is [M, N]. Tensor maps list dimensions innermost first, in elements; a stride is
+the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
+"""
+from .config import ELEMENT_BYTES, GemmConfig
+from .multicast import Slices
+from std.math import align_up, ceildiv
+
+comptime LARGEST_DIMENSION = 1 << 31
+"""Coordinates of a tensor copy are signed 32-bit numbers (PTX ISA 9.7.9.27.1.2)."""
+
+
+@fieldwise_init
+struct TensorMap(Copyable):
+    """A [rows, columns] tensor and the box one copy moves."""
+
+    var tensor: StaticString
+    var rows: Int
+    var columns: Int
+    var box_rows: Int
+    var box_columns: Int
+
+    def row_bytes(self) -> Int:
+        return self.columns * ELEMENT_BYTES
+
+    def swizzle_bytes(self) -> Int:
+        """Boxes are as wide as their swizzle."""
+        return self.box_columns * ELEMENT_BYTES
+
+
+struct LaunchPlan(Copyable):
+    var m: Int
+    var n: Int
+    var k: Int
+    var grid_x: Int  # CTAs along M, a multiple of the cluster
+    var grid_y: Int  # CTAs along N
+    var block: Int
+    var dynamic_shared_memory: Int
+    var a: TensorMap
+    var b: TensorMap
+    var c: TensorMap
+    var k_iterations: Int
+
+    def __init__(out self, config: GemmConfig, m: Int, n: Int, k: Int) raises:
+        """Raises if TMA cannot address the sizes."""
+        check_size("M", m, 1)
+        check_size("N", n, 8)
+        check_size("K", k, 8)
+        self.m = m
+        self.n = n
+        self.k = k
+        self.grid_x = align_up(ceildiv(m, config.cta_m()), config.cluster_m)
+        self.grid_y = align_up(ceildiv(n, config.mma_n), config.cluster_n)
+        if self.grid_y > 65535:
+            raise Error(
+                "N ", n, " makes a grid of ", self.grid_y, " CTAs along y, more than 65535: use a wider MMA shape or a smaller N"
+            )
+        self.block = config.threads()
+        self.dynamic_shared_memory = config.shared_memory_bytes()
+        var sharing = config.sharing()
+        self.a = TensorMap("A", m, k, Slices(config.cta_m(), sharing.a_parts()).box_rows(), config.block_k)
+        self.b = TensorMap("B", n, k, Slices(config.cta_b_rows(), sharing.b_parts()).box_rows(), config.block_k)
+        self.c = TensorMap("C", m, n, config.cta_m(), config.epilogue_width)
+        self.k_iterations = ceildiv(k, config.block_k)
+
+
+def check_size(name: StaticString, size: Int, multiple: Int) raises:
+    if size < 1:
+        raise Error(name, " ", size, " is not at least 1")
+    if size >= LARGEST_DIMENSION:
+        raise Error(name, " ", size, " is too large: TMA coordinates end below ", LARGEST_DIMENSION)
+    if size % multiple != 0:
+        raise Error(
+            name, " ", size, " is not a multiple of ", multiple, ": rows must be a multiple of 16 bytes for TMA, pad to ",
+            align_up(size, multiple),
+        )

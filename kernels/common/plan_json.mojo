@@ -1,0 +1,174 @@
+"""The launch plan as JSON, for people and for programs that launch or emulate the kernel (schema 1)."""
+from .config import GemmConfig
+from .launch_plan import LaunchPlan, TensorMap
+from .shared_memory import SharedMemory
+
+
+# ---- JSON --------------------------------------------------------------------------------------------------------------
+def quoted(text: String) -> String:
+    """A JSON string. The texts here hold no quotes, backslashes or control characters."""
+    return String('"', text, '"')
+
+
+def pair(name: StaticString, value: Int) -> String:
+    return String(quoted(name), ": ", value)
+
+
+def pair(name: StaticString, value: Bool) -> String:
+    return String(quoted(name), ": ", "true" if value else "false")
+
+
+def pair(name: StaticString, value: String) -> String:
+    """`value` is JSON already."""
+    return String(quoted(name), ": ", value)
+
+
+def text(name: StaticString, value: String) -> String:
+    return pair(name, quoted(value))
+
+
+def array(items: List[String]) -> String:
+    return String("[", String(", ").join(items), "]")
+
+
+def numbers(*items: Int) -> String:
+    var list = List[String]()
+    for item in items:
+        list.append(String(item))
+    return array(list)
+
+
+def object(members: List[String]) -> String:
+    return String("{", String(", ").join(members), "}")
+
+
+# ---- parts of the plan -------------------------------------------------------------------------------------------------
+def config_json(config: GemmConfig) -> String:
+    return object([
+        text("dtype", config.dtype_name()),
+        pair("mma_shape", numbers(config.mma_m, config.mma_n, 16)),
+        pair("cta_group", config.cta_group),
+        pair("block_k", config.block_k),
+        pair("stages", config.stages),
+        pair("cluster", numbers(config.cluster_m, config.cluster_n)),
+        pair("epilogue_width", config.epilogue_width),
+        pair("multicast", config.multicast),
+        text("label", config.label()),
+    ])
+
+
+def shared_memory_json(config: GemmConfig) -> String:
+    def line(name: StaticString, bytes: Int, detail: String) -> String:
+        return object([text("name", name), pair("bytes", bytes), text("detail", detail)])
+
+    var c = String(config.cta_m(), " x ", config.mma_n, " x 2")
+    if config.c_bytes() < config.cta_m() * config.mma_n * 2:
+        c = String(config.c_buffers(), " x ", config.step_bytes())
+    return array([
+        line("A stages", config.stages * config.a_bytes(), String(config.stages, " x ", config.a_bytes())),
+        line("B stages", config.stages * config.b_bytes(), String(config.stages, " x ", config.b_bytes())),
+        line("C tile", config.c_bytes(), c),
+        line(
+            "barriers", config.barrier_bytes(),
+            String("full ", config.stages, ", empty ", config.stages, ", accumulator 1, TMEM address: ", 2 * config.stages + 2, " x 8"),
+        ),
+    ])
+
+
+def roles_json(config: GemmConfig) -> String:
+    def role(name: StaticString, first: Int, last: Int, does: StaticString) -> String:
+        var warps = List[String]()
+        for warp in range(first, last + 1):
+            warps.append(String(warp))
+        return object([text("name", name), pair("warps", array(warps)), text("does", does)])
+
+    comptime tmem = "; warp 0 also initialises the barriers, allocates and frees TMEM"
+    return array([
+        role("epilogue", 0, 3, "wait for the accumulator, TMEM to registers to shared memory, TMA store" + tmem),
+        role("producer", 4, 4, "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"),
+        role("mma", 5, 5, "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"),
+    ])
+
+
+def barriers_json(config: GemmConfig) -> String:
+    def barrier(
+        name: StaticString, offset: Int, count: Int, arrivals: Int, bytes: Int, arrives: StaticString, waits: StaticString
+    ) -> String:
+        return object([
+            text("name", name), pair("offset", offset), pair("count", count), pair("arrivals", arrivals),
+            pair("bytes", bytes), text("arrives", arrives), text("waits", waits),
+        ])
+
+    var layout = SharedMemory(config)
+    return array([
+        barrier(
+            "full", layout.full, config.stages, 1, config.full_bytes(),
+            "the producer of the CTA that leads the MMA, with the bytes of all its CTAs; TMA adds the bytes",
+            "the MMA thread",
+        ),
+        barrier(
+            "empty", layout.empty, config.stages, config.sharing().arrivals(), 0,
+            "one commit of each MMA that reads what this CTA loads into the stage",
+            "this CTA's producer",
+        ),
+        barrier(
+            "accumulator", layout.accumulator, 1, 1, 0, "the last commit of the MMA thread", "the epilogue warps",
+        ),
+    ])
+
+
+def multicast_json(config: GemmConfig) -> String:
+    var sharing = config.sharing()
+    var ranks = List[String]()
+    for rank in range(config.cluster_size()):
+        ranks.append(object([
+            pair("rank", rank),
+            pair("a", Int(sharing.a_mask(UInt32(rank)))),
+            pair("b", Int(sharing.b_mask(UInt32(rank)))),
+            pair("commit", Int(sharing.commit_mask(UInt32(rank)))),
+        ]))
+    return array(ranks)
+
+
+def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
+    def map(name: StaticString, map: TensorMap, dtype: StaticString) -> String:
+        return object([
+            text("name", name),
+            text("kind", "tensor_map"),
+            text("tensor", map.tensor),
+            text("dtype", dtype),
+            pair("dims", numbers(map.columns, map.rows)),
+            pair("strides", numbers(map.row_bytes())),
+            pair("box", numbers(map.box_columns, map.box_rows)),
+            text("swizzle", String(map.swizzle_bytes(), "B")),
+        ])
+
+    return array([
+        map("a_map", plan.a, config.dtype_name()),
+        map("b_map", plan.b, config.dtype_name()),
+        map("c_map", plan.c, config.dtype_name()),
+        object([
+            text("name", "k_iterations"), text("kind", "scalar"), text("type", "u32"), pair("value", plan.k_iterations)
+        ]),
+    ])
+
+
+def plan_json(config: GemmConfig, plan: LaunchPlan, arch: StaticString, entry: String) -> String:
+    return object([
+        pair("schema", 1),
+        text("kernel", config.kernel),
+        text("arch", arch),
+        text("entry", entry),
+        pair("config", config_json(config)),
+        pair("problem", object([pair("m", plan.m), pair("n", plan.n), pair("k", plan.k)])),
+        pair("grid", numbers(plan.grid_x, plan.grid_y, 1)),
+        pair("cluster", numbers(config.cluster_m, config.cluster_n, 1)),
+        pair("block", numbers(plan.block, 1, 1)),
+        pair("dynamic_smem", plan.dynamic_shared_memory),
+        pair("shared_memory", shared_memory_json(config)),
+        pair("tmem_columns", config.tmem_columns()),
+        pair("roles", roles_json(config)),
+        pair("barriers", barriers_json(config)),
+        pair("multicast", multicast_json(config)),
+        pair("arguments", arguments_json(config, plan)),
+    ])

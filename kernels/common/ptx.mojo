@@ -1,0 +1,152 @@
+"""PTX instructions the library does not offer in the form a kernel needs: mbarriers, TMA copies, stmatrix.
+
+Addresses in shared memory are 32-bit; a CTA's own address carries its cluster rank in bits 24 and up. Only instructions that
+are not convergent are written as inline assembly (barriers, `elect.sync` and shuffles go through the library, because the
+compiler may duplicate inline assembly into both sides of a branch). Sections: PTX ISA 9.7.9.27 (tensor copies), 9.7.13.15
+(mbarrier), 9.7.14.5.16 (stmatrix).
+"""
+from max.gpu.host.nvidia.tma import TMADescriptor
+from std.sys import _RegisterPackType
+from std.sys._assembly import inlined_assembly
+
+comptime Registers[count: Int] = _RegisterPackType[*TypeList.splat[count, Float32]()]
+"""Result of an instruction with many output registers; read it as `r[i]` with a compile-time i."""
+
+
+# ---- operand text ------------------------------------------------------------------------------------------------------
+def repeat[count: Int](constraint: StaticString) -> String:
+    """The constraint `count` times, each followed by a comma."""
+    var text = String()
+    for _ in range(count):
+        text += constraint
+        text += ","
+    return text
+
+
+def operands[count: Int, first: Int = 0]() -> String:
+    """A vector operand `{$first, ...}`."""
+    var text = String("{")
+    for i in range(count):
+        if i > 0:
+            text += ", "
+        text += "$"
+        text += String(first + i)
+    text += "}"
+    return text
+
+
+# ---- shared memory -----------------------------------------------------------------------------------------------------
+@inline(.always)
+def load_shared(address: UInt32) -> UInt32:
+    return inlined_assembly["ld.shared.b32 $0, [$1];", UInt32, constraints="=r,r,~{memory}"](address)
+
+
+@inline(.always)
+def fence_proxy_async():
+    """Makes this thread's writes to shared memory visible to TMA and MMA (generic to async proxy, PTX ISA 9.7.13.4)."""
+    inlined_assembly["fence.proxy.async.shared::cta;", NoneType, constraints="~{memory}"]()
+
+
+# ---- mbarriers ---------------------------------------------------------------------------------------------------------
+@inline(.always)
+def mbarrier_init(barrier: UInt32, arrivals: UInt32):
+    inlined_assembly["mbarrier.init.shared::cta.b64 [$0], $1;", NoneType, constraints="r,r,~{memory}"](barrier, arrivals)
+
+
+@inline(.always)
+def fence_mbarrier_init():
+    """Orders barrier initialisation before a following cluster barrier, for arrivals from other CTAs."""
+    inlined_assembly["fence.mbarrier_init.release.cluster;", NoneType, constraints="~{memory}"]()
+
+
+@inline(.always)
+def mbarrier_arrive_expect_tx(barrier: UInt32, bytes: UInt32):
+    """One arrival, and `bytes` more to come before the phase completes."""
+    inlined_assembly[
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", NoneType, constraints="r,r,~{memory}"
+    ](barrier, bytes)
+
+
+@inline(.always)
+def mbarrier_wait(barrier: UInt32, parity: UInt32):
+    """Returns when the phase of this parity has completed. On a fresh barrier parity 1 counts as completed."""
+    while not inlined_assembly[
+        "mbarrier.try_wait.parity.shared::cta.b64 $0, [$1], $2;", Bool, constraints="=b,r,r,~{memory}"
+    ](barrier, parity):
+        pass
+
+
+# ---- TMA ---------------------------------------------------------------------------------------------------------------
+@inline(.always)
+def tensor_map_address(map: Pointer[TMADescriptor, _]) -> UInt64:
+    return UInt64(Int(map))
+
+
+@inline(.always)
+def prefetch_tensor_map(map: UInt64):
+    inlined_assembly["prefetch.tensormap [$0];", NoneType, constraints="l,~{memory}"](map)
+
+
+@inline(.always)
+def tma_load[
+    cta_group: Int, multicast: Bool
+](destination: UInt32, map: UInt64, barrier: UInt32, column: Int32, row: Int32, mask: UInt16):
+    """Copies one box to `destination` and counts its bytes on `barrier`.
+
+    With `multicast` box and signal go to the same offsets in every CTA of `mask`. With `cta_group` 2 the signals go to the
+    CTA of each receiver's pair that has the parity of the CTA `barrier` lies in.
+    """
+    comptime group = ".cta_group::2" if cta_group == 2 else ""
+    comptime copy = String("cp.async.bulk.tensor.2d", group, ".shared::cluster.global.tile.mbarrier::complete_tx::bytes")
+    comptime if multicast:
+        inlined_assembly[
+            copy + ".multicast::cluster [$0], [$1, {$3, $4}], [$2], $5;", NoneType, constraints="r,l,r,r,r,h,~{memory}"
+        ](destination, map, barrier, column, row, mask)
+    else:
+        inlined_assembly[
+            copy + " [$0], [$1, {$3, $4}], [$2];", NoneType, constraints="r,l,r,r,r,~{memory}"
+        ](destination, map, barrier, column, row)
+
+
+@inline(.always)
+def tma_store(source: UInt32, map: UInt64, column: Int32, row: Int32):
+    """Copies one box to global memory; what lies outside the tensor is dropped. Belongs to the thread's open bulk group."""
+    inlined_assembly[
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$1, {$2, $3}], [$0];",
+        NoneType,
+        constraints="r,l,r,r,~{memory}",
+    ](source, map, column, row)
+
+
+@inline(.always)
+def tma_commit_group():
+    inlined_assembly["cp.async.bulk.commit_group;", NoneType, constraints="~{memory}"]()
+
+
+@inline(.always)
+def tma_wait_group_read[pending: Int]():
+    """Waits until at most `pending` of this thread's newest groups still read shared memory."""
+    inlined_assembly[
+        String("cp.async.bulk.wait_group.read ", pending, ";"), NoneType, constraints="~{memory}"
+    ]()
+
+
+# ---- registers to shared memory ----------------------------------------------------------------------------------------
+@inline(.always)
+def pack_pair[dtype: DType](low: Float32, high: Float32) -> UInt32:
+    """Rounds two f32 values to nearest even and packs them, `low` in the lower half."""
+    comptime assert dtype == DType.bfloat16 or dtype == DType.float16, "a pair is two 16-bit floats"
+    comptime type = "bf16x2" if dtype == DType.bfloat16 else "f16x2"
+    return inlined_assembly[
+        String("cvt.rn.", type, ".f32 $0, $1, $2;"), UInt32, constraints="=r,f,f", has_side_effect=False
+    ](high, low)
+
+
+@inline(.always)
+def store_matrices[offset: Int](address: UInt32, m0: UInt32, m1: UInt32, m2: UInt32, m3: UInt32):
+    """Stores four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8."""
+    inlined_assembly[
+        String("stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0+", offset, "], {$1, $2, $3, $4};"),
+        NoneType,
+        constraints="r,r,r,r,r,~{memory}",
+    ](address, m0, m1, m2, m3)

@@ -1,0 +1,27 @@
+"""Where things lie in a CTA's dynamic shared memory, as byte offsets from its start.
+
+A stages, B stages, C boxes, then barriers. Tiles come first: they are 128-byte swizzled and need 1024-byte alignment
+(PTX ISA 5.5.7), which every tile size here is a multiple of.
+"""
+from .config import GemmConfig
+
+
+struct SharedMemory(TrivialRegisterPassable):
+    var a: Int
+    var b: Int
+    var c: Int
+    var full: Int
+    var empty: Int
+    var accumulator: Int
+    var tmem_address: Int
+    var bytes: Int
+
+    def __init__(out self, config: GemmConfig):
+        self.a = 0
+        self.b = self.a + config.stages * config.a_bytes()
+        self.c = self.b + config.stages * config.b_bytes()
+        self.full = self.c + config.c_bytes()
+        self.empty = self.full + 8 * config.stages
+        self.accumulator = self.empty + 8 * config.stages
+        self.tmem_address = self.accumulator + 8
+        self.bytes = self.tmem_address + 8

@@ -1,0 +1,107 @@
+"""The tensor core of sm_100a: tensor memory (TMEM), MMA, commit (PTX ISA 9.7.16).
+
+Allocation, deallocation and loads are for whole warps and must stand in code that is uniform across the warp; MMA, commit and
+fences are for one thread. In a CTA pair one thread of the even CTA issues MMA and commit for both.
+"""
+from ..common.config import MMA_K, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.ptx import Registers, operands, repeat
+from std.sys._assembly import inlined_assembly
+
+
+# ---- descriptors -------------------------------------------------------------------------------------------------------
+def instruction_descriptor(config: GemmConfig) -> UInt32:
+    """Shape and types of an MMA of kind f16 with f32 accumulator, both operands K-major (PTX ISA 9.7.16.4.2)."""
+    var accumulate_f32 = 1 << 4
+    var bf16 = 1 if config.dtype == DType.bfloat16 else 0
+    return UInt32(accumulate_f32 | bf16 << 7 | bf16 << 10 | (config.mma_n // 8) << 17 | (config.mma_m // 16) << 24)
+
+
+@inline(.always)
+def operand_descriptor(tile: UInt32) -> UInt64:
+    """A K-major operand of 128-byte swizzled rows that starts at `tile` (PTX ISA 9.7.16.4.1).
+
+    The address field counts 16-byte units, so advancing K by 32 bytes adds 2 and the next stage adds its bytes / 16.
+    """
+    comptime swizzle_128b = UInt64(2) << 61
+    comptime version = UInt64(1) << 46
+    comptime group_of_8_rows = UInt64(8 * SWIZZLE_ROW_BYTES // 16) << 32
+    return swizzle_128b | version | group_of_8_rows | UInt64((tile & 0x3FFFF) >> 4)
+
+
+# ---- tensor memory -----------------------------------------------------------------------------------------------------
+@inline(.always)
+def tmem_allocate[config: GemmConfig](address_slot: UInt32):
+    """One warp of every CTA that shares the MMA; writes the address to shared memory, gives up further allocations."""
+    inlined_assembly[
+        String(
+            "tcgen05.alloc.cta_group::", config.cta_group, ".sync.aligned.shared::cta.b32 [$0], ", config.tmem_columns(), ";"
+        ),
+        NoneType,
+        constraints="r,~{memory}",
+    ](address_slot)
+    inlined_assembly[
+        String("tcgen05.relinquish_alloc_permit.cta_group::", config.cta_group, ".sync.aligned;"),
+        NoneType,
+        constraints="~{memory}",
+    ]()
+
+
+@inline(.always)
+def tmem_deallocate[config: GemmConfig](tmem: UInt32):
+    inlined_assembly[
+        String("tcgen05.dealloc.cta_group::", config.cta_group, ".sync.aligned.b32 $0, ", config.tmem_columns(), ";"),
+        NoneType,
+        constraints="r,~{memory}",
+    ](tmem)
+
+
+@inline(.always)
+def tmem_load_16_lanes[columns: Int](address: UInt32) -> Registers[columns // 2]:
+    """16 lanes x `columns` columns into one warp: register 4j + i holds, in thread t, lane t / 4 + 8 * (i / 2), column
+    8j + 2 * (t % 4) + i % 2. Load and wait are one asm, so that no use of a register can move in between."""
+    comptime count = columns // 2
+    return inlined_assembly[
+        String(
+            "tcgen05.ld.sync.aligned.16x256b.x", columns // 8, ".b32 ", operands[count](), ", [$", count,
+            "]; tcgen05.wait::ld.sync.aligned;",
+        ),
+        Registers[count],
+        constraints=repeat[count]("=f") + "r,~{memory}",
+    ](address)
+
+
+# ---- MMA ---------------------------------------------------------------------------------------------------------------
+@inline(.always)
+def mma[config: GemmConfig](tmem: UInt32, a: UInt64, b: UInt64, accumulate: Bool):
+    """D = A.B, plus the old D if `accumulate`. Asynchronous: a later commit of the same thread tells when it is done."""
+    comptime descriptor = instruction_descriptor(config)
+    inlined_assembly[
+        String("tcgen05.mma.cta_group::", config.cta_group, ".kind::f16 [$0], $1, $2, $3, $4;"),
+        NoneType,
+        constraints="r,l,l,r,b,~{memory}",
+    ](tmem, a, b, descriptor, accumulate)
+
+
+@inline(.always)
+def commit[cta_group: Int](barrier: UInt32, mask: UInt16):
+    """One arrival on the barrier at this offset in every CTA of `mask`, once this thread's earlier MMAs are complete."""
+    inlined_assembly[
+        String(
+            "tcgen05.commit.cta_group::", cta_group,
+            ".mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [$0], $1;",
+        ),
+        NoneType,
+        constraints="r,h,~{memory}",
+    ](barrier, mask)
+
+
+@inline(.always)
+def fence_before_thread_sync():
+    """Orders this thread's earlier tcgen05 operations before a barrier that follows."""
+    inlined_assembly["tcgen05.fence::before_thread_sync;", NoneType, constraints="~{memory}"]()
+
+
+@inline(.always)
+def fence_after_thread_sync():
+    """Orders this thread's later tcgen05 operations after a barrier that came before."""
+    inlined_assembly["tcgen05.fence::after_thread_sync;", NoneType, constraints="~{memory}"]()
