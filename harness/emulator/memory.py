@@ -1,7 +1,8 @@
 """Byte-addressed memories of the emulated GPU: one CTA's shared memory, and the device's global memory.
 
-Both start poisoned. A shadow array of booleans, one per byte, says which bytes were ever written; a read that meets an
-unwritten byte is a Fault, because the program would see whatever the previous kernel left there.
+Both start poisoned. A shadow array of booleans, one per byte, says which bytes were ever written; a read
+that meets an unwritten byte is a Fault, because the program would see whatever the previous kernel left
+there.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ALL_VALID = {1: 0x01, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}
 
 
 def aligned_bytes(nbytes: int, alignment: int = 64) -> NDArray[np.uint8]:
-    """Zeroed bytes at a host address that is a multiple of `alignment`, so that wider views are aligned too."""
+    """Zeroed bytes at a host address that is a multiple of `alignment`, as wider views need."""
     raw = np.zeros(nbytes + alignment, np.uint8)
     skip = -raw.ctypes.data % alignment
     return raw[skip : skip + nbytes]
@@ -42,14 +43,16 @@ def _round_up(value: int, step: int) -> int:
 class SharedMemory:
     """The shared memory of one CTA. Addresses are byte offsets inside the CTA's window.
 
-    `size` counts the reserved first KiB, then static and dynamic shared memory. Public arrays, all views of the same
-    two buffers: `data` (bytes), `valid` (bool per byte), `chunks` (16-byte items). Change `valid` to False only through
-    `poison` or `reset`: ranges found valid are remembered until then.
+    `size` counts the reserved first KiB, then static and dynamic shared memory. Public arrays, all views of
+    the same two buffers: `data` (bytes), `valid` (bool per byte), `chunks` (16-byte items). Change `valid`
+    to False only through `poison` or `reset`: ranges found valid are remembered until then.
     """
 
     def __init__(self, size: int) -> None:
         if size < RESERVED_SHARED_BYTES:
-            raise ValueError(f"shared memory size {size}: must include the {RESERVED_SHARED_BYTES} reserved bytes")
+            raise ValueError(
+                f"shared memory size {size}: must include the {RESERVED_SHARED_BYTES} reserved bytes"
+            )
         padded = _round_up(size, CHUNK)
         self.size = size
         self.data = aligned_bytes(padded)
@@ -72,20 +75,21 @@ class SharedMemory:
         self.valid[offset : offset + nbytes] = False
         self._known_valid.clear()
 
-    # -- checks ---------------------------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------
 
     def check_range(self, offset: int, nbytes: int, align: int = 1) -> None:
-        """Fault unless `nbytes` at `offset` lie in the program's part of the window and `offset` is aligned."""
+        """Fault unless `nbytes` at `offset` lie in the program's part of the window, aligned."""
         if offset % align:
             raise Fault(f"shared address {offset:#x} is not aligned to the {align} bytes of the access")
         if offset < RESERVED_SHARED_BYTES:
             raise Fault(
-                f"shared address {offset:#x} is in the reserved first {RESERVED_SHARED_BYTES} bytes of the CTA's window"
+                f"shared address {offset:#x} is in the first {RESERVED_SHARED_BYTES} bytes "
+                "of the CTA's window, which the system reserves"
             )
         if offset + nbytes > self.size:
             raise Fault(
-                f"shared access of {nbytes} bytes at {offset:#x} ends at {offset + nbytes:#x}, beyond the CTA's "
-                f"{self.size:#x} bytes of shared memory"
+                f"shared access of {nbytes} bytes at {offset:#x} ends at {offset + nbytes:#x}, "
+                f"beyond the CTA's {self.size:#x} bytes of shared memory"
             )
 
     def check_valid(self, offset: int, nbytes: int) -> None:
@@ -101,7 +105,8 @@ class SharedMemory:
     def check_chunks(self, index: NDArray[np.integer], key: Hashable = None) -> None:
         """Fault unless every 16-byte chunk of `index` is in range and fully written.
 
-        A `key` that names this very index array makes the next check of it a set look-up, until `poison` or `reset`.
+        A `key` that names this very index array makes the next check of it a set look-up, until `poison` or
+        `reset`.
         """
         if key is not None and key in self._known_valid:
             return
@@ -131,7 +136,7 @@ class SharedMemory:
                 return fault
         raise AssertionError("a vector access was refused although every lane is legal")
 
-    # -- contiguous ranges ----------------------------------------------------------------------------------------
+    # -- contiguous ranges -------------------------------------------------------------------------
 
     def read(self, offset: int, nbytes: int, align: int = 1) -> NDArray[np.uint8]:
         """A view of `nbytes` written bytes. Copy it if it must outlive the next write."""
@@ -160,7 +165,7 @@ class SharedMemory:
         self._words[nbytes][offset // nbytes] = value & ((1 << 8 * nbytes) - 1)
         self._valid_words[nbytes][offset // nbytes] = _ALL_VALID[nbytes]
 
-    # -- one access per lane --------------------------------------------------------------------------------------
+    # -- one access per lane -----------------------------------------------------------------------
 
     def gather(self, offsets: NDArray[np.integer], nbytes: int) -> NDArray[np.unsignedinteger]:
         """Load one naturally aligned unsigned integer of 1, 2, 4 or 8 bytes per element of `offsets`."""
@@ -179,8 +184,9 @@ class SharedMemory:
         self._valid_words[nbytes][index] = _ALL_VALID[nbytes]
 
     def _word_index(self, offsets: NDArray[np.integer], nbytes: int, reading: bool) -> NDArray[np.integer]:
-        # Offsets or-ed together show in one reduction whether any is negative or misaligned. Unwritten bytes, which
-        # include the reserved ones, stop a read by themselves; a write needs its lower bound checked.
+        # Offsets or-ed together show in one reduction whether any is negative or misaligned. Unwritten
+        # bytes, which include the reserved ones, stop a read by themselves; a write needs its lower bound
+        # checked.
         merged = int(np.bitwise_or.reduce(offsets))
         bad = merged < 0 or merged & (nbytes - 1)
         if not bad and not reading:
@@ -189,10 +195,10 @@ class SharedMemory:
             raise self._explain_vector(offsets, nbytes, reading)
         return offsets if nbytes == 1 else offsets >> (nbytes.bit_length() - 1)
 
-    # -- 16-byte chunks -------------------------------------------------------------------------------------------
+    # -- 16-byte chunks ----------------------------------------------------------------------------
 
     def read_chunks(self, index: NDArray[np.integer]) -> NDArray[np.complex128]:
-        """The 16-byte items number `index` (byte offset / 16), as an opaque 16-byte type; `.view` what you need."""
+        """The 16-byte items number `index` (byte offset / 16), in an opaque type: `.view` what you need."""
         self.check_chunks(index)
         return self.chunks.take(index)
 
@@ -230,7 +236,8 @@ class Allocation:
         if not valid.all():
             first = offset + int(valid.argmin())
             raise Fault(
-                f"global memory byte {self.base + first:#x} (byte {first} of '{self.name}') is read but was never written"
+                f"global memory byte {self.base + first:#x} (byte {first} of '{self.name}') "
+                "is read but was never written"
             )
 
     def mark_valid(self, offset: int, nbytes: int) -> None:
@@ -240,7 +247,7 @@ class Allocation:
 
 
 class GlobalMemory:
-    """The device's memory: allocations far apart from one another, so that a stray address hits none of them."""
+    """The device's memory: allocations far apart, so that a stray address hits none of them."""
 
     ALIGNMENT = 256
     FIRST_ADDRESS = 0x7F00_0000_0000
@@ -291,7 +298,10 @@ class GlobalMemory:
             offset = address - block.base
             if offset + nbytes <= block.data.size:
                 return block, offset
-        raise Fault(f"global access of {nbytes} bytes at {address:#x} is outside every allocation; {self._nearest(address)}")
+        raise Fault(
+            f"global access of {nbytes} bytes at {address:#x} is outside every allocation; "
+            + self._nearest(address)
+        )
 
     def _nearest(self, address: int) -> str:
         if not self.allocations:
@@ -341,7 +351,9 @@ class GlobalMemory:
                         block.check_valid(offset, nbytes)
         return block.words[nbytes].take(offsets // nbytes)
 
-    def scatter(self, addresses: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]) -> None:
+    def scatter(
+        self, addresses: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]
+    ) -> None:
         """Store one naturally aligned integer per lane; where lanes collide, the last one stays."""
         hit = self._one_block(addresses, nbytes)
         if hit is None:
@@ -354,7 +366,9 @@ class GlobalMemory:
             for byte in range(nbytes):
                 block.valid[offsets + byte] = True
 
-    def _one_block(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[Allocation, NDArray[np.int64]] | None:
+    def _one_block(
+        self, addresses: NDArray[np.integer], nbytes: int
+    ) -> tuple[Allocation, NDArray[np.int64]] | None:
         """The one allocation all lanes fall into with their offsets in it, or None; alignment is checked."""
         merged = int(np.bitwise_or.reduce(addresses))
         if merged & (nbytes - 1):

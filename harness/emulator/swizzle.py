@@ -14,8 +14,9 @@ Addresses = TypeVar("Addresses", int, NDArray[np.integer])
 class Swizzle(Enum):
     """The value is the span in bytes: the length of a row inside which 16-byte chunks change places.
 
-    In every mode the number of the 128-byte line (address bits 7 and up) is XORed into the chunk number (bits 4 and
-    up); the span sets how many bits take part: 1, 2 or 3. The pattern hangs on absolute shared-memory addresses.
+    In every mode the number of the 128-byte line (address bits 7 and up) is XORed into the chunk number
+    (bits 4 and up); the span sets how many bits take part: 1, 2 or 3. The pattern hangs on absolute
+    shared-memory addresses.
     """
 
     NONE = 16

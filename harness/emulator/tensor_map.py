@@ -1,6 +1,8 @@
-"""Tensor maps: what cuTensorMapEncodeTiled takes, as plain data (CUDA Driver API, "Tensor Map Object Management").
+"""Tensor maps: what cuTensorMapEncodeTiled takes, as plain data (CUDA Driver API, "Tensor Map Object
+Management").
 
-The 128-byte hardware encoding is undocumented; PTX only ever passes its address, so the emulator keeps the parameters.
+The 128-byte hardware encoding is undocumented; PTX only ever passes its address, so the emulator keeps the
+parameters.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class ElementType:
     bytes: int
     dtype: np.dtype
     nan_bits: int | None = None
-    """Bits of the quiet NaN that a NaN-filling map puts out of bounds; None for integers, which cannot ask for it."""
+    """Bits of the quiet NaN that a NaN-filling map puts out of bounds; None for integers."""
 
     @classmethod
     def from_name(cls, name: str) -> ElementType:
@@ -75,8 +77,8 @@ class TensorMap:
         dims: extent of each of the 1..5 dimensions, in elements.
         strides: distance in bytes between neighbours along dimensions 1 and up (one entry fewer than `dims`).
         box: extent of the box one TMA instruction moves, in elements, each 1..256.
-        element_strides: step between the elements fetched along each dimension (all 1 if None). Dimension 0's is
-            ignored, as the driver documents for maps without interleave.
+        element_strides: step between the elements fetched along each dimension (all 1 if None). Dimension
+            0's is ignored, as the driver documents for maps without interleave.
         swizzle: how 16-byte chunks are permuted in shared memory.
         fill_nan: out-of-bounds elements load as a quiet NaN instead of zero (float types only).
 
@@ -103,15 +105,27 @@ class TensorMap:
     def _validate(self) -> None:
         rank = len(self.dims)
         _require(1 <= rank <= MAX_RANK, "rank", rank, f"must be 1..{MAX_RANK}")
-        _require(len(self.strides) == rank - 1, "strides", self.strides, f"rank {rank} needs {rank - 1} of them")
+        _require(
+            len(self.strides) == rank - 1, "strides", self.strides, f"rank {rank} needs {rank - 1} of them"
+        )
         _require(len(self.box) == rank, "box", self.box, f"must have {rank} entries like dims")
         steps = self.element_strides
         _require(len(steps) == rank, "element_strides", steps, f"must have {rank} entries like dims")
         _require(self.address > 0, "address", f"{self.address:#x}", "must not be null")
-        _require(self.address % ALIGNMENT == 0, "address", f"{self.address:#x}", f"must be a multiple of {ALIGNMENT}")
+        _require(
+            self.address % ALIGNMENT == 0,
+            "address",
+            f"{self.address:#x}",
+            f"must be a multiple of {ALIGNMENT}",
+        )
         for i in range(rank):
             _require(1 <= self.dims[i] <= MAX_DIM, f"dims[{i}]", self.dims[i], "must be 1..2^32")
-            _require(1 <= self.box[i] <= MAX_BOX_DIM, f"box[{i}]", self.box[i], f"must be 1..{MAX_BOX_DIM} elements")
+            _require(
+                1 <= self.box[i] <= MAX_BOX_DIM,
+                f"box[{i}]",
+                self.box[i],
+                f"must be 1..{MAX_BOX_DIM} elements",
+            )
             limit = MAX_ELEMENT_STRIDE
             _require(1 <= steps[i] <= limit, f"element_strides[{i}]", steps[i], f"must be 1..{limit}")
         for i, stride in enumerate(self.strides):
@@ -125,7 +139,9 @@ class TensorMap:
             span = self.swizzle.span_bytes
             _require(inner <= span, "box[0]", what, f"must fit the {span}-byte span of swizzle {span}B")
         if self.fill_nan:
-            _require(self.element.nan_bits is not None, "fill_nan", True, f"{self.element.name} is no float type")
+            _require(
+                self.element.nan_bits is not None, "fill_nan", True, f"{self.element.name} is no float type"
+            )
 
     @classmethod
     def tiled(
@@ -137,7 +153,9 @@ class TensorMap:
         swizzle: Swizzle | str = Swizzle.NONE,
         fill_nan: bool = False,
     ) -> TensorMap:
-        """A map over a packed row-major array. `shape` and `box` are in NumPy order, outermost dimension first."""
+        """A map over a packed row-major array. `shape` and `box` are in NumPy order, outermost dimension
+        first.
+        """
         if isinstance(element, str):
             element = ElementType.from_name(element)
         if isinstance(swizzle, str):

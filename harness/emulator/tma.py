@@ -1,7 +1,8 @@
 """The TMA unit: boxes of a tensor between global memory and (swizzled) shared memory.
 
-A box travels as `dense` bytes: its elements one after another, dimension 0 fastest, no swizzle. Loading once and writing
-the same dense box into several CTAs is what multicast does. PTX ISA 5.5 "Tensors", 9.7.9.27 "cp.async.bulk.tensor".
+A box travels as `dense` bytes: its elements one after another, dimension 0 fastest, no swizzle. Loading once
+and writing the same dense box into several CTAs is what multicast does. PTX ISA 5.5 "Tensors", 9.7.9.27
+"cp.async.bulk.tensor".
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ SHARED_ALIGNMENT = 128
 def load_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int]) -> tuple[NDArray[np.uint8], int]:
     """Fetch the box that starts at `coords` (elements, innermost first; negative or past the end is legal).
 
-    Returns the dense box, with elements outside the tensor zero (or NaN, as the map asks), and the number of bytes
-    that were read from global memory. Fault on bytes never written or outside every allocation.
+    Returns the dense box, with elements outside the tensor zero (or NaN, as the map asks), and the number of
+    bytes that were read from global memory. Fault on bytes never written or outside every allocation.
     """
     inside = _Inside(tmap, coords)
     if inside.complete:
@@ -45,7 +46,9 @@ def store_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int], dens
     Fault on negative coordinates (PTX ISA 9.7.9.27.1.1: a store starts at non-negative coordinates).
     """
     if min(coords) < 0:
-        raise Fault(f"TMA store to coordinates {tuple(coords)}: a store must not start at a negative coordinate")
+        raise Fault(
+            f"TMA store to coordinates {tuple(coords)}: a store must not start at a negative coordinate"
+        )
     inside = _Inside(tmap, coords)
     if inside.empty:
         return 0
@@ -68,7 +71,9 @@ class _Inside:
         self.offset = 0
         self.complete = True
         self.empty = False
-        for coord, extent, dim, step, pitch in zip(coords, tmap.box_shape, tmap.dims, tmap.steps, tmap.pitches, strict=True):
+        for coord, extent, dim, step, pitch in zip(
+            coords, tmap.box_shape, tmap.dims, tmap.steps, tmap.pitches, strict=True
+        ):
             first, end = 0, extent
             if coord < 0:
                 first = -(coord // step)
@@ -142,7 +147,8 @@ def _filled(tmap: TensorMap) -> NDArray[np.uint8]:
 def chunk_positions(swizzle: Swizzle, offset: int, nbytes: int) -> NDArray[np.intp]:
     """Where each 16-byte chunk of a dense box goes: chunk numbers (shared offset / 16) for a box at `offset`.
 
-    The swizzle is applied to the address a chunk would have unswizzled. Fault unless `offset` is 128-byte aligned.
+    The swizzle is applied to the address a chunk would have unswizzled. Fault unless `offset` is 128-byte
+    aligned.
     """
     if offset % SHARED_ALIGNMENT:
         raise Fault(f"TMA box at shared address {offset:#x}: must be {SHARED_ALIGNMENT}-byte aligned")

@@ -1,0 +1,132 @@
+"""Number formats of the tensor core and of the `cvt` instruction, on arrays of bits."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+CANONICAL_NAN_F32 = 0x7FFFFFFF
+CANONICAL_NAN_16 = 0x7FFF
+
+F32_MIN_EXPONENT = -126
+MIN_EXPONENT = {"bf16": F32_MIN_EXPONENT, "f16": -14, "f32": F32_MIN_EXPONENT}
+"""Exponent of the smallest normal number; subnormal numbers share it."""
+
+ALIGNED_FRACTION_BITS = 25
+
+Bits = NDArray[np.uint32]
+
+
+def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Exact widening of bf16 bits to a C-ordered array."""
+    return np.left_shift(bits, 16, dtype=np.uint32, order="C").view(np.float32)
+
+
+def f16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Exact widening of f16 bits to a C-ordered array."""
+    return bits.view(np.float16).astype(np.float32, order="C")
+
+
+def _pack(hi: Bits, lo: Bits, dtype: type, largest: int) -> Bits:
+    """Round two f32 arrays to 16 bits each, nearest even, and pack them; `largest` is infinity."""
+    halves = np.empty((*lo.shape, 2), dtype)
+    with np.errstate(all="ignore"):
+        halves[..., 0] = lo.view(np.float32)
+        halves[..., 1] = hi.view(np.float32)
+    bits = halves.view(np.uint16)
+    magnitude = bits & 0x7FFF
+    if magnitude.max(initial=0) > largest:
+        bits[magnitude > largest] = CANONICAL_NAN_16
+    return halves.view(np.uint32).reshape(lo.shape)
+
+
+def cvt_rn_bf16x2(hi: Bits, lo: Bits) -> Bits:
+    """`cvt.rn.bf16x2.f32 d, hi, lo` on f32 bits: two bf16 in one word, `lo` in the low half.
+
+    Round to nearest even; overflow gives infinity; every NaN becomes 0x7fff (PTX ISA 9.7.9 "cvt").
+    """
+    return _pack(hi, lo, ml_dtypes.bfloat16, 0x7F80)
+
+
+def cvt_rn_f16x2(hi: Bits, lo: Bits) -> Bits:
+    """`cvt.rn.f16x2.f32 d, hi, lo` on f32 bits; as `cvt_rn_bf16x2`."""
+    return _pack(hi, lo, np.float16, 0x7C00)
+
+
+def cvt_rn_bf16(value: Bits) -> NDArray[np.uint16]:
+    """`cvt.rn.bf16.f32` on f32 bits."""
+    return cvt_rn_bf16x2(value, value).astype(np.uint16)
+
+
+def cvt_rn_f16(value: Bits) -> NDArray[np.uint16]:
+    """`cvt.rn.f16.f32` on f32 bits."""
+    return cvt_rn_f16x2(value, value).astype(np.uint16)
+
+
+def f32_to_f16_storage(values: NDArray[np.floating]) -> NDArray[np.uint32]:
+    """Accumulator values as TMEM keeps f16: rounded to nearest even in the low half of a 32-bit column."""
+    with np.errstate(all="ignore"):
+        bits = values.astype(np.float16).view(np.uint16)
+    return np.where(np.isnan(values), CANONICAL_NAN_16, bits).astype(np.uint32)
+
+
+def tensor_core_dot(
+    a: NDArray[np.float32],
+    b: NDArray[np.float32],
+    c: NDArray[np.float32],
+    a_type: str,
+    b_type: str,
+    d_type: str,
+) -> NDArray[np.uint32]:
+    """One tensor-core step D = A . B^T + C, bit for bit as the published model of Hopper and Blackwell has
+    it.
+
+    Products are exact. The K products and C are aligned to the largest exponent among them (a product's
+    exponent is the sum of its factors' exponents, not normalised), cut toward zero to 25 fractional bits and
+    summed exactly. An f32 result is cut toward zero, an f16 result rounded to nearest even (MMA-Sim, arXiv
+    2511.10909).
+
+    Args:
+        a, b, c: values, shapes [M, K], [N, K], [M, N]; K at most 16.
+        a_type, b_type, d_type: "bf16", "f16" or "f32"; `c` has the type of D.
+    Returns:
+        Bits of D, one 32-bit word each [M, N].
+    """
+    # float64 holds everything exactly: products have at most 22 significant bits, the sum of 17 aligned
+    # terms 31.
+    a_wide, b_wide, c_wide = (x.astype(np.float64) for x in (a, b, c))
+    a_exponent = _exponent(a_wide, MIN_EXPONENT[a_type])
+    b_exponent = _exponent(b_wide, MIN_EXPONENT[b_type])
+    largest = np.maximum(_exponent(c_wide, MIN_EXPONENT[d_type]), F32_MIN_EXPONENT)
+    for k in range(a.shape[1]):
+        np.maximum(largest, a_exponent[:, k, None] + b_exponent[None, :, k], out=largest)
+
+    with np.errstate(all="ignore"):
+        scale = np.ldexp(1.0, ALIGNED_FRACTION_BITS - largest)
+        total = np.trunc(c_wide * scale)
+        for k in range(a.shape[1]):
+            total += np.trunc(np.outer(a_wide[:, k], b_wide[:, k]) * scale)
+        exact = total / scale
+        if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
+            special = np.einsum("mk,nk->mn", a_wide, b_wide) + c_wide
+            exact = np.where(np.isfinite(special), exact, special)
+    if d_type == "f16":
+        return f32_to_f16_storage(exact)
+    return _truncate_to_f32(exact)
+
+
+def _exponent(values: NDArray[np.float64], smallest: int) -> NDArray[np.int32]:
+    """Exponents with 1 <= significand < 2, not below `smallest`; a zero never is the largest."""
+    exponent = np.maximum(np.frexp(values)[1] - 1, smallest)
+    return np.where(values == 0, -4096, exponent).astype(np.int32)
+
+
+def _truncate_to_f32(values: NDArray[np.float64]) -> NDArray[np.uint32]:
+    """Bits of the f32 nearest toward zero; beyond the range infinity, NaN canonical."""
+    with np.errstate(all="ignore"):
+        nearest = values.astype(np.float32)
+        magnitude = np.abs(values)
+        rounded_up = (np.abs(nearest).astype(np.float64) > magnitude) & (magnitude < 2.0**128)
+    bits = nearest.view(np.uint32) - rounded_up
+    return np.where(np.isnan(values), np.uint32(CANONICAL_NAN_F32), bits.astype(np.uint32))
