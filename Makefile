@@ -1,0 +1,28 @@
+# `make run` and `make test` work from a fresh clone: they create a virtual environment in .venv and install into it.
+# What is installed follows pyproject.toml; a second call installs nothing.
+
+VENV ?= .venv
+PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(if $(call usable,$(p)),$(p))))
+usable = $(shell $(1) -c 'import sys; print("ok" if (3, 11) <= sys.version_info < (3, 14) else "")' 2>/dev/null)
+
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: run test
+
+run: $(VENV)/installed
+	$(VENV)/bin/python -m harness run kernel6
+
+test: $(VENV)/installed-test
+	$(VENV)/bin/python -m pytest -n 2 --quiet
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 was found; name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -f $(VENV)/bin/python; exit 1; }
+
+$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable '.[test]'
+	@touch $@ $(VENV)/installed
