@@ -1,0 +1,244 @@
+"""Compiles kernels with Mojo, once: the results are kept in a cache.
+
+A build turns one or several configurations into one host program (``emit``) that holds the PTX of each of
+them and can compute its launch plan. Layout of the cache, where a key is a hash of all that can change the
+result:
+
+    programs/<key of all configurations together>/emit        the program
+    kernels/<key of one configuration>/{kernel.ptx, artifact.json, ptxas-<version>.json}
+
+Folders appear by renaming a finished temporary folder. So another process sees all of a folder or nothing,
+two processes that build the same thing do not disturb each other, and an interrupted build leaves nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+from harness import paths
+from harness.config import KernelConfig
+from harness.driver import driver_source
+from harness.errors import CannotRun
+from harness.plan import Plan, parse_plan
+from harness.problem import Shape
+from harness.ptxas import assemble
+from harness.toolchain import mojo_version, ptxas_version, require_mojo
+
+COMPILE_SECONDS = 600
+EMIT_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One compiled configuration. folder: its place in the cache; index: its number in the program."""
+
+    config: KernelConfig
+    folder: Path
+    program: Path
+    index: int
+    compiled_now: bool
+
+    @cached_property
+    def ptx(self) -> str:
+        return (self.folder / "kernel.ptx").read_text()
+
+    @property
+    def ptx_sha256(self) -> str:
+        return hashlib.sha256(self.ptx.encode()).hexdigest()
+
+    def plan(self, shape: Shape) -> Plan:
+        """The launch plan for a problem, computed by the compiled program."""
+        sizes = (str(size) for size in (shape.m, shape.n, shape.k))
+        return parse_plan(_emit(self.program, "plan", str(self.index), *sizes))
+
+    def statistics(self) -> dict:
+        """What ptxas says about the kernel (see `harness.ptxas`); asked once per version of ptxas."""
+        version = ptxas_version()
+        if version is None:
+            return {"error": "ptxas is not on PATH"}
+        kept = self.folder / f"ptxas-{version}.json"
+        if kept.exists():
+            return json.loads(kept.read_text())
+        with tempfile.TemporaryDirectory(dir=_ensure(paths.cache_dir() / "tmp")) as temporary:
+            ptx = Path(temporary, "kernel.ptx")
+            ptx.write_text(self.ptx)
+            found = {**assemble(ptx, self.config.arch), "version": version}
+            answer = Path(temporary, kept.name)
+            answer.write_text(json.dumps(found))
+            if "error" not in found:
+                os.replace(answer, kept)
+        return found
+
+
+def build(configs: Sequence[KernelConfig]) -> list[Artifact]:
+    """The artifacts of these configurations, in their order. What the cache lacks is compiled in one go."""
+    missing = [config for config in dict.fromkeys(configs) if _load(config) is None]
+    if missing:
+        _compile(missing)
+    return [_require(config, compiled_now=config in missing) for config in configs]
+
+
+def is_built(config: KernelConfig) -> bool:
+    """True if the cache holds this configuration."""
+    return _load(config) is not None
+
+
+def _load(config: KernelConfig, compiled_now: bool = False) -> Artifact | None:
+    folder = _kernel_folder(config)
+    try:
+        about = json.loads((folder / "artifact.json").read_text())
+        program, index = paths.cache_dir() / "programs" / about["program"] / "emit", about["index"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return Artifact(config, folder, program, index, compiled_now) if program.exists() else None
+
+
+def _require(config: KernelConfig, compiled_now: bool) -> Artifact:
+    artifact = _load(config, compiled_now)
+    if artifact is None:
+        raise CannotRun(
+            f"the build cache at {paths.cache_dir()} lost {config.label} again; is it being cleaned?"
+        )
+    return artifact
+
+
+def _compile(configs: list[KernelConfig]) -> None:
+    mojo = require_mojo()
+    key = _key(*configs)
+    with tempfile.TemporaryDirectory(dir=_ensure(paths.cache_dir() / "tmp")) as temporary:
+        folder = Path(temporary)
+        driver = folder / "driver.mojo"
+        driver.write_text(driver_source(configs))
+        program = _ensure(folder / "program") / "emit"
+        _run_mojo([str(mojo), "build", "-I", str(paths.ROOT), str(driver), "-o", str(program)], folder)
+        kernels = []
+        for index, config in enumerate(configs):
+            made = _ensure(folder / str(index))
+            (made / "kernel.ptx").write_text(_emit(program, "ptx", str(index)))
+            about = {"program": key, "index": index, "config": config.as_dict(), "mojo": mojo_version()}
+            (made / "artifact.json").write_text(json.dumps(about, indent=1))
+            kernels.append((made, _kernel_folder(config)))
+        # The program first: an artifact must never name a program that is not there.
+        _publish(program.parent, paths.cache_dir() / "programs" / key)
+        for made, place in kernels:
+            _publish(made, place)
+
+
+def _publish(made: Path, place: Path) -> None:
+    """Moves a finished folder to its place, unless another process was faster."""
+    _ensure(place.parent)
+    try:
+        os.rename(made, place)
+    except OSError:
+        if not _complete(place):
+            shutil.rmtree(place, ignore_errors=True)
+            os.rename(made, place)
+
+
+def _complete(place: Path) -> bool:
+    return (place / "emit").exists() or (place / "artifact.json").exists()
+
+
+def _run_mojo(command: list[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotRun(f"the Mojo compiler did not finish in {COMPILE_SECONDS} s") from None
+    except OSError as error:
+        raise CannotRun(f"the Mojo compiler could not be started: {error}") from error
+    if done.returncode or not Path(command[-1]).exists():
+        raise CannotRun("the Mojo compiler reports:\n" + readable_errors(done.stdout + done.stderr))
+
+
+def readable_errors(text: str) -> str:
+    """The part of the compiler's output that a person needs.
+
+    Failed constraints come first, by their message; then errors with the source lines under them, with
+    paths relative to the checkout. Chains of instantiation notes and the compiler's remarks about itself
+    are left out.
+    """
+    text = text.replace(f"{paths.ROOT}{os.sep}", "")
+    constraints = list(dict.fromkeys(re.findall(r"constraint failed: (.*)", text)))
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if re.match(r"\S.*: (error|warning|note|remark): ", line):
+            blocks.append([line])
+        elif blocks and not line.startswith("Failed to initialize Crashpad"):
+            blocks[-1].append(line)
+    hidden = "function instantiation failed" if constraints else "\0"
+    errors = [
+        "\n".join(block)
+        for block in blocks
+        if re.match(r"\S+:\d+:\d+: error: ", block[0]) and hidden not in block[0]
+    ]
+    return "\n".join([*constraints, *errors]) or text.strip() or "no message"
+
+
+def _emit(program: Path, *arguments: str) -> str:
+    """Runs the compiled program and returns what it prints."""
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=EMIT_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotRun(f"the compiled program {program} could not be run: {error}") from error
+    if done.returncode:
+        message = (done.stderr + done.stdout).strip() or f"exit code {done.returncode}"
+        raise CannotRun(f"emit {' '.join(arguments)}: {message}")
+    return done.stdout
+
+
+def _kernel_folder(config: KernelConfig) -> Path:
+    return paths.cache_dir() / "kernels" / _key(config)
+
+
+def _key(*configs: KernelConfig) -> str:
+    """Hash of the sources, the configurations and the compiler. The compiler counts with its place, too:
+    the program loads shared libraries from there."""
+    parts = [_sources_hash(paths.kernels_dir()), _compiler(), driver_source(list(configs))]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+@cache
+def _compiler() -> str:
+    return f"{require_mojo().resolve()} {mojo_version()}"
+
+
+def _sources_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.mojo")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _ensure(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotRun(
+            f"cannot write to {folder} ({error.strerror}); set HARNESS_CACHE_DIR to another folder"
+        ) from error
+    return folder

@@ -1,0 +1,161 @@
+"""The launch plan of a kernel: grid, cluster, shared memory, barriers and arguments for one problem.
+
+The Mojo side computes it, in the same code that its host launch uses, and prints it as JSON (``emit
+plan``). This file only gives it types.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import CannotRun
+from harness.problem import Shape
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class SharedPart:
+    """A part of dynamic shared memory. detail: how the bytes come about, for example ``5 x 16384``."""
+
+    name: str
+    bytes: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a group of warps does."""
+
+    name: str
+    warps: tuple[int, ...]
+    does: str
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """An array of mbarriers. offset: byte of the first in dynamic shared memory; arrivals and bytes: of one
+    phase.
+    """
+
+    name: str
+    offset: int
+    count: int
+    arrivals: int
+    bytes: int
+    arrives: str
+    waits: str
+
+
+@dataclass(frozen=True)
+class Multicast:
+    """The CTA masks (one bit per rank) of the CTA with this rank: its loads of A and B, and its commits."""
+
+    rank: int
+    a: int
+    b: int
+    commit: int
+
+
+@dataclass(frozen=True)
+class TensorMapArgument:
+    """A tensor map over A, B or C. dims and box are innermost first, in elements; strides in bytes, of dims
+    1 and up.
+    """
+
+    name: str
+    tensor: str
+    dtype: str
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: str
+
+
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A number. type: the PTX type, for example ``u32``."""
+
+    name: str
+    type: str
+    value: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a kernel is launched; arguments are in the order of the kernel's parameters."""
+
+    kernel: str
+    arch: str
+    entry: str
+    config: dict
+    problem: Shape
+    grid: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_smem: int
+    shared_memory: tuple[SharedPart, ...]
+    tmem_columns: int
+    roles: tuple[Role, ...]
+    barriers: tuple[Barrier, ...]
+    multicast: tuple[Multicast, ...]
+    arguments: tuple[TensorMapArgument | ScalarArgument, ...]
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of C that one CTA computes: the MMA's, with the rows split over the CTAs of a
+        group.
+        """
+        rows, columns, _ = self.config["mma_shape"]
+        return rows // self.config["cta_group"], columns
+
+
+def parse_plan(text: str) -> Plan:
+    """Reads what ``emit plan`` prints."""
+    try:
+        data = json.loads(text)
+        if data["schema"] != SCHEMA:
+            raise CannotRun(
+                f"the launch plan has schema {data['schema']}; this harness reads schema {SCHEMA}"
+            )
+        return Plan(
+            kernel=data["kernel"],
+            arch=data["arch"],
+            entry=data["entry"],
+            config=data["config"],
+            problem=Shape(**data["problem"]),
+            grid=_three(data["grid"]),
+            cluster=_three(data["cluster"]),
+            block=_three(data["block"]),
+            dynamic_smem=data["dynamic_smem"],
+            shared_memory=tuple(SharedPart(**part) for part in data["shared_memory"]),
+            tmem_columns=data["tmem_columns"],
+            roles=tuple(Role(**{**role, "warps": tuple(role["warps"])}) for role in data["roles"]),
+            barriers=tuple(Barrier(**barrier) for barrier in data["barriers"]),
+            multicast=tuple(Multicast(**masks) for masks in data["multicast"]),
+            arguments=tuple(_argument(argument) for argument in data["arguments"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CannotRun(
+            f"the launch plan cannot be read ({type(error).__name__}: {error}): {text.strip()[:120]!r}"
+        ) from error
+
+
+def _three(values: list[int]) -> tuple[int, int, int]:
+    x, y, z = values
+    return x, y, z
+
+
+def _argument(data: dict) -> TensorMapArgument | ScalarArgument:
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in data.items()
+        if key != "kind"
+    }
+    if data["kind"] == "tensor_map":
+        return TensorMapArgument(**fields)
+    if data["kind"] == "scalar":
+        return ScalarArgument(**fields)
+    raise ValueError(f"argument kind {data['kind']!r}")

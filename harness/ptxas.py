@@ -1,0 +1,58 @@
+"""What NVIDIA's assembler says about a kernel: registers, spills, shared memory."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+# Lines of `ptxas --verbose`, for example
+#   ptxas info    : Used 64 registers, used 1 barriers, 40 bytes smem
+#   0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+_FIGURES = {
+    "registers": r"Used (\d+) registers",
+    "barriers": r"used (\d+) barriers",
+    "static_shared_bytes": r"(\d+) bytes smem",
+    "stack_bytes": r"(\d+) bytes stack frame",
+    "spill_store_bytes": r"(\d+) bytes spill stores",
+    "spill_load_bytes": r"(\d+) bytes spill loads",
+}
+ASSEMBLE_SECONDS = 300
+
+
+def assemble(ptx: Path, arch: str) -> dict:
+    """Assembles a PTX file of one kernel and returns its statistics, or ``{"error": why}``.
+
+    A figure that ptxas does not print is 0: it leaves out what a kernel does not use.
+    """
+    ptxas = shutil.which("ptxas")
+    if ptxas is None:
+        return {"error": "ptxas is not on PATH"}
+    command = [
+        ptxas,
+        "--verbose",
+        f"--gpu-name={arch}",
+        f"--output-file={ptx.with_suffix('.cubin')}",
+        str(ptx),
+    ]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=ASSEMBLE_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"ptxas did not finish in {ASSEMBLE_SECONDS} s"}
+    text = done.stdout + done.stderr
+    if done.returncode:
+        return {
+            "error": next(
+                (line for line in text.splitlines() if "error" in line or "fatal" in line), text.strip()[:200]
+            )
+        }
+    return parse_statistics(text)
+
+
+def parse_statistics(text: str) -> dict:
+    """Reads the figures out of what ptxas printed."""
+    found = {name: re.search(pattern, text) for name, pattern in _FIGURES.items()}
+    return {name: int(match.group(1)) if match else 0 for name, match in found.items()}

@@ -1,0 +1,117 @@
+"""The programs and packages the harness works with, and their versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from harness.errors import CannotRun
+
+QUERY_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as the driver describes it."""
+
+    name: str
+    compute_capability: str
+    memory: str
+    driver: str
+
+
+def find_mojo() -> Path | None:
+    """The Mojo compiler: HARNESS_MOJO, else the one installed beside this Python, else the one on PATH."""
+    override = os.environ.get("HARNESS_MOJO")
+    if override:
+        return Path(override)
+    beside = Path(sys.executable).with_name("mojo")
+    if beside.exists():
+        return beside
+    found = shutil.which("mojo")
+    return Path(found) if found else None
+
+
+def require_mojo() -> Path:
+    """The Mojo compiler, or an error that says how to get it."""
+    mojo = find_mojo()
+    if mojo is None or not mojo.exists():
+        raise CannotRun(
+            f"the Mojo compiler was not found{f' at {mojo}' if mojo else ''}; "
+            "install it with `pip install 'max>=26.7,<26.8'`"
+        )
+    return mojo
+
+
+def mojo_version() -> str | None:
+    """For example ``1.2.0 (2016d0cd)``; None if there is no compiler that answers."""
+    mojo = find_mojo()
+    return _mojo_version(mojo) if mojo else None
+
+
+@cache
+def _mojo_version(mojo: Path) -> str | None:
+    text = _first_words(mojo, "--version")
+    return text.strip().removeprefix("Mojo").strip() if text else None
+
+
+def ptxas_version() -> str | None:
+    """For example ``13.0.88``; None if ptxas is not on PATH."""
+    ptxas = shutil.which("ptxas")
+    text = _first_words(Path(ptxas), "--version") if ptxas else None
+    if not text:
+        return None
+    release = [word for word in text.split() if word.startswith("V")]
+    return release[-1][1:] if release else text.splitlines()[-1].strip()
+
+
+def package_version(name: str) -> str | None:
+    """The installed version of a Python package, None if it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def find_gpus() -> list[Gpu]:
+    """The NVIDIA GPUs of this machine, as ``nvidia-smi`` (part of the driver) lists them; empty without
+    one.
+    """
+    smi = shutil.which("nvidia-smi")
+    fields = "name,compute_cap,memory.total,driver_version"
+    text = _first_words(Path(smi), f"--query-gpu={fields}", "--format=csv,noheader") if smi else None
+    rows = [[cell.strip() for cell in line.split(",")] for line in (text or "").splitlines()]
+    return [Gpu(*row) for row in rows if len(row) == 4]
+
+
+def versions() -> dict[str, str | None]:
+    """What a result depends on, for records. None: not installed."""
+    return {
+        "mojo": mojo_version(),
+        "max": package_version("max"),
+        "ptxas": ptxas_version(),
+        "python": platform.python_version(),
+        "numpy": package_version("numpy"),
+    }
+
+
+def _first_words(program: Path, *arguments: str) -> str | None:
+    """What a program prints, None if it cannot be run or fails."""
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=QUERY_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
