@@ -1,0 +1,113 @@
+"""One run of a kernel: build, emulate, validate, record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness import records
+from harness.build import Artifact, build
+from harness.config import KernelConfig
+from harness.dtypes import element_type
+from harness.emulate import emulate
+from harness.errors import CannotRun
+from harness.inputs import Inputs, make_inputs
+from harness.plan import Plan
+from harness.problem import Shape
+from harness.reference import compute_reference
+from harness.toolchain import versions
+from harness.validation import Validation, validate
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run, and on what."""
+
+    config: KernelConfig
+    shape: Shape
+    inputs: str = "integer"
+    seed: int = 0
+    schedule: str = "fifo"
+    accumulation: str = "f32"
+
+    @property
+    def device_kind(self) -> str:
+        return f"emulated-{self.config.arch}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave. record: the same as plain data, ready to be logged."""
+
+    request: Request
+    artifact: Artifact
+    plan: Plan
+    validation: Validation
+    record: dict
+
+
+def run(request: Request, artifact: Artifact | None = None, progress: Progress | None = None) -> Outcome:
+    """Runs one request on the emulated GPU and validates the output. Builds the kernel if no artifact is
+    given.
+
+    progress is called with (clusters done, clusters in all). Raises `CannotRun` if there is no result.
+    """
+    check_memory(request.shape, request.config.dtype)
+    artifact = artifact or build([request.config])[0]
+    plan = artifact.plan(request.shape)
+    inputs = make_inputs(request.shape, request.config.dtype, request.inputs, request.seed)
+    emulation = emulate(
+        artifact.ptx,
+        plan,
+        inputs,
+        accumulation=request.accumulation,
+        schedule=request.schedule,
+        seed=request.seed,
+        progress=progress,
+    )
+    validation = validate_output(emulation.output, inputs, request.config.dtype, plan)
+    record = records.new_record(
+        kernel=request.config.kernel,
+        config={**plan.config, **request.config.as_dict()},
+        problem={"m": request.shape.m, "n": request.shape.n, "k": request.shape.k},
+        inputs={"kind": inputs.kind, "seed": inputs.seed},
+        device={
+            "kind": request.device_kind,
+            "name": f"emulated {request.config.arch}",
+            "accumulation": request.accumulation,
+            "schedule": request.schedule,
+            "schedule_seed": request.seed,
+            "emulation_seconds": round(emulation.seconds, 3),
+        },
+        toolchain=versions(),
+        validation=validation.as_dict(),
+        counters=emulation.counters,
+        timing={"seconds": None, "reason": "not measured: emulated"},
+        ptx={"sha256": artifact.ptx_sha256, "ptxas": artifact.statistics()},
+    )
+    return Outcome(request, artifact, plan, validation, record)
+
+
+def validate_output(output, inputs: Inputs, dtype: str, plan: Plan) -> Validation:
+    """Compares C with the reference, by the plan's tiles."""
+    return validate(output, compute_reference(inputs), element_type(dtype), plan.tile)
+
+
+def check_memory(shape: Shape, dtype: str) -> None:
+    """Refuses problems that this machine cannot hold, before anything is done."""
+    size = element_type(dtype).bytes
+    operands = shape.m * shape.k + shape.n * shape.k
+    outputs = shape.m * shape.n
+    # Operands: drawn in f32, kept twice (here and on the device), and once in f64 for the reference.
+    # Outputs: on the device and downloaded, the reference in f64, and as much again three times while they
+    # are compared.
+    needed = operands * (2 * size + 8) + outputs * (2 * size + 4 * 8)
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > have:
+        raise CannotRun(
+            f"shape {shape} needs about {needed / 2**30:.1f} GiB to emulate and check; this machine has "
+            f"{have / 2**30:.1f} GiB; use a smaller --shape"
+        )
