@@ -1,0 +1,1 @@
+from .ops.matmul import Matmul

@@ -24,18 +24,15 @@ build with GemmConfig.error() in the compiler's message. Bad arguments of the pr
 from .common.config import GemmConfig
 from .common.launch_plan import LaunchPlan
 from .common.plan_json import plan_json
-from .sm100.kernel6 import kernel6
+from .sm100.kernels import ARCH, kernel
 from max.gpu.host import get_gpu_target
 from max.gpu.host.compile import compile_info
 from std.sys import argv, exit, stderr
 
-comptime ARCH = "sm_100a"
-
 
 def compiled[config: GemmConfig]() -> Tuple[String, String]:
     """Entry name and PTX."""
-    comptime assert config.kernel == "kernel6", String("no kernel is called '", config.kernel, "'")
-    var info = compile_info[kernel6[config], target=get_gpu_target[ARCH]()]()
+    var info = compile_info[kernel[config], target=get_gpu_target[ARCH]()]()
     return String(info.function_name), String(info.asm)
 
 

@@ -3,7 +3,7 @@
 `C[M, N] = A[M, K] . B[N, K]^T`, all row-major, 16-bit elements, f32 accumulation. Everything here is plain integer
 arithmetic: the kernels evaluate it at compile time, the launch plan and the tests at run time.
 """
-from .multicast import Multicast
+from .multicast import Multicast, Slices
 
 comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have: 227 KB (CUDA Programming Guide, compute capabilities 9.0 and 10.0)."""
@@ -92,6 +92,12 @@ struct GemmConfig(TrivialRegisterPassable):
     def sharing(self) -> Multicast:
         return Multicast(self.cluster_m, self.cluster_n, self.cta_group, self.multicast)
 
+    def a_slices(self) -> Slices:
+        return Slices(self.cta_m(), self.sharing().a_parts())
+
+    def b_slices(self) -> Slices:
+        return Slices(self.cta_b_rows(), self.sharing().b_parts())
+
     # ---- accumulator and write-out -------------------------------------------------------------------------------
     def split_columns(self) -> Bool:
         """M = 128 in a pair: 64 rows a CTA, the right half of N sits in TMEM lanes 64-127 (layout B, PTX ISA 9.7.16.10.5)."""
@@ -171,7 +177,10 @@ struct GemmConfig(TrivialRegisterPassable):
         if wrong.byte_length() > 0:
             return wrong
         if self.stages < 1 and self.stages_that_fit() < 1:
-            return String("shared memory: not even one stage fits beside the C tile of ", self.c_bytes(), " bytes: use a smaller MMA shape")
+            return String(
+                "shared memory: not even one stage fits beside the C tile of ", self.c_bytes(),
+                " bytes: use a smaller MMA shape",
+            )
         if self.stages < 1:
             return String("stages ", self.stages, " is not at least 1")
         if self.kernel == "kernel5" and self.stages != 1:
@@ -202,9 +211,13 @@ struct GemmConfig(TrivialRegisterPassable):
         if self.block_k * ELEMENT_BYTES != SWIZZLE_ROW_BYTES:
             return String("block K ", self.block_k, ": a stage is one 128-byte swizzle row deep, which is 64")
         if self.cluster_m < 1 or self.cluster_n < 1 or self.cluster_size() > 16:
-            return String("cluster ", self.cluster_m, "x", self.cluster_n, " has ", self.cluster_size(), " CTAs: 1 to 16 are possible")
+            return String(
+                "cluster ", self.cluster_m, "x", self.cluster_n, " has ", self.cluster_size(), " CTAs: 1 to 16 are possible"
+            )
         if self.cluster_m % self.cta_group != 0:
-            return String("cluster ", self.cluster_m, "x", self.cluster_n, ": a CTA pair needs an even number of CTAs along M")
+            return String(
+                "cluster ", self.cluster_m, "x", self.cluster_n, ": a CTA pair needs an even number of CTAs along M"
+            )
         if self.epilogue_width != 16 and self.epilogue_width != 32 and self.epilogue_width != 64:
             return String("epilogue width ", self.epilogue_width, " is not 16, 32 or 64")
         if self.warp_columns() % self.epilogue_width != 0:

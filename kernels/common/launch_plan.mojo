@@ -4,7 +4,6 @@ Tensors are row-major: A is [M, K], B is [N, K], C is [M, N]. Tensor maps list d
 the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
 """
 from .config import ELEMENT_BYTES, GemmConfig
-from .multicast import Slices
 from std.math import align_up, ceildiv
 
 comptime LARGEST_DIMENSION = 1 << 31
@@ -58,9 +57,8 @@ struct LaunchPlan(Copyable):
             )
         self.block = config.threads()
         self.dynamic_shared_memory = config.shared_memory_bytes()
-        var sharing = config.sharing()
-        self.a = TensorMap("A", m, k, Slices(config.cta_m(), sharing.a_parts()).box_rows(), config.block_k)
-        self.b = TensorMap("B", n, k, Slices(config.cta_b_rows(), sharing.b_parts()).box_rows(), config.block_k)
+        self.a = TensorMap("A", m, k, config.a_slices().box_rows(), config.block_k)
+        self.b = TensorMap("B", n, k, config.b_slices().box_rows(), config.block_k)
         self.c = TensorMap("C", m, n, config.cta_m(), config.epilogue_width)
         self.k_iterations = ceildiv(k, config.block_k)
 

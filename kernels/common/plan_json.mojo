@@ -1,6 +1,7 @@
 """The launch plan as JSON, for people and for programs that launch or emulate the kernel (schema 1)."""
 from .config import GemmConfig
 from .launch_plan import LaunchPlan, TensorMap
+from .multicast import Slices
 from .shared_memory import SharedMemory
 
 
@@ -70,7 +71,10 @@ def shared_memory_json(config: GemmConfig) -> String:
         line("C tile", config.c_bytes(), c),
         line(
             "barriers", config.barrier_bytes(),
-            String("full ", config.stages, ", empty ", config.stages, ", accumulator 1, TMEM address: ", 2 * config.stages + 2, " x 8"),
+            String(
+                "full ", config.stages, ", empty ", config.stages, ", accumulator 1, TMEM address: ",
+                2 * config.stages + 2, " x 8",
+            ),
         ),
     ])
 
@@ -82,9 +86,14 @@ def roles_json(config: GemmConfig) -> String:
             warps.append(String(warp))
         return object([text("name", name), pair("warps", array(warps)), text("does", does)])
 
-    comptime tmem = "; warp 0 also initialises the barriers, allocates and frees TMEM"
+    comptime epilogue = "wait for the accumulator, TMEM to registers to shared memory, TMA store"
+    if config.kernel == "kernel5":
+        return array([
+            role("load and mma", 0, 0, "one thread: wait for the empty stage, load by TMA; in the CTA that leads the MMA also wait until it is full, issue MMAs, commit"),
+            role("epilogue", 0, 3, epilogue),
+        ])
     return array([
-        role("epilogue", 0, 3, "wait for the accumulator, TMEM to registers to shared memory, TMA store" + tmem),
+        role("epilogue", 0, 3, epilogue),
         role("producer", 4, 4, "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"),
         role("mma", 5, 5, "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"),
     ])
@@ -118,14 +127,25 @@ def barriers_json(config: GemmConfig) -> String:
 
 
 def multicast_json(config: GemmConfig) -> String:
+    """Masks of each CTA, and the first row of each box that it loads, within the tile that the receivers hold."""
     var sharing = config.sharing()
+
+    def rows(slices: Slices, part: UInt32) -> String:
+        var first_rows = List[String]()
+        for box in range(Int(part), slices.boxes(), slices.parts):
+            first_rows.append(String(box * slices.box_rows()))
+        return array(first_rows)
+
     var ranks = List[String]()
-    for rank in range(config.cluster_size()):
+    for i in range(config.cluster_size()):
+        var rank = UInt32(i)
         ranks.append(object([
-            pair("rank", rank),
-            pair("a", Int(sharing.a_mask(UInt32(rank)))),
-            pair("b", Int(sharing.b_mask(UInt32(rank)))),
-            pair("commit", Int(sharing.commit_mask(UInt32(rank)))),
+            pair("rank", i),
+            pair("a", Int(sharing.a_mask(rank))),
+            pair("b", Int(sharing.b_mask(rank))),
+            pair("commit", Int(sharing.commit_mask(rank))),
+            pair("a_rows", rows(config.a_slices(), sharing.a_part(rank))),
+            pair("b_rows", rows(config.b_slices(), sharing.b_part(rank))),
         ]))
     return array(ranks)
 
@@ -154,11 +174,12 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
 
 
 def plan_json(config: GemmConfig, plan: LaunchPlan, arch: StaticString, entry: String) -> String:
+    """`entry` is empty where the kernel has not been compiled."""
     return object([
         pair("schema", 1),
         text("kernel", config.kernel),
         text("arch", arch),
-        text("entry", entry),
+        pair("entry", quoted(entry) if entry.byte_length() > 0 else String("null")),
         pair("config", config_json(config)),
         pair("problem", object([pair("m", plan.m), pair("n", plan.n), pair("k", plan.k)])),
         pair("grid", numbers(plan.grid_x, plan.grid_y, 1)),

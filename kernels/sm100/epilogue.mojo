@@ -7,9 +7,18 @@ accumulator lies depends on the MMA shape (PTX ISA 9.7.16.10.5):
     64 rows a CTA, alone         row r in lane r % 16 + 32 * (r / 16)
 """
 from ..common.config import ELEMENT_BYTES, GemmConfig
-from ..common.ptx import pack_pair, store_matrices, tma_store
+from ..common.ptx import (
+    fence_proxy_async,
+    mbarrier_wait,
+    pack_pair,
+    store_matrices,
+    tma_commit_group,
+    tma_store,
+    tma_wait_group_read,
+)
 from .cta import Cta
-from .tcgen05 import tmem_load_16_lanes
+from .tcgen05 import fence_after_thread_sync, tmem_load_16_lanes
+from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import named_barrier
 
 comptime EPILOGUE_THREADS = 128
@@ -47,7 +56,7 @@ struct WriteOut[config: GemmConfig](TrivialRegisterPassable):
         var lane_row = cta.lane % 16
         var line = lane_row * UInt32(Self.pitch) // 128
         var chunk = cta.lane // 16 ^ line % UInt32(Self.pitch // 16)
-        self.tmem = cta.tmem
+        self.tmem = cta.tmem + (cta.warp * 32 << 16)  # the lane is in the upper half of a TMEM address
         self.address = (
             cta.shared + UInt32(cta.layout.c) + box * UInt32(Self.config.block_bytes())
             + (row + lane_row) * UInt32(Self.pitch) + chunk * 16
@@ -56,20 +65,26 @@ struct WriteOut[config: GemmConfig](TrivialRegisterPassable):
         self.row = cta.row
 
     @inline(.always)
-    def fill[step: Int, buffer: Int](self):
-        """Moves this warp's part of one step from TMEM into a buffer of shared memory."""
+    def read[step: Int](self) -> SIMD[DType.uint32, Self.halves * Self.width // 4]:
+        """This warp's part of one step, from TMEM into registers: pairs of adjacent columns, rounded to 16 bits."""
+        var pairs = SIMD[DType.uint32, Self.halves * Self.width // 4]()
         comptime for half in range(Self.halves):
             var values = tmem_load_16_lanes[Self.width](self.tmem + UInt32(step * Self.width + (half * 16 << 16)))
-            comptime for pair in range(Self.width // 16):
+            comptime for i in range(Self.width // 4):
+                pairs[half * Self.width // 4 + i] = pack_pair[Self.config.dtype](values[2 * i], values[2 * i + 1])
+        return pairs
+
+    @inline(.always)
+    def write[buffer: Int](self, pairs: SIMD[DType.uint32, Self.halves * Self.width // 4]):
+        """From registers into a buffer of shared memory, then made visible to TMA."""
+        comptime for half in range(Self.halves):
+            comptime for group in range(Self.width // 16):
                 # 16 rows x 16 columns: rows 0-7 and 8-15 of the left 8 columns, then of the right 8
-                comptime first = pair * 8
+                comptime first = half * Self.width // 4 + group * 4
                 store_matrices[buffer * Self.config.step_bytes() + half * 16 * Self.pitch](
-                    self.address ^ UInt32(pair * 32),
-                    pack_pair[Self.config.dtype](values[first], values[first + 1]),
-                    pack_pair[Self.config.dtype](values[first + 2], values[first + 3]),
-                    pack_pair[Self.config.dtype](values[first + 4], values[first + 5]),
-                    pack_pair[Self.config.dtype](values[first + 6], values[first + 7]),
+                    self.address ^ UInt32(group * 32), pairs[first], pairs[first + 1], pairs[first + 2], pairs[first + 3]
                 )
+        fence_proxy_async()
 
     @inline(.always)
     def store[step: Int, buffer: Int](self, cta: Cta[Self.config], c_map: UInt64):
@@ -81,3 +96,20 @@ struct WriteOut[config: GemmConfig](TrivialRegisterPassable):
                 self.column + Int32(box * Self.config.warp_columns() + step * Self.width),
                 self.row,
             )
+
+
+@inline(.always)
+def write_tile[config: GemmConfig](cta: Cta[config], c_map: UInt64):
+    """The plain write-out: the whole tile into shared memory, then one bulk group of TMA stores."""
+    mbarrier_wait(cta.accumulator(), 0)
+    fence_after_thread_sync()
+    var out = WriteOut[config](cta)
+    comptime for step in range(config.write_out_steps()):
+        out.write[step](out.read[step]())
+    epilogue_barrier()
+    if cta.warp == 0:
+        if elect_one_sync():
+            comptime for step in range(config.write_out_steps()):
+                out.store[step, step](cta, c_map)
+            tma_commit_group()
+            tma_wait_group_read[0]()

@@ -10,17 +10,10 @@ have read the stage, one arrival goes to the empty barrier of every CTA that wro
 stage again only after every MMA that reads its slices has arrived.
 """
 from ..common.config import GemmConfig
-from ..common.ptx import (
-    fence_proxy_async,
-    mbarrier_wait,
-    tensor_map_address,
-    tma_commit_group,
-    tma_wait_group_read,
-)
+from ..common.ptx import mbarrier_wait, tensor_map_address
 from .cta import Cta
-from .epilogue import WriteOut, epilogue_barrier
+from .epilogue import write_tile
 from .mainloop import Loader, Multiplier, Ring
-from .tcgen05 import fence_after_thread_sync
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA
 from max.gpu.host.nvidia.tma import TMADescriptor
 from max.gpu.primitives.cluster import elect_one_sync
@@ -57,24 +50,6 @@ def consume[config: GemmConfig](cta: Cta[config], k_iterations: UInt32):
         multiplier.multiply(cta, ring.stage, k > 0)
         ring.advance()
     multiplier.publish(cta)
-
-
-@inline(.always)
-def write_tile[config: GemmConfig](cta: Cta[config], c_map: UInt64):
-    """The whole tile into shared memory, then one bulk group of TMA stores. Four epilogue warps."""
-    mbarrier_wait(cta.accumulator(), 0)
-    fence_after_thread_sync()
-    var out = WriteOut[config](cta)
-    comptime for step in range(config.write_out_steps()):
-        out.fill[step, step]()
-    fence_proxy_async()
-    epilogue_barrier()
-    if cta.warp == 0:
-        if elect_one_sync():
-            comptime for step in range(config.write_out_steps()):
-                out.store[step, step](cta, c_map)
-            tma_commit_group()
-            tma_wait_group_read[0]()
 
 
 @__llvm_metadata(

@@ -33,7 +33,6 @@ struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
     """The slices of one operand tile that this CTA loads, and who receives them."""
 
     comptime box_bytes = Self.slices.box_rows() * SWIZZLE_ROW_BYTES
-    comptime even = Self.slices.boxes() % Self.slices.parts == 0
 
     var map: UInt64
     var row: Int32  # of the first box, in the tensor
@@ -70,11 +69,9 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
     """Fills stages. One thread of every CTA."""
 
     comptime sharing = Self.config.sharing()
-    comptime ASlices = Slices(Self.config.cta_m(), Self.sharing.a_parts())
-    comptime BSlices = Slices(Self.config.cta_b_rows(), Self.sharing.b_parts())
 
-    var a: Operand[Self.config.cta_group, Self.ASlices]
-    var b: Operand[Self.config.cta_group, Self.BSlices]
+    var a: Operand[Self.config.cta_group, Self.config.a_slices()]
+    var b: Operand[Self.config.cta_group, Self.config.b_slices()]
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config], a_map: UInt64, b_map: UInt64):

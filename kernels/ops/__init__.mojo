@@ -1,0 +1,1 @@
+from .matmul import Matmul

@@ -1,0 +1,92 @@
+"""Checks any configuration and prints its launch plan, without compiling the kernel.
+
+    from kernels.plan import plan_main
+
+    def main():
+        plan_main()
+
+    mojo build -I REPOSITORY driver.mojo -o plan
+    plan M N K kernel=kernel6 cluster_m=4 cluster_n=4 dtype=fp16 multicast=false ...
+
+Parameters and defaults are GemmConfig's. One line of JSON on standard output, as from a driver of `emit_main` but with a null
+entry name; or one line on standard error and exit code 2 for a configuration or size that breaks a rule.
+"""
+from .common.config import GemmConfig
+from .common.launch_plan import LaunchPlan
+from .common.plan_json import plan_json
+from .sm100.kernels import ARCH
+from std.sys import argv, exit, stderr
+
+
+def whole_number(name: String, text: String) raises -> Int:
+    try:
+        return Int(text)
+    except:
+        raise Error(name, " '", text, "' is not a whole number")
+
+
+def kernel_name(text: String) raises -> StaticString:
+    comptime for name in [StaticString("kernel5"), "kernel6", "kernel7"]:
+        if text == name:
+            return name
+    raise Error("kernel '", text, "' is not one of kernel5, kernel6, kernel7")
+
+
+def configuration(options: List[String]) raises -> GemmConfig:
+    """Options are `name=value`, in any order."""
+    var values: Dict[String, String] = {}
+    for option in options:
+        var parts = option.split("=")
+        if len(parts) != 2:
+            raise Error("'", option, "' is not of the form name=value")
+        values[String(parts[0])] = String(parts[1])
+
+    def number(name: String, default: Int) raises {mut values} -> Int:
+        return whole_number(name, values.pop(name, String(default)))
+
+    var dtype = values.pop("dtype", "bf16")
+    if dtype != "bf16" and dtype != "fp16":
+        raise Error("dtype '", dtype, "' is not bf16 or fp16")
+    var multicast = values.pop("multicast", "true")
+    if multicast != "true" and multicast != "false":
+        raise Error("multicast '", multicast, "' is not true or false")
+    var config = GemmConfig(
+        kernel_name(values.pop("kernel", "kernel6")),
+        dtype=DType.bfloat16 if dtype == "bf16" else DType.float16,
+        cta_group=number("cta_group", 2),
+        mma_m=number("mma_m", 256),
+        mma_n=number("mma_n", 256),
+        block_k=number("block_k", 64),
+        stages=number("stages", 0),
+        cluster_m=number("cluster_m", 2),
+        cluster_n=number("cluster_n", 1),
+        epilogue_width=number("epilogue_width", 0),
+        multicast=multicast == "true",
+    )
+    for name in values:
+        raise Error("'", name, "' is not a parameter of a configuration")
+    var wrong = config.error()
+    if wrong.byte_length() > 0:
+        raise Error(wrong)
+    return config
+
+
+def run() raises:
+    var arguments = List[String]()
+    for argument in argv():
+        arguments.append(String(argument))
+    if len(arguments) < 4:
+        raise Error("usage: plan M N K [name=value ...]")
+    var m = whole_number("M", arguments[1])
+    var n = whole_number("N", arguments[2])
+    var k = whole_number("K", arguments[3])
+    var config = configuration(List[String](arguments[4:]))
+    print(plan_json(config, LaunchPlan(config, m, n, k), ARCH, String()))
+
+
+def plan_main():
+    try:
+        run()
+    except error:
+        print(error, file=stderr)
+        exit(2)
