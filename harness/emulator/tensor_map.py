@@ -73,13 +73,13 @@ class TensorMap:
 
     Attributes:
         address: device address of element (0, .., 0), 16-byte aligned.
-        element: element type.
+        element: element type, or its name ("bf16").
         dims: extent of each of the 1..5 dimensions, in elements.
         strides: distance in bytes between neighbours along dimensions 1 and up (one entry fewer than `dims`).
         box: extent of the box one TMA instruction moves, in elements, each 1..256.
         element_strides: step between the elements fetched along each dimension (all 1 if None). Dimension
             0's is ignored, as the driver documents for maps without interleave.
-        swizzle: how 16-byte chunks are permuted in shared memory.
+        swizzle: how 16-byte chunks are permuted in shared memory, or its name ("none", "32B", "64B", "128B").
         fill_nan: out-of-bounds elements load as a quiet NaN instead of zero (float types only).
 
     Raises:
@@ -96,6 +96,10 @@ class TensorMap:
     fill_nan: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.element, str):
+            object.__setattr__(self, "element", ElementType.from_name(self.element))
+        if isinstance(self.swizzle, str):
+            object.__setattr__(self, "swizzle", Swizzle.from_name(self.swizzle))
         for name in ("dims", "strides", "box"):
             object.__setattr__(self, name, tuple(int(v) for v in getattr(self, name)))
         steps = self.element_strides or (1,) * len(self.dims)
@@ -158,8 +162,6 @@ class TensorMap:
         """
         if isinstance(element, str):
             element = ElementType.from_name(element)
-        if isinstance(swizzle, str):
-            swizzle = Swizzle.from_name(swizzle)
         dims = tuple(reversed(shape))
         strides = tuple(element.bytes * prod(dims[:i]) for i in range(1, len(dims)))
         return cls(address, element, dims, strides, tuple(reversed(box)), swizzle=swizzle, fill_nan=fill_nan)

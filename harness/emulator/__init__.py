@@ -1,0 +1,42 @@
+"""An emulated GPU that runs compiler-emitted PTX for sm_100a, exactly.
+
+Use it on any PTX file:
+
+    from harness.emulator import Device, Module, TensorMap
+
+    device = Device()                                   # or Device(schedule="random", seed=7)
+    a, b = device.upload(a_array), device.upload(b_array)
+    c = device.alloc(m * n * 2)
+    a_map = TensorMap.tiled(a, "bf16", shape=(m, k), box=(128, 64), swizzle="128B")
+    ...
+    result = device.launch(Module.from_file("kernel.ptx"), grid=(4, 2), cluster=(2, 1), block=192,
+                           dynamic_smem=200_000, arguments=[a_map, b_map, c_map, k // 64])
+    print(result.counters, device.download(c, "bfloat16", (m, n)))
+
+Memory starts poisoned; whatever the hardware would leave undefined stops the run with a Fault that names the PTX line, the
+instruction, the CTA and the warp. A hang is found exactly and explained (Deadlock). Nothing here is a measurement of time.
+"""
+
+from .device import Device, LaunchResult, Module
+from .errors import Deadlock, EmulatorError, Fault, LaunchError, PtxSyntaxError
+from .machine.counters import Counters
+from .machine.observer import Access, Observer, Operation
+from .swizzle import Swizzle
+from .tensor_map import TensorMap
+
+__all__ = [
+    "Access",
+    "Counters",
+    "Deadlock",
+    "Device",
+    "EmulatorError",
+    "Fault",
+    "LaunchError",
+    "LaunchResult",
+    "Module",
+    "Observer",
+    "Operation",
+    "PtxSyntaxError",
+    "Swizzle",
+    "TensorMap",
+]

@@ -1,0 +1,226 @@
+"""The public face of the emulator: modules, memory, launches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from .errors import LaunchError
+from .machine.counters import Counters
+from .machine.machine import PARAM_WINDOW, Launch, Machine
+from .machine.observer import Observer
+from .machine.schedule import make_schedule
+from .memory import GlobalMemory
+from .mma import MmaUnit
+from .ptx.ast import Kernel, Parameter
+from .ptx.parser import parse_module
+from .tensor_map import TensorMap
+from .translate.program import Program
+
+SHARED_MEMORY_LIMIT = 232_448
+"""Largest shared memory of one CTA: 227 KB on sm_90 and sm_100 (CUDA Programming Guide, compute capabilities)."""
+MAX_CLUSTER = 16
+MAX_THREADS = 1024
+TENSOR_MAP_BYTES = 128
+
+Dim3 = int | Sequence[int]
+
+
+class Module:
+    """A parsed PTX file. Its kernels are translated when they are first launched."""
+
+    def __init__(self, text: str):
+        """Raises PtxSyntaxError, naming the line, if the text cannot be understood."""
+        self._parsed = parse_module(text)
+        self._programs: dict[str, Program] = {}
+
+    @classmethod
+    def from_text(cls, text: str) -> Module:
+        return cls(text)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Module:
+        return cls(Path(path).read_text())
+
+    @property
+    def target(self) -> str:
+        """The ``.target`` the module was compiled for, for example "sm_100a"."""
+        return self._parsed.target
+
+    @cached_property
+    def entries(self) -> tuple[str, ...]:
+        """Names of the kernels."""
+        return tuple(self._parsed.kernels)
+
+    def program(self, entry: str | None) -> Program:
+        """The translated kernel; ``entry`` may be left out if there is only one."""
+        if entry is None:
+            if len(self.entries) != 1:
+                raise LaunchError(f"the module has {len(self.entries)} kernels ({', '.join(self.entries)}); name one")
+            entry = self.entries[0]
+        if entry not in self._parsed.kernels:
+            raise LaunchError(f"no kernel '{entry}' in the module; it has {', '.join(self.entries) or 'none'}")
+        if entry not in self._programs:
+            self._programs[entry] = Program(self._parsed.kernels[entry], self._parsed)
+        return self._programs[entry]
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """What a launch did. ``seconds`` is the emulator's own wall time, no measure of any GPU."""
+
+    counters: Counters
+    seconds: float
+
+
+class Device:
+    """An emulated GPU: its global memory, and how it runs things.
+
+    ``accumulation``: "f32" multiplies with the host's float32 BLAS; "tensor_core" models the hardware's truncating
+    accumulation bit by bit (slow). ``schedule``: "fifo" (fast, always the same order) or "random" (adversarial order and
+    delays drawn from ``seed``; the same seed gives the same run).
+    """
+
+    def __init__(
+        self,
+        accumulation: Literal["f32", "tensor_core"] = "f32",
+        schedule: Literal["fifo", "random"] = "fifo",
+        seed: int = 0,
+    ):
+        self._memory = GlobalMemory()
+        self._mma_unit = MmaUnit(accumulation)
+        self._schedule = schedule
+        self._seed = seed
+        make_schedule(schedule, seed)
+
+    def upload(self, array: ArrayLike, name: str = "") -> int:
+        """Copy an array to the device; returns its 64-bit device address."""
+        return self._memory.upload(array, name)
+
+    def alloc(self, nbytes: int, name: str = "") -> int:
+        """Reserve bytes that hold nothing: reading them before they are written is an error."""
+        return self._memory.alloc(nbytes, name)
+
+    def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
+        """Copy an array back; every element must have been written."""
+        return self._memory.download(address, dtype, shape)
+
+    def launch(
+        self,
+        module: Module,
+        entry: str | None = None,
+        *,
+        grid: Dim3,
+        block: Dim3,
+        cluster: Dim3 = 1,
+        dynamic_smem: int = 0,
+        arguments: Sequence[Any] = (),
+        progress: Callable[[int, int], None] | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> LaunchResult:
+        """Run a kernel to its end.
+
+        ``grid``, ``cluster``, ``block``: 1 to 3 sizes, x first; the grid counts CTAs. ``dynamic_smem``: bytes.
+        ``arguments``: one per kernel parameter: a TensorMap, an int, a float, a NumPy scalar, or bytes.
+        ``progress`` is called with (clusters done, clusters in all).
+
+        Raises LaunchError for a wrong launch, Fault when the program breaks a rule of the machine, Deadlock when nothing
+        can go on. The message says where.
+        """
+        program = module.program(entry)
+        shape = Launch(
+            grid=_dim3("grid", grid),
+            cluster=_dim3("cluster", cluster),
+            block=_dim3("block", block),
+            dynamic_shared=dynamic_smem,
+            **_pack_arguments(program.kernel, arguments),
+        )
+        _check(program, shape)
+        schedule = make_schedule(self._schedule, self._seed)
+        machine = Machine(program, shape, self._memory, self._mma_unit, schedule, observers)
+        start = time.perf_counter()
+        counters = machine.run(progress)
+        return LaunchResult(counters, time.perf_counter() - start)
+
+
+def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    if not 1 <= len(sizes) <= 3 or any(int(s) != s or s < 1 for s in sizes):
+        raise LaunchError(f"{name} {value}: give 1 to 3 sizes of at least 1")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return int(x), int(y), int(z)
+
+
+def _check(program: Program, launch: Launch) -> None:
+    """The limits of the device and the kernel's own directives."""
+    kernel, directives = program.kernel, program.kernel.directives
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    if threads > MAX_THREADS:
+        raise LaunchError(f"block {launch.block} has {threads} threads; the limit is {MAX_THREADS}")
+    for name, limit in (("maxntid", directives.get("maxntid")), ("reqntid", directives.get("reqntid"))):
+        if limit:
+            allowed = int(np.prod(limit))
+            if threads > allowed or (name == "reqntid" and threads != allowed):
+                raise LaunchError(f"block {launch.block} has {threads} threads; kernel '{kernel.name}' says .{name} {allowed}")
+    required = directives.get("reqnctapercluster")
+    if required and (*required, 1, 1)[:3] != launch.cluster:
+        raise LaunchError(f"cluster {launch.cluster}: kernel '{kernel.name}' was compiled for cluster {required}")
+    size = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
+    if size > MAX_CLUSTER:
+        raise LaunchError(f"cluster {launch.cluster} has {size} CTAs; the limit is {MAX_CLUSTER}")
+    for axis, g, c in zip("xyz", launch.grid, launch.cluster, strict=True):
+        if g % c:
+            raise LaunchError(f"grid.{axis} = {g} is not a multiple of the cluster's {c}")
+    shared = program.static_shared + launch.dynamic_shared
+    if shared > SHARED_MEMORY_LIMIT:
+        raise LaunchError(f"shared memory {shared} bytes (static and dynamic) exceeds the limit of {SHARED_MEMORY_LIMIT}")
+
+
+def _pack_arguments(kernel: Kernel, arguments: Sequence[Any]) -> dict[str, Any]:
+    """The parameter block, and the tensor maps by the address the kernel will pass."""
+    if len(arguments) != len(kernel.parameters):
+        raise LaunchError(f"kernel '{kernel.name}' takes {len(kernel.parameters)} arguments, {len(arguments)} given")
+    block = bytearray(kernel.parameter_bytes)
+    maps: dict[int, tuple[str, TensorMap]] = {}
+    for position, (parameter, argument) in enumerate(zip(kernel.parameters, arguments, strict=True)):
+        where = f"argument {position}"
+        if isinstance(argument, TensorMap):
+            if parameter.size != TENSOR_MAP_BYTES or parameter.align < 64:
+                raise LaunchError(
+                    f"{where} is a tensor map, but parameter '{parameter.name}' is {parameter.size} bytes aligned to "
+                    f"{parameter.align}; a tensor map needs {TENSOR_MAP_BYTES} bytes aligned to 64 (grid constant)"
+                )
+            maps[PARAM_WINDOW + parameter.offset] = (where, argument)
+        else:
+            block[parameter.offset : parameter.offset + parameter.size] = _encode(where, parameter, argument)
+    return {"parameters": bytes(block), "tensor_maps": maps}
+
+
+def _encode(where: str, parameter: Parameter, argument: Any) -> bytes:
+    if isinstance(argument, bytes | bytearray):
+        if len(argument) != parameter.size:
+            raise LaunchError(f"{where} has {len(argument)} bytes; parameter '{parameter.name}' has {parameter.size}")
+        return bytes(argument)
+    if parameter.is_array:
+        raise LaunchError(f"{where} must be a TensorMap or {parameter.size} bytes for parameter '{parameter.name}'")
+    if isinstance(argument, np.generic):
+        data = argument.tobytes()
+    elif isinstance(argument, float):
+        data = (np.float64 if parameter.size == 8 else np.float32)(argument).tobytes()
+    elif isinstance(argument, int):
+        limit = 1 << 8 * parameter.size
+        if not -limit // 2 <= argument < limit:
+            raise LaunchError(f"{where} = {argument} does not fit the {parameter.size} bytes of '{parameter.name}'")
+        data = (argument % limit).to_bytes(parameter.size, "little")
+    else:
+        raise LaunchError(f"{where} has type {type(argument).__name__}; give a TensorMap, int, float or bytes")
+    if len(data) != parameter.size:
+        raise LaunchError(f"{where} has {len(data)} bytes; parameter '{parameter.name}' has {parameter.size}")
+    return data

@@ -1,0 +1,1 @@
+"""The emulated machine: warps and their fragments, barriers, CTAs and clusters, asynchronous engines, scheduler."""

@@ -1,0 +1,1 @@
+"""PTX front end: text to syntax tree (parser) to control-flow graph (cfg)."""

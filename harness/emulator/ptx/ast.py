@@ -1,0 +1,164 @@
+"""Plain data that a parsed PTX module consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+TYPE_BYTES = {
+    "b8": 1, "u8": 1, "s8": 1,
+    "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2,
+    "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4,
+    "b64": 8, "u64": 8, "s64": 8, "f64": 8,
+    "b128": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Register:
+    """A virtual register: its slot in a thread's register file, PTX name and declared type."""
+
+    slot: int
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Negated:
+    """A predicate operand written ``!%p``."""
+
+    register: Register
+
+
+@dataclass(frozen=True)
+class Special:
+    """A special register such as ``%tid.x``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A literal; floating-point literals carry their bit pattern and width in ``float_bits`` (32 or 64)."""
+
+    value: int
+    float_bits: int = 0
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """The address of a variable, parameter or function, plus a byte offset."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Label:
+    """A branch target, unresolved until its scope is complete."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Vector:
+    """``{a, b, ...}``"""
+
+    elements: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """``[base + offset]``, or ``[base, {c0, c1}]`` for tensor copies."""
+
+    base: Register | Symbol | Immediate
+    offset: int = 0
+    coordinates: tuple[Operand, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Dual:
+    """Two destinations written ``d|p``."""
+
+    first: Operand
+    second: Operand
+
+
+@dataclass(frozen=True)
+class Sink:
+    """The ``_`` destination: the result is dropped."""
+
+
+Operand = Register | Negated | Special | Immediate | Symbol | Label | Vector | Memory | Dual | Sink
+
+
+@dataclass
+class Instruction:
+    """One PTX instruction.
+
+    ``opcode`` is the mnemonic up to the first dot, ``modifiers`` what follows, split at single dots.
+    """
+
+    index: int
+    line: int
+    text: str
+    opcode: str
+    modifiers: tuple[str, ...]
+    operands: list[Operand]
+    guard: Register | None = None
+    guard_negated: bool = False
+    targets: list[int] = field(default_factory=list)
+    """Instruction indices this instruction may branch to (filled in when labels are resolved)."""
+
+    def has(self, modifier: str) -> bool:
+        return modifier in self.modifiers
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel parameter: byte offset in the parameter block, size, alignment, and element type."""
+
+    name: str
+    offset: int
+    size: int
+    align: int
+    type: str
+    is_array: bool
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A module- or function-scope variable; ``size`` 0 with ``external`` means dynamic shared memory."""
+
+    name: str
+    space: str
+    align: int
+    size: int
+    external: bool
+    initializer: bytes | None = None
+
+
+@dataclass
+class Kernel:
+    """One ``.entry``."""
+
+    name: str
+    line: int
+    parameters: list[Parameter]
+    directives: dict[str, tuple[int, ...]]
+    instructions: list[Instruction]
+    register_count: int
+    variables: dict[str, Variable]
+
+    @property
+    def parameter_bytes(self) -> int:
+        return max((p.offset + p.size for p in self.parameters), default=0)
+
+
+@dataclass
+class ParsedModule:
+    """A whole PTX file."""
+
+    version: str
+    target: str
+    kernels: dict[str, Kernel]
+    variables: dict[str, Variable]

@@ -1,0 +1,458 @@
+"""Parse PTX text, as compilers emit it, into the data of ``ast``.
+
+Source of the grammar: PTX ISA 9.1, sections 4 (syntax), 5 (state spaces, types) and 11 (directives).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ..errors import PtxSyntaxError
+from .ast import (
+    TYPE_BYTES,
+    Dual,
+    Immediate,
+    Instruction,
+    Kernel,
+    Label,
+    Memory,
+    Negated,
+    Operand,
+    Parameter,
+    ParsedModule,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Variable,
+    Vector,
+)
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_SPACE = re.compile(r"\s+")
+_LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
+_LINE_DIRECTIVE = re.compile(r"\.(loc|file)\b[^\n]*")
+_NAME = re.compile(r"[%A-Za-z_$][\w$.]*")
+_RANGE = re.compile(r"(%?[A-Za-z_$][\w$]*?)<(\d+)>$")
+_NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
+_FLOAT = re.compile(r"0[fF]([0-9a-fA-F]{8})$|0[dD]([0-9a-fA-F]{16})$")
+_VARIABLE = re.compile(
+    r"(?:\.align\s+(?P<align>\d+)\s+)?(?:\.v(?P<vector>[248])\s+)?\.(?P<type>[a-z]\w+)\s+(?P<name>[\w$%]+)"
+    r"\s*(?P<array>\[\s*(?P<count>\d*)\s*\])?\s*(?:=\s*(?P<init>.+))?$",
+    re.S,
+)
+_PARAMETER = re.compile(
+    r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>[a-z]\w+)\s+(?:\.ptr\b[^%A-Za-z_$]*(?:\.\w+\s+)*"
+    r"(?:\.align\s+\d+\s+)?)?(?P<name>[\w$%]+)\s*(?:\[\s*(?P<count>\d+)\s*\])?$"
+)
+_SPECIAL = re.compile(
+    r"%(tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
+    r"|%(laneid|warpid|nwarpid|cluster_ctarank|cluster_nctarank|is_explicit_cluster|smid|nsmid|gridid|clock|clock_hi"
+    r"|clock64|globaltimer|globaltimer_lo|globaltimer_hi|lanemask_(?:eq|le|lt|ge|gt)|dynamic_smem_size"
+    r"|total_smem_size|aggr_smem_size)$"
+)
+
+
+def parse_module(text: str) -> ParsedModule:
+    """Parse a whole PTX file.
+
+    Raises PtxSyntaxError with the line number and the text that cannot be understood.
+    """
+    return _Parser(text).module()
+
+
+@dataclass
+class _Scope:
+    """A brace scope: register names and ranges, labels, enclosing scope."""
+
+    parent: _Scope | None
+    registers: dict[str, Register] = field(default_factory=dict)
+    ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+class _Parser:
+    def __init__(self, text: str):
+        # Comments become spaces so that offsets and line numbers stay those of the file.
+        self.text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+        self.at = 0
+
+    # ---- module level ----
+
+    def module(self) -> ParsedModule:
+        module = ParsedModule("", "", {}, {})
+        while self._skip_space():
+            if self._take(_LINE_DIRECTIVE):
+                continue
+            start = self.at
+            word = self._word()
+            if word == ".version":
+                module.version = self._rest_of_line()
+            elif word == ".target":
+                module.target = self._rest_of_line()
+            elif word == ".address_size":
+                if self._rest_of_line() != "64":
+                    raise self._error(start, "only 64-bit addresses are supported")
+            elif word == ".section":
+                self._skip_braces()
+            elif word in (".visible", ".weak", ".extern", ".common", ".global", ".const", ".shared", ".entry", ".func"):
+                self.at = start
+                self._module_item(module)
+            else:
+                raise self._error(start, f"unknown directive '{word}' at module scope")
+        if not module.target:
+            raise PtxSyntaxError("not a PTX module: no .target directive; give the text of a .ptx file")
+        return module
+
+    def _module_item(self, module: ParsedModule) -> None:
+        start = self.at
+        external = False
+        while True:
+            self._skip_space()
+            word = self._word()
+            if word in (".visible", ".weak", ".common"):
+                continue
+            if word == ".extern":
+                external = True
+            elif word == ".entry":
+                kernel = self._kernel(module)
+                module.kernels[kernel.name] = kernel
+                return
+            elif word == ".func":
+                self._skip_function()
+                return
+            elif word in (".global", ".const", ".shared"):
+                variable = self._variable(word[1:], external)
+                module.variables[variable.name] = variable
+                return
+            else:
+                raise self._error(start, f"unknown directive '{word}' at module scope")
+
+    def _variable(self, space: str, external: bool) -> Variable:
+        start = self.at
+        body = self._until(";")
+        match = _VARIABLE.match(body.strip().removeprefix(".attribute(.managed)").strip())
+        if not match or match["type"] not in TYPE_BYTES:
+            raise self._error(start, f"cannot read the variable declaration '{body.strip()}'")
+        element = TYPE_BYTES[match["type"]]
+        count = int(match["count"]) if match["count"] else (0 if match["array"] else 1)
+        size = element * count * int(match["vector"] or 1)
+        align = int(match["align"] or element)
+        initializer = _initializer(match["init"], element, size) if match["init"] else None
+        return Variable(match["name"], space, align, size, external, initializer)
+
+    def _skip_function(self) -> None:
+        """Device functions are kept out: a ``call`` to one faults when it is executed."""
+        while True:
+            if self.at >= len(self.text):
+                raise self._error(len(self.text) - 1, ".func without an end")
+            if self.text[self.at] == ";":
+                self.at += 1
+                return
+            if self.text[self.at] == "{":
+                self._skip_braces()
+                return
+            self.at += 1
+
+    # ---- kernels ----
+
+    def _kernel(self, module: ParsedModule) -> Kernel:
+        self._skip_space()
+        line = self._line(self.at)
+        name = self._word()
+        self._skip_space()
+        parameters: list[Parameter] = []
+        if self.text[self.at : self.at + 1] == "(":
+            self.at += 1
+            body = self._until(")")
+            offset = 0
+            for item in filter(None, (part.strip() for part in body.split(","))):
+                match = _PARAMETER.match(_SPACE.sub(" ", item))
+                if not match or match["type"] not in TYPE_BYTES:
+                    raise self._error(self.at, f"cannot read the parameter '{item}'")
+                element = TYPE_BYTES[match["type"]]
+                size = element * int(match["count"] or 1)
+                align = int(match["align"] or element)
+                offset = -(-offset // align) * align
+                parameters.append(Parameter(match["name"], offset, size, align, match["type"], match["count"] is not None))
+                offset += size
+        directives: dict[str, tuple[int, ...]] = {}
+        while True:
+            self._skip_space()
+            if self.text[self.at] == "{":
+                break
+            start = self.at
+            word = self._word()
+            if not word.startswith("."):
+                raise self._error(start, f"expected a kernel directive or '{{', found '{word}'")
+            rest = re.compile(r"[\d,\s]*").match(self.text, self.at)
+            assert rest is not None
+            self.at = rest.end()
+            directives[word[1:]] = tuple(int(n) for n in re.findall(r"\d+", rest.group()))
+        return _Body(self, module).kernel(name, line, parameters, directives)
+
+    # ---- scanning ----
+
+    def _skip_space(self) -> bool:
+        match = _SPACE.match(self.text, self.at)
+        if match:
+            self.at = match.end()
+        return self.at < len(self.text)
+
+    def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        match = pattern.match(self.text, self.at)
+        if match:
+            self.at = match.end()
+        return match
+
+    def _word(self) -> str:
+        match = re.compile(r"[.%A-Za-z_$][\w$.:]*").match(self.text, self.at)
+        if not match:
+            raise self._error(self.at, f"cannot understand '{self.text[self.at : self.at + 20].splitlines()[0]}'")
+        self.at = match.end()
+        return match.group()
+
+    def _rest_of_line(self) -> str:
+        end = self.text.find("\n", self.at)
+        end = len(self.text) if end < 0 else end
+        rest, self.at = self.text[self.at : end].strip(), end
+        return rest
+
+    def _until(self, stop: str) -> str:
+        end = self.text.find(stop, self.at)
+        if end < 0:
+            raise self._error(self.at, f"missing '{stop}'")
+        found, self.at = self.text[self.at : end], end + 1
+        return found
+
+    def _skip_braces(self) -> None:
+        depth, start = 0, self.at
+        for match in re.compile(r"[{}]").finditer(self.text, self.at):
+            depth += 1 if match.group() == "{" else -1
+            if depth == 0:
+                self.at = match.end()
+                return
+        raise self._error(start, "missing '}'")
+
+    def _line(self, position: int) -> int:
+        return self.text.count("\n", 0, position) + 1
+
+    def _error(self, position: int, message: str) -> PtxSyntaxError:
+        return PtxSyntaxError(f"PTX line {self._line(position)}: {message}")
+
+
+class _Body:
+    """Parses one kernel body: scopes, registers, labels, instructions."""
+
+    def __init__(self, parser: _Parser, module: ParsedModule):
+        self.parser = parser
+        self.module = module
+        self.slots = 0
+        self.instructions: list[Instruction] = []
+        self.variables: dict[str, Variable] = {}
+        self.branch_targets: dict[str, tuple[_Scope, list[str]]] = {}
+        self.pending: list[tuple[Instruction, _Scope, list[str]]] = []
+
+    def kernel(self, name: str, line: int, parameters: list[Parameter], directives: dict[str, tuple[int, ...]]) -> Kernel:
+        parser = self.parser
+        text = parser.text
+        scope: _Scope | None = None
+        # Line numbers are counted on from the last statement: one pass over the text.
+        counted_at, counted_line = 0, 1
+        while True:
+            if not parser._skip_space():
+                raise parser._error(len(text) - 1, f"kernel '{name}' has no closing brace")
+            counted_line += text.count("\n", counted_at, parser.at)
+            counted_at = parser.at
+            character = text[parser.at]
+            if character == "{":
+                parser.at += 1
+                scope = _Scope(scope)
+                continue
+            if character == "}":
+                parser.at += 1
+                assert scope is not None
+                scope = scope.parent
+                if scope is None:
+                    break
+                continue
+            if parser._take(_LINE_DIRECTIVE):
+                continue
+            assert scope is not None
+            label = parser._take(_LABEL)
+            if label:
+                scope.labels[label.group(1)] = len(self.instructions)
+                parser._skip_space()
+                if text.startswith(".branchtargets", parser.at):
+                    names = parser._until(";").removeprefix(".branchtargets").split(",")
+                    self.branch_targets[label.group(1)] = (scope, [n.strip() for n in names])
+                continue
+            start = parser.at
+            statement = parser._until(";").strip()
+            if statement.startswith("."):
+                self._declaration(statement, scope, start)
+            elif statement:
+                self._instruction(statement, scope, counted_line)
+        self._resolve_labels()
+        return Kernel(name, line, parameters, directives, self.instructions, self.slots, self.variables)
+
+    def _declaration(self, statement: str, scope: _Scope, start: int) -> None:
+        words = statement.split(None, 1)
+        if words[0] == ".reg":
+            kind, names = words[1].split(None, 1)
+            kind = kind.strip(".")
+            if kind != "pred" and kind not in TYPE_BYTES:
+                raise self.parser._error(start, f"registers of type '.{kind}' are not supported")
+            for item in names.split(","):
+                item = item.strip()
+                ranged = _RANGE.match(item)
+                if ranged:
+                    scope.ranges[ranged.group(1)] = (kind, int(ranged.group(2)))
+                else:
+                    scope.registers[item] = self._new_register(item, kind)
+        elif words[0] in (".shared", ".local"):
+            self.parser.at = start + len(words[0])
+            variable = self.parser._variable(words[0][1:], external=False)
+            self.variables[variable.name] = variable
+        elif words[0] not in (".pragma", ".maxnreg"):
+            raise self.parser._error(start, f"unknown directive '{words[0]}' in a kernel body")
+
+    def _new_register(self, name: str, kind: str) -> Register:
+        register = Register(self.slots, name, kind)
+        self.slots += 1
+        return register
+
+    def _find_register(self, name: str, scope: _Scope | None) -> Register | None:
+        while scope is not None:
+            if name in scope.registers:
+                return scope.registers[name]
+            match = re.match(r"(.*?)(\d+)$", name)
+            if match and match.group(1) in scope.ranges:
+                kind, count = scope.ranges[match.group(1)]
+                if int(match.group(2)) < count:
+                    return scope.registers.setdefault(name, self._new_register(name, kind))
+            scope = scope.parent
+        return None
+
+    def _instruction(self, statement: str, scope: _Scope, line: int) -> None:
+        guard, negated = None, False
+        rest = statement
+        if rest.startswith("@"):
+            guard_text, rest = rest[1:].split(None, 1)
+            negated = guard_text.startswith("!")
+            guard = self._find_register(guard_text.lstrip("!"), scope)
+            if guard is None:
+                raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{guard_text}'")
+        pieces = rest.split(None, 1)
+        opcode, *modifiers = pieces[0].split(".")
+        operands = [self._operand(part, scope, line) for part in _split(pieces[1])] if len(pieces) > 1 else []
+        instruction = Instruction(
+            len(self.instructions), line, _SPACE.sub(" ", statement), opcode, tuple(modifiers), operands, guard, negated
+        )
+        self.instructions.append(instruction)
+        if opcode == "bra":
+            self.pending.append((instruction, scope, [rest.split()[-1]]))
+        elif opcode == "brx":
+            self.pending.append((instruction, scope, []))
+
+    def _resolve_labels(self) -> None:
+        for instruction, scope, names in self.pending:
+            if instruction.opcode == "brx":
+                table = instruction.operands[-1]
+                if not isinstance(table, Label) or table.name not in self.branch_targets:
+                    raise PtxSyntaxError(f"PTX line {instruction.line}: brx.idx without a .branchtargets table")
+                scope, names = self.branch_targets[table.name]
+            for name in names:
+                search: _Scope | None = scope
+                while search is not None and name not in search.labels:
+                    search = search.parent
+                if search is None:
+                    raise PtxSyntaxError(f"PTX line {instruction.line}: unknown label '{name}'")
+                instruction.targets.append(search.labels[name])
+
+    # ---- operands ----
+
+    def _operand(self, text: str, scope: _Scope, line: int) -> Operand:
+        if text == "_":
+            return Sink()
+        if text.startswith("{"):
+            return Vector(tuple(self._operand(part, scope, line) for part in _split(text[1:-1])))
+        if text.startswith("["):
+            return self._memory(text[1:-1].strip(), scope, line)
+        if text.startswith("!"):
+            register = self._find_register(text[1:], scope)
+            if register is None:
+                raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{text}'")
+            return Negated(register)
+        if "|" in text:
+            first, second = text.split("|")
+            return Dual(self._operand(first.strip(), scope, line), self._operand(second.strip(), scope, line))
+        number = _number(text)
+        if number is not None:
+            return number
+        register = self._find_register(text, scope)
+        if register is not None:
+            return register
+        if _SPECIAL.match(text):
+            return Special(text)
+        if text.startswith("%"):
+            raise PtxSyntaxError(f"PTX line {line}: unknown register '{text}'")
+        symbol = re.match(r"([\w$]+)\s*(?:\+\s*(-?\w+))?$", text)
+        if symbol and (symbol.group(1) in self.module.variables or symbol.group(1) in self.variables):
+            return Symbol(symbol.group(1), int(symbol.group(2) or "0", 0))
+        # A parameter symbol or a label: which one is known from the instruction.
+        return Label(text)
+
+    def _memory(self, text: str, scope: _Scope, line: int) -> Memory:
+        parts = _split(text)
+        coordinates = None
+        if len(parts) > 1:
+            vector = self._operand(parts[1], scope, line)
+            coordinates = vector.elements if isinstance(vector, Vector) else (vector,)
+        match = re.match(r"([%\w$.]+)\s*(?:([+-])\s*(-?\w+))?$", parts[0].strip())
+        if not match:
+            raise PtxSyntaxError(f"PTX line {line}: cannot read the address '[{text}]'")
+        base = self._operand(match.group(1), scope, line)
+        if isinstance(base, Label):
+            base = Symbol(base.name)
+        if not isinstance(base, Register | Symbol | Immediate):
+            raise PtxSyntaxError(f"PTX line {line}: cannot read the address '[{text}]'")
+        offset = int(match.group(3), 0) if match.group(3) else 0
+        return Memory(base, -offset if match.group(2) == "-" else offset, coordinates)
+
+
+def _split(text: str) -> list[str]:
+    """Split operands at commas outside brackets and braces."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        if character in "[{(":
+            depth += 1
+        elif character in "]})":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    parts.append(text[start:].strip())
+    return [part for part in parts if part]
+
+
+def _number(text: str) -> Immediate | None:
+    sign = -1 if text.startswith("-") else 1
+    float_match = _FLOAT.match(text)
+    if float_match:
+        if float_match.group(1):
+            return Immediate(int(float_match.group(1), 16), 32)
+        return Immediate(int(float_match.group(2), 16), 64)
+    if _NUMBER.match(text):
+        digits = text.lstrip("+-").rstrip("U")
+        base = 8 if len(digits) > 1 and digits[0] == "0" and digits.isdigit() else 0
+        return Immediate(sign * int(digits, base))
+    return None
+
+
+def _initializer(text: str, element: int, size: int) -> bytes:
+    """Bytes of ``= {1, 2, 3}``; missing elements are zero (PTX ISA 5.4.4)."""
+    values = [int(v, 0) for v in re.findall(r"-?0[xX][0-9a-fA-F]+|-?\d+", text)]
+    data = b"".join((v & ((1 << 8 * element) - 1)).to_bytes(element, "little") for v in values)
+    return data.ljust(size, b"\0")
