@@ -1,0 +1,111 @@
+"""Kernels compile to PTX that ptxas accepts; configurations that break a rule do not compile."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.paths import ROOT
+from harness.toolchain import require_mojo
+
+CONFIGS = {
+    "kernel5 pair": '"kernel5", cluster_m=4, cluster_n=4',
+    "kernel5 one CTA": '"kernel5", cta_group=1, mma_m=128, cluster_m=4, cluster_n=4',
+    "kernel6 pair": '"kernel6", cluster_m=4, cluster_n=4',
+    "kernel6 uneven slices": '"kernel6", cluster_m=6, cluster_n=2, dtype=DType.float16',
+    "kernel6 M=128 pair": '"kernel6", mma_m=128, multicast=False',
+    "kernel7": '"kernel7", cluster_m=2, cluster_n=2',
+    "kernel7 M=64": '"kernel7", cta_group=1, mma_m=64, mma_n=128, epilogue_width=16',
+}
+
+
+def build(folder: Path, configs: list[str]) -> subprocess.CompletedProcess[str]:
+    source = folder / "driver.mojo"
+    items = "".join(f"        GemmConfig({config}),\n" for config in configs)
+    source.write_text(
+        "from kernels.common.config import GemmConfig\nfrom kernels.emit import emit_main\n\n\n"
+        f"def main():\n    emit_main[\n{items}    ]()\n"
+    )
+    command = [str(require_mojo()), "build", "-I", str(ROOT), str(source), "-o", str(folder / "driver")]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
+def answer(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    words = [str(argument) for argument in arguments]
+    return subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kernels")
+    done = build(folder, list(CONFIGS.values()))
+    assert done.returncode == 0, done.stderr
+    return folder / "driver"
+
+
+@pytest.mark.parametrize("index", range(len(CONFIGS)), ids=list(CONFIGS))
+def test_ptx_and_plan_describe_the_same_kernel(driver: Path, index: int) -> None:
+    ptx = answer(driver, "ptx", index).stdout
+    plan = json.loads(answer(driver, "plan", index, 500, 296, 584).stdout)
+    assert re.findall(r"\.visible \.entry (\w+)\(", ptx) == [plan["entry"]]
+    assert plan["config"]["label"] in plan["entry"]
+    assert f".maxntid {plan['block'][0]}" in ptx
+    assert ".reqnctapercluster {}, {}, {}".format(*plan["cluster"]) in ptx
+    # Tensor maps by value, aligned for TMA to read them in place.
+    maps = re.findall(r"\.param \.align 64 \.b8 \w+\[128\]", ptx)
+    assert len(maps) == 3 == [argument["kind"] for argument in plan["arguments"]].count("tensor_map")
+    group = f"cta_group::{plan['config']['cta_group']}"
+    assert set(re.findall(r"tcgen05\.\w+\.(cta_group::\d)", ptx)) == {group}
+    shared = any(cta[name].bit_count() > 1 for cta in plan["multicast"] for name in "ab")
+    assert ("complete_tx::bytes.multicast::cluster" in ptx) == shared
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not on PATH")
+@pytest.mark.parametrize("index", range(len(CONFIGS)), ids=list(CONFIGS))
+def test_ptxas_accepts_it_without_spills(driver: Path, index: int, tmp_path: Path) -> None:
+    source = tmp_path / "kernel.ptx"
+    source.write_text(answer(driver, "ptx", index).stdout)
+    command = ["ptxas", "-arch=sm_100a", "-v", str(source), "-o", str(tmp_path / "kernel.cubin")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
+    assert "warning" not in done.stderr.lower()
+
+
+def test_list_names_every_configuration(driver: Path) -> None:
+    lines = [line.split() for line in answer(driver, "list").stdout.splitlines()]
+    assert [(int(index), kernel) for index, kernel, _ in lines] == [
+        (i, name.split()[0]) for i, name in enumerate(CONFIGS)
+    ]
+    assert len({entry for _, _, entry in lines}) == len(CONFIGS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "usage: list | ptx INDEX | plan INDEX M N K"),
+        (("ptx",), "usage:"),
+        (("plan", 0, 8, 8), "usage:"),
+        (("ptx", 99), "configuration 99 does not exist"),
+        (("plan", 0, "8x", 8, 8), "'8x' is not a whole number"),
+        (("plan", 0, 8, 8, 9), "K 9 is not a multiple of 8"),
+    ],
+)
+def test_bad_arguments_are_one_line(driver: Path, arguments: tuple, message: str) -> None:
+    done = answer(driver, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_too_much_shared_memory_is_a_compile_error_that_shows_the_sum(tmp_path: Path) -> None:
+    done = build(tmp_path, ['"kernel6", stages=6'])
+    assert done.returncode != 0
+    assert (
+        "A 6 x 16384 + B 6 x 16384 + C 65536 + barriers 112 = 262256 bytes > 232448: at most 5 stages fit"
+        in done.stderr
+    )

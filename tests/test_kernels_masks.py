@@ -1,0 +1,219 @@
+"""Masks, arrivals, byte counts and launch plans, for every cluster shape, against first principles."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from harness.paths import ROOT
+from harness.toolchain import require_mojo
+
+PLANNER = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
+ELEMENT_BYTES = 2
+
+Planner = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def planner(tmp_path_factory: pytest.TempPathFactory) -> Planner:
+    """Runs `plan M N K name=value ...`; compiled once, no kernel is."""
+    folder = tmp_path_factory.mktemp("planner")
+    source, program = folder / "driver.mojo", folder / "plan"
+    source.write_text(PLANNER)
+    subprocess.run(
+        [str(require_mojo()), "build", "-I", str(ROOT), str(source), "-o", str(program)],
+        check=True, capture_output=True, cwd=folder,
+    )  # fmt: skip
+
+    def run(m: int = 512, n: int = 512, k: int = 512, **options: object) -> subprocess.CompletedProcess[str]:
+        words = [f"{name}={value}" for name, value in options.items()]
+        return subprocess.run(
+            [program, str(m), str(n), str(k), *words], capture_output=True, text=True, timeout=60
+        )
+
+    return run
+
+
+def plan_of(planner: Planner, *sizes: int, **options: object) -> dict:
+    done = planner(*sizes, **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def pair(cta_group: int, m: int = 128) -> dict:
+    """MMA shape options where each CTA holds `m` rows of A."""
+    return {"cta_group": cta_group, "mma_m": m * cta_group, "mma_n": 256}
+
+
+def clusters(cta_group: int) -> list[tuple[int, int]]:
+    sizes = itertools.product(range(1, 17), repeat=2)
+    return [(cm, cn) for cm, cn in sizes if cm * cn <= 16 and cm % cta_group == 0]
+
+
+def members(mask: int) -> set[int]:
+    return {rank for rank in range(16) if mask >> rank & 1}
+
+
+def named(items: list[dict], name: str) -> dict:
+    return next(item for item in items if item["name"] == name)
+
+
+def test_literal_masks_of_a_4x4_cluster_of_pairs(planner: Planner) -> None:
+    plan = plan_of(planner, cluster_m=4, cluster_n=4, **pair(2))
+    first = plan["multicast"][0]
+    assert (first["a"], first["b"], first["commit"]) == (0x1111, 0x0005, 0x333F)
+    assert named(plan["barriers"], "empty")["arrivals"] == 5
+    assert named(plan["barriers"], "full") | {"arrivals": 1, "bytes": 65536, "count": 5} == named(
+        plan["barriers"], "full"
+    )
+
+
+def test_literal_masks_of_a_4x4_cluster_of_single_ctas(planner: Planner) -> None:
+    plan = plan_of(planner, cluster_m=4, cluster_n=4, **pair(1))
+    first, eleventh = plan["multicast"][0], plan["multicast"][11]
+    assert (first["a"], first["b"], first["commit"]) == (0x1111, 0x000F, 0x111F)
+    assert (eleventh["a"], eleventh["b"]) == (0x8888, 0x0F00)
+    assert named(plan["barriers"], "empty")["arrivals"] == 7
+
+
+@pytest.mark.parametrize("multicast", [True, False])
+@pytest.mark.parametrize("cta_group", [1, 2])
+def test_every_cta_gets_every_row_once_and_hears_every_reader(
+    planner: Planner, cta_group: int, multicast: bool
+) -> None:
+    """Rank r is at x = r % cm, y = r // cm. It needs the rows of A that belong to x, and the rows of B that
+    belong to y and to its place in the pair. Whoever sends to a CTA is told when the CTA's MMA has read."""
+    shapes = clusters(cta_group)
+    assert len(shapes) == {1: 50, 2: 20}[cta_group]
+    for cm, cn in shapes:
+        shape = pair(cta_group)
+        plan = plan_of(planner, cluster_m=cm, cluster_n=cn, multicast=str(multicast).lower(), **shape)
+        ctas = plan["multicast"]
+        assert [cta["rank"] for cta in ctas] == list(range(cm * cn))
+        operands = {
+            "a": (128, lambda rank, cm=cm: rank % cm),
+            "b": (256 // cta_group, lambda rank, cm=cm: (rank // cm, rank % cm % cta_group)),
+        }
+        senders: list[set[int]] = [set() for _ in ctas]  # of each receiver
+        for name, (rows, tile) in operands.items():
+            box = plan["arguments"]["ab".index(name)]["box"]
+            assert box[0] == 64 and box[1] % 8 == 0
+            for receiver in range(cm * cn):
+                got: list[int] = []
+                for cta in ctas:
+                    if receiver in members(cta[name]):
+                        assert tile(cta["rank"]) == tile(receiver), (cm, cn, name, cta, receiver)
+                        got += [row for first in cta[f"{name}_rows"] for row in range(first, first + box[1])]
+                        senders[receiver].add(cta["rank"])
+                assert sorted(got) == list(range(rows)), (cm, cn, name, receiver)
+            if not multicast:
+                assert all(members(cta[name]) == {cta["rank"]} for cta in ctas)
+        arrivals = [0] * (cm * cn)
+        for leader in range(0, cm * cn, cta_group):
+            together = range(leader, leader + cta_group)
+            told = set().union(*(senders[rank] for rank in together))
+            assert {ctas[rank]["commit"] for rank in together} == {sum(1 << rank for rank in told)}
+            for rank in told:
+                arrivals[rank] += 1
+        assert set(arrivals) == {named(plan["barriers"], "empty")["arrivals"]}, (cm, cn)
+
+
+def test_bytes_on_a_full_barrier_are_the_stages_of_all_ctas_of_the_mma(planner: Planner) -> None:
+    for cta_group, m, n in [(1, 64, 64), (1, 128, 256), (2, 128, 256), (2, 256, 128), (2, 256, 256)]:
+        plan = plan_of(planner, cta_group=cta_group, mma_m=m, mma_n=n, cluster_m=2, cluster_n=3)
+        rows = m + n  # of the pair, or of the CTA
+        assert named(plan["barriers"], "full")["bytes"] == rows * 64 * ELEMENT_BYTES
+        lines = {line["name"]: line["bytes"] for line in plan["shared_memory"]}
+        stages = plan["config"]["stages"]
+        assert lines["A stages"] + lines["B stages"] == stages * rows * 64 * ELEMENT_BYTES // cta_group
+        assert sum(lines.values()) == plan["dynamic_smem"] <= 232448
+
+
+def test_shared_memory_budget_of_the_series(planner: Planner) -> None:
+    six = {line["name"]: line["bytes"] for line in plan_of(planner, kernel="kernel6")["shared_memory"]}
+    assert (six["A stages"] + six["B stages"], six["C tile"]) == (160 * 1024, 64 * 1024)
+    seven = plan_of(planner, kernel="kernel7")
+    lines = {line["name"]: line["bytes"] for line in seven["shared_memory"]}
+    assert (seven["config"]["stages"], lines["C tile"]) == (6, 16 * 1024)
+    five = plan_of(planner, kernel="kernel5")
+    assert (five["config"]["stages"], five["block"]) == (1, [128, 1, 1])
+
+
+def test_barriers_and_tiles_do_not_overlap(planner: Planner) -> None:
+    for kernel in ("kernel5", "kernel6", "kernel7"):
+        plan = plan_of(planner, kernel=kernel)
+        tiles = sum(line["bytes"] for line in plan["shared_memory"] if line["name"] != "barriers")
+        offsets = [
+            barrier["offset"] + 8 * index for barrier in plan["barriers"] for index in range(barrier["count"])
+        ]
+        assert len(set(offsets)) == len(offsets) and min(offsets) == tiles
+        assert max(offsets) + 8 + 8 == plan["dynamic_smem"]  # the word of the TMEM address is last
+
+
+def test_grid_covers_the_problem_in_whole_clusters(planner: Planner) -> None:
+    plan = plan_of(planner, 500, 296, 584, cluster_m=4, cluster_n=4)
+    assert (plan["grid"], plan["cluster"], plan["block"]) == ([4, 4, 1], [4, 4, 1], [192, 1, 1])
+    a, b, c, k = plan["arguments"]
+    assert (a["dims"], a["strides"], a["box"]) == ([584, 500], [1168], [64, 32])
+    assert (b["dims"], b["strides"], b["box"]) == ([584, 296], [1168], [64, 64])
+    assert (c["dims"], c["strides"], c["box"]) == ([296, 500], [592], [64, 128])
+    assert k["value"] == 10
+    one = plan_of(planner, 513, 257 + 7, 8, cluster_m=2, cluster_n=1)
+    assert (one["grid"], one["arguments"][3]["value"]) == ([6, 2, 1], 1)
+
+
+@pytest.mark.parametrize(
+    ("width", "swizzle", "kernel"), [(64, "128B", "kernel6"), (32, "64B", "kernel7"), (16, "32B", "kernel7")]
+)
+def test_boxes_of_c_are_as_wide_as_their_swizzle(
+    planner: Planner, width: int, swizzle: str, kernel: str
+) -> None:
+    c = plan_of(planner, kernel=kernel, epilogue_width=width)["arguments"][2]
+    assert (c["box"], c["swizzle"]) == ([width, 128], swizzle)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cluster_m": 3}, "cluster 3x1: a CTA pair needs an even number"),
+        ({"cluster_m": 4, "cluster_n": 5}, "cluster 4x5 has 20 CTAs"),
+        ({"stages": 6}, "A 6 x 16384 + B 6 x 16384 + C 65536 + barriers 112 = 262256 bytes > 232448"),
+        ({"stages": -1}, "stages -1 is not at least 1"),
+        ({"kernel": "kernel5", "stages": 2}, "kernel5 has one stage"),
+        ({"kernel": "kernel4"}, "kernel 'kernel4' is not one of"),
+        ({"mma_m": 64}, "MMA M 64 with cta_group 2: use 128 or 256"),
+        ({"mma_n": 264}, "MMA N 264 with cta_group 2: use a multiple of 32 up to 256"),
+        ({"mma_n": 96}, "epilogue width 64 does not divide the 96"),
+        ({"epilogue_width": 8}, "epilogue width 8 is not 16, 32 or 64"),
+        ({"cta_group": 3}, "cta_group 3 is not 1 or 2"),
+        ({"block_k": 32}, "block K 32"),
+        ({"cta_group": 1, "mma_m": 64, "cluster_m": 1, "cluster_n": 16}, "at least 8 rows"),
+        ({"dtype": "fp8"}, "dtype 'fp8' is not bf16 or fp16"),
+        ({"clusterm": 2}, "'clusterm' is not a parameter"),
+    ],
+)
+def test_illegal_configurations_are_one_line(planner: Planner, options: dict, message: str) -> None:
+    done = planner(**options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((0, 8, 8), "M 0 is not at least 1"),
+        ((8, 12, 8), "N 12 is not a multiple of 8: rows must be a multiple of 16 bytes for TMA, pad to 16"),
+        ((8, 8, 20), "K 20 is not a multiple of 8: rows must be a multiple of 16 bytes for TMA, pad to 24"),
+        ((8, 8, -8), "K -8 is not at least 1"),
+        ((1 << 31, 8, 8), "too large"),
+        ((8, 65536 * 256, 8), "more than 65535"),
+    ],
+)
+def test_illegal_sizes_are_one_line(planner: Planner, sizes: tuple[int, ...], message: str) -> None:
+    done = planner(*sizes)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr and done.stderr.count("\n") == 1

@@ -1,0 +1,95 @@
+"""The custom op `matmul` compiles through MAX for sm_100a without a GPU, and refuses what it cannot do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.paths import ROOT
+
+# The virtual device is set for a whole process, and before any device exists: each program below is one.
+COMPILE = """
+import os, sys
+from pathlib import Path
+import max.driver
+
+max.driver.set_virtual_device_api("cuda")
+max.driver.set_virtual_device_count(1)
+max.driver.set_virtual_device_target_arch("sm_100a")
+from max.dtype import DType
+from max.engine import InferenceSession
+from max.graph import DeviceRef, Graph, TensorType, ops
+
+device = max.driver.Accelerator()
+where = DeviceRef.from_device(device)
+
+
+def tensor(*shape):
+    return TensorType(DType.bfloat16, list(shape), device=where)
+
+
+common = dict(cta_group=2, mma_m=256, mma_n=256, stages=0, epilogue_width=0, multicast=True)
+calls = [dict(kernel="kernel5", cluster_m=2, cluster_n=1), dict(kernel="kernel6", cluster_m=2, cluster_n=2),
+         dict(kernel="kernel7", cluster_m=4, cluster_n=4)]
+inputs = [tensor("m", "k"), tensor("n", "k")]
+with Graph("matmul", input_types=inputs, custom_extensions=[Path(sys.argv[1])]) as graph:
+    a, b = graph.inputs
+    out = dict(device=where, values=[a, b], out_types=[tensor("m", "n")])
+    graph.output(*[ops.custom(name="matmul", parameters=common | call, **out)[0] for call in calls])
+InferenceSession(devices=[device]).compile(graph).export_mef(sys.argv[2])
+os._exit(0)  # the stand-in device does not survive an ordinary exit
+"""
+
+ON_CPU = """
+import sys
+from pathlib import Path
+import numpy as np
+from max.driver import CPU, Buffer
+from max.dtype import DType
+from max.engine import InferenceSession
+from max.graph import DeviceRef, Graph, TensorType, ops
+
+
+def tensor(*shape):
+    return TensorType(DType.float16, list(shape), device=DeviceRef.CPU())
+
+
+options = dict(kernel="kernel6", cta_group=2, mma_m=256, mma_n=256, stages=0, cluster_m=2, cluster_n=1,
+               epilogue_width=0, multicast=True)
+inputs = [tensor("m", "k"), tensor("n", "l")]
+with Graph("matmul", input_types=inputs, custom_extensions=[Path(sys.argv[1])]) as graph:
+    a, b = graph.inputs
+    out = dict(device=DeviceRef.CPU(), values=[a, b], out_types=[tensor("m", "n")])
+    graph.output(ops.custom(name="matmul", parameters=options, **out)[0])
+model = InferenceSession(devices=[CPU()]).load(graph)
+for k in (16, 24):
+    try:
+        model.execute(np.zeros((32, 16), np.float16), np.zeros((48, k), np.float16))
+        print("no error")
+    except Exception as error:
+        print(" ".join(str(error).split()))
+"""
+
+
+def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, str(Path(ROOT, "kernels")), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=280)
+
+
+def test_op_compiles_for_a_virtual_sm_100a_device(tmp_path: Path) -> None:
+    artifact = tmp_path / "matmul.mef"
+    done = run(COMPILE, artifact)
+    assert done.returncode == 0, done.stderr
+    content = artifact.read_bytes()
+    for label in ("kernel5_bf16_2cta_256x256x64_s1_c2x1", "kernel6_bf16_2cta_256x256x64_s5_c2x2",
+                  "kernel7_bf16_2cta_256x256x64_s6_c4x4"):  # fmt: skip
+        assert b".text." + label.encode() in content, f"no machine code of {label}"
+
+
+def test_op_refuses_other_devices_and_shapes_that_do_not_match() -> None:
+    done = run(ON_CPU)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2, done.stdout + done.stderr
+    assert "kernel6 runs on GPUs of compute capability 10.0 (sm_100a); this device is not one" in lines[0]
+    assert "A [32, 16] and B [48, 24] differ in K" in lines[1]
