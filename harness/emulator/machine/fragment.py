@@ -145,7 +145,10 @@ class Fragment:
         self.warp.fragments.remove(self)
         self.warp.fragments.extend(children)
         for child in children:
-            self.cta.machine.resume(child)
+            if child.block == EXIT:
+                child.exit()
+            else:
+                self.cta.machine.resume(child)
 
     def _lane_registers(self, lane: int, slots: Sequence[int]) -> list[Value]:
         registers: list[Value] = [None] * len(self.registers)
