@@ -1,6 +1,15 @@
-"""``python -m harness`` is the same as ``harness``."""
+"""The program: ``harness``, or ``python -m harness``."""
+
+import signal
 
 from harness.cli import main
 
-if __name__ == "__main__":
+
+def entry() -> None:
+    """Runs the command line. A reader that goes away (``harness list | head -1``) ends it, as usual."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     main(prog_name="harness")
+
+
+if __name__ == "__main__":
+    entry()

@@ -20,9 +20,9 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 from harness import paths
@@ -115,38 +115,36 @@ def _require(config: KernelConfig, compiled_now: bool) -> Artifact:
 def _compile(configs: list[KernelConfig]) -> None:
     mojo = require_mojo()
     key = _key(*configs)
+    places = [_kernel_folder(config) for config in configs]
     with tempfile.TemporaryDirectory(dir=_ensure(paths.cache_dir() / "tmp")) as temporary:
         folder = Path(temporary)
         driver = folder / "driver.mojo"
         driver.write_text(driver_source(configs))
         program = _ensure(folder / "program") / "emit"
         _run_mojo([str(mojo), "build", "-I", str(paths.ROOT), str(driver), "-o", str(program)], folder)
-        kernels = []
         for index, config in enumerate(configs):
             made = _ensure(folder / str(index))
             (made / "kernel.ptx").write_text(_emit(program, "ptx", str(index)))
             about = {"program": key, "index": index, "config": config.as_dict(), "mojo": mojo_version()}
             (made / "artifact.json").write_text(json.dumps(about, indent=1))
-            kernels.append((made, _kernel_folder(config)))
+        if _key(*configs) != key:
+            raise CannotRun("the Mojo sources changed while they were being compiled; run it again")
         # The program first: an artifact must never name a program that is not there.
-        _publish(program.parent, paths.cache_dir() / "programs" / key)
-        for made, place in kernels:
-            _publish(made, place)
+        final = paths.cache_dir() / "programs" / key
+        _publish(program.parent, final, (final / program.name).exists)
+        for index, (config, place) in enumerate(zip(configs, places, strict=True)):
+            _publish(folder / str(index), place, partial(is_built, config))
 
 
-def _publish(made: Path, place: Path) -> None:
-    """Moves a finished folder to its place, unless another process was faster."""
+def _publish(made: Path, place: Path, is_good: Callable[[], bool]) -> None:
+    """Moves a finished folder to its place, unless another process was faster; replaces what is damaged."""
     _ensure(place.parent)
     try:
         os.rename(made, place)
     except OSError:
-        if not _complete(place):
+        if not is_good():
             shutil.rmtree(place, ignore_errors=True)
             os.rename(made, place)
-
-
-def _complete(place: Path) -> bool:
-    return (place / "emit").exists() or (place / "artifact.json").exists()
 
 
 def _run_mojo(command: list[str], folder: Path) -> None:
@@ -167,12 +165,16 @@ def _run_mojo(command: list[str], folder: Path) -> None:
         raise CannotRun("the Mojo compiler reports:\n" + readable_errors(done.stdout + done.stderr))
 
 
+# What the compiler says about itself, and the errors that only say that there was one.
+_NOISE = re.compile(r"Failed to initialize Crashpad|Included from ")
+_FOLLOWING = re.compile(r"error: (function instantiation failed|failed to run the pass manager)")
+
+
 def readable_errors(text: str) -> str:
     """The part of the compiler's output that a person needs.
 
-    Failed constraints come first, by their message; then errors with the source lines under them, with
-    paths relative to the checkout. Chains of instantiation notes and the compiler's remarks about itself
-    are left out.
+    Failed constraints come first, by their message; then errors with the source lines under them, with paths
+    relative to the checkout. Chains of instantiation notes are left out.
     """
     text = text.replace(f"{paths.ROOT}{os.sep}", "")
     constraints = list(dict.fromkeys(re.findall(r"constraint failed: (.*)", text)))
@@ -180,13 +182,12 @@ def readable_errors(text: str) -> str:
     for line in text.splitlines():
         if re.match(r"\S.*: (error|warning|note|remark): ", line):
             blocks.append([line])
-        elif blocks and not line.startswith("Failed to initialize Crashpad"):
+        elif blocks and not _NOISE.match(line):
             blocks[-1].append(line)
-    hidden = "function instantiation failed" if constraints else "\0"
     errors = [
         "\n".join(block)
         for block in blocks
-        if re.match(r"\S+:\d+:\d+: error: ", block[0]) and hidden not in block[0]
+        if re.match(r"\S+:\d+:\d+: error: ", block[0]) and not (constraints and _FOLLOWING.search(block[0]))
     ]
     return "\n".join([*constraints, *errors]) or text.strip() or "no message"
 

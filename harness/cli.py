@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 import click
 from rich.console import Console
@@ -19,7 +19,7 @@ from harness.config import KERNELS, KernelConfig, make_config, parse_cluster
 from harness.device import CHOICES, choose_device
 from harness.doctor import examine, is_able
 from harness.dtypes import ELEMENT_TYPES
-from harness.emulate import ACCUMULATIONS, SCHEDULES
+from harness.emulate import Accumulation, Schedule
 from harness.errors import (
     EXIT_CANNOT_RUN,
     EXIT_INTERRUPTED,
@@ -55,7 +55,6 @@ class Commands(click.Group):
         kwargs["standalone_mode"] = False
         try:
             code = super().main(*args, **kwargs)
-            sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             code = EXIT_USAGE
@@ -64,11 +63,7 @@ class Commands(click.Group):
         except HarnessError as error:
             code = _complain(str(error), error.exit_code)
         except (KeyboardInterrupt, click.Abort):
-            code = _complain("interrupted; nothing was recorded", EXIT_INTERRUPTED)
-        except BrokenPipeError:
-            # The reader of our output went away (`harness list | head -1`): that is its right.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = EXIT_OK
+            code = _complain("interrupted", EXIT_INTERRUPTED)
         except MemoryError as error:
             code = _complain(f"out of memory ({error}); use a smaller --shape", EXIT_CANNOT_RUN)
         except Exception as error:
@@ -131,14 +126,14 @@ def main() -> None:
 )
 @click.option(
     "--schedule",
-    type=click.Choice(SCHEDULES),
+    type=click.Choice(get_args(Schedule)),
     default="fifo",
     show_default=True,
     help="Order in which the emulator completes things.",
 )
 @click.option(
     "--accumulation",
-    type=click.Choice(ACCUMULATIONS),
+    type=click.Choice(get_args(Accumulation)),
     default="f32",
     show_default=True,
     help="Arithmetic of the emulated tensor core.",
@@ -157,8 +152,8 @@ def run(
     arch: str,
     inputs: str,
     seed: int,
-    schedule: str,
-    accumulation: str,
+    schedule: Schedule,
+    accumulation: Accumulation,
     json_path: str | None,
     no_save: bool,
 ) -> int:

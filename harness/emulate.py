@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from harness.dtypes import element_type
-from harness.emulator import Device, EmulatorError, Module, TensorMap
+from harness.emulator import Device, EmulatorError, Module, Swizzle, TensorMap
 from harness.errors import CannotRun
 from harness.inputs import Inputs
 from harness.plan import Plan, ScalarArgument, TensorMapArgument
 
-ACCUMULATIONS = ("f32", "tensor_core")
-SCHEDULES = ("fifo", "random")
+Accumulation = Literal["f32", "tensor_core"]
+Schedule = Literal["fifo", "random"]
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ def emulate(
     plan: Plan,
     inputs: Inputs,
     *,
-    accumulation: str = "f32",
-    schedule: str = "fifo",
+    accumulation: Accumulation = "f32",
+    schedule: Schedule = "fifo",
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Emulation:
@@ -42,9 +43,10 @@ def emulate(
     try:
         device = Device(accumulation=accumulation, schedule=schedule, seed=seed)
         addresses = {
-            "A": device.upload(inputs.a),
-            "B": device.upload(inputs.b),
-            "C": device.alloc(output_shape[0] * output_shape[1] * dtype.bytes),
+            "A": device.upload(inputs.a, "A"),
+            "B": device.upload(inputs.b, "B"),
+            # Elements that the kernel does not write stay NaN, and so are found as wrong with their place.
+            "C": device.upload(np.full(output_shape, np.nan, dtype.numpy), "C"),
         }
         result = device.launch(
             Module.from_text(ptx),
@@ -59,7 +61,17 @@ def emulate(
         output = device.download(addresses["C"], dtype.numpy, output_shape)
     except EmulatorError as error:
         raise CannotRun(f"{type(error).__name__}: {error}") from error
-    return Emulation(output, result.counters.as_dict(), result.seconds)
+    return Emulation(output, _named_counters(result.counters.as_dict(), plan), result.seconds)
+
+
+def _named_counters(counters: dict, plan: Plan) -> dict:
+    """The emulator counts bytes by argument (``argument 0``); the plan knows which tensor that is."""
+    names = {f"argument {i}": getattr(argument, "tensor", "") for i, argument in enumerate(plan.arguments)}
+    by_tensor = counters["tma_global_bytes_read_by_tensor"]
+    return {
+        **counters,
+        "tma_global_bytes_read_by_tensor": {names[key]: value for key, value in by_tensor.items()},
+    }
 
 
 def _argument(argument: TensorMapArgument | ScalarArgument, addresses: dict[str, int]) -> TensorMap | int:
@@ -68,11 +80,11 @@ def _argument(argument: TensorMapArgument | ScalarArgument, addresses: dict[str,
     try:
         return TensorMap(
             address=addresses[argument.tensor],
-            element=argument.dtype,
+            element=argument.dtype,  # type: ignore[arg-type]  # names are accepted
             dims=argument.dims,
             strides=argument.strides,
             box=argument.box,
-            swizzle=argument.swizzle,
+            swizzle=Swizzle.from_name(argument.swizzle),
         )
     except ValueError as error:
         raise CannotRun(f"argument {argument.name}: {error}") from error

@@ -7,13 +7,14 @@ plan``). This file only gives it types.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 from harness.errors import CannotRun
 from harness.problem import Shape
 
 SCHEMA = 1
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,18 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Multicast:
-    """The CTA masks (one bit per rank) of the CTA with this rank: its loads of A and B, and its commits."""
+    """What one CTA of the cluster sends to others, as masks with one bit per rank.
+
+    a, b: receivers of its slices of A and B; a_rows, b_rows: first rows of these slices in the tile; commit:
+    receivers of the message that a stage has been read.
+    """
 
     rank: int
     a: int
     b: int
     commit: int
+    a_rows: tuple[int, ...]
+    b_rows: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,9 @@ class Plan:
         return rows // self.config["cta_group"], columns
 
 
+_ARGUMENTS: dict[str, type] = {"tensor_map": TensorMapArgument, "scalar": ScalarArgument}
+
+
 def parse_plan(text: str) -> Plan:
     """Reads what ``emit plan`` prints."""
     try:
@@ -130,12 +140,12 @@ def parse_plan(text: str) -> Plan:
             cluster=_three(data["cluster"]),
             block=_three(data["block"]),
             dynamic_smem=data["dynamic_smem"],
-            shared_memory=tuple(SharedPart(**part) for part in data["shared_memory"]),
+            shared_memory=_all(SharedPart, data["shared_memory"]),
             tmem_columns=data["tmem_columns"],
-            roles=tuple(Role(**{**role, "warps": tuple(role["warps"])}) for role in data["roles"]),
-            barriers=tuple(Barrier(**barrier) for barrier in data["barriers"]),
-            multicast=tuple(Multicast(**masks) for masks in data["multicast"]),
-            arguments=tuple(_argument(argument) for argument in data["arguments"]),
+            roles=_all(Role, data["roles"]),
+            barriers=_all(Barrier, data["barriers"]),
+            multicast=_all(Multicast, data["multicast"]),
+            arguments=tuple(_make(_ARGUMENTS[argument["kind"]], argument) for argument in data["arguments"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CannotRun(
@@ -148,14 +158,13 @@ def _three(values: list[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _argument(data: dict) -> TensorMapArgument | ScalarArgument:
-    fields: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in data.items()
-        if key != "kind"
-    }
-    if data["kind"] == "tensor_map":
-        return TensorMapArgument(**fields)
-    if data["kind"] == "scalar":
-        return ScalarArgument(**fields)
-    raise ValueError(f"argument kind {data['kind']!r}")
+def _all(kind: type[T], objects: list[dict]) -> tuple[T, ...]:
+    return tuple(_make(kind, data) for data in objects)
+
+
+def _make(kind: type[T], data: dict) -> T:
+    """An instance of a dataclass from the JSON fields of the same names; fields it does not know are left."""
+    values = {field.name: data[field.name] for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    )

@@ -49,6 +49,8 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     show_table(console, "counters", ("counter", "count"), _flatten(record["counters"]))
     if not validation.passed:
         show_mistakes(console, validation)
+    verdict, style = ("PASSED", "bold green") if validation.passed else ("WRONG RESULT", "bold red")
+    show_line(console, f"{request.config.kernel} on {record['device']['name']}: {verdict}", style)
 
 
 def show_mistakes(console: Console, validation: Validation) -> None:
@@ -114,37 +116,24 @@ def show_findings(console: Console, findings: Iterable[Finding]) -> None:
 def _summary(outcome: Outcome) -> list[tuple[str, str]]:
     request, validation, plan, record = outcome.request, outcome.validation, outcome.plan, outcome.record
     device, ptxas, toolchain = record["device"], record["ptx"]["ptxas"], record["toolchain"]
-    verdict = (
-        "PASSED" if validation.passed else f"WRONG: {validation.mismatches} of {validation.elements} elements"
-    )
-    if validation.non_finite:
-        verdict += f", {validation.non_finite} not finite"
-    built = "now" if outcome.artifact.compiled_now else "before (from the build cache)"
-    rule = (
-        "every element equal to the rounded reference"
-        if validation.exact
-        else f"within {validation.tolerance}"
-    )
+    config = request.config
+    built = "just now" if outcome.artifact.compiled_now else "earlier, taken from the build cache"
+    rule = "equal to the rounded reference" if validation.exact else f"within {validation.tolerance}"
+    launch = f"grid {_by(plan.grid)}, cluster {_by(plan.cluster)}, block {_by(plan.block)}"
     return [
         ("device", f"{device['name']}, {device['accumulation']} accumulation, {device['schedule']} schedule"),
+        ("config", f"{config.dtype}, cluster {_by(config.cluster)}, {config.stages} stages"),
+        ("compiled", f"{built}; Mojo {toolchain['mojo']}"),
+        ("ptxas", ptxas.get("error") or _registers(ptxas)),
+        ("launch", f"{launch}, {plan.dynamic_smem} bytes of shared memory"),
         ("inputs", f"{request.inputs}, seed {request.seed}"),
-        (
-            "config",
-            f"{request.config.dtype}, cluster {_by(request.config.cluster)}, {request.config.stages} stages",
-        ),
-        (
-            "launch",
-            f"grid {_by(plan.grid)}, cluster {_by(plan.cluster)}, block {_by(plan.block)}, "
-            f"{plan.dynamic_smem} bytes of shared memory",
-        ),
-        ("result", verdict),
-        ("rule", rule),
+        ("rule", f"every element {rule}"),
+        ("wrong elements", f"{validation.mismatches:,} of {validation.elements:,}"),
+        ("not finite", f"{validation.non_finite:,}"),
         ("max abs error", f"{validation.max_abs_error:g}"),
-        ("relative error (Frobenius)", f"{validation.relative_frobenius_error:.3g}"),
+        ("relative Frobenius error", f"{validation.relative_frobenius_error:.3g}"),
         ("time on the GPU", record["timing"]["reason"]),
         ("time to emulate", f"{device['emulation_seconds']} s"),
-        ("ptxas", ptxas.get("error") or _registers(ptxas)),
-        ("built", f"{built}, Mojo {toolchain['mojo']}"),
     ]
 
 

@@ -10,7 +10,7 @@ from harness import records
 from harness.build import Artifact, build
 from harness.config import KernelConfig
 from harness.dtypes import element_type
-from harness.emulate import emulate
+from harness.emulate import Accumulation, Schedule, emulate
 from harness.errors import CannotRun
 from harness.inputs import Inputs, make_inputs
 from harness.plan import Plan
@@ -30,8 +30,8 @@ class Request:
     shape: Shape
     inputs: str = "integer"
     seed: int = 0
-    schedule: str = "fifo"
-    accumulation: str = "f32"
+    schedule: Schedule = "fifo"
+    accumulation: Accumulation = "f32"
 
     @property
     def device_kind(self) -> str:
@@ -71,7 +71,7 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
     validation = validate_output(emulation.output, inputs, request.config.dtype, plan)
     record = records.new_record(
         kernel=request.config.kernel,
-        config={**plan.config, **request.config.as_dict()},
+        config={"arch": plan.arch, **plan.config},
         problem={"m": request.shape.m, "n": request.shape.n, "k": request.shape.k},
         inputs={"kind": inputs.kind, "seed": inputs.seed},
         device={

@@ -52,7 +52,7 @@ def test_distributions():
 
 
 def test_unknown_kind():
-    with pytest.raises(UsageProblem, match="'zeros'.*use one of: normal, integer, index, uniform"):
+    with pytest.raises(UsageProblem, match=r"'zeros'.*use one of: normal, integer, index, uniform"):
         make_inputs(SHAPE, "bf16", "zeros", 0)
 
 
@@ -82,10 +82,7 @@ def moved_rows(values: np.ndarray, distance: int) -> np.ndarray:
 @pytest.mark.parametrize("operand", ["a", "b"])
 def test_misplaced_rows_show_in_every_tile(index, expected, operand, distance):
     a, b = index.a, index.b
-    if operand == "a":
-        got = product(moved_rows(a, distance), b)
-    else:
-        got = product(a, moved_rows(b, distance))
+    got = product(moved_rows(a, distance), b) if operand == "a" else product(a, moved_rows(b, distance))
     # Every row of every 128 x 256 tile, so that a mistake in one CTA or one warp cannot hide.
     wrong_rows = (got != expected).reshape(SHAPE.m, SHAPE.n // 256, 256).any(axis=2)
     assert wrong_rows.all()
@@ -179,7 +176,7 @@ def test_any_one_chunk_out_of_place_shows(index, data):
 
 
 def test_index_needs_the_scales_and_the_words():
-    """What the separation rests on: without the scales equal words meet, without the words equal scales meet."""
+    """What the separation rests on: without scales equal words would meet, without words equal scales."""
     values = index_operand(64, 8, np.random.default_rng(0))
     words = values / row_scales(64)[:, None]
     assert set(np.unique(words)) == {-1.0, 1.0}

@@ -1,0 +1,328 @@
+"""The build: what is compiled and when, and what happens when it goes wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import stat
+import textwrap
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from harness import build as build_module
+from harness import paths, ptxas, toolchain
+from harness.build import build, is_built, readable_errors
+from harness.config import KERNELS, SHARED_MEMORY_LIMIT, KernelConfig, make_config
+from harness.driver import driver_source
+from harness.errors import CannotRun, UsageProblem
+from harness.plan import TensorMapArgument, parse_plan
+from harness.problem import Shape
+
+# Stands in for the compiler: notes each call, and "compiles" a shell script that prints what a kernel would.
+FAKE_MOJO = r"""#!/bin/sh
+folder=$(dirname "$0")
+if [ "$1" = --version ]; then cat "$folder/version"; exit; fi
+echo "$@" >> "$folder/calls"
+if [ -e "$folder/broken" ]; then echo "$3/kernels/x.mojo:1:2: error: it is broken" >&2; exit 1; fi
+if [ -e "$folder/edits" ]; then echo "# changed" >> "$3/kernels/x.mojo"; fi
+cp "$4" "$folder/driver"
+printf '#!/bin/sh\necho "// $1 $2"\n' > "$6"
+chmod +x "$6"
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """A checkout with one source file, an empty cache and the compiler above; returns its folder."""
+    folder = tmp_path / "fake"
+    (folder / "kernels").mkdir(parents=True)
+    (folder / "kernels" / "x.mojo").write_text("one")
+    (folder / "version").write_text("Mojo 1.2.0 (fake)\n")
+    mojo = folder / "mojo"
+    mojo.write_text(FAKE_MOJO)
+    mojo.chmod(mojo.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(paths, "ROOT", folder)
+    monkeypatch.setenv("HARNESS_MOJO", str(mojo))
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
+    forget_compiler()
+    yield folder
+    forget_compiler()
+
+
+def forget_compiler():
+    build_module._compiler.cache_clear()
+    toolchain._mojo_version.cache_clear()
+
+
+def calls(folder: Path) -> int:
+    path = folder / "calls"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+TWO = [make_config("kernel6", cluster=(2, 1)), make_config("kernel6", cluster=(4, 4))]
+
+
+def test_the_second_build_compiles_nothing(fake):
+    assert not is_built(TWO[0])
+    [first] = build(TWO[:1])
+    assert first.compiled_now and is_built(TWO[0])
+    [second] = build(TWO[:1])
+    assert not second.compiled_now
+    assert calls(fake) == 1
+    assert second.ptx == "// ptx 0\n"
+
+
+def test_several_configurations_are_one_compilation(fake):
+    artifacts = build([*TWO, TWO[0]])
+    assert calls(fake) == 1
+    assert [artifact.config for artifact in artifacts] == [*TWO, TWO[0]]
+    assert [artifact.ptx for artifact in artifacts] == ["// ptx 0\n", "// ptx 1\n", "// ptx 0\n"]
+    assert build(TWO[1:])[0].ptx == "// ptx 1\n"
+    assert calls(fake) == 1
+
+
+def test_only_what_is_missing_is_compiled(fake):
+    build(TWO[:1])
+    build(TWO)
+    assert calls(fake) == 2
+    assert "cluster_m=4" in (fake / "driver").read_text()
+    assert "cluster_m=2" not in (fake / "driver").read_text()
+
+
+def test_changed_sources_are_compiled_again(fake):
+    build(TWO[:1])
+    (fake / "kernels" / "x.mojo").write_text("two")
+    assert not is_built(TWO[0])
+    (fake / "kernels" / "x.mojo").write_text("one")
+    assert is_built(TWO[0])
+    (fake / "kernels" / "deep").mkdir()
+    (fake / "kernels" / "deep" / "new.mojo").write_text("")
+    assert not is_built(TWO[0])
+    shutil.move(fake / "kernels" / "deep" / "new.mojo", fake / "kernels" / "new.mojo")
+    assert not is_built(TWO[0])
+
+
+def test_another_compiler_compiles_again(fake):
+    build(TWO[:1])
+    (fake / "version").write_text("Mojo 1.3.0 (fake)\n")
+    forget_compiler()
+    assert not is_built(TWO[0])
+
+
+@pytest.mark.parametrize("change", [{"cluster": (4, 2)}, {"stages": 4}])
+def test_every_field_of_the_configuration_counts(fake, change):
+    build(TWO[:1])
+    assert not is_built(dataclasses.replace(TWO[0], **change))
+
+
+def test_a_failed_compilation_is_shown_and_leaves_nothing(fake, tmp_path):
+    (fake / "broken").touch()
+    with pytest.raises(CannotRun) as caught:
+        build(TWO[:1])
+    assert str(caught.value) == ("the Mojo compiler reports:\nkernels/x.mojo:1:2: error: it is broken")
+    assert not is_built(TWO[0])
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+    (fake / "broken").unlink()
+    build(TWO[:1])
+
+
+def test_sources_that_change_during_the_compilation(fake, tmp_path):
+    (fake / "edits").touch()
+    with pytest.raises(CannotRun, match="sources changed while they were being compiled; run it again"):
+        build(TWO[:1])
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("damage", ["no program", "no artifact", "half an artifact"])
+def test_a_damaged_cache_is_repaired(fake, tmp_path, damage):
+    build(TWO[:1])
+    [about] = (tmp_path / "cache").rglob("artifact.json")
+    if damage == "no program":
+        shutil.rmtree(tmp_path / "cache" / "programs")
+    elif damage == "no artifact":
+        about.unlink()
+    else:
+        about.write_text('{"program": "x')
+    assert not is_built(TWO[0])
+    assert build(TWO[:1])[0].ptx == "// ptx 0\n"
+    assert calls(fake) == 2
+
+
+def build_one(_: int) -> str:
+    return build(TWO[:1])[0].ptx
+
+
+def test_builds_at_the_same_time_do_not_disturb_each_other(fake, tmp_path):
+    with ProcessPoolExecutor(4) as pool:
+        assert list(pool.map(build_one, range(8))) == ["// ptx 0\n"] * 8
+    assert [path.name for path in (tmp_path / "cache" / "tmp").iterdir()] == []
+
+
+def test_a_cache_that_cannot_be_written(fake, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(CannotRun, match=r"cannot write to .*set HARNESS_CACHE_DIR"):
+        build(TWO[:1])
+
+
+def test_no_sources(fake):
+    shutil.rmtree(fake / "kernels")
+    with pytest.raises(CannotRun, match=r"no Mojo sources at .*install the harness from a checkout"):
+        build(TWO[:1])
+
+
+def test_the_driver_names_every_field():
+    text = driver_source([KernelConfig("kernel6", "sm_100a", "bf16", (4, 2), 3)])
+    assert 'GemmConfig("kernel6", dtype=DType.bfloat16, stages=3, cluster_m=4, cluster_n=2),' in text
+
+
+def test_readable_errors_keep_the_constraint_and_drop_the_chain():
+    text = textwrap.dedent(f"""\
+        Failed to initialize Crashpad.  Crash reporting will not be available.
+        /tmp/x/driver.mojo:4:5: error: function instantiation failed
+        def main():
+            ^
+        {paths.ROOT}/kernels/emit.mojo:5:9: note: call expansion failed with parameter value(s): (...)
+            f[5]()
+                ^
+        {paths.ROOT}/kernels/emit.mojo:2:5: note: constraint failed: shared memory: 1 + 2 = 3 bytes
+            comptime assert n < 3
+            ^
+        /x/bin/mojo: error: failed to run the pass manager
+        """)
+    assert readable_errors(text) == "shared memory: 1 + 2 = 3 bytes"
+
+
+def test_readable_errors_keep_source_lines():
+    text = textwrap.dedent(f"""\
+        Failed to initialize Crashpad.  Crash reporting will not be available.
+        {paths.ROOT}/kernels/emit.mojo:6:11: error: use of unknown declaration 'thing'
+            print(thing)
+                  ^~~~~
+        {paths.ROOT}/kernels/emit.mojo:7:1: warning: unused
+        /x/bin/mojo: error: failed to parse the provided Mojo source module
+        """)
+    assert readable_errors(text) == (
+        "kernels/emit.mojo:6:11: error: use of unknown declaration 'thing'\n    print(thing)\n          ^~~~~"
+    )
+
+
+def test_readable_errors_never_hide_everything():
+    assert readable_errors("Segmentation fault\n") == "Segmentation fault"
+    assert readable_errors("") == "no message"
+
+
+def test_ptxas_figures_are_read():
+    text = textwrap.dedent("""\
+        ptxas info    : 0 bytes gmem
+        ptxas info    : Compiling entry function 'kernel6' for 'sm_100a'
+        ptxas info    : Function properties for kernel6
+            8 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
+        ptxas info    : Used 87 registers, used 2 barriers, 8 bytes cumulative stack size, 40 bytes smem
+        """)
+    assert ptxas.parse_statistics(text) == {
+        "registers": 87,
+        "barriers": 2,
+        "static_shared_bytes": 40,
+        "stack_bytes": 8,
+        "spill_store_bytes": 12,
+        "spill_load_bytes": 16,
+    }
+
+
+def test_without_ptxas_the_reason_is_given(artifacts, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert artifacts[2, 1].statistics() == {"error": "ptxas is not on PATH"}
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not on PATH")
+def test_ptxas_accepts_the_kernels(artifacts):
+    for artifact in artifacts.values():
+        statistics = artifact.statistics()
+        assert statistics["spill_store_bytes"] == statistics["spill_load_bytes"] == 0
+        assert 0 < statistics["registers"] <= 255
+        assert statistics == json.loads((artifact.folder / f"ptxas-{statistics['version']}.json").read_text())
+
+
+def test_ptxas_says_what_is_wrong(tmp_path):
+    if shutil.which("ptxas") is None:
+        pytest.skip("ptxas is not on PATH")
+    bad = tmp_path / "bad.ptx"
+    bad.write_text(".version 8.8\n.target sm_100a\nnonsense\n")
+    assert "bad.ptx" in ptxas.assemble(bad, "sm_100a")["error"]
+
+
+def test_compiled_kernels_are_what_was_asked_for(artifacts):
+    for cluster, artifact in artifacts.items():
+        plan = artifact.plan(Shape(512, 1024, 256))
+        assert re.search(r"\.target\s+sm_100a", artifact.ptx)
+        assert re.search(rf"\.entry\s+{plan.entry}\b", artifact.ptx)
+        assert plan.kernel == artifact.config.kernel and plan.arch == artifact.config.arch
+        assert plan.config["dtype"] == artifact.config.dtype
+        assert plan.config["stages"] == artifact.config.stages
+        assert tuple(plan.config["cluster"]) == cluster == plan.cluster[:2]
+        assert plan.problem == Shape(512, 1024, 256)
+        assert plan.tile == (128, 256)
+
+
+def test_the_plan_and_the_harness_agree_on_shared_memory(artifacts):
+    plan = artifacts[2, 1].plan(Shape(8, 8, 8))
+    parts = {part.name: part.bytes for part in plan.shared_memory}
+    kernel = KERNELS["kernel6"]
+    stages = artifacts[2, 1].config.stages
+    assert parts["A stages"] + parts["B stages"] == stages * kernel.stage_bytes
+    assert parts["C tile"] == kernel.output_bytes
+    assert sum(parts.values()) == plan.dynamic_smem <= SHARED_MEMORY_LIMIT
+    with pytest.raises(UsageProblem) as caught:
+        make_config("kernel6", stages=stages + 1)
+    one_more = plan.dynamic_smem + kernel.stage_bytes + 2 * 8  # and a full and an empty barrier
+    assert f"= {one_more}, more than the {SHARED_MEMORY_LIMIT} bytes" in str(caught.value)
+
+
+def test_the_plan_describes_the_tensors(artifacts):
+    plan = artifacts[4, 4].plan(Shape(500, 296, 584))
+    maps = {a.tensor: a for a in plan.arguments if isinstance(a, TensorMapArgument)}
+    assert (maps["A"].dims, maps["A"].strides) == ((584, 500), (1168,))
+    assert (maps["B"].dims, maps["B"].strides) == ((584, 296), (1168,))
+    assert (maps["C"].dims, maps["C"].strides) == ((296, 500), (592,))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"schema": 2}', "schema 2; this harness reads schema 1"),
+        ('{"schema": 1}', "KeyError"),
+    ],
+)
+def test_plans_that_cannot_be_read(text, reason):
+    with pytest.raises(CannotRun, match=reason):
+        parse_plan(text)
+
+
+def test_what_the_program_refuses_is_passed_on(artifacts):
+    shape = object.__new__(Shape)
+    for name, value in (("m", 8), ("n", 12), ("k", 8)):
+        object.__setattr__(shape, name, value)
+    with pytest.raises(CannotRun, match=r"emit plan .* 8 12 8: N 12 is not a multiple of 8"):
+        artifacts[2, 1].plan(shape)
+
+
+def test_a_configuration_that_does_not_fit_does_not_compile(tmp_path, monkeypatch):
+    """The compiler has the same rule as the harness, and shows the sum."""
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
+    config = make_config("kernel6")
+    object.__setattr__(config, "stages", 6)
+    with pytest.raises(CannotRun) as caught:
+        build([config])
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "the Mojo compiler reports:"
+    assert "262256 bytes > 232448" in lines[1]
+    assert len(lines) == 2
+    assert os.listdir(tmp_path / "tmp") == []

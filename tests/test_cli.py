@@ -1,0 +1,400 @@
+"""The command line: what it accepts, what it says, how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import harness.cli
+from harness import paths
+from harness.build import Artifact
+from harness.config import KERNELS
+from harness.emulator import Deadlock
+from harness.toolchain import Gpu
+
+SMALL = ["--shape", "256,512,128", "--cluster", "2x1"]
+
+
+@pytest.fixture
+def harness_command():
+    """Runs the command line inside this process."""
+    return lambda *arguments: CliRunner().invoke(harness.cli.main, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    """Makes any use of the compiler or the build cache a failure of the test."""
+
+    def fail(*_):
+        raise AssertionError("nothing may be built")
+
+    monkeypatch.setattr(harness.cli, "build", fail)
+    monkeypatch.setattr(harness.cli, "is_built", fail)
+
+
+BAD_REQUESTS = [
+    (["kernel9"], "there is no kernel 'kernel9'; use one of: kernel6"),
+    ([], "Missing argument 'KERNEL'"),
+    (["kernel6", "kernel6"], "unexpected extra argument (kernel6)"),
+    (["kernel6", "--shape", "0"], "M=0 must be between 1 and 2147483647"),
+    (["kernel6", "--shape", ""], "shape '' is not M,N,K or one number"),
+    (["kernel6", "--shape", "-8"], "shape '-8' is not M,N,K or one number"),
+    (["kernel6", "--shape", "8,8"], "shape '8,8' is not M,N,K or one number"),
+    (["kernel6", "--shape", "8,8,8,8"], "shape '8,8,8,8' is not M,N,K or one number"),
+    (["kernel6", "--shape", "8x8x8"], "shape '8x8x8' is not M,N,K or one number"),
+    (["kernel6", "--shape", "8.0,8,8"], "shape '8.0,8,8' is not M,N,K or one number"),
+    (["kernel6", "--shape", "٨"], "shape '٨' is not M,N,K or one number"),
+    (["kernel6", "--shape", "8,12,8"], "N=12 must be a multiple of 8 (TMA needs rows"),
+    (["kernel6", "--shape", "8,8,100"], "use K=104"),
+    (["kernel6", "--shape", "2147483648,8,8"], "M=2147483648 must be between 1 and 2147483647"),
+    (["kernel6", "--shape", "9" * 5000], "every size must be between 1 and 2147483647"),
+    (["kernel6", "--cluster", "4"], "cluster '4' is not CMxCN"),
+    (["kernel6", "--cluster", "4x4x1"], "cluster '4x4x1' is not CMxCN"),
+    (["kernel6", "--cluster", "axb"], "cluster 'axb' is not CMxCN"),
+    (["kernel6", "--cluster", "-2x1"], "cluster '-2x1' is not CMxCN"),
+    (["kernel6", "--cluster", "0x1"], "both sizes must be at least 1"),
+    (["kernel6", "--cluster", "2x0"], "both sizes must be at least 1"),
+    (["kernel6", "--cluster", "1x1"], "use an even number, for example 2x1"),
+    (["kernel6", "--cluster", "3x2"], "3 CTAs along M cannot be split into pairs"),
+    (["kernel6", "--cluster", "8x4"], "has 32 CTAs; a cluster has at most 16"),
+    (["kernel6", "--stages", "0"], "the ring needs at least 1; kernel6 takes 1 to 5"),
+    (
+        ["kernel6", "--stages", "6"],
+        "A and B 196608 + C 65536 + barriers 112 = 262256, more than the 232448 bytes",
+    ),
+    (["kernel6", "--stages", "five"], "'five' is not a valid integer"),
+    (["kernel6", "--dtype", "fp64"], "'fp64' is not"),
+    (["kernel6", "--device", "tpu"], "'tpu' is not one of 'auto', 'gpu', 'emulator'"),
+    (["kernel6", "--arch", "sm_80"], "'sm_80' is not one of 'auto', 'sm_100a'"),
+    (["kernel6", "--inputs", "zeros"], "'zeros' is not one of 'normal', 'integer', 'index', 'uniform'"),
+    (["kernel6", "--seed", "-1"], "-1 is not in the range 0<=x<=4294967295"),
+    (["kernel6", "--seed", "x"], "'x' is not a valid integer"),
+    (["kernel6", "--schedule", "lifo"], "'lifo' is not one of 'fifo', 'random'"),
+    (["kernel6", "--accumulation", "f64"], "'f64' is not one of 'f32', 'tensor_core'"),
+    (["kernel6", "--json", "/no/such/folder/x.json"], "is not a file in an existing folder"),
+    (["kernel6", "--json", "/tmp"], "is not a file in an existing folder"),
+    (["kernel6", "--json", ""], "is not a file in an existing folder"),
+    (["kernel6", "--no-such-option"], "No such option"),
+    (["kernel6", "--shape"], "requires an argument"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_REQUESTS, ids=lambda value: " ".join(value)[:40])
+def test_bad_requests_get_one_line_and_exit_code_2(
+    harness_command, no_compiler, results_dir, arguments, message
+):
+    result = harness_command("run", *arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("harness: error: ") and message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not results_dir.exists()
+
+
+def test_commands_that_do_not_exist(harness_command):
+    result = harness_command("fly")
+    assert result.exit_code == 2
+    assert result.stderr == "harness: error: No such command 'fly'.\n"
+
+
+def test_help_and_no_arguments(harness_command):
+    assert harness_command("--help").exit_code == 0
+    text = harness_command("run", "-h").stdout
+    for option in (
+        "shape",
+        "cluster",
+        "stages",
+        "dtype",
+        "device",
+        "arch",
+        "inputs",
+        "seed",
+        "schedule",
+        "json",
+    ):
+        assert f"--{option}" in text
+    nothing = harness_command()
+    assert nothing.exit_code == 2 and "Usage" in nothing.output
+
+
+def test_list_names_every_kernel(harness_command):
+    result = harness_command("list")
+    assert result.exit_code == 0
+    assert all(name in result.stdout for name in KERNELS)
+
+
+def test_doctor_tells_what_is_there(harness_command):
+    result = harness_command("doctor")
+    assert result.exit_code == 0
+    for word in ("Python", "Mojo", "MAX", "ptxas", "GPU", "emulator", str(paths.results_dir())):
+        assert word in result.stdout
+
+
+def test_doctor_without_a_compiler(harness_command, monkeypatch):
+    monkeypatch.setenv("HARNESS_MOJO", "/no/such/mojo")
+    result = harness_command("doctor")
+    assert result.exit_code == 3
+    assert "MISSING" in result.stdout
+
+
+def test_run_prints_a_report_and_logs_a_record(harness_command, artifacts, results_dir):
+    result = harness_command("run", "kernel6", *SMALL)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-2].endswith("PASSED")
+    for text in ("cluster 2x1", "0 of 131,072", "not measured: emulated", "mma instructions"):
+        assert text in result.stdout
+    [line] = (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()
+    record = json.loads(line)
+    assert record["schema"] == 1 and record["kernel"] == "kernel6"
+    assert record["problem"] == {"m": 256, "n": 512, "k": 128}
+    assert record["config"]["cluster"] == [2, 1] and record["config"]["stages"] == 5
+    assert record["device"]["name"] == "emulated sm_100a"
+    assert record["inputs"] == {"kind": "integer", "seed": 0}
+    assert record["validation"]["passed"] and record["validation"]["exact"]
+    assert record["timing"] == {"seconds": None, "reason": "not measured: emulated"}
+    assert record["counters"]["mma_flops"] == 2 * 256 * 512 * 128
+    assert len(record["ptx"]["sha256"]) == 64
+    assert record["toolchain"]["mojo"] and record["git"] is not None
+
+
+@pytest.mark.parametrize("inputs", ["normal", "index", "uniform"])
+@pytest.mark.parametrize("shape", ["256,512,128", "8", "136,264,72"])
+def test_all_inputs_pass(harness_command, artifacts, inputs, shape):
+    result = harness_command(
+        "run", "kernel6", "--cluster", "2x1", "--shape", shape, "--inputs", inputs, "--no-save"
+    )
+    assert result.exit_code == 0, result.output
+
+
+def test_schedule_seed_and_accumulation_are_passed_on(harness_command, artifacts):
+    arguments = ["--schedule", "random", "--seed", 7, "--accumulation", "tensor_core", "--inputs", "normal"]
+    result = harness_command("run", "kernel6", *SMALL, *arguments, "--json", "-")
+    assert result.exit_code == 0, result.output
+    device = json.loads(result.stdout)["device"]
+    assert (device["schedule"], device["schedule_seed"], device["accumulation"]) == (
+        "random",
+        7,
+        "tensor_core",
+    )
+
+
+def test_json_on_standard_output_is_nothing_but_json(harness_command, artifacts, results_dir):
+    result = harness_command("run", "kernel6", *SMALL, "--json", "-", "--no-save")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["validation"]["passed"]
+    assert not results_dir.exists()
+
+
+def test_json_in_a_file(harness_command, artifacts, results_dir, tmp_path):
+    path = tmp_path / "record.json"
+    result = harness_command("run", "kernel6", *SMALL, "--json", path)
+    assert result.exit_code == 0
+    [line] = (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()
+    assert json.loads(path.read_text()) == json.loads(line)
+
+
+@pytest.fixture
+def spoiled(monkeypatch):
+    """Returns a function that changes the output of the emulator before it is validated."""
+    emulate = harness.runner.emulate
+
+    def spoil(change):
+        def spoiled_emulate(*args, **kwargs):
+            emulation = emulate(*args, **kwargs)
+            output = np.array(emulation.output)
+            change(output)
+            return replace(emulation, output=output)
+
+        monkeypatch.setattr("harness.runner.emulate", spoiled_emulate)
+
+    return spoil
+
+
+def test_a_wrong_result_is_shown_recorded_and_exits_with_4(harness_command, artifacts, spoiled, results_dir):
+    def change(output):
+        output[130, 300] += 1000
+
+    spoiled(change)
+    result = harness_command("run", "kernel6", *SMALL)
+    assert result.exit_code == 4
+    assert "wrong tiles: 1 of 4" in result.stdout
+    assert "1,1   from 128  from 256  1 of 32768" in result.stdout
+    assert "130  300" in result.stdout
+    assert "WRONG RESULT" in result.stdout
+    [line] = (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()
+    validation = json.loads(line)["validation"]
+    assert not validation["passed"] and validation["mismatches"] == 1
+    assert [(m["row"], m["column"]) for m in validation["first_mismatches"]] == [(130, 300)]
+
+
+def test_tiles_that_are_never_written_are_wrong(harness_command, artifacts, monkeypatch):
+    plan_of = Artifact.plan
+
+    def without_right_half(self, shape):
+        plan = plan_of(self, shape)
+        return replace(plan, grid=(plan.grid[0], 1, 1))
+
+    monkeypatch.setattr(Artifact, "plan", without_right_half)
+    result = harness_command("run", "kernel6", *SMALL)
+    assert result.exit_code == 4, result.output
+    assert "wrong tiles: 2 of 4" in result.stdout
+    assert "0,1   from 0    from 256  32768 of 32768" in result.stdout
+
+
+def test_a_wrong_result_with_json_on_standard_output(harness_command, artifacts, spoiled):
+    def change(output):
+        output[:] = np.nan
+
+    spoiled(change)
+    result = harness_command("run", "kernel6", *SMALL, "--json", "-", "--no-save")
+    assert result.exit_code == 4
+    assert json.loads(result.stdout)["validation"]["non_finite"] == 256 * 512
+    assert "wrong tiles: 4 of 4" in result.stderr
+
+
+def test_a_deadlock_is_shown_whole(harness_command, artifacts, monkeypatch, results_dir):
+    def deadlock(*_, **__):
+        raise Deadlock("nobody can run\n  barrier full[0] waits for 65536 bytes\n  warp 5 waits at line 99")
+
+    monkeypatch.setattr("harness.emulate.Device.launch", deadlock)
+    result = harness_command("run", "kernel6", *SMALL)
+    assert result.exit_code == 3
+    assert result.stderr.splitlines() == [
+        "harness: error: Deadlock: nobody can run",
+        "  barrier full[0] waits for 65536 bytes",
+        "  warp 5 waits at line 99",
+    ]
+    assert not list(results_dir.glob("*.jsonl"))
+
+
+def test_an_unexpected_error_is_no_traceback(harness_command, artifacts, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("division\nby zero")
+
+    monkeypatch.setattr("harness.runner.emulate", broken)
+    result = harness_command("run", "kernel6", *SMALL)
+    assert result.exit_code == 3
+    assert result.stderr.splitlines()[-1] == (
+        "harness: error: unexpected ZeroDivisionError: division by zero; set HARNESS_TRACEBACK=1 to see where"
+    )
+    assert "Traceback" not in result.output
+
+
+def test_no_compiler(harness_command, monkeypatch, tmp_path):
+    monkeypatch.setenv("HARNESS_MOJO", "/no/such/mojo")
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
+    result = harness_command("run", "kernel6")
+    assert result.exit_code == 3
+    assert "the Mojo compiler was not found at /no/such/mojo" in result.stderr
+
+
+def test_device_gpu_without_a_gpu(harness_command, no_compiler, monkeypatch):
+    monkeypatch.setattr("harness.device.find_gpus", list)
+    result = harness_command("run", "kernel6", "--device", "gpu")
+    assert result.exit_code == 3
+    assert result.stderr.count("\n") == 1
+    assert "no NVIDIA GPU was found" in result.stderr and "--device emulator" in result.stderr
+
+
+def test_device_gpu_with_a_gpu(harness_command, no_compiler, monkeypatch):
+    monkeypatch.setattr("harness.device.find_gpus", lambda: [Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1")])
+    result = harness_command("run", "kernel6", "--device", "gpu")
+    assert result.exit_code == 3
+    assert "kernel6 cannot be run on a GPU yet, NVIDIA B200 was found" in result.stderr
+
+
+def test_a_problem_larger_than_the_machine(harness_command, no_compiler, monkeypatch):
+    monkeypatch.setattr("harness.cli.is_built", lambda _: True)
+    monkeypatch.setattr("harness.cli.build", lambda _: [None])
+    result = harness_command("run", "kernel6", "--shape", "2000000")
+    assert result.exit_code == 3
+    assert "GiB to emulate and check; this machine has" in result.stderr
+
+
+def test_results_that_cannot_be_written(harness_command, no_compiler, monkeypatch, tmp_path):
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    monkeypatch.setenv("HARNESS_RESULTS_DIR", str(in_the_way / "results"))
+    result = harness_command("run", "kernel6")
+    assert result.exit_code == 3
+    assert "cannot write the record to" in result.stderr and "--no-save" in result.stderr
+
+
+def harness_process(*arguments: str, code: str | None = None) -> subprocess.Popen:
+    program = ["-c", code] if code else ["-m", "harness"]
+    return subprocess.Popen(
+        [sys.executable, *program, *arguments],
+        cwd=paths.ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_as_a_program(artifacts, results_dir):
+    process = harness_process("run", "kernel6", *SMALL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "PASSED" in out and err == ""
+    assert "\x1b" not in out
+    assert len((results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()) == 1
+
+
+def test_usage_error_as_a_program():
+    process = harness_process("run", "kernel6", "--cluster", "3x3")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert err.count("\n") == 1 and "Traceback" not in err
+
+
+def test_a_reader_that_goes_away():
+    process = harness_process("list")
+    process.stdout.close()
+    assert process.wait(timeout=60) == -signal.SIGPIPE
+    assert process.stderr.read() == ""
+
+
+INTERRUPTED = """
+import sys, time
+import harness.runner
+from harness.cli import main
+
+def emulate(*args, **kwargs):
+    print("emulating", flush=True)
+    time.sleep(60)
+
+harness.runner.emulate = emulate
+main(prog_name="harness")
+"""
+
+
+def test_an_interrupted_run_leaves_no_record(artifacts, results_dir):
+    process = harness_process("run", "kernel6", *SMALL, code=INTERRUPTED)
+    assert process.stdout.readline() == "emulating\n"
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.strip() == "harness: error: interrupted"
+    assert list(results_dir.iterdir()) == []
+
+
+def test_the_package_is_found_from_any_folder(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(paths.ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "list"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "kernel6" in done.stdout
+    assert Path(paths.ROOT, "kernels", "emit.mojo").is_file()
