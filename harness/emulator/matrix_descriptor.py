@@ -123,6 +123,13 @@ _N_STEP = {1: 8, 2: 16}
 MAX_N = 256
 
 
+def _input_type(value: int, what: str, operand: str, first: int) -> str:
+    code = _bits(value, first, first + 2)
+    if code not in _AB_TYPES:
+        raise Fault(f"{what} {value:#x}: {operand} type code {code} must be 0 (f16) or 1 (bf16)")
+    return _AB_TYPES[code]
+
+
 @lru_cache(maxsize=256)
 def decode_instruction(value: int, cta_group: int) -> InstructionDescriptor:
     """Decode for kind::f16. Fault on values the instruction does not have (shapes: PTX ISA 9.7.16.2.1)."""
@@ -131,16 +138,9 @@ def decode_instruction(value: int, cta_group: int) -> InstructionDescriptor:
         raise Fault(f"{what} {value:#x}: sparse matrices (bit 2) are not supported")
     _require_zero(value, what, (0, 1), (3, 3), (6, 6), (23, 23), (29, 31))
     d_type = _D_TYPES.get(_bits(value, 4, 5))
-    a_type = _AB_TYPES.get(_bits(value, 7, 9))
-    b_type = _AB_TYPES.get(_bits(value, 10, 12))
+    a_type, b_type = _input_type(value, what, "A", 7), _input_type(value, what, "B", 10)
     if d_type is None:
         raise Fault(f"{what} {value:#x}: D type code {_bits(value, 4, 5)} must be 0 (f16) or 1 (f32)")
-    for name, kind, first in (("A", a_type, 7), ("B", b_type, 10)):
-        if kind is None:
-            raise Fault(
-                f"{what} {value:#x}: {name} type code {_bits(value, first, first + 2)} "
-                "must be 0 (f16) or 1 (bf16)"
-            )
     if d_type == "f16" and (a_type, b_type) != ("f16", "f16"):
         raise Fault(f"{what} {value:#x}: an f16 result needs f16 inputs, got {a_type} and {b_type}")
     m, n = _bits(value, 24, 28) << 4, _bits(value, 17, 22) << 3
@@ -194,7 +194,7 @@ def operand_positions(
             offset = row_byte // CHUNK * stride + k % 8 * CHUNK + k // 8 * leading
         else:
             offset = row_byte % span + row_byte // span * leading + k % 8 * span + k // 8 * stride
-    positions = descriptor.swizzle.apply(descriptor.start + offset) // CHUNK
-    positions = np.ascontiguousarray(positions, np.intp)
+    swizzled = descriptor.swizzle.apply(descriptor.start + offset)
+    positions: NDArray[np.intp] = np.ascontiguousarray(swizzled // CHUNK, np.intp)
     positions.setflags(write=False)
     return positions

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -22,7 +23,12 @@ RESERVED_SHARED_BYTES = 1024
 CHUNK = 16
 """Bytes of the unit in which TMA, matrix descriptors and ldmatrix/stmatrix move shared memory."""
 
-UNSIGNED = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+UNSIGNED: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+}
 CHUNK_DTYPE = np.dtype(np.complex128)
 """Any 16-byte type will do to move chunks whole; NumPy's take and put are fastest on a native one."""
 

@@ -262,7 +262,8 @@ class MmaUnit:
     def _defer(self, pair: Sequence[Cta], d_address: int, idesc: int, plan: _Plan, accumulate: bool) -> None:
         for product in pair[0].tmem.pending:
             if (
-                product.d_address == d_address
+                isinstance(product, _PendingProduct)
+                and product.d_address == d_address
                 and product.idesc == idesc
                 and product.members[-1] is pair[-1].tmem
             ):

@@ -77,7 +77,7 @@ class TensorMap:
         dims: extent of each of the 1..5 dimensions, in elements.
         strides: distance in bytes between neighbours along dimensions 1 and up (one entry fewer than `dims`).
         box: extent of the box one TMA instruction moves, in elements, each 1..256.
-        element_strides: step between the elements fetched along each dimension (all 1 if None). Dimension
+        element_strides: step between the elements fetched along each dimension (all 1 if empty). Dimension
             0's is ignored, as the driver documents for maps without interleave.
         swizzle: how 16-byte chunks are permuted in shared memory, or its name ("none", "32B", "64B", "128B").
         fill_nan: out-of-bounds elements load as a quiet NaN instead of zero (float types only).
@@ -91,7 +91,7 @@ class TensorMap:
     dims: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
-    element_strides: tuple[int, ...] | None = None
+    element_strides: tuple[int, ...] = ()
     swizzle: Swizzle = Swizzle.NONE
     fill_nan: bool = False
 
@@ -157,14 +157,13 @@ class TensorMap:
         swizzle: Swizzle | str = Swizzle.NONE,
         fill_nan: bool = False,
     ) -> TensorMap:
-        """A map over a packed row-major array. `shape` and `box` are in NumPy order, outermost dimension
-        first.
-        """
+        """A map over a packed row-major array. `shape` and `box` have the outermost dimension first."""
         if isinstance(element, str):
             element = ElementType.from_name(element)
+        mode = Swizzle.from_name(swizzle) if isinstance(swizzle, str) else swizzle
         dims = tuple(reversed(shape))
         strides = tuple(element.bytes * prod(dims[:i]) for i in range(1, len(dims)))
-        return cls(address, element, dims, strides, tuple(reversed(box)), swizzle=swizzle, fill_nan=fill_nan)
+        return cls(address, element, dims, strides, tuple(reversed(box)), swizzle=mode, fill_nan=fill_nan)
 
     @property
     def rank(self) -> int:

@@ -136,10 +136,10 @@ class _Inside:
 
 def _filled(tmap: TensorMap) -> NDArray[np.uint8]:
     """A dense box as it is where the tensor is not."""
-    if not tmap.fill_nan:
+    size, nan_bits = tmap.element.bytes, tmap.element.nan_bits
+    if not tmap.fill_nan or nan_bits is None:
         return np.zeros(tmap.box_bytes, np.uint8)
-    size = tmap.element.bytes
-    nan = np.frombuffer(tmap.element.nan_bits.to_bytes(size, "little"), np.uint8)
+    nan = np.frombuffer(nan_bits.to_bytes(size, "little"), np.uint8)
     return np.tile(nan, tmap.box_bytes // size)
 
 
@@ -152,7 +152,8 @@ def chunk_positions(swizzle: Swizzle, offset: int, nbytes: int) -> NDArray[np.in
     """
     if offset % SHARED_ALIGNMENT:
         raise Fault(f"TMA box at shared address {offset:#x}: must be {SHARED_ALIGNMENT}-byte aligned")
-    positions = swizzle.apply(np.arange(offset, offset + nbytes, CHUNK, dtype=np.intp)) // CHUNK
+    unswizzled = np.arange(offset, offset + nbytes, CHUNK, dtype=np.intp)
+    positions: NDArray[np.intp] = np.asarray(swizzle.apply(unswizzled) // CHUNK, np.intp)
     positions.setflags(write=False)
     return positions
 

@@ -250,7 +250,8 @@ def _position(shape: str, t: NDArray, i: NDArray) -> tuple[NDArray, NDArray]:
             lane, column = t % 16, i
         case _:
             lane, column = t, i
-    return np.broadcast_arrays(lane, column, t + i)[:2]
+    lane, column, _ = np.broadcast_arrays(lane, column, t + i)
+    return lane, column
 
 
 @dataclass(frozen=True, eq=False)

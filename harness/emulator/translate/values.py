@@ -23,6 +23,7 @@ from ..numerics import cvt_rn_bf16x2, cvt_rn_f16x2
 Value = Any
 M32 = 0xFFFFFFFF
 M64 = 0xFFFFFFFFFFFFFFFF
+CANONICAL_NAN = {32: 0x7FFFFFFF, 64: 0x7FFFFFFFFFFFFFFF}
 
 
 def dtype_for(bits: int) -> Any:
@@ -243,11 +244,13 @@ def to_float(value: Value, bits: int) -> Any:
 
 
 def from_float(value: Any, bits: int) -> Value:
-    """NumPy float to its bit pattern."""
+    """NumPy float to its bit pattern; a single-precision NaN becomes the canonical one (PTX ISA 9.7.3)."""
     kind, pattern = (np.float64, np.uint64) if bits == 64 else (np.float32, np.uint32)
     if isinstance(value, np.ndarray) and value.ndim:
-        return value.astype(kind).view(pattern)
-    return int(kind(value).view(pattern))
+        numbers = value.astype(kind)
+        return np.where(np.isnan(numbers), CANONICAL_NAN[bits], numbers.view(pattern)).astype(pattern)
+    number = kind(value)
+    return CANONICAL_NAN[bits] if np.isnan(number) else int(number.view(pattern))
 
 
 def float_binary(operation: Callable[[Any, Any], Any], a: Value, b: Value, bits: int) -> Value:
