@@ -9,9 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from harness.paths import ROOT
-from harness.toolchain import require_mojo
+from kernels_support import ask, compile_driver
 
 CONFIGS = {
     "kernel5 pair": '"kernel5", cluster_m=4, cluster_n=4',
@@ -24,34 +22,18 @@ CONFIGS = {
 }
 
 
-def build(folder: Path, configs: list[str]) -> subprocess.CompletedProcess[str]:
-    source = folder / "driver.mojo"
-    items = "".join(f"        GemmConfig({config}),\n" for config in configs)
-    source.write_text(
-        "from kernels.common.config import GemmConfig\nfrom kernels.emit import emit_main\n\n\n"
-        f"def main():\n    emit_main[\n{items}    ]()\n"
-    )
-    command = [str(require_mojo()), "build", "-I", str(ROOT), str(source), "-o", str(folder / "driver")]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
-
-
-def answer(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    words = [str(argument) for argument in arguments]
-    return subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
-
-
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kernels")
-    done = build(folder, list(CONFIGS.values()))
+    done = compile_driver(folder, list(CONFIGS.values()))
     assert done.returncode == 0, done.stderr
     return folder / "driver"
 
 
 @pytest.mark.parametrize("index", range(len(CONFIGS)), ids=list(CONFIGS))
 def test_ptx_and_plan_describe_the_same_kernel(driver: Path, index: int) -> None:
-    ptx = answer(driver, "ptx", index).stdout
-    plan = json.loads(answer(driver, "plan", index, 500, 296, 584).stdout)
+    ptx = ask(driver, "ptx", index).stdout
+    plan = json.loads(ask(driver, "plan", index, 500, 296, 584).stdout)
     assert re.findall(r"\.visible \.entry (\w+)\(", ptx) == [plan["entry"]]
     assert plan["config"]["label"] in plan["entry"]
     assert f".maxntid {plan['block'][0]}" in ptx
@@ -69,7 +51,7 @@ def test_ptx_and_plan_describe_the_same_kernel(driver: Path, index: int) -> None
 @pytest.mark.parametrize("index", range(len(CONFIGS)), ids=list(CONFIGS))
 def test_ptxas_accepts_it_without_spills(driver: Path, index: int, tmp_path: Path) -> None:
     source = tmp_path / "kernel.ptx"
-    source.write_text(answer(driver, "ptx", index).stdout)
+    source.write_text(ask(driver, "ptx", index).stdout)
     command = ["ptxas", "-arch=sm_100a", "-v", str(source), "-o", str(tmp_path / "kernel.cubin")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -78,7 +60,7 @@ def test_ptxas_accepts_it_without_spills(driver: Path, index: int, tmp_path: Pat
 
 
 def test_list_names_every_configuration(driver: Path) -> None:
-    lines = [line.split() for line in answer(driver, "list").stdout.splitlines()]
+    lines = [line.split() for line in ask(driver, "list").stdout.splitlines()]
     assert [(int(index), kernel) for index, kernel, _ in lines] == [
         (i, name.split()[0]) for i, name in enumerate(CONFIGS)
     ]
@@ -97,13 +79,13 @@ def test_list_names_every_configuration(driver: Path) -> None:
     ],
 )
 def test_bad_arguments_are_one_line(driver: Path, arguments: tuple, message: str) -> None:
-    done = answer(driver, *arguments)
+    done = ask(driver, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_too_much_shared_memory_is_a_compile_error_that_shows_the_sum(tmp_path: Path) -> None:
-    done = build(tmp_path, ['"kernel6", stages=6'])
+    done = compile_driver(tmp_path, ['"kernel6", stages=6'])
     assert done.returncode != 0
     assert (
         "A 6 x 16384 + B 6 x 16384 + C 65536 + barriers 112 = 262256 bytes > 232448: at most 5 stages fit"

@@ -6,8 +6,9 @@ the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
 from .config import ELEMENT_BYTES, GemmConfig
 from std.math import align_up, ceildiv
 
-comptime LARGEST_DIMENSION = 1 << 31
-"""Coordinates of a tensor copy are signed 32-bit numbers (PTX ISA 9.7.9.27.1.2)."""
+comptime LARGEST_DIMENSION = (1 << 31) - 4096
+"""Coordinates of a tensor copy are signed 32-bit numbers (PTX ISA 9.7.9.27.1.2), also those of CTAs outside the problem: a grid is
+rounded up to whole clusters, by less than 16 tiles of 256."""
 
 
 @fieldwise_init
@@ -66,8 +67,8 @@ struct LaunchPlan(Copyable):
 def check_size(name: StaticString, size: Int, multiple: Int) raises:
     if size < 1:
         raise Error(name, " ", size, " is not at least 1")
-    if size >= LARGEST_DIMENSION:
-        raise Error(name, " ", size, " is too large: TMA coordinates end below ", LARGEST_DIMENSION)
+    if size > LARGEST_DIMENSION:
+        raise Error(name, " ", size, " is too large for the 32-bit coordinates of TMA: at most ", LARGEST_DIMENSION)
     if size % multiple != 0:
         raise Error(
             name, " ", size, " is not a multiple of ", multiple, ": rows must be a multiple of 16 bytes for TMA, pad to ",

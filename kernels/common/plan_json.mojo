@@ -86,14 +86,17 @@ def roles_json(config: GemmConfig) -> String:
             warps.append(String(warp))
         return object([text("name", name), pair("warps", array(warps)), text("does", does)])
 
-    comptime epilogue = "wait for the accumulator, TMEM to registers to shared memory, TMA store"
+    var set_up = role("set-up", 0, 0, "initialise the barriers, allocate TMEM; free it at the end")
+    var epilogue = role("epilogue", 0, 3, "wait for the accumulator, TMEM to registers to shared memory, TMA store")
     if config.kernel == "kernel5":
-        return array([
-            role("load and mma", 0, 0, "one thread: wait for the empty stage, load by TMA; in the CTA that leads the MMA also wait until it is full, issue MMAs, commit"),
-            role("epilogue", 0, 3, epilogue),
-        ])
+        comptime does = (
+            "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA; in the CTA that leads the MMA"
+            " also wait for the full stage, issue MMAs, commit"
+        )
+        return array([set_up, role("load and mma", 0, 0, does), epilogue])
     return array([
-        role("epilogue", 0, 3, epilogue),
+        set_up,
+        epilogue,
         role("producer", 4, 4, "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"),
         role("mma", 5, 5, "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"),
     ])
@@ -112,13 +115,13 @@ def barriers_json(config: GemmConfig) -> String:
     return array([
         barrier(
             "full", layout.full, config.stages, 1, config.full_bytes(),
-            "the producer of the CTA that leads the MMA, with the bytes of all its CTAs; TMA adds the bytes",
+            "the loading thread of the CTA that leads the MMA, announcing the bytes of all its CTAs; TMA delivers them",
             "the MMA thread",
         ),
         barrier(
             "empty", layout.empty, config.stages, config.sharing().arrivals(), 0,
             "one commit of each MMA that reads what this CTA loads into the stage",
-            "this CTA's producer",
+            "this CTA's loading thread",
         ),
         barrier(
             "accumulator", layout.accumulator, 1, 1, 0, "the last commit of the MMA thread", "the epilogue warps",
