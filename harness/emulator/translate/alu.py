@@ -145,8 +145,8 @@ def _neg(i: Instruction, w: Writer) -> Assignments:
         raise Unsupported
     if i.opcode == "neg":
         return [(i.operands[0], f"(0 - {a}) & {w.mask(kind)}")]
-    high = 1 << (_bits(kind) - 1)
-    return [(i.operands[0], f"minimum({a}, (0 - {a}) & {w.mask(kind)}, 0) & {w.mask(kind)} if {high} else 0")]
+    # Of a value and its negative, the one with the smaller bit pattern is not negative.
+    return [(i.operands[0], f"minimum({a}, (0 - {a}) & {w.mask(kind)}, 0)")]
 
 
 @emits("and", "or", "xor")

@@ -1,0 +1,176 @@
+"""Kernel 6 with one fault planted in its PTX: each must end in a report or a wrong result, never pass unseen.
+
+Every alteration asserts that it changed the text it aims at, so that a new compiler cannot turn a test into a no-op.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from harness.emulate import emulate
+from harness.errors import CannotRun
+from harness.inputs import make_inputs
+from harness.problem import Shape
+from harness.runner import validate_output
+
+SIZE = (512, 512, 7 * 64)
+SEEDS = 12
+
+
+def outcome(artifact, ptx: str, schedule: str, seed: int = 0) -> str:
+    """What became of the run: "right", "wrong", or the report that stopped it."""
+    shape = Shape(*SIZE)
+    plan = artifact.plan(shape)
+    inputs = make_inputs(shape, "bf16", "index", seed=1)
+    try:
+        result = emulate(ptx, plan, inputs, schedule=schedule, seed=seed)
+    except CannotRun as error:
+        return str(error)
+    return "right" if validate_output(result.output, inputs, "bf16", plan).passed else "wrong"
+
+
+def substitute(ptx: str, pattern: str, replacement, count: int = 1) -> str:
+    altered, done = re.subn(pattern, replacement, ptx, count=count)
+    assert done and altered != ptx, f"nothing to alter: {pattern}"
+    return altered
+
+
+def constant_before(ptx: str, instruction: str, change) -> str:
+    """Change the constant that a ``mov.b32`` puts into the last register operand of ``instruction``."""
+    use = re.search(rf"{instruction}[^;]*?(%r\d+)\s*;", ptx)
+    assert use, f"no {instruction}"
+    move = rf"(mov\.b32\s+{re.escape(use.group(1))}, )(-?\d+);"
+    return substitute(ptx, move, lambda m: f"{m.group(1)}{change(int(m.group(2)))};")
+
+
+def expect_bytes(change):
+    return lambda ptx: constant_before(ptx, r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64", change)
+
+
+def drop_wait(nth: int):
+    """The nth mbarrier wait (in program order) always succeeds at once."""
+
+    def alter(ptx: str) -> str:
+        waits = list(re.finditer(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 (%p\d+), \[[^]]*\], [^;]*;", ptx))
+        wait = waits[nth]
+        return ptx[: wait.start()] + f"setp.eq.u32 {wait.group(1)}, 0, 0;" + ptx[wait.end() :]
+
+    return alter
+
+
+def flip_wait(nth: int):
+    """The nth mbarrier wait asks for the other parity."""
+
+    def alter(ptx: str) -> str:
+        pattern = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 (%p\d+), (\[[^]]*\]), ([^;]*);"
+        wait = list(re.finditer(pattern, ptx))[nth]
+        flipped = (
+            f"{{ .reg .b32 other; xor.b32 other, {wait.group(3)}, 1; "
+            f"mbarrier.try_wait.parity.shared::cta.b64 {wait.group(1)}, {wait.group(2)}, other; }}"
+        )
+        return ptx[: wait.start()] + flipped + ptx[wait.end() :]
+
+    return alter
+
+
+def multicast_mask(change: str, nth: int):
+    """Replace the mask of the nth TMA load by a PTX expression of the old one."""
+
+    def alter(ptx: str) -> str:
+        pattern = r"(cp\.async\.bulk\.tensor\.2d[^;]*multicast::cluster [^;]*, )(%rs\d+);"
+        load = list(re.finditer(pattern, ptx))[nth]
+        altered = f"{{ .reg .b16 m; {change.format(load.group(2))} {load.group(1)}m; }}"
+        return ptx[: load.start()] + altered + ptx[load.end() :]
+
+    return alter
+
+
+def descriptor_bits(mask: int):
+    """Flip bits of the shared-memory descriptors in every MMA."""
+
+    def alter(ptx: str) -> str:
+        pattern = r"(tcgen05\.mma\.cta_group::2\.kind::f16 \[[^]]*\]), (%rd\d+), (%rd\d+)"
+        return substitute(
+            ptx,
+            pattern + r"([^;]*;)",
+            rf"{{ .reg .b64 d; xor.b64 d, \2, {mask}; \1, d, \3\4 }}",
+            count=0,
+        )
+
+    return alter
+
+
+def waits_in(ptx: str) -> int:
+    return len(re.findall(r"mbarrier\.try_wait", ptx))
+
+
+FAULTS = {
+    # The bytes of a full barrier.
+    "expect_tx halved": (expect_bytes(lambda n: n // 2), "always seen"),
+    "expect_tx doubled": (expect_bytes(lambda n: 2 * n), "always seen"),
+    "expect_tx one byte short": (expect_bytes(lambda n: n - 1), "always seen"),
+    # Masks of A (first load) and B (second load).
+    "A sent to one CTA too few": (multicast_mask("and.b16 m, {}, 0x7;", 0), "always seen"),
+    "B sent to the other parity": (multicast_mask("xor.b16 m, {}, 15;", 1), "always seen"),
+    "A sent to itself only": (multicast_mask("and.b16 m, {}, 3;", 0), "always seen"),
+    "mask names no CTA": (multicast_mask("and.b16 m, {}, 0;", 0), "always seen"),
+    # Descriptors: swizzle mode 64B instead of 128B; stride of 8-row groups; start address.
+    "descriptor swizzle": (descriptor_bits((2 ^ 4) << 61), "always seen"),
+    "descriptor without version": (descriptor_bits(1 << 46), "always seen"),
+    "descriptor stride": (descriptor_bits(96 << 32), "always seen"),
+    "descriptor start": (descriptor_bits(2), "always seen"),
+    "TMEM read before the wait": (
+        lambda ptx: substitute(ptx, r" tcgen05\.wait::ld\.sync\.aligned;", "", count=0),
+        "always seen",
+    ),
+    "TMEM not freed": (lambda ptx: substitute(ptx, r"tcgen05\.dealloc[^;]*;", ""), "always seen"),
+    "store not read before exit": (
+        lambda ptx: substitute(ptx, r"cp\.async\.bulk\.wait_group\.read 0;", ""),
+        "some schedule",
+    ),
+    "epilogue threads not joined before the store": (
+        lambda ptx: substitute(ptx, r"bar\.sync[^;]*;", ""),
+        "some schedule",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_seen(artifacts, name):
+    alter, when = FAULTS[name]
+    # B is multicast only where the cluster has several pairs along M.
+    artifact = artifacts[4, 2] if name.startswith("B ") else artifacts[2, 2]
+    ptx = alter(artifact.ptx)
+    if when == "always seen":
+        assert outcome(artifact, ptx, "fifo") != "right"
+    seen = [outcome(artifact, ptx, "random", seed) != "right" for seed in range(SEEDS)]
+    assert all(seen) if when == "always seen" else any(seen)
+
+
+@pytest.mark.parametrize("alter", [drop_wait, flip_wait])
+def test_every_wait_matters(artifacts, alter):
+    """Each mbarrier wait of the program, dropped or turned to the other parity, is seen under some schedule.
+
+    The exception is a drain wait that is only dropped: commits of one thread land in order, so the later ones cover it.
+    """
+    artifact = artifacts[2, 2]
+    waits = waits_in(artifact.ptx)
+    unseen = []
+    for nth in range(waits):
+        ptx = alter(nth)(artifact.ptx)
+        if all(outcome(artifact, ptx, "random", seed) == "right" for seed in range(SEEDS)):
+            unseen.append(nth)
+    stages = artifact.config.stages
+    assert waits == 3 + stages
+    assert set(unseen) <= (set(range(3, waits - 1)) if alter is drop_wait else set())
+
+
+def test_a_deadlock_report_tells_the_story(artifacts):
+    artifact = artifacts[2, 2]
+    report = outcome(artifact, expect_bytes(lambda n: n + 16)(artifact.ptx), "fifo")
+    assert report.startswith("Deadlock: deadlock in kernel 'kernel6")
+    assert "0 of 1 arrivals and 16 bytes pending" in report
+    assert re.search(r"CTA rank \d warp 5 lanes 0x[0-9a-f]{8}: waits for parity 0, PTX line \d+: mbarrier.try_wait", report)
+    assert re.search(r"CTA rank \d warp 4 .*waits for parity", report)
