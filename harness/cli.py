@@ -30,7 +30,7 @@ from harness.errors import (
 )
 from harness.inputs import KINDS
 from harness.problem import Shape, parse_shape
-from harness.runner import Outcome, Request
+from harness.runner import Outcome, Request, check_memory
 from harness.runner import run as run_request
 
 DEFAULT_SHAPE = "1024"
@@ -163,6 +163,7 @@ def run(
     choose_device(device, config)
     request = Request(config, shape, inputs, seed, schedule, accumulation)
     record_file = None if no_save else records.record_file(request.device_kind)
+    check_memory(shape, dtype)
     outcome = _run_with_progress(request)
     # Saved first: a reader of the report that goes away must not cost the record.
     if record_file:

@@ -50,12 +50,10 @@ class Outcome:
 
 
 def run(request: Request, artifact: Artifact | None = None, progress: Progress | None = None) -> Outcome:
-    """Runs one request on the emulated GPU and validates the output. Builds the kernel if no artifact is
-    given.
+    """Runs one request on the emulated GPU and validates the output; builds the kernel if need be.
 
     progress is called with (clusters done, clusters in all). Raises `CannotRun` if there is no result.
     """
-    check_memory(request.shape, request.config.dtype)
     artifact = artifact or build([request.config])[0]
     plan = artifact.plan(request.shape)
     inputs = make_inputs(request.shape, request.config.dtype, request.inputs, request.seed)
@@ -97,7 +95,7 @@ def validate_output(output, inputs: Inputs, dtype: str, plan: Plan) -> Validatio
 
 
 def check_memory(shape: Shape, dtype: str) -> None:
-    """Refuses problems that this machine cannot hold, before anything is done."""
+    """Refuses a problem that this machine cannot hold; to be asked before a kernel is built for it."""
     size = element_type(dtype).bytes
     operands = shape.m * shape.k + shape.n * shape.k
     outputs = shape.m * shape.n

@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 import textwrap
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -158,7 +158,7 @@ def build_one(_: int) -> str:
 
 
 def test_builds_at_the_same_time_do_not_disturb_each_other(fake, tmp_path):
-    with ProcessPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(build_one, range(8))) == ["// ptx 0\n"] * 8
     assert [path.name for path in (tmp_path / "cache" / "tmp").iterdir()] == []
 

@@ -45,6 +45,7 @@ BAD_REQUESTS = [
     (["kernel9"], "there is no kernel 'kernel9'; use one of: kernel6"),
     ([], "Missing argument 'KERNEL'"),
     (["kernel6", "kernel6"], "unexpected extra argument (kernel6)"),
+    (["kernel6", "two\nlines"], "unexpected extra argument (two lines)"),
     (["kernel6", "--shape", "0"], "M=0 must be between 1 and 2147483647"),
     (["kernel6", "--shape", ""], "shape '' is not M,N,K or one number"),
     (["kernel6", "--shape", "-8"], "shape '-8' is not M,N,K or one number"),
@@ -312,9 +313,7 @@ def test_device_gpu_with_a_gpu(harness_command, no_compiler, monkeypatch):
     assert "kernel6 cannot be run on a GPU yet, NVIDIA B200 was found" in result.stderr
 
 
-def test_a_problem_larger_than_the_machine(harness_command, no_compiler, monkeypatch):
-    monkeypatch.setattr("harness.cli.is_built", lambda _: True)
-    monkeypatch.setattr("harness.cli.build", lambda _: [None])
+def test_a_problem_larger_than_the_machine(harness_command, no_compiler):
     result = harness_command("run", "kernel6", "--shape", "2000000")
     assert result.exit_code == 3
     assert "GiB to emulate and check; this machine has" in result.stderr

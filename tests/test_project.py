@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 import re
 import shlex
@@ -31,6 +32,15 @@ def test_pixi_has_the_same_packages():
     extras = {name: requirements(lines) for name, lines in PROJECT["optional-dependencies"].items()}
     assert {name: feature["pypi-dependencies"] for name, feature in PIXI["feature"].items()} == extras
     assert PIXI["dependencies"]["python"] == PROJECT["requires-python"]
+
+
+def test_pixi_expects_the_c_library_that_the_wheels_need():
+    assert PIXI["system-requirements"]["libc"]["family"] == "glibc"
+    offered = tuple(int(part) for part in PIXI["system-requirements"]["libc"]["version"].split("."))
+    for package in ("max", "max-core", "mojo-compiler"):
+        tags = importlib.metadata.distribution(package).read_text("WHEEL")
+        needed = re.search(r"manylinux_(\d+)_(\d+)", tags).groups()
+        assert offered >= tuple(int(part) for part in needed), package
 
 
 def test_pixi_environments_use_features_that_exist():

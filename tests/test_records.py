@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
@@ -75,7 +76,7 @@ def append_many(path: str, writer: int) -> None:
 
 def test_writers_at_the_same_time_do_not_mix_lines(tmp_path):
     path = tmp_path / "x.jsonl"
-    with ProcessPoolExecutor(4) as pool:
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
         list(pool.map(append_many, [str(path)] * 4, range(4)))
     found = list(records.read(path))
     assert all(isinstance(item, dict) for item in found)
