@@ -1,4 +1,4 @@
-"""The command line. Only this file knows Click."""
+"""The command line: options in, reports and exit codes out."""
 
 from __future__ import annotations
 
