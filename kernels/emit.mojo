@@ -17,14 +17,15 @@ A driver program names the configurations; all of them are compiled when it is b
     driver ptx INDEX          PTX on standard output
     driver plan INDEX M N K   launch plan, one line of JSON on standard output
 
-GemmConfig's parameters and their defaults: dtype bfloat16, cta_group 2, mma_m 256, mma_n 256, block_k 64, stages 0 (as many as
-fit), cluster_m 2, cluster_n 1, epilogue_width 0 (the kernel's own), multicast True. A configuration that breaks a rule fails the
-build with GemmConfig.error() in the compiler's message. Bad arguments of the program: one line on standard error, exit code 2.
+GemmConfig's parameters and their defaults: dtype bfloat16, cta_group 2, mma_m 256, mma_n 256, block_k 64, stages 0
+(as many as fit), cluster_m 2, cluster_n 1, epilogue_width 0 (the kernel's own), multicast True. A configuration that
+breaks a rule fails the build with GemmConfig.error() in the compiler's message. Bad arguments of the program: one
+line on standard error, exit code 2.
 """
 from .common.config import GemmConfig
 from .common.launch_plan import LaunchPlan
 from .common.plan_json import plan_json
-from .sm100.kernels import ARCH, kernel
+from .sm100.entry import ARCH, gemm
 from max.gpu.host import get_gpu_target
 from max.gpu.host.compile import compile_info
 from std.sys import argv, exit, stderr
@@ -32,7 +33,7 @@ from std.sys import argv, exit, stderr
 
 def compiled[config: GemmConfig]() -> Tuple[String, String]:
     """Entry name and PTX."""
-    var info = compile_info[kernel[config], target=get_gpu_target[ARCH]()]()
+    var info = compile_info[gemm[config], target=get_gpu_target[ARCH]()]()
     return String(info.function_name), String(info.asm)
 
 

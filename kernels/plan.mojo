@@ -8,13 +8,13 @@
     mojo build -I REPOSITORY driver.mojo -o plan
     plan M N K kernel=kernel6 cluster_m=4 cluster_n=4 dtype=fp16 multicast=false ...
 
-Parameters and defaults are GemmConfig's. One line of JSON on standard output, as from a driver of `emit_main` but with a null
-entry name; or one line on standard error and exit code 2 for a configuration or size that breaks a rule.
+Parameters and defaults are GemmConfig's. One line of JSON on standard output, as from a driver of `emit_main` but
+with a null entry name; or one line on standard error and exit code 2 for a configuration or size that breaks a rule.
 """
 from .common.config import GemmConfig
 from .common.launch_plan import LaunchPlan
 from .common.plan_json import plan_json
-from .sm100.kernels import ARCH
+from .sm100.entry import ARCH
 from std.sys import argv, exit, stderr
 
 

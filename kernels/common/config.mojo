@@ -6,7 +6,7 @@ arithmetic: the kernels evaluate it at compile time, the launch plan and the tes
 from .multicast import Multicast, Slices
 
 comptime SHARED_MEMORY_LIMIT = 232448
-"""Bytes of dynamic shared memory one CTA can have: 227 KB (CUDA Programming Guide, compute capabilities 9.0 and 10.0)."""
+"""Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
 
 comptime ELEMENT_BYTES = 2
 comptime MMA_K = 16
@@ -100,7 +100,7 @@ struct GemmConfig(TrivialRegisterPassable):
 
     # ---- accumulator and write-out -------------------------------------------------------------------------------
     def split_columns(self) -> Bool:
-        """M = 128 in a pair: 64 rows a CTA, the right half of N sits in TMEM lanes 64-127 (layout B, PTX ISA 9.7.16.10.5)."""
+        """M = 128 in a pair: 64 rows a CTA, the right half of N in lanes 64-127 (layout B, PTX ISA 9.7.16.10.5)."""
         return self.cta_group == 2 and self.mma_m == 128
 
     def half_lanes(self) -> Bool:
@@ -148,7 +148,7 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.warps() * 32
 
     def barrier_bytes(self) -> Int:
-        """Full and empty barrier of each stage, the accumulator's barrier, and the word the TMEM address is put into."""
+        """Full and empty barrier of each stage, the accumulator's barrier, and the word for the TMEM address."""
         return 8 * (2 * self.stages + 1) + 8
 
     def shared_memory_bytes(self) -> Int:
@@ -165,7 +165,8 @@ struct GemmConfig(TrivialRegisterPassable):
     def label(self) -> String:
         """Readable name of the configuration, used as the kernel's entry name."""
         return String(
-            self.kernel, "_", self.dtype_name(), "_", self.cta_group, "cta_", self.mma_m, "x", self.mma_n, "x", self.block_k,
+            self.kernel, "_", self.dtype_name(), "_", self.cta_group, "cta_",
+            self.mma_m, "x", self.mma_n, "x", self.block_k,
             "_s", self.stages, "_c", self.cluster_m, "x", self.cluster_n, "_e", self.epilogue_width,
             "" if self.multicast else "_nomulticast",
         )
@@ -203,16 +204,20 @@ struct GemmConfig(TrivialRegisterPassable):
             return String("cta_group ", self.cta_group, " is not 1 or 2")
         if self.mma_m != 64 * self.cta_group and self.mma_m != 128 * self.cta_group:
             return String(
-                "MMA M ", self.mma_m, " with cta_group ", self.cta_group, ": use ", 64 * self.cta_group, " or ", 128 * self.cta_group,
+                "MMA M ", self.mma_m, " with cta_group ", self.cta_group,
+                ": use ", 64 * self.cta_group, " or ", 128 * self.cta_group,
             )
         var n_step = 16 * self.cta_group
         if self.mma_n < n_step or self.mma_n > 256 or self.mma_n % n_step != 0:
-            return String("MMA N ", self.mma_n, " with cta_group ", self.cta_group, ": use a multiple of ", n_step, " up to 256")
+            return String(
+                "MMA N ", self.mma_n, " with cta_group ", self.cta_group, ": use a multiple of ", n_step, " up to 256"
+            )
         if self.block_k * ELEMENT_BYTES != SWIZZLE_ROW_BYTES:
             return String("block K ", self.block_k, ": a stage is one 128-byte swizzle row deep, which is 64")
         if self.cluster_m < 1 or self.cluster_n < 1 or self.cluster_size() > 16:
             return String(
-                "cluster ", self.cluster_m, "x", self.cluster_n, " has ", self.cluster_size(), " CTAs: 1 to 16 are possible"
+                "cluster ", self.cluster_m, "x", self.cluster_n, " has ", self.cluster_size(),
+                " CTAs: 1 to 16 are possible",
             )
         if self.cluster_m % self.cta_group != 0:
             return String(
@@ -228,7 +233,7 @@ struct GemmConfig(TrivialRegisterPassable):
         if self.sharing().a_parts() > self.cta_m() // 8 or self.sharing().b_parts() > self.cta_b_rows() // 8:
             return String(
                 "cluster ", self.cluster_m, "x", self.cluster_n, " shares ", self.cta_m(), " rows of A among ",
-                self.sharing().a_parts(), " CTAs and ", self.cta_b_rows(), " rows of B among ", self.sharing().b_parts(),
-                ": each needs at least 8 rows, use a smaller cluster or no multicast",
+                self.sharing().a_parts(), " CTAs and ", self.cta_b_rows(), " rows of B among ",
+                self.sharing().b_parts(), ": each needs at least 8 rows, use a smaller cluster or no multicast",
             )
         return String()

@@ -1,14 +1,14 @@
 """Everything a launch needs, computed once: the host launch code and the JSON for other programs both read this.
 
-Tensors are row-major: A is [M, K], B is [N, K], C is [M, N]. Tensor maps list dimensions innermost first, in elements; a stride is
-the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
+Tensors are row-major: A is [M, K], B is [N, K], C is [M, N]. Tensor maps list dimensions innermost first, in
+elements; a stride is the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
 """
 from .config import ELEMENT_BYTES, GemmConfig
 from std.math import align_up, ceildiv
 
 comptime LARGEST_DIMENSION = (1 << 31) - 4096
-"""Coordinates of a tensor copy are signed 32-bit numbers (PTX ISA 9.7.9.27.1.2), also those of CTAs outside the problem: a grid is
-rounded up to whole clusters, by less than 16 tiles of 256."""
+"""Coordinates of a tensor copy are signed 32-bit numbers (PTX ISA 9.7.9.27.1.2), also those of CTAs outside the
+problem: a grid is rounded up to whole clusters, by less than 16 tiles of 256."""
 
 
 @fieldwise_init
@@ -54,7 +54,8 @@ struct LaunchPlan(Copyable):
         self.grid_y = align_up(ceildiv(n, config.mma_n), config.cluster_n)
         if self.grid_y > 65535:
             raise Error(
-                "N ", n, " makes a grid of ", self.grid_y, " CTAs along y, more than 65535: use a wider MMA shape or a smaller N"
+                "N ", n, " makes a grid of ", self.grid_y,
+                " CTAs along y, more than 65535: use a wider MMA shape or a smaller N",
             )
         self.block = config.threads()
         self.dynamic_shared_memory = config.shared_memory_bytes()
@@ -71,6 +72,6 @@ def check_size(name: StaticString, size: Int, multiple: Int) raises:
         raise Error(name, " ", size, " is too large for the 32-bit coordinates of TMA: at most ", LARGEST_DIMENSION)
     if size % multiple != 0:
         raise Error(
-            name, " ", size, " is not a multiple of ", multiple, ": rows must be a multiple of 16 bytes for TMA, pad to ",
-            align_up(size, multiple),
+            name, " ", size, " is not a multiple of ", multiple,
+            ": rows must be a multiple of 16 bytes for TMA, pad to ", align_up(size, multiple),
         )

@@ -64,8 +64,8 @@ struct Multicast(TrivialRegisterPassable):
     def commit_mask(self, rank: UInt32) -> UInt32:
         """CTAs that write into the shared memory of this CTA's MMA: all must hear when a stage has been read.
 
-        Sharing is symmetric, so the senders of a CTA are the receivers of its own slices. The union over a pair is the whole
-        cluster row (both parities of B) and one or two adjacent columns (A).
+        Sharing is symmetric, so the senders of a CTA are the receivers of its own slices. The union over a pair is
+        the whole cluster row (both parities of B) and one or two adjacent columns (A).
         """
         if not self.enabled:
             return self.pair_mask(rank)
@@ -75,7 +75,7 @@ struct Multicast(TrivialRegisterPassable):
 
     @inline(.always)
     def arrivals(self) -> Int:
-        """Commits an empty barrier waits for: one per MMA (CTA, or pair) that reads what this CTA loaded into the stage."""
+        """Commits an empty barrier waits for: one of each MMA that reads what this CTA loaded into the stage."""
         return self.a_parts() + self.b_parts() - 1
 
 
@@ -83,8 +83,8 @@ struct Multicast(TrivialRegisterPassable):
 struct Slices(TrivialRegisterPassable):
     """How `rows` rows of an operand tile are dealt out to `parts` CTAs.
 
-    Each box is one TMA copy. Rows that divide evenly make one box a CTA; otherwise boxes of 8 rows, the smallest unit that
-    keeps the 128-byte swizzle pattern, go to the CTAs in turn and some CTAs load one box fewer.
+    Each box is one TMA copy. Rows that divide evenly make one box a CTA; otherwise boxes of 8 rows, the smallest unit
+    that keeps the 128-byte swizzle pattern, go to the CTAs in turn and some CTAs load one box fewer.
     """
 
     var rows: Int

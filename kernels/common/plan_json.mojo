@@ -5,7 +5,7 @@ from .multicast import Slices
 from .shared_memory import SharedMemory
 
 
-# ---- JSON --------------------------------------------------------------------------------------------------------------
+# ---- JSON ----------------------------------------------------------------------------------------------------------
 def quoted(text: String) -> String:
     """A JSON string. The texts here hold no quotes, backslashes or control characters."""
     return String('"', text, '"')
@@ -43,7 +43,7 @@ def object(members: List[String]) -> String:
     return String("{", String(", ").join(members), "}")
 
 
-# ---- parts of the plan -------------------------------------------------------------------------------------------------
+# ---- parts of the plan ---------------------------------------------------------------------------------------------
 def config_json(config: GemmConfig) -> String:
     return object([
         text("dtype", config.dtype_name()),
@@ -90,8 +90,8 @@ def roles_json(config: GemmConfig) -> String:
     var epilogue = role("epilogue", 0, 3, "wait for the accumulator, TMEM to registers to shared memory, TMA store")
     if config.kernel == "kernel5":
         comptime does = (
-            "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA; in the CTA that leads the MMA"
-            " also wait for the full stage, issue MMAs, commit"
+            "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA; in the CTA that leads"
+            " the MMA also wait for the full stage, issue MMAs, commit"
         )
         return array([set_up, role("load and mma", 0, 0, does), epilogue])
     return array([
@@ -104,7 +104,13 @@ def roles_json(config: GemmConfig) -> String:
 
 def barriers_json(config: GemmConfig) -> String:
     def barrier(
-        name: StaticString, offset: Int, count: Int, arrivals: Int, bytes: Int, arrives: StaticString, waits: StaticString
+        name: StaticString,
+        offset: Int,
+        count: Int,
+        arrivals: Int,
+        bytes: Int,
+        arrives: StaticString,
+        waits: StaticString,
     ) -> String:
         return object([
             text("name", name), pair("offset", offset), pair("count", count), pair("arrivals", arrivals),

@@ -1,9 +1,9 @@
 """PTX instructions the library does not offer in the form a kernel needs: mbarriers, TMA copies, stmatrix.
 
-Addresses in shared memory are 32-bit; a CTA's own address carries its cluster rank in bits 24 and up. Only instructions that
-are not convergent are written as inline assembly (barriers, `elect.sync` and shuffles go through the library, because the
-compiler may duplicate inline assembly into both sides of a branch). Sections: PTX ISA 9.7.9.27 (tensor copies), 9.7.13.15
-(mbarrier), 9.7.14.5.16 (stmatrix).
+Addresses in shared memory are 32-bit; a CTA's own address carries its cluster rank in bits 24 and up. Only
+instructions that are not convergent are written as inline assembly (barriers, `elect.sync` and shuffles go through
+the library, because the compiler may duplicate inline assembly into both sides of a branch). Sections: PTX ISA
+9.7.9.27 (tensor copies), 9.7.13.15 (mbarrier), 9.7.14.5.16 (stmatrix).
 """
 from max.gpu.host.nvidia.tma import TMADescriptor
 from std.sys import _RegisterPackType
@@ -13,7 +13,7 @@ comptime Registers[count: Int] = _RegisterPackType[*TypeList.splat[count, Float3
 """Result of an instruction with many output registers; read it as `r[i]` with a compile-time i."""
 
 
-# ---- operand text ------------------------------------------------------------------------------------------------------
+# ---- operand text --------------------------------------------------------------------------------------------------
 def repeat[count: Int](constraint: StaticString) -> String:
     """The constraint `count` times, each followed by a comma."""
     var text = String()
@@ -35,7 +35,7 @@ def operands[count: Int, first: Int = 0]() -> String:
     return text
 
 
-# ---- shared memory -----------------------------------------------------------------------------------------------------
+# ---- shared memory -------------------------------------------------------------------------------------------------
 @inline(.always)
 def load_shared(address: UInt32) -> UInt32:
     return inlined_assembly["ld.shared.b32 $0, [$1];", UInt32, constraints="=r,r,~{memory}"](address)
@@ -47,10 +47,12 @@ def fence_proxy_async():
     inlined_assembly["fence.proxy.async.shared::cta;", NoneType, constraints="~{memory}"]()
 
 
-# ---- mbarriers ---------------------------------------------------------------------------------------------------------
+# ---- mbarriers -----------------------------------------------------------------------------------------------------
 @inline(.always)
 def mbarrier_init(barrier: UInt32, arrivals: UInt32):
-    inlined_assembly["mbarrier.init.shared::cta.b64 [$0], $1;", NoneType, constraints="r,r,~{memory}"](barrier, arrivals)
+    inlined_assembly[
+        "mbarrier.init.shared::cta.b64 [$0], $1;", NoneType, constraints="r,r,~{memory}"
+    ](barrier, arrivals)
 
 
 @inline(.always)
@@ -76,7 +78,7 @@ def mbarrier_wait(barrier: UInt32, parity: UInt32):
         pass
 
 
-# ---- TMA ---------------------------------------------------------------------------------------------------------------
+# ---- TMA -----------------------------------------------------------------------------------------------------------
 @inline(.always)
 def tensor_map_address(map: Pointer[TMADescriptor, _]) -> UInt64:
     return UInt64(Int(map))
@@ -93,11 +95,13 @@ def tma_load[
 ](destination: UInt32, map: UInt64, barrier: UInt32, column: Int32, row: Int32, mask: UInt16):
     """Copies one box to `destination` and counts its bytes on `barrier`.
 
-    With `multicast` box and signal go to the same offsets in every CTA of `mask`. With `cta_group` 2 the signals go to the
-    CTA of each receiver's pair that has the parity of the CTA `barrier` lies in.
+    With `multicast` box and signal go to the same offsets in every CTA of `mask`. With `cta_group` 2 the signals go
+    to the CTA of each receiver's pair that has the parity of the CTA `barrier` lies in.
     """
     comptime group = ".cta_group::2" if cta_group == 2 else ""
-    comptime copy = String("cp.async.bulk.tensor.2d", group, ".shared::cluster.global.tile.mbarrier::complete_tx::bytes")
+    comptime copy = String(
+        "cp.async.bulk.tensor.2d", group, ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    )
     comptime if multicast:
         inlined_assembly[
             copy + ".multicast::cluster [$0], [$1, {$3, $4}], [$2], $5;", NoneType, constraints="r,l,r,r,r,h,~{memory}"
@@ -110,7 +114,7 @@ def tma_load[
 
 @inline(.always)
 def tma_store(source: UInt32, map: UInt64, column: Int32, row: Int32):
-    """Copies one box to global memory; what lies outside the tensor is dropped. Belongs to the thread's open bulk group."""
+    """Copies one box to global memory, except what lies outside the tensor. Joins the thread's open bulk group."""
     inlined_assembly[
         "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$1, {$2, $3}], [$0];",
         NoneType,
@@ -131,7 +135,7 @@ def tma_wait_group_read[pending: Int]():
     ]()
 
 
-# ---- registers to shared memory ----------------------------------------------------------------------------------------
+# ---- registers to shared memory ------------------------------------------------------------------------------------
 @inline(.always)
 def pack_pair[dtype: DType](low: Float32, high: Float32) -> UInt32:
     """Rounds two f32 values to nearest even and packs them, `low` in the lower half."""

@@ -1,4 +1,4 @@
-"""The kernels as a MAX custom op: `matmul` computes C = A . B^T from A [M, K] and B [N, K], row-major, 16-bit floats."""
+"""The kernels as a MAX custom op: `matmul` computes C = A . B^T from A [M, K] and B [N, K], bf16 or fp16, row-major."""
 import extensibility
 from extensibility import InputTensor, OutputTensor
 from ..common.config import GemmConfig
@@ -47,10 +47,14 @@ struct Matmul:
         var n = b.dim_size(0)
         var k = a.dim_size(1)
         if b.dim_size(1) != k:
-            raise Error("matmul: A [", m, ", ", k, "] and B [", n, ", ", b.dim_size(1), "] differ in K, their last dimension")
+            raise Error(
+                "matmul: A [", m, ", ", k, "] and B [", n, ", ", b.dim_size(1), "] differ in K, their last dimension"
+            )
         if c.dim_size(0) != m or c.dim_size(1) != n:
             raise Error("matmul: C is [", c.dim_size(0), ", ", c.dim_size(1), "], not [", m, ", ", n, "]")
         comptime if target == "gpu" and _has_sm_100x():
             launch[config](ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k)
         else:
-            raise Error("matmul: ", kernel, " runs on GPUs of compute capability 10.0 (sm_100a); this device is not one")
+            raise Error(
+                "matmul: ", kernel, " runs on GPUs of compute capability 10.0 (sm_100a); this device is not one"
+            )

@@ -3,17 +3,16 @@
     start    barriers initialised -> cluster barrier -> TMEM allocated -> cluster barrier -> roles
     finish   roles done -> cluster barrier -> TMEM freed -> exit
 
-The first cluster barrier makes the mbarriers usable by every peer, and proves that the other CTA of the pair exists before
-the pair allocates TMEM together. The second publishes the TMEM address and tells the MMA thread that the peer's TMEM is
-there. After the last, no CTA of the cluster can still read, multicast or commit into this one: producers leave only after
-every commit that targets them has landed (`drain`), epilogues after the accumulator's.
+The first cluster barrier makes the mbarriers usable by every peer, and proves that the other CTA of the pair exists
+before the pair allocates TMEM together. The second publishes the TMEM address and tells the MMA thread that the
+peer's TMEM is there. After the last, no CTA of the cluster can still read, multicast or commit into this one:
+producers leave only after every commit that targets them has landed (the drain), epilogues after the accumulator's.
 """
 from ..common.config import GemmConfig
-from ..common.ptx import fence_mbarrier_init, load_shared, mbarrier_init, prefetch_tensor_map, tensor_map_address
+from ..common.ptx import fence_mbarrier_init, load_shared, mbarrier_init, prefetch_tensor_map
 from ..common.shared_memory import SharedMemory
 from .tcgen05 import fence_after_thread_sync, fence_before_thread_sync, tmem_allocate, tmem_deallocate
 from max.gpu import barrier, block_idx, thread_idx
-from max.gpu.host.nvidia.tma import TMADescriptor
 from max.gpu.memory import external_memory
 from max.gpu.primitives.cluster import block_rank_in_cluster, cluster_sync, elect_one_sync
 from max.gpu.primitives.warp import broadcast
@@ -70,7 +69,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
                 prefetch_tensor_map(b_map)
                 prefetch_tensor_map(c_map)
                 comptime for stage in range(Self.config.stages):
-                    # full: the leader's producer arrives with the byte count, TMA adds the bytes of every CTA of the MMA
+                    # full: the leading CTA's loading thread arrives and announces the bytes of every CTA of the MMA
                     mbarrier_init(self.full(UInt32(stage)), 1)
                     # empty: one commit from each MMA that reads what this CTA loads
                     mbarrier_init(self.empty(UInt32(stage)), UInt32(sharing.arrivals()))

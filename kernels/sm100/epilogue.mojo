@@ -33,8 +33,8 @@ def epilogue_barrier():
 struct WriteOut[config: GemmConfig](TrivialRegisterPassable):
     """What one epilogue warp writes, in steps of `epilogue_width` columns.
 
-    Shared memory holds C in boxes of `cta_m` rows x `epilogue_width` columns, each a TMA store of its own, swizzled over the
-    box's whole row: the 16-byte chunk number is XORed with the number of the 128-byte line.
+    Shared memory holds C in boxes of `cta_m` rows x `epilogue_width` columns, each a TMA store of its own, swizzled
+    over the box's whole row: the 16-byte chunk number is XORed with the number of the 128-byte line.
     """
 
     comptime width = Self.config.epilogue_width
@@ -82,7 +82,11 @@ struct WriteOut[config: GemmConfig](TrivialRegisterPassable):
                 # 16 rows x 16 columns: rows 0-7 and 8-15 of the left 8 columns, then of the right 8
                 comptime first = half * Self.width // 4 + group * 4
                 store_matrices[buffer * Self.config.step_bytes() + half * 16 * Self.pitch](
-                    self.address ^ UInt32(group * 32), pairs[first], pairs[first + 1], pairs[first + 2], pairs[first + 3]
+                    self.address ^ UInt32(group * 32),
+                    pairs[first],
+                    pairs[first + 1],
+                    pairs[first + 2],
+                    pairs[first + 3],
                 )
         fence_proxy_async()
 

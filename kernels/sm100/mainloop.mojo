@@ -7,8 +7,8 @@ from .tcgen05 import commit, fence_after_thread_sync, mma, operand_descriptor
 
 
 struct Ring[stages: Int](TrivialRegisterPassable):
-    """Position in the ring of stages. The parity flips each time round: consumers start at 0, producers at 1, which a fresh
-    barrier reports as already completed, so that the first round finds every stage empty."""
+    """Position in the ring of stages. The parity flips each time round: consumers start at 0, producers at 1, which a
+    fresh barrier reports as already completed, so that the first round finds every stage empty."""
 
     var stage: UInt32
     var parity: UInt32

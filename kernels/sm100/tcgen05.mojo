@@ -1,14 +1,14 @@
 """The tensor core of sm_100a: tensor memory (TMEM), MMA, commit (PTX ISA 9.7.16).
 
-Allocation, deallocation and loads are for whole warps and must stand in code that is uniform across the warp; MMA, commit and
-fences are for one thread. In a CTA pair one thread of the even CTA issues MMA and commit for both.
+Allocation, deallocation and loads are for whole warps and must stand in code that is uniform across the warp; MMA,
+commit and fences are for one thread. In a CTA pair one thread of the even CTA issues MMA and commit for both.
 """
-from ..common.config import MMA_K, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.config import SWIZZLE_ROW_BYTES, GemmConfig
 from ..common.ptx import Registers, operands, repeat
 from std.sys._assembly import inlined_assembly
 
 
-# ---- descriptors -------------------------------------------------------------------------------------------------------
+# ---- descriptors ---------------------------------------------------------------------------------------------------
 def instruction_descriptor(config: GemmConfig) -> UInt32:
     """Shape and types of an MMA of kind f16 with f32 accumulator, both operands K-major (PTX ISA 9.7.16.4.2)."""
     var accumulate_f32 = 1 << 4
@@ -28,13 +28,14 @@ def operand_descriptor(tile: UInt32) -> UInt64:
     return swizzle_128b | version | group_of_8_rows | UInt64((tile & 0x3FFFF) >> 4)
 
 
-# ---- tensor memory -----------------------------------------------------------------------------------------------------
+# ---- tensor memory -------------------------------------------------------------------------------------------------
 @inline(.always)
 def tmem_allocate[config: GemmConfig](address_slot: UInt32):
     """One warp of every CTA that shares the MMA; writes the address to shared memory, gives up further allocations."""
     inlined_assembly[
         String(
-            "tcgen05.alloc.cta_group::", config.cta_group, ".sync.aligned.shared::cta.b32 [$0], ", config.tmem_columns(), ";"
+            "tcgen05.alloc.cta_group::", config.cta_group, ".sync.aligned.shared::cta.b32 [$0], ",
+            config.tmem_columns(), ";",
         ),
         NoneType,
         constraints="r,~{memory}",
@@ -70,10 +71,11 @@ def tmem_load_16_lanes[columns: Int](address: UInt32) -> Registers[columns // 2]
     ](address)
 
 
-# ---- MMA ---------------------------------------------------------------------------------------------------------------
+# ---- MMA -----------------------------------------------------------------------------------------------------------
 @inline(.always)
 def mma[config: GemmConfig](tmem: UInt32, a: UInt64, b: UInt64, accumulate: Bool):
-    """D = A.B, plus the old D if `accumulate`. Asynchronous: a later commit of the same thread tells when it is done."""
+    """D = A.B, plus the old D if `accumulate`. Asynchronous: a later commit of the same thread tells when it is
+    done."""
     comptime descriptor = instruction_descriptor(config)
     inlined_assembly[
         String("tcgen05.mma.cta_group::", config.cta_group, ".kind::f16 [$0], $1, $2, $3, $4;"),
@@ -84,7 +86,7 @@ def mma[config: GemmConfig](tmem: UInt32, a: UInt64, b: UInt64, accumulate: Bool
 
 @inline(.always)
 def commit[cta_group: Int](barrier: UInt32, mask: UInt16):
-    """One arrival on the barrier at this offset in every CTA of `mask`, once this thread's earlier MMAs are complete."""
+    """One arrival on the barrier at this offset in every CTA of `mask`, after all earlier MMAs of this thread."""
     inlined_assembly[
         String(
             "tcgen05.commit.cta_group::", cta_group,
