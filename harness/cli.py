@@ -190,6 +190,8 @@ def _run_with_progress(request: Request) -> Outcome:
     """Builds and runs, with a spinner and a bar on standard error if that is a terminal."""
     console = Console(stderr=True)
     [artifact] = _build(console, request.config)
+    if not console.is_terminal:
+        return run_request(request, artifact)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -197,7 +199,7 @@ def _run_with_progress(request: Request) -> Outcome:
         TextColumn("clusters"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(f"emulating {request.config.kernel}", total=None)
         return run_request(
             request, artifact, progress=lambda done, total: bar.update(task, completed=done, total=total)
