@@ -14,7 +14,7 @@ comptime Registers[count: Int] = _RegisterPackType[*TypeList.splat[count, Float3
 
 
 # ---- operand text --------------------------------------------------------------------------------------------------
-def repeat[count: Int](constraint: StaticString) -> String:
+def repeat(constraint: StaticString, count: Int) -> String:
     """The constraint `count` times, each followed by a comma."""
     var text = String()
     for _ in range(count):
@@ -23,7 +23,7 @@ def repeat[count: Int](constraint: StaticString) -> String:
     return text
 
 
-def operands[count: Int, first: Int = 0]() -> String:
+def operands(first: Int, count: Int) -> String:
     """A vector operand `{$first, ...}`."""
     var text = String("{")
     for i in range(count):

@@ -25,7 +25,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
     comptime layout = SharedMemory(Self.config)
 
     var rank: UInt32  # in the cluster
-    var warp: UInt32  # the same value in all lanes, known to be
+    var warp: UInt32  # taken from one lane, so that branching on it is known to be uniform
     var lane: UInt32
     var shared: UInt32  # start of dynamic shared memory
     var tmem: UInt32  # accumulator
@@ -62,6 +62,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def start(mut self, a_map: UInt64, b_map: UInt64, c_map: UInt64):
+        """Everything before the roles. All threads."""
         comptime sharing = Self.config.sharing()
         if self.warp == 0:
             if elect_one_sync():
@@ -91,6 +92,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def finish(self):
+        """Everything after the roles. All threads."""
         syncwarp()
         fence_before_thread_sync()
         cluster_sync()

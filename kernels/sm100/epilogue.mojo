@@ -17,7 +17,7 @@ from ..common.ptx import (
     tma_wait_group_read,
 )
 from .cta import Cta
-from .tcgen05 import fence_after_thread_sync, tmem_load_16_lanes
+from .tcgen05 import fence_after_thread_sync, tmem_load
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import named_barrier
 
@@ -67,19 +67,19 @@ struct WriteOut[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def read[step: Int](self) -> SIMD[DType.uint32, Self.halves * Self.width // 4]:
         """This warp's part of one step, from TMEM into registers: pairs of adjacent columns, rounded to 16 bits."""
+        var values = tmem_load[Self.width, Self.halves](self.tmem + UInt32(step * Self.width))
         var pairs = SIMD[DType.uint32, Self.halves * Self.width // 4]()
-        comptime for half in range(Self.halves):
-            var values = tmem_load_16_lanes[Self.width](self.tmem + UInt32(step * Self.width + (half * 16 << 16)))
-            comptime for i in range(Self.width // 4):
-                pairs[half * Self.width // 4 + i] = pack_pair[Self.config.dtype](values[2 * i], values[2 * i + 1])
+        comptime for i in range(Self.halves * Self.width // 4):
+            pairs[i] = pack_pair[Self.config.dtype](values[2 * i], values[2 * i + 1])
         return pairs
 
     @inline(.always)
     def write[buffer: Int](self, pairs: SIMD[DType.uint32, Self.halves * Self.width // 4]):
-        """From registers into a buffer of shared memory, then made visible to TMA."""
+        """From registers into a buffer of shared memory."""
         comptime for half in range(Self.halves):
             comptime for group in range(Self.width // 16):
-                # 16 rows x 16 columns: rows 0-7 and 8-15 of the left 8 columns, then of the right 8
+                # 16 rows x 16 columns: rows 0-7 and 8-15 of the left 8 columns, then of the right 8. Two chunks further
+                # is an XOR, as the swizzle is one, of address bits that nothing else contributes to.
                 comptime first = half * Self.width // 4 + group * 4
                 store_matrices[buffer * Self.config.step_bytes() + half * 16 * Self.pitch](
                     self.address ^ UInt32(group * 32),
@@ -88,7 +88,6 @@ struct WriteOut[config: GemmConfig](TrivialRegisterPassable):
                     pairs[first + 2],
                     pairs[first + 3],
                 )
-        fence_proxy_async()
 
     @inline(.always)
     def store[step: Int, buffer: Int](self, cta: Cta[Self.config], c_map: UInt64):
@@ -110,6 +109,7 @@ def write_tile[config: GemmConfig](cta: Cta[config], c_map: UInt64):
     var out = WriteOut[config](cta)
     comptime for step in range(config.write_out_steps()):
         out.write[step](out.read[step]())
+    fence_proxy_async()
     epilogue_barrier()
     if cta.warp == 0:
         if elect_one_sync():

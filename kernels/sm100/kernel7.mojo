@@ -4,7 +4,7 @@ The tile of C leaves in steps of `epilogue_width` columns through two small buff
 warps fill the other. That needs 16 KB of shared memory instead of 64 KB; a sixth stage of the ring fits.
 """
 from ..common.config import GemmConfig
-from ..common.ptx import mbarrier_wait, tma_commit_group, tma_wait_group_read
+from ..common.ptx import fence_proxy_async, mbarrier_wait, tma_commit_group, tma_wait_group_read
 from .cta import Cta
 from .epilogue import WriteOut, epilogue_barrier
 from .kernel6 import EPILOGUE_WARPS, PRODUCER_WARP, consume, produce
@@ -24,13 +24,14 @@ def write_in_turns[config: GemmConfig](cta: Cta[config], c_map: UInt64):
         comptime buffer = step % config.c_buffers()
         var pairs = out.read[step]()
         comptime if step >= config.c_buffers():
-            # TMA must have read the step before last from this buffer: the storer waits for TMA, the others for the storer.
+            # TMA must have read the step before last from this buffer: one thread waits for TMA, the others for it.
             if cta.warp == 0:
                 if elect_one_sync():
                     tma_wait_group_read[config.c_buffers() - 1]()
                 syncwarp()
             epilogue_barrier()
         out.write[buffer](pairs)
+        fence_proxy_async()
         epilogue_barrier()
         if cta.warp == 0:
             if elect_one_sync():

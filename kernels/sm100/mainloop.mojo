@@ -99,14 +99,14 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
 
     var a: UInt64
     var b: UInt64
-    var readers_done: UInt16
+    var writers: UInt16  # CTAs whose slices land in the stages of this MMA
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config]):
         self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a))
         self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b))
         comptime sharing = Self.sharing
-        self.readers_done = UInt16(sharing.commit_mask(cta.rank))
+        self.writers = UInt16(sharing.commit_mask(cta.rank))
 
     @inline(.always)
     def multiply(self, cta: Cta[Self.config], stage: UInt32, accumulate: Bool):
@@ -117,7 +117,7 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
         comptime for step in range(Self.config.block_k // MMA_K):
             comptime advance = UInt64(step * MMA_K * ELEMENT_BYTES // 16)
             mma[Self.config](cta.tmem, a + advance, b + advance, accumulate or step > 0)
-        commit[Self.config.cta_group](cta.empty(stage), self.readers_done)
+        commit[Self.config.cta_group](cta.empty(stage), self.writers)
 
     @inline(.always)
     def publish(self, cta: Cta[Self.config]):

@@ -56,19 +56,33 @@ def tmem_deallocate[config: GemmConfig](tmem: UInt32):
     ](tmem)
 
 
+def load_text(columns: Int, first: Int, address: Int) -> String:
+    """A load of 16 lanes x `columns` columns into the operands from `first` on."""
+    var registers = operands(first, columns // 2)
+    return String("tcgen05.ld.sync.aligned.16x256b.x", columns // 8, ".b32 ", registers, ", [$", address, "]; ")
+
+
 @inline(.always)
-def tmem_load_16_lanes[columns: Int](address: UInt32) -> Registers[columns // 2]:
-    """16 lanes x `columns` columns into one warp: register 4j + i holds, in thread t, lane t / 4 + 8 * (i / 2), column
-    8j + 2 * (t % 4) + i % 2. Load and wait are one asm, so that no use of a register can move in between."""
+def tmem_load[columns: Int, halves: Int](address: UInt32) -> Registers[halves * columns // 2]:
+    """16 lanes, or with 2 halves 32, x `columns` columns into one warp.
+
+    Register 4j + i of a half holds, in thread t, lane t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2. Loads and
+    their wait are one asm, so that no use of a register can move in between.
+    """
     comptime count = columns // 2
-    return inlined_assembly[
-        String(
-            "tcgen05.ld.sync.aligned.16x256b.x", columns // 8, ".b32 ", operands[count](), ", [$", count,
-            "]; tcgen05.wait::ld.sync.aligned;",
-        ),
-        Registers[count],
-        constraints=repeat[count]("=f") + "r,~{memory}",
-    ](address)
+    comptime wait = "tcgen05.wait::ld.sync.aligned;"
+    comptime if halves == 1:
+        return inlined_assembly[
+            load_text(columns, 0, count) + wait,
+            Registers[halves * columns // 2],
+            constraints=repeat("=f", count) + "r,~{memory}",
+        ](address)
+    else:
+        return inlined_assembly[
+            load_text(columns, 0, 2 * count) + load_text(columns, count, 2 * count + 1) + wait,
+            Registers[halves * columns // 2],
+            constraints=repeat("=f", 2 * count) + "r,r,~{memory}",
+        ](address, address + (16 << 16))
 
 
 # ---- MMA -----------------------------------------------------------------------------------------------------------
