@@ -66,8 +66,8 @@ def load_text(columns: Int, first: Int, address: Int) -> String:
 def tmem_load[columns: Int, halves: Int](address: UInt32) -> Registers[halves * columns // 2]:
     """16 lanes, or with 2 halves 32, x `columns` columns into one warp.
 
-    Register 4j + i of a half holds, in thread t, lane t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2. Loads and
-    their wait are one asm, so that no use of a register can move in between.
+    Register 4j + i of a half holds, in thread t, lane t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2. Loads
+    and their wait are one asm, so that no use of a register can move in between.
     """
     comptime count = columns // 2
     comptime wait = "tcgen05.wait::ld.sync.aligned;"
