@@ -36,8 +36,8 @@ class TestMatrixDescriptor:
         ("code", "swizzle"), [(0, Swizzle.NONE), (1, Swizzle.B128), (2, Swizzle.B64), (3, Swizzle.B32)]
     )
     def test_sm90_swizzle_codes(self, code, swizzle):
-        decoded = decode_sm90(code << 62 | 3 << 32 | 2 << 16 | 0x3FFF)
-        assert decoded == MatrixDescriptor(0x3FFF0, 32, 48, swizzle)
+        decoded = decode_sm90(code << 62 | 5 << 49 | 3 << 32 | 2 << 16 | 0x3FFF)
+        assert decoded == MatrixDescriptor(0x3FFF0, 32, 48, swizzle, 5)
 
     @pytest.mark.parametrize(
         ("value", "message"),
@@ -47,7 +47,6 @@ class TestMatrixDescriptor:
             (1 << 46 | 1 << 61, "swizzle code 1"),
             (1 << 46 | 3 << 61, "swizzle code 3"),
             (1 << 46 | 7 << 61, "swizzle code 7"),
-            (1 << 46 | 1 << 49, "base offset 1 is not supported"),
             (1 << 46 | 1 << 52, "bit 52"),
             (1 << 46 | 1 << 57, r"reserved bits 53\.\.60"),
             (1 << 46 | 1 << 14, r"reserved bits 14\.\.15"),
@@ -58,9 +57,7 @@ class TestMatrixDescriptor:
         with pytest.raises(Fault, match=message):
             decode_sm100(value)
 
-    @pytest.mark.parametrize(
-        ("value", "message"), [(1 << 46, r"46\.\.48"), (1 << 61, r"52\.\.61"), (1 << 50, "base offset 2")]
-    )
+    @pytest.mark.parametrize(("value", "message"), [(1 << 46, r"46\.\.48"), (1 << 61, r"52\.\.61")])
     def test_sm90_refusals(self, value, message):
         with pytest.raises(Fault, match=message):
             decode_sm90(value)
@@ -119,14 +116,15 @@ class TestInstructionDescriptor:
 
 @pytest.mark.parametrize("name", list(SPAN_BYTES))
 @pytest.mark.parametrize("major", list(Major))
-@pytest.mark.parametrize("rows", [8, 64, 128, 256])
-def test_operand_positions_against_the_canonical_layout(name, major, rows):
+@pytest.mark.parametrize(("rows", "base_offset"), [(8, 0), (64, 3), (128, 0), (256, 0)])
+def test_operand_positions_against_the_canonical_layout(name, major, rows, base_offset):
     start, leading, stride = 0x2000, 0x4000, 0x800
-    descriptor = MatrixDescriptor(start, leading, stride, Swizzle.from_name(name))
+    shift = 128 * base_offset
+    descriptor = MatrixDescriptor(start + shift, leading, stride, Swizzle.from_name(name), base_offset)
     positions = operand_positions(descriptor, rows, 16, 2, major)
     letter = "K" if major is Major.K else "MN"
     assert positions.size == rows * 2
     for row, k in itertools.product(range(rows), range(16)):
-        byte = swizzled(start + operand_byte(row, k, letter, name, leading, stride), name)
+        byte = shift + swizzled(start + operand_byte(row, k, letter, name, leading, stride), name)
         outer, inner = (row, k) if major is Major.K else (k, row)
         assert positions[outer, inner // 8] * 16 + inner % 8 * 2 == byte, (row, k)

@@ -116,7 +116,10 @@ def test_load_matches_the_per_element_formula(data):
     address, strides = place(memory, element, values, gap=data.draw(st.sampled_from([0, 16, 48])))
     fill_nan = element.nan_bits is not None and data.draw(st.booleans())
     tmap = TensorMap(address, element, dims, strides, BOXES[rank], steps, fill_nan=fill_nan)
-    coords = tuple(data.draw(st.integers(-b - 2, d + 2)) for b, d in zip(BOXES[rank], dims, strict=True))
+    grid = 16 // element.bytes
+    first = grid * data.draw(st.integers(-(BOXES[rank][0] // grid) - 1, dims[0] // grid + 1))
+    others = zip(BOXES[rank][1:], dims[1:], strict=True)
+    coords = (first, *(data.draw(st.integers(-b - 2, d + 2)) for b, d in others))
     dense, nbytes = tma.load_box(memory, tmap, coords)
     assert dense.size == tmap.box_bytes
     assert (dense.tobytes(), nbytes) == expected_box(tmap, values, coords)
@@ -132,7 +135,9 @@ def test_store_writes_the_inside_and_nothing_else(data):
     memory = GlobalMemory()
     address, strides = place(memory, element, old, gap=16)
     tmap = TensorMap(address, element, dims, strides, BOXES[rank])
-    coords = tuple(data.draw(st.integers(0, d + 1)) for d in dims)
+    grid = 16 // element.bytes
+    first = grid * data.draw(st.integers(0, dims[0] // grid + 1))
+    coords = (first, *(data.draw(st.integers(0, d + 1)) for d in dims[1:]))
     dense = np.random.default_rng(2).integers(0, 256, tmap.box_bytes, dtype=np.uint8)
     written = tma.store_box(memory, tmap, coords, dense)
 
@@ -171,12 +176,43 @@ def test_box_in_shared_memory_is_swizzled_by_address(name, element, offset):
     assert (tma.read_box(shared, tmap, offset) == dense).all()
 
 
-def test_a_box_narrower_than_the_span_round_trips():
-    tmap = TensorMap.tiled(256, "bf16", (64, 64), (5, 8), "128B")
-    dense = np.arange(80, dtype=np.uint8)
+@pytest.mark.parametrize(
+    ("name", "inner"), [("128B", 16), ("128B", 48), ("128B", 96), ("64B", 32), ("32B", 16)]
+)
+def test_rows_of_a_box_narrower_than_the_span_lie_a_span_apart(name, inner):
+    """As seen on an H200; the bytes that complete on the barrier are those of the box alone."""
+    tmap = TensorMap.tiled(256, "bf16", (64, 64), (5, inner // 2), name)
+    assert (tmap.box_bytes, tmap.shared_bytes) == (5 * inner, 5 * SPAN_BYTES[name])
+    dense = np.random.default_rng(4).integers(0, 256, 5 * inner, dtype=np.uint8)
     shared = SharedMemory(4096)
-    tma.write_box(shared, tmap, 2048, dense)
-    assert (tma.read_box(shared, tmap, 2048) == dense).all()
+    tma.write_box(shared, tmap, 2048 + 128, dense)
+    for row, byte in itertools.product(range(5), range(inner)):
+        address = swizzled(2048 + 128 + row * SPAN_BYTES[name] + byte, name)
+        assert shared.load_int(address, 1) == dense[row * inner + byte]
+    assert shared.valid.sum() == dense.size
+    assert (tma.read_box(shared, tmap, 2048 + 128) == dense).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [("bf16", 0x7FF7), ("f16", 0x7FF7), ("f32", 0x7FF77FF7), ("tf32", 0x7FF77FF7)]
+)
+def test_the_nan_put_out_of_bounds_is_the_one_an_h200_writes(name, bits):
+    memory = GlobalMemory()
+    element = ELEMENT_TYPES[name]
+    address = memory.upload(np.zeros((4, 32), element.dtype))
+    tmap = TensorMap.tiled(address, name, (4, 32), (2, 8), fill_nan=True)
+    dense, nbytes = tma.load_box(memory, tmap, (0, 3))
+    assert nbytes == 8 * element.bytes
+    words = dense.view(f"u{element.bytes}").reshape(2, 8)
+    assert (words[0] == 0).all() and (words[1] == bits).all()
+
+
+def test_a_tf32_map_rounds_what_it_loads():
+    memory = GlobalMemory()
+    values = np.array([1 + 2.0**-11, 1 + 3 * 2.0**-11, -0.1, 7.0], np.float32)
+    tmap = TensorMap.tiled(memory.upload(values), "tf32", (4,), (4,))
+    dense, _ = tma.load_box(memory, tmap, (0,))
+    assert dense.view(np.float32).tolist() == [1.0, 1 + 2.0**-9, -0.0999755859375, 7.0]
 
 
 def test_loading_does_not_alias_global_memory():
@@ -223,6 +259,13 @@ class TestTmaFaults:
         tmap = TensorMap.tiled(memory.alloc(4096), "f32", (32, 32), (16, 32))
         with pytest.raises(Fault, match=r"\(0, -1\).*negative"):
             tma.store_box(memory, tmap, (0, -1), np.zeros(tmap.box_bytes, np.uint8))
+
+    @pytest.mark.parametrize("coordinate", [-1, 2, 6])
+    def test_start_off_the_16_byte_grid(self, memory, coordinate):
+        tmap = TensorMap.tiled(memory.upload(np.zeros((32, 32), np.float32)), "f32", (32, 32), (16, 32))
+        message = f"inner coordinate {coordinate} of f32: byte {4 * coordinate} .*multiple of 16"
+        with pytest.raises(Fault, match=message):
+            tma.load_box(memory, tmap, (coordinate, 0))
 
     def test_wrong_number_of_coordinates(self, memory):
         tmap = TensorMap.tiled(memory.alloc(4096), "f32", (32, 32), (16, 32))
@@ -283,6 +326,10 @@ class TestTensorMap:
             ({"box": (4, 16)}, r"box\[0\] = 4 x 2 bytes = 8 bytes: must be a multiple of 16"),
             ({"box": (72, 16)}, r"box\[0\] = 72 x 2 bytes = 144 bytes: must fit the 128-byte span"),
             ({"swizzle": Swizzle.B64}, r"must fit the 64-byte span of swizzle 64B"),
+            (
+                {"dims": (64, 32, 9), "strides": (128, 4096), "box": (64, 256, 8)},
+                r"box = \(64, 256, 8\): is 262144 bytes, at most 232448",
+            ),
             ({"element": ELEMENT_TYPES["u16"], "fill_nan": True}, "fill_nan = True: u16 is no float type"),
         ],
     )

@@ -17,8 +17,8 @@ from harness.emulator.errors import Fault
 from harness.emulator.memory import CHUNK
 from harness.emulator.swizzle import Swizzle
 
-MMA_K_BYTES = 32
-"""Bytes of A and B along K that one MMA instruction consumes."""
+LINE = 128
+"""Bytes of a line, whose number drives the swizzle."""
 
 
 class Major(Enum):
@@ -37,12 +37,15 @@ class MatrixDescriptor:
         leading_bytes: leading dimension byte offset (LBO).
         stride_bytes: stride dimension byte offset (SBO).
         swizzle: swizzle mode the operand was written with.
+        base_offset: the 128-byte line, modulo 8, at which the swizzle pattern starts; 0 where it hangs on
+            absolute addresses, as TMA writes it.
     """
 
     start: int
     leading_bytes: int
     stride_bytes: int
     swizzle: Swizzle
+    base_offset: int = 0
 
 
 _SM100_SWIZZLES = {0: Swizzle.NONE, 2: Swizzle.B128, 4: Swizzle.B64, 6: Swizzle.B32}
@@ -61,16 +64,12 @@ def _require_zero(value: int, what: str, *ranges: tuple[int, int]) -> None:
 
 def _common_fields(value: int, what: str, swizzle: Swizzle) -> MatrixDescriptor:
     _require_zero(value, what, (14, 15), (30, 31))
-    if _bits(value, 49, 51):
-        raise Fault(
-            f"{what} {value:#x}: base offset {_bits(value, 49, 51)} is not supported; "
-            "align the swizzle pattern so that it is 0"
-        )
     return MatrixDescriptor(
         start=_bits(value, 0, 13) << 4,
         leading_bytes=_bits(value, 16, 29) << 4,
         stride_bytes=_bits(value, 32, 45) << 4,
         swizzle=swizzle,
+        base_offset=_bits(value, 49, 51),
     )
 
 
@@ -177,6 +176,8 @@ def operand_positions(
 
     The byte offsets of the canonical layouts are added to the start address, then the swizzle acts on the
     absolute address, so a start inside a swizzle atom (the usual way to step along K) needs nothing special.
+    A base offset moves the pattern by as many lines. An H200's wgmma reads operands so in every combination
+    of mode and major-ness.
     """
     span = descriptor.swizzle.span_bytes
     stride, leading = descriptor.stride_bytes, descriptor.leading_bytes
@@ -194,7 +195,8 @@ def operand_positions(
             offset = row_byte // CHUNK * stride + k % 8 * CHUNK + k // 8 * leading
         else:
             offset = row_byte % span + row_byte // span * leading + k % 8 * span + k // 8 * stride
-    swizzled = descriptor.swizzle.apply(descriptor.start + offset)
+    pattern = descriptor.base_offset * LINE
+    swizzled = descriptor.swizzle.apply(descriptor.start + offset - pattern) + pattern
     positions: NDArray[np.intp] = np.ascontiguousarray(swizzled // CHUNK, np.intp)
     positions.setflags(write=False)
     return positions

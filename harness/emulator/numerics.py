@@ -64,6 +64,15 @@ def cvt_rn_f16(value: Bits) -> NDArray[np.uint16]:
     return cvt_rn_f16x2(value, value).astype(np.uint16)
 
 
+def round_to_tf32(bits: Bits) -> Bits:
+    """f32 bits as TMA stores them for a tf32 tensor map: 10 fraction bits, round to nearest even.
+
+    NaN becomes 0x7fffe000; the largest values round to infinity (seen on an H200).
+    """
+    rounded = (bits + np.uint32(0x0FFF) + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
+    return np.where(bits & 0x7FFFFFFF > 0x7F800000, np.uint32(0x7FFFE000), rounded)
+
+
 def f32_to_f16_storage(values: NDArray[np.floating]) -> NDArray[np.uint32]:
     """Accumulator values as TMEM keeps f16: rounded to nearest even in the low half of a 32-bit column."""
     with np.errstate(all="ignore"):
@@ -79,13 +88,12 @@ def tensor_core_dot(
     b_type: str,
     d_type: str,
 ) -> NDArray[np.uint32]:
-    """One tensor-core step D = A . B^T + C, bit for bit as the published model of Hopper and Blackwell has
-    it.
+    """One tensor-core step D = A . B^T + C, as the published model of Hopper and Blackwell has it.
 
     Products are exact. The K products and C are aligned to the largest exponent among them (a product's
     exponent is the sum of its factors' exponents, not normalised), cut toward zero to 25 fractional bits and
     summed exactly. An f32 result is cut toward zero, an f16 result rounded to nearest even (MMA-Sim, arXiv
-    2511.10909).
+    2511.10909). An H200's wgmma gives the same bits, for f32 results, subnormals and special values too.
 
     Args:
         a, b, c: values, shapes [M, K], [N, K], [M, N]; K at most 16.

@@ -23,6 +23,8 @@ MAX_STRIDE = 1 << 40
 MAX_BOX_DIM = 256
 MAX_ELEMENT_STRIDE = 8
 ALIGNMENT = 16
+MAX_BOX_BYTES = 227 * 1024
+"""A box must fit the shared memory a CTA can have; the driver refuses larger ones."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class ElementType:
     bytes: int
     dtype: np.dtype
     nan_bits: int | None = None
-    """Bits of the quiet NaN that a NaN-filling map puts out of bounds; None for integers."""
+    """Bits of the NaN that a NaN-filling map puts out of bounds (seen on an H200); None for integers."""
 
     @classmethod
     def from_name(cls, name: str) -> ElementType:
@@ -48,11 +50,11 @@ def _element_types() -> dict[str, ElementType]:
     integers = [("u8", np.uint8), ("u16", np.uint16), ("u32", np.uint32), ("s32", np.int32)]
     integers += [("u64", np.uint64), ("s64", np.int64)]
     floats = [
-        ("f16", np.float16, 0x7FFF),
-        ("bf16", ml_dtypes.bfloat16, 0x7FFF),
-        ("f32", np.float32, 0x7FFFFFFF),
-        ("tf32", np.float32, 0x7FFFFFFF),
-        ("f64", np.float64, 0x7FFFFFFFFFFFFFFF),
+        ("f16", np.float16, 0x7FF7),
+        ("bf16", ml_dtypes.bfloat16, 0x7FF7),
+        ("f32", np.float32, 0x7FF77FF7),
+        ("tf32", np.float32, 0x7FF77FF7),
+        ("f64", np.float64, 0x7FF77FF77FF77FF7),
     ]
     types = [ElementType(name, np.dtype(t).itemsize, np.dtype(t)) for name, t in integers]
     types += [ElementType(name, np.dtype(t).itemsize, np.dtype(t), nan) for name, t, nan in floats]
@@ -142,6 +144,8 @@ class TensorMap:
         if self.swizzle is not Swizzle.NONE:
             span = self.swizzle.span_bytes
             _require(inner <= span, "box[0]", what, f"must fit the {span}-byte span of swizzle {span}B")
+        limit = MAX_BOX_BYTES
+        _require(self.box_bytes <= limit, "box", self.box, f"is {self.box_bytes} bytes, at most {limit} fit")
         if self.fill_nan:
             _require(
                 self.element.nan_bits is not None, "fill_nan", True, f"{self.element.name} is no float type"
@@ -182,8 +186,22 @@ class TensorMap:
 
     @cached_property
     def box_bytes(self) -> int:
-        """Bytes one box occupies in shared memory, and the transaction count its load completes."""
+        """Bytes of one box without holes: the transaction count its load completes."""
         return prod(self.box_shape) * self.element.bytes
+
+    @cached_property
+    def row_pitch(self) -> int:
+        """Bytes from one inner row of the box to the next in shared memory: the swizzle span, if any.
+
+        A row shorter than the span leaves the rest of it untouched (seen on an H200).
+        """
+        inner = self.box[0] * self.element.bytes
+        return inner if self.swizzle is Swizzle.NONE else self.swizzle.span_bytes
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory the box spreads over, holes included."""
+        return self.box_bytes // (self.box[0] * self.element.bytes) * self.row_pitch
 
     @cached_property
     def pitches(self) -> tuple[int, ...]:

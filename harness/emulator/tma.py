@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.emulator import numerics
 from harness.emulator.errors import Fault
 from harness.emulator.memory import CHUNK, CHUNK_DTYPE, Allocation, GlobalMemory, SharedMemory
 from harness.emulator.swizzle import Swizzle
@@ -29,13 +31,14 @@ def load_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int]) -> tu
     bytes that were read from global memory. Fault on bytes never written or outside every allocation.
     """
     inside = _Inside(tmap, coords)
+    if inside.empty:
+        return _filled(tmap), 0
+    source, nbytes = inside.global_view(memory, reading=True)
+    if tmap.element.name == "tf32":
+        source = numerics.round_to_tf32(np.ascontiguousarray(source).view(np.uint32)).view(np.uint8)
     if inside.complete:
-        source, nbytes = inside.global_view(memory, reading=True)
         return source.flatten(), nbytes
     dense = _filled(tmap)
-    if inside.empty:
-        return dense, 0
-    source, nbytes = inside.global_view(memory, reading=True)
     inside.dense_view(dense)[...] = source
     return dense, nbytes
 
@@ -58,13 +61,21 @@ def store_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int], dens
 
 
 class _Inside:
-    """The part of a box that lies inside its tensor: per dimension, the range of box indices."""
+    """The part of a box that lies inside its tensor: per dimension, the range of box indices.
+
+    Fault if the box starts off the 16-byte grid of the innermost dimension (an H200 traps on that).
+    """
 
     __slots__ = ("complete", "counts", "empty", "first", "offset", "tmap")
 
     def __init__(self, tmap: TensorMap, coords: Sequence[int]) -> None:
         if len(coords) != tmap.rank:
             raise Fault(f"TMA access with {len(coords)} coordinates to a tensor map of rank {tmap.rank}")
+        if coords[0] * tmap.element.bytes % CHUNK:
+            raise Fault(
+                f"TMA access at inner coordinate {coords[0]} of {tmap.element.name}: byte "
+                f"{coords[0] * tmap.element.bytes} of the row must be a multiple of {CHUNK}"
+            )
         self.tmap = tmap
         self.first = []
         self.counts = []
@@ -143,49 +154,56 @@ def _filled(tmap: TensorMap) -> NDArray[np.uint8]:
     return np.tile(nan, tmap.box_bytes // size)
 
 
+class _Place(NamedTuple):
+    positions: NDArray[np.intp]
+    first: int
+    nbytes: int
+    solid: bool
+    """Whether the box fills the range of `nbytes` bytes at `first` without holes."""
+
+
 @lru_cache(maxsize=1024)
-def chunk_positions(swizzle: Swizzle, offset: int, nbytes: int) -> NDArray[np.intp]:
+def _place(swizzle: Swizzle, offset: int, nbytes: int, inner: int, pitch: int) -> _Place:
+    if offset % SHARED_ALIGNMENT:
+        raise Fault(f"TMA box at shared address {offset:#x}: must be {SHARED_ALIGNMENT}-byte aligned")
+    row = np.arange(nbytes // inner)[:, None] * pitch
+    swizzled = swizzle.apply(offset + row + np.arange(0, inner, CHUNK)[None, :])
+    positions: NDArray[np.intp] = np.asarray(swizzled.reshape(-1) // CHUNK, np.intp)
+    positions.setflags(write=False)
+    first, end = int(positions.min()) * CHUNK, int(positions.max() + 1) * CHUNK
+    return _Place(positions, first, end - first, end - first == nbytes)
+
+
+def _place_of(tmap: TensorMap, offset: int) -> _Place:
+    return _place(tmap.swizzle, offset, tmap.box_bytes, tmap.box[0] * tmap.element.bytes, tmap.row_pitch)
+
+
+def chunk_positions(tmap: TensorMap, offset: int) -> NDArray[np.intp]:
     """Where each 16-byte chunk of a dense box goes: chunk numbers (shared offset / 16) for a box at `offset`.
 
     The swizzle is applied to the address a chunk would have unswizzled. Fault unless `offset` is 128-byte
     aligned.
     """
-    if offset % SHARED_ALIGNMENT:
-        raise Fault(f"TMA box at shared address {offset:#x}: must be {SHARED_ALIGNMENT}-byte aligned")
-    unswizzled = np.arange(offset, offset + nbytes, CHUNK, dtype=np.intp)
-    positions: NDArray[np.intp] = np.asarray(swizzle.apply(unswizzled) // CHUNK, np.intp)
-    positions.setflags(write=False)
-    return positions
-
-
-@lru_cache(maxsize=1024)
-def _stays_in_place(swizzle: Swizzle, offset: int, nbytes: int) -> bool:
-    """Whether the swizzled box covers the bytes offset .. offset + nbytes and no others.
-
-    It does whenever the inner box fills the swizzle span. A narrower one may leave holes and spread further.
-    """
-    positions = chunk_positions(swizzle, offset, nbytes)
-    return int(positions.min()) * CHUNK == offset and int(positions.max() + 1) * CHUNK == offset + nbytes
+    return _place_of(tmap, offset).positions
 
 
 def write_box(shared: SharedMemory, tmap: TensorMap, offset: int, dense: NDArray[np.uint8]) -> None:
     """Put a dense box into one CTA's shared memory at `offset`, swizzled as the map says."""
-    nbytes = tmap.box_bytes
-    positions = chunk_positions(tmap.swizzle, offset, nbytes)
-    if _stays_in_place(tmap.swizzle, offset, nbytes):
-        shared.check_range(offset, nbytes)
-        shared.chunks[positions] = dense.view(CHUNK_DTYPE)
-        shared.valid[offset : offset + nbytes] = True
+    place = _place_of(tmap, offset)
+    shared.check_range(place.first, place.nbytes)
+    items = dense.view(CHUNK_DTYPE)
+    if place.solid:
+        shared.chunks[place.positions] = items
+        shared.valid[place.first : place.first + place.nbytes] = True
     else:
-        shared.write_chunks(positions, dense.view(CHUNK_DTYPE))
+        shared.write_chunks(place.positions, items)
 
 
 def read_box(shared: SharedMemory, tmap: TensorMap, offset: int) -> NDArray[np.uint8]:
     """The dense box kept at `offset` of one CTA's shared memory, unswizzled. Fault on bytes never written."""
-    nbytes = tmap.box_bytes
-    positions = chunk_positions(tmap.swizzle, offset, nbytes)
-    if _stays_in_place(tmap.swizzle, offset, nbytes):
-        shared.check_range(offset, nbytes)
-        shared.check_valid(offset, nbytes)
-        return shared.chunks.take(positions).view(np.uint8)
-    return shared.read_chunks(positions).view(np.uint8)
+    place = _place_of(tmap, offset)
+    if not place.solid:
+        return shared.read_chunks(place.positions).view(np.uint8)
+    shared.check_range(place.first, place.nbytes)
+    shared.check_valid(place.first, place.nbytes)
+    return shared.chunks.take(place.positions).view(np.uint8)
