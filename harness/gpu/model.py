@@ -1,0 +1,103 @@
+"""A kernel configuration as a MAX model: a graph of one custom op that writes C into the caller's buffer.
+
+Compiling needs no GPU (a virtual device stands in), so it happens in a process of its own and gives a file that loads in
+milliseconds; see ``compile_artifact``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from harness import paths
+from harness.build import model_key
+from harness.config import KernelConfig
+from harness.driver import op_parameters
+from harness.errors import CannotRun
+
+COMPILE_SECONDS = 600
+OPERATION = "matmul_into"
+MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+
+_PROGRAM = "import sys; from harness.gpu.model import _compile_here; _compile_here(sys.argv[1], sys.argv[2], sys.argv[3])"
+
+
+def artifact_path(config: KernelConfig) -> Path:
+    """Where the compiled model of a configuration is kept."""
+    return paths.cache_dir() / "models" / f"{model_key(config)}.mef"
+
+
+def compile_artifact(config: KernelConfig) -> tuple[Path, bool]:
+    """The compiled model, from the cache or from MAX; the flag says whether it was compiled now."""
+    place = artifact_path(config)
+    if place.exists():
+        return place, False
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        made = Path(folder) / "model.mef"
+        command = [sys.executable, "-c", _PROGRAM, config.arch, config.to_json(), str(made)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *sys.path])}
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, env=environment)
+        except subprocess.TimeoutExpired:
+            raise CannotRun(f"MAX did not compile {config.label} in {COMPILE_SECONDS} s") from None
+        if not made.exists():
+            from harness.build import readable_errors
+
+            raise CannotRun(f"MAX could not compile {config.label}:\n{readable_errors(done.stdout + done.stderr)}")
+        os.replace(made, place)
+    return place, True
+
+
+def _compile_here(arch: str, config_json: str, target: str) -> None:
+    """In the compiling process: stand-in device, graph, artifact."""
+    import max.driver as driver
+    from max.engine import InferenceSession
+
+    driver.set_virtual_device_api("cuda")
+    driver.set_virtual_device_count(1)
+    driver.set_virtual_device_target_arch(arch)
+    # The host code must run on any machine the artifact is carried to.
+    driver.set_virtual_cpu_target("x86-64-v3")
+    device = driver.Accelerator()
+    session = InferenceSession(devices=[device])
+    session.compile(graph(KernelConfig.from_json(config_json), device)).export_mef(target)
+    # The stand-in device does not survive an ordinary exit.
+    os._exit(0)
+
+
+def graph(config: KernelConfig, device: Any) -> Any:
+    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten."""
+    from max.dtype import DType
+    from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
+
+    where = DeviceRef.from_device(device)
+    dtype = getattr(DType, MAX_DTYPES[config.dtype])
+    types = [
+        BufferType(dtype, ["m", "n"], device=where),
+        TensorType(dtype, ["m", "k"], device=where),
+        TensorType(dtype, ["n", "k"], device=where),
+    ]
+    with Graph("matmul", input_types=types, custom_extensions=[paths.kernels_dir()]) as made:
+        c, a, b = made.inputs
+        ops.inplace_custom(OPERATION, where, [c.buffer, a.tensor, b.tensor], parameters=op_parameters(config))
+        made.output()
+    return made
+
+
+def vendor_graph(dtype_name: str, device: Any) -> Any:
+    """MAX's own matmul of the same problem."""
+    from max.dtype import DType
+    from max.graph import DeviceRef, Graph, TensorType, ops
+
+    where = DeviceRef.from_device(device)
+    dtype = getattr(DType, MAX_DTYPES[dtype_name])
+    types = [TensorType(dtype, ["m", "k"], device=where), TensorType(dtype, ["n", "k"], device=where)]
+    with Graph("vendor_matmul", input_types=types) as made:
+        a, b = (value.tensor for value in made.inputs)
+        made.output(ops.matmul(a, ops.transpose(b, 0, 1)))
+    return made

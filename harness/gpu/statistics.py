@@ -1,0 +1,98 @@
+"""When to stop sampling, and what to say of the samples. Plain numbers in, plain numbers out."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+MIN_SAMPLES = 10
+TARGET_ERROR = 0.005
+"""Relative standard error of the median at which sampling stops."""
+SETTLED = 0.02
+"""Warm-up ends when two medians of three batches in a row differ by less than this."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Seconds per launch: median, quartiles, extremes, relative error of the median."""
+
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+    fastest: float
+    slowest: float
+    relative_error: float
+    samples: int
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def summarize(samples: Sequence[float]) -> Summary:
+    """Raises ValueError without at least two samples."""
+    if len(samples) < 2:
+        raise ValueError(f"{len(samples)} samples: at least 2 are needed for a summary")
+    ordered = sorted(samples)
+    median = statistics.median(ordered)
+    low, _, high = statistics.quantiles(ordered, n=4, method="inclusive")
+    return Summary(median, low, high, ordered[0], ordered[-1], median_error(ordered) / median, len(ordered))
+
+
+def median_error(samples: Sequence[float]) -> float:
+    """Standard error of the median, from the median absolute deviation.
+
+    1.4826 turns the deviation into a standard deviation of a normal distribution; its median scatters sqrt(pi/2) times as much
+    as its mean (both textbook constants).
+    """
+    median = statistics.median(samples)
+    deviation = statistics.median(abs(s - median) for s in samples)
+    return 1.4826 * deviation * 1.2533 / len(samples) ** 0.5
+
+
+def enough(samples: Sequence[float]) -> bool:
+    """Whether the median is known well enough."""
+    if len(samples) < MIN_SAMPLES:
+        return False
+    return median_error(samples) < TARGET_ERROR * statistics.median(samples)
+
+
+def settled(samples: Sequence[float]) -> bool:
+    """Whether warm-up has reached steady times."""
+    if len(samples) < 6:
+        return False
+    before, now = statistics.median(samples[-6:-3]), statistics.median(samples[-3:])
+    return abs(now - before) <= SETTLED * now
+
+
+def sample_pairs(
+    contestants: dict[str, Callable[[], float]],
+    clock: Callable[[], float],
+    cap_seconds: float,
+    report: Callable[[dict[str, list[float]]], None] = lambda samples: None,
+) -> dict[str, list[float]]:
+    """Time the contestants in turn (A B A B ...), so that drifts of clock and temperature hit all alike.
+
+    Each contestant returns the seconds per launch of one batch. Warm-up batches are dropped. Stops when every median is known to
+    TARGET_ERROR, or when ``cap_seconds`` are over and MIN_SAMPLES are there. ``report`` sees the samples so far.
+    """
+    start = clock()
+    warm: dict[str, list[float]] = {name: [] for name in contestants}
+    while not all(settled(times) for times in warm.values()) and clock() - start < cap_seconds / 4:
+        for name, run in contestants.items():
+            warm[name].append(run())
+    samples: dict[str, list[float]] = {name: [] for name in contestants}
+    while True:
+        for name, run in contestants.items():
+            samples[name].append(run())
+        report(samples)
+        done = min(len(times) for times in samples.values())
+        if done >= MIN_SAMPLES and (
+            all(enough(times) for times in samples.values()) or clock() - start > cap_seconds
+        ):
+            return samples
+
+
+def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> list[float]:
+    """Pair by pair: seconds of one over seconds of the other, taken in the same turn."""
+    return [a / b for a, b in zip(numerator, denominator, strict=True)]

@@ -1,0 +1,249 @@
+"""The child process that touches the GPU. Reads one request, writes one JSON event per line, and may be killed any time.
+
+Events, in order: ``started`` (device), ``loaded`` (seconds), ``checked`` (validation), ``sampled`` (samples so far, several
+times), ``finished`` (everything about the timing); or ``failed`` (message) instead of any of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from harness.config import KernelConfig
+from harness.dtypes import element_type
+from harness.errors import HarnessError
+from harness.gpu import statistics, telemetry
+from harness.inputs import make_inputs
+from harness.plan import parse_plan
+from harness.problem import Shape
+
+L2_BYTES = 64 << 20
+"""Inputs are rotated over more than twice this, so that no launch finds its operands in L2 (H200: 60 MB)."""
+BATCH_SECONDS = 0.004
+"""A sample times launches for about this long, so that launch overhead and event resolution vanish."""
+
+
+@dataclass
+class Request:
+    """One kernel on one problem."""
+
+    config: KernelConfig
+    artifact: str
+    plan: str
+    shape: Shape
+    inputs: str
+    seed: int
+    cap_seconds: float
+    vendor: bool
+    time: bool
+
+
+def emit(event: str, **fields: Any) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+def main() -> None:
+    """Entry of the child."""
+    raw = json.loads(sys.stdin.readline())
+    raw["config"] = KernelConfig.from_json(raw["config"])
+    raw["shape"] = Shape(*raw["shape"])
+    try:
+        _serve(Request(**raw))
+    except HarnessError as error:
+        emit("failed", message=str(error))
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        emit("failed", message=text[:2000])
+
+
+def _serve(request: Request) -> None:
+    import torch
+    from max.driver import Accelerator, Buffer
+    from max.engine import InferenceSession
+
+    start = time.perf_counter()
+    device = Accelerator()
+    properties = torch.cuda.get_device_properties(0)
+    emit(
+        "started",
+        name=properties.name,
+        compute_capability=f"{properties.major}.{properties.minor}",
+        multiprocessors=properties.multi_processor_count,
+        torch=torch.__version__,
+    )
+    session = InferenceSession(devices=[device])
+    model = session.load(request.artifact)
+    emit("loaded", seconds=time.perf_counter() - start)
+
+    shape, dtype = request.shape, getattr(torch, {"bf16": "bfloat16", "fp16": "float16"}[request.config.dtype])
+    sets = [_operands(request, dtype, index) for index in range(_set_count(shape))]
+    buffers = [tuple(Buffer.from_dlpack(t) for t in tensors) for tensors in sets]
+    for (c, a, b), (c_buffer, a_buffer, b_buffer) in zip(sets[:1], buffers[:1], strict=True):
+        c.fill_(float("nan"))
+        torch.cuda.synchronize()
+        model.execute(c_buffer, a_buffer, b_buffer)
+        device.synchronize()
+        validation = _validate(request, a, b, c)
+        emit("checked", validation=validation)
+    if not validation["passed"] or not request.time:
+        emit("finished", timing=None)
+        return
+
+    def ours(index: int) -> None:
+        model.execute(*buffers[index])
+
+    def cublas(index: int) -> None:
+        c, a, b = sets[index]
+        torch.matmul(a, b.t(), out=c)
+
+    contestants = {"kernel": _batch(ours, len(sets), _max_events(device))}
+    if request.vendor:
+        contestants["cublas"] = _batch(cublas, len(sets), _torch_events(torch))
+        contestants |= _max_matmul(session, device, request, buffers)
+    before = telemetry.read()
+    samples = statistics.sample_pairs(
+        contestants, time.perf_counter, request.cap_seconds, lambda s: emit("sampled", samples=s)
+    )
+    emit("finished", timing={"samples": samples, "input_sets": len(sets), "before": before, "after": telemetry.read()})
+
+
+def _set_count(shape: Shape) -> int:
+    one = 2 * (shape.m * shape.k + shape.n * shape.k + shape.m * shape.n)
+    return max(2, -(-2 * L2_BYTES // one) + 1)
+
+
+def _operands(request: Request, dtype: Any, index: int) -> tuple[Any, Any, Any]:
+    """(C, A, B) on the GPU. The first set is the harness's own inputs, the rest are drawn on the GPU alike."""
+    import torch
+
+    shape = request.shape
+    if index == 0:
+        inputs = make_inputs(shape, request.config.dtype, request.inputs, request.seed)
+        a, b = (torch.from_numpy(x.view("int16")).cuda().view(dtype) for x in (inputs.a, inputs.b))
+    else:
+        generator = torch.Generator("cuda").manual_seed(request.seed + index)
+        draw = _DRAW[request.inputs]
+        a, b = (draw(size, generator).to(dtype) for size in ((shape.m, shape.k), (shape.n, shape.k)))
+    return torch.empty((shape.m, shape.n), dtype=dtype, device="cuda"), a, b
+
+
+def _normal(size: tuple[int, int], generator: Any) -> Any:
+    import torch
+
+    return torch.randn(size, device="cuda", generator=generator)
+
+
+def _uniform(size: tuple[int, int], generator: Any) -> Any:
+    import torch
+
+    return torch.rand(size, device="cuda", generator=generator) * 2 - 1
+
+
+def _integer(size: tuple[int, int], generator: Any) -> Any:
+    import torch
+
+    return torch.randint(-4, 5, size, device="cuda", generator=generator)
+
+
+_DRAW = {"normal": _normal, "uniform": _uniform, "integer": _integer, "index": _integer}
+
+
+def _validate(request: Request, a: Any, b: Any, c: Any) -> dict[str, Any]:
+    """Against a float64 product on the same GPU, by the harness's own rules."""
+    import numpy as np
+    import torch
+
+    from harness.inputs import EXACT_KINDS
+    from harness.reference import Reference
+    from harness.validation import validate
+
+    a64, b64 = a.double(), b.double()
+    reference = Reference(
+        values=(a64 @ b64.t()).cpu().numpy(),
+        a_norms=torch.linalg.norm(a64, dim=1).cpu().numpy(),
+        b_norms=torch.linalg.norm(b64, dim=1).cpu().numpy(),
+        k=request.shape.k,
+        exact=request.inputs in EXACT_KINDS,
+    )
+    dtype = element_type(request.config.dtype)
+    output = c.cpu().view(torch.int16).numpy().view(dtype.numpy)
+    assert isinstance(output, np.ndarray)
+    return validate(output, reference, dtype, parse_plan(request.plan).tile).as_dict()
+
+
+# ---- timing ----
+
+
+def _batch(launch: Callable[[int], None], sets: int, events: Callable[[], tuple[Any, Callable[[], float]]]):
+    """A function that times one batch and returns the seconds per launch. The batch size is found on first use."""
+    state = {"count": 0, "next": 0}
+
+    def run(count: int) -> float:
+        record_start, finish = events()
+        record_start()
+        for _ in range(count):
+            launch(state["next"] % sets)
+            state["next"] += 1
+        return finish() / count
+
+    def sample() -> float:
+        if not state["count"]:
+            run(2)
+            state["count"] = max(2, min(200, round(BATCH_SECONDS / run(3))))
+        return run(state["count"])
+
+    return sample
+
+
+def _max_events(device: Any):
+    from max.driver import DeviceEvent
+
+    def make() -> tuple[Callable[[], None], Callable[[], float]]:
+        start, end = DeviceEvent(device, enable_timing=True), DeviceEvent(device, enable_timing=True)
+
+        def finish() -> float:
+            device.default_queue.record_event(end)
+            end.synchronize()
+            return start.elapsed_time(end) / 1000
+
+        return lambda: device.default_queue.record_event(start), finish
+
+    return make
+
+
+def _torch_events(torch: Any):
+    def make() -> tuple[Callable[[], None], Callable[[], float]]:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+        def finish() -> float:
+            end.record()
+            end.synchronize()
+            return start.elapsed_time(end) / 1000
+
+        return start.record, finish
+
+    return make
+
+
+def _max_matmul(session: Any, device: Any, request: Request, buffers: list[tuple[Any, Any, Any]]) -> dict[str, Any]:
+    """MAX's own matmul, or nothing where MAX cannot compile it here."""
+    from harness.gpu.model import vendor_graph
+
+    try:
+        model = session.load(vendor_graph(request.config.dtype, device))
+    except Exception as error:
+        emit("note", message=f"MAX's own matmul was not timed: {' '.join(str(error).split())[:300]}")
+        return {}
+
+    def launch(index: int) -> None:
+        model.execute(*buffers[index][1:])
+
+    return {"max": _batch(launch, len(buffers), _max_events(device))}
+
+
+if __name__ == "__main__":
+    main()
