@@ -1,0 +1,112 @@
+"""One kernel on one problem on this machine's GPU: validated, then timed beside the vendor's GEMM."""
+
+from __future__ import annotations
+
+import statistics as standard
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.build import Artifact
+from harness.errors import CannotRun
+from harness.gpu import statistics
+from harness.gpu.capability import check_arch
+from harness.gpu.model import compile_artifact
+from harness.gpu.supervisor import supervise
+from harness.problem import Shape
+from harness.toolchain import Gpu
+
+CAP_SECONDS = 10.0
+"""Longest time to sample one kernel, if the medians stay uncertain."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What came back from the GPU process.
+
+    validation: as `Validation.as_dict`, None if the kernel did not get that far. timing: for records; None without samples.
+    failure: why it ended early, None if it did not.
+    """
+
+    validation: dict[str, Any] | None
+    timing: dict[str, Any] | None
+    failure: str | None
+    compiled_now: bool
+    notes: list[str] = field(default_factory=list)
+
+
+def measure(
+    artifact: Artifact,
+    shape: Shape,
+    gpu: Gpu,
+    *,
+    inputs: str,
+    seed: int,
+    timeout: float,
+    time: bool = True,
+    vendor: bool = True,
+) -> Measurement:
+    """Runs in a child process. ``timeout``: seconds without a sign of life after which the child is ended."""
+    config = artifact.config
+    major, minor = (int(part) for part in gpu.compute_capability.split("."))
+    check_arch(config.arch, major, minor, gpu.name)
+    cm, cn = config.cluster
+    if cm * cn > 8:
+        raise CannotRun(
+            f"cluster {cm}x{cn}: {cm * cn} CTAs need the non-portable cluster attribute beside the one that raises the "
+            f"shared-memory limit, and a MAX launch takes one attribute; use at most 8 CTAs, or --device emulator"
+        )
+    model, compiled_now = compile_artifact(config)
+    plan = artifact.plan_json(shape)
+    outcome = supervise(
+        {
+            "config": config.to_json(),
+            "artifact": str(model),
+            "plan": plan,
+            "shape": [shape.m, shape.n, shape.k],
+            "inputs": inputs,
+            "seed": seed,
+            "cap_seconds": CAP_SECONDS,
+            "vendor": vendor,
+            "time": time,
+        },
+        timeout,
+    )
+    events = outcome.events
+    validation = events.get("checked", {}).get("validation")
+    timing = None
+    if validation and validation["passed"] and ("finished" in events or "sampled" in events):
+        finished = events.get("finished", {}).get("timing") or {}
+        samples = finished.get("samples") or events.get("sampled", {}).get("samples")
+        if samples and len(samples["kernel"]) >= 2:
+            timing = describe(samples, shape) | {k: finished[k] for k in ("input_sets", "before", "after") if k in finished}
+    return Measurement(validation, timing, outcome.failure, compiled_now, outcome.notes)
+
+
+def describe(samples: dict[str, list[float]], shape: Shape) -> dict[str, Any]:
+    """Timing part of a record: medians, spread, TFLOPS, and ratios to the vendor's GEMM pair by pair.
+
+    Ratios above 1 mean that the kernel is faster. FLOPs are 2 M N K.
+    """
+    flops = 2 * shape.m * shape.n * shape.k
+    kernel = statistics.summarize(samples["kernel"])
+    record: dict[str, Any] = {
+        "seconds": kernel.median,
+        "tflops": flops / kernel.median / 1e12,
+        "summary": kernel.as_dict(),
+        "samples": samples["kernel"],
+        "vendor": {},
+    }
+    for name, times in samples.items():
+        if name == "kernel" or len(times) < 2:
+            continue
+        count = min(len(times), len(samples["kernel"]))
+        pairs = statistics.ratios(times[:count], samples["kernel"][:count])
+        summary = statistics.summarize(times)
+        record["vendor"][name] = {
+            "seconds": summary.median,
+            "tflops": flops / summary.median / 1e12,
+            "ratio": standard.median(pairs),
+            "summary": summary.as_dict(),
+            "samples": times,
+        }
+    return record
