@@ -1,6 +1,11 @@
-"""The kernels as a MAX custom op: `matmul` computes C = A . B^T from A [M, K] and B [N, K], bf16 or fp16, row-major."""
+"""The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], bf16 or fp16, row-major.
+
+`matmul` returns a new C, `matmul_into` overwrites a buffer of the caller's. Parameters are those of GemmConfig. Both
+raise on shapes that do not match, on sizes that TMA cannot address, and on devices the kernels are not written for.
+"""
 import extensibility
-from extensibility import InputTensor, OutputTensor
+from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
+from extensibility import _MutableInputTensor as MutableInputTensor
 from ..common.config import GemmConfig
 from .launch import launch
 from max.gpu.host import DeviceContext
@@ -9,8 +14,6 @@ from std.sys.info import _has_sm_100x
 
 @extensibility.register("matmul")
 struct Matmul:
-    """Parameters are those of GemmConfig. Raises on shapes that do not match, or that TMA cannot address."""
-
     @staticmethod
     def execute[
         target: StaticString,
@@ -43,18 +46,67 @@ struct Matmul:
             epilogue_width=epilogue_width,
             multicast=multicast,
         )
-        var m = a.dim_size(0)
-        var n = b.dim_size(0)
-        var k = a.dim_size(1)
-        if b.dim_size(1) != k:
-            raise Error(
-                "matmul: A [", m, ", ", k, "] and B [", n, ", ", b.dim_size(1), "] differ in K, their last dimension"
-            )
-        if c.dim_size(0) != m or c.dim_size(1) != n:
-            raise Error("matmul: C is [", c.dim_size(0), ", ", c.dim_size(1), "], not [", m, ", ", n, "]")
-        comptime if target == "gpu" and _has_sm_100x():
-            launch[config](ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k)
-        else:
-            raise Error(
-                "matmul: ", kernel, " runs on GPUs of compute capability 10.0 (sm_100a); this device is not one"
-            )
+        multiply[target, config](c, a, b, ctx)
+
+
+@extensibility.register("matmul_into")
+struct MatmulInto:
+    @staticmethod
+    def execute[
+        target: StaticString,
+        dtype: DType,
+        //,
+        kernel: StaticString,
+        cta_group: Int,
+        mma_m: Int,
+        mma_n: Int,
+        stages: Int,
+        cluster_m: Int,
+        cluster_n: Int,
+        epilogue_width: Int,
+        multicast: Bool,
+    ](
+        c: MutableInputTensor[dtype=dtype, rank=2, ...],
+        a: InputTensor[dtype=dtype, rank=2, ...],
+        b: InputTensor[dtype=dtype, rank=2, ...],
+        ctx: DeviceContext,
+    ) raises:
+        comptime config = GemmConfig(
+            kernel,
+            dtype=dtype,
+            cta_group=cta_group,
+            mma_m=mma_m,
+            mma_n=mma_n,
+            stages=stages,
+            cluster_m=cluster_m,
+            cluster_n=cluster_n,
+            epilogue_width=epilogue_width,
+            multicast=multicast,
+        )
+        multiply[target, config](c, a, b, ctx)
+
+
+def multiply[
+    dtype: DType, //, target: StaticString, config: GemmConfig
+](
+    c: ManagedTensorSlice[dtype=dtype, rank=2, ...],
+    a: ManagedTensorSlice[dtype=dtype, rank=2, ...],
+    b: ManagedTensorSlice[dtype=dtype, rank=2, ...],
+    ctx: DeviceContext,
+) raises:
+    """Checks the shapes and enqueues the kernel."""
+    var m = a.dim_size(0)
+    var n = b.dim_size(0)
+    var k = a.dim_size(1)
+    if b.dim_size(1) != k:
+        raise Error(
+            "matmul: A [", m, ", ", k, "] and B [", n, ", ", b.dim_size(1), "] differ in K, their last dimension"
+        )
+    if c.dim_size(0) != m or c.dim_size(1) != n:
+        raise Error("matmul: C is [", c.dim_size(0), ", ", c.dim_size(1), "], not [", m, ", ", n, "]")
+    comptime if target == "gpu" and _has_sm_100x():
+        launch[config](ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k)
+    else:
+        raise Error(
+            "matmul: ", config.kernel, " runs on GPUs of compute capability 10.0 (sm_100a); this device is not one"
+        )
