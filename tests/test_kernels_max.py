@@ -1,4 +1,4 @@
-"""The custom ops `matmul` and `matmul_into` compile through MAX for sm_100a without a GPU, and refuse what they cannot do."""
+"""The ops `matmul` and `matmul_into` compile through MAX for sm_100a without a GPU; they refuse the impossible."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ with Graph("matmul", input_types=inputs, custom_extensions=[Path(sys.argv[1])]) 
     a, b = graph.inputs
     out = dict(device=DeviceRef.CPU(), values=[a, b], out_types=[tensor("m", "n")])
     graph.output(ops.custom(name="matmul", parameters=options, **out)[0])
-with Graph("into", input_types=[tensor("x", "y", kind=BufferType), *inputs], custom_extensions=[Path(sys.argv[1])]) as into:
+into_inputs = [tensor("x", "y", kind=BufferType), *inputs]
+with Graph("into", input_types=into_inputs, custom_extensions=[Path(sys.argv[1])]) as into:
     c, a, b = into.inputs
     ops.inplace_custom("matmul_into", DeviceRef.CPU(), [c.buffer, a.tensor, b.tensor], parameters=options)
     into.output()
@@ -99,8 +100,13 @@ def test_op_compiles_for_a_virtual_sm_100a_device(tmp_path: Path) -> None:
     done = run(COMPILE, artifact)
     assert done.returncode == 0, done.stderr
     content = artifact.read_bytes()
-    for label in ("kernel5_bf16_2cta_256x256x64_s1_c2x1", "kernel6_bf16_2cta_256x256x64_s5_c2x2",
-                  "kernel7_bf16_2cta_256x256x64_s6_c4x4", "kernel7_bf16_2cta_256x256x64_s6_c2x1"):  # fmt: skip
+    labels = (
+        "kernel5_bf16_2cta_256x256x64_s1_c2x1",
+        "kernel6_bf16_2cta_256x256x64_s5_c2x2",
+        "kernel7_bf16_2cta_256x256x64_s6_c4x4",
+        "kernel7_bf16_2cta_256x256x64_s6_c2x1",
+    )
+    for label in labels:
         assert b".text." + label.encode() in content, f"no machine code of {label}"
 
 
