@@ -1,4 +1,4 @@
-"""The ops `matmul` and `matmul_into` compile through MAX for sm_100a without a GPU; they refuse the impossible."""
+"""The ops `matmul` and `matmul_into` compile through MAX for sm_100a without a GPU, refuse misuse."""
 
 from __future__ import annotations
 
