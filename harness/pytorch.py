@@ -25,7 +25,12 @@ DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def matmul(
-    a: torch.Tensor, b: torch.Tensor, *, kernel: str = "kernel7", out: torch.Tensor | None = None, **options: Any
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    kernel: str = "kernel7",
+    out: torch.Tensor | None = None,
+    **options: Any,
 ) -> torch.Tensor:
     """C = A . B^T on the GPU that holds the tensors.
 
@@ -55,15 +60,21 @@ def _check(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> None:
         if tensor.device != a.device:
             raise ValueError(f"{name} is on {tensor.device} and a on {a.device}; move them to one device")
         if tensor.dtype not in DTYPES or tensor.dtype != a.dtype:
-            raise ValueError(f"{name} is {tensor.dtype} and a {a.dtype}; both must be bfloat16 or both float16")
+            raise ValueError(
+                f"{name} is {tensor.dtype} and a {a.dtype}; both must be bfloat16 or both float16"
+            )
         if tensor.dim() != 2:
             raise ValueError(f"{name} has {tensor.dim()} dimensions; it must be a matrix")
         if not tensor.is_contiguous():
             raise ValueError(f"{name} has strides {tuple(tensor.stride())}; call {name}.contiguous() first")
     if a.shape[1] != b.shape[1]:
-        raise ValueError(f"a {tuple(a.shape)} and b {tuple(b.shape)} differ in K, their last dimension (b is [N, K])")
+        raise ValueError(
+            f"a {tuple(a.shape)} and b {tuple(b.shape)} differ in K, their last dimension (b is [N, K])"
+        )
     if a.shape[1] % 8 or b.shape[0] % 8 or 0 in (*a.shape, *b.shape):
-        raise ValueError(f"K {a.shape[1]} and N {b.shape[0]} must be multiples of 8 (16-byte rows for TMA), M at least 1")
+        raise ValueError(
+            f"K {a.shape[1]} and N {b.shape[0]} must be multiples of 8 (16-byte rows for TMA), M at least 1"
+        )
     if out is not None and tuple(out.shape) != (a.shape[0], b.shape[0]):
         raise ValueError(f"out is {tuple(out.shape)}; it must be {(a.shape[0], b.shape[0])}")
 

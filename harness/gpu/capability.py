@@ -6,7 +6,10 @@ from harness.errors import CannotRun
 
 ARCH_BY_CAPABILITY = {(9, 0): "sm_90a", (10, 0): "sm_100a"}
 """Instructions marked "a" exist on exactly one compute capability (PTX ISA 11.1.2, .target)."""
-GPUS_BY_ARCH = {"sm_90a": "H100, H200 or GH200 (compute capability 9.0)", "sm_100a": "B200 or GB200 (compute capability 10.0)"}
+GPUS_BY_ARCH = {
+    "sm_90a": "H100, H200 or GH200 (compute capability 9.0)",
+    "sm_100a": "B200 or GB200 (compute capability 10.0)",
+}
 
 
 def arch_of_gpu(major: int, minor: int) -> str:

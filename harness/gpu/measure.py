@@ -24,7 +24,8 @@ class Measurement:
     """What came back from the GPU process.
 
     validation: as `Validation.as_dict`, None if the kernel did not get that far. timing: for records; None without samples.
-    failure: why it ended early, None if it did not.
+    failure: why it ended early, None if it did not. device: name, compute capability, multiprocessors. launches: the kernel
+    launches that MAX enqueued for one call (name, grid, block, dynamic_smem).
     """
 
     validation: dict[str, Any] | None
@@ -32,6 +33,8 @@ class Measurement:
     failure: str | None
     compiled_now: bool
     notes: list[str] = field(default_factory=list)
+    device: dict[str, Any] = field(default_factory=dict)
+    launches: list[dict[str, Any]] = field(default_factory=list)
 
 
 def measure(
@@ -56,12 +59,11 @@ def measure(
             f"shared-memory limit, and a MAX launch takes one attribute; use at most 8 CTAs, or --device emulator"
         )
     model, compiled_now = compile_artifact(config)
-    plan = artifact.plan_json(shape)
     outcome = supervise(
         {
             "config": config.to_json(),
             "artifact": str(model),
-            "plan": plan,
+            "tile": list(artifact.plan(shape).tile),
             "shape": [shape.m, shape.n, shape.k],
             "inputs": inputs,
             "seed": seed,
@@ -78,8 +80,18 @@ def measure(
         finished = events.get("finished", {}).get("timing") or {}
         samples = finished.get("samples") or events.get("sampled", {}).get("samples")
         if samples and len(samples["kernel"]) >= 2:
-            timing = describe(samples, shape) | {k: finished[k] for k in ("input_sets", "before", "after") if k in finished}
-    return Measurement(validation, timing, outcome.failure, compiled_now, outcome.notes)
+            timing = describe(samples, shape) | {
+                k: finished[k] for k in ("input_sets", "before", "after") if k in finished
+            }
+    return Measurement(
+        validation,
+        timing,
+        outcome.failure,
+        compiled_now,
+        outcome.notes,
+        events.get("started", {}),
+        events.get("launched", {}).get("launches", []),
+    )
 
 
 def describe(samples: dict[str, list[float]], shape: Shape) -> dict[str, Any]:

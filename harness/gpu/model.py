@@ -42,13 +42,17 @@ def compile_artifact(config: KernelConfig) -> tuple[Path, bool]:
         command = [sys.executable, "-c", _PROGRAM, config.arch, config.to_json(), str(made)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *sys.path])}
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, env=environment)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMPILE_SECONDS, env=environment
+            )
         except subprocess.TimeoutExpired:
             raise CannotRun(f"MAX did not compile {config.label} in {COMPILE_SECONDS} s") from None
         if not made.exists():
             from harness.build import readable_errors
 
-            raise CannotRun(f"MAX could not compile {config.label}:\n{readable_errors(done.stdout + done.stderr)}")
+            raise CannotRun(
+                f"MAX could not compile {config.label}:\n{readable_errors(done.stdout + done.stderr)}"
+            )
         os.replace(made, place)
     return place, True
 

@@ -81,7 +81,9 @@ def _listen(lines: Queue[str | None], outcome: Outcome, timeout: float) -> None:
         try:
             line = lines.get(timeout=timeout)
         except Empty:
-            outcome.failure = f"no sign of life for {timeout:g} s while {_doing(outcome)}; the GPU process was ended"
+            outcome.failure = (
+                f"no sign of life for {timeout:g} s while {_doing(outcome)}; the GPU process was ended"
+            )
             return
         if line is None:
             return
@@ -106,6 +108,7 @@ _DOING = {
     "starting": "starting",
     "started": "loading the model",
     "loaded": "running the kernel for the first time",
+    "launched": "being validated",
     "checked": "warming up",
     "sampled": "being timed",
 }

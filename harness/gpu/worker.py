@@ -1,7 +1,8 @@
 """The child process that touches the GPU. Reads one request, writes one JSON event per line, and may be killed any time.
 
-Events, in order: ``started`` (device), ``loaded`` (seconds), ``checked`` (validation), ``sampled`` (samples so far, several
-times), ``finished`` (everything about the timing); or ``failed`` (message) instead of any of them.
+Events, in order: ``started`` (device), ``loaded`` (seconds), ``launched`` (what MAX really enqueued), ``checked``
+(validation), ``sampled`` (samples so far, several times), ``finished`` (everything about the timing); or ``failed`` (message)
+instead of any of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from harness.dtypes import element_type
 from harness.errors import HarnessError
 from harness.gpu import statistics, telemetry
 from harness.inputs import make_inputs
-from harness.plan import parse_plan
 from harness.problem import Shape
 
 L2_BYTES = 64 << 20
@@ -33,7 +33,7 @@ class Request:
 
     config: KernelConfig
     artifact: str
-    plan: str
+    tile: tuple[int, int]
     shape: Shape
     inputs: str
     seed: int
@@ -51,6 +51,7 @@ def main() -> None:
     raw = json.loads(sys.stdin.readline())
     raw["config"] = KernelConfig.from_json(raw["config"])
     raw["shape"] = Shape(*raw["shape"])
+    raw["tile"] = tuple(raw["tile"])
     try:
         _serve(Request(**raw))
     except HarnessError as error:
@@ -62,7 +63,7 @@ def main() -> None:
 
 def _serve(request: Request) -> None:
     import torch
-    from max.driver import Accelerator, Buffer
+    from max.driver import Accelerator, Buffer, launch_trace
     from max.engine import InferenceSession
 
     start = time.perf_counter()
@@ -79,16 +80,22 @@ def _serve(request: Request) -> None:
     model = session.load(request.artifact)
     emit("loaded", seconds=time.perf_counter() - start)
 
-    shape, dtype = request.shape, getattr(torch, {"bf16": "bfloat16", "fp16": "float16"}[request.config.dtype])
+    shape, dtype = (
+        request.shape,
+        getattr(torch, {"bf16": "bfloat16", "fp16": "float16"}[request.config.dtype]),
+    )
     sets = [_operands(request, dtype, index) for index in range(_set_count(shape))]
     buffers = [tuple(Buffer.from_dlpack(t) for t in tensors) for tensors in sets]
-    for (c, a, b), (c_buffer, a_buffer, b_buffer) in zip(sets[:1], buffers[:1], strict=True):
-        c.fill_(float("nan"))
-        torch.cuda.synchronize()
-        model.execute(c_buffer, a_buffer, b_buffer)
+    c, a, b = sets[0]
+    # Poison: an element that the kernel does not write stays NaN and fails the validation.
+    c.fill_(float("nan"))
+    torch.cuda.synchronize()
+    with launch_trace() as entries:
+        model.execute(*buffers[0])
         device.synchronize()
-        validation = _validate(request, a, b, c)
-        emit("checked", validation=validation)
+    emit("launched", launches=[_launch(entry) for entry in entries if entry.grid_x])
+    validation = _validate(request, a, b, c)
+    emit("checked", validation=validation)
     if not validation["passed"] or not request.time:
         emit("finished", timing=None)
         return
@@ -108,7 +115,19 @@ def _serve(request: Request) -> None:
     samples = statistics.sample_pairs(
         contestants, time.perf_counter, request.cap_seconds, lambda s: emit("sampled", samples=s)
     )
-    emit("finished", timing={"samples": samples, "input_sets": len(sets), "before": before, "after": telemetry.read()})
+    emit(
+        "finished",
+        timing={"samples": samples, "input_sets": len(sets), "before": before, "after": telemetry.read()},
+    )
+
+
+def _launch(entry: Any) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "grid": [entry.grid_x, entry.grid_y, entry.grid_z],
+        "block": [entry.block_x, entry.block_y, entry.block_z],
+        "dynamic_smem": entry.shared_mem_bytes,
+    }
 
 
 def _set_count(shape: Shape) -> int:
@@ -172,7 +191,7 @@ def _validate(request: Request, a: Any, b: Any, c: Any) -> dict[str, Any]:
     dtype = element_type(request.config.dtype)
     output = c.cpu().view(torch.int16).numpy().view(dtype.numpy)
     assert isinstance(output, np.ndarray)
-    return validate(output, reference, dtype, parse_plan(request.plan).tile).as_dict()
+    return validate(output, reference, dtype, request.tile).as_dict()
 
 
 # ---- timing ----
@@ -229,7 +248,9 @@ def _torch_events(torch: Any):
     return make
 
 
-def _max_matmul(session: Any, device: Any, request: Request, buffers: list[tuple[Any, Any, Any]]) -> dict[str, Any]:
+def _max_matmul(
+    session: Any, device: Any, request: Request, buffers: list[tuple[Any, Any, Any]]
+) -> dict[str, Any]:
     """MAX's own matmul, or nothing where MAX cannot compile it here."""
     from harness.gpu.model import vendor_graph
 
