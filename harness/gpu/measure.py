@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.build import Artifact
-from harness.errors import CannotRun
 from harness.gpu import statistics
 from harness.gpu.capability import check_arch
 from harness.gpu.model import compile_artifact
@@ -52,12 +51,6 @@ def measure(
     config = artifact.config
     major, minor = (int(part) for part in gpu.compute_capability.split("."))
     check_arch(config.arch, major, minor, gpu.name)
-    cm, cn = config.cluster
-    if cm * cn > 8:
-        raise CannotRun(
-            f"cluster {cm}x{cn}: {cm * cn} CTAs need the non-portable cluster attribute beside the one that raises the "
-            f"shared-memory limit, and a MAX launch takes one attribute; use at most 8 CTAs, or --device emulator"
-        )
     model, compiled_now = compile_artifact(config)
     outcome = supervise(
         {
