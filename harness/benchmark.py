@@ -37,7 +37,9 @@ def measure(kernel: str, size: int) -> dict[str, float]:
 
 @click.command()
 @click.argument("kernel", default="kernel6")
-@click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Square problem sizes, separated by commas.")
+@click.option(
+    "--sizes", default=DEFAULT_SIZES, show_default=True, help="Square problem sizes, separated by commas."
+)
 @click.option("--repeat", default=3, show_default=True, help="Runs of each size; the fastest is shown.")
 @click.option("--child", type=int, hidden=True)
 def main(kernel: str, sizes: str, repeat: int, child: int | None) -> None:
@@ -55,7 +57,9 @@ def main(kernel: str, sizes: str, repeat: int, child: int | None) -> None:
                 raise click.ClickException(done.stderr.strip().splitlines()[-1])
             runs.append(json.loads(done.stdout))
         best = min(runs, key=lambda run: run["seconds"])
-        click.echo(f"{size:>8}^3 {best['seconds']:>8.2f} {best['instructions']:>18,} {best['peak_mib']:>8.0f} MiB")
+        click.echo(
+            f"{size:>8}^3 {best['seconds']:>8.2f} {best['instructions']:>18,} {best['peak_mib']:>8.0f} MiB"
+        )
 
 
 if __name__ == "__main__":

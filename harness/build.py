@@ -32,7 +32,7 @@ from harness.errors import CannotRun
 from harness.plan import Plan, parse_plan
 from harness.problem import Shape
 from harness.ptxas import assemble
-from harness.toolchain import mojo_version, ptxas_version, require_mojo
+from harness.toolchain import mojo_version, package_version, ptxas_version, require_mojo
 
 COMPILE_SECONDS = 600
 EMIT_SECONDS = 60
@@ -57,9 +57,12 @@ class Artifact:
         return hashlib.sha256(self.ptx.encode()).hexdigest()
 
     def plan(self, shape: Shape) -> Plan:
-        """The launch plan for a problem, computed by the compiled program."""
-        sizes = (str(size) for size in (shape.m, shape.n, shape.k))
-        return parse_plan(_emit(self.program, "plan", str(self.index), *sizes))
+        """The launch plan for a problem."""
+        return parse_plan(self.plan_json(shape))
+
+    def plan_json(self, shape: Shape) -> str:
+        """The launch plan as the compiled program computes it: one line of JSON."""
+        return _emit(self.program, "plan", str(self.index), str(shape.m), str(shape.n), str(shape.k))
 
     def statistics(self) -> dict:
         """What ptxas says about the kernel (see `harness.ptxas`); asked once per version of ptxas."""
@@ -91,6 +94,14 @@ def build(configs: Sequence[KernelConfig]) -> list[Artifact]:
 def is_built(config: KernelConfig) -> bool:
     """True if the cache holds this configuration."""
     return _load(config) is not None
+
+
+def model_key(config: KernelConfig) -> str:
+    """Names the MAX model of a configuration: a hash of sources, configuration and version of MAX.
+
+    Where the compiler lies does not count: models are carried to other machines.
+    """
+    return _digest(_sources_hash(paths.kernels_dir()), config.to_json(), str(package_version("max")))
 
 
 def _load(config: KernelConfig, compiled_now: bool = False) -> Artifact | None:
@@ -217,7 +228,10 @@ def _kernel_folder(config: KernelConfig) -> Path:
 def _key(*configs: KernelConfig) -> str:
     """Hash of the sources, the configurations and the compiler. The compiler counts with its place, too:
     the program loads shared libraries from there."""
-    parts = [_sources_hash(paths.kernels_dir()), _compiler(), driver_source(list(configs))]
+    return _digest(_sources_hash(paths.kernels_dir()), _compiler(), driver_source(configs))
+
+
+def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 

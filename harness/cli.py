@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness import records, render
 from harness.build import build, is_built
-from harness.config import KERNELS, KernelConfig, make_config, parse_cluster
+from harness.catalog import ARCHITECTURES, KERNELS
+from harness.config import KernelConfig, make_config, parse_cluster
 from harness.device import CHOICES, choose_device
 from harness.doctor import examine, is_able
 from harness.dtypes import ELEMENT_TYPES
@@ -106,7 +107,7 @@ def main() -> None:
 @click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True)
 @click.option(
     "--arch",
-    type=click.Choice(["auto", *sorted({k.arch for k in KERNELS.values()})]),
+    type=click.Choice(["auto", *ARCHITECTURES]),
     default="auto",
     show_default=True,
 )

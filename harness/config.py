@@ -1,90 +1,136 @@
-"""Which kernels there are, and which configurations of a kernel can be asked for."""
+"""Which configurations of a kernel can be asked for.
+
+The rules are those of ``kernels/common/config.mojo`` in the words of the command line, checked before
+anything is compiled.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 
+from harness.catalog import (
+    ARCHITECTURES,
+    BLOCK_K,
+    ELEMENT_BYTES,
+    EPILOGUE_WIDTHS,
+    Architecture,
+    Kernel,
+    find_kernel,
+)
 from harness.dtypes import element_type
 from harness.errors import UsageProblem
-
-# Shared memory one CTA may use on sm_100: 227 KB (CUDA C++ Programming Guide, compute capabilities).
-SHARED_MEMORY_LIMIT = 227 * 1024
-# The hardware's limit; more than 8 need the non-portable attribute (CUDA C++ Programming Guide, clusters).
-LARGEST_CLUSTER = 16
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """What is fixed about a kernel, and the defaults of what is not.
-
-    stage_bytes: shared memory of one pipeline stage in one CTA (its slices of A and B).
-    output_bytes: shared memory of the tile of C in one CTA.
-    """
-
-    name: str
-    summary: str
-    arch: str
-    cta_group: int
-    stage_bytes: int
-    output_bytes: int
-    default_cluster: tuple[int, int]
-    default_stages: int
-
-
-KERNELS = {
-    kernel.name: kernel
-    for kernel in (
-        Kernel(
-            name="kernel6",
-            summary="warp-specialised ring of TMA stages, CTA-pair MMA 256x256x16, multicast in any cluster",
-            arch="sm_100a",
-            cta_group=2,
-            stage_bytes=(128 * 64 + 128 * 64) * 2,
-            output_bytes=128 * 256 * 2,
-            default_cluster=(4, 4),
-            default_stages=5,
-        ),
-    )
-}
-
-
-def find_kernel(name: str) -> Kernel:
-    """Looks up a kernel by name."""
-    if name not in KERNELS:
-        raise UsageProblem(f"there is no kernel {name!r}; use one of: {', '.join(KERNELS)}")
-    return KERNELS[name]
 
 
 @dataclass(frozen=True)
 class KernelConfig:
     """One configuration of a kernel: everything the compiler needs to know. Checked when it is made.
 
-    cluster: (CTAs along M, CTAs along N). stages: depth of the ring in shared memory.
+    cta_group: CTAs that work on one MMA, 1 or 2 (a pair). mma_shape: (M, N) of one MMA, for a pair that of
+    both CTAs together; on sm_90a the tile of a CTA. stages: depth of the ring in shared memory. cluster:
+    (CTAs along M, CTAs along N). epilogue_width: columns of C in one TMA store. multicast: False: each CTA
+    loads all that it needs.
     """
 
     kernel: str
     arch: str
     dtype: str
-    cluster: tuple[int, int]
+    cta_group: int
+    mma_shape: tuple[int, int]
     stages: int
+    cluster: tuple[int, int]
+    epilogue_width: int
+    multicast: bool
 
     def __post_init__(self) -> None:
         kernel = find_kernel(self.kernel)
-        if self.arch != kernel.arch:
-            raise UsageProblem(
-                f"{self.kernel} is written for {kernel.arch}, not for {self.arch!r}; use --arch {kernel.arch}"
-            )
+        _check_arch(self.arch, kernel)
         element_type(self.dtype)
-        _check_cluster(self.cluster, kernel)
-        _check_stages(self.stages, kernel)
+        arch = ARCHITECTURES[self.arch]
+        _check_mma(self.cta_group, self.mma_shape, arch)
+        _check_cluster(self.cluster, self.cta_group, arch)
+        budget = Budget(kernel, self.cta_group, self.mma_shape, self.epilogue_width)
+        _check_epilogue(self.epilogue_width, budget.warp_columns)
+        if self.multicast:
+            _check_slices(self.cluster, self.cta_group, budget)
+        _check_stages(self.stages, budget, arch)
 
     @property
     def label(self) -> str:
         """Short name for tables."""
-        return f"{self.kernel} {self.dtype} cluster {self.cluster[0]}x{self.cluster[1]} stages {self.stages}"
+        unit = "pair" if self.cta_group == 2 else "1 CTA"
+        return (
+            f"{self.kernel} {self.dtype} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
+            f"cluster {self.cluster[0]}x{self.cluster[1]} stages {self.stages} epilogue {self.epilogue_width}"
+            f"{'' if self.multicast else ' no multicast'}"
+        )
 
     def as_dict(self) -> dict:
-        return {**asdict(self), "cluster": list(self.cluster)}
+        """Plain data for JSON."""
+        return {**asdict(self), "mma_shape": list(self.mma_shape), "cluster": list(self.cluster)}
+
+    def to_json(self) -> str:
+        """One line; `from_json` reads it."""
+        return json.dumps(self.as_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> KernelConfig:
+        """The configuration that `to_json` wrote, checked again."""
+        values = json.loads(text)
+        pairs = {name: tuple(values[name]) for name in ("mma_shape", "cluster")}
+        return cls(**{**values, **pairs})
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The bytes of shared memory that a CTA needs."""
+
+    kernel: Kernel
+    cta_group: int
+    mma_shape: tuple[int, int]
+    epilogue_width: int
+
+    @property
+    def a_rows(self) -> int:
+        """Rows of A, and of C, in one CTA."""
+        return self.mma_shape[0] // self.cta_group
+
+    @property
+    def b_rows(self) -> int:
+        """Rows of B in one CTA."""
+        return self.mma_shape[1] // self.cta_group
+
+    @property
+    def splits_columns(self) -> bool:
+        """A pair with M = 128: two warps hold the left half of the columns and two the right half."""
+        return self.cta_group == 2 and self.mma_shape[0] == 128
+
+    @property
+    def warp_columns(self) -> int:
+        """Columns of the accumulator that one epilogue warp writes out."""
+        return self.mma_shape[1] // 2 if self.splits_columns else self.mma_shape[1]
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.a_rows + self.b_rows) * BLOCK_K * ELEMENT_BYTES
+
+    @property
+    def output_bytes(self) -> int:
+        """The tile of C, or as many steps of it as the kernel keeps."""
+        steps = self.kernel.output_steps or self.warp_columns // self.epilogue_width
+        boxes = 2 if self.splits_columns else 1
+        return steps * boxes * self.a_rows * self.epilogue_width * ELEMENT_BYTES
+
+    def barrier_bytes(self, stages: int) -> int:
+        """Full and empty barrier of each stage, the accumulator's barrier, the address of tensor memory."""
+        return 8 * (2 * stages + 2)
+
+    def total(self, stages: int) -> int:
+        return stages * self.stage_bytes + self.output_bytes + self.barrier_bytes(stages)
+
+    def most_stages(self, arch: Architecture) -> int:
+        """As many as fit."""
+        return (arch.shared_memory - self.total(0)) // (self.total(1) - self.total(0))
 
 
 def make_config(
@@ -92,62 +138,150 @@ def make_config(
     *,
     arch: str = "auto",
     dtype: str = "bf16",
-    cluster: tuple[int, int] | None = None,
+    cta_group: int | None = None,
+    mma_shape: tuple[int, int] | None = None,
     stages: int | None = None,
+    cluster: tuple[int, int] | None = None,
+    epilogue_width: int | None = None,
+    multicast: bool = True,
 ) -> KernelConfig:
-    """A configuration of the named kernel, with the kernel's defaults where nothing is asked for."""
+    """A configuration of the named kernel, with defaults where nothing is asked for."""
     found = find_kernel(kernel)
+    name = found.archs[0] if arch == "auto" else arch
+    _check_arch(name, found)
+    defaults = ARCHITECTURES[name].defaults
+    group = defaults.cta_group if cta_group is None else cta_group
+    if mma_shape is None:
+        _check_group(group, ARCHITECTURES[name])
+    shape = mma_shape or defaults.mma_shape[group]
+    # Checked before anything is derived from it.
+    _check_mma(group, shape, ARCHITECTURES[name])
+    width = epilogue_width or _default_width(found, group, shape)
+    if stages is None:
+        _check_epilogue(width, Budget(found, group, shape, width).warp_columns)
+        stages = found.stages or Budget(found, group, shape, width).most_stages(ARCHITECTURES[name])
     return KernelConfig(
         kernel=kernel,
-        arch=found.arch if arch == "auto" else arch,
+        arch=name,
         dtype=dtype,
-        cluster=found.default_cluster if cluster is None else cluster,
-        stages=found.default_stages if stages is None else stages,
+        cta_group=group,
+        mma_shape=shape,
+        stages=stages,
+        cluster=cluster or defaults.cluster,
+        epilogue_width=width,
+        multicast=multicast,
     )
 
 
 def parse_cluster(text: str) -> tuple[int, int]:
     """Reads ``CMxCN``: CTAs along M, CTAs along N."""
+    return _parse_pair(text, "cluster", "CMxCN; write for example 4x4 (4 CTAs along M, 4 along N)")
+
+
+def parse_mma_shape(text: str) -> tuple[int, int]:
+    """Reads ``MxN``."""
+    return _parse_pair(text, "mma shape", "MxN; write for example 256x256")
+
+
+def _parse_pair(text: str, what: str, form: str) -> tuple[int, int]:
     parts = text.lower().split("x")
     if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
-        raise UsageProblem(
-            f"cluster {text!r} is not CMxCN; write for example 4x4 (4 CTAs along M, 4 along N)"
-        )
+        raise UsageProblem(f"{what} {text!r} is not {form}")
     return int(parts[0]), int(parts[1])
 
 
-def _check_cluster(cluster: tuple[int, int], kernel: Kernel) -> None:
+def _default_width(kernel: Kernel, cta_group: int, mma_shape: tuple[int, int]) -> int:
+    """The kernel's own, or the widest narrower one that divides the columns."""
+    columns = Budget(kernel, cta_group, mma_shape, kernel.epilogue_width).warp_columns
+    return next(w for w in EPILOGUE_WIDTHS if w <= kernel.epilogue_width and columns % w == 0)
+
+
+def _check_arch(arch: str, kernel: Kernel) -> None:
+    if arch not in kernel.archs:
+        written = " and ".join(kernel.archs)
+        raise UsageProblem(
+            f"{kernel.name} is written for {written}, not for {arch!r}; use --arch {kernel.archs[0]}"
+        )
+
+
+def _check_group(cta_group: int, arch: Architecture) -> None:
+    if cta_group not in arch.rows:
+        known = " or ".join(map(str, arch.rows))
+        raise UsageProblem(f"cta group {cta_group} is not possible on {arch.name}; use {known}")
+
+
+def _check_mma(cta_group: int, mma_shape: tuple[int, int], arch: Architecture) -> None:
+    _check_group(cta_group, arch)
+    rows, columns = mma_shape
+    shown = f"mma shape {rows}x{columns} with cta group {cta_group}"
+    if rows not in arch.rows[cta_group]:
+        known = " or ".join(map(str, arch.rows[cta_group]))
+        others = [group for group, possible in arch.rows.items() if rows in possible]
+        hint = f", or --cta-group {others[0]}" if others else ""
+        raise UsageProblem(f"{shown}: M must be {known}; use {arch.rows[cta_group][-1]}x{columns}{hint}")
+    step = arch.column_step[cta_group]
+    if not step <= columns <= arch.largest_columns or columns % step:
+        near = min(max(columns // step * step, step), arch.largest_columns)
+        raise UsageProblem(
+            f"{shown}: N must be a multiple of {step} up to {arch.largest_columns}; use {rows}x{near}"
+        )
+
+
+def _check_cluster(cluster: tuple[int, int], cta_group: int, arch: Architecture) -> None:
     cm, cn = cluster
     shown = f"cluster {cm}x{cn}"
     if cm < 1 or cn < 1:
         raise UsageProblem(
-            f"{shown}: both sizes must be at least 1; the smallest for {kernel.name} is {kernel.cta_group}x1"
+            f"{shown}: both sizes must be at least 1; the smallest with cta group {cta_group} "
+            f"is {cta_group}x1"
         )
-    if cm % kernel.cta_group:
+    if cm * cn > arch.largest_cluster:
         raise UsageProblem(
-            f"{shown}: {cm} CTAs along M cannot be split into pairs, which {kernel.name} multiplies with; "
-            f"use an even number, for example {cm + 1}x{cn}"
+            f"{shown} has {cm * cn} CTAs; a cluster has at most {arch.largest_cluster}, for example 4x4"
         )
-    if cm * cn > LARGEST_CLUSTER:
+    if cm % cta_group:
         raise UsageProblem(
-            f"{shown} has {cm * cn} CTAs; a cluster has at most {LARGEST_CLUSTER}, for example 4x4"
+            f"{shown}: {cm} CTAs along M cannot be split into pairs, which cta group 2 multiplies with; "
+            f"use an even number, for example {cm + 1}x1, or --cta-group 1"
         )
 
 
-def _check_stages(stages: int, kernel: Kernel) -> None:
-    room = SHARED_MEMORY_LIMIT - kernel.output_bytes - _barrier_bytes(0)
-    most = room // (kernel.stage_bytes + _barrier_bytes(1) - _barrier_bytes(0))
+def _check_epilogue(width: int, warp_columns: int) -> None:
+    possible = [w for w in EPILOGUE_WIDTHS if warp_columns % w == 0]
+    if width not in EPILOGUE_WIDTHS:
+        known = ", ".join(map(str, sorted(EPILOGUE_WIDTHS)))
+        raise UsageProblem(f"epilogue width {width} is not one of {known}; use {possible[0]}")
+    if width not in possible:
+        raise UsageProblem(
+            f"epilogue width {width} does not divide the {warp_columns} accumulator columns of a warp; "
+            f"use {possible[0]}"
+        )
+
+
+def _check_slices(cluster: tuple[int, int], cta_group: int, budget: Budget) -> None:
+    cm, cn = cluster
+    for operand, rows, sharers in (("A", budget.a_rows, cn), ("B", budget.b_rows, cm // cta_group)):
+        if rows < 8 * sharers:
+            raise UsageProblem(
+                f"cluster {cm}x{cn}: {sharers} CTAs share {rows} rows of {operand} and each needs at least "
+                f"8; use a smaller cluster or --no-multicast"
+            )
+
+
+def _check_stages(stages: int, budget: Budget, arch: Architecture) -> None:
+    kernel, most = budget.kernel, budget.most_stages(arch)
+    if kernel.stages is not None and stages != kernel.stages:
+        raise UsageProblem(
+            f"stages {stages}: {kernel.name} has no pipeline, its only depth is {kernel.stages}; "
+            f"use kernel6 or kernel7"
+        )
     if stages < 1:
-        raise UsageProblem(f"stages {stages}: the ring needs at least 1; {kernel.name} takes 1 to {most}")
-    if stages > most:
-        ring, barriers = stages * kernel.stage_bytes, _barrier_bytes(stages)
-        total = ring + kernel.output_bytes + barriers
         raise UsageProblem(
-            f"stages {stages}: A and B {ring} + C {kernel.output_bytes} + barriers {barriers} = {total}, "
-            f"more than the {SHARED_MEMORY_LIMIT} bytes of shared memory; use at most {most}"
+            f"stages {stages}: the ring needs at least 1; {kernel.name} takes 1 to {most} here"
         )
-
-
-def _barrier_bytes(stages: int) -> int:
-    """A full and an empty barrier per stage, the accumulator's barrier, and the address of tensor memory."""
-    return 8 * (2 * stages + 2)
+    if stages > most:
+        raise UsageProblem(
+            f"stages {stages}: A and B {stages * budget.stage_bytes} + C {budget.output_bytes} + barriers "
+            f"{budget.barrier_bytes(stages)} = {budget.total(stages)}, more than the {arch.shared_memory} "
+            f"bytes of shared memory; use {'at most ' + str(most) if most else 'a smaller mma shape'}"
+        )

@@ -6,7 +6,7 @@ import platform
 from dataclasses import dataclass
 
 from harness import paths
-from harness.config import KERNELS
+from harness.catalog import KERNELS
 from harness.toolchain import find_gpus, find_mojo, mojo_version, package_version, ptxas_version
 
 
@@ -48,12 +48,15 @@ def examine() -> list[Finding]:
             "GPU", ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in gpus) or None, "not used yet"
         ),
         Finding("torch", torch, "not used yet"),
-        Finding(
-            "emulator", ", ".join(sorted({kernel.arch for kernel in KERNELS.values()})), "runs the kernels"
-        ),
+        Finding("emulator", ", ".join(emulated_archs()), "runs the kernels"),
         Finding("results", str(paths.results_dir()), "records are added here"),
         Finding("build cache", str(paths.cache_dir()), "compiled kernels are kept here"),
     ]
+
+
+def emulated_archs() -> list[str]:
+    """The architectures that some kernel is written for."""
+    return sorted({arch for kernel in KERNELS.values() for arch in kernel.archs})
 
 
 def is_able(findings: list[Finding]) -> bool:

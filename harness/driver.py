@@ -1,4 +1,4 @@
-"""Writes the Mojo program that a build compiles: a list of configurations for ``kernels/emit.mojo``."""
+"""What the Mojo side is asked to compile: a program for ``kernels/emit.mojo``, parameters of the MAX op."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.config import KernelConfig
 
-_MOJO_TYPES = {"bf16": "DType.bfloat16"}
+_MOJO_TYPES = {"bf16": "DType.bfloat16", "fp16": "DType.float16"}
 
 
 def driver_source(configs: Sequence[KernelConfig]) -> str:
@@ -23,9 +23,25 @@ def driver_source(configs: Sequence[KernelConfig]) -> str:
     )
 
 
+def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
+    """Parameters of the MAX custom op (``kernels/ops/matmul.mojo``); it takes the dtype from its tensors."""
+    (mma_m, mma_n), (cluster_m, cluster_n) = config.mma_shape, config.cluster
+    return {
+        "kernel": config.kernel,
+        "cta_group": config.cta_group,
+        "mma_m": mma_m,
+        "mma_n": mma_n,
+        "stages": config.stages,
+        "cluster_m": cluster_m,
+        "cluster_n": cluster_n,
+        "epilogue_width": config.epilogue_width,
+        "multicast": config.multicast,
+    }
+
+
 def _gemm_config(config: KernelConfig) -> str:
-    cm, cn = config.cluster
-    return (
-        f'GemmConfig("{config.kernel}", dtype={_MOJO_TYPES[config.dtype]}, '
-        f"stages={config.stages}, cluster_m={cm}, cluster_n={cn})"
-    )
+    """The same parameters, by the same names, for GemmConfig."""
+    parameters = op_parameters(config)
+    kernel = parameters.pop("kernel")
+    named = ", ".join(f"{name}={value}" for name, value in parameters.items())
+    return f'GemmConfig("{kernel}", dtype={_MOJO_TYPES[config.dtype]}, {named})'

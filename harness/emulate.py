@@ -80,7 +80,7 @@ def _argument(argument: TensorMapArgument | ScalarArgument, addresses: dict[str,
     try:
         return TensorMap(
             address=addresses[argument.tensor],
-            element=argument.dtype,  # type: ignore[arg-type]  # names are accepted
+            element=element_type(argument.dtype).ptx,  # type: ignore[arg-type]  # names are accepted
             dims=argument.dims,
             strides=argument.strides,
             box=argument.box,

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.config import Kernel
+from harness.catalog import Kernel
 from harness.doctor import Finding
 from harness.runner import Outcome
 from harness.validation import Validation
@@ -89,17 +89,8 @@ def show_kernels(console: Console, kernels: Iterable[Kernel]) -> None:
     show_table(
         console,
         "kernels",
-        ("kernel", "for", "default cluster", "default stages", "what it is"),
-        (
-            (
-                k.name,
-                k.arch,
-                f"{k.default_cluster[0]}x{k.default_cluster[1]}",
-                str(k.default_stages),
-                k.summary,
-            )
-            for k in kernels
-        ),
+        ("kernel", "for", "what it is"),
+        ((k.name, ", ".join(k.archs), k.summary) for k in kernels),
     )
 
 

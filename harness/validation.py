@@ -7,7 +7,8 @@ Random inputs: an element x of the exact product may be missed by
 
     u * |x|  +  2^-22 * sqrt(K) * |a| * |b|
 
-* u is the unit roundoff of the output type (2^-8 for bf16): the one rounding of the result.
+* u is the unit roundoff of the output type (2^-8 for bf16, 2^-11 for fp16): the one rounding of the result.
+  |x| counts as at least the smallest normal number, below which a rounding error does not shrink further.
 * The second term is the f32 accumulation. A tensor core adds 16 products to the accumulator in one step,
   aligns the 17 terms to the largest and drops what lies below 2^-24 of it. With partial sums of at most P,
   the K/16 steps lose at most K/16 * 17 * 2^-24 * P. Partial sums of values without a bias walk at random: P
@@ -131,7 +132,8 @@ def _allowed(reference: Reference, dtype: ElementType) -> np.ndarray:
     if reference.exact:
         return np.broadcast_to(np.float32(0), reference.values.shape)
     norms = np.multiply.outer(reference.a_norms, reference.b_norms)
-    return dtype.unit_roundoff * np.abs(reference.values) + ACCUMULATION_ERROR * np.sqrt(reference.k) * norms
+    size = np.maximum(np.abs(reference.values), dtype.smallest_normal)
+    return dtype.unit_roundoff * size + ACCUMULATION_ERROR * np.sqrt(reference.k) * norms
 
 
 def _describe_tolerance(reference: Reference, dtype: ElementType) -> str:

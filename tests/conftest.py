@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import subprocess
+from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from harness.build import Artifact, build
 from harness.config import make_config
+from harness.paths import ROOT
+from harness.toolchain import require_mojo
 
 CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))
 
@@ -21,13 +26,40 @@ def results_dir(tmp_path, monkeypatch) -> Path:
     return path
 
 
+@contextmanager
+def one_worker_at_a_time(tmp_path_factory, what: str):
+    """The workers of pytest-xdist take turns, so that only the first one compiles. Yields a shared folder."""
+    shared = tmp_path_factory.getbasetemp().parent
+    with open(shared / f"{what}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield shared
+
+
 @pytest.fixture(scope="session")
 def artifacts(tmp_path_factory) -> dict[tuple[int, int], Artifact]:
-    """kernel6 by cluster shape: one compilation for the whole session, none if the build cache has them.
-
-    The workers of pytest-xdist take turns, so that only the first one compiles.
-    """
-    with open(tmp_path_factory.getbasetemp().parent / "build.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """kernel6 by cluster shape: one compilation for the whole session, none if the build cache has them."""
+    with one_worker_at_a_time(tmp_path_factory, "build"):
         built = build([make_config("kernel6", cluster=cluster) for cluster in CLUSTERS])
     return dict(zip(CLUSTERS, built, strict=True))
+
+
+PLANNER = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
+Planner = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def planner(tmp_path_factory) -> Planner:
+    """Runs `plan M N K name=value ...` of ``kernels/plan.mojo``; compiled once, no kernel is."""
+    with one_worker_at_a_time(tmp_path_factory, "planner") as shared:
+        program = shared / "plan"
+        if not program.exists():
+            source = shared / "planner.mojo"
+            source.write_text(PLANNER)
+            command = [require_mojo(), "build", "-I", ROOT, source, "-o", program]
+            subprocess.run(command, check=True, capture_output=True, cwd=shared)
+
+    def run(m: int = 512, n: int = 512, k: int = 512, **options: object) -> subprocess.CompletedProcess[str]:
+        words = [str(m), str(n), str(k), *(f"{name}={value}" for name, value in options.items())]
+        return subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
+
+    return run

@@ -16,9 +16,10 @@ import pytest
 
 from harness import build as build_module
 from harness import paths, ptxas, toolchain
-from harness.build import build, is_built, readable_errors
-from harness.config import KERNELS, SHARED_MEMORY_LIMIT, KernelConfig, make_config
-from harness.driver import driver_source
+from harness.build import build, is_built, model_key, readable_errors
+from harness.catalog import KERNELS, SM_100A
+from harness.config import Budget, make_config
+from harness.driver import driver_source, op_parameters
 from harness.errors import CannotRun, UsageProblem
 from harness.plan import TensorMapArgument, parse_plan
 from harness.problem import Shape
@@ -114,7 +115,19 @@ def test_another_compiler_compiles_again(fake):
     assert not is_built(TWO[0])
 
 
-@pytest.mark.parametrize("change", [{"cluster": (4, 2)}, {"stages": 4}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kernel": "kernel7"},
+        {"dtype": "fp16"},
+        {"cta_group": 1, "mma_shape": (128, 128)},
+        {"mma_shape": (256, 128)},
+        {"cluster": (4, 2)},
+        {"stages": 4},
+        {"epilogue_width": 32},
+        {"multicast": False},
+    ],
+)
 def test_every_field_of_the_configuration_counts(fake, change):
     build(TWO[:1])
     assert not is_built(dataclasses.replace(TWO[0], **change))
@@ -177,8 +190,33 @@ def test_no_sources(fake):
 
 
 def test_the_driver_names_every_field():
-    text = driver_source([KernelConfig("kernel6", "sm_100a", "bf16", (4, 2), 3)])
-    assert 'GemmConfig("kernel6", dtype=DType.bfloat16, stages=3, cluster_m=4, cluster_n=2),' in text
+    config = make_config(
+        "kernel7", dtype="fp16", cta_group=1, mma_shape=(64, 128), stages=3, cluster=(4, 2), epilogue_width=16
+    )
+    assert (
+        'GemmConfig("kernel7", dtype=DType.float16, cta_group=1, mma_m=64, mma_n=128, stages=3, '
+        "cluster_m=4, cluster_n=2, epilogue_width=16, multicast=True)," in driver_source([config])
+    )
+
+
+def test_op_parameters_are_those_of_the_custom_op():
+    source = (paths.ROOT / "kernels" / "ops" / "matmul.mojo").read_text()
+    for parameters in re.findall(r"//,\n(.*?)\n    \]\(", source, re.DOTALL):
+        assert re.findall(r"(\w+):", parameters) == list(op_parameters(TWO[0]))
+    assert op_parameters(TWO[1])["cluster_m"] == 4
+
+
+def test_models_are_named_by_what_they_are_made_of(fake, monkeypatch):
+    key = model_key(TWO[0])
+    assert key == model_key(TWO[0]) != model_key(TWO[1])
+    shutil.move(fake / "mojo", fake / "moved")
+    monkeypatch.setenv("HARNESS_MOJO", str(fake / "moved"))
+    assert model_key(TWO[0]) == key
+    (fake / "kernels" / "x.mojo").write_text("two")
+    assert model_key(TWO[0]) != key
+    (fake / "kernels" / "x.mojo").write_text("one")
+    monkeypatch.setattr(build_module, "package_version", lambda _: "99")
+    assert model_key(TWO[0]) != key
 
 
 def test_readable_errors_keep_the_constraint_and_drop_the_chain():
@@ -273,15 +311,15 @@ def test_compiled_kernels_are_what_was_asked_for(artifacts):
 def test_the_plan_and_the_harness_agree_on_shared_memory(artifacts):
     plan = artifacts[2, 1].plan(Shape(8, 8, 8))
     parts = {part.name: part.bytes for part in plan.shared_memory}
-    kernel = KERNELS["kernel6"]
-    stages = artifacts[2, 1].config.stages
-    assert parts["A stages"] + parts["B stages"] == stages * kernel.stage_bytes
-    assert parts["C tile"] == kernel.output_bytes
-    assert sum(parts.values()) == plan.dynamic_smem <= SHARED_MEMORY_LIMIT
+    config = artifacts[2, 1].config
+    budget, stages = Budget(KERNELS["kernel6"], 2, config.mma_shape, config.epilogue_width), config.stages
+    assert parts["A stages"] + parts["B stages"] == stages * budget.stage_bytes
+    assert parts["C tile"] == budget.output_bytes
+    assert sum(parts.values()) == plan.dynamic_smem <= SM_100A.shared_memory
     with pytest.raises(UsageProblem) as caught:
         make_config("kernel6", stages=stages + 1)
-    one_more = plan.dynamic_smem + kernel.stage_bytes + 2 * 8  # and a full and an empty barrier
-    assert f"= {one_more}, more than the {SHARED_MEMORY_LIMIT} bytes" in str(caught.value)
+    one_more = plan.dynamic_smem + budget.stage_bytes + 2 * 8  # and a full and an empty barrier
+    assert f"= {one_more}, more than the {SM_100A.shared_memory} bytes" in str(caught.value)
 
 
 def test_the_plan_describes_the_tensors(artifacts):

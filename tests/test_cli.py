@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import harness.cli
 from harness import paths
 from harness.build import Artifact
-from harness.config import KERNELS
+from harness.catalog import KERNELS
 from harness.emulator import Deadlock
 from harness.toolchain import Gpu
 
@@ -42,7 +42,7 @@ def no_compiler(monkeypatch):
 
 
 BAD_REQUESTS = [
-    (["kernel9"], "there is no kernel 'kernel9'; use one of: kernel6"),
+    (["kernel9"], "there is no kernel 'kernel9'; use one of: kernel5, kernel6, kernel7"),
     ([], "Missing argument 'KERNEL'"),
     (["kernel6", "kernel6"], "unexpected extra argument (kernel6)"),
     (["kernel6", "two\nlines"], "unexpected extra argument (two lines)"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.dtypes import BF16
+from harness.dtypes import ELEMENT_TYPES
 from harness.errors import UsageProblem
 from harness.inputs import CHUNK, KINDS, index_operand, make_inputs, row_scales
 from harness.problem import Shape
@@ -16,13 +16,13 @@ SHAPE = Shape(512, 768, 640)
 
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """C as the GPU writes it: exact sums, rounded to bf16."""
-    return (a.astype(np.float32) @ b.astype(np.float32).T).astype(BF16.numpy).astype(np.float32)
+    """C as the GPU writes it: exact sums, rounded to the type of A and B."""
+    return (a.astype(np.float32) @ b.astype(np.float32).T).astype(a.dtype).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def index():
-    return make_inputs(SHAPE, "bf16", "index", seed=0)
+@pytest.fixture(scope="module", params=ELEMENT_TYPES)
+def index(request):
+    return make_inputs(SHAPE, request.param, "index", seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +30,11 @@ def expected(index):
     return product(index.a, index.b)
 
 
+@pytest.mark.parametrize("dtype", ELEMENT_TYPES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_seed_same_values_and_another_seed_others(kind):
-    first, again, other = (make_inputs(Shape(16, 24, 32), "bf16", kind, seed) for seed in (1, 1, 2))
-    assert first.a.dtype == first.b.dtype == BF16.numpy
+def test_same_seed_same_values_and_another_seed_others(kind, dtype):
+    first, again, other = (make_inputs(Shape(16, 24, 32), dtype, kind, seed) for seed in (1, 1, 2))
+    assert first.a.dtype == first.b.dtype == ELEMENT_TYPES[dtype].numpy
     assert first.a.shape == (16, 32)
     assert first.b.shape == (24, 32)
     assert np.array_equal(first.a, again.a) and np.array_equal(first.b, again.b)
@@ -56,12 +57,22 @@ def test_unknown_kind():
         make_inputs(SHAPE, "bf16", "zeros", 0)
 
 
+@pytest.mark.parametrize("dtype", ELEMENT_TYPES)
 @pytest.mark.parametrize("k", [8, 64, 4096, 16384])
-def test_index_products_are_not_rounded(k):
-    inputs = make_inputs(Shape(256, 264, k), "bf16", "index", seed=3)
+def test_index_products_are_not_rounded(k, dtype):
+    inputs = make_inputs(Shape(256, 264, k), dtype, "index", seed=3)
     a, b = inputs.a.astype(np.float64), inputs.b.astype(np.float64)
     assert np.array_equal(a @ b.T, product(inputs.a, inputs.b))
     assert np.all(a != 0) and np.all(b != 0)
+
+
+@pytest.mark.parametrize("kind", ["integer", "index"])
+def test_exact_sums_stay_in_the_range_of_fp16(kind):
+    inputs = make_inputs(Shape(128, 128, 65536), "fp16", kind, seed=4)
+    c = inputs.a.astype(np.float32) @ inputs.b.astype(np.float32).T
+    assert np.abs(c).max() < 65504 / 2
+    assert np.abs(c[c != 0]).min() >= 2.0**-9 > 2.0**-14
+    assert np.array_equal(c, inputs.a.astype(np.float64) @ inputs.b.astype(np.float64).T)
 
 
 def test_row_scales_differ_where_one_octal_digit_differs():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.dtypes import BF16
+from harness.dtypes import BF16, ELEMENT_TYPES, FP16
 from harness.inputs import Inputs, make_inputs
 from harness.problem import Shape
 from harness.reference import compute_reference
@@ -23,17 +24,19 @@ def kernel_output(inputs: Inputs) -> np.ndarray:
     total = np.zeros((a.shape[0], b.shape[0]), dtype=np.float32)
     for k in range(0, a.shape[1], 16):
         total += a[:, k : k + 16] @ b[:, k : k + 16].T
-    return total.astype(BF16.numpy)
+    return total.astype(inputs.a.dtype)
 
 
 def check(inputs: Inputs, output: np.ndarray):
-    return validate(output, compute_reference(inputs), BF16, TILE)
+    [dtype] = (dtype for dtype in ELEMENT_TYPES.values() if dtype.numpy == inputs.a.dtype)
+    return validate(output, compute_reference(inputs), dtype, TILE)
 
 
+@pytest.mark.parametrize("dtype", ELEMENT_TYPES)
 @pytest.mark.parametrize("kind", ["normal", "uniform", "integer", "index"])
 @pytest.mark.parametrize("shape", [Shape(8, 8, 8), Shape(1, 8, 8), SHAPE, Shape(64, 64, 4096)], ids=str)
-def test_a_correct_output_passes(kind, shape):
-    inputs = make_inputs(shape, "bf16", kind, seed=5)
+def test_a_correct_output_passes(kind, shape, dtype):
+    inputs = make_inputs(shape, dtype, kind, seed=5)
     verdict = check(inputs, kernel_output(inputs))
     assert verdict.passed and verdict.mismatches == 0 and verdict.non_finite == 0
     assert verdict.elements == shape.m * shape.n
@@ -56,9 +59,10 @@ def test_metrics_of_a_known_mistake():
     assert (wrong.row, wrong.column, wrong.got, wrong.expected, wrong.allowed) == (3, 5, 68, 64, 0)
 
 
+@pytest.mark.parametrize("dtype", ELEMENT_TYPES)
 @pytest.mark.parametrize("kind", ["normal", "uniform"])
-def test_two_units_in_the_last_place_do_not_pass(kind):
-    inputs = make_inputs(SHAPE, "bf16", kind, seed=1)
+def test_two_units_in_the_last_place_do_not_pass(kind, dtype):
+    inputs = make_inputs(SHAPE, dtype, kind, seed=1)
     output = kernel_output(inputs)
     # The largest element, where the rounding of the output dominates the tolerance.
     row, column = np.unravel_index(np.abs(output.astype(np.float32)).argmax(), output.shape)
@@ -73,6 +77,20 @@ def test_truncation_in_place_of_rounding_does_not_pass():
     sums = inputs.a.astype(np.float32) @ inputs.b.astype(np.float32).T
     truncated = (sums.view(np.uint32) >> 16).astype(np.uint16).view(BF16.numpy)
     assert check(inputs, truncated).mismatches > 0.1 * truncated.size
+
+
+def test_tiny_results_may_be_rounded_to_the_nearest_tiny_number():
+    """Below the smallest normal number of fp16 the spacing is 2^-24, so half of it is a correct rounding."""
+    a, b = np.full((8, 8), 2.0**-11, np.float16), np.full((8, 8), 1.5 * 2.0**-17, np.float16)
+    inputs = Inputs(a, b, "normal", 0)  # each sum is 1.5 * 2^-25
+    assert check(inputs, np.full((8, 8), 2.0**-24, np.float16)).passed
+    assert not check(inputs, np.full((8, 8), 2.0**-23, np.float16)).passed
+
+
+def test_the_types_are_what_numpy_says():
+    for dtype in (BF16, FP16):
+        info = ml_dtypes.finfo(dtype.numpy)
+        assert dtype.unit_roundoff == float(info.eps) / 2 and dtype.smallest_normal == float(info.tiny)
 
 
 @pytest.mark.parametrize("kind", ["normal", "uniform", "integer", "index"])

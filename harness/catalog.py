@@ -1,0 +1,118 @@
+"""The kernels, the GPU architectures they are written for, and their defaults: data, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import UsageProblem
+
+ELEMENT_BYTES = 2
+BLOCK_K = 64  # K elements of a stage: one row of the 128-byte swizzle
+EPILOGUE_WIDTHS = (64, 32, 16)
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a configuration gets where nothing is asked for. Keys: cta_group."""
+
+    cta_group: int
+    mma_shape: dict[int, tuple[int, int]]
+    cluster: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the configurations of one GPU architecture have in common.
+
+    rows: the M that one MMA (sm_100a) or one CTA (sm_90a) can have, by cta_group. column_step: N is a
+    multiple of it, up to largest_columns. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide,
+    compute capabilities). largest_cluster: CTAs, of which more than 8 need the non-portable attribute (same
+    guide, clusters).
+    """
+
+    name: str
+    gpus: str
+    rows: dict[int, tuple[int, ...]]
+    column_step: dict[int, int]
+    largest_columns: int
+    shared_memory: int
+    largest_cluster: int
+    defaults: Defaults
+
+
+SM_100A = Architecture(
+    name="sm_100a",
+    gpus="Blackwell data-centre GPUs, compute capability 10.0 (B200)",
+    rows={1: (64, 128), 2: (128, 256)},
+    column_step={1: 16, 2: 32},
+    largest_columns=256,
+    shared_memory=227 * 1024,
+    largest_cluster=16,
+    defaults=Defaults(cta_group=2, mma_shape={1: (128, 256), 2: (256, 256)}, cluster=(4, 4)),
+)
+SM_90A = Architecture(
+    name="sm_90a",
+    gpus="Hopper GPUs, compute capability 9.0 (H100, H200)",
+    rows={1: (128,)},
+    column_step={1: 16},
+    largest_columns=256,
+    shared_memory=227 * 1024,
+    largest_cluster=16,
+    defaults=Defaults(cta_group=1, mma_shape={1: (128, 256)}, cluster=(2, 1)),
+)
+ARCHITECTURES = {arch.name: arch for arch in (SM_100A, SM_90A)}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of the series. archs: what it is written for, the default first.
+
+    stages: the only depth it can have; None: any that fits, by default as deep as fits.
+    epilogue_width: columns of C in one TMA store, by default. output_steps: steps of the write-out that have
+    shared memory of their own; None: all of them.
+    """
+
+    name: str
+    summary: str
+    archs: tuple[str, ...]
+    stages: int | None
+    epilogue_width: int
+    output_steps: int | None
+
+
+KERNELS = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel(
+            name="kernel5",
+            summary="TMA multicast and MMA by a pair of CTAs; one stage, no overlap",
+            archs=("sm_100a",),
+            stages=1,
+            epilogue_width=64,
+            output_steps=None,
+        ),
+        Kernel(
+            name="kernel6",
+            summary="+ a ring of stages between specialised warps: producer, MMA, epilogue",
+            archs=("sm_100a",),
+            stages=None,
+            epilogue_width=64,
+            output_steps=None,
+        ),
+        Kernel(
+            name="kernel7",
+            summary="+ a write-out through two small tiles in turn, which makes room for a sixth stage",
+            archs=("sm_100a",),
+            stages=None,
+            epilogue_width=32,
+            output_steps=2,
+        ),
+    )
+}
+
+
+def find_kernel(name: str) -> Kernel:
+    """Looks up a kernel by name."""
+    if name not in KERNELS:
+        raise UsageProblem(f"there is no kernel {name!r}; use one of: {', '.join(KERNELS)}")
+    return KERNELS[name]

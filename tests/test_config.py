@@ -1,0 +1,178 @@
+"""Configurations: the rules of the command line are those of the kernels, defaults follow from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+
+import pytest
+
+from harness.catalog import KERNELS, SM_100A
+from harness.config import Budget, KernelConfig, make_config, parse_cluster, parse_mma_shape
+from harness.errors import UsageProblem
+
+DRAWN = 600
+USUAL = {
+    "kernel": ["kernel5", "kernel6", "kernel7"],
+    "dtype": ["bf16", "fp16"],
+    "cta_group": [1, 2],
+    "mma_m": [64, 128, 256],
+    "mma_n": [32, 64, 96, 128, 160, 192, 224, 256],
+    "stages": [0, 1, 2, 3, 4, 5],
+    "cluster_m": [1, 2, 4],
+    "cluster_n": [1, 2, 3, 4],
+    "epilogue_width": [16, 32],
+    "multicast": [True, False],
+}
+ODD = {
+    "dtype": ["fp8"],
+    "cta_group": [0, 3],
+    "mma_m": [32, 192, 512],
+    "mma_n": [0, 8, 16, 48, 80, 248, 264, 272, 288],
+    "stages": [-1, 6, 7, 9],
+    "cluster_m": [0, 3, 5, 8, 16],
+    "cluster_n": [0, 5, 8, 16],
+    "epilogue_width": [8, 48, 64, 128],
+}
+
+
+# Rules that a drawn configuration hardly meets: 8 rows for each CTA that shares, the limits of a cluster.
+BASE = {name: values[0] for name, values in USUAL.items()}
+EDGES = [
+    {**BASE, "mma_m": m, "mma_n": n, "cluster_m": cm, "cluster_n": cn, "multicast": multicast}
+    for m, n in ((64, 64), (128, 256))
+    for cm, cn in ((1, 8), (1, 9), (1, 16), (8, 1), (9, 1), (16, 1), (1, 17), (4, 4), (3, 5))
+    for multicast in (True, False)
+]
+
+
+def drawn_options() -> list[dict]:
+    """Mostly usual values; each field is now and then an odd one."""
+    rng = random.Random(1)
+    return [
+        {
+            name: rng.choice(ODD[name] if name in ODD and rng.random() < 0.06 else values)
+            for name, values in USUAL.items()
+        }
+        for _ in range(DRAWN)
+    ]
+
+
+def python_verdict(options: dict) -> KernelConfig | None:
+    """The configuration, None if it is refused. 0 stages means: as many as fit."""
+    shape = options["mma_m"], options["mma_n"]
+    cluster = options["cluster_m"], options["cluster_n"]
+    same = {name: options[name] for name in ("kernel", "dtype", "cta_group", "epilogue_width", "multicast")}
+    try:
+        return make_config(**same, mma_shape=shape, cluster=cluster, stages=options["stages"] or None)
+    except UsageProblem as problem:
+        assert "\n" not in str(problem) and "; " in str(problem)
+        return None
+
+
+def test_python_and_mojo_agree_on_what_is_legal(planner):
+    legal = 0
+    for options in EDGES + drawn_options():
+        config = python_verdict(options)
+        done = planner(**{**options, "multicast": str(options["multicast"]).lower()})
+        assert (config is not None) == (done.returncode == 0), (options, config, done.stderr)
+        if config:
+            legal += 1
+            plan = json.loads(done.stdout)
+            assert plan["config"]["stages"] == config.stages
+            budget = Budget(KERNELS[config.kernel], config.cta_group, config.mma_shape, config.epilogue_width)
+            assert plan["dynamic_smem"] == budget.total(config.stages)
+    # The comparison means something only if both verdicts are common.
+    assert DRAWN // 5 < legal < DRAWN * 4 // 5
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("cta_group", [None, 1, 2])
+@pytest.mark.parametrize("multicast", [True, False])
+def test_defaults_are_legal_and_fill_shared_memory(kernel, cta_group, multicast):
+    config = make_config(kernel, cta_group=cta_group, multicast=multicast)
+    assert config.cta_group == (cta_group or 2)
+    assert config.arch == "sm_100a" and config.cluster == (4, 4)
+    if KERNELS[kernel].stages is None:
+        with pytest.raises(UsageProblem, match=f"use at most {config.stages}"):
+            dataclasses.replace(config, stages=config.stages + 1)
+
+
+def test_depths_of_the_series():
+    assert [make_config(kernel).stages for kernel in ("kernel5", "kernel6", "kernel7")] == [1, 5, 6]
+    assert [make_config(kernel, cta_group=1).stages for kernel in ("kernel6", "kernel7")] == [3, 4]
+
+
+@pytest.mark.parametrize(("columns", "width"), [(256, 64), (96, 32), (48, 16)])
+def test_the_default_width_divides_the_columns(columns, width):
+    assert make_config("kernel6", cta_group=1, mma_shape=(128, columns)).epilogue_width == width
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_json_keeps_everything(kernel):
+    config = make_config(kernel, dtype="fp16", cta_group=1, cluster=(2, 3), multicast=False)
+    assert KernelConfig.from_json(config.to_json()) == config
+    assert "\n" not in config.to_json()
+
+
+def test_labels_differ_where_configurations_do():
+    base = make_config("kernel7", cluster=(2, 1))
+    changes = [
+        {"kernel": "kernel6", "stages": 5},
+        {"dtype": "fp16"},
+        {"cta_group": 1, "mma_shape": (128, 256), "stages": 4},
+        {"mma_shape": (256, 128)},
+        {"stages": 5},
+        {"cluster": (4, 1)},
+        {"epilogue_width": 16},
+        {"multicast": False},
+    ]
+    others = [dataclasses.replace(base, **change) for change in changes]
+    assert len({config.label for config in (base, *others)}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arch": "sm_90a"}, "is written for sm_100a, not for 'sm_90a'; use --arch sm_100a"),
+        ({"dtype": "fp8"}, "dtype 'fp8' is not supported; use one of: bf16, fp16"),
+        ({"cta_group": 3}, "cta group 3 is not possible on sm_100a; use 1 or 2"),
+        ({"mma_shape": (64, 64)}, "M must be 128 or 256; use 256x64, or --cta-group 1"),
+        ({"mma_shape": (512, 256)}, "M must be 128 or 256; use 256x256"),
+        ({"mma_shape": (256, 100)}, "N must be a multiple of 32 up to 256; use 256x96"),
+        ({"mma_shape": (256, 512)}, "N must be a multiple of 32 up to 256; use 256x256"),
+        ({"cta_group": 1, "mma_shape": (128, 8)}, "N must be a multiple of 16 up to 256; use 128x16"),
+        ({"cluster": (3, 2)}, "3 CTAs along M cannot be split into pairs"),
+        ({"cluster": (4, 5)}, "has 20 CTAs; a cluster has at most 16"),
+        ({"epilogue_width": 8}, "epilogue width 8 is not one of 16, 32, 64; use 64"),
+        ({"mma_shape": (256, 96), "epilogue_width": 64}, "does not divide the 96 accumulator columns"),
+        (
+            {"cta_group": 1, "mma_shape": (64, 64), "cluster": (1, 16)},
+            "16 CTAs share 64 rows of A and each needs at least 8; use a smaller cluster or --no-multicast",
+        ),
+        ({"stages": 7}, "229376 + C 65536 + barriers 128 = 295040, more than the 232448 bytes"),
+    ],
+)
+def test_illegal_configurations_name_value_rule_and_fix(options, message):
+    with pytest.raises(UsageProblem) as caught:
+        make_config("kernel6", **options)
+    assert message in str(caught.value)
+
+
+def test_one_kernel_has_no_pipeline():
+    with pytest.raises(
+        UsageProblem, match=r"stages 2: kernel5 has no pipeline, its only depth is 1; use kern"
+    ):
+        make_config("kernel5", stages=2)
+
+
+def test_sizes_are_read():
+    assert parse_cluster("4x2") == (4, 2) and parse_mma_shape("256X128") == (256, 128)
+    with pytest.raises(UsageProblem, match=r"mma shape '256' is not MxN; write for example 256x256"):
+        parse_mma_shape("256")
+
+
+def test_the_default_tile_fits_the_architecture():
+    for group, (rows, columns) in SM_100A.defaults.mma_shape.items():
+        assert rows in SM_100A.rows[group] and columns % SM_100A.column_step[group] == 0
