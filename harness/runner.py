@@ -12,11 +12,12 @@ from harness.config import KernelConfig
 from harness.dtypes import element_type
 from harness.emulate import Accumulation, Schedule, emulate
 from harness.errors import CannotRun
+from harness.gpu.backend import device_kind, run_on_gpu
 from harness.inputs import Inputs, make_inputs
 from harness.plan import Plan
 from harness.problem import Shape
 from harness.reference import compute_reference
-from harness.toolchain import versions
+from harness.toolchain import Gpu, versions
 from harness.validation import Validation, validate
 
 Progress = Callable[[int, int], None]
@@ -24,7 +25,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What to run, and on what."""
+    """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent."""
 
     config: KernelConfig
     shape: Shape
@@ -32,10 +33,12 @@ class Request:
     seed: int = 0
     schedule: Schedule = "fifo"
     accumulation: Accumulation = "f32"
+    gpu: Gpu | None = None
+    timeout: float = 60.0
 
     @property
     def device_kind(self) -> str:
-        return f"emulated-{self.config.arch}"
+        return device_kind(self.gpu) if self.gpu else f"emulated-{self.config.arch}"
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,39 @@ class Outcome:
 
 
 def run(request: Request, artifact: Artifact | None = None, progress: Progress | None = None) -> Outcome:
-    """Runs one request on the emulated GPU and validates the output; builds the kernel if need be.
+    """Runs one request and validates the output; builds the kernel if need be.
 
-    progress is called with (clusters done, clusters in all). Raises `CannotRun` if there is no result.
+    progress is called with (clusters done, clusters in all) by the emulator. Raises `CannotRun` if there is no result.
     """
     artifact = artifact or build([request.config])[0]
     plan = artifact.plan(request.shape)
+    if request.gpu:
+        validation, fields = _run_on_gpu(request, request.gpu, artifact)
+    else:
+        validation, fields = _emulate(request, artifact, plan, progress)
+    record = records.new_record(
+        kernel=request.config.kernel,
+        config={"arch": plan.arch, **plan.config},
+        problem={"m": request.shape.m, "n": request.shape.n, "k": request.shape.k},
+        inputs={"kind": request.inputs, "seed": request.seed},
+        toolchain=versions(),
+        validation=validation.as_dict(),
+        ptx={"sha256": artifact.ptx_sha256, "ptxas": artifact.statistics()},
+        **fields,
+    )
+    return Outcome(request, artifact, plan, validation, record)
+
+
+def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validation, dict]:
+    """The verdict, and the fields of the record that depend on the device."""
+    return run_on_gpu(
+        artifact, request.shape, gpu, inputs=request.inputs, seed=request.seed, timeout=request.timeout
+    )
+
+
+def _emulate(
+    request: Request, artifact: Artifact, plan: Plan, progress: Progress | None
+) -> tuple[Validation, dict]:
     inputs = make_inputs(request.shape, request.config.dtype, request.inputs, request.seed)
     emulation = emulate(
         artifact.ptx,
@@ -66,27 +96,17 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
         seed=request.seed,
         progress=progress,
     )
+    device = {
+        "kind": request.device_kind,
+        "name": f"emulated {request.config.arch}",
+        "accumulation": request.accumulation,
+        "schedule": request.schedule,
+        "schedule_seed": request.seed,
+        "emulation_seconds": round(emulation.seconds, 3),
+    }
+    timing = {"seconds": None, "reason": "not measured: emulated"}
     validation = validate_output(emulation.output, inputs, request.config.dtype, plan)
-    record = records.new_record(
-        kernel=request.config.kernel,
-        config={"arch": plan.arch, **plan.config},
-        problem={"m": request.shape.m, "n": request.shape.n, "k": request.shape.k},
-        inputs={"kind": inputs.kind, "seed": inputs.seed},
-        device={
-            "kind": request.device_kind,
-            "name": f"emulated {request.config.arch}",
-            "accumulation": request.accumulation,
-            "schedule": request.schedule,
-            "schedule_seed": request.seed,
-            "emulation_seconds": round(emulation.seconds, 3),
-        },
-        toolchain=versions(),
-        validation=validation.as_dict(),
-        counters=emulation.counters,
-        timing={"seconds": None, "reason": "not measured: emulated"},
-        ptx={"sha256": artifact.ptx_sha256, "ptxas": artifact.statistics()},
-    )
-    return Outcome(request, artifact, plan, validation, record)
+    return validation, {"device": device, "counters": emulation.counters, "timing": timing}
 
 
 def validate_output(output, inputs: Inputs, dtype: str, plan: Plan) -> Validation:

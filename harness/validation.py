@@ -71,6 +71,16 @@ class Validation:
     wrong_tiles: list[WrongTile] = field(default_factory=list)
     first_mismatches: list[Mismatch] = field(default_factory=list)
 
+    @classmethod
+    def from_plain(cls, values: dict) -> Validation:
+        """From `dataclasses.asdict` of a verdict that another process reached."""
+        lists = {
+            "tile": tuple(values["tile"]),
+            "wrong_tiles": [WrongTile(**tile) for tile in values["wrong_tiles"]],
+            "first_mismatches": [Mismatch(**place) for place in values["first_mismatches"]],
+        }
+        return cls(**{**values, **lists})
+
     def as_dict(self) -> dict:
         """For records: the first of the wrong tiles and elements only; values that JSON cannot hold become
         text.

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.config import KernelConfig
@@ -191,7 +191,7 @@ def _validate(request: Request, a: Any, b: Any, c: Any) -> dict[str, Any]:
     dtype = element_type(request.config.dtype)
     output = c.cpu().view(torch.int16).numpy().view(dtype.numpy)
     assert isinstance(output, np.ndarray)
-    return validate(output, reference, dtype, request.tile).as_dict()
+    return asdict(validate(output, reference, dtype, request.tile))
 
 
 # ---- timing ----

@@ -1,0 +1,48 @@
+"""One run of a kernel on a GPU, as the record and validation every run gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.build import Artifact
+from harness.errors import CannotRun
+from harness.gpu.measure import measure
+from harness.problem import Shape
+from harness.toolchain import Gpu
+from harness.validation import Validation
+
+
+def device_kind(gpu: Gpu) -> str:
+    """Names the record file of a kind of GPU, for example ``nvidia-h200``."""
+    return "-".join(gpu.name.lower().split())
+
+
+def run_on_gpu(
+    artifact: Artifact, shape: Shape, gpu: Gpu, *, inputs: str, seed: int, timeout: float
+) -> tuple[Validation, dict[str, Any]]:
+    """(the verdict, the fields of the record that depend on the device).
+
+    Raises CannotRun if the kernel gave no output to judge; what was measured before a later failure is kept in the
+    record, with the failure as the reason.
+    """
+    measured = measure(artifact, shape, gpu, inputs=inputs, seed=seed, timeout=timeout)
+    if measured.validation is None:
+        label = f"{artifact.config.label} on {gpu.name}, C[{shape.m},{shape.n}], K={shape.k}"
+        raise CannotRun(f"{label}: {measured.failure or 'the GPU process reported nothing'}")
+    timing: dict[str, Any] = {"seconds": None, "reason": measured.failure or "not measured: wrong result"}
+    if measured.timing:
+        timing = measured.timing | {"reason": measured.failure}
+    fields = {
+        "device": {
+            "kind": device_kind(gpu),
+            "name": gpu.name,
+            "compute_capability": gpu.compute_capability,
+            "driver": gpu.driver,
+            **{k: measured.device[k] for k in ("multiprocessors", "torch") if k in measured.device},
+        },
+        "counters": {},
+        "timing": timing,
+        "launches": measured.launches,
+        "notes": measured.notes,
+    }
+    return Validation.from_plain(measured.validation), fields
