@@ -13,7 +13,8 @@ from emulator_reference import SPAN_BYTES, accumulator_place, operand_byte, swiz
 from harness.emulator import numerics
 from harness.emulator.errors import Fault
 from harness.emulator.memory import SharedMemory
-from harness.emulator.mma import PANEL_SLICES, MmaUnit
+from harness.emulator.mma import MmaUnit
+from harness.emulator.operands import PANEL_SLICES
 from harness.emulator.tmem import TensorMemory
 
 SWIZZLE_CODE = {"none": 0, "128B": 2, "64B": 4, "32B": 6}

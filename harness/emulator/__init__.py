@@ -1,4 +1,4 @@
-"""An emulated GPU that runs compiler-emitted PTX for sm_100a, exactly.
+"""An emulated GPU that runs compiler-emitted PTX for sm_100a and sm_90a, exactly.
 
 Use it on any PTX file:
 

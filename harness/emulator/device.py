@@ -21,6 +21,7 @@ from .memory import GlobalMemory
 from .mma import MmaUnit
 from .ptx.ast import Kernel, Parameter
 from .ptx.parser import parse_module
+from .ptx.targets import check_target
 from .tensor_map import TensorMap
 from .translate.program import Program
 
@@ -37,8 +38,11 @@ class Module:
     """A parsed PTX file. Its kernels are translated when they are first launched."""
 
     def __init__(self, text: str):
-        """Raises PtxSyntaxError, naming the line, if the text cannot be understood."""
+        """Raises PtxSyntaxError, naming the line, if the text cannot be understood or its target lacks an
+        instruction.
+        """
         self._parsed = parse_module(text)
+        check_target(self._parsed)
         self._programs: dict[str, Program] = {}
 
     @classmethod

@@ -11,30 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator import numerics
 from harness.emulator.errors import Fault
-from harness.emulator.matrix_descriptor import (
-    InstructionDescriptor,
-    Major,
-    decode_instruction,
-    decode_sm100,
-    operand_positions,
-)
-from harness.emulator.memory import CHUNK_DTYPE, SharedMemory
+from harness.emulator.matrix_descriptor import InstructionDescriptor, decode_instruction, decode_sm100
+from harness.emulator.memory import SharedMemory
+from harness.emulator.operands import PANEL_SLICES, Accumulation, K, Operand, Panels, operand
 from harness.emulator.tmem import LANES, TensorMemory, split_address
-
-K = 16
-"""Elements along K of one instruction: 32 bytes of 16-bit types."""
-
-PANEL_SLICES = 32
-"""K slices collected before they are multiplied: K = 512 is long enough for BLAS."""
-
-Accumulation = Literal["f32", "tensor_core"]
 
 
 class Cta(Protocol):
@@ -45,46 +32,22 @@ class Cta(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class _Operand:
-    """How to fetch one CTA's share of A or B; also the key under which shared memory knows it valid."""
-
-    positions: NDArray[np.intp]
-    rows: int
-    major: Major
-    element: str
-
-    def values(self, raw: NDArray[np.uint16]) -> NDArray[np.float32]:
-        """Fetched 16-bit items [slices, CTAs, ..] -> f32 [CTAs * rows, slices * K]."""
-        slices, ctas = raw.shape[:2]
-        if self.major is Major.K:
-            ordered = raw.reshape(slices, ctas, self.rows, K).transpose(1, 2, 0, 3)
-        else:
-            ordered = raw.reshape(slices, ctas, K, self.rows).transpose(1, 3, 0, 2)
-        widen = numerics.bf16_to_f32 if self.element == "bf16" else numerics.f16_to_f32
-        return widen(ordered).reshape(ctas * self.rows, slices * K)
-
-
-@dataclass(frozen=True, eq=False)
 class _Plan:
     """Everything about an instruction that follows from its descriptors."""
 
     idesc: InstructionDescriptor
-    a: _Operand
-    b: _Operand
+    a: Operand
+    b: Operand
     flops: int
 
 
 @lru_cache(maxsize=4096)
 def _plan(a_descriptor: int, b_descriptor: int, idesc: int, cta_group: int) -> _Plan:
     instruction = decode_instruction(idesc, cta_group)
-    a = _operand(a_descriptor, instruction.m // cta_group, instruction.a_major, instruction.a_type)
-    b = _operand(b_descriptor, instruction.n // cta_group, instruction.b_major, instruction.b_type)
+    a_rows, b_rows = instruction.m // cta_group, instruction.n // cta_group
+    a = operand(decode_sm100(a_descriptor), a_rows, instruction.a_major, instruction.a_type)
+    b = operand(decode_sm100(b_descriptor), b_rows, instruction.b_major, instruction.b_type)
     return _Plan(instruction, a, b, 2 * instruction.m * instruction.n * K)
-
-
-@lru_cache(maxsize=4096)
-def _operand(descriptor: int, rows: int, major: Major, element: str) -> _Operand:
-    return _Operand(operand_positions(decode_sm100(descriptor), rows, K, 2, major), rows, major, element)
 
 
 class _Block:
@@ -155,8 +118,8 @@ class _PendingProduct:
         self.blocks, self.first_column, self.end_column = accumulator_layout(
             d_address, plan.idesc.m, plan.idesc.n, cta_group
         )
-        self.a = unit.take_panel((PANEL_SLICES, cta_group, *plan.a.positions.shape))
-        self.b = unit.take_panel((PANEL_SLICES, cta_group, *plan.b.positions.shape))
+        self.a = unit.panels.take((PANEL_SLICES, cta_group, *plan.a.positions.shape))
+        self.b = unit.panels.take((PANEL_SLICES, cta_group, *plan.b.positions.shape))
         self.count = 0
         self.accumulate = False
         for tmem in self.members:
@@ -197,8 +160,8 @@ class _PendingProduct:
     def retire(self) -> None:
         for tmem in self.members:
             tmem.pending.remove(self)
-        self.unit.give_panel(self.a)
-        self.unit.give_panel(self.b)
+        self.unit.panels.give(self.a)
+        self.unit.panels.give(self.b)
 
 
 class MmaUnit:
@@ -213,16 +176,7 @@ class MmaUnit:
         if accumulation not in ("f32", "tensor_core"):
             raise ValueError(f"accumulation '{accumulation}': must be f32 or tensor_core")
         self.accumulation = accumulation
-        self._panels: dict[tuple[int, ...], list[NDArray[np.complex128]]] = {}
-
-    def take_panel(self, shape: tuple[int, ...]) -> NDArray[np.complex128]:
-        """A buffer of 16-byte items; reused ones spare the page faults of fresh memory."""
-        spare = self._panels.get(shape)
-        return spare.pop() if spare else np.empty(shape, CHUNK_DTYPE)
-
-    def give_panel(self, panel: NDArray[np.complex128]) -> None:
-        """Return a buffer for reuse."""
-        self._panels.setdefault(panel.shape, []).append(panel)
+        self.panels = Panels()
 
     def mma(
         self,

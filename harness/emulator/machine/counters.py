@@ -20,7 +20,7 @@ class Counters:
     clusters: int = 0
     ctas: int = 0
     mma_instructions: int = 0
-    """MMA instructions issued (one per CTA pair under cta_group::2)."""
+    """MMA instructions issued: one per CTA pair under cta_group::2, one per warpgroup for wgmma.mma_async."""
     mma_flops: int = 0
     """2 * M * N * K summed over MMA instructions."""
     tma_loads: int = 0
@@ -56,7 +56,7 @@ class Counters:
 _FAMILIES = {
     "branch": {"bra", "brx", "ret", "exit", "call"},
     "barrier": {"mbarrier", "bar", "barrier", "elect", "griddepcontrol"},
-    "mma": {"wgmma", "mma"},
+    "mma": {"mma"},
     "matrix": {"stmatrix", "ldmatrix", "movmatrix"},
     "memory": {"ld", "st", "atom", "red", "ldu"},
     "fence": {"fence", "membar"},
@@ -64,12 +64,15 @@ _FAMILIES = {
 }
 _FAMILY_OF = {opcode: family for family, opcodes in _FAMILIES.items() for opcode in opcodes}
 _TCGEN05 = {"mma": "mma", "commit": "barrier"}
+_WGMMA = {"mma_async": "mma", "fence": "fence"}
 
 
 def family(opcode: str, first_modifier: str) -> str:
     """The family an instruction is counted under."""
     if opcode == "tcgen05":
         return "fence" if first_modifier.startswith("fence") else _TCGEN05.get(first_modifier, "tmem")
+    if opcode == "wgmma":
+        return _WGMMA.get(first_modifier, "barrier")
     if opcode == "cp":
         return "tma"
     return _FAMILY_OF.get(opcode, "alu")

@@ -8,6 +8,7 @@ loops fast. Fragments that split at a branch meet again at the branch's immediat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..ptx.cfg import EXIT
 
 if TYPE_CHECKING:
     from .grid import Cta
+    from .warpgroup import Member
 
 WARP_SIZE = 32
 FULL_MASK = 0xFFFFFFFF
@@ -30,6 +32,13 @@ Value = Any
 """int, bool, 32-lane array, or None for poison."""
 
 ALL_LANES = np.arange(WARP_SIZE)
+
+
+@lru_cache(maxsize=1024)
+def _lanes(mask: int) -> tuple[tuple[int, ...], np.ndarray]:
+    """The lanes of a mask, as a tuple and as an array to index with."""
+    lanes = tuple(lane for lane in range(WARP_SIZE) if mask >> lane & 1)
+    return lanes, np.array(lanes)
 
 
 class JoinPoint:
@@ -58,6 +67,8 @@ class Warp:
         count = min(WARP_SIZE, threads - index * WARP_SIZE)
         self.alive = (1 << count) - 1
         self.fragments: list[Fragment] = []
+        self.member: Member | None = None
+        """Its part in a warpgroup, once it has executed a wgmma instruction."""
 
     def __repr__(self) -> str:
         return f"warp {self.index}"
@@ -90,8 +101,7 @@ class Fragment:
 
     def _set_mask(self, mask: int) -> None:
         self.mask = mask
-        self.lanes = tuple(lane for lane in range(WARP_SIZE) if mask >> lane & 1)
-        self.lane_index = np.array(self.lanes)
+        self.lanes, self.lane_index = _lanes(mask)
         self.count = len(self.lanes)
         self.single = self.lanes[0] if self.count == 1 else -1
 
@@ -202,6 +212,11 @@ class Fragment:
                 f"lanes 0x{missing:08x} are elsewhere"
             )
 
+    def read_accumulators(self) -> None:
+        """Something other than a wgmma is about to read registers in which wgmma accumulates."""
+        if self.warp.member is not None:
+            self.warp.member.publish()
+
     def finish_loads(self) -> None:
         """``tcgen05.wait``: registers of earlier ``tcgen05.ld`` become readable."""
         for slots, source in self.pending_loads:
@@ -243,8 +258,12 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
     first = parts[0]
     program = first.cta.machine.program
     registers: list[Value] = [None] * len(first.registers)
+    second = parts[1].registers
     for slot in program.live_in(join.block):
-        registers[slot] = _merge_value([(p, p.registers[slot]) for p in parts], program.register_dtypes[slot])
+        value = first.registers[slot]
+        if value is not second[slot] or len(parts) > 2:
+            value = _merge_value([(p, p.registers[slot]) for p in parts], program.register_dtypes[slot])
+        registers[slot] = value
     merged = Fragment(first.warp, join.mask, registers, join.block, first.joins)
     for part in parts:
         merged.tokens.update(part.tokens)

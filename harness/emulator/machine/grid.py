@@ -10,9 +10,11 @@ from ..memory import SharedMemory
 from ..tmem import TensorMemory
 from .barriers import CountingBarrier, MBarrier
 from .fragment import WARP_SIZE, Fragment, Warp
+from .register_pool import RegisterPool
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .warpgroup import Warpgroup
 
 RESERVED_SHARED = 1024
 """Bytes at the start of every CTA's shared window that belong to the system."""
@@ -77,6 +79,9 @@ class Cta:
         self.mbarriers: dict[int, MBarrier] = {}
         self.named = [CountingBarrier(f"barrier {i} of CTA rank {rank}") for i in range(NAMED_BARRIERS)]
         self.bulk: dict[tuple[int, int], BulkQueue] = {}
+        self.warpgroups: dict[int, Warpgroup] = {}
+        """Those that have executed a wgmma instruction."""
+        self.register_pool = RegisterPool(machine.registers_at_entry)
         self.mma_in_flight = 0
         self.allocations: list[tuple[int, int, int]] = []
         """(shared offset, columns, column) of every pair allocation so far, for the peer to follow."""
@@ -121,6 +126,9 @@ class Cta:
         if not self.warps[fragment.warp.index].alive:
             self.machine.counters.warps_finished += 1
         if self.exited:
+            for warpgroup in self.warpgroups.values():
+                warpgroup.finish()
+            self.register_pool.finish(len(self.warps))
             leaks = self.tmem.leaks()
             if leaks:
                 raise Fault(f"exits with tensor memory still allocated: {leaks}; tcgen05.dealloc is missing")

@@ -19,6 +19,7 @@ from .counters import Counters, add_instructions
 from .fragment import BLOCKED, FULL_MASK, SPLIT, SUSPENDED, Fragment, Waiting
 from .grid import RESERVED_SHARED, Cluster
 from .observer import Access, Observer, Operation
+from .register_pool import registers_at_entry
 from .schedule import AsyncOperation, FifoSchedule, RandomSchedule
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ PARAM_WINDOW = 0x7E00_0000_0000
 """Generic address of the first byte of the kernel parameters."""
 SHARED_WINDOW = 0x7F00_0000_0000
 """Generic address of shared::cluster address 0."""
+MAX_IDLE_POLLS = 1000
+"""How often in a row polling loops are told that nothing has happened, before that is called a deadlock."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,10 @@ class Machine:
         self.observers = tuple(observers)
         self.counters = Counters()
         self.shared_bytes = RESERVED_SHARED + program.static_shared + launch.dynamic_shared
+        self.registers_at_entry = registers_at_entry(program.kernel.directives)
         self.ready: deque[Fragment] = deque()
         self.polling: list[Fragment] = []
+        self.idle_polls = 0
         self.block_counts = [0] * len(program.functions)
         self.progress = 0
         """Grows whenever something happens that a polling loop could notice."""
@@ -159,11 +164,18 @@ class Machine:
         return SUSPENDED
 
     def release_pollers(self) -> bool:
-        """Nothing else can run: let polling loops look again, if anything has happened since they last did."""
+        """Nothing else can run: let polling loops look again, if anything has happened since they last did.
+
+        Where nothing has, they are told so a limited number of times: a loop may give up by itself.
+        """
         again = [f for f in self.polling if f.polled != self.progress]
-        self.polling = [f for f in self.polling if f.polled == self.progress]
+        idle = not again and self.idle_polls < MAX_IDLE_POLLS
+        self.idle_polls = self.idle_polls + 1 if idle else 0
+        if idle:
+            again = self.polling
+        self.polling = [f for f in self.polling if f not in again]
         for fragment in again:
-            fragment.polled = self.progress
+            fragment.polled = -1 if idle else self.progress
             self.resume(fragment)
         return bool(again)
 
@@ -234,7 +246,11 @@ class Machine:
                 return Fault(self._place(str(error), fragment, index))
             for register in sources(self.program.kernel.instructions[index]):
                 if frame.f_locals.get(f"v{register.slot}", 0) is None:
-                    text = f"reads register {register.name}, which holds nothing yet (never written, or a pending load)"
+                    member = fragment.warp.member
+                    why = "never written, or a pending load"
+                    if member is not None and member.pending(register.slot):
+                        why = "a wgmma accumulates in it, and no wgmma.wait_group has covered that"
+                    text = f"reads register {register.name}, which holds nothing yet ({why})"
                     return Fault(self._place(text, fragment, index))
             break
         return error

@@ -1,7 +1,7 @@
 """Control-flow graph of a kernel: basic blocks, immediate post-dominators, live registers.
 
 Blocks are also cut before every instruction that can block a warp, so that a block runs to its end or has no effect at
-all, and after ``tcgen05.wait``, whose pending loads become readable at a block boundary.
+all, and after ``tcgen05.wait`` and ``wgmma.wait_group``: what they make readable is so at a block boundary.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class Block:
     """Immediate post-dominator: where lanes that diverge at the end of this block meet again."""
     reads: set[int] = field(default_factory=set)
     """Register slots read before they are written in this block."""
+    loads: set[int] = field(default_factory=set)
+    """Those of them that are read as ordinary operands, not as accumulators of a wgmma."""
     writes: set[int] = field(default_factory=set)
     live_in: set[int] = field(default_factory=set)
     live_out: set[int] = field(default_factory=set)
@@ -41,7 +43,9 @@ def can_block(instruction: Instruction) -> bool:
         return "arrive" not in modifiers and "warp" not in modifiers
     if opcode == "cp":
         return "wait_group" in modifiers
-    return opcode == "tcgen05" and modifiers[0] == "alloc"
+    if opcode == "wgmma":
+        return modifiers[0] == "wait_group"
+    return opcode == "setmaxnreg" or (opcode == "tcgen05" and modifiers[0] == "alloc")
 
 
 def is_terminator(instruction: Instruction) -> bool:
@@ -58,7 +62,7 @@ def build(kernel: Kernel) -> list[Block]:
             leaders.update(instruction.targets)
         if can_block(instruction):
             leaders.add(instruction.index)
-        if instruction.opcode == "tcgen05" and instruction.modifiers[0].startswith("wait"):
+        if instruction.opcode in ("tcgen05", "wgmma") and instruction.modifiers[0].startswith("wait"):
             leaders.add(instruction.index + 1)
     cuts = sorted(leaders)
     blocks = [Block(i, first, last) for i, (first, last) in enumerate(zip(cuts, cuts[1:], strict=False))]
@@ -119,6 +123,11 @@ def destinations(instruction: Instruction) -> list[Register]:
     return list(registers(first))
 
 
+def accumulators(instruction: Instruction) -> list[Register]:
+    """Registers a wgmma.mma_async adds to."""
+    return destinations(instruction) if instruction.opcode == "wgmma" else []
+
+
 def sources(instruction: Instruction) -> list[Register]:
     """Registers an instruction reads. A guarded write keeps the old value, so it reads its destination too."""
     found = [instruction.guard] if instruction.guard else []
@@ -136,7 +145,9 @@ def sources(instruction: Instruction) -> list[Register]:
 def _liveness(blocks: list[Block], instructions: list[Instruction]) -> None:
     for block in blocks:
         for instruction in instructions[block.first : block.last]:
-            block.reads.update(r.slot for r in sources(instruction) if r.slot not in block.writes)
+            read = {r.slot for r in sources(instruction)} - block.writes
+            block.reads |= read
+            block.loads |= read - {r.slot for r in accumulators(instruction)}
             block.writes.update(r.slot for r in destinations(instruction))
     changed = True
     while changed:

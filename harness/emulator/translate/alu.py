@@ -230,19 +230,35 @@ def _count(i: Instruction, w: Writer) -> Assignments:
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _UNSIGNED = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 _COMBINE = {"and": "&", "or": "|", "xor": "^"}
+_FLOAT_COMPARE = {
+    **{name: f"({{a}} {sign} {{b}})" for name, sign in _COMPARE.items() if name != "ne"},
+    "ne": "(({a} < {b}) | ({a} > {b}))",
+    "equ": "((({a} < {b}) | ({a} > {b})) ^ True)",
+    "neu": "({a} != {b})",
+    "ltu": "(({a} >= {b}) ^ True)",
+    "leu": "(({a} > {b}) ^ True)",
+    "gtu": "(({a} <= {b}) ^ True)",
+    "geu": "(({a} < {b}) ^ True)",
+    "num": "(({a} == {a}) & ({b} == {b}))",
+    "nan": "(({a} != {a}) | ({b} != {b}))",
+}
+"""With a NaN the plain comparisons are false and those that end in u true (PTX ISA 9.7.3 and 9.7.6)."""
 
 
 @emits("setp")
 def _setp(i: Instruction, w: Writer) -> Assignments:
     comparison, kind = i.modifiers[0], i.modifiers[-1]
-    _only(i, *_COMPARE, *_UNSIGNED, *_COMBINE)
+    _only(i, *_FLOAT_COMPARE, *_UNSIGNED, *_COMBINE)
     a, b = _two(i, w, kind)
-    if kind in ("f32", "f64"):
-        if comparison not in _COMPARE:
+    if kind in ("f32", "f64", "f16", "bf16"):
+        if comparison not in _FLOAT_COMPARE:
             raise Unsupported
         # NumPy's scalar comparison gives np.bool_; predicates are Python bools.
-        a, b = f"to_float({a}, {_bits(kind)})", f"to_float({b}, {_bits(kind)})"
-        test = f"truth({a} {_COMPARE[comparison]} {b})"
+        if kind in ("f16", "bf16"):
+            a, b = f"half_to_float({a}, '{kind}')", f"half_to_float({b}, '{kind}')"
+        bits = max(32, _bits(kind))
+        a, b = f"to_float({a}, {bits})", f"to_float({b}, {bits})"
+        test = f"truth({_FLOAT_COMPARE[comparison].format(a=a, b=b)})"
     elif not _integer(kind):
         raise Unsupported
     elif comparison in _UNSIGNED:
@@ -331,6 +347,8 @@ def _cvt(i: Instruction, w: Writer) -> Assignments:
         return [(destination, _resize(value, source, to, destination))]
     if _integer(source) and to in ("f32", "f64") and rounding == ["rn"]:
         return [(destination, f"integer_to_float({value}, {_bits(source)}, {source[0] == 's'}, {_bits(to)})")]
+    if _integer(source) and _bits(source) <= 32 and to in ("bf16", "f16") and rounding == ["rn"]:
+        return [(destination, f"integer_to_half({value}, {_bits(source)}, {source[0] == 's'}, '{to}')")]
     if source in ("f32", "f64") and _integer(to) and len(rounding) == 1 and rounding[0] in ("rzi", "rni", "rmi", "rpi"):
         arguments = f"{value}, {_bits(source)}, {_bits(to)}, {to[0] == 's'}, '{rounding[0]}'"
         return [(destination, f"float_to_integer({arguments})")]

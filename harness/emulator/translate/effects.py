@@ -27,6 +27,8 @@ class Effect:
     blocking: bool = False
     poisons: Sequence[int] = ()
     """Register slots that hold poison until a later wait."""
+    stores: Sequence[int] = ()
+    """Register slots that the call reads from the register file: the block stores them there first."""
 
 
 Emitter = Callable[[Instruction, "Writer"], Effect | None]
@@ -49,7 +51,7 @@ def emits(*opcodes: str) -> Callable[[Emitter], Emitter]:
     return register
 
 
-def _allow(i: Instruction, *allowed: str | set[str]) -> None:
+def allow(i: Instruction, *allowed: str | set[str]) -> None:
     known: set[str] = set()
     for item in allowed:
         known |= {item} if isinstance(item, str) else item
@@ -83,7 +85,7 @@ def _vector_shape(i: Instruction) -> tuple[str, int]:
 
 @emits("ld")
 def _ld(i: Instruction, w: Writer) -> Effect:
-    _allow(i, _SPACES, _HINTS, {"v2", "v4", "v8"}, set(TYPE_BYTES))
+    allow(i, _SPACES, _HINTS, {"v2", "v4", "v8"}, set(TYPE_BYTES))
     kind, count = _vector_shape(i)
     space = _space(i, w, i.operands[1])
     pointer = w.pointer(i.operands[1])
@@ -106,7 +108,7 @@ def _ld(i: Instruction, w: Writer) -> Effect:
 
 @emits("st")
 def _st(i: Instruction, w: Writer) -> Effect:
-    _allow(i, _SPACES, _HINTS, {"v2", "v4", "v8"}, set(TYPE_BYTES))
+    allow(i, _SPACES, _HINTS, {"v2", "v4", "v8"}, set(TYPE_BYTES))
     kind, count = _vector_shape(i)
     space = _space(i, w, i.operands[0])
     if space == "param":
@@ -126,7 +128,7 @@ def _st(i: Instruction, w: Writer) -> Effect:
 def _atom(i: Instruction, w: Writer) -> Effect:
     operation = next(m for m in i.modifiers if m in ATOMIC_OPERATIONS)
     kind = i.modifiers[-1]
-    _allow(i, {operation, kind, "global", "shared", "shared::cta"}, _HINTS)
+    allow(i, {operation, kind, "global", "shared", "shared::cta"}, _HINTS)
     signed_order = kind[0] == "s" and operation in ("min", "max")
     if kind not in TYPE_BYTES or kind[0] not in "bus" or signed_order or kind.startswith("bf"):
         raise Unsupported
@@ -140,7 +142,7 @@ def _atom(i: Instruction, w: Writer) -> Effect:
 
 @emits("stmatrix")
 def _stmatrix(i: Instruction, w: Writer) -> Effect:
-    _allow(i, "sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16")
+    allow(i, "sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16")
     source = i.operands[1]
     elements = source.elements if isinstance(source, Vector) else (source,)
     if not i.has(f"x{len(elements)}"):
@@ -151,7 +153,7 @@ def _stmatrix(i: Instruction, w: Writer) -> Effect:
 
 @emits("ldmatrix")
 def _ldmatrix(i: Instruction, w: Writer) -> Effect:
-    _allow(i, "sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16")
+    allow(i, "sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16")
     destination = i.operands[0]
     elements = destination.elements if isinstance(destination, Vector) else (destination,)
     call = f"load_matrix(FRAGMENT, {i.index}, {w.pointer(i.operands[1])}, {len(elements)}, {i.has('trans')})"
@@ -163,13 +165,13 @@ def _mapa(i: Instruction, w: Writer) -> Effect:
     kind = i.modifiers[-1]
     if kind != "u32":
         raise Unsupported
-    _allow(i, "shared::cluster", "u32")
+    allow(i, "shared::cluster", "u32")
     return Effect(f"map_to_rank({w.read(i.operands[1], 'u32')}, {w.read(i.operands[2], 'u32')})", i.operands[:1])
 
 
 @emits("getctarank")
 def _getctarank(i: Instruction, w: Writer) -> Effect:
-    _allow(i, "shared::cluster", "u32")
+    allow(i, "shared::cluster", "u32")
     return Effect(f"{w.read(i.operands[1], 'u32')} >> 24", i.operands[:1])
 
 
@@ -178,7 +180,7 @@ def _getctarank(i: Instruction, w: Writer) -> Effect:
 
 @emits("shfl")
 def _shfl(i: Instruction, w: Writer) -> Effect:
-    _allow(i, "sync", "idx", "up", "down", "bfly", "b32")
+    allow(i, "sync", "idx", "up", "down", "bfly", "b32")
     mode = i.modifiers[1]
     value, b, c, mask = (w.read(o, "b32") for o in i.operands[1:])
     call = f"shuffle(FRAGMENT, {i.index}, {mode!r}, {value}, {b}, {c}, {mask})"
@@ -190,14 +192,14 @@ def _shfl(i: Instruction, w: Writer) -> Effect:
 
 @emits("vote")
 def _vote(i: Instruction, w: Writer) -> Effect:
-    _allow(i, "sync", "all", "any", "uni", "ballot", "pred", "b32")
+    allow(i, "sync", "all", "any", "uni", "ballot", "pred", "b32")
     predicate, mask = w.read(i.operands[1], "pred"), w.read(i.operands[2], "b32")
     return Effect(f"vote(FRAGMENT, {i.index}, {i.modifiers[1]!r}, {predicate}, {mask})", i.operands[:1])
 
 
 @emits("redux")
 def _redux(i: Instruction, w: Writer) -> Effect:
-    _allow(i, "sync", "add", "min", "max", "and", "or", "xor", "s32", "u32", "b32")
+    allow(i, "sync", "add", "min", "max", "and", "or", "xor", "s32", "u32", "b32")
     value, mask = w.read(i.operands[1], "b32"), w.read(i.operands[2], "b32")
     signed = i.modifiers[-1] == "s32"
     return Effect(f"reduce(FRAGMENT, {i.index}, {i.modifiers[1]!r}, {signed}, {value}, {mask})", i.operands[:1])
@@ -213,7 +215,7 @@ def _activemask(i: Instruction, w: Writer) -> Effect:
 
 @emits("elect")
 def _elect(i: Instruction, w: Writer) -> Effect:
-    _allow(i, "sync")
+    allow(i, "sync")
     destination = i.operands[0]
     call = f"elect(FRAGMENT, {i.index}, {w.read(i.operands[1], 'b32')})"
     if isinstance(destination, Dual):
@@ -227,7 +229,7 @@ _MBARRIER_SCOPES = {"release", "relaxed", "acquire", "cta", "cluster", "shared",
 @emits("mbarrier")
 def _mbarrier(i: Instruction, w: Writer) -> Effect:
     verb = i.modifiers[0]
-    _allow(i, verb, "expect_tx", "parity", "noComplete", _MBARRIER_SCOPES)
+    allow(i, verb, "expect_tx", "parity", "noComplete", _MBARRIER_SCOPES)
     cluster = i.has("shared::cluster")
     if not cluster and not (i.has("shared") or i.has("shared::cta")):
         raise Unsupported
@@ -262,13 +264,13 @@ def _mbarrier(i: Instruction, w: Writer) -> Effect:
 @emits("bar", "barrier")
 def _bar(i: Instruction, w: Writer) -> Effect:
     if i.modifiers[0] == "warp":
-        _allow(i, "warp", "sync")
+        allow(i, "warp", "sync")
         return Effect(f"warp_sync(FRAGMENT, {i.index}, {w.read(i.operands[0], 'b32')})")
     if i.modifiers[0] == "cluster":
-        _allow(i, "cluster", "arrive", "wait", "release", "relaxed", "acquire", "aligned")
+        allow(i, "cluster", "arrive", "wait", "release", "relaxed", "acquire", "aligned")
         verb = i.modifiers[1]
         return Effect(f"cluster_{verb}(FRAGMENT, {i.index}, {i.has('aligned')})", blocking=verb == "wait")
-    _allow(i, "cta", "sync", "arrive", "aligned")
+    allow(i, "cta", "sync", "arrive", "aligned")
     aligned = i.opcode == "bar" or i.has("aligned")
     verb = "arrive" if i.has("arrive") else "sync"
     count = w.read(i.operands[1], "u32") if len(i.operands) > 1 else "None"
@@ -285,11 +287,11 @@ def _no_effect(i: Instruction, w: Writer) -> Effect | None:
 
 @emits("setmaxnreg")
 def _setmaxnreg(i: Instruction, w: Writer) -> Effect:
-    _allow(i, "inc", "dec", "sync", "aligned", "u32")
+    allow(i, "inc", "dec", "sync", "aligned", "u32")
     count = i.operands[0]
     if not isinstance(count, Immediate) or count.value % 8 or not 24 <= count.value <= 256:
         raise Unsupported
-    return Effect("FRAGMENT.require_whole_warp()")
+    return Effect(f"set_max_registers(FRAGMENT, {i.index}, {count.value}, {i.has('inc')})", blocking=True)
 
 
 # ---- bulk copies ----
@@ -310,11 +312,11 @@ def _cp(i: Instruction, w: Writer) -> Effect | None:
         raise Unsupported
     common = {"async", "bulk", "tensor", rank, "global", "tile", "L2::cache_hint"}
     if i.has("bulk_group"):
-        _allow(i, common, "shared::cta", "bulk_group")
+        allow(i, common, "shared::cta", "bulk_group")
         target, source = i.operands[0], i.operands[1]
         arguments = f"{_map(target, w)}, {_coordinates(target, w)}, {w.pointer(source)}"
         return Effect(f"tma_store(FRAGMENT, {i.index}, {arguments})")
-    _allow(
+    allow(
         i, common, "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "multicast::cluster",
         "cta_group::1", "cta_group::2",
     )  # fmt: skip
@@ -336,80 +338,3 @@ def _map(operand: Operand, w: Writer) -> str:
 def _coordinates(operand: Operand, w: Writer) -> str:
     assert isinstance(operand, Memory) and operand.coordinates
     return f"({', '.join(w.read(c, 's32') for c in operand.coordinates)},)"
-
-
-# ---- tcgen05 ----
-
-
-def _cta_group(i: Instruction) -> int:
-    return 2 if i.has("cta_group::2") else 1
-
-
-@emits("tcgen05")
-def _tcgen05(i: Instruction, w: Writer) -> Effect | None:
-    verb = i.modifiers[0]
-    groups = {"cta_group::1", "cta_group::2"}
-    if verb.startswith("fence"):
-        return Effect(f"fence(FRAGMENT, {i.index})")
-    if verb.startswith("wait"):
-        _allow(i, "wait::ld", "wait::st", "sync", "aligned")
-        return Effect("FRAGMENT.require_whole_warp()")
-    o = i.operands
-    if verb == "alloc":
-        _allow(i, "alloc", groups, "sync", "aligned", "shared::cta", "b32")
-        arguments = f"{w.pointer(o[0])}, {w.read(o[1], 'u32')}, {_cta_group(i)}"
-        return Effect(f"tmem_alloc(FRAGMENT, {i.index}, {arguments})", blocking=True)
-    if verb == "dealloc":
-        _allow(i, "dealloc", groups, "sync", "aligned", "b32")
-        return Effect(f"tmem_dealloc(FRAGMENT, {i.index}, {w.read(o[0], 'u32')}, {w.read(o[1], 'u32')})")
-    if verb == "relinquish_alloc_permit":
-        return Effect(f"tmem_relinquish(FRAGMENT, {i.index})")
-    if verb == "mma":
-        return _mma(i, w, groups)
-    if verb == "commit":
-        _allow(i, "commit", groups, "mbarrier::arrive::one", "shared::cluster", "multicast::cluster", "b64")
-        mask = w.read(o[1], "b16") if i.has("multicast::cluster") else "None"
-        pointer = w.pointer(o[0])
-        if not i.has("shared::cluster"):
-            pointer = f"{pointer} - SHARED_WINDOW"
-        return Effect(f"commit(FRAGMENT, {i.index}, {pointer}, {mask})")
-    if verb in ("ld", "st"):
-        return _tmem_access(i, w)
-    raise Unsupported
-
-
-def _mma(i: Instruction, w: Writer, groups: set[str]) -> Effect:
-    _allow(i, "mma", groups, "kind::f16", "collector::a::fill", "collector::a::use", "collector::a::lastuse",
-           "collector::a::discard")  # fmt: skip
-    destination, a, b, descriptor, *rest = i.operands
-    if isinstance(a, Memory) or not isinstance(destination, Memory):
-        raise Unsupported
-    masks = "None"
-    if isinstance(rest[0], Vector):
-        words = rest.pop(0)
-        assert isinstance(words, Vector)
-        if len(words.elements) != 4 * _cta_group(i):
-            raise Unsupported
-        masks = f"({', '.join(w.read(e, 'b32') for e in words.elements)})"
-    if len(rest) != 1:
-        raise Unsupported
-    operands = f"{w.pointer(destination)}, {w.read(a, 'b64')}, {w.read(b, 'b64')}, {w.read(descriptor, 'b32')}"
-    return Effect(f"mma(FRAGMENT, {i.index}, {operands}, {masks}, {w.read(rest[0], 'pred')}, {_cta_group(i)})")
-
-
-def _tmem_access(i: Instruction, w: Writer) -> Effect:
-    verb, shape = i.modifiers[0], next(m for m in i.modifiers if m[0].isdigit())
-    num = next(int(m[1:]) for m in i.modifiers if m[0] == "x")
-    _allow(i, verb, "sync", "aligned", shape, f"x{num}", "b32", "pack::16b", "unpack::16b")
-    memory, vector = (i.operands[1], i.operands[0]) if verb == "ld" else (i.operands[0], i.operands[1])
-    elements = vector.elements if isinstance(vector, Vector) else (vector,)
-    split = next((o.value for o in i.operands[1:] if isinstance(o, Immediate)), 0)
-    place = f"{shape!r}, {num}, {w.pointer(memory)}"
-    if verb == "ld":
-        slots = tuple(e.slot for e in elements if isinstance(e, Register))
-        if len(slots) != len(elements):
-            raise Unsupported
-        call = f"tmem_load(FRAGMENT, {i.index}, {slots}, {place}, {i.has('pack::16b')}, {split})"
-        return Effect(call, poisons=slots)
-    values = ", ".join(w.read(e, "b32") for e in elements)
-    return Effect(f"tmem_store(FRAGMENT, {i.index}, ({values},), {place}, {i.has('unpack::16b')}, {split})")

@@ -12,7 +12,7 @@ from ..errors import Fault
 from ..machine.counters import family
 from ..machine.fragment import ALL_LANES, BLOCKED, SUSPENDED, Fragment, Value
 from ..machine.machine import PARAM_WINDOW, SHARED_WINDOW
-from ..operations import bulk, memory, sync, tensor_core
+from ..operations import bulk, memory, sync, tensor_core, warpgroup
 from ..ptx import cfg
 from ..ptx.ast import TYPE_BYTES, Kernel, ParsedModule, Register
 from . import values
@@ -54,7 +54,7 @@ def unsupported(text: str) -> None:
 
 
 def pending(name: str) -> None:
-    raise Fault(f"reads register {name} before the tcgen05.wait::ld that makes it readable")
+    raise Fault(f"reads register {name} before the wait that makes it readable")
 
 
 def select_constant(predicate: Value, yes: int, no: int, bits: int) -> Value:
@@ -72,7 +72,7 @@ def truth(test: Any) -> Value:
 def _namespace() -> dict[str, Any]:
     names: dict[str, Any] = {"np": np, "SUSPENDED": SUSPENDED, "BLOCKED": BLOCKED}
     names.update(PARAM_WINDOW=PARAM_WINDOW, SHARED_WINDOW=SHARED_WINDOW)
-    for module in (values, sync, memory, bulk):
+    for module in (values, sync, memory, bulk, warpgroup):
         names.update({k: v for k, v in vars(module).items() if not k.startswith("_") and callable(v)})
     for function in (thread_index, lane_index, lane_mask, fence, unsupported, pending, select_constant, truth):
         names[function.__name__] = function
@@ -109,7 +109,7 @@ class Program:
             writer.block(block, starting_at)
         self.source = "\n".join(writer.lines) + "\n"
         self._line_instruction = writer.line_instruction
-        names = dict(_NAMES)
+        names = {**_NAMES, **writer.constants}
         exec(compile(self.source, self.filename, "exec"), names)  # noqa: S102 - our own generated code
         self.functions = [names[f"b{block.index}"] for block in self.blocks]
         self.families = [

@@ -312,6 +312,20 @@ def round_to_half(value: Value, kind: str) -> Value:
     return packed & 0xFFFF
 
 
+def integer_to_half(value: Value, bits: int, is_signed: bool, kind: str) -> Value:
+    """``cvt.rn.bf16`` and ``cvt.rn.f16`` of an integer of up to 32 bits, rounded once."""
+
+    def scalar(v: int) -> int:
+        number = signed(v, bits) if is_signed else v
+        # 24 bits, the last one set if any is lost, are exact in f32 and round to 16 bits as the number does.
+        lost = max(0, abs(number).bit_length() - 24)
+        kept = abs(number) >> lost
+        kept = (kept | (kept << lost != abs(number))) << lost
+        return round_to_half(from_float(np.float32(-kept if number < 0 else kept), 32), kind)
+
+    return lanewise(16, scalar, value)
+
+
 def half_to_float(value: Value, kind: str) -> Value:
     """``cvt.f32.f16`` and ``cvt.f32.bf16`` (exact)"""
     dtype = ml_dtypes.bfloat16 if kind == "bf16" else np.float16

@@ -6,6 +6,9 @@ A block becomes ``def b7(f, R)``: ``f`` is the fragment that runs, ``R`` its reg
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
 from ..machine.grid import RESERVED_SHARED
 from ..ptx.ast import (
     TYPE_BYTES,
@@ -20,7 +23,8 @@ from ..ptx.ast import (
     Special,
     Symbol,
 )
-from ..ptx.cfg import EXIT, Block, destinations, sources
+from ..ptx.cfg import EXIT, Block, accumulators, destinations, sources
+from . import tensor_core as _tensor_core  # noqa: F401  (registers its emitters)
 from .alu import EMITTERS, Unsupported
 from .effects import EFFECTS, Effect
 from .layout import Layout
@@ -36,15 +40,30 @@ class Writer:
         self.line_instruction: list[int | None] = []
         self.current: int | None = None
         self.pending: set[int] = set()
-        """Slots that a tcgen05.ld of this block has poisoned until the wait."""
+        """Slots that a tcgen05.ld or wgmma of this block has poisoned until the wait."""
+        self.assigned: set[int] = set()
+        """Slots whose value the block has assigned, but not stored to the register file yet."""
         self.batched: set[int] = set()
         """Instructions already written as part of a batch."""
+        self.constants: dict[str, Any] = {}
+        """Objects the translated code refers to by name."""
+        self._constant_names: dict[Hashable, str] = {}
+        self.accumulators = {r.slot for i in instructions for r in accumulators(i)}
+        """Slots that some wgmma accumulates in."""
 
     # ---- lines ----
 
     def line(self, text: str, indent: int = 1) -> None:
         self.lines.append("    " * indent + text)
         self.line_instruction.append(self.current)
+
+    def constant(self, make: Callable[..., Any], *arguments: Hashable) -> str:
+        """Name of the object ``make(*arguments)``; the same arguments give the same object."""
+        key = (make, arguments)
+        if key not in self._constant_names:
+            name = self._constant_names[key] = f"C{len(self._constant_names)}"
+            self.constants[name] = make(*arguments)
+        return self._constant_names[key]
 
     # ---- operands ----
 
@@ -88,7 +107,7 @@ class Writer:
         return self.layout.find(operand.base.name)[0] if isinstance(operand.base, Symbol) else None
 
     def pointer(self, operand: Operand, kind: str = "u64") -> str:
-        """Expression of an address operand ``[base + offset]``."""
+        """Expression of an address operand ``[base + offset]``; it binds tighter than any operator."""
         assert isinstance(operand, Memory)
         if isinstance(operand.base, Symbol):
             return self.address(Symbol(operand.base.name, operand.base.offset + operand.offset))
@@ -96,7 +115,7 @@ class Writer:
         if not operand.offset:
             return base
         width = operand.base.type if isinstance(operand.base, Register) else kind
-        return f"({base} + {operand.offset & int(self.mask(width))}) & {self.mask(width)}"
+        return f"(({base} + {operand.offset & int(self.mask(width))}) & {self.mask(width)})"
 
     def special(self, name: str) -> str:
         base, _, axis = name.removeprefix("%").partition(".")
@@ -134,8 +153,11 @@ class Writer:
         """Write one block function."""
         self.current = None
         self.pending.clear()
+        self.assigned.clear()
         self.line(f"def b{block.index}(f, R):", 0)
-        for slot in sorted(block.reads):
+        if block.loads & self.accumulators:
+            self.line("f.read_accumulators()")
+        for slot in sorted(block.loads):
             self.line(f"v{slot} = R[{slot}]")
         ended = False
         for index in range(block.first, block.last):
@@ -190,6 +212,7 @@ class Writer:
                 raise Unsupported
         except (Unsupported, IndexError, ValueError, KeyError, AttributeError, AssertionError):
             self.line(f"unsupported({i.text!r})")
+            self._note_assigned(destinations(i))
             for register in destinations(i):
                 self.line(f"v{register.slot} = None")
 
@@ -197,8 +220,7 @@ class Writer:
         pairs = EMITTERS[i.opcode](i, self)
         names = [self._name(destination) for destination, _ in pairs]
         values = [value for _, value in pairs]
-        for register in destinations(i):
-            self.pending.discard(register.slot)
+        self._note_assigned(destinations(i))
         if i.guard is None:
             self.line(f"{', '.join(names)} = {', '.join(values)}")
             return
@@ -207,6 +229,11 @@ class Writer:
         self.line("if g is not False:")
         for name, value in zip(names, values, strict=True):
             self.line(f"{name} = select(g, {value}, {name}, {self._bits_of(i)})", 2)
+
+    def _note_assigned(self, registers: Iterable[Operand]) -> None:
+        slots = {r.slot for r in registers if isinstance(r, Register)}
+        self.pending -= slots
+        self.assigned |= slots
 
     def _bits_of(self, i: Instruction) -> int:
         return 64 if any(r.type in TYPE_BYTES and TYPE_BYTES[r.type] == 8 for r in destinations(i)) else 32
@@ -221,6 +248,8 @@ class Writer:
     def _effect(self, i: Instruction, effect: Effect | None) -> None:
         if effect is None:
             return
+        for slot in sorted(self.assigned.intersection(effect.stores)):
+            self.line(f"R[{slot}] = v{slot}")
         names = [self._name(d) for d in effect.results]
         fragment = "f"
         indent = 1
@@ -238,14 +267,13 @@ class Writer:
         if effect.poisons:
             self.line(call, indent)
             self.pending.update(effect.poisons)
+            self.assigned.difference_update(effect.poisons)
             return
         if not names:
             if call != "r":
                 self.line(call, indent)
             return
-        for destination in effect.results:
-            if isinstance(destination, Register):
-                self.pending.discard(destination.slot)
+        self._note_assigned(effect.results)
         if i.guard is None:
             self.line(f"{', '.join(names)} = {call}", indent)
             return
@@ -279,6 +307,7 @@ class Writer:
         names = ", ".join(self._name(b.operands[0]) for b in batch)
         self.line(f"{names} = pack_{kind}_many(({highs}), ({lows}))")
         self.batched.update(b.index for b in batch)
+        self._note_assigned(b.operands[0] for b in batch)
         return True
 
 

@@ -1,0 +1,236 @@
+"""Four warps that execute wgmma together, and the registers their accumulators live in (PTX ISA 9.7.15).
+
+The warps run independently here. A wgmma.mma_async becomes one operation of the tensor core when the last of
+the four has issued it; all must name the same registers and operands. From the moment a warp issues it, the
+accumulator registers of that warp hold nothing, until a wgmma.wait_group of the warp covers the instruction.
+Even then the values stay in the accumulator until somebody reads one of its registers, so a K loop that waits
+in every step does not move them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Fault
+from ..wgmma import Accumulator, M, Plan
+
+if TYPE_CHECKING:
+    from .fragment import Fragment, Warp
+    from .grid import Cta
+    from .observer import Operation
+
+WARPS = 4
+_NOTHING = {type(None)}
+
+
+class AccumulatorRegisters:
+    """The registers a wgmma.mma_async names as D. Every distinct list of a kernel is one such object."""
+
+    __slots__ = ("names", "read", "slots")
+
+    def __init__(self, slots: Sequence[int], names: Sequence[str]) -> None:
+        self.slots = tuple(slots)
+        self.names = tuple(names)
+        self.read = itemgetter(*slots)
+
+    def __str__(self) -> str:
+        return f"{{{self.names[0]}, .., {self.names[-1]}}}"
+
+
+class Step:
+    """One wgmma.mma_async of the whole warpgroup, while some warps have not issued it or it is under way."""
+
+    __slots__ = (
+        "a_registers",
+        "accumulator",
+        "initial",
+        "keep",
+        "key",
+        "operation",
+        "plan",
+        "warps",
+    )
+
+    def __init__(self, key: tuple[Any, ...], plan: Plan, accumulator: Accumulator, keep: bool) -> None:
+        self.key = key
+        self.plan = plan
+        self.accumulator = accumulator
+        self.keep = keep
+        self.warps: list[Warp] = []
+        self.initial: list[tuple[int, NDArray[np.uint32]]] = []
+        """(warp in the group, registers [N / 2, 32]) where the old D comes from registers."""
+        self.a_registers: NDArray[np.complex128] | None = None
+        self.operation: Operation | None = None
+
+    def run(self, cta: Cta) -> None:
+        """The tensor core executes it: operands are read now."""
+        if self.keep:
+            for warp, registers in self.initial:
+                self.accumulator.set_rows(warp, registers)
+        else:
+            self.accumulator.clear()
+        self.accumulator.add(cta.shared, self.plan, self.a_registers)
+
+    def put_a(self, warp: int, chunks: NDArray[np.complex128]) -> None:
+        """A's rows from the registers of one warp."""
+        if self.a_registers is None:
+            self.a_registers = np.empty((M, 2), np.complex128)
+        rows = M // WARPS
+        self.a_registers[rows * warp : rows * (warp + 1)] = chunks
+
+
+class Warpgroup:
+    """Warps 4g .. 4g + 3 of a CTA."""
+
+    def __init__(self, cta: Cta, index: int) -> None:
+        self.cta = cta
+        self.index = index
+        self.steps: deque[Step] = deque()
+        """Instructions that some warps, but not all, have issued."""
+        self.submitted = 0
+        self.completed = 0
+        self.accumulators: dict[AccumulatorRegisters, Accumulator] = {}
+        self.waiters: list[tuple[int, Fragment]] = []
+
+    def finish(self) -> None:
+        """The CTA has exited."""
+        if self.submitted != self.completed or self.steps:
+            raise Fault(f"exits while a wgmma of {self} is under way; wgmma.wait_group 0 is missing")
+        for accumulator in self.accumulators.values():
+            accumulator.retire()
+
+    def wake(self) -> None:
+        """An instruction has completed: resume the waits it satisfies."""
+        self.completed += 1
+        ready = [fragment for needed, fragment in self.waiters if needed <= self.completed]
+        self.waiters = [waiter for waiter in self.waiters if waiter[0] > self.completed]
+        for fragment in ready:
+            self.cta.machine.progress += 1
+            self.cta.machine.resume(fragment)
+
+    def __str__(self) -> str:
+        text = f"warpgroup {self.index} of CTA rank {self.cta.rank}"
+        if self.steps:
+            warps = ", ".join(str(warp.index) for warp in self.steps[0].warps)
+            text += f", whose oldest wgmma was issued by warp(s) {warps} of its {WARPS} only"
+        return text
+
+
+class Binding:
+    """An accumulator in the registers of one warp. last: number of the youngest wgmma that adds to it."""
+
+    __slots__ = ("accumulator", "last", "readable", "registers")
+
+    def __init__(self, registers: AccumulatorRegisters, accumulator: Accumulator) -> None:
+        self.registers = registers
+        self.accumulator = accumulator
+        self.last = 0
+        self.readable = False
+
+
+class Member:
+    """One warp's part in its warpgroup."""
+
+    def __init__(self, warp: Warp) -> None:
+        groups = warp.cta.warpgroups
+        index, self.position = divmod(warp.index, WARPS)
+        if index not in groups:
+            groups[index] = Warpgroup(warp.cta, index)
+        self.warp = warp
+        self.group = groups[index]
+        self.issued = 0
+        self.commits: deque[int] = deque()
+        """Per committed wgmma-group that may be pending: how many instructions it and older ones hold."""
+        self.fenced = False
+        """Whether a wgmma.fence has followed the last access to accumulator registers."""
+        self.bindings: dict[AccumulatorRegisters, Binding] = {}
+
+    def bind(self, f: Fragment, registers: AccumulatorRegisters, n: int, keep: bool) -> tuple[Binding, Any]:
+        """The binding that a 64 x n wgmma adds to, and the old values if they come from registers."""
+        held = registers.read(f.registers)
+        binding = self.bindings.get(registers)
+        if set(map(type, held)) == _NOTHING:
+            if binding is not None:
+                return binding, None
+            if keep:
+                raise Fault(f"adds to the registers {registers}, which hold nothing yet")
+        elif binding is not None:
+            if not binding.readable:
+                raise self.overwritten(f, binding)
+            # Some registers were written since the wait: the others are still in the accumulator.
+            self._publish()
+        if not self.fenced:
+            raise Fault(
+                f"takes the registers {registers} as they are in the registers, "
+                "but no wgmma.fence.sync.aligned stands between their last access and this instruction"
+            )
+        self._release_overlapping(registers)
+        if keep:
+            held = registers.read(f.registers)
+            if any(value is None for value in held):
+                lacking = next(n for n, v in zip(registers.names, held, strict=True) if v is None)
+                raise Fault(f"adds to register {lacking}, which holds nothing yet")
+        for slot in registers.slots:
+            f.registers[slot] = None
+        accumulator = self.group.accumulators.get(registers)
+        if accumulator is None:
+            accumulator = Accumulator(self.warp.cta.machine.mma_unit, n)
+            self.group.accumulators[registers] = accumulator
+        binding = self.bindings[registers] = Binding(registers, accumulator)
+        return binding, held if keep else None
+
+    def _release_overlapping(self, registers: AccumulatorRegisters) -> None:
+        mine = set(registers.slots)
+        for other in list(self.bindings.values()):
+            if mine.isdisjoint(other.registers.slots):
+                continue
+            if not other.readable:
+                raise Fault(
+                    f"uses the registers {registers} while a wgmma of another shape or order of registers, "
+                    f"{other.registers}, is under way in some of them; wgmma.wait_group must come first"
+                )
+            self._publish()
+
+    def settle(self, f: Fragment, covered: int) -> None:
+        """A wait covers the first ``covered`` instructions: what they computed may be read."""
+        for binding in self.bindings.values():
+            if not binding.readable and binding.last <= covered:
+                if set(map(type, binding.registers.read(f.registers))) != _NOTHING:
+                    raise self.overwritten(f, binding)
+                binding.readable = True
+
+    def overwritten(self, f: Fragment, binding: Binding) -> Fault:
+        held = binding.registers.read(f.registers)
+        name = next(n for n, v in zip(binding.registers.names, held, strict=True) if v is not None)
+        return Fault(f"register {name} was written while a wgmma that accumulates in it was under way")
+
+    def publish(self) -> None:
+        """An instruction is about to read accumulator registers."""
+        if self.bindings:
+            self._publish()
+            self.fenced = False
+
+    def _publish(self) -> None:
+        """Put readable accumulators into the registers of all the warp's lanes, wherever they are."""
+        for registers, binding in list(self.bindings.items()):
+            if not binding.readable:
+                continue
+            rows = binding.accumulator.rows(self.position)
+            values = list(rows)
+            for fragment in self.warp.fragments:
+                own = values if fragment.single < 0 else rows[:, fragment.single].tolist()
+                held = fragment.registers
+                for slot, value in zip(registers.slots, own, strict=True):
+                    if held[slot] is None:
+                        held[slot] = value
+            del self.bindings[registers]
+
+    def pending(self, slot: int) -> bool:
+        """Whether a register belongs to an accumulator that no wait has covered."""
+        return any(not b.readable and slot in b.registers.slots for b in self.bindings.values())
