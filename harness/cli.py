@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness import records, render
-from harness.build import build, is_built
-from harness.catalog import ARCHITECTURES, KERNELS
-from harness.config import KernelConfig, make_config, parse_cluster
-from harness.device import CHOICES, choose_device
+from harness import compare, records, render
+from harness.build import Artifact, build, is_built
+from harness.catalog import KERNELS, find_kernel
+from harness.config import KernelConfig, make_config
+from harness.device import choose_device
 from harness.doctor import examine, is_able
-from harness.dtypes import ELEMENT_TYPES
 from harness.emulate import Accumulation, Schedule
 from harness.errors import (
     EXIT_CANNOT_RUN,
@@ -27,26 +27,15 @@ from harness.errors import (
     EXIT_OK,
     EXIT_USAGE,
     EXIT_WRONG_RESULT,
+    CannotRun,
     HarnessError,
 )
-from harness.inputs import KINDS
-from harness.problem import Shape, parse_shape
+from harness.options import config_options, run_options, shape_option
+from harness.presets import PRESETS, chosen_options
+from harness.problem import Shape
+from harness.published import published_figures
 from harness.runner import Outcome, Request, check_memory
 from harness.runner import run as run_request
-
-DEFAULT_SHAPE = "1024"
-LARGEST_SEED = 2**32 - 1
-
-
-class Parsed(click.ParamType):
-    """An option whose text is read by one of the harness's own functions."""
-
-    def __init__(self, name: str, parse: Callable[[str], object]) -> None:
-        self.name = name
-        self.parse = parse
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        return self.parse(value) if isinstance(value, str) else value
 
 
 class Commands(click.Group):
@@ -90,93 +79,54 @@ def main() -> None:
 
 @main.command()
 @click.argument("kernel")
-@click.option(
-    "--shape",
-    type=Parsed("M,N,K", parse_shape),
-    default=DEFAULT_SHAPE,
-    show_default=True,
-    help="M,N,K or one number for all three.",
-)
-@click.option(
-    "--cluster",
-    type=Parsed("CMxCN", parse_cluster),
-    help="CTAs along M x CTAs along N.  [default: the kernel's]",
-)
-@click.option("--stages", type=int, help="Depth of the shared-memory ring.  [default: the kernel's]")
-@click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), default="bf16", show_default=True)
-@click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True)
-@click.option(
-    "--arch",
-    type=click.Choice(["auto", *ARCHITECTURES]),
-    default="auto",
-    show_default=True,
-)
-@click.option(
-    "--inputs",
-    type=click.Choice(KINDS),
-    default="integer",
-    show_default=True,
-    help="Values of A and B; integer and index must match exactly.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, LARGEST_SEED),
-    default=0,
-    show_default=True,
-    help="For the inputs and the random schedule.",
-)
-@click.option(
-    "--schedule",
-    type=click.Choice(get_args(Schedule)),
-    default="fifo",
-    show_default=True,
-    help="Order in which the emulator completes things.",
-)
-@click.option(
-    "--accumulation",
-    type=click.Choice(get_args(Accumulation)),
-    default="f32",
-    show_default=True,
-    help="Arithmetic of the emulated tensor core.",
-)
-@click.option(
-    "--json", "json_path", metavar="PATH|-", help="Write the record there; - prints it instead of the report."
-)
-@click.option("--no-save", is_flag=True, help="Do not add a record to results/.")
-def run(
-    kernel: str,
-    shape: Shape,
-    cluster: tuple[int, int] | None,
-    stages: int | None,
-    dtype: str,
-    device: str,
-    arch: str,
-    inputs: str,
-    seed: int,
-    schedule: Schedule,
-    accumulation: Accumulation,
-    json_path: str | None,
-    no_save: bool,
-) -> int:
+@shape_option
+@config_options
+@run_options
+def run(kernel: str, **options: Any) -> int:
     """Run KERNEL, check its result and log a record."""
-    config = make_config(kernel, arch=arch, dtype=dtype, cluster=cluster, stages=stages)
-    _check_json_path(json_path)
-    choose_device(device, config)
-    request = Request(config, shape, inputs, seed, schedule, accumulation)
-    record_file = None if no_save else records.record_file(request.device_kind)
-    check_memory(shape, dtype)
-    outcome = _run_with_progress(request)
-    # Saved first: a reader of the report that goes away must not cost the record.
-    if record_file:
-        records.append(record_file, outcome.record)
-    _report(outcome, json_path, record_file)
+    settings = _settings(options)
+    [request] = settings.requests([kernel], options)
+    outcome = _run_with_progress(request, _build([request.config])[0])
+    record_file = settings.save(outcome)
+    _report(outcome, settings.json_path, record_file)
     return EXIT_OK if outcome.validation.passed else EXIT_WRONG_RESULT
+
+
+@main.command("compare")
+@click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
+@shape_option
+@config_options
+@run_options
+def compare_kernels(kernels: tuple[str, ...], **options: Any) -> int:
+    """Run several KERNELs on the same problem and show what each step changes.
+
+    Each result is checked, and logged as by run. Figures that others have published are shown below, as
+    theirs.
+    """
+    settings = _settings(options)
+    names = [name for word in kernels for name in (KERNELS if word == "all" else [word])]
+    requests = settings.requests(list(dict.fromkeys(names)), options)
+    artifacts = _build([request.config for request in requests])
+    entries = []
+    for request, artifact in zip(requests, artifacts, strict=True):
+        try:
+            outcome = _run_with_progress(request, artifact)
+        except CannotRun as error:
+            _complain(f"{request.config.kernel}: {error}", EXIT_CANNOT_RUN)
+            entries.append(compare.Entry(request.config, None, str(error)))
+            continue
+        settings.save(outcome)
+        entries.append(compare.Entry(request.config, outcome))
+    _report_comparison(settings.shape, entries, settings.json_path)
+    return compare.exit_code(entries)
 
 
 @main.command("list")
 def list_kernels() -> None:
-    """List the kernels."""
-    render.show_kernels(Console(), KERNELS.values())
+    """List the kernels and the presets."""
+    console = Console()
+    render.show_kernels(console, KERNELS.values())
+    render.show_presets(console, PRESETS.values())
 
 
 @main.command()
@@ -187,10 +137,62 @@ def doctor() -> int:
     return EXIT_OK if is_able(findings) else EXIT_CANNOT_RUN
 
 
-def _run_with_progress(request: Request) -> Outcome:
-    """Builds and runs, with a spinner and a bar on standard error if that is a terminal."""
+@dataclass(frozen=True)
+class Settings:
+    """What the options say about a run beside the configuration of the kernel."""
+
+    shape: Shape
+    device: str
+    inputs: str | None
+    seed: int
+    schedule: Schedule
+    accumulation: Accumulation
+    timeout: float
+    json_path: str | None
+    no_save: bool
+
+    def requests(self, kernels: Sequence[str], options: dict[str, Any]) -> list[Request]:
+        """One for each kernel. What would make a run fail later is found here, before anything is built."""
+        _check_output(self.json_path, "--json")
+        others = dict(options)
+        preset = others.pop("preset")
+        return [self._request(kernel, chosen_options(kernel, preset, others)) for kernel in kernels]
+
+    def _request(self, kernel: str, chosen: dict[str, Any]) -> Request:
+        gpu, arch = choose_device(self.device, find_kernel(kernel), chosen.get("arch", "auto"))
+        request = Request(
+            config=make_config(kernel, **{**chosen, "arch": arch}),
+            shape=self.shape,
+            inputs=self.inputs or ("normal" if gpu else "integer"),
+            seed=self.seed,
+            schedule=self.schedule,
+            accumulation=self.accumulation,
+            gpu=gpu,
+            timeout=self.timeout,
+        )
+        check_memory(self.shape, request.config.dtype)
+        self._record_file(request)
+        return request
+
+    def save(self, outcome: Outcome) -> Path | None:
+        """Adds the record to its file, before it is reported: a reader that goes away must not cost it."""
+        path = self._record_file(outcome.request)
+        if path:
+            records.append(path, outcome.record)
+        return path
+
+    def _record_file(self, request: Request) -> Path | None:
+        return None if self.no_save else records.record_file(request.device_kind)
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    """Takes its own out of the options; those of the configuration are left."""
+    return Settings(**{field.name: options.pop(field.name) for field in fields(Settings)})
+
+
+def _run_with_progress(request: Request, artifact: Artifact) -> Outcome:
+    """Runs with a bar on standard error if that is a terminal."""
     console = Console(stderr=True)
-    [artifact] = _build(console, request.config)
     if not console.is_terminal:
         return run_request(request, artifact)
     columns = (
@@ -207,15 +209,18 @@ def _run_with_progress(request: Request) -> Outcome:
         )
 
 
-def _build(console: Console, config: KernelConfig) -> list:
-    if is_built(config):
-        return build([config])
-    message = f"compiling {config.label} with Mojo ..."
+def _build(configs: list[KernelConfig]) -> list[Artifact]:
+    """Builds what is missing in one compilation, and says on standard error that it takes a while."""
+    missing = [config.label for config in dict.fromkeys(configs) if not is_built(config)]
+    if not missing:
+        return build(configs)
+    console = Console(stderr=True)
+    message = f"compiling {', '.join(missing)} with Mojo ..."
     if not console.is_terminal:
         render.show_line(console, message)
-        return build([config])
+        return build(configs)
     with console.status(message):
-        return build([config])
+        return build(configs)
 
 
 def _report(outcome: Outcome, json_path: str | None, record_file: Path | None) -> None:
@@ -234,11 +239,24 @@ def _report(outcome: Outcome, json_path: str | None, record_file: Path | None) -
         render.show_line(console, f"record added to {record_file}")
 
 
-def _check_json_path(json_path: str | None) -> None:
-    if json_path in (None, "-"):
+def _report_comparison(shape: Shape, entries: list[compare.Entry], json_path: str | None) -> None:
+    published = published_figures()
+    data = {**compare.as_dict(entries), "published": [asdict(figure) for figure in published]}
+    text = json.dumps(data, indent=2, allow_nan=False)
+    if json_path == "-":
+        click.echo(text)
         return
-    path = Path(json_path)
-    if not json_path or path.is_dir() or not path.parent.is_dir():
+    console = Console()
+    render.show_comparison(console, shape, entries, published)
+    if json_path:
+        Path(json_path).write_text(text + "\n")
+        render.show_line(console, f"comparison written to {json_path}")
+
+
+def _check_output(path: str | None, option: str) -> None:
+    if path in (None, "-"):
+        return
+    if not path or Path(path).is_dir() or not Path(path).parent.is_dir():
         raise click.UsageError(
-            f"--json {json_path!r} is not a file in an existing folder; name one, or use - for the screen"
+            f"{option} {path!r} is not a file in an existing folder; name one, or use - for the screen"
         )

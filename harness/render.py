@@ -8,8 +8,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness import compare
 from harness.catalog import Kernel
 from harness.doctor import Finding
+from harness.presets import Preset
+from harness.problem import Shape
+from harness.published import PublishedFigure
 from harness.runner import Outcome
 from harness.validation import Validation
 
@@ -46,7 +50,8 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     request, record, validation = outcome.request, outcome.record, outcome.validation
     title = f"{request.config.kernel}  C[{request.shape.m},{request.shape.n}], K={request.shape.k}"
     show_table(console, title, ("", "value"), _summary(outcome))
-    show_table(console, "counters", ("counter", "count"), _flatten(record["counters"]))
+    if record["counters"]:
+        show_table(console, "counters", ("counter", "count"), _flatten(record["counters"]))
     if not validation.passed:
         show_mistakes(console, validation)
     verdict, style = ("PASSED", "bold green") if validation.passed else ("WRONG RESULT", "bold red")
@@ -94,6 +99,69 @@ def show_kernels(console: Console, kernels: Iterable[Kernel]) -> None:
     )
 
 
+def show_presets(console: Console, presets: Iterable[Preset]) -> None:
+    """The presets, with what they set."""
+    show_table(
+        console,
+        "presets",
+        ("preset", "options", "what it is"),
+        ((preset.name, _options(preset), preset.summary) for preset in presets),
+    )
+
+
+def show_comparison(
+    console: Console, shape: Shape, entries: Sequence[compare.Entry], published: Iterable[PublishedFigure]
+) -> None:
+    """Kernels side by side, what each step changes, and what others have published."""
+    columns = [compare.figures(entry) for entry in entries]
+    speeds = [dict(compare.performance(entry)) for entry in entries]
+    names = dict.fromkeys(name for speed in speeds for name in speed)
+    rows = [
+        ("result", *(compare.verdict(entry) for entry in entries)),
+        *((name, *(speed.get(name, "-") for speed in speeds)) for name in names),
+        *((figure.name, *(_value(column[figure.name]) for column in columns)) for figure in compare.FIGURES),
+    ]
+    devices = {entry.outcome.record["device"]["name"]: None for entry in entries if entry.outcome}
+    title = f"C[{shape.m},{shape.n}], K={shape.k} on {', '.join(devices) or 'nothing'}"
+    show_table(console, title, ("", *(entry.config.kernel for entry in entries)), rows)
+    for step in compare.steps(entries):
+        show_line(console, "")
+        changes = ((name, _value(before), _value(after)) for name, before, after in step.changes)
+        show_table(
+            console,
+            f"what changes from {step.before} to {step.after}",
+            ("", step.before, step.after),
+            changes,
+        )
+    show_line(console, "")
+    show_published(console, published)
+    for entry in entries:
+        if entry.outcome and not entry.outcome.validation.passed:
+            show_line(console, f"\n{entry.config.label}: WRONG RESULT", "bold red")
+            show_mistakes(console, entry.outcome.validation)
+
+
+def show_published(console: Console, published: Iterable[PublishedFigure]) -> None:
+    """Figures of others, as theirs."""
+    show_table(
+        console,
+        "published by others on their hardware, not measured here",
+        ("by", "what", "GPU", "problem", "TFLOPS", "of cuBLAS", "source"),
+        (
+            (
+                figure.author,
+                figure.name,
+                figure.gpu,
+                f"{figure.shape} {figure.dtype}",
+                f"{figure.tflops:g}",
+                f"{figure.tflops / figure.vendor_tflops:.0%}" if figure.vendor_tflops else "-",
+                figure.source,
+            )
+            for figure in published
+        ),
+    )
+
+
 def show_findings(console: Console, findings: Iterable[Finding]) -> None:
     """What the doctor found."""
     show_table(
@@ -112,8 +180,8 @@ def _summary(outcome: Outcome) -> list[tuple[str, str]]:
     rule = "equal to the rounded reference" if validation.exact else f"within {validation.tolerance}"
     launch = f"grid {_by(plan.grid)}, cluster {_by(plan.cluster)}, block {_by(plan.block)}"
     return [
-        ("device", f"{device['name']}, {device['accumulation']} accumulation, {device['schedule']} schedule"),
-        ("config", f"{config.dtype}, cluster {_by(config.cluster)}, {config.stages} stages"),
+        ("device", _device(device)),
+        ("config", config.label.removeprefix(f"{config.kernel} ")),
         ("compiled", f"{built}; Mojo {toolchain['mojo']}"),
         ("ptxas", ptxas.get("error") or _registers(ptxas)),
         ("launch", f"{launch}, {plan.dynamic_smem} bytes of shared memory"),
@@ -123,9 +191,43 @@ def _summary(outcome: Outcome) -> list[tuple[str, str]]:
         ("not finite", f"{validation.non_finite:,}"),
         ("max abs error", f"{validation.max_abs_error:g}"),
         ("relative Frobenius error", f"{validation.relative_frobenius_error:.3g}"),
-        ("time on the GPU", record["timing"]["reason"]),
-        ("time to emulate", f"{device['emulation_seconds']} s"),
+        *_timing(record),
     ]
+
+
+def _device(device: dict) -> str:
+    if "accumulation" in device:
+        return f"{device['name']}, {device['accumulation']} accumulation, {device['schedule']} schedule"
+    return f"{device['name']}, compute capability {device['compute_capability']}, driver {device['driver']}"
+
+
+def _timing(record: dict) -> list[tuple[str, str]]:
+    """What was measured, beside the vendor's; or why nothing was."""
+    timing, device = record["timing"], record["device"]
+    if timing["seconds"] is None:
+        rows = [("time on the GPU", timing["reason"])]
+        if "emulation_seconds" in device:
+            rows.append(("time to emulate", f"{device['emulation_seconds']} s"))
+        return rows
+    summary = timing["summary"]
+    spread = f"quartiles {summary['lower_quartile'] * 1e6:.1f} to {summary['upper_quartile'] * 1e6:.1f}"
+    rows = [
+        (
+            "time on the GPU",
+            f"{timing['seconds'] * 1e6:.1f} us, median of {summary['samples']} samples, {spread}",
+        ),
+        ("TFLOPS", f"{timing['tflops']:.1f}"),
+    ]
+    for name, vendor in timing["vendor"].items():
+        share = f"{vendor['tflops']:.1f} TFLOPS; the kernel has {vendor['ratio']:.3f} of it"
+        rows.append((f"{name}, same process", share))
+    after = timing.get("after")
+    if after:
+        state = f"{after['sm_clock_mhz']} MHz, {after['power_w']:.0f} W, {after['temperature_c']} C"
+        rows.append(("GPU afterwards", state))
+    if timing.get("reason"):
+        rows.append(("ended early", timing["reason"]))
+    return rows
 
 
 def _registers(ptxas: dict) -> str:
@@ -143,6 +245,27 @@ def _flatten(counters: dict, prefix: str = "") -> list[tuple[str, str]]:
                 (f"{prefix}{name}".replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
             )
     return rows
+
+
+def _options(preset: Preset) -> str:
+    """As one would write them on the command line."""
+    words = []
+    for name, value in preset.options.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option if value else option.replace("--", "--no-"))
+        else:
+            words.append(f"{option} {_by(value) if isinstance(value, tuple) else value}")
+    depths = sorted(set(preset.stages.values()))
+    if depths:
+        words.append(f"--stages {'|'.join(map(str, depths))}")
+    return " ".join(words)
+
+
+def _value(value: int | float | str | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int | float) else value
 
 
 def _by(sizes: Iterable[int]) -> str:

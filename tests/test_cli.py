@@ -306,11 +306,24 @@ def test_device_gpu_without_a_gpu(harness_command, no_compiler, monkeypatch):
     assert "no NVIDIA GPU was found" in result.stderr and "--device emulator" in result.stderr
 
 
-def test_device_gpu_with_a_gpu(harness_command, no_compiler, monkeypatch):
-    monkeypatch.setattr("harness.device.find_gpus", lambda: [Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1")])
-    result = harness_command("run", "kernel6", "--device", "gpu")
+@pytest.mark.parametrize(
+    ("gpu", "arguments", "message"),
+    [
+        (Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1"), [], "a GPU run needs torch (pip install '.[torch]')"),
+        (Gpu("NVIDIA L4", "8.9", "24 GiB", "580.1"), [], "no kernel here runs on a GPU of compute capability 8.9"),
+        (
+            Gpu("NVIDIA H200", "9.0", "141 GiB", "580.1"),
+            ["--arch", "sm_100a"],
+            "kernels for sm_100a need B200 or GB200 (compute capability 10.0); this GPU is NVIDIA H200",
+        ),
+    ],
+)
+def test_device_gpu_that_cannot_be_used(harness_command, no_compiler, monkeypatch, gpu, arguments, message):
+    monkeypatch.setattr("harness.device.find_gpus", lambda: [gpu])
+    monkeypatch.setattr("harness.device.package_version", lambda name: None)
+    result = harness_command("run", "kernel6", "--device", "gpu", *arguments)
     assert result.exit_code == 3
-    assert "kernel6 cannot be run on a GPU yet, NVIDIA B200 was found" in result.stderr
+    assert message in result.stderr and result.stderr.count("\n") == 1
 
 
 def test_a_problem_larger_than_the_machine(harness_command, no_compiler):
