@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness import compare, records, render
+from harness.bench.commands import bench
 from harness.build import Artifact, build, is_built
 from harness.catalog import KERNELS, find_kernel
 from harness.config import KernelConfig, make_config
@@ -260,3 +261,6 @@ def _check_output(path: str | None, option: str) -> None:
         raise click.UsageError(
             f"{option} {path!r} is not a file in an existing folder; name one, or use - for the screen"
         )
+
+
+main.add_command(bench)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,8 +75,11 @@ def append(path: Path, record: dict) -> None:
         raise CannotRun(_not_writable(path, error)) from error
 
 
-def read(path: Path) -> Iterator[dict | DamagedLine]:
-    """The records of a file in order, with a `DamagedLine` in the place of a line that is not a record."""
+def read(path: Path, problem: Callable[[dict], str | None] = lambda record: None) -> Iterator[dict | DamagedLine]:
+    """The records of a file in order, with a `DamagedLine` in the place of a line that is not a record.
+
+    problem: says what a record lacks for the reader's purpose; None: nothing.
+    """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -89,7 +92,8 @@ def read(path: Path) -> Iterator[dict | DamagedLine]:
             if not isinstance(record, dict) or record.get("schema") != SCHEMA:
                 yield DamagedLine(path, number, f"not a record of schema {SCHEMA}")
                 continue
-            yield record
+            found = problem(record)
+            yield DamagedLine(path, number, found) if found else record
 
 
 def source_version() -> dict | None:

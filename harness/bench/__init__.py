@@ -1,0 +1,1 @@
+"""The benchmark: a declared suite, its history, and verdicts against a baseline."""

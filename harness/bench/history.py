@@ -1,0 +1,123 @@
+"""The history: all records of a kind of device, and pointers into it.
+
+Records are lines of results/<device kind>.jsonl and pointers (named baselines) lines of
+results/baselines.jsonl. Both files are only ever added to, a whole line at a time (see `harness.records`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness import paths, records
+from harness.records import DamagedLine
+
+BASELINES = "baselines"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What two measurements must share to be compared: the GPU and its driver. driver None: emulated."""
+
+    gpu: str
+    driver: str | None
+
+    def __str__(self) -> str:
+        return f"{self.gpu}, driver {self.driver}" if self.driver else self.gpu
+
+
+@dataclass(frozen=True)
+class History:
+    """Records of benchmark runs, oldest first, and the lines that could not be read."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    damaged: list[DamagedLine] = field(default_factory=list)
+
+    def of_run(self, run: str) -> list[dict[str, Any]]:
+        return [record for record in self.records if record["bench"]["run"] == run]
+
+
+def load(path: Path) -> History:
+    """Reads a file of records, without those of ``harness run``. A missing file is an empty history."""
+    history = History()
+    for entry in records.read(path, _problem) if path.exists() else ():
+        if isinstance(entry, DamagedLine):
+            history.damaged.append(entry)
+        elif "bench" in entry:
+            history.records.append(entry)
+    return history
+
+
+# What is read from a record of a benchmark run without asking whether it is there.
+_NEEDED = {
+    "bench": ("run", "case"),
+    "device": ("kind", "name"),
+    "facts": ("ptx_instructions",),
+    "validation": ("passed",),
+}
+
+
+def _problem(record: Mapping[str, Any]) -> str | None:
+    if "bench" not in record:
+        return None
+    for part, names in _NEEDED.items():
+        for name in names:
+            if not isinstance(record.get(part), dict) or name not in record[part]:
+                return f"a record of a benchmark without {part}.{name}"
+    return None
+
+
+def machine_of(record: Mapping[str, Any]) -> Machine:
+    return Machine(record["device"]["name"], record["device"].get("driver"))
+
+
+def case_of(record: Mapping[str, Any]) -> str:
+    """Kernel, configuration as asked for, type, shape and inputs (see `Case.id`)."""
+    return record["bench"]["case"]
+
+
+def key_of(record: Mapping[str, Any]) -> tuple:
+    """What a measurement is a measurement of: GPU, driver, toolchain, and the case."""
+    toolchain = record.get("toolchain") or {}
+    versions = tuple((name, toolchain.get(name)) for name in ("mojo", "max"))
+    return (machine_of(record), versions, case_of(record))
+
+
+def is_right(record: Mapping[str, Any]) -> bool:
+    """Whether the output was checked and right."""
+    return bool(record["validation"]["passed"])
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A named baseline: a run of the suite on a kind of device."""
+
+    name: str
+    device: str
+    run: str
+
+
+def pointers_file() -> Path:
+    return paths.results_dir() / f"{BASELINES}.jsonl"
+
+
+def load_pointers(device: str) -> tuple[list[Pointer], list[DamagedLine]]:
+    """The pointers into the history of a kind of device, oldest first."""
+    found: list[Pointer] = []
+    damaged: list[DamagedLine] = []
+    path = pointers_file()
+    for entry in records.read(path) if path.exists() else ():
+        if isinstance(entry, DamagedLine):
+            damaged.append(entry)
+        elif entry.get("device") == device and entry.get("baseline") and entry.get("run"):
+            found.append(Pointer(entry["baseline"], device, entry["run"]))
+    return found, damaged
+
+
+def save_pointer(name: str, device: str, run: str) -> Path:
+    """Makes ``name`` point at a run. An older pointer of this name stays, for cases that the run lacks."""
+    path = records.record_file(BASELINES)
+    records.append(path, records.new_record(baseline=name, device=device, run=run))
+    return path

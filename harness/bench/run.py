@@ -1,0 +1,155 @@
+"""Runs the cases of a suite. Every result is in the history before the next case starts."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from harness import paths, records
+from harness.bench import history
+from harness.bench.facts import static_facts
+from harness.bench.suite import Case, Suite
+from harness.build import Artifact, build
+from harness.catalog import find_kernel
+from harness.config import KernelConfig
+from harness.device import choose_device
+from harness.errors import CannotRun, HarnessError
+from harness.runner import Request, check_memory, run
+from harness.toolchain import versions
+
+
+@dataclass(frozen=True)
+class Job:
+    """A case and how it is measured on this machine; request None: it cannot be, and why."""
+
+    case: Case
+    request: Request | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A job that is done. record None: not measured, and why. kept: taken over from an interrupted run."""
+
+    job: Job
+    record: dict[str, Any] | None
+    reason: str = ""
+    kept: bool = False
+
+
+def prepare(suite: Suite, cases: Sequence[Case]) -> list[Job]:
+    """Finds the device and the configuration for every case."""
+    jobs = []
+    for case in cases:
+        try:
+            gpu, arch = choose_device(suite.device, find_kernel(case.kernel), case.arch or "auto")
+            config = case.config(arch)
+            jobs.append(Job(case, Request(config, case.shape, case.inputs, case.seed, gpu=gpu)))
+        except HarnessError as error:
+            jobs.append(Job(case, None, str(error)))
+    return jobs
+
+
+def new_run() -> str:
+    """A name for a run that no other run has, and that sorts by time."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def fingerprint() -> str:
+    """Hash of what can change a result: kernels, harness, compiler. A run is continued only with the same."""
+    digest = hashlib.sha256()
+    for path in sorted((*paths.kernels_dir().rglob("*.mojo"), *(paths.ROOT / "harness").rglob("*.py"))):
+        digest.update(f"{path.relative_to(paths.ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    digest.update(repr(sorted(versions().items())).encode())
+    return digest.hexdigest()[:16]
+
+
+def find_interrupted(jobs: Sequence[Job], suite: Suite, fingerprint: str) -> tuple[str | None, str]:
+    """The newest run of this suite, to be continued, or None and the reason."""
+    runs: dict[str, str] = {}
+    for kind in device_kinds(jobs):
+        for record in history.load(records.record_file(kind)).records:
+            if record["bench"].get("suite") == suite.name:
+                runs[record["bench"]["run"]] = record["bench"].get("fingerprint", "")
+    if not runs:
+        return None, "there is no earlier run of this suite to resume; starting one"
+    newest = max(runs)
+    if runs[newest] != fingerprint:
+        return (
+            None,
+            f"run {newest} cannot be resumed: kernels, harness or compiler changed since; starting anew",
+        )
+    return newest, f"resuming run {newest}"
+
+
+def device_kinds(jobs: Sequence[Job]) -> list[str]:
+    """The kinds of device that the jobs run on; each has a file of its own."""
+    return list(dict.fromkeys(job.request.device_kind for job in jobs if job.request))
+
+
+def measure(
+    jobs: Sequence[Job],
+    suite: Suite,
+    run_id: str,
+    mark: str,
+    report: Callable[[Measured, int], None] = lambda measured, number: None,
+) -> list[Measured]:
+    """Builds and runs what the run ``run_id`` lacks, in order; report is called after each.
+
+    mark: the fingerprint.
+    """
+    kept = {
+        history.case_of(record): record
+        for kind in device_kinds(jobs)
+        for record in history.load(records.record_file(kind)).of_run(run_id)
+    }
+    waiting = [job for job in jobs if job.request and job.case.id not in kept]
+    artifacts = _build_all([job.request.config for job in waiting if job.request])
+    done = []
+    for number, job in enumerate(jobs, start=1):
+        if job.case.id in kept:
+            measured = Measured(job, kept[job.case.id], kept=True)
+        elif job.request is None:
+            measured = Measured(job, None, job.reason)
+        else:
+            bench = {"run": run_id, "suite": suite.name, "case": job.case.id, "fingerprint": mark}
+            measured = _measure(job, job.request, artifacts[job.request.config], bench)
+        report(measured, number)
+        done.append(measured)
+    return done
+
+
+def _measure(job: Job, request: Request, artifact: Artifact | str, bench: dict[str, str]) -> Measured:
+    if isinstance(artifact, str):
+        return Measured(job, None, artifact)
+    try:
+        if request.gpu is None:
+            check_memory(request.shape, request.config.dtype)
+        outcome = run(request, artifact)
+    except CannotRun as error:
+        return Measured(job, None, str(error))
+    record = {**outcome.record, "facts": static_facts(artifact, outcome.plan), "bench": bench}
+    records.append(records.record_file(request.device_kind), record)
+    return Measured(job, record)
+
+
+def _build_all(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact | str]:
+    """Artifacts, or the reason why there is none: one that does not compile must not cost the others."""
+    configs = list(dict.fromkeys(configs))
+    if not configs:
+        return {}
+    try:
+        return dict(zip(configs, build(configs), strict=True))
+    except CannotRun as error:
+        if len(configs) == 1:
+            return {configs[0]: str(error)}
+    kernels = list(dict.fromkeys(config.kernel for config in configs))
+    if len(kernels) > 1:
+        parts = [[config for config in configs if config.kernel == kernel] for kernel in kernels]
+    else:
+        parts = [configs[: len(configs) // 2], configs[len(configs) // 2 :]]
+    return {config: artifact for part in parts for config, artifact in _build_all(part).items()}

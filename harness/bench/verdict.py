@@ -1,0 +1,133 @@
+"""The verdict on a case, and the exit code of a run.
+
+Times decide where they were measured now and then; the exact figures then only explain. Without times, as on
+the emulator, the exact figures decide. A case that could not be measured is never called slower, and a wrong
+result beats everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.bench.facts import Change, changes, not_compared
+from harness.bench.history import is_right
+from harness.bench.suite import Case
+from harness.bench.times import THRESHOLD, TimeVerdict, compare_times
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT
+
+EXIT_REGRESSION = 1
+
+MEANINGS = {
+    "SAME": "no difference that is real and matters; exact figures are equal",
+    "FASTER": "less time, beyond doubt and threshold",
+    "SLOWER": "more time, beyond doubt and threshold",
+    "UNSURE": "the times scatter too much to tell",
+    "BETTER": "exact figures changed, none for the worse",
+    "WORSE": "exact figures changed, at least one for the worse",
+    "CHANGED": "exact figures changed, for better or worse cannot be said",
+    "NEW": "nothing to compare with",
+    "NOT MEASURED": "could not be measured",
+    "WRONG": "the output is wrong",
+}
+REGRESSIONS = ("SLOWER", "WORSE")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A case, what was measured, what it was compared with, and what came of it.
+
+    record, baseline: None where there is none. reason: why it is NEW, NOT MEASURED, UNSURE or WRONG.
+    """
+
+    case: Case
+    verdict: str
+    record: Mapping[str, Any] | None = None
+    baseline: Mapping[str, Any] | None = None
+    time: TimeVerdict | None = None
+    changes: tuple[Change, ...] = ()
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def judge(
+    case: Case,
+    record: Mapping[str, Any] | None,
+    baseline: Mapping[str, Any] | None,
+    *,
+    reason: str = "",
+    cases: int = 1,
+    threshold: float = THRESHOLD,
+) -> Judgement:
+    """reason: why there is no record, or no baseline. cases: how many have their times compared in all."""
+    if record is None:
+        return Judgement(case, "NOT MEASURED", reason=reason)
+    if not is_right(record):
+        return Judgement(case, "WRONG", record, baseline, reason=_mistakes(record))
+    timed = _is_timed(record)
+    if not timed and not _is_emulated(record):
+        why = (record.get("timing") or {}).get("reason") or "no times came back"
+        return Judgement(case, "NOT MEASURED", record, baseline, reason=why)
+    if baseline is None:
+        return Judgement(case, "NEW", record, reason=reason)
+    found = tuple(changes(baseline, record))
+    notes = _notes(baseline, record)
+    if timed and _is_timed(baseline):
+        time = compare_times(baseline["timing"], record["timing"], cases=cases, threshold=threshold)
+        return Judgement(case, time.verdict, record, baseline, time, found, time.reason, notes)
+    if timed:
+        return Judgement(
+            case, "NEW", record, baseline, changes=found, reason="the baseline has no times", notes=notes
+        )
+    return Judgement(case, _exact_verdict(found), record, baseline, changes=found, notes=notes)
+
+
+def exit_code(judgements: Sequence[Judgement]) -> int:
+    """4 wrong result, else 1 regression, else 3 could not measure, else 0."""
+    verdicts = {judgement.verdict for judgement in judgements}
+    if "WRONG" in verdicts:
+        return EXIT_WRONG_RESULT
+    if verdicts & set(REGRESSIONS):
+        return EXIT_REGRESSION
+    return EXIT_CANNOT_RUN if "NOT MEASURED" in verdicts else EXIT_OK
+
+
+def have_times(record: Mapping[str, Any] | None, baseline: Mapping[str, Any] | None) -> bool:
+    """Whether the times of two records will be compared."""
+    return bool(record and baseline and _is_timed(record) and _is_timed(baseline))
+
+
+def _exact_verdict(found: Sequence[Change]) -> str:
+    directions = {change.direction for change in found}
+    if "worse" in directions:
+        return "WORSE"
+    if "better" in directions:
+        return "BETTER"
+    return "CHANGED" if found else "SAME"
+
+
+def _is_timed(record: Mapping[str, Any]) -> bool:
+    return bool((record.get("timing") or {}).get("samples"))
+
+
+def _is_emulated(record: Mapping[str, Any]) -> bool:
+    return str(record["device"]["kind"]).startswith("emulated")
+
+
+def _mistakes(record: Mapping[str, Any]) -> str:
+    found = record["validation"]
+    return f"{found.get('mismatches', '?'):,} of {found.get('elements', '?'):,} elements are wrong"
+
+
+def _notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a reader must know of the comparison: other compilers, figures that only one side has."""
+    before, after = old.get("toolchain") or {}, new.get("toolchain") or {}
+    names = ("mojo", "max", "ptxas")
+    notes = [
+        f"{name} {before.get(name) or 'none'} -> {after.get(name) or 'none'}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+    notes += [f"not compared: {what}" for what in not_compared(old, new)]
+    return tuple(notes)
