@@ -1,0 +1,316 @@
+"""``harness bench`` from end to end: verdicts, exit codes, files, and going on after an interruption."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+from bench_support import noisy, timing
+from click.testing import CliRunner
+
+import harness.bench.run as runs
+import harness.cli
+from harness.errors import CannotRun
+from harness.toolchain import Gpu
+
+SUITE = """
+schema = 1
+kernels = "kernel6"
+clusters = ["2x1", "2x2"]
+shapes = "256,512,64"
+dtypes = "bf16"
+inputs = "index"
+[[cases]]
+"""
+CASES = ["kernel6 bf16 2x1 256x512x64 index", "kernel6 bf16 2x2 256x512x64 index"]
+H200 = Gpu("NVIDIA H200", "9.0", "143771 MiB", "570.1")
+
+
+@pytest.fixture
+def suite(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SUITE)
+    return path
+
+
+@pytest.fixture
+def bench(suite, artifacts):
+    """Runs the command on the small suite; (exit code, output, errors)."""
+
+    def run(*arguments: object):
+        done = CliRunner().invoke(harness.cli.main, ["bench", "--suite", str(suite), *map(str, arguments)])
+        return done.exit_code, done.stdout, done.stderr
+
+    return run
+
+
+def results(bench, *arguments) -> tuple[int, dict[str, dict]]:
+    """Exit code, and the cases of the JSON output by name."""
+    code, text, errors = bench("--json", "-", *arguments)
+    assert text, errors
+    return code, {case["case"]: case for case in json.loads(text)["cases"]}
+
+
+@pytest.fixture
+def one_more_instruction(monkeypatch, tmp_path):
+    """From now on kernels are built with an instruction more before the output's bulk group is committed."""
+
+    def plant() -> None:
+        build = runs.build
+
+        def build_altered(configs):
+            made = []
+            for number, artifact in enumerate(build(configs)):
+                folder = tmp_path / f"altered{number}"
+                folder.mkdir(exist_ok=True)
+                commit = "\tcp.async.bulk.commit_group;"
+                assert artifact.ptx.count(commit) == 1
+                fence = f"\tfence.proxy.async.shared::cta;\n{commit}"
+                (folder / "kernel.ptx").write_text(artifact.ptx.replace(commit, fence))
+                made.append(replace(artifact, folder=folder))
+            return made
+
+        monkeypatch.setattr(runs, "build", build_altered)
+
+    return plant
+
+
+def test_the_first_run_and_the_same_again(bench, results_dir):
+    code, found = results(bench)
+    assert code == 0
+    assert {name: case["verdict"] for name, case in found.items()} == dict.fromkeys(CASES, "NEW")
+    code, found = results(bench)
+    assert code == 0
+    assert {name: case["verdict"] for name, case in found.items()} == dict.fromkeys(CASES, "SAME")
+    assert len((results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()) == 4
+
+
+def test_one_more_instruction_is_a_regression_with_a_name(bench, one_more_instruction):
+    bench()
+    one_more_instruction()
+    code, text, _ = bench()
+    assert code == 1
+    assert "2 cases against last: 2 WORSE" in text
+    [line] = [line for line in text.splitlines() if line.startswith("changed  PTX")]
+    assert line.split() == [
+        *("changed", "PTX", "fence.proxy.async.shared::cta", "+1", "1", "->", "2"),
+        *("all", "2", "cases", "of", "kernel6"),
+    ]
+
+
+def test_a_wrong_result_beats_everything(bench, monkeypatch):
+    bench()
+    run = runs.run
+
+    def one_is_wrong(request, artifact):
+        outcome = run(request, artifact)
+        if request.config.cluster == (2, 2):
+            raise CannotRun("Deadlock: for the test")
+        outcome.record["validation"].update(passed=False, mismatches=3)
+        return outcome
+
+    monkeypatch.setattr(runs, "run", one_is_wrong)
+    code, found = results(bench)
+    assert code == 4
+    assert found[CASES[0]]["verdict"] == "WRONG" and found[CASES[0]]["reason"].startswith("3 of ")
+    assert found[CASES[1]]["verdict"] == "NOT MEASURED" and "Deadlock" in found[CASES[1]]["reason"]
+    monkeypatch.setattr(runs, "run", run)
+    code, found = results(bench)
+    assert code == 0 and found[CASES[0]]["verdict"] == "SAME"  # as the wrong one is no baseline
+
+
+def test_what_does_not_compile_does_not_cost_the_rest(bench, monkeypatch):
+    build = runs.build
+
+    def fails_for_one(configs):
+        if any(config.cluster == (2, 2) for config in configs):
+            raise CannotRun("the Mojo compiler reports:\nno")
+        return build(configs)
+
+    monkeypatch.setattr(runs, "build", fails_for_one)
+    code, found = results(bench)
+    assert code == 3
+    assert found[CASES[0]]["verdict"] == "NEW"
+    assert found[CASES[1]]["reason"] == "the Mojo compiler reports:\nno"
+
+
+def test_an_interrupted_run_goes_on(bench, monkeypatch, results_dir):
+    run = runs.run
+    calls = []
+
+    def interrupted(request, artifact):
+        calls.append(request.config.cluster)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run(request, artifact)
+
+    monkeypatch.setattr(runs, "run", interrupted)
+    code, _, errors = bench()
+    assert code == 130 and "--resume goes on from here" in errors
+    code, _, errors = bench("--resume")
+    assert code == 0 and "resuming run" in errors and f"{CASES[0]}: kept" in errors
+    assert calls == [(2, 1), (2, 2), (2, 2)]
+    lines = [json.loads(line) for line in (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()]
+    assert [line["bench"]["case"] for line in lines] == CASES
+    assert len({line["bench"]["run"] for line in lines}) == 1
+    monkeypatch.setattr(runs, "fingerprint", lambda: "other sources")
+    _, _, errors = bench("--resume")
+    assert "cannot be resumed: kernels, harness or compiler changed since; starting anew" in errors
+    assert len(calls) == 5
+
+
+def test_nothing_to_resume(bench):
+    _, _, errors = bench("--resume")
+    assert "there is no earlier run of this suite to resume; starting one" in errors
+
+
+def test_list_and_dry_run_do_nothing(bench, monkeypatch, results_dir):
+    monkeypatch.setattr(runs, "run", lambda *_: pytest.fail("nothing may be run"))
+    monkeypatch.setattr(runs, "build", lambda *_: pytest.fail("nothing may be built"))
+    assert bench("--list")[1].splitlines() == CASES
+    code, text, _ = bench("--dry-run", "--filter", "2x2")
+    assert code == 0 and CASES[1] in text and CASES[0] not in text
+    assert "emulated-sm_100a  run" in text and "never" in text
+    assert not list(results_dir.glob("*.jsonl"))
+
+
+def test_a_saved_baseline_stays(bench, one_more_instruction):
+    _, text, _ = bench("--save-baseline", "good")
+    assert "baseline good saved: 2 cases" in text
+    one_more_instruction()
+    assert bench("--baseline", "good")[0] == 1
+    assert bench()[0] == 0  # as the last run had the instruction, too
+    assert bench("--baseline", "good")[0] == 1
+
+
+def test_a_baseline_without_the_cases_compares_nothing(bench):
+    bench("--filter", "2x1", "--save-baseline", "part")
+    code, _, errors = bench("--filter", "2x2", "--baseline", "part")
+    assert code == 3 and "nothing could be compared: baseline part has no such case" in errors
+
+
+WRONG = [
+    (["--filter", "("], "is not a regular expression"),
+    (["--filter", "kernel9"], "matches no case of suite small; --list shows them"),
+    (["--baseline", "nothing"], "is not last, a saved name or a commit"),
+    (["--baseline", "HEAD"], "was not measured on this kind of device"),
+    (["--save-baseline", "last"], "baseline name 'last'"),
+    (["--json", "-", "--csv", "-"], "only one of"),
+    (["--junit", "/nowhere/x.xml"], "is not a file in an existing folder"),
+    (["--threshold", "-1"], "--threshold"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_usage(bench, monkeypatch, arguments, message):
+    monkeypatch.setattr(runs, "run", lambda *_: pytest.fail("nothing may be run"))
+    code, _, errors = bench(*arguments)
+    assert code == 2 and message in errors
+    assert len(errors.strip().splitlines()) == 1
+
+
+def test_files(bench, one_more_instruction, tmp_path):
+    bench()
+    one_more_instruction()
+    files = {name: tmp_path / f"x.{name}" for name in ("json", "csv", "markdown", "junit")}
+    code, text, _ = bench(*(word for name, path in files.items() for word in (f"--{name}", path)))
+    assert code == 1 and "2 WORSE" in text
+    data = json.loads(files["json"].read_text())
+    assert data["exit_code"] == 1
+    named = {"name": "PTX fence.proxy.async.shared::cta", "old": 1, "new": 2, "direction": "changed"}
+    assert all(named in case["changes"] for case in data["cases"])
+    rows = list(csv.DictReader(io.StringIO(files["csv"].read_text())))
+    assert [(row["case"], row["verdict"]) for row in rows] == [(case, "WORSE") for case in CASES]
+    assert "PTX fence.proxy.async.shared::cta 1 -> 2" in rows[0]["changes"]
+    markdown = files["markdown"].read_text()
+    assert markdown.startswith("### Benchmark `small`") and f"| {CASES[0]} | WORSE |" in markdown
+    junit = ET.parse(files["junit"]).getroot()
+    assert junit.attrib["tests"] == junit.attrib["failures"] == "2"
+    assert junit.find("testcase/failure").attrib["message"].startswith("WORSE: PTX fence.proxy")
+
+
+class FakeGpu:
+    """Stands for a GPU: emulates for the figures, and makes up times."""
+
+    def __init__(self, monkeypatch):
+        self.seconds, self.seed, self.run = 1e-3, 0, runs.run
+        monkeypatch.setattr(runs, "choose_device", lambda wanted, kernel, arch: (self.gpu, "sm_100a"))
+        monkeypatch.setattr(runs, "run", self)
+        self.gpu = H200
+
+    def __call__(self, request, artifact):
+        outcome = self.run(replace(request, gpu=None), artifact)
+        self.seed += 1
+        times = timing(noisy(self.seconds, self.seed, spread=0.005)) if self.seconds else None
+        outcome.record.update(
+            device={"kind": request.device_kind, "name": self.gpu.name, "driver": self.gpu.driver},
+            counters={},
+            timing=times or {"seconds": None, "reason": "no sign of life for 60 s"},
+        )
+        return outcome
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    return FakeGpu(monkeypatch)
+
+
+def verdicts(bench, *arguments) -> tuple[int, set[str]]:
+    code, found = results(bench, *arguments)
+    return code, {case["verdict"] for case in found.values()}
+
+
+def test_times_of_the_same_kernel_are_the_same(bench, gpu, results_dir):
+    assert verdicts(bench) == (0, {"NEW"})
+    assert verdicts(bench) == (0, {"SAME"})
+    lines = (results_dir / "nvidia-h200.jsonl").read_text().splitlines()
+    assert all(len(json.loads(line)["timing"]["samples"]) == 30 for line in lines)
+
+
+def test_three_per_cent_more_time_is_a_regression(bench, gpu):
+    bench()
+    gpu.seconds *= 1.03
+    code, text, _ = bench()
+    assert code == 1 and "2 SLOWER" in text
+    [row] = [line.split() for line in text.splitlines() if line.startswith(CASES[0])]
+    assert float(row[9]) == pytest.approx(1.03, abs=0.01)
+    gpu.seconds /= 1.03
+    assert verdicts(bench) == (0, {"FASTER"})
+    gpu.seconds *= 1.03
+    assert verdicts(bench, "--threshold", "10") == (0, {"SAME"})
+
+
+def test_what_could_not_be_measured_is_not_slower(bench, gpu):
+    bench()
+    gpu.seconds = None
+    code, found = results(bench)
+    assert code == 3
+    assert {(case["verdict"], case["reason"]) for case in found.values()} == {
+        ("NOT MEASURED", "no sign of life for 60 s")
+    }
+    gpu.seconds = 1e-3
+    assert verdicts(bench)[0] == 0
+
+
+def test_another_driver_is_other_hardware(bench, gpu):
+    bench("--save-baseline", "good")
+    gpu.gpu = replace(H200, driver="580.2")
+    gpu.seconds *= 2
+    code, found = results(bench)
+    assert code == 0
+    assert {case["reason"] for case in found.values()} == {
+        "baseline last is of other hardware: NVIDIA H200, driver 570.1"
+    }
+    assert bench("--baseline", "good")[0] == 3
+
+
+def test_no_gpu(bench, suite):
+    suite.write_text('device = "gpu"\n' + SUITE)
+    code, found = results(bench)
+    assert code == 3
+    assert {case["verdict"] for case in found.values()} == {"NOT MEASURED"}
+    assert all("no NVIDIA GPU was found" in case["reason"] for case in found.values())
