@@ -1,10 +1,10 @@
 """Compiles kernels with Mojo, once: the results are kept in a cache.
 
-A build turns one or several configurations into one host program (``emit``) that holds the PTX of each of
-them and can compute its launch plan. Layout of the cache, where a key is a hash of all that can change the
-result:
+A build turns one or several configurations into one host program that holds the PTX of each of them and can
+compute its launch plan. Another program plans any configuration without its PTX. Layout of the cache, where a
+key is a hash of all that can change the result:
 
-    programs/<key of all configurations together>/emit        the program
+    programs/<key of its source>/program
     kernels/<key of one configuration>/{kernel.ptx, artifact.json, ptxas-<version>.json}
 
 Folders appear by renaming a finished temporary folder. So another process sees all of a folder or nothing,
@@ -19,15 +19,18 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
 
+from rich.console import Console
+
 from harness import paths
 from harness.config import KernelConfig
-from harness.driver import driver_source
+from harness.driver import PLANNER_SOURCE, driver_source, gemm_parameters
 from harness.errors import CannotRun
 from harness.plan import Plan, parse_plan
 from harness.problem import Shape
@@ -35,7 +38,7 @@ from harness.ptxas import assemble
 from harness.toolchain import mojo_version, package_version, ptxas_version, require_mojo
 
 COMPILE_SECONDS = 600
-EMIT_SECONDS = 60
+ANSWER_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Artifact:
 
     def plan_json(self, shape: Shape) -> str:
         """The launch plan as the compiled program computes it: one line of JSON."""
-        return _emit(self.program, "plan", str(self.index), str(shape.m), str(shape.n), str(shape.k))
+        return _ask(self.program, "plan", self.index, shape.m, shape.n, shape.k)
 
     def statistics(self) -> dict:
         """What ptxas says about the kernel (see `harness.ptxas`); asked once per version of ptxas."""
@@ -91,9 +94,33 @@ def build(configs: Sequence[KernelConfig]) -> list[Artifact]:
     return [_require(config, compiled_now=config in missing) for config in configs]
 
 
+def build_with_notice(configs: Sequence[KernelConfig]) -> list[Artifact]:
+    """`build`, for a person: says on standard error what is being compiled, as that takes a while."""
+    missing = [config.label for config in dict.fromkeys(configs) if not is_built(config)]
+    if not missing:
+        return build(configs)
+    console = Console(stderr=True)
+    message = f"compiling {', '.join(missing)} with Mojo ..."
+    if console.is_terminal:
+        with console.status(message):
+            return build(configs)
+    print(message, file=sys.stderr)
+    return build(configs)
+
+
 def is_built(config: KernelConfig) -> bool:
     """True if the cache holds this configuration."""
     return _load(config) is not None
+
+
+def plan_json(config: KernelConfig, shape: Shape) -> str:
+    """The launch plan of any configuration, as `Artifact.plan_json` but without the entry's name.
+
+    The kernel is not compiled: the planner, the same for all configurations, is compiled once.
+    """
+    program = _program(PLANNER_SOURCE)
+    options = [f"{name}={value}" for name, value in gemm_parameters(config).items()]
+    return _ask(program, shape.m, shape.n, shape.k, *options)
 
 
 def model_key(config: KernelConfig) -> str:
@@ -108,7 +135,7 @@ def _load(config: KernelConfig, compiled_now: bool = False) -> Artifact | None:
     folder = _kernel_folder(config)
     try:
         about = json.loads((folder / "artifact.json").read_text())
-        program, index = paths.cache_dir() / "programs" / about["program"] / "emit", about["index"]
+        program, index = _program_place(about["program"]), about["index"]
     except (OSError, ValueError, KeyError):
         return None
     return Artifact(config, folder, program, index, compiled_now) if program.exists() else None
@@ -124,27 +151,39 @@ def _require(config: KernelConfig, compiled_now: bool) -> Artifact:
 
 
 def _compile(configs: list[KernelConfig]) -> None:
-    mojo = require_mojo()
-    key = _key(*configs)
     places = [_kernel_folder(config) for config in configs]
+    source = driver_source(configs)
+    key = _key(source)
+    program = _program(source)
+    with tempfile.TemporaryDirectory(dir=_ensure(paths.cache_dir() / "tmp")) as temporary:
+        for index, (config, place) in enumerate(zip(configs, places, strict=True)):
+            made = _ensure(Path(temporary, str(index)))
+            (made / "kernel.ptx").write_text(_ask(program, "ptx", index))
+            about = {"program": key, "index": index, "config": config.as_dict(), "mojo": mojo_version()}
+            (made / "artifact.json").write_text(json.dumps(about, indent=1))
+            _publish(made, place, partial(is_built, config))
+
+
+def _program(source: str) -> Path:
+    """The host program of a Mojo source that imports the kernels, from the cache or compiled now."""
+    mojo, key = require_mojo(), _key(source)
+    place = _program_place(key)
+    if place.exists():
+        return place
     with tempfile.TemporaryDirectory(dir=_ensure(paths.cache_dir() / "tmp")) as temporary:
         folder = Path(temporary)
         driver = folder / "driver.mojo"
-        driver.write_text(driver_source(configs))
-        program = _ensure(folder / "program") / "emit"
+        driver.write_text(source)
+        program = _ensure(folder / "program") / place.name
         _run_mojo([str(mojo), "build", "-I", str(paths.ROOT), str(driver), "-o", str(program)], folder)
-        for index, config in enumerate(configs):
-            made = _ensure(folder / str(index))
-            (made / "kernel.ptx").write_text(_emit(program, "ptx", str(index)))
-            about = {"program": key, "index": index, "config": config.as_dict(), "mojo": mojo_version()}
-            (made / "artifact.json").write_text(json.dumps(about, indent=1))
-        if _key(*configs) != key:
+        if _key(source) != key:
             raise CannotRun("the Mojo sources changed while they were being compiled; run it again")
-        # The program first: an artifact must never name a program that is not there.
-        final = paths.cache_dir() / "programs" / key
-        _publish(program.parent, final, (final / program.name).exists)
-        for index, (config, place) in enumerate(zip(configs, places, strict=True)):
-            _publish(folder / str(index), place, partial(is_built, config))
+        _publish(program.parent, place.parent, place.exists)
+    return place
+
+
+def _program_place(key: str) -> Path:
+    return paths.cache_dir() / "programs" / key / "program"
 
 
 def _publish(made: Path, place: Path, is_good: Callable[[], bool]) -> None:
@@ -203,32 +242,33 @@ def readable_errors(text: str) -> str:
     return "\n".join([*constraints, *errors]) or text.strip() or "no message"
 
 
-def _emit(program: Path, *arguments: str) -> str:
-    """Runs the compiled program and returns what it prints."""
+def _ask(program: Path, *arguments: str | int) -> str:
+    """Runs a compiled program and returns what it prints."""
+    words = [str(argument) for argument in arguments]
     try:
         done = subprocess.run(
-            [program, *arguments],
+            [program, *words],
             capture_output=True,
             text=True,
-            timeout=EMIT_SECONDS,
+            timeout=ANSWER_SECONDS,
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotRun(f"the compiled program {program} could not be run: {error}") from error
     if done.returncode:
         message = (done.stderr + done.stdout).strip() or f"exit code {done.returncode}"
-        raise CannotRun(f"emit {' '.join(arguments)}: {message}")
+        raise CannotRun(f"{' '.join(words)}: {message}")
     return done.stdout
 
 
 def _kernel_folder(config: KernelConfig) -> Path:
-    return paths.cache_dir() / "kernels" / _key(config)
+    return paths.cache_dir() / "kernels" / _key(driver_source([config]))
 
 
-def _key(*configs: KernelConfig) -> str:
-    """Hash of the sources, the configurations and the compiler. The compiler counts with its place, too:
-    the program loads shared libraries from there."""
-    return _digest(_sources_hash(paths.kernels_dir()), _compiler(), driver_source(configs))
+def _key(source: str) -> str:
+    """Hash of the kernels' sources, the program's source and the compiler. The compiler counts with its
+    place, too: the program loads shared libraries from there."""
+    return _digest(_sources_hash(paths.kernels_dir()), _compiler(), source)
 
 
 def _digest(*parts: str) -> str:

@@ -16,9 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness import compare, records, render
 from harness.bench.commands import bench
-from harness.build import Artifact, build, is_built
+from harness.build import Artifact, build_with_notice
 from harness.catalog import KERNELS, find_kernel
-from harness.config import KernelConfig, make_config
+from harness.config import make_config
 from harness.device import choose_device
 from harness.doctor import examine, is_able
 from harness.emulate import Accumulation, Schedule
@@ -31,7 +31,8 @@ from harness.errors import (
     CannotRun,
     HarnessError,
 )
-from harness.options import config_options, run_options, shape_option
+from harness.inspection import build_command, explain
+from harness.options import check_output, config_options, run_options, shape_option
 from harness.presets import PRESETS, chosen_options
 from harness.problem import Shape
 from harness.published import published_figures
@@ -87,7 +88,7 @@ def run(kernel: str, **options: Any) -> int:
     """Run KERNEL, check its result and log a record."""
     settings = _settings(options)
     [request] = settings.requests([kernel], options)
-    outcome = _run_with_progress(request, _build([request.config])[0])
+    outcome = _run_with_progress(request, build_with_notice([request.config])[0])
     record_file = settings.save(outcome)
     _report(outcome, settings.json_path, record_file)
     return EXIT_OK if outcome.validation.passed else EXIT_WRONG_RESULT
@@ -107,7 +108,7 @@ def compare_kernels(kernels: tuple[str, ...], **options: Any) -> int:
     settings = _settings(options)
     names = [name for word in kernels for name in (KERNELS if word == "all" else [word])]
     requests = settings.requests(list(dict.fromkeys(names)), options)
-    artifacts = _build([request.config for request in requests])
+    artifacts = build_with_notice([request.config for request in requests])
     entries = []
     for request, artifact in zip(requests, artifacts, strict=True):
         try:
@@ -154,7 +155,7 @@ class Settings:
 
     def requests(self, kernels: Sequence[str], options: dict[str, Any]) -> list[Request]:
         """One for each kernel. What would make a run fail later is found here, before anything is built."""
-        _check_output(self.json_path, "--json")
+        check_output(self.json_path, "--json")
         others = dict(options)
         preset = others.pop("preset")
         return [self._request(kernel, chosen_options(kernel, preset, others)) for kernel in kernels]
@@ -210,20 +211,6 @@ def _run_with_progress(request: Request, artifact: Artifact) -> Outcome:
         )
 
 
-def _build(configs: list[KernelConfig]) -> list[Artifact]:
-    """Builds what is missing in one compilation, and says on standard error that it takes a while."""
-    missing = [config.label for config in dict.fromkeys(configs) if not is_built(config)]
-    if not missing:
-        return build(configs)
-    console = Console(stderr=True)
-    message = f"compiling {', '.join(missing)} with Mojo ..."
-    if not console.is_terminal:
-        render.show_line(console, message)
-        return build(configs)
-    with console.status(message):
-        return build(configs)
-
-
 def _report(outcome: Outcome, json_path: str | None, record_file: Path | None) -> None:
     text = json.dumps(outcome.record, indent=2, allow_nan=False)
     if json_path == "-":
@@ -254,13 +241,5 @@ def _report_comparison(shape: Shape, entries: list[compare.Entry], json_path: st
         render.show_line(console, f"comparison written to {json_path}")
 
 
-def _check_output(path: str | None, option: str) -> None:
-    if path in (None, "-"):
-        return
-    if not path or Path(path).is_dir() or not Path(path).parent.is_dir():
-        raise click.UsageError(
-            f"{option} {path!r} is not a file in an existing folder; name one, or use - for the screen"
-        )
-
-
-main.add_command(bench)
+for command in (bench, build_command, explain):
+    main.add_command(command)

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from harness.config import KernelConfig
 
+PLANNER_SOURCE = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
+"""Plans any configuration; takes the sizes and `gemm_parameters` as ``name=value``."""
+
 _MOJO_TYPES = {"bf16": "DType.bfloat16", "fp16": "DType.float16"}
 
 
@@ -37,6 +40,12 @@ def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
         "epilogue_width": config.epilogue_width,
         "multicast": config.multicast,
     }
+
+
+def gemm_parameters(config: KernelConfig) -> dict[str, str]:
+    """The parameters of ``kernels/plan.mojo``: those of GemmConfig, as text."""
+    parameters = {**op_parameters(config), "dtype": config.dtype}
+    return {name: str(value).lower() for name, value in parameters.items()}
 
 
 def _gemm_config(config: KernelConfig) -> str:

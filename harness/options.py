@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
@@ -52,6 +53,17 @@ shape_option = click.option(
     show_default=True,
     help="M,N,K or one number for all three.",
 )
+
+
+def check_output(path: str | None, option: str) -> None:
+    """Refuses a file that cannot be written; to be asked before the work is done."""
+    if path in (None, "-"):
+        return
+    if not path or Path(path).is_dir() or not Path(path).parent.is_dir():
+        raise click.UsageError(
+            f"{option} {path!r} is not a file in an existing folder; name one, or use - for the screen"
+        )
+
 
 # Their values go to `harness.presets.configure` by these names; None is not asked for.
 config_options = together(

@@ -92,11 +92,14 @@ class ScalarArgument:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a kernel is launched; arguments are in the order of the kernel's parameters."""
+    """How a kernel is launched; arguments are in the order of the kernel's parameters.
+
+    entry: name of the kernel in its PTX, None in a plan made without compiling it.
+    """
 
     kernel: str
     arch: str
-    entry: str
+    entry: str | None
     config: dict
     problem: Shape
     grid: tuple[int, int, int]

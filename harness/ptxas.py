@@ -1,11 +1,14 @@
-"""What NVIDIA's assembler says about a kernel: registers, spills, shared memory."""
+"""NVIDIA's assembler and disassemblers: what they say about a kernel, and its machine code."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
+
+from harness.errors import CannotRun
 
 # Lines of `ptxas --verbose`, for example
 #   ptxas info    : Used 64 registers, used 1 barriers, 40 bytes smem
@@ -19,6 +22,7 @@ _FIGURES = {
     "spill_load_bytes": r"(\d+) bytes spill loads",
 }
 ASSEMBLE_SECONDS = 300
+DISASSEMBLERS = {"nvdisasm": ["--print-code"], "cuobjdump": ["--dump-sass"]}
 
 
 def assemble(ptx: Path, arch: str) -> dict:
@@ -50,6 +54,30 @@ def assemble(ptx: Path, arch: str) -> dict:
             )
         }
     return parse_statistics(text)
+
+
+def disassemble(ptx: str, arch: str) -> str:
+    """The machine code (SASS) of a PTX text. Raises CannotRun without the tools of the CUDA toolkit."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx)
+        cubin = source.with_suffix(".cubin")
+        found = assemble(source, arch)
+        if "error" in found:
+            raise CannotRun(f"machine code needs ptxas: {found['error']}")
+        for name, options in DISASSEMBLERS.items():
+            program = shutil.which(name)
+            if program:
+                done = subprocess.run(
+                    [program, *options, str(cubin)], capture_output=True, text=True, timeout=ASSEMBLE_SECONDS
+                )
+                if done.returncode:
+                    raise CannotRun(f"{name}: {(done.stderr or done.stdout).strip()[:200]}")
+                return done.stdout
+    raise CannotRun(
+        f"machine code needs {' or '.join(DISASSEMBLERS)} (CUDA toolkit) on PATH, and neither is; "
+        "use --emit ptx, or asm-stats for the registers"
+    )
 
 
 def parse_statistics(text: str) -> dict:

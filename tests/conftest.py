@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness.build import Artifact, build
+from harness.catalog import KERNELS
 from harness.config import make_config
 from harness.paths import ROOT
+from harness.presets import configure
 from harness.toolchain import require_mojo
 
 CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))
@@ -41,6 +43,15 @@ def artifacts(tmp_path_factory) -> dict[tuple[int, int], Artifact]:
     with one_worker_at_a_time(tmp_path_factory, "build"):
         built = build([make_config("kernel6", cluster=cluster) for cluster in CLUSTERS])
     return dict(zip(CLUSTERS, built, strict=True))
+
+
+@pytest.fixture(scope="session")
+def series(tmp_path_factory) -> dict[str, Artifact]:
+    """Every kernel with its defaults in a 2x1 cluster, and one stage for the preset ``2cta``."""
+    small = [make_config(kernel, cluster=(2, 1)) for kernel in KERNELS]
+    with one_worker_at_a_time(tmp_path_factory, "build"):
+        built = build([*small, *(configure(kernel, "2cta", stages=1) for kernel in KERNELS)])
+    return dict(zip(KERNELS, built, strict=False))
 
 
 PLANNER = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"

@@ -163,7 +163,7 @@ def test_a_damaged_cache_is_repaired(fake, tmp_path, damage):
         about.write_text('{"program": "x')
     assert not is_built(TWO[0])
     assert build(TWO[:1])[0].ptx == "// ptx 0\n"
-    assert calls(fake) == 2
+    assert calls(fake) == (2 if damage == "no program" else 1)
 
 
 def build_one(_: int) -> str:
@@ -348,7 +348,7 @@ def test_what_the_program_refuses_is_passed_on(artifacts):
     shape = object.__new__(Shape)
     for name, value in (("m", 8), ("n", 12), ("k", 8)):
         object.__setattr__(shape, name, value)
-    with pytest.raises(CannotRun, match=r"emit plan .* 8 12 8: N 12 is not a multiple of 8"):
+    with pytest.raises(CannotRun, match=r"plan \d+ 8 12 8: N 12 is not a multiple of 8"):
         artifacts[2, 1].plan(shape)
 
 

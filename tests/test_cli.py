@@ -37,8 +37,7 @@ def no_compiler(monkeypatch):
     def fail(*_):
         raise AssertionError("nothing may be built")
 
-    monkeypatch.setattr(harness.cli, "build", fail)
-    monkeypatch.setattr(harness.cli, "is_built", fail)
+    monkeypatch.setattr(harness.cli, "build_with_notice", fail)
 
 
 BAD_REQUESTS = [
@@ -72,6 +71,15 @@ BAD_REQUESTS = [
         ["kernel6", "--stages", "6"],
         "A and B 196608 + C 65536 + barriers 112 = 262256, more than the 232448 bytes",
     ),
+    (["kernel5", "--stages", "2"], "kernel5 has no pipeline, its only depth is 1; use kernel6 or kernel7"),
+    (["kernel7", "--cta-group", "3"], "cta group 3 is not possible on sm_100a; use 1 or 2"),
+    (["kernel7", "--mma-shape", "256"], "mma shape '256' is not MxN; write for example 256x256"),
+    (["kernel7", "--mma-shape", "64x64"], "M must be 128 or 256; use 256x64, or --cta-group 1"),
+    (["kernel7", "--mma-shape", "256x250"], "N must be a multiple of 32 up to 256; use 256x224"),
+    (["kernel7", "--epilogue-width", "48"], "epilogue width 48 is not one of 16, 32, 64"),
+    (["kernel7", "--preset", "cute-99"], "there is no preset 'cute-99'; use one of: cute-03, cute-04"),
+    (["kernel6", "--preset", "1cta", "--stages", "4"], "stages 4: A and B 196608 + C 65536"),
+    (["kernel6", "--timeout", "0"], "0.0 is not in the range x>=1"),
     (["kernel6", "--stages", "five"], "'five' is not a valid integer"),
     (["kernel6", "--dtype", "fp64"], "'fp64' is not"),
     (["kernel6", "--device", "tpu"], "'tpu' is not one of 'auto', 'gpu', 'emulator'"),
@@ -89,10 +97,10 @@ BAD_REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), BAD_REQUESTS, ids=lambda value: " ".join(value)[:40])
-def test_bad_requests_get_one_line_and_exit_code_2(
-    harness_command, no_compiler, results_dir, arguments, message
-):
+@pytest.mark.parametrize(
+    ("arguments", "message"), BAD_REQUESTS, ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else ""
+)
+def test_bad_requests_get_one_line_and_exit_code_2(harness_command, no_compiler, results_dir, arguments, message):
     result = harness_command("run", *arguments)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
@@ -170,9 +178,7 @@ def test_run_prints_a_report_and_logs_a_record(harness_command, artifacts, resul
 @pytest.mark.parametrize("inputs", ["normal", "index", "uniform"])
 @pytest.mark.parametrize("shape", ["256,512,128", "8", "136,264,72"])
 def test_all_inputs_pass(harness_command, artifacts, inputs, shape):
-    result = harness_command(
-        "run", "kernel6", "--cluster", "2x1", "--shape", shape, "--inputs", inputs, "--no-save"
-    )
+    result = harness_command("run", "kernel6", "--cluster", "2x1", "--shape", shape, "--inputs", inputs, "--no-save")
     assert result.exit_code == 0, result.output
 
 
