@@ -4,9 +4,9 @@
     c = matmul(a, b)                                # a [M, K], b [N, K] -> a @ b.T, both bfloat16 or float16
     c = matmul(a, b, kernel="kernel6", cluster=(2, 1), out=c)
 
-Tensors go to MAX by DLPack (shared memory, not copied). The call is asynchronous like any other CUDA call: it runs after
-what is queued on PyTorch's current stream, and what is queued there afterwards runs after it. It is registered as the operator
-``blackwell_lab::matmul``, so that torch.compile traces through it.
+Tensors go to MAX by DLPack (shared memory, not copied). The call is asynchronous like any other CUDA call: it runs
+after what is queued on PyTorch's current stream, and what is queued there afterwards runs after it. It is registered
+as the operator ``blackwell_lab::matmul``, so that torch.compile traces through it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def matmul(
 ) -> torch.Tensor:
     """C = A . B^T on the GPU that holds the tensors.
 
-    Shapes: a [M, K], b [N, K], out [M, N]; contiguous, one dtype (bfloat16 or float16), one CUDA device; K and N multiples
-    of 8. ``options``: those of ``harness.config.make_config`` (cluster, stages, ...).
+    Shapes: a [M, K], b [N, K], out [M, N]; contiguous, one dtype (bfloat16 or float16), one CUDA device; K and N
+    multiples of 8. ``options``: those of ``harness.config.make_config`` (cluster, stages, ...).
 
     Raises ValueError for tensors or options that do not fit, CannotRun if MAX cannot compile or load the kernel. The
     first call of a configuration compiles it, which takes some ten seconds; the result is cached on disk.
@@ -60,17 +60,13 @@ def _check(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> None:
         if tensor.device != a.device:
             raise ValueError(f"{name} is on {tensor.device} and a on {a.device}; move them to one device")
         if tensor.dtype not in DTYPES or tensor.dtype != a.dtype:
-            raise ValueError(
-                f"{name} is {tensor.dtype} and a {a.dtype}; both must be bfloat16 or both float16"
-            )
+            raise ValueError(f"{name} is {tensor.dtype} and a {a.dtype}; both must be bfloat16 or both float16")
         if tensor.dim() != 2:
             raise ValueError(f"{name} has {tensor.dim()} dimensions; it must be a matrix")
         if not tensor.is_contiguous():
             raise ValueError(f"{name} has strides {tuple(tensor.stride())}; call {name}.contiguous() first")
     if a.shape[1] != b.shape[1]:
-        raise ValueError(
-            f"a {tuple(a.shape)} and b {tuple(b.shape)} differ in K, their last dimension (b is [N, K])"
-        )
+        raise ValueError(f"a {tuple(a.shape)} and b {tuple(b.shape)} differ in K, their last dimension (b is [N, K])")
     if a.shape[1] % 8 or b.shape[0] % 8 or 0 in (*a.shape, *b.shape):
         raise ValueError(
             f"K {a.shape[1]} and N {b.shape[0]} must be multiples of 8 (16-byte rows for TMA), M at least 1"

@@ -157,7 +157,20 @@ WIDE = {
     "or.b64 %d0, %d1, 4611756662049472512;": lambda a, b, c: a | 4611756662049472512,
 }
 
-EDGES = [0, 1, 2, 31, 32, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x1_0000_0000, 0x7FFF_FFFF_FFFF_FFFF, M64, 0x8000_0000_0000_0000]
+EDGES = [
+    0,
+    1,
+    2,
+    31,
+    32,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    0x1_0000_0000,
+    0x7FFF_FFFF_FFFF_FFFF,
+    M64,
+    0x8000_0000_0000_0000,
+]
 
 
 def operands(seed: int) -> np.ndarray:
@@ -215,7 +228,9 @@ def test_packing_to_half_precision_rounds_to_nearest_even(kind, dtype):
     values = rng.integers(0, M32, size=(3, 32), dtype=np.uint64, endpoint=True)
     values[0, :6] = [bits32(v) for v in (1.0, -0.0, np.inf, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 65520.0)]
     with np.errstate(all="ignore"):
-        high, low = (v.astype(np.uint32).view(np.float32).astype(dtype).view(np.uint16).astype(np.uint64) for v in values[:2])
+        high, low = (
+            v.astype(np.uint32).view(np.float32).astype(dtype).view(np.uint16).astype(np.uint64) for v in values[:2]
+        )
     keep = ~np.isnan(values[:2].astype(np.uint32).view(np.float32)).any(axis=0)
     got = execute(f"cvt.rn.{kind}x2.f32 %r0, %r1, %r2;" + OUT32, values)
     assert (got == (high << 16 | low))[keep].all() and keep.sum() > 20

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ptx_programs import STORE_R1, run, source
 
 from harness.emulator import Deadlock, Device, Fault, LaunchError, Module, PtxSyntaxError, TensorMap
-
-from ptx_programs import STORE_R1, run, source
 
 LANES = np.arange(32, dtype=np.uint32)
 
@@ -79,7 +78,9 @@ def test_branch_tables_and_early_exit():
 
 
 def test_lanes_may_exit_early_and_the_rest_still_counts_as_a_whole_warp():
-    body = STORE_R1.replace("%r1;", "%r0;") + """
+    body = (
+        STORE_R1.replace("%r1;", "%r0;")
+        + """
     setp.lt.u32 %p1, %r0, 4;
     @%p1 ret;
     bar.warp.sync 0xfffffff0;
@@ -87,6 +88,7 @@ def test_lanes_may_exit_early_and_the_rest_still_counts_as_a_whole_warp():
     barrier.cluster.wait.aligned;
     add.s32 %r1, %r0, 1;
     """
+    )
     assert (run(body + STORE_R1 + "ret;") == np.where(LANES < 4, LANES, LANES + 1)).all()
 
 
@@ -329,7 +331,7 @@ def test_unread_output_is_not_silently_zero():
     device = Device()
     out = device.alloc(128)
     device.launch(Module.from_text(source("ret;")), grid=1, block=32, arguments=[out])
-    with pytest.raises(Fault, match="never written|poison"):
+    with pytest.raises(Fault, match=r"never written|poison"):
         device.download(out, np.uint32, 32)
 
 
@@ -363,7 +365,7 @@ def test_launches_are_checked():
             device.launch(module, arguments=[out], **arguments)
     with pytest.raises(LaunchError, match="takes 1 arguments, 2 given"):
         device.launch(module, grid=2, cluster=2, block=64, arguments=[out, 1])
-    with pytest.raises(LaunchError, match="argument 0 = .* does not fit"):
+    with pytest.raises(LaunchError, match=r"argument 0 = .* does not fit"):
         device.launch(module, grid=2, cluster=2, block=64, arguments=[1 << 65])
     tmap = TensorMap.tiled(device.alloc(1024), "u8", (32, 32), (8, 16))
     with pytest.raises(LaunchError, match="argument 0 is a tensor map, but parameter"):
@@ -427,7 +429,9 @@ def test_matrices_round_trip_and_transpose():
     bar.warp.sync -1;
     """
     elements = np.arange(64, dtype=np.uint16).reshape(8, 8)
-    plain = run(prefix + "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r5];" + STORE_R1 + "ret;", module_scope=STATIC)
+    plain = run(
+        prefix + "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r5];" + STORE_R1 + "ret;", module_scope=STATIC
+    )
     assert (plain.view(np.uint16).reshape(8, 8) == elements).all()
     flipped = run(
         prefix + "ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r1}, [%r5];" + STORE_R1 + "ret;", module_scope=STATIC

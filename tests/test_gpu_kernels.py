@@ -32,9 +32,7 @@ needs_gpu = pytest.mark.skipif(ARCH is None, reason="no GPU here that runs sm_90
 
 @needs_gpu
 @pytest.mark.parametrize("inputs", ["integer", "normal"])
-@pytest.mark.parametrize(
-    "size", [(1024, 1024, 512), (500, 296, 584), (8, 8, 8)], ids=lambda s: "x".join(map(str, s))
-)
+@pytest.mark.parametrize("size", [(1024, 1024, 512), (500, 296, 584), (8, 8, 8)], ids=lambda s: "x".join(map(str, s)))
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_right_and_launched_as_planned(kernel, size, inputs):
     artifact = build([make_config(kernel, arch=ARCH)])[0]

@@ -49,9 +49,7 @@ def test_a_child_that_crashes_is_reported_with_its_last_words():
 
 
 def test_a_failure_the_child_explains_itself():
-    outcome = supervise(
-        {"name": "x"}, timeout=30, command=child(HELLO + "say('failed', message='needs sm_90a')\n")
-    )
+    outcome = supervise({"name": "x"}, timeout=30, command=child(HELLO + "say('failed', message='needs sm_90a')\n"))
     assert outcome.failure == "needs sm_90a"
 
 

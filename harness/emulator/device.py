@@ -88,8 +88,8 @@ class Device:
     """An emulated GPU: its global memory, and how it runs things.
 
     ``accumulation``: "f32" multiplies with the host's float32 BLAS; "tensor_core" models the hardware's truncating
-    accumulation bit by bit (slow). ``schedule``: "fifo" (fast, always the same order) or "random" (adversarial order and
-    delays drawn from ``seed``; the same seed gives the same run).
+    accumulation bit by bit (slow). ``schedule``: "fifo" (fast, always the same order) or "random" (adversarial order
+    and delays drawn from ``seed``; the same seed gives the same run).
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class Device:
         ``arguments``: one per kernel parameter: a TensorMap, an int, a float, a NumPy scalar, or bytes.
         ``progress`` is called with (clusters done, clusters in all).
 
-        Raises LaunchError for a wrong launch, Fault when the program breaks a rule of the machine, Deadlock when nothing
-        can go on. The message says where.
+        Raises LaunchError for a wrong launch, Fault when the program breaks a rule of the machine, Deadlock when
+        nothing can go on. The message says where.
         """
         program = module.program(entry)
         shape = Launch(
@@ -172,7 +172,9 @@ def _check(program: Program, launch: Launch) -> None:
         if limit:
             allowed = int(np.prod(limit))
             if threads > allowed or (name == "reqntid" and threads != allowed):
-                raise LaunchError(f"block {launch.block} has {threads} threads; kernel '{kernel.name}' says .{name} {allowed}")
+                raise LaunchError(
+                    f"block {launch.block} has {threads} threads; kernel '{kernel.name}' says .{name} {allowed}"
+                )
     required = directives.get("reqnctapercluster")
     if required and (*required, 1, 1)[:3] != launch.cluster:
         raise LaunchError(f"cluster {launch.cluster}: kernel '{kernel.name}' was compiled for cluster {required}")
@@ -184,7 +186,9 @@ def _check(program: Program, launch: Launch) -> None:
             raise LaunchError(f"grid.{axis} = {g} is not a multiple of the cluster's {c}")
     shared = program.static_shared + launch.dynamic_shared
     if shared > SHARED_MEMORY_LIMIT:
-        raise LaunchError(f"shared memory {shared} bytes (static and dynamic) exceeds the limit of {SHARED_MEMORY_LIMIT}")
+        raise LaunchError(
+            f"shared memory {shared} bytes (static and dynamic) exceeds the limit of {SHARED_MEMORY_LIMIT}"
+        )
 
 
 def _pack_arguments(kernel: Kernel, arguments: Sequence[Any]) -> dict[str, Any]:

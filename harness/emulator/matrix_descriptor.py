@@ -78,9 +78,7 @@ def decode_sm100(value: int) -> MatrixDescriptor:
     """The tcgen05 matrix descriptor (PTX ISA 9.7.16.4.1). Fault on invalid or unsupported fields."""
     what = "tcgen05 matrix descriptor"
     if _bits(value, 46, 48) != 0b001:
-        raise Fault(
-            f"{what} {value:#x}: bits 46..48 are {_bits(value, 46, 48):#05b}, must be 0b001 on sm_100"
-        )
+        raise Fault(f"{what} {value:#x}: bits 46..48 are {_bits(value, 46, 48):#05b}, must be 0b001 on sm_100")
     _require_zero(value, what, (53, 60))
     if _bits(value, 52, 52):
         raise Fault(f"{what} {value:#x}: absolute leading dimension mode (bit 52) does not exist on sm_100")
@@ -144,14 +142,11 @@ def decode_instruction(value: int, cta_group: int) -> InstructionDescriptor:
         raise Fault(f"{what} {value:#x}: an f16 result needs f16 inputs, got {a_type} and {b_type}")
     m, n = _bits(value, 24, 28) << 4, _bits(value, 17, 22) << 3
     if m not in _VALID_M[cta_group]:
-        raise Fault(
-            f"{what} {value:#x}: M = {m} must be one of {_VALID_M[cta_group]} with cta_group::{cta_group}"
-        )
+        raise Fault(f"{what} {value:#x}: M = {m} must be one of {_VALID_M[cta_group]} with cta_group::{cta_group}")
     step = _N_STEP[cta_group]
     if not step <= n <= MAX_N or n % step:
         raise Fault(
-            f"{what} {value:#x}: N = {n} must be a multiple of {step} in {step}..{MAX_N} "
-            f"with cta_group::{cta_group}"
+            f"{what} {value:#x}: N = {n} must be a multiple of {step} in {step}..{MAX_N} with cta_group::{cta_group}"
         )
     return InstructionDescriptor(
         m=m,

@@ -56,9 +56,7 @@ class SharedMemory:
 
     def __init__(self, size: int) -> None:
         if size < RESERVED_SHARED_BYTES:
-            raise ValueError(
-                f"shared memory size {size}: must include the {RESERVED_SHARED_BYTES} reserved bytes"
-            )
+            raise ValueError(f"shared memory size {size}: must include the {RESERVED_SHARED_BYTES} reserved bytes")
         padded = _round_up(size, CHUNK)
         self.size = size
         self.data = aligned_bytes(padded)
@@ -104,8 +102,7 @@ class SharedMemory:
         if not valid.all():
             first = offset + int(valid.argmin())
             raise Fault(
-                f"shared memory byte {first:#x} is read but was never written "
-                f"(access of {nbytes} bytes at {offset:#x})"
+                f"shared memory byte {first:#x} is read but was never written (access of {nbytes} bytes at {offset:#x})"
             )
 
     def check_chunks(self, index: NDArray[np.integer], key: Hashable = None) -> None:
@@ -305,8 +302,7 @@ class GlobalMemory:
             if offset + nbytes <= block.data.size:
                 return block, offset
         raise Fault(
-            f"global access of {nbytes} bytes at {address:#x} is outside every allocation; "
-            + self._nearest(address)
+            f"global access of {nbytes} bytes at {address:#x} is outside every allocation; " + self._nearest(address)
         )
 
     def _nearest(self, address: int) -> str:
@@ -357,9 +353,7 @@ class GlobalMemory:
                         block.check_valid(offset, nbytes)
         return block.words[nbytes].take(offsets // nbytes)
 
-    def scatter(
-        self, addresses: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]
-    ) -> None:
+    def scatter(self, addresses: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]) -> None:
         """Store one naturally aligned integer per lane; where lanes collide, the last one stays."""
         hit = self._one_block(addresses, nbytes)
         if hit is None:
@@ -372,9 +366,7 @@ class GlobalMemory:
             for byte in range(nbytes):
                 block.valid[offsets + byte] = True
 
-    def _one_block(
-        self, addresses: NDArray[np.integer], nbytes: int
-    ) -> tuple[Allocation, NDArray[np.int64]] | None:
+    def _one_block(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[Allocation, NDArray[np.int64]] | None:
         """The one allocation all lanes fall into with their offsets in it, or None; alignment is checked."""
         merged = int(np.bitwise_or.reduce(addresses))
         if merged & (nbytes - 1):

@@ -73,8 +73,7 @@ def accumulator_layout(d_address: int, m: int, n: int, cta_group: int) -> tuple[
     allowed = (0, 16) if m == 64 else (0,)
     if lane not in allowed:
         raise Fault(
-            f"tcgen05.mma D address {d_address:#x}: lane {lane} must be "
-            f"{' or '.join(map(str, allowed))} for M = {m}"
+            f"tcgen05.mma D address {d_address:#x}: lane {lane} must be {' or '.join(map(str, allowed))} for M = {m}"
         )
     everything = slice(0, n)
     if m // cta_group == 128:
@@ -91,9 +90,7 @@ def accumulator_layout(d_address: int, m: int, n: int, cta_group: int) -> tuple[
         width = n
         columns = slice(column, column + n)
         blocks = [
-            _Block(
-                slice(32 * q + lane, 32 * q + lane + 16), columns, (slice(16 * q, 16 * q + 16), everything)
-            )
+            _Block(slice(32 * q + lane, 32 * q + lane + 16), columns, (slice(16 * q, 16 * q + 16), everything))
             for q in range(4)
         ]
     return blocks, column, column + width
@@ -106,9 +103,7 @@ class _PendingProduct:
     D.
     """
 
-    def __init__(
-        self, unit: MmaUnit, members: Sequence[TensorMemory], d_address: int, idesc: int, plan: _Plan
-    ) -> None:
+    def __init__(self, unit: MmaUnit, members: Sequence[TensorMemory], d_address: int, idesc: int, plan: _Plan) -> None:
         cta_group = len(members)
         self.unit = unit
         self.members = tuple(members)
@@ -232,9 +227,7 @@ class MmaUnit:
         product.accumulate = accumulate
         product.append(pair, plan)
 
-    def _claim_accumulator(
-        self, pair: Sequence[Cta], d_address: int, plan: _Plan, accumulate: bool
-    ) -> list[_Block]:
+    def _claim_accumulator(self, pair: Sequence[Cta], d_address: int, plan: _Plan, accumulate: bool) -> list[_Block]:
         """Check D's columns and carry out what is pending on them."""
         blocks, first, end = accumulator_layout(d_address, plan.idesc.m, plan.idesc.n, len(pair))
         for cta in pair:
@@ -259,12 +252,8 @@ class MmaUnit:
         """One instruction at once: for the bit-level model, f16 results and lane masks."""
         idesc = plan.idesc
         blocks = self._claim_accumulator(pair, d_address, plan, accumulate)
-        a = plan.a.values(
-            np.stack([c.shared.chunks.take(plan.a.positions) for c in pair])[None].view(np.uint16)
-        )
-        b = plan.b.values(
-            np.stack([c.shared.chunks.take(plan.b.positions) for c in pair])[None].view(np.uint16)
-        )
+        a = plan.a.values(np.stack([c.shared.chunks.take(plan.a.positions) for c in pair])[None].view(np.uint16))
+        b = plan.b.values(np.stack([c.shared.chunks.take(plan.b.positions) for c in pair])[None].view(np.uint16))
         if idesc.negate:
             a = -a
         rows = idesc.m // len(pair)
@@ -274,9 +263,7 @@ class MmaUnit:
                 for block in blocks:
                     bits = cta.tmem.data[block.lanes, block.columns]
                     values = (
-                        bits.view(np.float32)
-                        if idesc.d_type == "f32"
-                        else numerics.f16_to_f32(bits.astype(np.uint16))
+                        bits.view(np.float32) if idesc.d_type == "f32" else numerics.f16_to_f32(bits.astype(np.uint16))
                     )
                     old[i * rows : (i + 1) * rows][block.target] = values
         if self.accumulation == "tensor_core":

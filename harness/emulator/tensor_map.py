@@ -111,9 +111,7 @@ class TensorMap:
     def _validate(self) -> None:
         rank = len(self.dims)
         _require(1 <= rank <= MAX_RANK, "rank", rank, f"must be 1..{MAX_RANK}")
-        _require(
-            len(self.strides) == rank - 1, "strides", self.strides, f"rank {rank} needs {rank - 1} of them"
-        )
+        _require(len(self.strides) == rank - 1, "strides", self.strides, f"rank {rank} needs {rank - 1} of them")
         _require(len(self.box) == rank, "box", self.box, f"must have {rank} entries like dims")
         steps = self.element_strides
         _require(len(steps) == rank, "element_strides", steps, f"must have {rank} entries like dims")
@@ -147,9 +145,7 @@ class TensorMap:
         limit = MAX_BOX_BYTES
         _require(self.box_bytes <= limit, "box", self.box, f"is {self.box_bytes} bytes, at most {limit} fit")
         if self.fill_nan:
-            _require(
-                self.element.nan_bits is not None, "fill_nan", True, f"{self.element.name} is no float type"
-            )
+            _require(self.element.nan_bits is not None, "fill_nan", True, f"{self.element.name} is no float type")
 
     @classmethod
     def tiled(

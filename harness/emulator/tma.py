@@ -49,9 +49,7 @@ def store_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int], dens
     Fault on negative coordinates (PTX ISA 9.7.9.27.1.1: a store starts at non-negative coordinates).
     """
     if min(coords) < 0:
-        raise Fault(
-            f"TMA store to coordinates {tuple(coords)}: a store must not start at a negative coordinate"
-        )
+        raise Fault(f"TMA store to coordinates {tuple(coords)}: a store must not start at a negative coordinate")
     inside = _Inside(tmap, coords)
     if inside.empty:
         return 0

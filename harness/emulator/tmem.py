@@ -69,9 +69,7 @@ class TensorMemory:
         """
         self._check_size(ncols, "tcgen05.alloc")
         if self._relinquished:
-            raise Fault(
-                "tcgen05.alloc after tcgen05.relinquish_alloc_permit: the CTA gave up its right to allocate"
-            )
+            raise Fault("tcgen05.alloc after tcgen05.relinquish_alloc_permit: the CTA gave up its right to allocate")
         if ncols > self._smallest_allocation:
             raise Fault(
                 f"tcgen05.alloc of {ncols} columns after one of {self._smallest_allocation}: "
@@ -96,9 +94,7 @@ class TensorMemory:
         if owned is None:
             raise Fault(f"tcgen05.dealloc of column {column}: no allocation starts there; {self._describe()}")
         if owned != ncols:
-            raise Fault(
-                f"tcgen05.dealloc of {ncols} columns at column {column}: the allocation has {owned} columns"
-            )
+            raise Fault(f"tcgen05.dealloc of {ncols} columns at column {column}: the allocation has {owned} columns")
         for write in self._overlapping(column, column + ncols):
             write.flush()
             write.retire()
@@ -116,9 +112,7 @@ class TensorMemory:
     @staticmethod
     def _check_size(ncols: int, instruction: str) -> None:
         if not (ALLOCATION_COLUMNS <= ncols <= COLUMNS and ncols & (ncols - 1) == 0):
-            raise Fault(
-                f"{instruction} of {ncols} columns: must be a power of two in {ALLOCATION_COLUMNS}..{COLUMNS}"
-            )
+            raise Fault(f"{instruction} of {ncols} columns: must be a power of two in {ALLOCATION_COLUMNS}..{COLUMNS}")
 
     def _describe(self) -> str:
         if not self._allocations:
@@ -132,9 +126,7 @@ class TensorMemory:
             raise Fault(f"{what} reaches tensor memory column {end - 1}; the last one is {COLUMNS - 1}")
         mask = _unit_mask(first, end)
         if self._allocated_mask & mask != mask:
-            raise Fault(
-                f"{what} touches tensor memory columns {first}..{end - 1}: not allocated; {self._describe()}"
-            )
+            raise Fault(f"{what} touches tensor memory columns {first}..{end - 1}: not allocated; {self._describe()}")
 
     # -- writes that were put off ------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ CAP_SECONDS = 10.0
 class Measurement:
     """What came back from the GPU process.
 
-    validation: a `Validation` as plain data, None if the kernel did not get that far. timing: for records; None without samples.
-    failure: why it ended early, None if it did not. device: name, compute capability, multiprocessors. launches: the kernel
-    launches that MAX enqueued for one call (name, grid, block, dynamic_smem).
+    validation: a `Validation` as plain data, None if the kernel did not get that far. timing: for records; None
+    without samples. failure: why it ended early, None if it did not. device: name, compute capability,
+    multiprocessors. launches: the kernel launches that MAX enqueued for one call (name, grid, block, dynamic_smem).
     """
 
     validation: dict[str, Any] | None

@@ -1,7 +1,7 @@
 """A kernel configuration as a MAX model: a graph of one custom op that writes C into the caller's buffer.
 
-Compiling needs no GPU (a virtual device stands in), so it happens in a process of its own and gives a file that loads in
-milliseconds; see ``compile_artifact``.
+Compiling needs no GPU (a virtual device stands in), so it happens in a process of its own and gives a file that loads
+in milliseconds; see ``compile_artifact``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ COMPILE_SECONDS = 600
 OPERATION = "matmul_into"
 MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
-_PROGRAM = "import sys; from harness.gpu.model import _compile_here; _compile_here(sys.argv[1], sys.argv[2], sys.argv[3])"
+_PROGRAM = (
+    "import sys; from harness.gpu.model import _compile_here; _compile_here(sys.argv[1], sys.argv[2], sys.argv[3])"
+)
 
 
 def artifact_path(config: KernelConfig) -> Path:
@@ -42,17 +44,13 @@ def compile_artifact(config: KernelConfig) -> tuple[Path, bool]:
         command = [sys.executable, "-c", _PROGRAM, config.arch, config.to_json(), str(made)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *sys.path])}
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=COMPILE_SECONDS, env=environment
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, env=environment)
         except subprocess.TimeoutExpired:
             raise CannotRun(f"MAX did not compile {config.label} in {COMPILE_SECONDS} s") from None
         if not made.exists():
             from harness.build import readable_errors
 
-            raise CannotRun(
-                f"MAX could not compile {config.label}:\n{readable_errors(done.stdout + done.stderr)}"
-            )
+            raise CannotRun(f"MAX could not compile {config.label}:\n{readable_errors(done.stdout + done.stderr)}")
         os.replace(made, place)
     return place, True
 

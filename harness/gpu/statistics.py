@@ -42,8 +42,8 @@ def summarize(samples: Sequence[float]) -> Summary:
 def median_error(samples: Sequence[float]) -> float:
     """Standard error of the median, from the median absolute deviation.
 
-    1.4826 turns the deviation into a standard deviation of a normal distribution; its median scatters sqrt(pi/2) times as much
-    as its mean (both textbook constants).
+    1.4826 turns the deviation into a standard deviation of a normal distribution; its median scatters sqrt(pi/2)
+    times as much as its mean (both textbook constants).
     """
     median = statistics.median(samples)
     deviation = statistics.median(abs(s - median) for s in samples)
@@ -73,8 +73,9 @@ def sample_pairs(
 ) -> dict[str, list[float]]:
     """Time the contestants in turn (A B A B ...), so that drifts of clock and temperature hit all alike.
 
-    Each contestant returns the seconds per launch of one batch. Warm-up batches are dropped. Stops when every median is known to
-    TARGET_ERROR, or when ``cap_seconds`` are over and MIN_SAMPLES are there. ``report`` sees the samples so far.
+    Each contestant returns the seconds per launch of one batch. Warm-up batches are dropped. Stops when every median
+    is known to TARGET_ERROR, or when ``cap_seconds`` are over and MIN_SAMPLES are there. ``report`` sees the samples
+    so far.
     """
     start = clock()
     warm: dict[str, list[float]] = {name: [] for name in contestants}
@@ -87,9 +88,7 @@ def sample_pairs(
             samples[name].append(run())
         report(samples)
         done = min(len(times) for times in samples.values())
-        if done >= MIN_SAMPLES and (
-            all(enough(times) for times in samples.values()) or clock() - start > cap_seconds
-        ):
+        if done >= MIN_SAMPLES and (all(enough(times) for times in samples.values()) or clock() - start > cap_seconds):
             return samples
 
 

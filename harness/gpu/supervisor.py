@@ -81,9 +81,7 @@ def _listen(lines: Queue[str | None], outcome: Outcome, timeout: float) -> None:
         try:
             line = lines.get(timeout=timeout)
         except Empty:
-            outcome.failure = (
-                f"no sign of life for {timeout:g} s while {_doing(outcome)}; the GPU process was ended"
-            )
+            outcome.failure = f"no sign of life for {timeout:g} s while {_doing(outcome)}; the GPU process was ended"
             return
         if line is None:
             return
@@ -119,7 +117,9 @@ def _doing(outcome: Outcome) -> str:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """End the child and everything it started. A GPU that hangs may keep the process for a while; do not wait for it."""
+    """End the child and everything it started. A GPU that hangs may keep the process for a while; do not wait for
+    it.
+    """
     if child.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)

@@ -1,8 +1,9 @@
-"""The child process that touches the GPU. Reads one request, writes one JSON event per line, and may be killed any time.
+"""The child process that touches the GPU. Reads one request, writes one JSON event per line, and may be killed any
+time.
 
 Events, in order: ``started`` (device), ``loaded`` (seconds), ``launched`` (what MAX really enqueued), ``checked``
-(validation), ``sampled`` (samples so far, several times), ``finished`` (everything about the timing); or ``failed`` (message)
-instead of any of them.
+(validation), ``sampled`` (samples so far, several times), ``finished`` (everything about the timing); or ``failed``
+(message) instead of any of them.
 """
 
 from __future__ import annotations
@@ -248,9 +249,7 @@ def _torch_events(torch: Any):
     return make
 
 
-def _max_matmul(
-    session: Any, device: Any, request: Request, buffers: list[tuple[Any, Any, Any]]
-) -> dict[str, Any]:
+def _max_matmul(session: Any, device: Any, request: Request, buffers: list[tuple[Any, Any, Any]]) -> dict[str, Any]:
     """MAX's own matmul, or nothing where MAX cannot compile it here."""
     from harness.gpu.model import vendor_graph
 

@@ -20,7 +20,7 @@ MAX_COUNT = (1 << 20) - 1
 class MBarrier:
     """State of one mbarrier object; a phase ends when no arrival and no byte is pending."""
 
-    __slots__ = ("cta", "offset", "expected", "pending", "bytes", "phase", "waiters", "last_arrival")
+    __slots__ = ("bytes", "cta", "expected", "last_arrival", "offset", "pending", "phase", "waiters")
 
     def __init__(self, cta: Cta, offset: int, count: int):
         if not 1 <= count <= MAX_COUNT:
@@ -98,7 +98,7 @@ class MBarrier:
 class CountingBarrier:
     """A barrier of threads that counts arrivals: a named CTA barrier, or the cluster barrier."""
 
-    __slots__ = ("name", "arrived", "needed", "generation", "waiters")
+    __slots__ = ("arrived", "generation", "name", "needed", "waiters")
 
     def __init__(self, name: str):
         self.name = name

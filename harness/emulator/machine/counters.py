@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 class Counters:
     """Exact counters of one launch, summed over all CTAs.
 
-    Instructions are warp instructions: one per fragment of a warp that completes the instruction. Bytes read from global
-    memory leave out-of-bounds elements away; bytes written to shared memory include their zero fill and count once per
-    destination CTA, so multicast makes the second number larger than the first.
+    Instructions are warp instructions: one per fragment of a warp that completes the instruction. Bytes read from
+    global memory leave out-of-bounds elements away; bytes written to shared memory include their zero fill and count
+    once per destination CTA, so multicast makes the second number larger than the first.
     """
 
     instructions: dict[str, int] = field(default_factory=dict)

@@ -44,7 +44,7 @@ def _lanes(mask: int) -> tuple[tuple[int, ...], np.ndarray]:
 class JoinPoint:
     """Lanes of ``mask`` meet at ``block``; fragments that have arrived wait in ``arrived``."""
 
-    __slots__ = ("block", "mask", "arrived")
+    __slots__ = ("arrived", "block", "mask")
 
     def __init__(self, block: int, mask: int):
         self.block = block
@@ -81,8 +81,21 @@ class Fragment:
     """
 
     __slots__ = (
-        "warp", "cta", "mask", "lanes", "lane_index", "count", "single", "registers", "block", "joins", "join_block",
-        "waiting", "tokens", "pending_loads", "polled",
+        "block",
+        "count",
+        "cta",
+        "join_block",
+        "joins",
+        "lane_index",
+        "lanes",
+        "mask",
+        "pending_loads",
+        "polled",
+        "registers",
+        "single",
+        "tokens",
+        "waiting",
+        "warp",
     )  # fmt: skip
 
     def __init__(self, warp: Warp, mask: int, registers: list[Value], block: int, joins: list[JoinPoint]):
@@ -231,7 +244,7 @@ class Fragment:
 class Waiting:
     """Why a fragment is suspended: the barrier-like object, a sentence, and the instruction index."""
 
-    __slots__ = ("on", "what", "instruction")
+    __slots__ = ("instruction", "on", "what")
 
     def __init__(self, on: Any, what: str, instruction: int):
         self.on = on

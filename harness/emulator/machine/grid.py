@@ -36,7 +36,7 @@ class BulkGroup:
 class BulkQueue:
     """Bulk groups of one thread (PTX ISA 9.7.9.25: groups belong to the thread that commits them)."""
 
-    __slots__ = ("open", "committed", "waiters")
+    __slots__ = ("committed", "open", "waiters")
 
     def __init__(self) -> None:
         self.open = BulkGroup()
@@ -100,7 +100,9 @@ class Cta:
         """The two CTAs that ``cta_group::2`` instructions act on: ranks that differ in bit 0, even first."""
         even = self.rank & ~1
         if even + 1 >= len(self.cluster.ctas):
-            raise Fault(f"uses cta_group::2 in a cluster of {len(self.cluster.ctas)} CTA(s); CTA pairs need an even size")
+            raise Fault(
+                f"uses cta_group::2 in a cluster of {len(self.cluster.ctas)} CTA(s); CTA pairs need an even size"
+            )
         return self.cluster.ctas[even], self.cluster.ctas[even + 1]
 
     def mbarrier(self, offset: int) -> MBarrier:
@@ -170,7 +172,9 @@ class Cluster:
         """CTA and offset that a shared::cluster address names."""
         rank = address >> RANK_SHIFT
         if rank >= len(self.ctas):
-            raise Fault(f"{what} at shared::cluster 0x{address:08x} names CTA rank {rank} of a cluster of {len(self.ctas)}")
+            raise Fault(
+                f"{what} at shared::cluster 0x{address:08x} names CTA rank {rank} of a cluster of {len(self.ctas)}"
+            )
         cta = self.ctas[rank]
         cta.check_alive(f"{what} reaches")
         return cta, address & OFFSET_MASK

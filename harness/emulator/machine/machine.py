@@ -114,8 +114,8 @@ class Machine:
             for barrier in cta.mbarriers.values():
                 if barrier.bytes:
                     raise Fault(
-                        f"kernel '{self.program.kernel.name}', cluster {index}: the launch ended with {barrier.bytes} bytes "
-                        f"pending on {barrier}: expect_tx and the copies' bytes differ"
+                        f"kernel '{self.program.kernel.name}', cluster {index}: the launch ended with "
+                        f"{barrier.bytes} bytes pending on {barrier}: expect_tx and the copies' bytes differ"
                     )
 
     def run_fragment(self, fragment: Fragment, budget: int = 0) -> None:

@@ -1,7 +1,7 @@
 """What an observer of a run is told; the hook for race checkers, timelines and timing models.
 
-Every memory, synchronisation and asynchronous operation is reported when it is issued by a thread. Asynchronous ones are
-reported again when they start (their operands are read) and when they complete (their results and signals land).
+Every memory, synchronisation and asynchronous operation is reported when it is issued by a thread. Asynchronous ones
+are reported again when they start (their operands are read) and when they complete (their results and signals land).
 """
 
 from __future__ import annotations

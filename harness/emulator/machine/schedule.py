@@ -1,7 +1,7 @@
 """In which order warps run and asynchronous operations complete.
 
-``FifoSchedule`` is the fast one: warps run until they block, in turn; asynchronous operations complete in the order they
-were issued, one whenever no warp can run. ``RandomSchedule`` looks for trouble: random priorities over warps and
+``FifoSchedule`` is the fast one: warps run until they block, in turn; asynchronous operations complete in the order
+they were issued, one whenever no warp can run. ``RandomSchedule`` looks for trouble: random priorities over warps and
 over classes of operations (after Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding
 bugs", ASPLOS 2010), with pre-emption, long delays, early and late completion. The same seed gives the same run.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class AsyncOperation:
     """Something under way. ``pipe``: operations of one pipe complete in issue order; None means unordered."""
 
-    __slots__ = ("kind", "run", "pipe", "origin", "operation", "priority")
+    __slots__ = ("kind", "operation", "origin", "pipe", "priority", "run")
 
     def __init__(
         self,

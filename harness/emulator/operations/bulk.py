@@ -72,9 +72,9 @@ def tma_load(
 ) -> None:
     """``cp.async.bulk.tensor`` from global to shared::cluster; ``mask`` None means no multicast.
 
-    Without ``cta_group::2`` the bytes are signalled on the barrier at the operand's offset in each destination CTA. With it
-    they go to the CTA of the destination's pair that has the parity of the barrier operand's CTA, and without multicast
-    exactly to the CTA the operand names.
+    Without ``cta_group::2`` the bytes are signalled on the barrier at the operand's offset in each destination CTA.
+    With it they go to the CTA of the destination's pair that has the parity of the barrier operand's CTA, and without
+    multicast exactly to the CTA the operand names.
     """
     machine, cluster = f.cta.machine, f.cta.cluster
     for lane in f.lanes:
@@ -93,7 +93,9 @@ def tma_load(
             signalled = cta
             if cta_group == 2:
                 if mask is None and signal_rank >> 1 != cta.rank >> 1:
-                    raise Fault(f"signals CTA rank {signal_rank}, which is not in the pair of the destination, rank {cta.rank}")
+                    raise Fault(
+                        f"signals CTA rank {signal_rank}, which is not in the pair of the destination, rank {cta.rank}"
+                    )
                 signalled = cta.pair[signal_rank & 1]
             destinations.append((cta, signalled, signal_offset))
         load = _Load(name, tmap, _coordinates(f, tmap, coordinates, lane), offset)
@@ -215,5 +217,3 @@ def wait_group(f: Fragment, i: int, allowed: int, reads_only: bool) -> object:
     if machine.observers:
         machine.observe("bulk.wait_group.read" if reads_only else "bulk.wait_group", f, i, done=True)
     return None
-
-

@@ -24,7 +24,9 @@ def _own(f: Fragment, address: Value) -> Value:
     """Offsets of shared::cta addresses (scalar, or an array over the fragment's lanes)."""
     if isinstance(address, int):
         if address >> RANK_SHIFT != f.cta.rank:
-            raise Fault(f"shared::cta address 0x{address:08x} names CTA rank {address >> RANK_SHIFT}, not its own {f.cta.rank}")
+            raise Fault(
+                f"shared::cta address 0x{address:08x} names CTA rank {address >> RANK_SHIFT}, not its own {f.cta.rank}"
+            )
         return address & OFFSET_MASK
     lanes = address[f.lane_index].astype(np.int64)
     if ((lanes >> RANK_SHIFT) != f.cta.rank).any():

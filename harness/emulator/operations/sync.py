@@ -20,7 +20,9 @@ def _who(f: Fragment) -> str:
 def _own_offset(f: Fragment, address: int) -> int:
     """Offset of a shared::cta address; it must be the CTA's own."""
     if address >> RANK_SHIFT != f.cta.rank:
-        raise Fault(f"shared::cta address 0x{address:08x} names CTA rank {address >> RANK_SHIFT}, not its own {f.cta.rank}")
+        raise Fault(
+            f"shared::cta address 0x{address:08x} names CTA rank {address >> RANK_SHIFT}, not its own {f.cta.rank}"
+        )
     return address & OFFSET_MASK
 
 
@@ -172,7 +174,9 @@ def _thread_count(f: Fragment, count: Value) -> int:
         return f.cta.threads
     threads = lane_value(count, f.lanes[0])
     if threads % WARP_SIZE or not 0 < threads <= f.cta.threads:
-        raise Fault(f"barrier thread count {threads} must be a multiple of {WARP_SIZE}, at most the CTA's {f.cta.threads}")
+        raise Fault(
+            f"barrier thread count {threads} must be a multiple of {WARP_SIZE}, at most the CTA's {f.cta.threads}"
+        )
     return threads
 
 

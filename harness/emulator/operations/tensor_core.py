@@ -74,7 +74,9 @@ def dealloc(f: Fragment, i: int, address: Value, columns: Value) -> None:
     f.require_whole_warp()
     cta = f.cta
     if cta.mma_in_flight:
-        raise Fault(f"frees tensor memory while {cta.mma_in_flight} MMA(s) that use this CTA's tensor memory are under way")
+        raise Fault(
+            f"frees tensor memory while {cta.mma_in_flight} MMA(s) that use this CTA's tensor memory are under way"
+        )
     column, count = lane_value(address, f.lanes[0]), lane_value(columns, f.lanes[0])
     cta.tmem.deallocate(column, count)
     if cta.machine.observers:
@@ -157,7 +159,9 @@ def commit(f: Fragment, i: int, barrier: Value, mask: Value) -> None:
         machine.counters.commits += 1
         operation = None
         if machine.observers:
-            operation = machine.observe("commit", f, i, [Access("shared", c.rank, offset, 8, "signal") for c in targets])
+            operation = machine.observe(
+                "commit", f, i, [Access("shared", c.rank, offset, 8, "signal") for c in targets]
+            )
         run = partial(_signal, f, i, targets, offset, operation)
         machine.submit(AsyncOperation("commit", run, (f, i), _pipe(f, lane), operation))
 
@@ -179,7 +183,9 @@ def _signal(f: Fragment, i: int, targets: list[Cta], offset: int, operation: Ope
 # ---- tensor memory and registers ----
 
 
-def load(f: Fragment, i: int, slots: Sequence[int], shape: str, num: int, address: Value, pack: bool, split: int) -> None:
+def load(
+    f: Fragment, i: int, slots: Sequence[int], shape: str, num: int, address: Value, pack: bool, split: int
+) -> None:
     """``tcgen05.ld``: the registers stay poison until ``tcgen05.wait::ld``.
 
     The value is taken at issue or only at the wait, as the schedule decides: both are legal.
@@ -195,7 +201,9 @@ def load(f: Fragment, i: int, slots: Sequence[int], shape: str, num: int, addres
     f.pending_loads.append((slots, read() if machine.schedule.early() else read))
 
 
-def store(f: Fragment, i: int, values: Sequence[Value], shape: str, num: int, address: Value, unpack: bool, split: int) -> None:
+def store(
+    f: Fragment, i: int, values: Sequence[Value], shape: str, num: int, address: Value, unpack: bool, split: int
+) -> None:
     """``tcgen05.st``: takes effect at once (waiting for it with ``tcgen05.wait::st`` is then trivially satisfied)."""
     f.require_whole_warp()
     cta = f.cta
@@ -214,5 +222,3 @@ def _uniform(f: Fragment, address: Value) -> int:
     if not isinstance(address, int) and (address[f.lane_index] != first).any():
         raise Fault("the lanes of the warp pass different tensor-memory addresses; they must agree")
     return first
-
-

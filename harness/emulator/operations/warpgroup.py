@@ -178,9 +178,7 @@ def set_max_registers(f: Fragment, i: int, count: int, increase: bool) -> object
     if held is not None:
         if count < held if increase else count > held:
             verb, rule = ("inc", "at least") if increase else ("dec", "at most")
-            raise Fault(
-                f"setmaxnreg.{verb} to {count} registers; the warp has {held}, it must be {rule} that"
-            )
+            raise Fault(f"setmaxnreg.{verb} to {count} registers; the warp has {held}, it must be {rule} that")
         if count - held > pool.free:
             pool.waiters.append(f)
             on = f"the register pool of CTA rank {cta.rank}, which has {pool.free} per thread of a warp left"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from .ast import Dual, Instruction, Kernel, Memory, Negated, Operand, Register, Vector
 
@@ -65,7 +66,7 @@ def build(kernel: Kernel) -> list[Block]:
         if instruction.opcode in ("tcgen05", "wgmma") and instruction.modifiers[0].startswith("wait"):
             leaders.add(instruction.index + 1)
     cuts = sorted(leaders)
-    blocks = [Block(i, first, last) for i, (first, last) in enumerate(zip(cuts, cuts[1:], strict=False))]
+    blocks = [Block(i, first, last) for i, (first, last) in enumerate(pairwise(cuts))]
     starting_at = {block.first: block.index for block in blocks}
     for block in blocks:
         last = instructions[block.last - 1]

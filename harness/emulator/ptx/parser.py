@@ -175,7 +175,9 @@ class _Parser:
                 size = element * int(match["count"] or 1)
                 align = int(match["align"] or element)
                 offset = -(-offset // align) * align
-                parameters.append(Parameter(match["name"], offset, size, align, match["type"], match["count"] is not None))
+                parameters.append(
+                    Parameter(match["name"], offset, size, align, match["type"], match["count"] is not None)
+                )
                 offset += size
         directives: dict[str, tuple[int, ...]] = {}
         while True:
@@ -254,7 +256,9 @@ class _Body:
         self.branch_targets: dict[str, tuple[_Scope, list[str]]] = {}
         self.pending: list[tuple[Instruction, _Scope, list[str]]] = []
 
-    def kernel(self, name: str, line: int, parameters: list[Parameter], directives: dict[str, tuple[int, ...]]) -> Kernel:
+    def kernel(
+        self, name: str, line: int, parameters: list[Parameter], directives: dict[str, tuple[int, ...]]
+    ) -> Kernel:
         parser = self.parser
         text = parser.text
         scope: _Scope | None = None

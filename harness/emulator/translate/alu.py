@@ -1,8 +1,8 @@
 """Arithmetic, logic, comparison, selection, conversion and moves, as Python expressions.
 
-Each emitter takes an instruction and a ``Writer`` and returns the assignments it makes: ``[(destination, expression)]``.
-Expressions work on scalars and on 32-lane arrays alike. Unknown modifiers raise Unsupported.
-Source of the semantics: PTX ISA 9.1, sections 9.7.1 to 9.7.9.
+Each emitter takes an instruction and a ``Writer`` and returns the assignments it makes: ``[(destination,
+expression)]``. Expressions work on scalars and on 32-lane arrays alike. Unknown modifiers raise Unsupported. Source
+of the semantics: PTX ISA 9.1, sections 9.7.1 to 9.7.9.
 """
 
 from __future__ import annotations
@@ -172,7 +172,9 @@ def _shift(i: Instruction, w: Writer) -> Assignments:
     if i.opcode == "shr" and kind[0] == "s":
         return [(i.operands[0], f"shift_right_signed({value}, {amount}, {bits})")]
     if amount.isdigit() and int(amount) < bits:
-        return [(i.operands[0], f"({value} << {amount}) & {w.mask(kind)}" if i.opcode == "shl" else f"{value} >> {amount}")]
+        return [
+            (i.operands[0], f"({value} << {amount}) & {w.mask(kind)}" if i.opcode == "shl" else f"{value} >> {amount}")
+        ]
     return [(i.operands[0], f"{'shift_left' if i.opcode == 'shl' else 'shift_right'}({value}, {amount}, {bits})")]
 
 

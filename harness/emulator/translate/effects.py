@@ -1,7 +1,7 @@
 """Instructions that act on the machine, as calls of ``operations``.
 
-Each emitter checks opcode, modifiers and operands, and returns an ``Effect`` or None (no functional effect). Anything it
-does not know raises Unsupported; the translated code then faults when it gets there.
+Each emitter checks opcode, modifiers and operands, and returns an ``Effect`` or None (no functional effect). Anything
+it does not know raises Unsupported; the translated code then faults when it gets there.
 """
 
 from __future__ import annotations
@@ -223,7 +223,17 @@ def _elect(i: Instruction, w: Writer) -> Effect:
     raise Unsupported
 
 
-_MBARRIER_SCOPES = {"release", "relaxed", "acquire", "cta", "cluster", "shared", "shared::cta", "shared::cluster", "b64"}
+_MBARRIER_SCOPES = {
+    "release",
+    "relaxed",
+    "acquire",
+    "cta",
+    "cluster",
+    "shared",
+    "shared::cta",
+    "shared::cluster",
+    "b64",
+}
 
 
 @emits("mbarrier")
@@ -252,7 +262,9 @@ def _mbarrier(i: Instruction, w: Writer) -> Effect:
                 f"mbarrier_arrive_expect(FRAGMENT, {i.index}, {w.pointer(address)}, {amount}, {cluster})", results
             )
         drop = verb == "arrive_drop"
-        return Effect(f"mbarrier_arrive(FRAGMENT, {i.index}, {w.pointer(address)}, {amount}, {cluster}, {drop})", results)
+        return Effect(
+            f"mbarrier_arrive(FRAGMENT, {i.index}, {w.pointer(address)}, {amount}, {cluster}, {drop})", results
+        )
     if verb in ("try_wait", "test_wait") and not cluster:
         by_state = not i.has("parity")
         operand = w.read(o[2], "b64" if by_state else "u32")

@@ -110,10 +110,12 @@ class Program:
         self.source = "\n".join(writer.lines) + "\n"
         self._line_instruction = writer.line_instruction
         names = {**_NAMES, **writer.constants}
-        exec(compile(self.source, self.filename, "exec"), names)  # noqa: S102 - our own generated code
+        exec(compile(self.source, self.filename, "exec"), names)  # our own generated code
         self.functions = [names[f"b{block.index}"] for block in self.blocks]
         self.families = [
-            Counter(family(i.opcode, i.modifiers[0] if i.modifiers else "") for i in kernel.instructions[b.first : b.last])
+            Counter(
+                family(i.opcode, i.modifiers[0] if i.modifiers else "") for i in kernel.instructions[b.first : b.last]
+            )
             for b in self.blocks
         ]
         self._live_in = [sorted(block.live_in) for block in self.blocks]

@@ -70,12 +70,8 @@ def _mma(i: Instruction, w: Writer, groups: set[str]) -> Effect:
         masks = f"({', '.join(w.read(e, 'b32') for e in words.elements)})"
     if len(rest) != 1:
         raise Unsupported
-    operands = (
-        f"{w.pointer(destination)}, {w.read(a, 'b64')}, {w.read(b, 'b64')}, {w.read(descriptor, 'b32')}"
-    )
-    return Effect(
-        f"mma(FRAGMENT, {i.index}, {operands}, {masks}, {w.read(rest[0], 'pred')}, {_cta_group(i)})"
-    )
+    operands = f"{w.pointer(destination)}, {w.read(a, 'b64')}, {w.read(b, 'b64')}, {w.read(descriptor, 'b32')}"
+    return Effect(f"mma(FRAGMENT, {i.index}, {operands}, {masks}, {w.read(rest[0], 'pred')}, {_cta_group(i)})")
 
 
 def _tmem_access(i: Instruction, w: Writer) -> Effect:

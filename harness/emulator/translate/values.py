@@ -314,16 +314,16 @@ def round_to_half(value: Value, kind: str) -> Value:
 
 def integer_to_half(value: Value, bits: int, is_signed: bool, kind: str) -> Value:
     """``cvt.rn.bf16`` and ``cvt.rn.f16`` of an integer of up to 32 bits, rounded once."""
-
-    def scalar(v: int) -> int:
-        number = signed(v, bits) if is_signed else v
-        # 24 bits, the last one set if any is lost, are exact in f32 and round to 16 bits as the number does.
-        lost = max(0, abs(number).bit_length() - 24)
-        kept = abs(number) >> lost
-        kept = (kept | (kept << lost != abs(number))) << lost
-        return round_to_half(from_float(np.float32(-kept if number < 0 else kept), 32), kind)
-
-    return lanewise(16, scalar, value)
+    number = np.asarray(value).astype(np.int64)
+    if is_signed:
+        number = number - ((number >> (bits - 1)) << bits)
+    magnitude = np.abs(number)
+    # 24 bits, the last one set if any is lost, are exact in f32 and round to 16 bits as the number does.
+    lost = np.maximum(np.frexp(magnitude.astype(np.float64))[1] - 24, 0)
+    kept = magnitude >> lost
+    kept = (kept | (kept << lost != magnitude)) << lost
+    single = np.where(number < 0, -kept, kept).astype(np.float32)
+    return round_to_half(from_float(single if single.ndim else single[()], 32), kind)
 
 
 def half_to_float(value: Value, kind: str) -> Value:

@@ -293,10 +293,10 @@ class Writer:
             other = self.instructions[index]
             uses = {r.slot for r in sources(other)}
             sets = {r.slot for r in destinations(other)}
-            if _is_pack(other) and other.modifiers == i.modifiers and index not in self.batched:
-                if not uses & (written | self.pending) and not sets & (written | read):
-                    batch.append(other)
-                    # Its result does not hide later sources: members of a batch must not depend on one another.
+            alike = _is_pack(other) and other.modifiers == i.modifiers and index not in self.batched
+            # It may run here if nothing before it in the block, members of the batch included, touches its registers.
+            if alike and not uses & (written | self.pending) and not sets & (written | read):
+                batch.append(other)
             read |= uses
             written |= sets
         if len(batch) < 2:
@@ -318,5 +318,3 @@ def _is_pack(i: Instruction) -> bool:
         and i.modifiers in (("rn", "bf16x2", "f32"), ("rn", "f16x2", "f32"))
         and all(isinstance(o, Register) for o in i.operands)
     )
-
-
