@@ -38,7 +38,7 @@ def run_on_gpu(
             "name": gpu.name,
             "compute_capability": gpu.compute_capability,
             "driver": gpu.driver,
-            **{k: measured.device[k] for k in ("multiprocessors", "torch") if k in measured.device},
+            **{str(k): measured.device[k] for k in ("multiprocessors", "torch") if k in measured.device},
         },
         "counters": {},
         "timing": timing,

@@ -38,7 +38,7 @@ def _spread(f: Fragment, values: np.ndarray, nbytes: int) -> np.ndarray:
     """Values of the fragment's lanes as a 32-lane register."""
     if f.count == WARP_SIZE:
         return values.astype(_dtype(nbytes), copy=False)
-    out = np.zeros(WARP_SIZE, _dtype(nbytes))
+    out: np.ndarray = np.zeros(WARP_SIZE, _dtype(nbytes))
     out[f.lane_index] = values
     return out
 
@@ -269,19 +269,16 @@ def shuffle(f: Fragment, i: int, mode: str, value: Value, b: Value, c: Value, ma
     highest = (lanes & segment) | (clamp & ~segment & 31)
     lowest = lanes & segment
     by = np.broadcast_to(np.asarray(b, np.int64), WARP_SIZE) & 31
-    if mode == "idx":
-        source, inside = lowest | (by & ~segment & 31), None
-    elif mode == "up":
-        source, inside = lanes - by, lanes - by >= highest
-    elif mode == "down":
-        source, inside = lanes + by, lanes + by <= highest
-    else:
-        source, inside = lanes ^ by, None
-    if inside is None:
-        inside = source <= highest
-    source = np.where(inside, source, lanes) & 31
+    wanted: np.ndarray = {
+        "idx": lowest | (by & ~segment & 31),
+        "up": lanes - by,
+        "down": lanes + by,
+        "bfly": lanes ^ by,
+    }[mode]
+    inside = wanted >= highest if mode == "up" else wanted <= highest
+    chosen = np.where(inside, wanted, lanes) & 31
     full = np.broadcast_to(np.asarray(value, np.uint32), WARP_SIZE)
-    return full[source], inside
+    return full[chosen], inside
 
 
 def vote(f: Fragment, i: int, mode: str, predicate: Value, mask: Value) -> Value:

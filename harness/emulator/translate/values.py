@@ -55,7 +55,7 @@ def select(predicate: Value, yes: Value, no: Value, bits: int = 32) -> Value:
         raise Fault("selects by a predicate that was never written")
     if yes is None or no is None:
         return yes if no is None else no
-    chosen = np.where(predicate, yes, no)
+    chosen: Any = np.where(predicate, yes, no)
     return chosen if chosen.dtype == np.bool_ else chosen.astype(dtype_for(bits), copy=False)
 
 
