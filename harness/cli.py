@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
@@ -18,18 +16,16 @@ from harness import compare, records, render
 from harness.bench.commands import bench
 from harness.build import Artifact, build_with_notice
 from harness.catalog import KERNELS, find_kernel
+from harness.clear_errors import ClearErrors, complain
 from harness.config import make_config
 from harness.device import choose_device
 from harness.doctor import examine, is_able
 from harness.emulate import Accumulation, Schedule
 from harness.errors import (
     EXIT_CANNOT_RUN,
-    EXIT_INTERRUPTED,
     EXIT_OK,
-    EXIT_USAGE,
     EXIT_WRONG_RESULT,
     CannotRun,
-    HarnessError,
 )
 from harness.inspection import build_command, explain
 from harness.options import check_output, config_options, run_options, shape_option
@@ -40,35 +36,8 @@ from harness.runner import Outcome, Request, check_memory
 from harness.runner import run as run_request
 
 
-class Commands(click.Group):
-    """Turns every problem into one clear message and the right exit code, never a traceback."""
-
-    def main(self, *args, **kwargs) -> NoReturn:  # type: ignore[override]
-        kwargs["standalone_mode"] = False
-        try:
-            code = super().main(*args, **kwargs)
-        except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
-            code = EXIT_USAGE
-        except click.ClickException as error:
-            code = _complain(error.format_message().replace("\n", " "), EXIT_USAGE)
-        except HarnessError as error:
-            code = _complain(str(error), error.exit_code)
-        except (KeyboardInterrupt, click.Abort):
-            code = _complain("interrupted", EXIT_INTERRUPTED)
-        except MemoryError as error:
-            code = _complain(f"out of memory ({error}); use a smaller --shape", EXIT_CANNOT_RUN)
-        except Exception as error:
-            if os.environ.get("HARNESS_TRACEBACK"):
-                raise
-            what = f"{type(error).__name__}: {error}".replace("\n", " ")
-            code = _complain(f"unexpected {what}; set HARNESS_TRACEBACK=1 to see where", EXIT_CANNOT_RUN)
-        sys.exit(code if isinstance(code, int) else EXIT_OK)
-
-
-def _complain(message: str, code: int) -> int:
-    click.echo(f"harness: error: {message}", err=True)
-    return code
+class Commands(ClearErrors, click.Group):
+    """The program's commands."""
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -114,7 +83,7 @@ def compare_kernels(kernels: tuple[str, ...], **options: Any) -> int:
         try:
             outcome = _run_with_progress(request, artifact)
         except CannotRun as error:
-            _complain(f"{request.config.kernel}: {error}", EXIT_CANNOT_RUN)
+            complain(f"{request.config.kernel}: {error}", EXIT_CANNOT_RUN)
             entries.append(compare.Entry(request.config, None, str(error)))
             continue
         settings.save(outcome)
