@@ -117,7 +117,7 @@ class Warpgroup:
     def __str__(self) -> str:
         text = f"warpgroup {self.index} of CTA rank {self.cta.rank}"
         if self.steps:
-            warps = ", ".join(str(warp.index) for warp in self.steps[0].warps)
+            warps = ", ".join(str(i) for i in sorted(warp.index for warp in self.steps[0].warps))
             text += f", whose oldest wgmma was issued by warp(s) {warps} of its {WARPS} only"
         return text
 

@@ -1,0 +1,9 @@
+"""Small kernels that ask a GPU, and the emulator, how an instruction behaves.
+
+A probe is PTX with its inputs and an interpretation of what it writes. The same probe runs on a real GPU through
+the CUDA driver and on the emulated one; what a GPU answered is kept in tests/data/hardware, and a test holds the
+emulator to it.
+
+    python -m harness.probes                                        # on the emulator
+    python -m harness.probes --device gpu --json answers.json       # on a GPU of compute capability 9.0
+"""

@@ -1,0 +1,8 @@
+"""All probes."""
+
+from __future__ import annotations
+
+from . import cluster, matrix, tma, warp
+from .probe import Probe
+
+PROBES: dict[str, Probe] = {probe.name: probe for probe in (*warp.PROBES, *tma.PROBES, *cluster.PROBES, *matrix.PROBES)}

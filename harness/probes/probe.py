@@ -1,0 +1,134 @@
+"""What a probe consists of: PTX, the launches to make of it, and how to read what they wrote."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.emulator import TensorMap
+from harness.emulator.operands import Accumulation
+
+Outputs = dict[str, dict[str, np.ndarray]]
+"""By case and buffer: what the launch left in the case's output buffers."""
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A kernel argument: the address of a buffer."""
+
+    buffer: str
+
+
+@dataclass(frozen=True)
+class Map:
+    """A kernel argument: a tensor map over a packed row-major buffer [rows, columns], read as this element type.
+
+    box: (rows, columns). The fields are those of `harness.emulator.TensorMap.tiled`.
+    """
+
+    buffer: str
+    element: str
+    shape: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: str = "none"
+    fill_nan: bool = False
+
+    def at(self, address: int) -> TensorMap:
+        """The map once the buffer has an address."""
+        return TensorMap.tiled(address, self.element, self.shape, self.box, self.swizzle, self.fill_nan)
+
+
+Argument = Pointer | Map | np.integer[Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch. buffers: their content before it; outputs: which of them to read back. shared: dynamic bytes."""
+
+    name: str
+    buffers: dict[str, np.ndarray]
+    arguments: tuple[Argument, ...]
+    outputs: tuple[str, ...]
+    block: int
+    grid: tuple[int, int] = (1, 1)
+    cluster: tuple[int, int] = (1, 1)
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A question to the machine. read: turns the outputs into an answer of plain data (JSON).
+
+    accumulation: the emulator's mode of summation, where it matters.
+    """
+
+    name: str
+    question: str
+    ptx: str
+    cases: tuple[Case, ...]
+    read: Callable[[Outputs], dict[str, Any]] = field(repr=False)
+    accumulation: Accumulation = "f32"
+
+    def digest(self) -> str:
+        """Changes when the PTX, an input or a launch does: a recording is for one digest."""
+        parts = hashlib.sha256(self.ptx.encode())
+        for case in self.cases:
+            shape = (case.name, case.arguments, case.outputs, case.block, case.grid, case.cluster, case.shared)
+            parts.update(repr(shape).encode())
+            for name, content in case.buffers.items():
+                parts.update(f"{name} {content.dtype.str} {content.shape}".encode())
+                parts.update(np.ascontiguousarray(content).tobytes())
+        return parts.hexdigest()
+
+
+def encode(outputs: Outputs) -> dict[str, Any]:
+    """Outputs as plain data: {case: {buffer: {"dtype", "shape", "zlib"}}}, the bytes deflated, in base64."""
+    return {
+        case: {
+            name: {
+                "dtype": array.dtype.str,
+                "shape": list(array.shape),
+                "zlib": base64.b64encode(zlib.compress(array.tobytes(), 9)).decode(),
+            }
+            for name, array in buffers.items()
+        }
+        for case, buffers in outputs.items()
+    }
+
+
+def decode(data: dict[str, Any]) -> Outputs:
+    """The inverse of `encode`."""
+    return {
+        case: {
+            name: np.frombuffer(zlib.decompress(base64.b64decode(array["zlib"])), array["dtype"]).reshape(
+                array["shape"]
+            )
+            for name, array in buffers.items()
+        }
+        for case, buffers in data.items()
+    }
+
+
+def differences(expected: Outputs, found: Outputs) -> list[str]:
+    """One line per case and buffer that is not bit for bit the same."""
+    lines = []
+    for case, buffers in expected.items():
+        for name, array in buffers.items():
+            other = found[case][name]
+            words = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+            others = np.ascontiguousarray(other).view(f"u{other.dtype.itemsize}")
+            if words.shape != others.shape:
+                lines.append(f"{case}, {name}: shapes {words.shape} and {others.shape}")
+            elif (words != others).any():
+                where = tuple(int(i) for i in np.argwhere(words != others)[0])
+                lines.append(
+                    f"{case}, {name}: {int((words != others).sum())} of {words.size} elements differ, "
+                    f"first at {where}: {int(words[where]):#x} and {int(others[where]):#x}"
+                )
+    return lines

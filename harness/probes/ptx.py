@@ -1,0 +1,140 @@
+"""Pieces of PTX that several probes use. All are for sm_90a; instructions are those of PTX ISA 8.6."""
+
+from __future__ import annotations
+
+from harness.emulator import Swizzle
+
+UNTOUCHED = 0xEEEEEEEE
+"""What shared memory is filled with, so that bytes nobody wrote show."""
+
+HEADER = """.version 8.6
+.target sm_90a
+.address_size 64
+.extern .shared .align 1024 .b8 smem[];
+.visible .entry probe({parameters})
+{{
+.reg .pred %p<16>;
+.reg .b16 %h<16>;
+.reg .b32 %r<64>;
+.reg .b64 %rd<32>;
+.reg .b32 %thread, %base;
+mov.u32 %thread, %tid.x;
+mov.u32 %base, smem;
+{body}
+ret;
+}}
+"""
+
+
+def kernel(parameters: list[str], body: str) -> str:
+    """A module with one kernel, ``probe``. Parameters: "map NAME", "u64 NAME" or "u32 NAME"."""
+    declared = []
+    for parameter in parameters:
+        kind, name = parameter.split()
+        declared.append(f".param .align 64 .b8 {name}[128]" if kind == "map" else f".param .{kind} {name}")
+    return HEADER.format(parameters=", ".join(declared), body=body)
+
+
+def _by_words(nbytes: int, threads: int, body: str) -> str:
+    """All threads: ``body`` for each word, whose byte offset 0, 4, .. nbytes - 4 is in the register ``at``."""
+    return f"""{{
+.reg .b32 at, word, near;
+.reg .b64 far;
+.reg .pred done;
+shl.b32 at, %thread, 2;
+NEXT:
+setp.ge.u32 done, at, {nbytes};
+@done bra END;
+{body}
+add.u32 at, at, {4 * threads};
+bra NEXT;
+END:
+}}
+"""
+
+
+def fill(first: int, nbytes: int, threads: int) -> str:
+    """All threads: set the words of shared memory first .. first + nbytes - 1 to `UNTOUCHED`."""
+    body = f"add.u32 near, at, %base;\nst.shared.b32 [near+{first}], {UNTOUCHED};"
+    return _by_words(nbytes, threads, body)
+
+
+def dump(first: int, nbytes: int, threads: int, to: str) -> str:
+    """All threads: copy words of shared memory to the global address in the 64-bit register ``to``."""
+    body = f"""add.u32 near, at, %base;
+ld.shared.b32 word, [near+{first}];
+cvt.u64.u32 far, at;
+add.u64 far, far, {to};
+st.global.b32 [far], word;"""
+    return _by_words(nbytes, threads, body)
+
+
+def copy_in(source: str, first: int, nbytes: int, threads: int) -> str:
+    """All threads: copy words from the global address in the 64-bit register ``source`` to shared memory."""
+    body = f"""cvt.u64.u32 far, at;
+add.u64 far, far, {source};
+ld.global.b32 word, [far];
+add.u32 near, at, %base;
+st.shared.b32 [near+{first}], word;"""
+    return _by_words(nbytes, threads, body)
+
+
+def poll(barrier: str, parity: int, done: str) -> str:
+    """Wait for a phase of an mbarrier, but give up after about a millisecond; ``done`` says whether it completed."""
+    return f"""{{
+.reg .b32 tries;
+.reg .pred more;
+mov.u32 tries, 0;
+AGAIN:
+mbarrier.test_wait.parity.shared::cta.b64 {done}, [{barrier}], {parity};
+@{done} bra POLLED;
+nanosleep.u32 2000;
+add.u32 tries, tries, 1;
+setp.lt.u32 more, tries, 300;
+@more bra AGAIN;
+POLLED:
+}}
+"""
+
+
+ONLY_THREAD_0 = "setp.ne.u32 %p0, %thread, 0;\n"
+"""%p0: whether this is not thread 0."""
+
+CLUSTER_SYNC = """barrier.cluster.arrive.aligned;
+barrier.cluster.wait.aligned;
+"""
+
+DESCRIPTOR_LAYOUT = {Swizzle.NONE: 0, Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B32: 3}
+
+
+def descriptor(leading: int, stride: int, swizzle: Swizzle, base_offset: int = 0) -> int:
+    """A wgmma matrix descriptor without its start address (PTX ISA 9.7.15.5.1.2.2). Offsets in bytes."""
+    layout = DESCRIPTOR_LAYOUT[swizzle] << 62
+    return (leading >> 4) << 16 | (stride >> 4) << 32 | base_offset << 49 | layout
+
+
+def with_start(descriptor_bits: int, address: str, result: str) -> str:
+    """A descriptor with the start address in a 32-bit register, in a 64-bit register."""
+    return f"""{{
+.reg .b32 start;
+shr.u32 start, {address}, 4;
+and.b32 start, start, 16383;
+cvt.u64.u32 {result}, start;
+or.b64 {result}, {result}, {descriptor_bits};
+}}
+"""
+
+
+def tma_load(to: str, tensor_map: str, column: str, row: str, barrier: str, mask: str = "") -> str:
+    """``to`` and ``barrier``: shared addresses; ``mask``: a 16-bit register for multicast."""
+    multicast, last = (".multicast::cluster", f", {mask}") if mask else ("", "")
+    return (
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        f"{multicast} [{to}], [{tensor_map}, {{{column}, {row}}}], [{barrier}]{last};\n"
+    )
+
+
+def wgmma(n: int, element: str, d: list[str], a: str, b: str, keep: str, flags: str) -> str:
+    """One wgmma.mma_async. ``a``: descriptor, or a vector of four registers; ``keep``: predicate of scale-d."""
+    types = f"f32.{element}.{element}"
+    return f"wgmma.mma_async.sync.aligned.m64n{n}k16.{types} {{{', '.join(d)}}}, {a}, {b}, {keep}, {flags};\n"

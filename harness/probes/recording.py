@@ -1,0 +1,44 @@
+"""Files that hold what a machine answered to the probes.
+
+{"machine": {...}, "probes": {name: {"question", "digest", "seconds", "answer", "outputs"} or {.., "error"}}}
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .probe import Outputs, Probe, encode
+
+
+def entry(probe: Probe, outputs: Outputs, seconds: float) -> dict[str, Any]:
+    """What a probe found."""
+    return {
+        "question": probe.question,
+        "digest": probe.digest(),
+        "seconds": round(seconds, 2),
+        "answer": probe.read(outputs),
+        "outputs": encode(outputs),
+    }
+
+
+def failure(probe: Probe, message: str) -> dict[str, Any]:
+    """Why a probe found nothing."""
+    return {"question": probe.question, "digest": probe.digest(), "error": message}
+
+
+def write(path: Path, machine: dict[str, Any], entries: dict[str, Any]) -> None:
+    """Write a recording; entries that the file has for other probes stay."""
+    kept = read(path)["probes"] if path.exists() else {}
+    data = {"machine": machine, "probes": {**kept, **entries}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(data, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A recording."""
+    data: dict[str, Any] = json.loads(path.read_text())
+    return data
