@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -49,7 +50,7 @@ def emulate(
             "C": device.upload(np.full(output_shape, np.nan, dtype.numpy), "C"),
         }
         result = device.launch(
-            Module.from_text(ptx),
+            _module(ptx),
             plan.entry,
             grid=plan.grid,
             cluster=plan.cluster,
@@ -62,6 +63,12 @@ def emulate(
     except EmulatorError as error:
         raise CannotRun(f"{type(error).__name__}: {error}") from error
     return Emulation(output, _named_counters(result.counters.as_dict(), plan), result.seconds)
+
+
+@lru_cache(maxsize=4)
+def _module(ptx: str) -> Module:
+    """Parsed and translated once, as the same kernel is often run on several problems."""
+    return Module.from_text(ptx)
 
 
 def _named_counters(counters: dict, plan: Plan) -> dict:
