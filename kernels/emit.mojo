@@ -17,15 +17,15 @@ A driver program names the configurations; all of them are compiled when it is b
     driver ptx INDEX          PTX on standard output
     driver plan INDEX M N K   launch plan, one line of JSON on standard output
 
-GemmConfig's parameters and their defaults: dtype bfloat16, cta_group 2, mma_m 256, mma_n 256, block_k 64, stages 0
-(as many as fit), cluster_m 2, cluster_n 1, epilogue_width 0 (the kernel's own), multicast True. A configuration that
-breaks a rule fails the build with GemmConfig.error() in the compiler's message. Bad arguments of the program: one
-line on standard error, exit code 2.
+GemmConfig's parameters and their defaults: arch "sm_100a", dtype bfloat16, mma_n 256, block_k 64, cluster_m 2,
+cluster_n 1, multicast True; cta_group, mma_m, stages, epilogue_width and band_m are the kernel's own choice where they
+are 0. A configuration that breaks a rule fails the build with GemmConfig.error() in the compiler's message. Bad
+arguments of the program: one line on standard error, exit code 2.
 """
 from .common.config import GemmConfig
 from .common.launch_plan import LaunchPlan
 from .common.plan_json import plan_json
-from .sm100.entry import ARCH, gemm
+from .entry import gemm
 from max.gpu.host import get_gpu_target
 from max.gpu.host.compile import compile_info
 from std.sys import argv, exit, stderr
@@ -33,7 +33,7 @@ from std.sys import argv, exit, stderr
 
 def compiled[config: GemmConfig]() -> Tuple[String, String]:
     """Entry name and PTX."""
-    var info = compile_info[gemm[config], target=get_gpu_target[ARCH]()]()
+    var info = compile_info[gemm[config], target=get_gpu_target[config.arch]()]()
     return String(info.function_name), String(info.asm)
 
 
@@ -42,7 +42,7 @@ def emit[config: GemmConfig](command: String, sizes: List[Int]) raises:
     if command == "ptx":
         print(ptx)
     else:
-        print(plan_json(config, LaunchPlan(config, sizes[0], sizes[1], sizes[2]), ARCH, entry))
+        print(plan_json(config, LaunchPlan(config, sizes[0], sizes[1], sizes[2]), entry))
 
 
 def run[*configs: GemmConfig]() raises:

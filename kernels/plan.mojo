@@ -14,7 +14,6 @@ with a null entry name; or one line on standard error and exit code 2 for a conf
 from .common.config import GemmConfig
 from .common.launch_plan import LaunchPlan
 from .common.plan_json import plan_json
-from .sm100.entry import ARCH
 from std.sys import argv, exit, stderr
 
 
@@ -30,6 +29,13 @@ def kernel_name(text: String) raises -> StaticString:
         if text == name:
             return name
     raise Error("kernel '", text, "' is not one of kernel5, kernel6, kernel7")
+
+
+def arch_name(text: String) raises -> StaticString:
+    comptime for name in [StaticString("sm_100a"), "sm_90a"]:
+        if text == name:
+            return name
+    raise Error("arch '", text, "' is not sm_100a or sm_90a")
 
 
 def configuration(options: List[String]) raises -> GemmConfig:
@@ -52,9 +58,10 @@ def configuration(options: List[String]) raises -> GemmConfig:
         raise Error("multicast '", multicast, "' is not true or false")
     var config = GemmConfig(
         kernel_name(values.pop("kernel", "kernel6")),
+        arch=arch_name(values.pop("arch", "sm_100a")),
         dtype=DType.bfloat16 if dtype == "bf16" else DType.float16,
-        cta_group=number("cta_group", 2),
-        mma_m=number("mma_m", 256),
+        cta_group=number("cta_group", 0),
+        mma_m=number("mma_m", 0),
         mma_n=number("mma_n", 256),
         block_k=number("block_k", 64),
         stages=number("stages", 0),
@@ -62,6 +69,7 @@ def configuration(options: List[String]) raises -> GemmConfig:
         cluster_n=number("cluster_n", 1),
         epilogue_width=number("epilogue_width", 0),
         multicast=multicast == "true",
+        band_m=number("band_m", 0),
     )
     for name in values:
         raise Error("'", name, "' is not a parameter of a configuration")
@@ -81,7 +89,7 @@ def run() raises:
     var n = whole_number("N", arguments[2])
     var k = whole_number("K", arguments[3])
     var config = configuration(List[String](arguments[4:]))
-    print(plan_json(config, LaunchPlan(config, m, n, k), ARCH, String()))
+    print(plan_json(config, LaunchPlan(config, m, n, k), String()))
 
 
 def plan_main():

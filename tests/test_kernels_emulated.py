@@ -20,15 +20,24 @@ SINGLES = (
     "cluster_m=1, mma_m=128, mma_n=128",
     "cluster_m=2, cluster_n=3, mma_m=64, mma_n=64, dtype=DType.float16",
 )
+HOPPER = (
+    "cluster_m=2, cluster_n=1",
+    "cluster_m=1, cluster_n=2, dtype=DType.float16",
+    "cluster_m=4, cluster_n=4, mma_n=128",
+    "cluster_m=3, cluster_n=2, mma_n=64",
+    "cluster_m=2, cluster_n=2, multicast=False, mma_n=192",
+    "cluster_m=2, cluster_n=3, mma_m=64, mma_n=96, epilogue_width=32",
+    "cluster_m=1, cluster_n=2, mma_m=256, mma_n=128, epilogue_width=32",
+)
+HOPPER_WIDTHS = ("epilogue_width=16, mma_n=48", "epilogue_width=64, stages=2, band_m=2", "cluster_m=1, band_m=1")
 WIDTHS = ("epilogue_width=16", "epilogue_width=64", "epilogue_width=16, stages=2, mma_m=128")
 CONFIGS = [
     *(f'"{kernel}", {options}' for kernel in ("kernel5", "kernel6", "kernel7") for options in PAIRS),
-    *(
-        f'"{kernel}", cta_group=1, {options}'
-        for kernel in ("kernel5", "kernel6", "kernel7")
-        for options in SINGLES
-    ),
+    *(f'"{kernel}", cta_group=1, {options}' for kernel in ("kernel5", "kernel6", "kernel7") for options in SINGLES),
     *(f'"kernel7", {options}' for options in WIDTHS),
+    *(f'"{kernel}", arch="sm_90a", {options}' for kernel in ("kernel5", "kernel6", "kernel7") for options in HOPPER),
+    *(f'"kernel7", arch="sm_90a", {options}' for options in HOPPER_WIDTHS),
+    '"kernel6", arch="sm_90a", stages=1',
     '"kernel6", stages=1',
     '"kernel6", stages=2, epilogue_width=32',
 ]
@@ -39,9 +48,7 @@ SHARING = {"1x1": (1, 1), "2x1": (2, 1), "1x2": (1, 2), "2x2": (2, 2), "4x4": (4
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kernels")
-    shared = [
-        f'"kernel6", cta_group=1, mma_m=128, cluster_m={cm}, cluster_n={cn}' for cm, cn in SHARING.values()
-    ]
+    shared = [f'"kernel6", cta_group=1, mma_m=128, cluster_m={cm}, cluster_n={cn}' for cm, cn in SHARING.values()]
     done = compile_driver(folder, [*CONFIGS, *shared])
     assert done.returncode == 0, done.stderr
     return folder / "driver"

@@ -31,9 +31,7 @@ def planner(tmp_path_factory: pytest.TempPathFactory) -> Planner:
 
     def run(m: int = 512, n: int = 512, k: int = 512, **options: object) -> subprocess.CompletedProcess[str]:
         words = [f"{name}={value}" for name, value in options.items()]
-        return subprocess.run(
-            [program, str(m), str(n), str(k), *words], capture_output=True, text=True, timeout=60
-        )
+        return subprocess.run([program, str(m), str(n), str(k), *words], capture_output=True, text=True, timeout=60)
 
     return run
 
@@ -56,6 +54,11 @@ def clusters(cta_group: int) -> list[tuple[int, int]]:
 
 def members(mask: int) -> set[int]:
     return {rank for rank in range(16) if mask >> rank & 1}
+
+
+def hopper(consumers: int = 2) -> dict:
+    """Options of sm_90a with so many consumer warpgroups."""
+    return {"arch": "sm_90a", "mma_m": 64 * consumers, "mma_n": 256}
 
 
 def named(items: list[dict], name: str) -> dict:
@@ -122,6 +125,62 @@ def test_every_cta_gets_every_row_once_and_hears_every_reader(
         assert set(arrivals) == {named(plan["barriers"], "empty")["arrivals"]}, (cm, cn)
 
 
+@pytest.mark.parametrize("consumers", [1, 2])
+def test_hopper_empty_barriers_wait_for_every_consumer_of_every_reader(planner: Planner, consumers: int) -> None:
+    """The consumers of a CTA arrive at the CTAs of its commit mask, which are those that sent it a slice."""
+    for cm, cn in [(1, 1), (2, 1), (1, 2), (3, 2), (2, 4), (4, 4)]:
+        plan = plan_of(planner, cluster_m=cm, cluster_n=cn, **hopper(consumers))
+        ctas = plan["multicast"]
+        told_by = [{cta["rank"] for cta in ctas if rank in members(cta["commit"])} for rank in range(cm * cn)]
+        for cta in ctas:
+            assert told_by[cta["rank"]] == members(cta["a"]) | members(cta["b"])
+        empty = named(plan["barriers"], "empty")
+        assert {len(readers) * consumers for readers in told_by} == {empty["arrivals"]}
+        full = named(plan["barriers"], "full")
+        assert (full["arrivals"], full["bytes"]) == (1, (64 * consumers + 256) * 64 * ELEMENT_BYTES)
+
+
+def test_hopper_plan(planner: Planner) -> None:
+    """Shared memory, roles and grid of the series on sm_90a; each consumer warpgroup stores its own rows."""
+    seven = plan_of(planner, 8192, 8192, 8192, kernel="kernel7", arch="sm_90a")
+    assert (seven["arch"], seven["config"]["stages"], seven["block"]) == ("sm_90a", 4, [384, 1, 1])
+    assert seven["grid"] == [16, 32, 4]
+    assert seven["arguments"][2]["box"] == [32, 64]
+    assert {role["name"]: role["warps"] for role in seven["roles"]} == {
+        "set-up": [0], "consumers": [*range(8)], "producer": [8, 9, 10, 11]
+    }  # fmt: skip
+    six = plan_of(planner, 8192, 8192, 8192, kernel="kernel6", arch="sm_90a")
+    assert (six["config"]["stages"], six["grid"]) == (3, [64, 32, 1])
+    assert plan_of(planner, kernel="kernel6", arch="sm_90a", mma_n=128)["config"]["stages"] == 6
+    five = plan_of(planner, kernel="kernel5", arch="sm_90a", mma_m=64)
+    assert (five["config"]["stages"], five["block"]) == (1, [128, 1, 1])
+    for plan in (five, six, seven):
+        lines = {line["name"]: line["bytes"] for line in plan["shared_memory"]}
+        assert sum(lines.values()) == plan["dynamic_smem"]
+        assert lines["barriers"] == 16 * plan["config"]["stages"]
+        last = plan["barriers"][-1]
+        assert last["offset"] + 8 * last["count"] == plan["dynamic_smem"]
+
+
+@pytest.mark.parametrize(
+    ("m", "cluster_m", "band_m", "grid"),
+    [
+        (128 * 64, 2, 16, [16, 1, 4]),
+        (128 * 64, 2, 0, [64, 1, 1]),
+        (128 * 66, 2, 16, [14, 1, 5]),  # 14 * 5 = 70 rather than 16 * 5 = 80
+        (128 * 3, 2, 16, [4, 1, 1]),
+        (128 * 9, 3, 2, [3, 1, 3]),  # a band is at least a cluster
+        (128 * 10, 1, 4, [4, 1, 3]),
+    ],
+)
+def test_bands_cover_all_rows_in_whole_clusters(
+    planner: Planner, m: int, cluster_m: int, band_m: int, grid: list[int]
+) -> None:
+    plan = plan_of(planner, m, 256, 64, arch="sm_90a", cluster_m=cluster_m, band_m=band_m)
+    assert plan["grid"] == grid
+    assert grid[0] % cluster_m == 0 and grid[0] * grid[2] * 128 >= m
+
+
 def test_bytes_on_a_full_barrier_are_the_stages_of_all_ctas_of_the_mma(planner: Planner) -> None:
     for cta_group, m, n in [(1, 64, 64), (1, 128, 256), (2, 128, 256), (2, 256, 128), (2, 256, 256)]:
         plan = plan_of(planner, cta_group=cta_group, mma_m=m, mma_n=n, cluster_m=2, cluster_n=3)
@@ -147,9 +206,7 @@ def test_barriers_and_tiles_do_not_overlap(planner: Planner) -> None:
     for kernel in ("kernel5", "kernel6", "kernel7"):
         plan = plan_of(planner, kernel=kernel)
         tiles = sum(line["bytes"] for line in plan["shared_memory"] if line["name"] != "barriers")
-        offsets = [
-            barrier["offset"] + 8 * index for barrier in plan["barriers"] for index in range(barrier["count"])
-        ]
+        offsets = [barrier["offset"] + 8 * index for barrier in plan["barriers"] for index in range(barrier["count"])]
         assert len(set(offsets)) == len(offsets) and min(offsets) == tiles
         assert max(offsets) + 8 + 8 == plan["dynamic_smem"]  # the word of the TMEM address is last
 
@@ -169,9 +226,7 @@ def test_grid_covers_the_problem_in_whole_clusters(planner: Planner) -> None:
 @pytest.mark.parametrize(
     ("width", "swizzle", "kernel"), [(64, "128B", "kernel6"), (32, "64B", "kernel7"), (16, "32B", "kernel7")]
 )
-def test_boxes_of_c_are_as_wide_as_their_swizzle(
-    planner: Planner, width: int, swizzle: str, kernel: str
-) -> None:
+def test_boxes_of_c_are_as_wide_as_their_swizzle(planner: Planner, width: int, swizzle: str, kernel: str) -> None:
     c = plan_of(planner, kernel=kernel, epilogue_width=width)["arguments"][2]
     assert (c["box"], c["swizzle"]) == ([width, 128], swizzle)
 
@@ -192,6 +247,13 @@ def test_boxes_of_c_are_as_wide_as_their_swizzle(
         ({"cta_group": 3}, "cta_group 3 is not 1 or 2"),
         ({"block_k": 32}, "block K 32"),
         ({"cta_group": 1, "mma_m": 64, "cluster_m": 1, "cluster_n": 16}, "at least 8 rows"),
+        ({"arch": "sm_120a"}, "arch 'sm_120a' is not sm_100a or sm_90a"),
+        (hopper() | {"cta_group": 2}, "cta_group 2: sm_90a has no CTA pairs, use 1; GPUs of compute capability 10.0"),
+        (hopper(3), "tile M 192 on sm_90a: use 64, 128 or 256"),
+        (hopper(4), "tile N 256 with tile M 256 on sm_90a: use a multiple of 16 up to 128"),
+        (hopper() | {"mma_n": 72}, "tile N 72 with tile M 128 on sm_90a: use a multiple of 16 up to 256"),
+        (hopper() | {"stages": 4}, "+ barriers 64 = 262208 bytes > 232448: at most 3 stages fit"),
+        ({"band_m": -1}, "band of -1 CTAs along M"),
         ({"dtype": "fp8"}, "dtype 'fp8' is not bf16 or fp16"),
         ({"clusterm": 2}, "'clusterm' is not a parameter"),
     ],

@@ -1,22 +1,25 @@
-"""The ops `matmul` and `matmul_into` compile through MAX for sm_100a without a GPU, refuse misuse."""
+"""The ops `matmul` and `matmul_into` compile through MAX for both architectures without a GPU, and refuse misuse."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from harness.paths import ROOT
 
 # The virtual device is set for a whole process, and before any device exists: each program below is one.
 COMPILE = """
-import os, sys
+import json, os, sys
 from pathlib import Path
 import max.driver
 
 max.driver.set_virtual_device_api("cuda")
 max.driver.set_virtual_device_count(1)
-max.driver.set_virtual_device_target_arch("sm_100a")
+max.driver.set_virtual_device_target_arch(sys.argv[3])
 from max.dtype import DType
 from max.engine import InferenceSession
 from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
@@ -29,16 +32,14 @@ def tensor(*shape):
     return TensorType(DType.bfloat16, list(shape), device=where)
 
 
-common = dict(cta_group=2, mma_m=256, mma_n=256, stages=0, epilogue_width=0, multicast=True)
-calls = [dict(kernel="kernel5", cluster_m=2, cluster_n=1), dict(kernel="kernel6", cluster_m=2, cluster_n=2),
-         dict(kernel="kernel7", cluster_m=4, cluster_n=4)]
+common = dict(stages=0, epilogue_width=0, multicast=True)
+*calls, into = [common | call for call in json.loads(sys.argv[4])]
 inputs = [tensor("m", "k"), tensor("n", "k"), BufferType(DType.bfloat16, ["m", "n"], device=where)]
 with Graph("matmul", input_types=inputs, custom_extensions=[Path(sys.argv[1])]) as graph:
     a, b, c = graph.inputs
-    into = common | dict(kernel="kernel7", cluster_m=2, cluster_n=1)
     ops.inplace_custom("matmul_into", where, [c.buffer, a.tensor, b.tensor], parameters=into)
     out = dict(device=where, values=[a, b], out_types=[tensor("m", "n")])
-    graph.output(*[ops.custom(name="matmul", parameters=common | call, **out)[0] for call in calls])
+    graph.output(*[ops.custom(name="matmul", parameters=call, **out)[0] for call in calls])
 InferenceSession(devices=[device]).compile(graph).export_mef(sys.argv[2])
 os._exit(0)  # the stand-in device does not survive an ordinary exit
 """
@@ -95,25 +96,40 @@ def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, timeout=280)
 
 
-def test_op_compiles_for_a_virtual_sm_100a_device(tmp_path: Path) -> None:
+def call(kernel: str, cm: int, cn: int, cta_group: int) -> dict:
+    """Parameters of the op, with 128 rows a CTA."""
+    shape = {"cta_group": cta_group, "mma_m": 128 * cta_group, "mma_n": 256}
+    return {"kernel": kernel, "cluster_m": cm, "cluster_n": cn} | shape
+
+
+BLACKWELL = {
+    "kernel5_bf16_2cta_256x256x64_s1_c2x1": call("kernel5", 2, 1, 2),
+    "kernel6_bf16_2cta_256x256x64_s5_c2x2": call("kernel6", 2, 2, 2),
+    "kernel7_bf16_2cta_256x256x64_s6_c4x4": call("kernel7", 4, 4, 2),
+    "kernel7_bf16_2cta_256x256x64_s6_c2x1": call("kernel7", 2, 1, 2),
+}
+HOPPER = {
+    "kernel6_bf16_wgmma_128x256x64_s3_c2x2": call("kernel6", 2, 2, 1),
+    "sm_90a has no CTA pairs, use 1": call("kernel6", 2, 2, 2),  # an error, raised when the op runs
+    "kernel7_bf16_wgmma_128x256x64_s4_c2x1": call("kernel7", 2, 1, 1),
+}
+
+
+@pytest.mark.parametrize(("arch", "calls"), [("sm_100a", BLACKWELL), ("sm_90a", HOPPER)])
+def test_ops_compile_for_a_virtual_device(tmp_path: Path, arch: str, calls: dict[str, dict]) -> None:
     artifact = tmp_path / "matmul.mef"
-    done = run(COMPILE, artifact)
+    done = run(COMPILE, artifact, arch, json.dumps([*calls.values()]))
     assert done.returncode == 0, done.stderr
     content = artifact.read_bytes()
-    labels = (
-        "kernel5_bf16_2cta_256x256x64_s1_c2x1",
-        "kernel6_bf16_2cta_256x256x64_s5_c2x2",
-        "kernel7_bf16_2cta_256x256x64_s6_c4x4",
-        "kernel7_bf16_2cta_256x256x64_s6_c2x1",
-    )
-    for label in labels:
-        assert b".text." + label.encode() in content, f"no machine code of {label}"
+    for text in calls:
+        expected = text if " " in text else f".text.{text}"
+        assert expected.encode() in content, f"no machine code, or no text, of {text}"
 
 
 def test_op_refuses_other_devices_and_shapes_that_do_not_match() -> None:
     done = run(ON_CPU)
     lines = done.stdout.splitlines()
     assert len(lines) == 3, done.stdout + done.stderr
-    assert "kernel6 runs on GPUs of compute capability 10.0 (sm_100a); this device is not one" in lines[0]
+    assert "kernel6 runs on GPUs of compute capability 9.0 (sm_90a: H100, H200) and 10.0 (sm_100a: B200)" in lines[0]
     assert "A [32, 16] and B [48, 24] differ in K" in lines[1]
     assert "C is [32, 64], not [32, 48]" in lines[2]

@@ -10,7 +10,7 @@ comptime SHARED_MEMORY_LIMIT = 232448
 
 comptime ELEMENT_BYTES = 2
 comptime MMA_K = 16
-"""K of one MMA instruction with 16-bit operands: 32 bytes of A and of B (PTX ISA 9.7.16.2.1)."""
+"""K of one MMA instruction with 16-bit operands: 32 bytes of A and of B (PTX ISA 9.7.15.2, 9.7.16.2.1)."""
 
 comptime SWIZZLE_ROW_BYTES = 128
 """One row of a 128-byte swizzled tile; 8 such rows are the repeating pattern (PTX ISA 5.5.7)."""
@@ -19,11 +19,15 @@ comptime SWIZZLE_ROW_BYTES = 128
 struct GemmConfig(TrivialRegisterPassable):
     """Compile-time choices of a kernel.
 
-    `mma_m x mma_n` is the shape of one MMA instruction: with `cta_group` 2 that is the tile of a CTA pair, and each CTA
-    holds half of its rows. `error()` says what is wrong with a combination; it is empty for a legal one.
+    sm_100a: `mma_m x mma_n` is the shape of one MMA instruction: with `cta_group` 2 that is the tile of a CTA pair, and
+    each CTA holds half of its rows.
+    sm_90a: `mma_m x mma_n` is the tile of a CTA, whose rows the consumer warpgroups share; instructions have 64 rows.
+
+    `error()` says what is wrong with a combination; it is empty for a legal one.
     """
 
     var kernel: StaticString
+    var arch: StaticString
     var dtype: DType
     var cta_group: Int  # CTAs that work on one MMA: 1, or 2 (a pair)
     var mma_m: Int
@@ -34,14 +38,16 @@ struct GemmConfig(TrivialRegisterPassable):
     var cluster_n: Int  # CTAs of a cluster along N (grid y)
     var epilogue_width: Int  # columns of C in one TMA store
     var multicast: Bool
+    var band_m: Int  # at most so many CTAs along M run side by side before the next columns; 0: all of them
 
     def __init__(
         out self,
         kernel: StaticString,
         *,
+        arch: StaticString = "sm_100a",
         dtype: DType = DType.bfloat16,
-        cta_group: Int = 2,
-        mma_m: Int = 256,
+        cta_group: Int = 0,
+        mma_m: Int = 0,
         mma_n: Int = 256,
         block_k: Int = 64,
         stages: Int = 0,
@@ -49,12 +55,18 @@ struct GemmConfig(TrivialRegisterPassable):
         cluster_n: Int = 1,
         epilogue_width: Int = 0,
         multicast: Bool = True,
+        band_m: Int = 0,
     ):
-        """`stages` 0: as many as fit (kernel5: one). `epilogue_width` 0: 32 for kernel7, else 64."""
+        """Zeros stand for a choice of the kernel's: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA;
+        as many `stages` as fit (kernel5: one); `epilogue_width` 64, but 32 for kernel7; `band_m` 2048 rows for
+        kernel7 on sm_90a, else no bands."""
         self.kernel = kernel
+        self.arch = arch
         self.dtype = dtype
         self.cta_group = cta_group
-        self.mma_m = mma_m
+        if cta_group == 0:
+            self.cta_group = 2 if arch == "sm_100a" else 1
+        self.mma_m = mma_m if mma_m != 0 else 128 * self.cta_group
         self.mma_n = mma_n
         self.block_k = block_k
         self.stages = stages
@@ -62,10 +74,26 @@ struct GemmConfig(TrivialRegisterPassable):
         self.cluster_n = cluster_n
         self.epilogue_width = epilogue_width
         self.multicast = multicast
+        self.band_m = band_m
+        if band_m == 0 and kernel == "kernel7" and arch == "sm_90a":
+            self.band_m = 2048 // max(1, self.mma_m)
         if epilogue_width == 0:
             self.epilogue_width = 32 if kernel == "kernel7" else 64
         if stages == 0 and self.shape_error().byte_length() == 0:
             self.stages = 1 if kernel == "kernel5" else self.stages_that_fit()
+
+    # ---- architecture --------------------------------------------------------------------------------------------
+    def has_tmem(self) -> Bool:
+        """The accumulator is in tensor memory, and one thread issues the MMA: sm_100a. Otherwise it is in the registers
+        of the warpgroups that issue it."""
+        return self.arch == "sm_100a"
+
+    def consumers(self) -> Int:
+        """Warpgroups that multiply, sm_90a: each has 64 or 128 rows of the tile."""
+        return 1 if self.mma_m == 64 else 2
+
+    def consumer_m(self) -> Int:
+        return self.mma_m // self.consumers()
 
     # ---- tiles ---------------------------------------------------------------------------------------------------
     def cta_m(self) -> Int:
@@ -92,6 +120,11 @@ struct GemmConfig(TrivialRegisterPassable):
     def sharing(self) -> Multicast:
         return Multicast(self.cluster_m, self.cluster_n, self.cta_group, self.multicast)
 
+    def empty_arrivals(self) -> Int:
+        """Arrivals an empty barrier waits for: each reader of what a CTA loads into a stage says once that it has read
+        it. A reader is an MMA on sm_100a, a consumer warpgroup on sm_90a."""
+        return self.sharing().readers() * (1 if self.has_tmem() else self.consumers())
+
     def a_slices(self) -> Slices:
         return Slices(self.cta_m(), self.sharing().a_parts())
 
@@ -108,25 +141,31 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.cta_group == 1 and self.mma_m == 64
 
     def warp_columns(self) -> Int:
-        """Columns of the accumulator that one epilogue warp writes out, also the TMEM columns in use."""
+        """Columns of the accumulator that one warp writes out, on sm_100a also the TMEM columns in use."""
         return self.mma_n // 2 if self.split_columns() else self.mma_n
 
     def tmem_columns(self) -> Int:
-        """TMEM columns to allocate: a power of two, at least 32 (PTX ISA 9.7.16.7.1)."""
+        """TMEM columns to allocate: a power of two, at least 32 (PTX ISA 9.7.16.7.1). None on sm_90a."""
         var columns = 32
         while columns < self.warp_columns():
             columns *= 2
-        return columns
+        return columns if self.has_tmem() else 0
+
+    def block_rows(self) -> Int:
+        """Rows of one box of C: those of the warps that write out together, four of the CTA or a warpgroup."""
+        return self.cta_m() if self.has_tmem() else self.consumer_m()
 
     def block_bytes(self) -> Int:
-        """One box of C in shared memory: all rows of the CTA, `epilogue_width` columns."""
-        return self.cta_m() * self.epilogue_width * ELEMENT_BYTES
+        """One box of C in shared memory, `epilogue_width` columns wide."""
+        return self.block_rows() * self.epilogue_width * ELEMENT_BYTES
 
     def write_out_steps(self) -> Int:
         return self.warp_columns() // self.epilogue_width
 
     def blocks_per_step(self) -> Int:
-        """Boxes the four epilogue warps fill together in one step."""
+        """Boxes that the CTA fills in one step."""
+        if not self.has_tmem():
+            return self.consumers()
         return 2 if self.split_columns() else 1
 
     def step_bytes(self) -> Int:
@@ -141,21 +180,25 @@ struct GemmConfig(TrivialRegisterPassable):
 
     # ---- CTA -----------------------------------------------------------------------------------------------------
     def warps(self) -> Int:
-        """Four epilogue warps, and a producer and an MMA warp where these are warps of their own."""
+        """sm_100a: four epilogue warps, and a producer and an MMA warp where these are warps of their own. sm_90a: the
+        consumer warpgroups, and a producer warpgroup where it is one of its own."""
+        if not self.has_tmem():
+            return 4 * (self.consumers() + (0 if self.kernel == "kernel5" else 1))
         return 4 if self.kernel == "kernel5" else 6
 
     def threads(self) -> Int:
         return self.warps() * 32
 
     def barrier_bytes(self) -> Int:
-        """Full and empty barrier of each stage, the accumulator's barrier, and the word for the TMEM address."""
-        return 8 * (2 * self.stages + 1) + 8
+        """Full and empty barrier of each stage; on sm_100a the accumulator's barrier, and the word for the TMEM
+        address."""
+        return 8 * (2 * self.stages + (2 if self.has_tmem() else 0))
 
     def shared_memory_bytes(self) -> Int:
         return self.stages * (self.a_bytes() + self.b_bytes()) + self.c_bytes() + self.barrier_bytes()
 
     def stages_that_fit(self) -> Int:
-        var free = SHARED_MEMORY_LIMIT - self.c_bytes() - 16  # the accumulator's barrier and the TMEM word
+        var free = SHARED_MEMORY_LIMIT - self.c_bytes() - (16 if self.has_tmem() else 0)
         return free // (self.a_bytes() + self.b_bytes() + 16)
 
     # ---- names ---------------------------------------------------------------------------------------------------
@@ -164,8 +207,9 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def label(self) -> String:
         """Readable name of the configuration, used as the kernel's entry name."""
+        var tensor_core = String(self.cta_group, "cta") if self.has_tmem() else String("wgmma")
         return String(
-            self.kernel, "_", self.dtype_name(), "_", self.cta_group, "cta_",
+            self.kernel, "_", self.dtype_name(), "_", tensor_core, "_",
             self.mma_m, "x", self.mma_n, "x", self.block_k,
             "_s", self.stages, "_c", self.cluster_m, "x", self.cluster_n, "_e", self.epilogue_width,
             "" if self.multicast else "_nomulticast",
@@ -200,18 +244,11 @@ struct GemmConfig(TrivialRegisterPassable):
             return String("kernel '", self.kernel, "' is not one of kernel5, kernel6, kernel7")
         if self.dtype != DType.bfloat16 and self.dtype != DType.float16:
             return String("dtype ", self.dtype, " is not bfloat16 or float16")
-        if self.cta_group != 1 and self.cta_group != 2:
-            return String("cta_group ", self.cta_group, " is not 1 or 2")
-        if self.mma_m != 64 * self.cta_group and self.mma_m != 128 * self.cta_group:
-            return String(
-                "MMA M ", self.mma_m, " with cta_group ", self.cta_group,
-                ": use ", 64 * self.cta_group, " or ", 128 * self.cta_group,
-            )
-        var n_step = 16 * self.cta_group
-        if self.mma_n < n_step or self.mma_n > 256 or self.mma_n % n_step != 0:
-            return String(
-                "MMA N ", self.mma_n, " with cta_group ", self.cta_group, ": use a multiple of ", n_step, " up to 256"
-            )
+        if self.arch != "sm_100a" and self.arch != "sm_90a":
+            return String("arch '", self.arch, "' is not sm_100a or sm_90a")
+        var wrong = self.sm100_shape_error() if self.has_tmem() else self.sm90_shape_error()
+        if wrong.byte_length() > 0:
+            return wrong
         if self.block_k * ELEMENT_BYTES != SWIZZLE_ROW_BYTES:
             return String("block K ", self.block_k, ": a stage is one 128-byte swizzle row deep, which is 64")
         if self.cluster_m < 1 or self.cluster_n < 1 or self.cluster_size() > 16:
@@ -223,6 +260,8 @@ struct GemmConfig(TrivialRegisterPassable):
             return String(
                 "cluster ", self.cluster_m, "x", self.cluster_n, ": a CTA pair needs an even number of CTAs along M"
             )
+        if self.band_m < 0:
+            return String("band of ", self.band_m, " CTAs along M: use at least 1, or 0 for the kernel's own choice")
         if self.epilogue_width != 16 and self.epilogue_width != 32 and self.epilogue_width != 64:
             return String("epilogue width ", self.epilogue_width, " is not 16, 32 or 64")
         if self.warp_columns() % self.epilogue_width != 0:
@@ -235,5 +274,35 @@ struct GemmConfig(TrivialRegisterPassable):
                 "cluster ", self.cluster_m, "x", self.cluster_n, " shares ", self.cta_m(), " rows of A among ",
                 self.sharing().a_parts(), " CTAs and ", self.cta_b_rows(), " rows of B among ",
                 self.sharing().b_parts(), ": each needs at least 8 rows, use a smaller cluster or no multicast",
+            )
+        return String()
+
+    def sm100_shape_error(self) -> String:
+        """Shapes of tcgen05.mma, kind f16 (PTX ISA 9.7.16.2.1)."""
+        if self.cta_group != 1 and self.cta_group != 2:
+            return String("cta_group ", self.cta_group, " is not 1 or 2")
+        if self.mma_m != 64 * self.cta_group and self.mma_m != 128 * self.cta_group:
+            return String(
+                "MMA M ", self.mma_m, " with cta_group ", self.cta_group,
+                ": use ", 64 * self.cta_group, " or ", 128 * self.cta_group,
+            )
+        var n_step = 16 * self.cta_group
+        if self.mma_n < n_step or self.mma_n > 256 or self.mma_n % n_step != 0:
+            return String(
+                "MMA N ", self.mma_n, " with cta_group ", self.cta_group, ": use a multiple of ", n_step, " up to 256"
+            )
+        return String()
+
+    def sm90_shape_error(self) -> String:
+        """Tiles that the registers hold as accumulators, in instructions of 64 rows and up to 256 columns (PTX ISA
+        9.7.15.2)."""
+        if self.cta_group != 1:
+            return String("cta_group ", self.cta_group, ": sm_90a has no CTA pairs, use 1; GPUs of compute capability 10.0 have them")
+        if self.mma_m != 64 and self.mma_m != 128 and self.mma_m != 256:
+            return String("tile M ", self.mma_m, " on sm_90a: use 64, 128 or 256")
+        var most = 128 if self.mma_m == 256 else 256  # 128 accumulators a thread
+        if self.mma_n < 16 or self.mma_n > most or self.mma_n % 16 != 0:
+            return String(
+                "tile N ", self.mma_n, " with tile M ", self.mma_m, " on sm_90a: use a multiple of 16 up to ", most
             )
         return String()

@@ -33,8 +33,9 @@ struct LaunchPlan(Copyable):
     var m: Int
     var n: Int
     var k: Int
-    var grid_x: Int  # CTAs along M, a multiple of the cluster
+    var grid_x: Int  # CTAs along M in a band, a multiple of the cluster
     var grid_y: Int  # CTAs along N
+    var grid_z: Int  # bands along M
     var block: Int
     var dynamic_shared_memory: Int
     var a: TensorMap
@@ -50,7 +51,7 @@ struct LaunchPlan(Copyable):
         self.m = m
         self.n = n
         self.k = k
-        self.grid_x = align_up(ceildiv(m, config.cta_m()), config.cluster_m)
+        self.grid_x, self.grid_z = bands(ceildiv(m, config.cta_m() * config.cluster_m), config)
         self.grid_y = align_up(ceildiv(n, config.mma_n), config.cluster_n)
         if self.grid_y > 65535:
             raise Error(
@@ -61,8 +62,25 @@ struct LaunchPlan(Copyable):
         self.dynamic_shared_memory = config.shared_memory_bytes()
         self.a = TensorMap("A", m, k, config.a_slices().box_rows(), config.block_k)
         self.b = TensorMap("B", n, k, config.b_slices().box_rows(), config.block_k)
-        self.c = TensorMap("C", m, n, config.cta_m(), config.epilogue_width)
+        self.c = TensorMap("C", m, n, config.block_rows(), config.epilogue_width)
         self.k_iterations = ceildiv(k, config.block_k)
+
+
+def bands(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:
+    """CTAs along M in a band, and bands, for so many clusters along M.
+
+    CTAs start in the order x, y, z: one band after the other, and in a band one column of tiles after the other. Those
+    that run at the same time share rows of A and of B in the L2 cache, most when their tiles cover a square. Of the
+    widths up to `band_m`, at least half of it, the one that covers the fewest rows outside the problem is taken.
+    """
+    if config.band_m == 0:
+        return clusters * config.cluster_m, 1
+    var most = min(clusters, max(1, config.band_m // config.cluster_m))
+    var best = most
+    for width in range(most, most // 2, -1):
+        if align_up(clusters, width) < align_up(clusters, best):
+            best = width
+    return best * config.cluster_m, ceildiv(clusters, best)
 
 
 def check_size(name: StaticString, size: Int, multiple: Int) raises:

@@ -1,4 +1,4 @@
-"""Who sends which slice to whom in a cluster: TMA masks, commit masks, arrival counts. All of it is derived here.
+"""Who sends which slice to whom in a cluster: TMA masks, masks of who must hear, reader counts. All of it is derived here.
 
 A cluster is `cluster_m x cluster_n` CTAs, rank = x + y * cluster_m; bit r of a mask means the CTA of rank r.
  - CTAs with equal x need the same rows of A: each loads one slice and multicasts it to all of them.
@@ -62,7 +62,8 @@ struct Multicast(TrivialRegisterPassable):
 
     @inline(.always)
     def commit_mask(self, rank: UInt32) -> UInt32:
-        """CTAs that write into the shared memory of this CTA's MMA: all must hear when a stage has been read.
+        """CTAs that write into the shared memory of this CTA's MMA: all must hear when a stage has been read, by a
+        commit on sm_100a, by arrivals of the consumers on sm_90a.
 
         Sharing is symmetric, so the senders of a CTA are the receivers of its own slices. The union over a pair is
         the whole cluster row (both parities of B) and one or two adjacent columns (A).
@@ -74,8 +75,8 @@ struct Multicast(TrivialRegisterPassable):
         return columns << (x - x % UInt32(self.cta_group)) | _every(1, self.cluster_m) << (rank - x)
 
     @inline(.always)
-    def arrivals(self) -> Int:
-        """Commits an empty barrier waits for: one of each MMA that reads what this CTA loaded into the stage."""
+    def readers(self) -> Int:
+        """MMAs, of CTA pairs or of single CTAs, that read what this CTA loads into a stage."""
         return self.a_parts() + self.b_parts() - 1
 
 

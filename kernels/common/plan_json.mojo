@@ -53,6 +53,7 @@ def config_json(config: GemmConfig) -> String:
         pair("stages", config.stages),
         pair("cluster", numbers(config.cluster_m, config.cluster_n)),
         pair("epilogue_width", config.epilogue_width),
+        pair("band_m", config.band_m),
         pair("multicast", config.multicast),
         text("label", config.label()),
     ])
@@ -72,20 +73,26 @@ def shared_memory_json(config: GemmConfig) -> String:
         line(
             "barriers", config.barrier_bytes(),
             String(
-                "full ", config.stages, ", empty ", config.stages, ", accumulator 1, TMEM address: ",
-                2 * config.stages + 2, " x 8",
+                "full ", config.stages, ", empty ", config.stages,
+                ", accumulator 1, TMEM address: " if config.has_tmem() else ": ",
+                config.barrier_bytes() // 8, " x 8",
             ),
         ),
     ])
 
 
-def roles_json(config: GemmConfig) -> String:
-    def role(name: StaticString, first: Int, last: Int, does: StaticString) -> String:
-        var warps = List[String]()
-        for warp in range(first, last + 1):
-            warps.append(String(warp))
-        return object([text("name", name), pair("warps", array(warps)), text("does", does)])
+def role(name: StaticString, first: Int, last: Int, does: StaticString) -> String:
+    var warps = List[String]()
+    for warp in range(first, last + 1):
+        warps.append(String(warp))
+    return object([text("name", name), pair("warps", array(warps)), text("does", does)])
 
+
+def roles_json(config: GemmConfig) -> String:
+    return sm100_roles(config) if config.has_tmem() else sm90_roles(config)
+
+
+def sm100_roles(config: GemmConfig) -> String:
     var set_up = role("set-up", 0, 0, "initialise the barriers, allocate TMEM; free it at the end")
     var epilogue = role("epilogue", 0, 3, "wait for the accumulator, TMEM to registers to shared memory, TMA store")
     if config.kernel == "kernel5":
@@ -100,6 +107,24 @@ def roles_json(config: GemmConfig) -> String:
         role("producer", 4, 4, "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"),
         role("mma", 5, 5, "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"),
     ])
+
+
+def sm90_roles(config: GemmConfig) -> String:
+    var last = 4 * config.consumers() - 1
+    var roles: List[String] = [
+        role("set-up", 0, 0, "initialise the barriers"),
+        role(
+            "consumers", 0, last,
+            "each warpgroup, for its rows: wait for a full stage, multiply, release the stage to the CTAs that wrote into"
+            " it; at the end registers to shared memory, TMA store",
+        ),
+    ]
+    comptime load = "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA"
+    if config.kernel == "kernel5":
+        roles.append(role("load", 0, 0, load))
+    else:
+        roles.append(role("producer", last + 1, last + 4, load))
+    return array(roles)
 
 
 def barriers_json(config: GemmConfig) -> String:
@@ -118,6 +143,20 @@ def barriers_json(config: GemmConfig) -> String:
         ])
 
     var layout = SharedMemory(config)
+    var arrivals = config.empty_arrivals()
+    if not config.has_tmem():
+        return array([
+            barrier(
+                "full", layout.full, config.stages, 1, config.full_bytes(),
+                "this CTA's loading thread, announcing the bytes; TMA delivers them, sent by the CTAs that share a tile",
+                "the consumers",
+            ),
+            barrier(
+                "empty", layout.empty, config.stages, arrivals, 0,
+                "one thread of each consumer warpgroup that reads what this CTA loads into the stage",
+                "this CTA's loading thread",
+            ),
+        ])
     return array([
         barrier(
             "full", layout.full, config.stages, 1, config.full_bytes(),
@@ -125,7 +164,7 @@ def barriers_json(config: GemmConfig) -> String:
             "the MMA thread",
         ),
         barrier(
-            "empty", layout.empty, config.stages, config.sharing().arrivals(), 0,
+            "empty", layout.empty, config.stages, arrivals, 0,
             "one commit of each MMA that reads what this CTA loads into the stage",
             "this CTA's loading thread",
         ),
@@ -182,16 +221,16 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     ])
 
 
-def plan_json(config: GemmConfig, plan: LaunchPlan, arch: StaticString, entry: String) -> String:
+def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String) -> String:
     """`entry` is empty where the kernel has not been compiled."""
     return object([
         pair("schema", 1),
         text("kernel", config.kernel),
-        text("arch", arch),
+        text("arch", config.arch),
         pair("entry", quoted(entry) if entry.byte_length() > 0 else String("null")),
         pair("config", config_json(config)),
         pair("problem", object([pair("m", plan.m), pair("n", plan.n), pair("k", plan.k)])),
-        pair("grid", numbers(plan.grid_x, plan.grid_y, 1)),
+        pair("grid", numbers(plan.grid_x, plan.grid_y, plan.grid_z)),
         pair("cluster", numbers(config.cluster_m, config.cluster_n, 1)),
         pair("block", numbers(plan.block, 1, 1)),
         pair("dynamic_smem", plan.dynamic_shared_memory),

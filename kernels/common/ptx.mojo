@@ -70,6 +70,21 @@ def mbarrier_arrive_expect_tx(barrier: UInt32, bytes: UInt32):
 
 
 @inline(.always)
+def address_in(address: UInt32, rank: UInt32) -> UInt32:
+    """The address of the same offset in the shared memory of the CTA of this rank in the cluster."""
+    return inlined_assembly[
+        "mapa.shared::cluster.u32 $0, $1, $2;", UInt32, constraints="=r,r,r", has_side_effect=False
+    ](address, rank)
+
+
+@inline(.always)
+def mbarrier_arrive_cluster(barrier: UInt32):
+    """One arrival on a barrier of any CTA of the cluster. It orders nothing but this CTA's own accesses, which is enough
+    to say that the tensor core has read a stage: the data itself moves by asynchronous copies."""
+    inlined_assembly["mbarrier.arrive.shared::cluster.b64 _, [$0];", NoneType, constraints="r,~{memory}"](barrier)
+
+
+@inline(.always)
 def mbarrier_wait(barrier: UInt32, parity: UInt32):
     """Returns when the phase of this parity has completed. On a fresh barrier parity 1 counts as completed."""
     while not inlined_assembly[
@@ -138,11 +153,12 @@ def tma_wait_group_read[pending: Int]():
 # ---- registers to shared memory ------------------------------------------------------------------------------------
 @inline(.always)
 def pack_pair[dtype: DType](low: Float32, high: Float32) -> UInt32:
-    """Rounds two f32 values to nearest even and packs them, `low` in the lower half."""
+    """Rounds two f32 values to nearest even and packs them, `low` in the lower half. Has a side effect for the compiler,
+    so that it stays below the wait for asynchronously written registers."""
     comptime assert dtype == DType.bfloat16 or dtype == DType.float16, "a pair is two 16-bit floats"
     comptime type = "bf16x2" if dtype == DType.bfloat16 else "f16x2"
     return inlined_assembly[
-        String("cvt.rn.", type, ".f32 $0, $1, $2;"), UInt32, constraints="=r,f,f", has_side_effect=False
+        String("cvt.rn.", type, ".f32 $0, $1, $2;"), UInt32, constraints="=r,f,f"
     ](high, low)
 
 

@@ -1,7 +1,8 @@
 """Where things lie in a CTA's dynamic shared memory, as byte offsets from its start.
 
-A stages, B stages, C boxes, then barriers. Tiles come first: they are 128-byte swizzled and need 1024-byte alignment
-(PTX ISA 5.5.7), which every tile size here is a multiple of.
+A stages, B stages, C boxes, then barriers; the last two words, the accumulator's barrier and the TMEM address, exist on
+sm_100a only. Tiles come first: they are 128-byte swizzled and need 1024-byte alignment (PTX ISA 5.5.7), which every tile
+size here is a multiple of.
 """
 from .config import GemmConfig
 
@@ -14,7 +15,6 @@ struct SharedMemory(TrivialRegisterPassable):
     var empty: Int
     var accumulator: Int
     var tmem_address: Int
-    var bytes: Int
 
     def __init__(out self, config: GemmConfig):
         self.a = 0
@@ -24,4 +24,3 @@ struct SharedMemory(TrivialRegisterPassable):
         self.empty = self.full + 8 * config.stages
         self.accumulator = self.empty + 8 * config.stages
         self.tmem_address = self.accumulator + 8
-        self.bytes = self.tmem_address + 8

@@ -1,7 +1,7 @@
 """Host launch code: tensor maps and launch attributes straight from the launch plan."""
 from ..common.config import GemmConfig
 from ..common.launch_plan import LaunchPlan, TensorMap
-from ..sm100.entry import gemm
+from ..entry import gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
 from max.gpu.host.nvidia.tma import TensorMapL2Promotion, TensorMapSwizzle, TMADescriptor, create_tma_descriptor
 from std.utils.index import Index
@@ -43,7 +43,7 @@ def launch[
         tensor_map[swizzle_bytes=128](b, plan.b),
         tensor_map[swizzle_bytes=2 * config.epilogue_width](c, plan.c),
         UInt32(plan.k_iterations),
-        grid_dim=(plan.grid_x, plan.grid_y),
+        grid_dim=(plan.grid_x, plan.grid_y, plan.grid_z),
         block_dim=plan.block,
         cluster_dim=Dim(config.cluster_m, config.cluster_n, 1),
         shared_mem_bytes=plan.dynamic_shared_memory,

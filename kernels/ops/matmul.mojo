@@ -9,7 +9,10 @@ from extensibility import _MutableInputTensor as MutableInputTensor
 from ..common.config import GemmConfig
 from .launch import launch
 from max.gpu.host import DeviceContext
-from std.sys.info import _has_sm_100x
+from std.sys.info import _has_sm_9x, _has_sm_100x
+
+comptime ARCH = "sm_90a" if _has_sm_9x() else "sm_100a"
+"""That of the device the op is compiled for."""
 
 
 @extensibility.register("matmul")
@@ -36,6 +39,7 @@ struct Matmul:
     ) raises:
         comptime config = GemmConfig(
             kernel,
+            arch=ARCH,
             dtype=dtype,
             cta_group=cta_group,
             mma_m=mma_m,
@@ -73,6 +77,7 @@ struct MatmulInto:
     ) raises:
         comptime config = GemmConfig(
             kernel,
+            arch=ARCH,
             dtype=dtype,
             cta_group=cta_group,
             mma_m=mma_m,
@@ -104,9 +109,13 @@ def multiply[
         )
     if c.dim_size(0) != m or c.dim_size(1) != n:
         raise Error("matmul: C is [", c.dim_size(0), ", ", c.dim_size(1), "], not [", m, ", ", n, "]")
-    comptime if target == "gpu" and _has_sm_100x():
-        launch[config](ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k)
+    comptime if target == "gpu" and (_has_sm_9x() or _has_sm_100x()):
+        comptime if config.error().byte_length() == 0:
+            launch[config](ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k)
+        else:
+            raise Error("matmul: ", config.error())
     else:
         raise Error(
-            "matmul: ", config.kernel, " runs on GPUs of compute capability 10.0 (sm_100a); this device is not one"
+            "matmul: ", config.kernel, " runs on GPUs of compute capability 9.0 (sm_90a: H100, H200) and 10.0"
+            " (sm_100a: B200); this device is not one"
         )

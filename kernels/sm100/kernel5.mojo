@@ -5,10 +5,13 @@ whole cluster: the commit that follows an MMA arrives only at the CTAs that wrot
 again when the MMAs that read its slices have all arrived. Afterwards all four warps write out the tile.
 """
 from ..common.config import GemmConfig
+from ..common.cta import Cta
+from ..common.loader import Loader
 from ..common.ptx import mbarrier_wait
-from .cta import Cta
-from .epilogue import write_tile
-from .mainloop import Loader, Multiplier, Ring
+from ..common.ring import Ring
+from ..common.write_out import write_tile
+from .epilogue import Epilogue
+from .mainloop import Multiplier
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
 
@@ -39,4 +42,4 @@ def kernel5[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, 
         if elect_one_sync():
             load_and_multiply(cta, a_map, b_map, k_iterations)
         syncwarp()
-    write_tile(cta, c_map)
+    write_tile[config](Epilogue[config](cta), c_map)

@@ -10,32 +10,16 @@ commits: when they have read the stage, one arrival goes to the empty barrier of
 producer writes a stage again only after every MMA that reads its slices has arrived.
 """
 from ..common.config import GemmConfig
+from ..common.cta import Cta
+from ..common.loader import produce
 from ..common.ptx import mbarrier_wait
-from .cta import Cta
-from .epilogue import write_tile
-from .mainloop import Loader, Multiplier, Ring
+from ..common.ring import Ring
+from ..common.write_out import write_tile
+from .epilogue import EPILOGUE_WARPS, Epilogue
+from .mainloop import Multiplier
 from max.gpu.primitives.cluster import elect_one_sync
 
-comptime EPILOGUE_WARPS = 4
-comptime PRODUCER_WARP = 4
-
-
-@inline(.always)
-def produce[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, k_iterations: UInt32):
-    """Fills the ring, one stage for each K step, then waits until every reader has released every stage. One thread."""
-    if elect_one_sync():
-        var loader = Loader[config](cta, a_map, b_map)
-        var ring = Ring[config.stages](parity=1)
-        var k: Int32 = 0
-        for _ in range(k_iterations):
-            mbarrier_wait(cta.empty(ring.stage), ring.parity)
-            loader.load(cta, ring.stage, k)
-            k += Int32(config.block_k)
-            ring.advance()
-        # Drain: the last commits of other CTAs must not find this one gone.
-        comptime for _ in range(config.stages):
-            mbarrier_wait(cta.empty(ring.stage), ring.parity)
-            ring.advance()
+comptime PRODUCER_WARP = EPILOGUE_WARPS
 
 
 @inline(.always)
@@ -57,8 +41,9 @@ def consume[config: GemmConfig](cta: Cta[config], k_iterations: UInt32):
 def kernel6[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64, k_iterations: UInt32):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
-        write_tile(cta, c_map)
+        write_tile[config](Epilogue[config](cta), c_map)
     elif cta.warp == PRODUCER_WARP:
-        produce(cta, a_map, b_map, k_iterations)
+        if elect_one_sync():
+            produce(cta, a_map, b_map, k_iterations)
     else:
         consume(cta, k_iterations)

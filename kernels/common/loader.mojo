@@ -1,0 +1,87 @@
+"""Loading stages of A and B by TMA, with multicast to the CTAs of the cluster that need the same slices."""
+from .config import SWIZZLE_ROW_BYTES, GemmConfig
+from .cta import Cta
+from .multicast import Slices
+from .ptx import mbarrier_arrive_expect_tx, mbarrier_wait, tma_load
+from .ring import Ring
+
+
+struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
+    """The slices of one operand tile that this CTA loads, and who receives them."""
+
+    comptime box_bytes = Self.slices.box_rows() * SWIZZLE_ROW_BYTES
+
+    var map: UInt64
+    var row: Int32  # of the first box, in the tensor
+    var offset: UInt32  # of the first box, in the stage's tile
+    var mask: UInt16
+    var part: UInt32
+
+    @inline(.always)
+    def __init__(out self, map: UInt64, tile_row: Int32, part: UInt32, mask: UInt32):
+        self.map = map
+        self.row = tile_row + Int32(part) * Int32(Self.slices.box_rows())
+        self.offset = part * UInt32(Self.box_bytes)
+        self.mask = UInt16(mask)
+        self.part = part
+
+    @inline(.always)
+    def load(self, tile: UInt32, barrier: UInt32, k: Int32):
+        """Sends this CTA's slices of the tile to all CTAs that need them."""
+        comptime for turn in range(Self.slices.boxes_per_part()):
+            comptime first = turn * Self.slices.parts
+            comptime everybody = first + Self.slices.parts <= Self.slices.boxes()
+            if everybody or self.part < UInt32(Self.slices.boxes() - first):
+                tma_load[Self.cta_group, Self.slices.parts > 1](
+                    tile + self.offset + UInt32(first * Self.box_bytes),
+                    self.map,
+                    barrier,
+                    k,
+                    self.row + Int32(first * Self.slices.box_rows()),
+                    self.mask,
+                )
+
+
+struct Loader[config: GemmConfig](TrivialRegisterPassable):
+    """Fills stages. One thread of every CTA."""
+
+    comptime sharing = Self.config.sharing()
+
+    var a: Operand[Self.config.cta_group, Self.config.a_slices()]
+    var b: Operand[Self.config.cta_group, Self.config.b_slices()]
+
+    @inline(.always)
+    def __init__(out self, cta: Cta[Self.config], a_map: UInt64, b_map: UInt64):
+        comptime sharing = Self.sharing
+        self.a = {a_map, cta.row, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
+        var b_row = cta.column + Int32(cta.in_pair()) * Int32(Self.config.cta_b_rows())
+        self.b = {b_map, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
+
+    @inline(.always)
+    def load(self, cta: Cta[Self.config], stage: UInt32, k: Int32):
+        """Starts the copies of one stage. The full barrier in the even CTA of a pair counts the bytes of both."""
+        var full = cta.full(stage)
+        comptime if Self.config.cta_group == 2:
+            full &= 0xFEFFFFFF  # bit 24 of a shared address is the lowest bit of the CTA's rank
+        if cta.in_pair() == 0:
+            mbarrier_arrive_expect_tx(full, UInt32(Self.config.full_bytes()))
+        self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, k)
+        self.b.load(cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, k)
+
+
+@inline(.always)
+def produce[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, k_iterations: UInt32):
+    """Fills the ring, one stage for each K step, then waits until every reader has released every stage. One thread of
+    every CTA."""
+    var loader = Loader[config](cta, a_map, b_map)
+    var ring = Ring[config.stages](parity=1)
+    var k: Int32 = 0
+    for _ in range(k_iterations):
+        mbarrier_wait(cta.empty(ring.stage), ring.parity)
+        loader.load(cta, ring.stage, k)
+        k += Int32(config.block_k)
+        ring.advance()
+    # Drain: the last releases by other CTAs must not find this one gone.
+    comptime for _ in range(config.stages):
+        mbarrier_wait(cta.empty(ring.stage), ring.parity)
+        ring.advance()

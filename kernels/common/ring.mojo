@@ -1,0 +1,24 @@
+"""Position in a ring of stages."""
+
+
+struct Ring[stages: Int](TrivialRegisterPassable):
+    """The parity flips each time round: consumers start at 0, producers at 1, which a fresh barrier reports as already
+    completed, so that the first round finds every stage empty."""
+
+    var stage: UInt32
+    var parity: UInt32
+
+    @inline(.always)
+    def __init__(out self, *, parity: UInt32):
+        self.stage = 0
+        self.parity = parity
+
+    @inline(.always)
+    def advance(mut self):
+        comptime if Self.stages == 1:
+            self.parity ^= 1
+        else:
+            self.stage += 1
+            if self.stage == UInt32(Self.stages):
+                self.stage = 0
+                self.parity ^= 1

@@ -1,0 +1,112 @@
+"""Write-out of C: registers -> 16-bit -> swizzled shared memory -> TMA store, in steps of `epilogue_width` columns.
+
+Both tensor cores leave a 16-row part of the accumulator in a warp's registers the same way: register 4j + i of thread
+t is row t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1), which is what
+stmatrix stores as four 8x8 matrices. A team is the warps that fill a buffer together; one of its threads issues all
+TMA stores, and alone knows when TMA has read their source.
+"""
+from .config import ELEMENT_BYTES, GemmConfig
+from .ptx import fence_proxy_async, pack_pair, store_matrices, tma_commit_group, tma_store, tma_wait_group_read
+from max.gpu.primitives.cluster import elect_one_sync
+from max.gpu.sync import syncwarp
+
+
+struct BoxRows[width: Int](TrivialRegisterPassable):
+    """16 rows of a box of C in shared memory, which one warp fills.
+
+    A box is swizzled over its whole row: the 16-byte chunk number is XORed with the number of the 128-byte line.
+    """
+
+    comptime pitch = Self.width * ELEMENT_BYTES
+    comptime words = Self.width // 4
+
+    var address: UInt32  # where this lane's matrix row goes
+
+    @inline(.always)
+    def __init__(out self, box: UInt32, row: UInt32, lane: UInt32):
+        """`row`, the first of the 16, is a multiple of 16: it leaves the swizzle pattern as it is."""
+        var lane_row = lane % 16
+        var line = lane_row * UInt32(Self.pitch) // 128
+        var chunk = lane // 16 ^ line % UInt32(Self.pitch // 16)
+        self.address = box + (row + lane_row) * UInt32(Self.pitch) + chunk * 16
+
+    @inline(.always)
+    def write[offset: Int](self, pairs: SIMD[DType.uint32, Self.words]):
+        """Stores pairs of adjacent columns; `offset` bytes further is a box or a multiple of 16 rows further."""
+        comptime for group in range(Self.width // 16):
+            # 16 rows x 16 columns: rows 0-7 and 8-15 of the left 8 columns, then of the right 8. Two chunks further
+            # is an XOR, as the swizzle is one, of address bits that nothing else contributes to.
+            store_matrices[offset](
+                self.address ^ UInt32(group * 32),
+                pairs[4 * group],
+                pairs[4 * group + 1],
+                pairs[4 * group + 2],
+                pairs[4 * group + 3],
+            )
+
+
+trait Team(TrivialRegisterPassable):
+    """The part of a tile that some warps write out together."""
+
+    comptime words: Int
+
+    def read[step: Int](self) -> SIMD[DType.uint32, Self.words]:
+        """This warp's part of one step: pairs of adjacent columns, rounded to 16 bits."""
+        ...
+
+    def write[buffer: Int](self, pairs: SIMD[DType.uint32, Self.words]):
+        """From registers into a buffer of shared memory."""
+        ...
+
+    def store[step: Int, buffer: Int](self, c_map: UInt64):
+        """Starts the TMA stores of one step. One thread, after the whole team has filled the buffer."""
+        ...
+
+    def barrier(self):
+        """All warps of the team arrive and wait."""
+        ...
+
+    def leads(self) -> Bool:
+        """Whether this is the warp that issues the stores."""
+        ...
+
+
+@inline(.always)
+def write_tile[config: GemmConfig, T: Team](team: T, c_map: UInt64):
+    """The plain write-out: the whole tile into shared memory, then one bulk group of TMA stores."""
+    comptime for step in range(config.write_out_steps()):
+        team.write[step](team.read[step]())
+    fence_proxy_async()
+    team.barrier()
+    if team.leads():
+        if elect_one_sync():
+            comptime for step in range(config.write_out_steps()):
+                team.store[step, step](c_map)
+            tma_commit_group()
+            tma_wait_group_read[0]()
+
+
+@inline(.always)
+def write_in_turns[config: GemmConfig, T: Team](team: T, c_map: UInt64):
+    """The tile in steps, through two buffers: while TMA stores one, the team fills the other."""
+    comptime steps = config.write_out_steps()
+    comptime for step in range(steps):
+        comptime buffer = step % config.c_buffers()
+        var pairs = team.read[step]()
+        comptime if step >= config.c_buffers():
+            # TMA must have read the step before last from this buffer: one thread waits for TMA, the others for it.
+            if team.leads():
+                if elect_one_sync():
+                    tma_wait_group_read[config.c_buffers() - 1]()
+                syncwarp()
+            team.barrier()
+        team.write[buffer](pairs)
+        fence_proxy_async()
+        team.barrier()
+        if team.leads():
+            if elect_one_sync():
+                team.store[step, buffer](c_map)
+                tma_commit_group()
+                comptime if step == steps - 1:
+                    tma_wait_group_read[0]()
+            syncwarp()

@@ -1,0 +1,30 @@
+"""The start of a CTA of sm_90a, and its warpgroups.
+
+A CTA ends without a further cluster barrier. Nothing can reach it any more: its consumers have waited for every copy
+into its stages, and its producer, in the drain, for every arrival on its empty barriers.
+"""
+from ..common.config import GemmConfig
+from ..common.cta import Cta
+from max.gpu.primitives.cluster import cluster_arrive_relaxed, cluster_wait
+
+comptime WARPGROUP = 4
+"""Warps of a warpgroup."""
+
+
+@inline(.always)
+def start[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64):
+    """Everything before the roles. All threads. The cluster barrier makes the mbarriers usable by every peer; all there
+    is to publish is their initialisation, which has its own fence."""
+    cta.prepare(a_map, b_map, c_map)
+    cluster_arrive_relaxed()
+    cluster_wait()
+
+
+@inline(.always)
+def warpgroup[config: GemmConfig](cta: Cta[config]) -> UInt32:
+    return cta.warp // WARPGROUP
+
+
+@inline(.always)
+def warp_of_group[config: GemmConfig](cta: Cta[config]) -> UInt32:
+    return cta.warp % WARPGROUP

@@ -1,0 +1,75 @@
+"""The write-out of sm_90a: each consumer warpgroup writes its rows by itself, straight from its accumulator."""
+from ..common.config import GemmConfig
+from ..common.cta import Cta
+from ..common.ptx import pack_pair, tma_store
+from ..common.write_out import BoxRows, Team
+from .cta import WARPGROUP, warp_of_group, warpgroup
+from .wgmma import MMA_M, Accumulator
+from max.gpu.sync import named_barrier
+
+comptime ROWS = MMA_M // WARPGROUP
+"""Rows of a block of 64 that one warp holds."""
+
+
+struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
+    """What one warp writes. Shared memory holds C in boxes of a warpgroup's rows x `epilogue_width` columns, each a TMA
+    store of its own."""
+
+    comptime width = Self.config.epilogue_width
+    comptime blocks = Accumulator[Self.config].blocks
+    comptime words = Self.blocks * BoxRows[Self.width].words
+
+    var accumulator: Accumulator[Self.config]
+    var box: UInt32  # of this warpgroup in the first buffer
+    var rows: BoxRows[Self.width]
+    var column: Int32  # of C, where the warpgroup's part starts
+    var row: Int32
+    var group: UInt32
+    var warp: UInt32
+
+    @inline(.always)
+    def __init__(out self, cta: Cta[Self.config], accumulator: Accumulator[Self.config]):
+        self.accumulator = accumulator
+        self.group = warpgroup(cta)
+        self.warp = warp_of_group(cta)
+        self.box = cta.shared + UInt32(cta.layout.c) + self.group * UInt32(Self.config.block_bytes())
+        self.rows = {self.box, self.warp * UInt32(ROWS), cta.lane}
+        self.column = cta.column
+        self.row = cta.row + Int32(self.group) * Int32(Self.config.consumer_m())
+
+    @inline(.always)
+    def read[step: Int](self) -> SIMD[DType.uint32, Self.words]:
+        var pairs = SIMD[DType.uint32, Self.words]()
+        comptime words = BoxRows[Self.width].words
+        comptime for block in range(Self.blocks):
+            comptime for i in range(words):
+                comptime register = 2 * (step * words + i)
+                pairs[block * words + i] = pack_pair[Self.config.dtype](
+                    self.accumulator.values[block][register], self.accumulator.values[block][register + 1]
+                )
+        return pairs
+
+    @inline(.always)
+    def write[buffer: Int](self, pairs: SIMD[DType.uint32, Self.words]):
+        comptime for block in range(Self.blocks):
+            comptime offset = buffer * Self.config.step_bytes() + block * MMA_M * BoxRows[Self.width].pitch
+            comptime words = BoxRows[Self.width].words
+            self.rows.write[offset](pairs.slice[words, offset=block * words]())
+
+    @inline(.always)
+    def store[step: Int, buffer: Int](self, c_map: UInt64):
+        tma_store(
+            self.box + UInt32(buffer * Self.config.step_bytes()),
+            c_map,
+            self.column + Int32(step * Self.width),
+            self.row,
+        )
+
+    @inline(.always)
+    def barrier(self):
+        """One named barrier for each warpgroup, from 1: 0 belongs to the whole CTA."""
+        named_barrier[Int32(WARPGROUP * 32)](Int32(self.group + 1))
+
+    @inline(.always)
+    def leads(self) -> Bool:
+        return self.warp == 0

@@ -1,0 +1,52 @@
+"""Kernel 5 of sm_90a: multicast and wgmma without a pipeline. One stage, one or two warpgroups.
+
+One thread loads a stage; all wait for it, multiply it, and wait for the result. A CTA never waits for the whole cluster:
+the warpgroups that have read a stage arrive only at the CTAs that wrote into it, and a CTA loads again when the readers
+of its slices have all arrived. Afterwards each warpgroup writes out its rows.
+"""
+from ..common.config import GemmConfig
+from ..common.cta import Cta
+from ..common.loader import Loader
+from ..common.ptx import mbarrier_wait
+from ..common.ring import Ring
+from ..common.write_out import write_tile
+from .epilogue import Epilogue
+from .mainloop import Consumer
+from .wgmma import Accumulator
+from max.gpu.primitives.cluster import elect_one_sync
+from max.gpu.sync import syncwarp
+
+
+@inline(.always)
+def load_and_multiply[
+    config: GemmConfig
+](cta: Cta[config], a_map: UInt64, b_map: UInt64, k_iterations: UInt32) -> Accumulator[config]:
+    var loads = False
+    if cta.warp == 0:
+        loads = elect_one_sync()
+    var loader = Loader[config](cta, a_map, b_map)
+    var consumer = Consumer[config](cta)
+    var accumulator = Accumulator[config]()
+    var ring = Ring[1](parity=0)
+    for k in range(k_iterations):
+        if loads:
+            mbarrier_wait(cta.empty(0), ring.parity ^ 1)
+            loader.load(cta, 0, Int32(k) * Int32(config.block_k))
+        syncwarp()
+        mbarrier_wait(cta.full(0), ring.parity)
+        consumer.multiply(accumulator, 0)
+        accumulator.wait[0]()
+        consumer.release(0)
+        ring.advance()
+    # Drain: the last arrivals of other CTAs must not find this one gone.
+    if loads:
+        mbarrier_wait(cta.empty(0), ring.parity ^ 1)
+    syncwarp()
+    return accumulator
+
+
+@inline(.always)
+def kernel5[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64, k_iterations: UInt32):
+    """What the threads of a CTA do after its start."""
+    var accumulator = load_and_multiply(cta, a_map, b_map, k_iterations)
+    write_tile[config](Epilogue[config](cta, accumulator), c_map)

@@ -1,0 +1,58 @@
+"""Kernel 6 of sm_90a: a ring of stages and specialised warpgroups. Loads and multiplication overlap.
+
+    warpgroups 0, 1   consumers   empty the ring, half of the rows each: wait on full barriers; write out C
+    warpgroup 2       producer    one thread fills the ring by TMA: waits on empty barriers
+
+A stage goes round like this. The producers of all CTAs that share a tile each load a slice of it and multicast it; every
+CTA that receives one counts the bytes on its own full barrier. Its consumers wait for them and multiply; when they have
+read the stage, one thread of each consumer warpgroup arrives at the empty barrier of every CTA that wrote into it. A
+producer writes a stage again only after all consumers that read its slices have arrived.
+
+A tile of 64 rows has one consumer warpgroup.
+"""
+from ..common.config import GemmConfig
+from ..common.cta import Cta
+from ..common.loader import produce
+from ..common.write_out import write_tile
+from .cta import warp_of_group, warpgroup
+from .epilogue import Epilogue
+from .mainloop import consume
+from max.gpu.intrinsics import warpgroup_reg_alloc, warpgroup_reg_dealloc
+from max.gpu.primitives.cluster import elect_one_sync
+
+comptime PRODUCER_REGISTERS = 24
+comptime CONSUMER_REGISTERS = 240
+"""Registers a thread, once the producer has given most of its own to two consumers: together no more than the 512 that
+every 128th thread of a multiprocessor can have. One consumer has enough without (PTX ISA 9.7.19.5)."""
+
+
+@inline(.always)
+def is_producer[config: GemmConfig](cta: Cta[config]) -> Bool:
+    return warpgroup(cta) == UInt32(config.consumers())
+
+
+@inline(.always)
+def give_registers[config: GemmConfig]():
+    """The producer warpgroup."""
+    comptime if config.consumers() == 2:
+        warpgroup_reg_dealloc[PRODUCER_REGISTERS]()
+
+
+@inline(.always)
+def take_registers[config: GemmConfig]():
+    """The consumer warpgroups: waits until the producer has given its registers."""
+    comptime if config.consumers() == 2:
+        warpgroup_reg_alloc[CONSUMER_REGISTERS]()
+
+
+@inline(.always)
+def kernel6[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64, k_iterations: UInt32):
+    """What the threads of a CTA do after its start."""
+    if is_producer(cta):
+        give_registers[config]()
+        if warp_of_group(cta) == 0:
+            if elect_one_sync():
+                produce(cta, a_map, b_map, k_iterations)
+    else:
+        take_registers[config]()
+        write_tile[config](Epilogue[config](cta, consume(cta, k_iterations)), c_map)

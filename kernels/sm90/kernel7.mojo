@@ -1,0 +1,28 @@
+"""Kernel 7 of sm_90a: kernel 6 with a double-buffered write-out.
+
+The rows of a warpgroup leave in steps of `epilogue_width` columns through two small buffers in turn: while TMA stores
+one, the warps fill the other. That needs 16 KB of shared memory instead of 64 KB; a fourth stage of the ring fits. The
+grid is cut into bands, so that CTAs that run together find each other's operands in the L2 cache: see LaunchPlan.
+"""
+from ..common.config import GemmConfig
+from ..common.cta import Cta
+from ..common.loader import produce
+from ..common.write_out import write_in_turns
+from .cta import warp_of_group
+from .epilogue import Epilogue
+from .kernel6 import give_registers, is_producer, take_registers
+from .mainloop import consume
+from max.gpu.primitives.cluster import elect_one_sync
+
+
+@inline(.always)
+def kernel7[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64, k_iterations: UInt32):
+    """What the threads of a CTA do after its start."""
+    if is_producer(cta):
+        give_registers[config]()
+        if warp_of_group(cta) == 0:
+            if elect_one_sync():
+                produce(cta, a_map, b_map, k_iterations)
+    else:
+        take_registers[config]()
+        write_in_turns[config](Epilogue[config](cta, consume(cta, k_iterations)), c_map)

@@ -1,0 +1,69 @@
+"""Multiplying stages in the consumer warpgroups, and telling the CTAs that wrote into a stage that it has been read."""
+from ..common.config import GemmConfig
+from ..common.cta import Cta
+from ..common.ptx import address_in, mbarrier_arrive_cluster, mbarrier_wait
+from ..common.ring import Ring
+from .cta import warp_of_group, warpgroup
+from .wgmma import Accumulator, operand_descriptor
+
+
+struct Consumer[config: GemmConfig](TrivialRegisterPassable):
+    """What one consumer warpgroup reads, and whom it tells. All threads of the warpgroup."""
+
+    comptime sharing = Self.config.sharing()
+
+    var a: UInt64
+    var b: UInt64
+    var empty: UInt32  # first empty barrier of the CTA whose rank is this thread's lane
+    var tells: Bool  # whether that CTA writes into the stages of this one
+
+    @inline(.always)
+    def __init__(out self, cta: Cta[Self.config]):
+        comptime rows_bytes = Self.config.a_bytes() // Self.config.consumers()
+        self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a) + warpgroup(cta) * UInt32(rows_bytes))
+        self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b))
+        comptime sharing = Self.sharing
+        var rank = min(cta.lane, UInt32(Self.config.cluster_size() - 1))
+        self.empty = address_in(cta.empty(0), rank)
+        self.tells = warp_of_group(cta) == 0 and cta.lane == rank and sharing.commit_mask(cta.rank) >> rank & 1 == 1
+
+    @inline(.always)
+    def multiply(self, mut accumulator: Accumulator[Self.config], stage: UInt32):
+        """Starts to add a stage to the accumulator."""
+        accumulator.multiply(
+            self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16)),
+            self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16)),
+        )
+
+    @inline(.always)
+    def release(self, stage: UInt32):
+        """One arrival, from one thread each, on the empty barriers of all CTAs that write into the stage. After a wait
+        that covers the stage: it holds for the whole warpgroup."""
+        if self.tells:
+            mbarrier_arrive_cluster(self.empty + stage * 8)
+
+
+@inline(.always)
+def consume[config: GemmConfig](cta: Cta[config], k_iterations: UInt32) -> Accumulator[config]:
+    """Multiplies stage after stage as they become full. While one is multiplied, the one before is released, so that
+    the tensor core never runs dry."""
+    comptime pending = min(1, config.stages - 1)
+    var consumer = Consumer[config](cta)
+    var accumulator = Accumulator[config]()
+    var ring = Ring[config.stages](parity=0)
+    var previous: UInt32 = 0
+    for k in range(k_iterations):
+        mbarrier_wait(cta.full(ring.stage), ring.parity)
+        consumer.multiply(accumulator, ring.stage)
+        accumulator.wait[pending]()
+        comptime if pending == 0:
+            consumer.release(ring.stage)
+        else:
+            if k > 0:
+                consumer.release(previous)
+        previous = ring.stage
+        ring.advance()
+    comptime if pending > 0:
+        accumulator.wait[0]()
+        consumer.release(previous)
+    return accumulator

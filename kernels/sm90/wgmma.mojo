@@ -1,0 +1,67 @@
+"""The tensor core of sm_90a: MMAs that a warpgroup issues together, accumulators in registers (PTX ISA 9.7.15).
+
+Everything here is for all 128 threads of a warpgroup, in code that is uniform across it. wgmma is asynchronous: between
+a multiplication and the wait for its group neither the accumulators may be touched nor the stage overwritten.
+"""
+from ..common.config import ELEMENT_BYTES, MMA_K, SWIZZLE_ROW_BYTES, GemmConfig
+from max.gpu.compute.mma import (
+    WGMMADescriptor,
+    wgmma_async,
+    wgmma_commit_group_sync,
+    wgmma_fence_aligned,
+    wgmma_wait_group_sync,
+)
+from std.utils.static_tuple import StaticTuple
+
+comptime MMA_M = 64
+"""Rows of one instruction: 16 of each warp."""
+
+
+@inline(.always)
+def operand_descriptor(tile: UInt32) -> UInt64:
+    """A K-major operand of 128-byte swizzled rows that starts at `tile` (PTX ISA 9.7.15.5.1.2.2).
+
+    The address field counts 16-byte units, so advancing K by 32 bytes adds 2 and the next stage adds its bytes / 16.
+    """
+    comptime swizzle_128b = UInt64(1) << 62
+    comptime group_of_8_rows = UInt64(8 * SWIZZLE_ROW_BYTES // 16) << 32
+    comptime unused = UInt64(1) << 16  # the leading dimension: one swizzle row holds all of K
+    return swizzle_128b | group_of_8_rows | unused | UInt64((tile & 0x3FFFF) >> 4)
+
+
+struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
+    """The rows of one consumer warpgroup, in blocks of 64: thread t of warp w holds in registers 4j + i of a block row
+    16w + t / 4 + 8 * (i / 2), column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1)."""
+
+    comptime blocks = Self.config.consumer_m() // MMA_M
+    comptime registers = Self.config.mma_n // 2
+    comptime Block = StaticTuple[Float32, Self.registers]
+
+    var values: StaticTuple[Self.Block, Self.blocks]
+
+    @inline(.always)
+    def __init__(out self):
+        self.values = {fill = Self.Block(fill=0)}
+
+    @inline(.always)
+    def multiply(mut self, a: UInt64, b: UInt64):
+        """Starts to add a stage, as one group: A is the descriptor of this warpgroup's rows, B of all columns."""
+        comptime dtype = Self.config.dtype
+        wgmma_fence_aligned()
+        comptime for step in range(Self.config.block_k // MMA_K):
+            comptime advance = UInt64(step * MMA_K * ELEMENT_BYTES // 16)
+            comptime for block in range(Self.blocks):
+                comptime rows = UInt64(block * MMA_M * SWIZZLE_ROW_BYTES // 16)
+                self.values[block] = wgmma_async[
+                    MMA_M, Self.config.mma_n, MMA_K, a_type=dtype, b_type=dtype, accum_type=DType.float32
+                ](
+                    WGMMADescriptor[dtype](Int64(a + advance + rows)),
+                    WGMMADescriptor[dtype](Int64(b + advance)),
+                    self.values[block],
+                )
+        wgmma_commit_group_sync()
+
+    @inline(.always)
+    def wait[pending: Int](self):
+        """Waits until at most so many of the newest groups are unfinished."""
+        wgmma_wait_group_sync[pending]()
