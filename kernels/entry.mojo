@@ -19,7 +19,8 @@ from std.utils.static_tuple import StaticTuple
 @__llvm_arg_metadata(c_map, `nvvm.grid_constant`)
 @__name(t"{config.label()}")
 def gemm[config: GemmConfig](a_map: TMADescriptor, b_map: TMADescriptor, c_map: TMADescriptor, k_iterations: UInt32):
-    """C = A . B^T. Grid: x and z along M, y along N, in whole clusters; LaunchPlan has the sizes and the tensor maps."""
+    """C = A . B^T. Grid: x and z along M, y along N, in whole clusters; LaunchPlan has the sizes and the tensor maps.
+    """
     comptime wrong = config.error()
     comptime assert wrong.byte_length() == 0, wrong
     var a = tensor_map_address(Pointer(to=a_map))

@@ -209,9 +209,25 @@ struct GemmConfig(TrivialRegisterPassable):
         """Readable name of the configuration, used as the kernel's entry name."""
         var tensor_core = String(self.cta_group, "cta") if self.has_tmem() else String("wgmma")
         return String(
-            self.kernel, "_", self.dtype_name(), "_", tensor_core, "_",
-            self.mma_m, "x", self.mma_n, "x", self.block_k,
-            "_s", self.stages, "_c", self.cluster_m, "x", self.cluster_n, "_e", self.epilogue_width,
+            self.kernel,
+            "_",
+            self.dtype_name(),
+            "_",
+            tensor_core,
+            "_",
+            self.mma_m,
+            "x",
+            self.mma_n,
+            "x",
+            self.block_k,
+            "_s",
+            self.stages,
+            "_c",
+            self.cluster_m,
+            "x",
+            self.cluster_n,
+            "_e",
+            self.epilogue_width,
             "" if self.multicast else "_nomulticast",
         )
 
@@ -223,7 +239,8 @@ struct GemmConfig(TrivialRegisterPassable):
             return wrong
         if self.stages < 1 and self.stages_that_fit() < 1:
             return String(
-                "shared memory: not even one stage fits beside the C tile of ", self.c_bytes(),
+                "shared memory: not even one stage fits beside the C tile of ",
+                self.c_bytes(),
                 " bytes: use a smaller MMA shape",
             )
         if self.stages < 1:
@@ -232,9 +249,25 @@ struct GemmConfig(TrivialRegisterPassable):
             return String("kernel5 has one stage, not ", self.stages, ": kernel6 has a pipeline")
         if self.shared_memory_bytes() > SHARED_MEMORY_LIMIT:
             return String(
-                "shared memory: A ", self.stages, " x ", self.a_bytes(), " + B ", self.stages, " x ", self.b_bytes(),
-                " + C ", self.c_bytes(), " + barriers ", self.barrier_bytes(), " = ", self.shared_memory_bytes(),
-                " bytes > ", SHARED_MEMORY_LIMIT, ": at most ", self.stages_that_fit(), " stages fit",
+                "shared memory: A ",
+                self.stages,
+                " x ",
+                self.a_bytes(),
+                " + B ",
+                self.stages,
+                " x ",
+                self.b_bytes(),
+                " + C ",
+                self.c_bytes(),
+                " + barriers ",
+                self.barrier_bytes(),
+                " = ",
+                self.shared_memory_bytes(),
+                " bytes > ",
+                SHARED_MEMORY_LIMIT,
+                ": at most ",
+                self.stages_that_fit(),
+                " stages fit",
             )
         return String()
 
@@ -253,7 +286,12 @@ struct GemmConfig(TrivialRegisterPassable):
             return String("block K ", self.block_k, ": a stage is one 128-byte swizzle row deep, which is 64")
         if self.cluster_m < 1 or self.cluster_n < 1 or self.cluster_size() > 16:
             return String(
-                "cluster ", self.cluster_m, "x", self.cluster_n, " has ", self.cluster_size(),
+                "cluster ",
+                self.cluster_m,
+                "x",
+                self.cluster_n,
+                " has ",
+                self.cluster_size(),
                 " CTAs: 1 to 16 are possible",
             )
         if self.cluster_m % self.cta_group != 0:
@@ -266,14 +304,27 @@ struct GemmConfig(TrivialRegisterPassable):
             return String("epilogue width ", self.epilogue_width, " is not 16, 32 or 64")
         if self.warp_columns() % self.epilogue_width != 0:
             return String(
-                "epilogue width ", self.epilogue_width, " does not divide the ", self.warp_columns(),
+                "epilogue width ",
+                self.epilogue_width,
+                " does not divide the ",
+                self.warp_columns(),
                 " accumulator columns of a warp: use 16 or 32",
             )
         if self.sharing().a_parts() > self.cta_m() // 8 or self.sharing().b_parts() > self.cta_b_rows() // 8:
             return String(
-                "cluster ", self.cluster_m, "x", self.cluster_n, " shares ", self.cta_m(), " rows of A among ",
-                self.sharing().a_parts(), " CTAs and ", self.cta_b_rows(), " rows of B among ",
-                self.sharing().b_parts(), ": each needs at least 8 rows, use a smaller cluster or no multicast",
+                "cluster ",
+                self.cluster_m,
+                "x",
+                self.cluster_n,
+                " shares ",
+                self.cta_m(),
+                " rows of A among ",
+                self.sharing().a_parts(),
+                " CTAs and ",
+                self.cta_b_rows(),
+                " rows of B among ",
+                self.sharing().b_parts(),
+                ": each needs at least 8 rows, use a smaller cluster or no multicast",
             )
         return String()
 
@@ -283,8 +334,14 @@ struct GemmConfig(TrivialRegisterPassable):
             return String("cta_group ", self.cta_group, " is not 1 or 2")
         if self.mma_m != 64 * self.cta_group and self.mma_m != 128 * self.cta_group:
             return String(
-                "MMA M ", self.mma_m, " with cta_group ", self.cta_group,
-                ": use ", 64 * self.cta_group, " or ", 128 * self.cta_group,
+                "MMA M ",
+                self.mma_m,
+                " with cta_group ",
+                self.cta_group,
+                ": use ",
+                64 * self.cta_group,
+                " or ",
+                128 * self.cta_group,
             )
         var n_step = 16 * self.cta_group
         if self.mma_n < n_step or self.mma_n > 256 or self.mma_n % n_step != 0:
@@ -297,7 +354,11 @@ struct GemmConfig(TrivialRegisterPassable):
         """Tiles that the registers hold as accumulators, in instructions of 64 rows and up to 256 columns (PTX ISA
         9.7.15.2)."""
         if self.cta_group != 1:
-            return String("cta_group ", self.cta_group, ": sm_90a has no CTA pairs, use 1; GPUs of compute capability 10.0 have them")
+            return String(
+                "cta_group ",
+                self.cta_group,
+                ": sm_90a has no CTA pairs, use 1; GPUs of compute capability 10.0 have them",
+            )
         if self.mma_m != 64 and self.mma_m != 128 and self.mma_m != 256:
             return String("tile M ", self.mma_m, " on sm_90a: use 64, 128 or 256")
         var most = 128 if self.mma_m == 256 else 256  # 128 accumulators a thread

@@ -55,7 +55,10 @@ struct LaunchPlan(Copyable):
         self.grid_y = align_up(ceildiv(n, config.mma_n), config.cluster_n)
         if self.grid_y > 65535:
             raise Error(
-                "N ", n, " makes a grid of ", self.grid_y,
+                "N ",
+                n,
+                " makes a grid of ",
+                self.grid_y,
                 " CTAs along y, more than 65535: use a wider MMA shape or a smaller N",
             )
         self.block = config.threads()
@@ -90,6 +93,11 @@ def check_size(name: StaticString, size: Int, multiple: Int) raises:
         raise Error(name, " ", size, " is too large for the 32-bit coordinates of TMA: at most ", LARGEST_DIMENSION)
     if size % multiple != 0:
         raise Error(
-            name, " ", size, " is not a multiple of ", multiple,
-            ": rows must be a multiple of 16 bytes for TMA, pad to ", align_up(size, multiple),
+            name,
+            " ",
+            size,
+            " is not a multiple of ",
+            multiple,
+            ": rows must be a multiple of 16 bytes for TMA, pad to ",
+            align_up(size, multiple),
         )

@@ -45,18 +45,20 @@ def object(members: List[String]) -> String:
 
 # ---- parts of the plan ---------------------------------------------------------------------------------------------
 def config_json(config: GemmConfig) -> String:
-    return object([
-        text("dtype", config.dtype_name()),
-        pair("mma_shape", numbers(config.mma_m, config.mma_n, 16)),
-        pair("cta_group", config.cta_group),
-        pair("block_k", config.block_k),
-        pair("stages", config.stages),
-        pair("cluster", numbers(config.cluster_m, config.cluster_n)),
-        pair("epilogue_width", config.epilogue_width),
-        pair("band_m", config.band_m),
-        pair("multicast", config.multicast),
-        text("label", config.label()),
-    ])
+    return object(
+        [
+            text("dtype", config.dtype_name()),
+            pair("mma_shape", numbers(config.mma_m, config.mma_n, 16)),
+            pair("cta_group", config.cta_group),
+            pair("block_k", config.block_k),
+            pair("stages", config.stages),
+            pair("cluster", numbers(config.cluster_m, config.cluster_n)),
+            pair("epilogue_width", config.epilogue_width),
+            pair("band_m", config.band_m),
+            pair("multicast", config.multicast),
+            text("label", config.label()),
+        ]
+    )
 
 
 def shared_memory_json(config: GemmConfig) -> String:
@@ -66,19 +68,26 @@ def shared_memory_json(config: GemmConfig) -> String:
     var c = String(config.cta_m(), " x ", config.mma_n, " x 2")
     if config.c_bytes() < config.cta_m() * config.mma_n * 2:
         c = String(config.c_buffers(), " x ", config.step_bytes())
-    return array([
-        line("A stages", config.stages * config.a_bytes(), String(config.stages, " x ", config.a_bytes())),
-        line("B stages", config.stages * config.b_bytes(), String(config.stages, " x ", config.b_bytes())),
-        line("C tile", config.c_bytes(), c),
-        line(
-            "barriers", config.barrier_bytes(),
-            String(
-                "full ", config.stages, ", empty ", config.stages,
-                ", accumulator 1, TMEM address: " if config.has_tmem() else ": ",
-                config.barrier_bytes() // 8, " x 8",
+    return array(
+        [
+            line("A stages", config.stages * config.a_bytes(), String(config.stages, " x ", config.a_bytes())),
+            line("B stages", config.stages * config.b_bytes(), String(config.stages, " x ", config.b_bytes())),
+            line("C tile", config.c_bytes(), c),
+            line(
+                "barriers",
+                config.barrier_bytes(),
+                String(
+                    "full ",
+                    config.stages,
+                    ", empty ",
+                    config.stages,
+                    ", accumulator 1, TMEM address: " if config.has_tmem() else ": ",
+                    config.barrier_bytes() // 8,
+                    " x 8",
+                ),
             ),
-        ),
-    ])
+        ]
+    )
 
 
 def role(name: StaticString, first: Int, last: Int, does: StaticString) -> String:
@@ -101,12 +110,14 @@ def sm100_roles(config: GemmConfig) -> String:
             " the MMA also wait for the full stage, issue MMAs, commit"
         )
         return array([set_up, role("load and mma", 0, 0, does), epilogue])
-    return array([
-        set_up,
-        epilogue,
-        role("producer", 4, 4, "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"),
-        role("mma", 5, 5, "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"),
-    ])
+    return array(
+        [
+            set_up,
+            epilogue,
+            role("producer", 4, 4, "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"),
+            role("mma", 5, 5, "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"),
+        ]
+    )
 
 
 def sm90_roles(config: GemmConfig) -> String:
@@ -114,9 +125,13 @@ def sm90_roles(config: GemmConfig) -> String:
     var roles: List[String] = [
         role("set-up", 0, 0, "initialise the barriers"),
         role(
-            "consumers", 0, last,
-            "each warpgroup, for its rows: wait for a full stage, multiply, release the stage to the CTAs that wrote into"
-            " it; at the end registers to shared memory, TMA store",
+            "consumers",
+            0,
+            last,
+            (
+                "each warpgroup, for its rows: wait for a full stage, multiply, release the stage to the CTAs that"
+                " wrote into it; at the end registers to shared memory, TMA store"
+            ),
         ),
     ]
     comptime load = "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA"
@@ -137,41 +152,80 @@ def barriers_json(config: GemmConfig) -> String:
         arrives: StaticString,
         waits: StaticString,
     ) -> String:
-        return object([
-            text("name", name), pair("offset", offset), pair("count", count), pair("arrivals", arrivals),
-            pair("bytes", bytes), text("arrives", arrives), text("waits", waits),
-        ])
+        return object(
+            [
+                text("name", name),
+                pair("offset", offset),
+                pair("count", count),
+                pair("arrivals", arrivals),
+                pair("bytes", bytes),
+                text("arrives", arrives),
+                text("waits", waits),
+            ]
+        )
 
     var layout = SharedMemory(config)
     var arrivals = config.empty_arrivals()
     if not config.has_tmem():
-        return array([
+        return array(
+            [
+                barrier(
+                    "full",
+                    layout.full,
+                    config.stages,
+                    1,
+                    config.full_bytes(),
+                    (
+                        "this CTA's loading thread, announcing the bytes; TMA delivers them, sent by the CTAs that"
+                        " share a tile"
+                    ),
+                    "the consumers",
+                ),
+                barrier(
+                    "empty",
+                    layout.empty,
+                    config.stages,
+                    arrivals,
+                    0,
+                    "one thread of each consumer warpgroup that reads what this CTA loads into the stage",
+                    "this CTA's loading thread",
+                ),
+            ]
+        )
+    return array(
+        [
             barrier(
-                "full", layout.full, config.stages, 1, config.full_bytes(),
-                "this CTA's loading thread, announcing the bytes; TMA delivers them, sent by the CTAs that share a tile",
-                "the consumers",
+                "full",
+                layout.full,
+                config.stages,
+                1,
+                config.full_bytes(),
+                (
+                    "the loading thread of the CTA that leads the MMA, announcing the bytes of all its CTAs; TMA"
+                    " delivers them"
+                ),
+                "the MMA thread",
             ),
             barrier(
-                "empty", layout.empty, config.stages, arrivals, 0,
-                "one thread of each consumer warpgroup that reads what this CTA loads into the stage",
+                "empty",
+                layout.empty,
+                config.stages,
+                arrivals,
+                0,
+                "one commit of each MMA that reads what this CTA loads into the stage",
                 "this CTA's loading thread",
             ),
-        ])
-    return array([
-        barrier(
-            "full", layout.full, config.stages, 1, config.full_bytes(),
-            "the loading thread of the CTA that leads the MMA, announcing the bytes of all its CTAs; TMA delivers them",
-            "the MMA thread",
-        ),
-        barrier(
-            "empty", layout.empty, config.stages, arrivals, 0,
-            "one commit of each MMA that reads what this CTA loads into the stage",
-            "this CTA's loading thread",
-        ),
-        barrier(
-            "accumulator", layout.accumulator, 1, 1, 0, "the last commit of the MMA thread", "the epilogue warps",
-        ),
-    ])
+            barrier(
+                "accumulator",
+                layout.accumulator,
+                1,
+                1,
+                0,
+                "the last commit of the MMA thread",
+                "the epilogue warps",
+            ),
+        ]
+    )
 
 
 def multicast_json(config: GemmConfig) -> String:
@@ -187,57 +241,72 @@ def multicast_json(config: GemmConfig) -> String:
     var ranks = List[String]()
     for i in range(config.cluster_size()):
         var rank = UInt32(i)
-        ranks.append(object([
-            pair("rank", i),
-            pair("a", Int(sharing.a_mask(rank))),
-            pair("b", Int(sharing.b_mask(rank))),
-            pair("commit", Int(sharing.commit_mask(rank))),
-            pair("a_rows", rows(config.a_slices(), sharing.a_part(rank))),
-            pair("b_rows", rows(config.b_slices(), sharing.b_part(rank))),
-        ]))
+        ranks.append(
+            object(
+                [
+                    pair("rank", i),
+                    pair("a", Int(sharing.a_mask(rank))),
+                    pair("b", Int(sharing.b_mask(rank))),
+                    pair("commit", Int(sharing.commit_mask(rank))),
+                    pair("a_rows", rows(config.a_slices(), sharing.a_part(rank))),
+                    pair("b_rows", rows(config.b_slices(), sharing.b_part(rank))),
+                ]
+            )
+        )
     return array(ranks)
 
 
 def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     def map(name: StaticString, map: TensorMap, dtype: StaticString) -> String:
-        return object([
-            text("name", name),
-            text("kind", "tensor_map"),
-            text("tensor", map.tensor),
-            text("dtype", dtype),
-            pair("dims", numbers(map.columns, map.rows)),
-            pair("strides", numbers(map.row_bytes())),
-            pair("box", numbers(map.box_columns, map.box_rows)),
-            text("swizzle", String(map.swizzle_bytes(), "B")),
-        ])
+        return object(
+            [
+                text("name", name),
+                text("kind", "tensor_map"),
+                text("tensor", map.tensor),
+                text("dtype", dtype),
+                pair("dims", numbers(map.columns, map.rows)),
+                pair("strides", numbers(map.row_bytes())),
+                pair("box", numbers(map.box_columns, map.box_rows)),
+                text("swizzle", String(map.swizzle_bytes(), "B")),
+            ]
+        )
 
-    return array([
-        map("a_map", plan.a, config.dtype_name()),
-        map("b_map", plan.b, config.dtype_name()),
-        map("c_map", plan.c, config.dtype_name()),
-        object([
-            text("name", "k_iterations"), text("kind", "scalar"), text("type", "u32"), pair("value", plan.k_iterations)
-        ]),
-    ])
+    return array(
+        [
+            map("a_map", plan.a, config.dtype_name()),
+            map("b_map", plan.b, config.dtype_name()),
+            map("c_map", plan.c, config.dtype_name()),
+            object(
+                [
+                    text("name", "k_iterations"),
+                    text("kind", "scalar"),
+                    text("type", "u32"),
+                    pair("value", plan.k_iterations),
+                ]
+            ),
+        ]
+    )
 
 
 def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String) -> String:
     """`entry` is empty where the kernel has not been compiled."""
-    return object([
-        pair("schema", 1),
-        text("kernel", config.kernel),
-        text("arch", config.arch),
-        pair("entry", quoted(entry) if entry.byte_length() > 0 else String("null")),
-        pair("config", config_json(config)),
-        pair("problem", object([pair("m", plan.m), pair("n", plan.n), pair("k", plan.k)])),
-        pair("grid", numbers(plan.grid_x, plan.grid_y, plan.grid_z)),
-        pair("cluster", numbers(config.cluster_m, config.cluster_n, 1)),
-        pair("block", numbers(plan.block, 1, 1)),
-        pair("dynamic_smem", plan.dynamic_shared_memory),
-        pair("shared_memory", shared_memory_json(config)),
-        pair("tmem_columns", config.tmem_columns()),
-        pair("roles", roles_json(config)),
-        pair("barriers", barriers_json(config)),
-        pair("multicast", multicast_json(config)),
-        pair("arguments", arguments_json(config, plan)),
-    ])
+    return object(
+        [
+            pair("schema", 1),
+            text("kernel", config.kernel),
+            text("arch", config.arch),
+            pair("entry", quoted(entry) if entry.byte_length() > 0 else String("null")),
+            pair("config", config_json(config)),
+            pair("problem", object([pair("m", plan.m), pair("n", plan.n), pair("k", plan.k)])),
+            pair("grid", numbers(plan.grid_x, plan.grid_y, plan.grid_z)),
+            pair("cluster", numbers(config.cluster_m, config.cluster_n, 1)),
+            pair("block", numbers(plan.block, 1, 1)),
+            pair("dynamic_smem", plan.dynamic_shared_memory),
+            pair("shared_memory", shared_memory_json(config)),
+            pair("tmem_columns", config.tmem_columns()),
+            pair("roles", roles_json(config)),
+            pair("barriers", barriers_json(config)),
+            pair("multicast", multicast_json(config)),
+            pair("arguments", arguments_json(config, plan)),
+        ]
+    )

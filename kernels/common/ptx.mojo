@@ -50,9 +50,9 @@ def fence_proxy_async():
 # ---- mbarriers -----------------------------------------------------------------------------------------------------
 @inline(.always)
 def mbarrier_init(barrier: UInt32, arrivals: UInt32):
-    inlined_assembly[
-        "mbarrier.init.shared::cta.b64 [$0], $1;", NoneType, constraints="r,r,~{memory}"
-    ](barrier, arrivals)
+    inlined_assembly["mbarrier.init.shared::cta.b64 [$0], $1;", NoneType, constraints="r,r,~{memory}"](
+        barrier, arrivals
+    )
 
 
 @inline(.always)
@@ -64,9 +64,9 @@ def fence_mbarrier_init():
 @inline(.always)
 def mbarrier_arrive_expect_tx(barrier: UInt32, bytes: UInt32):
     """One arrival, and `bytes` more to come before the phase completes."""
-    inlined_assembly[
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", NoneType, constraints="r,r,~{memory}"
-    ](barrier, bytes)
+    inlined_assembly["mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", NoneType, constraints="r,r,~{memory}"](
+        barrier, bytes
+    )
 
 
 @inline(.always)
@@ -122,9 +122,9 @@ def tma_load[
             copy + ".multicast::cluster [$0], [$1, {$3, $4}], [$2], $5;", NoneType, constraints="r,l,r,r,r,h,~{memory}"
         ](destination, map, barrier, column, row, mask)
     else:
-        inlined_assembly[
-            copy + " [$0], [$1, {$3, $4}], [$2];", NoneType, constraints="r,l,r,r,r,~{memory}"
-        ](destination, map, barrier, column, row)
+        inlined_assembly[copy + " [$0], [$1, {$3, $4}], [$2];", NoneType, constraints="r,l,r,r,r,~{memory}"](
+            destination, map, barrier, column, row
+        )
 
 
 @inline(.always)
@@ -145,9 +145,7 @@ def tma_commit_group():
 @inline(.always)
 def tma_wait_group_read[pending: Int]():
     """Waits until at most `pending` of this thread's newest groups still read shared memory."""
-    inlined_assembly[
-        String("cp.async.bulk.wait_group.read ", pending, ";"), NoneType, constraints="~{memory}"
-    ]()
+    inlined_assembly[String("cp.async.bulk.wait_group.read ", pending, ";"), NoneType, constraints="~{memory}"]()
 
 
 # ---- registers to shared memory ------------------------------------------------------------------------------------
@@ -157,9 +155,7 @@ def pack_pair[dtype: DType](low: Float32, high: Float32) -> UInt32:
     so that it stays below the wait for asynchronously written registers."""
     comptime assert dtype == DType.bfloat16 or dtype == DType.float16, "a pair is two 16-bit floats"
     comptime type = "bf16x2" if dtype == DType.bfloat16 else "f16x2"
-    return inlined_assembly[
-        String("cvt.rn.", type, ".f32 $0, $1, $2;"), UInt32, constraints="=r,f,f"
-    ](high, low)
+    return inlined_assembly[String("cvt.rn.", type, ".f32 $0, $1, $2;"), UInt32, constraints="=r,f,f"](high, low)
 
 
 @inline(.always)

@@ -116,6 +116,10 @@ def multiply[
             raise Error("matmul: ", config.error())
     else:
         raise Error(
-            "matmul: ", config.kernel, " runs on GPUs of compute capability 9.0 (sm_90a: H100, H200) and 10.0"
-            " (sm_100a: B200); this device is not one"
+            "matmul: ",
+            config.kernel,
+            (
+                " runs on GPUs of compute capability 9.0 (sm_90a: H100, H200) and 10.0"
+                " (sm_100a: B200); this device is not one"
+            ),
         )

@@ -34,8 +34,11 @@ def tmem_allocate[config: GemmConfig](address_slot: UInt32):
     """One warp of every CTA that shares the MMA; writes the address to shared memory, gives up further allocations."""
     inlined_assembly[
         String(
-            "tcgen05.alloc.cta_group::", config.cta_group, ".sync.aligned.shared::cta.b32 [$0], ",
-            config.tmem_columns(), ";",
+            "tcgen05.alloc.cta_group::",
+            config.cta_group,
+            ".sync.aligned.shared::cta.b32 [$0], ",
+            config.tmem_columns(),
+            ";",
         ),
         NoneType,
         constraints="r,~{memory}",
@@ -103,7 +106,8 @@ def commit[cta_group: Int](barrier: UInt32, mask: UInt16):
     """One arrival on the barrier at this offset in every CTA of `mask`, after all earlier MMAs of this thread."""
     inlined_assembly[
         String(
-            "tcgen05.commit.cta_group::", cta_group,
+            "tcgen05.commit.cta_group::",
+            cta_group,
             ".mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [$0], $1;",
         ),
         NoneType,
