@@ -81,7 +81,6 @@ st.global.u32 [%rd3+24], %r13;
 mov.u32 %r16, %cluster_nctarank;
 st.global.u32 [%rd3+28], %r16;
 DONE:
-bar.warp.sync -1;
 """
     + CLUSTER_SYNC
     + """

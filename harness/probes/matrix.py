@@ -10,7 +10,7 @@ import numpy as np
 from harness.emulator import Swizzle
 
 from .probe import Case, Outputs, Pointer, Probe
-from .ptx import copy_in, descriptor, kernel, wgmma, with_start
+from .ptx import CTA_SYNC, copy_in, descriptor, kernel, wgmma, with_start
 from .tile import Tile
 
 THREADS = 128
@@ -35,11 +35,11 @@ def _operand_body() -> str:
 
     parts = "".join(
         copy_in(f"%rd{8 + part}", 0, AREA, THREADS)
-        + f"fence.proxy.async.shared::cta;\nbar.sync 0;\n@%p2 bra MN{part};\n"
+        + f"fence.proxy.async.shared::cta;\n{CTA_SYNC}@%p2 bra MN{part};\n"
         + multiply(0, registers)
         + f"bra READ{part};\nMN{part}:\n"
         + multiply(1, registers)
-        + f"READ{part}:\nbar.sync 0;\n"
+        + f"READ{part}:\n{CTA_SYNC}"
         for part, registers in enumerate([f"%r{first + j}" for j in range(N // 2)] for first in (10, 20))
     )
     report = "".join(
@@ -189,7 +189,7 @@ add.u64 %rd2, %rd2, %rd3;
         + copy_in("%rd0", 0, A_BYTES, THREADS)
         + copy_in("%rd1", A_BYTES, B_BYTES, THREADS)
         + "".join(f"ld.global.b32 {r}, [%rd2+{o}];\n" for r, o in zip(d, offsets, strict=True))
-        + "fence.proxy.async.shared::cta;\nbar.sync 0;\nwgmma.fence.sync.aligned;\n"
+        + f"fence.proxy.async.shared::cta;\n{CTA_SYNC}wgmma.fence.sync.aligned;\n"
         + steps
         + "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
         + "".join(f"st.global.b32 [%rd2+{o}], {r};\n" for r, o in zip(d, offsets, strict=True))

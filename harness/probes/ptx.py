@@ -100,9 +100,10 @@ POLLED:
 ONLY_THREAD_0 = "setp.ne.u32 %p0, %thread, 0;\n"
 """%p0: whether this is not thread 0."""
 
-CLUSTER_SYNC = """barrier.cluster.arrive.aligned;
-barrier.cluster.wait.aligned;
-"""
+CTA_SYNC = "bar.warp.sync -1;\nbar.sync 0;\n"
+CLUSTER_SYNC = "bar.warp.sync -1;\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"
+"""The barriers are ``.aligned``: lanes that a branch has separated must meet first."""
+
 
 DESCRIPTOR_LAYOUT = {Swizzle.NONE: 0, Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B32: 3}
 

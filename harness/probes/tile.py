@@ -10,7 +10,7 @@ import numpy as np
 from harness.emulator import Swizzle
 
 from .probe import Argument, Case, Map, Pointer
-from .ptx import ONLY_THREAD_0, descriptor, kernel, poll, tma_load, wgmma, with_start
+from .ptx import CTA_SYNC, ONLY_THREAD_0, descriptor, kernel, poll, tma_load, wgmma, with_start
 
 THREADS = 128
 M = 64
@@ -118,14 +118,14 @@ class Tile:
 mbarrier.init.shared::cta.b64 [%base], 1;
 fence.mbarrier_init.release.cluster;
 READY:
-bar.sync 0;
-@%p0 bra ISSUED;
 """
+            + CTA_SYNC
+            + "@%p0 bra ISSUED;\n"
             + f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%base], {nbytes};\n"
             + loads
-            + "ISSUED:\nbar.warp.sync -1;\n"
+            + "ISSUED:\n"
             + poll("%base", 0, "%p1")
-            + "bar.sync 0;\n"
+            + CTA_SYNC
         )
 
     def _step(self, step: int, d: list[str]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from harness.emulator import Swizzle
 
 from .probe import Case, Map, Outputs, Pointer, Probe
-from .ptx import ONLY_THREAD_0, UNTOUCHED, dump, fill, kernel, poll, tma_load
+from .ptx import CTA_SYNC, ONLY_THREAD_0, UNTOUCHED, dump, fill, kernel, poll, tma_load
 
 THREADS = 64
 REGION = 1024
@@ -44,7 +44,7 @@ mbarrier.init.shared::cta.b64 [%base], 1;
 fence.mbarrier_init.release.cluster;
 READY:
 fence.proxy.async.shared::cta;
-bar.sync 0;
+{CTA_SYNC}
 @%p0 bra LOADED;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%base], %r1;
 """
@@ -54,11 +54,11 @@ mbarrier.arrive.expect_tx.shared::cta.b64 _, [%base], %r1;
 selp.u32 %r5, 1, 0, %p1;
 st.global.u32 [%rd1], %r5;
 LOADED:
-bar.sync 0;
 """
+    + CTA_SYNC
     + dump(REGION, REGION_BYTES, THREADS, "%rd0")
+    + CTA_SYNC
     + """
-bar.sync 0;
 @%p0 bra DONE;
 setp.eq.u32 %p2, %r4, 0;
 @%p2 bra STORED;
