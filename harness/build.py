@@ -144,9 +144,7 @@ def _load(config: KernelConfig, compiled_now: bool = False) -> Artifact | None:
 def _require(config: KernelConfig, compiled_now: bool) -> Artifact:
     artifact = _load(config, compiled_now)
     if artifact is None:
-        raise CannotRun(
-            f"the build cache at {paths.cache_dir()} lost {config.label} again; is it being cleaned?"
-        )
+        raise CannotRun(f"the build cache at {paths.cache_dir()} lost {config.label} again; is it being cleaned?")
     return artifact
 
 

@@ -46,9 +46,7 @@ def _counter(name: str) -> Callable[[Outcome], Value]:
 
 
 def _bytes_read(tensor: str) -> Callable[[Outcome], Value]:
-    return lambda outcome: (
-        (outcome.record["counters"] or {}).get("tma_global_bytes_read_by_tensor", {}).get(tensor)
-    )
+    return lambda outcome: (outcome.record["counters"] or {}).get("tma_global_bytes_read_by_tensor", {}).get(tensor)
 
 
 def _multicast_factor(outcome: Outcome) -> Value:

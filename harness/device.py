@@ -13,8 +13,8 @@ CHOICES = ("auto", "gpu", "emulator")
 def choose_device(wanted: str, kernel: Kernel, arch: str) -> tuple[Gpu | None, str]:
     """The GPU to use (None: the emulator) and the architecture to compile for.
 
-    ``auto`` takes a GPU that runs the kernel, else the emulator. ``gpu`` insists, and says why it cannot be had. arch may be
-    ``auto``: the GPU's own, or the kernel's first.
+    ``auto`` takes a GPU that runs the kernel, else the emulator. ``gpu`` insists, and says why it cannot be had. arch may
+    be ``auto``: the GPU's own, or the kernel's first.
     """
     emulated = kernel.archs[0] if arch == "auto" else arch
     if wanted == "emulator":
@@ -41,5 +41,7 @@ def _usable_gpu(kernel: Kernel, arch: str) -> tuple[Gpu, str]:
             f"{kernel.name} is written for {', '.join(kernel.archs)}; {gpu.name} runs {own}; use --device emulator"
         )
     if package_version("torch") is None:
-        raise CannotRun("a GPU run needs torch (pip install '.[torch]') for its inputs, reference and the vendor's GEMM")
+        raise CannotRun(
+            "a GPU run needs torch (pip install '.[torch]') for its inputs, reference and the vendor's GEMM"
+        )
     return gpu, own

@@ -44,9 +44,7 @@ def examine() -> list[Finding]:
             ptxas_version(),
             "register and spill figures" if ptxas_version() else "optional: no register figures",
         ),
-        Finding(
-            "GPU", ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in gpus) or None, "not used yet"
-        ),
+        Finding("GPU", ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in gpus) or None, "not used yet"),
         Finding("torch", torch, "not used yet"),
         Finding("emulator", ", ".join(emulated_archs()), "runs the kernels"),
         Finding("results", str(paths.results_dir()), "records are added here"),

@@ -105,9 +105,7 @@ def headline(plan: Plan) -> str:
     config = plan.config
     unit = "a pair of CTAs" if config["cta_group"] == 2 else "one CTA"
     depth = f"{config['stages']} stage{'s' if config['stages'] > 1 else ''}"
-    return (
-        f"{plan.kernel} for {plan.arch}: {config['dtype']}, MMA {_by(config['mma_shape'])} by {unit}, {depth}"
-    )
+    return f"{plan.kernel} for {plan.arch}: {config['dtype']}, MMA {_by(config['mma_shape'])} by {unit}, {depth}"
 
 
 def launch_lines(plan: Plan) -> list[str]:
@@ -183,9 +181,7 @@ def _budget_text(plan: Plan) -> list[str]:
     lines = ["shared memory of one CTA, in bytes"]
     for part in plan.shared_memory:
         bar = "#" * round(BAR * part.bytes / found.limit)
-        lines += _indented(
-            part.detail, f"{part.name:<10} {part.bytes:>9,}  {kib(part.bytes):>9}  {bar:<{BAR}} "
-        )
+        lines += _indented(part.detail, f"{part.name:<10} {part.bytes:>9,}  {kib(part.bytes):>9}  {bar:<{BAR}} ")
     lines.append(f"  {'used':<10} {found.used:>9,}  {kib(found.used):>9}")
     lines.append(f"  {'free':<10} {found.free:>9,}  {kib(found.free):>9}  of {found.limit:,}")
     return [*lines, *_indented(budget_note(plan))]
@@ -289,8 +285,7 @@ def _side_by_side(rows: list[list[list[str]]], cn: int) -> list[str]:
         for first in range(0, len(row), fit):
             group = row[first : first + fit]
             lines += [
-                "  " + "   ".join(line.ljust(width) for line in beside).rstrip()
-                for beside in zip(*group, strict=True)
+                "  " + "   ".join(line.ljust(width) for line in beside).rstrip() for beside in zip(*group, strict=True)
             ]
             lines.append("")
     return lines[:-1]

@@ -65,8 +65,7 @@ class Page:
 
     def box(self, x: float, y: float, width: float, height: float, style: str, radius: float = 2) -> None:
         self.elements.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}" '
-            f'class="{style}"/>'
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}" class="{style}"/>'
         )
 
     def paragraph(self, x: float, content: str, style: str = "") -> None:
@@ -78,8 +77,7 @@ class Page:
     def head(self, content: str) -> None:
         self.y += 22
         self.elements.append(
-            f'<line x1="{MARGIN}" y1="{self.y - 22:g}" x2="{WIDTH - MARGIN}" y2="{self.y - 22:g}" '
-            f'class="rule"/>'
+            f'<line x1="{MARGIN}" y1="{self.y - 22:g}" x2="{WIDTH - MARGIN}" y2="{self.y - 22:g}" class="rule"/>'
         )
         self.text(MARGIN, content, "head")
         self.y += 26

@@ -68,9 +68,7 @@ def build_command(kernel: str, shape: Shape, what: str | None, output: str, **op
     """Compile KERNEL, and write its code or what is known about it."""
     check_output(output, "--output")
     if what is None and output != "-":
-        raise click.UsageError(
-            "--output needs to know what to write; add --emit ptx, sass, plan or asm-stats"
-        )
+        raise click.UsageError("--output needs to know what to write; add --emit ptx, sass, plan or asm-stats")
     [artifact] = build_with_notice([configure(kernel, **options)])
     if what is not None:
         _write(emit(artifact, what, shape), output)

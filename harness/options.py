@@ -67,9 +67,7 @@ def check_output(path: str | None, option: str) -> None:
 
 # Their values go to `harness.presets.configure` by these names; None is not asked for.
 config_options = together(
-    click.option(
-        "--preset", metavar="NAME", help=f"One of {', '.join(PRESETS)}; other options override what it sets."
-    ),
+    click.option("--preset", metavar="NAME", help=f"One of {', '.join(PRESETS)}; other options override what it sets."),
     click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", show_default=True),
     click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), help="Of A, B and C.  [default: bf16]"),
     click.option(
@@ -139,8 +137,6 @@ run_options = together(
         show_default=True,
         help="Seconds a GPU may be silent before its process is ended.",
     ),
-    click.option(
-        "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."
-    ),
+    click.option("--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."),
     click.option("--no-save", is_flag=True, help="Do not add records to results/."),
 )

@@ -16,9 +16,7 @@ def kernels_dir() -> Path:
     """The folder of the Mojo sources, which lies beside the package in a checkout."""
     path = ROOT / "kernels"
     if not path.is_dir():
-        raise CannotRun(
-            f"no Mojo sources at {path}: install the harness from a checkout with `pip install -e .`"
-        )
+        raise CannotRun(f"no Mojo sources at {path}: install the harness from a checkout with `pip install -e .`")
     return path
 
 

@@ -130,9 +130,7 @@ def parse_plan(text: str) -> Plan:
     try:
         data = json.loads(text)
         if data["schema"] != SCHEMA:
-            raise CannotRun(
-                f"the launch plan has schema {data['schema']}; this harness reads schema {SCHEMA}"
-            )
+            raise CannotRun(f"the launch plan has schema {data['schema']}; this harness reads schema {SCHEMA}")
         return Plan(
             kernel=data["kernel"],
             arch=data["arch"],
@@ -168,6 +166,4 @@ def _all(kind: type[T], objects: list[dict]) -> tuple[T, ...]:
 def _make(kind: type[T], data: dict) -> T:
     """An instance of a dataclass from the JSON fields of the same names; fields it does not know are left."""
     values = {field.name: data[field.name] for field in fields(kind)}  # type: ignore[arg-type]
-    return kind(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    )
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

@@ -107,9 +107,7 @@ def source_version() -> dict | None:
 
 def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", paths.ROOT, *arguments], capture_output=True, text=True, timeout=60
-        )
+        done = subprocess.run(["git", "-C", paths.ROOT, *arguments], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -32,10 +32,7 @@ def show_table(console: Console, title: str, columns: Sequence[str], rows: Itera
     widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
     lines = [
         title,
-        *(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            for row in [columns, *rows]
-        ),
+        *("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [columns, *rows]),
     ]
     console.print("\n".join(line.rstrip() for line in lines), markup=False, highlight=False, soft_wrap=True)
 
@@ -241,9 +238,7 @@ def _flatten(counters: dict, prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(value, dict):
             rows += _flatten(value, f"{prefix}{name}: ")
         else:
-            rows.append(
-                (f"{prefix}{name}".replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
-            )
+            rows.append((f"{prefix}{name}".replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)))
     return rows
 
 

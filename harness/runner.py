@@ -78,14 +78,10 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
 
 def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validation, dict]:
     """The verdict, and the fields of the record that depend on the device."""
-    return run_on_gpu(
-        artifact, request.shape, gpu, inputs=request.inputs, seed=request.seed, timeout=request.timeout
-    )
+    return run_on_gpu(artifact, request.shape, gpu, inputs=request.inputs, seed=request.seed, timeout=request.timeout)
 
 
-def _emulate(
-    request: Request, artifact: Artifact, plan: Plan, progress: Progress | None
-) -> tuple[Validation, dict]:
+def _emulate(request: Request, artifact: Artifact, plan: Plan, progress: Progress | None) -> tuple[Validation, dict]:
     inputs = make_inputs(request.shape, request.config.dtype, request.inputs, request.seed)
     emulation = emulate(
         artifact.ptx,

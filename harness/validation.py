@@ -105,9 +105,7 @@ class Validation:
         }
 
 
-def validate(
-    output: np.ndarray, reference: Reference, dtype: ElementType, tile: tuple[int, int]
-) -> Validation:
+def validate(output: np.ndarray, reference: Reference, dtype: ElementType, tile: tuple[int, int]) -> Validation:
     """Compares output [M, N] with the reference; tile: rows and columns of C that one CTA writes."""
     got = output.astype(np.float32)
     expected = reference.rounded(dtype)
@@ -168,9 +166,7 @@ def _wrong_tiles(wrong: np.ndarray, tile: tuple[int, int]) -> list[WrongTile]:
     ]
 
 
-def _first_mismatches(
-    wrong: np.ndarray, got: np.ndarray, expected: np.ndarray, allowed: np.ndarray
-) -> list[Mismatch]:
+def _first_mismatches(wrong: np.ndarray, got: np.ndarray, expected: np.ndarray, allowed: np.ndarray) -> list[Mismatch]:
     places = zip(*np.unravel_index(np.flatnonzero(wrong)[:SHOWN], wrong.shape), strict=True)
     return [
         Mismatch(int(row), int(column), *(float(array[row, column]) for array in (got, expected, allowed)))

@@ -21,9 +21,7 @@ def noisy(seconds: float, seed: int, count: int = 30, spread: float = 0.01) -> l
 
 def timing(samples: list[float], vendor: list[float] | None = None) -> dict[str, Any]:
     middle = float(np.median(samples))
-    others = (
-        {"cublas": {"seconds": float(np.median(vendor)), "tflops": 2.0, "samples": vendor}} if vendor else {}
-    )
+    others = {"cublas": {"seconds": float(np.median(vendor)), "tflops": 2.0, "samples": vendor}} if vendor else {}
     return {"seconds": middle, "tflops": 1e-12 / middle, "samples": samples, "vendor": others}
 
 

@@ -70,9 +70,7 @@ def test_a_measurement_is_known_by_machine_toolchain_and_case():
 
 
 def found_run(baseline: str, past: list[dict], pointers=(), machine: Machine = HERE, current: str = "9"):
-    record, reason = resolve(baseline, History(past), list(pointers)).find(
-        History(past), CASE, machine, current
-    )
+    record, reason = resolve(baseline, History(past), list(pointers)).find(History(past), CASE, machine, current)
     return record["bench"]["run"] if record else reason
 
 

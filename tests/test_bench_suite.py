@@ -49,9 +49,7 @@ def test_a_table_stands_for_all_combinations(suite):
 
 
 def test_a_name_holds_what_was_asked_for(suite):
-    options = (
-        'cta_group = 1\nmma_shape = "128x128"\nstages = 3\nepilogue_width = 32\nmulticast = false\nseed = 5'
-    )
+    options = 'cta_group = 1\nmma_shape = "128x128"\nstages = 3\nepilogue_width = 32\nmulticast = false\nseed = 5'
     [case] = suite(f"{TOP}[[cases]]\n{options}\n").cases
     words = "cta_group=1 mma=128x128 stages=3 epilogue=32 no-multicast"
     assert case.id == f"kernel6 bf16 2x1 {words} 256x256x256 index seed=5"

@@ -22,9 +22,7 @@ from harness.emulator.swizzle import Swizzle
 class TestMatrixDescriptor:
     def test_the_usual_bf16_tile(self):
         """128-byte swizzle, 8-row groups 1024 bytes apart, start 0x8420."""
-        assert decode_sm100(0x4000404000010000 | 0x8420 >> 4) == MatrixDescriptor(
-            0x8420, 16, 1024, Swizzle.B128
-        )
+        assert decode_sm100(0x4000404000010000 | 0x8420 >> 4) == MatrixDescriptor(0x8420, 16, 1024, Swizzle.B128)
 
     @pytest.mark.parametrize(
         ("code", "swizzle"), [(0, Swizzle.NONE), (2, Swizzle.B128), (4, Swizzle.B64), (6, Swizzle.B32)]

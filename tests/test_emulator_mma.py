@@ -130,9 +130,7 @@ def test_product_for_every_layout(cta_group, m, n, a_major, b_major, swizzle):
     unit = MmaUnit()
     idesc = instruction(m, n, a_major=a_major, b_major=b_major)
     for step in range(k // 16):
-        flops = unit.mma(
-            pair, 64, a_tile.descriptor(step), b_tile.descriptor(step), idesc, step > 0, cta_group
-        )
+        flops = unit.mma(pair, 64, a_tile.descriptor(step), b_tile.descriptor(step), idesc, step > 0, cta_group)
         assert flops == 2 * m * n * 16
     got = read_d(pair, m, n, column=64).view(np.float32)
     assert (got == a @ b.T).all()
@@ -345,9 +343,7 @@ class TestFaults:
     def test_operand_beyond_shared_memory(self, simple):
         far = Tile(0x3F000, 128, 16, "K", "128B")
         with pytest.raises(Fault, match="beyond the CTA's"):
-            MmaUnit().mma(
-                simple.pair, 0, far.descriptor(), simple.b_tile.descriptor(), simple.idesc, False, 1
-            )
+            MmaUnit().mma(simple.pair, 0, far.descriptor(), simple.b_tile.descriptor(), simple.idesc, False, 1)
 
     def test_adding_to_nothing(self, simple):
         with pytest.raises(Fault, match="lane 0, column 0, which was never written"):

@@ -64,16 +64,12 @@ def strides_of(element: ElementType, dims: tuple[int, ...], gap: int = 0) -> tup
     return tuple(strides)
 
 
-def place(
-    memory: GlobalMemory, element: ElementType, data: np.ndarray, gap: int = 0
-) -> tuple[int, tuple[int, ...]]:
+def place(memory: GlobalMemory, element: ElementType, data: np.ndarray, gap: int = 0) -> tuple[int, tuple[int, ...]]:
     """Put a tensor into global memory element by element; bytes between the rows stay unwritten."""
     dims = tuple(reversed(data.shape[:-1]))
     strides = strides_of(element, dims, gap)
     pitches = (element.bytes, *strides)
-    address = memory.alloc(
-        sum((d - 1) * p for d, p in zip(dims, pitches, strict=True)) + element.bytes, "tensor"
-    )
+    address = memory.alloc(sum((d - 1) * p for d, p in zip(dims, pitches, strict=True)) + element.bytes, "tensor")
     rows = data.reshape(-1, dims[0] * element.bytes)
     for number, index in enumerate(np.ndindex(*data.shape[:-2])):
         offset = sum(i * p for i, p in zip(reversed(index), strides, strict=True))
@@ -176,9 +172,7 @@ def test_box_in_shared_memory_is_swizzled_by_address(name, element, offset):
     assert (tma.read_box(shared, tmap, offset) == dense).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "inner"), [("128B", 16), ("128B", 48), ("128B", 96), ("64B", 32), ("32B", 16)]
-)
+@pytest.mark.parametrize(("name", "inner"), [("128B", 16), ("128B", 48), ("128B", 96), ("64B", 32), ("32B", 16)])
 def test_rows_of_a_box_narrower_than_the_span_lie_a_span_apart(name, inner):
     """As seen on an H200; the bytes that complete on the barrier are those of the box alone."""
     tmap = TensorMap.tiled(256, "bf16", (64, 64), (5, inner // 2), name)

@@ -57,9 +57,7 @@ class TestShapes:
         tmem = TensorMemory()
         tmem.allocate(512)
         split = num if shape == "16x32bx2" else 0
-        registers = np.random.default_rng(num).integers(
-            0, 2**32, (num * REGISTERS[shape], 32), dtype=np.uint32
-        )
+        registers = np.random.default_rng(num).integers(0, 2**32, (num * REGISTERS[shape], 32), dtype=np.uint32)
         tmem.store(shape, num, 0, 1, registers, half_split=split)
         assert tmem.valid.sum() == registers.size
         assert not tmem.valid[:32].any() and not tmem.valid[64:].any()
@@ -163,9 +161,7 @@ class TestAllocation:
     def test_deallocate_needs_what_allocate_gave(self):
         tmem = TensorMemory()
         tmem.allocate(128)
-        with pytest.raises(
-            Fault, match=r"column 32: no allocation starts there; allocated columns: 0\.\.127"
-        ):
+        with pytest.raises(Fault, match=r"column 32: no allocation starts there; allocated columns: 0\.\.127"):
             tmem.deallocate(32, 32)
         with pytest.raises(Fault, match="of 64 columns at column 0: the allocation has 128"):
             tmem.deallocate(0, 64)

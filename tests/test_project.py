@@ -124,7 +124,5 @@ def test_make_without_a_usable_python(tmp_path):
 def test_continuous_integration_runs_the_tests():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    commands = [
-        line for line in script.read_text().splitlines() if line and not line.startswith(("#", "set ", "cd "))
-    ]
+    commands = [line for line in script.read_text().splitlines() if line and not line.startswith(("#", "set ", "cd "))]
     assert commands == ["make test"]

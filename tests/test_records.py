@@ -42,9 +42,7 @@ def test_one_write_and_then_to_the_disk(tmp_path, monkeypatch):
 def test_damaged_lines_are_reported_and_skipped(tmp_path):
     path = tmp_path / "x.jsonl"
     good = {"schema": 1, "kernel": "kernel6"}
-    path.write_bytes(
-        json.dumps(good).encode() + b'\n{"schema": 1, "kern\n\n[1, 2]\n{"schema": 99}\n\xff\xfe\n'
-    )
+    path.write_bytes(json.dumps(good).encode() + b'\n{"schema": 1, "kern\n\n[1, 2]\n{"schema": 99}\n\xff\xfe\n')
     records.append(path, good)
     found = list(records.read(path))
     assert [item for item in found if isinstance(item, dict)] == [good, good]

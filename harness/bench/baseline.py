@@ -32,9 +32,7 @@ class Baseline:
         unless the baseline names it.
         """
         candidates = [
-            record
-            for record in history.records
-            if case_of(record) == case and self._holds(record, current_run)
+            record for record in history.records if case_of(record) == case and self._holds(record, current_run)
         ]
         if self.runs is not None:
             order = {run: index for index, run in enumerate(self.runs)}
@@ -84,9 +82,7 @@ def resolve(text: str, history: History, pointers: list[Pointer]) -> Baseline:
 def check_name(name: str) -> str:
     """A name that `resolve` will find again."""
     if name == LAST or not _NAME.fullmatch(name):
-        raise UsageProblem(
-            f"baseline name {name!r}: use up to 64 letters, digits, '.', '_' and '-', and not {LAST!r}"
-        )
+        raise UsageProblem(f"baseline name {name!r}: use up to 64 letters, digits, '.', '_' and '-', and not {LAST!r}")
     return name
 
 

@@ -22,9 +22,7 @@ from harness.render import show_line, show_table
 
 
 @click.command()
-@click.option(
-    "--suite", "suite_name", default=DEFAULT, show_default=True, metavar="NAME|FILE", help="What to measure."
-)
+@click.option("--suite", "suite_name", default=DEFAULT, show_default=True, metavar="NAME|FILE", help="What to measure.")
 @click.option("--filter", "pattern", metavar="REGEX", help="Only the cases whose name this is found in.")
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the cases, one per line.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
@@ -94,11 +92,7 @@ def bench(
         suite.name, run_id, view.label, threshold / 100, judgements, _save(save_baseline, judgements, run_id)
     )
     _write(outcome, files)
-    if (
-        baseline_name != LAST
-        and outcome.exit_code != EXIT_REGRESSION
-        and not any(j.baseline for j in judgements)
-    ):
+    if baseline_name != LAST and outcome.exit_code != EXIT_REGRESSION and not any(j.baseline for j in judgements):
         raise CannotRun(f"nothing could be compared: {judgements[0].reason}")
     return outcome.exit_code
 
@@ -151,9 +145,7 @@ def _choose_run(console: Console, resume: bool, jobs: list[runs.Job], suite: Sui
     return found or runs.new_run()
 
 
-def _measure(
-    console: Console, jobs: list[runs.Job], suite: Suite, run_id: str, mark: str
-) -> list[runs.Measured]:
+def _measure(console: Console, jobs: list[runs.Job], suite: Suite, run_id: str, mark: str) -> list[runs.Measured]:
     missing = {j.request.config for j in jobs if j.request and not is_built(j.request.config)}
     if missing:
         show_line(console, f"compiling {len(missing)} configurations with Mojo ...")
@@ -169,9 +161,7 @@ def _measure(
         raise
 
 
-def _judge(
-    measured: list[runs.Measured], view: _Past, run_id: str, threshold: float
-) -> tuple[Judgement, ...]:
+def _judge(measured: list[runs.Measured], view: _Past, run_id: str, threshold: float) -> tuple[Judgement, ...]:
     found = [view.find(one.job, one.record, run_id) if one.record else (None, one.reason) for one in measured]
     timed = sum(have_times(one.record, base) for one, (base, _) in zip(measured, found, strict=True))
     return tuple(

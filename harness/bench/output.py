@@ -269,9 +269,7 @@ def _case(judgement: Judgement) -> dict[str, Any]:
         "tflops": timing.get("tflops"),
         "time": judgement.time.as_dict() if judgement.time else None,
         "baseline": _baseline(judgement.baseline),
-        "changes": [
-            {"name": c.name, "old": c.old, "new": c.new, "direction": c.direction} for c in judgement.changes
-        ],
+        "changes": [{"name": c.name, "old": c.old, "new": c.new, "direction": c.direction} for c in judgement.changes],
     }
 
 

@@ -100,9 +100,7 @@ def find_suite(name: str) -> Path:
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():
-            raise UsageProblem(
-                f"suite {name!r} is not a file; use one of {', '.join(suite_names())}, or a path"
-            )
+            raise UsageProblem(f"suite {name!r} is not a file; use one of {', '.join(suite_names())}, or a path")
         return path
     if name not in suite_names():
         raise UsageProblem(

@@ -77,9 +77,7 @@ def judge(
         time = compare_times(baseline["timing"], record["timing"], cases=cases, threshold=threshold)
         return Judgement(case, time.verdict, record, baseline, time, found, time.reason, notes)
     if timed:
-        return Judgement(
-            case, "NEW", record, baseline, changes=found, reason="the baseline has no times", notes=notes
-        )
+        return Judgement(case, "NEW", record, baseline, changes=found, reason="the baseline has no times", notes=notes)
     return Judgement(case, _exact_verdict(found), record, baseline, changes=found, notes=notes)
 
 
