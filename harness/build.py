@@ -118,9 +118,14 @@ def plan_json(config: KernelConfig, shape: Shape) -> str:
 
     The kernel is not compiled: the planner, the same for all configurations, is compiled once.
     """
-    program = _program(PLANNER_SOURCE)
+    program = planner()
     options = [f"{name}={value}" for name, value in gemm_parameters(config).items()]
     return _ask(program, shape.m, shape.n, shape.k, *options)
+
+
+def planner() -> Path:
+    """The program that plans any configuration: ``planner M N K name=value ...`` (see ``kernels/plan.mojo``)."""
+    return _program(PLANNER_SOURCE)
 
 
 def model_key(config: KernelConfig) -> str:

@@ -24,17 +24,18 @@ class Defaults:
 class Architecture:
     """What the configurations of one GPU architecture have in common.
 
-    rows: the M that one MMA (sm_100a) or one CTA (sm_90a) can have, by cta_group. column_step: N is a
-    multiple of it, up to largest_columns. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide,
-    compute capabilities). largest_cluster: CTAs, of which more than 8 need the non-portable attribute (same
-    guide, clusters).
+    rows: the M that one MMA (sm_100a) or one CTA (sm_90a) can have, by cta_group. column_step: N is a multiple of it,
+    up to largest_columns[M]. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities).
+    fixed_barriers: 8-byte words of it beside the barriers of the stages. largest_cluster: CTAs, of which more than 8
+    need the non-portable attribute (same guide, clusters).
     """
 
     name: str
     gpus: str
     rows: dict[int, tuple[int, ...]]
     column_step: dict[int, int]
-    largest_columns: int
+    largest_columns: dict[int, int]
+    fixed_barriers: int
     shared_memory: int
     largest_cluster: int
     defaults: Defaults
@@ -45,7 +46,8 @@ SM_100A = Architecture(
     gpus="Blackwell data-centre GPUs, compute capability 10.0 (B200)",
     rows={1: (64, 128), 2: (128, 256)},
     column_step={1: 16, 2: 32},
-    largest_columns=256,
+    largest_columns={64: 256, 128: 256, 256: 256},
+    fixed_barriers=2,  # the accumulator's barrier, the address of tensor memory
     shared_memory=227 * 1024,
     largest_cluster=16,
     defaults=Defaults(cta_group=2, mma_shape={1: (128, 256), 2: (256, 256)}, cluster=(4, 4)),
@@ -53,9 +55,10 @@ SM_100A = Architecture(
 SM_90A = Architecture(
     name="sm_90a",
     gpus="Hopper GPUs, compute capability 9.0 (H100, H200)",
-    rows={1: (128,)},
+    rows={1: (64, 128, 256)},
     column_step={1: 16},
-    largest_columns=256,
+    largest_columns={64: 256, 128: 256, 256: 128},  # 128 accumulators a thread
+    fixed_barriers=0,
     shared_memory=227 * 1024,
     largest_cluster=16,
     defaults=Defaults(cta_group=1, mma_shape={1: (128, 256)}, cluster=(2, 1)),
@@ -86,7 +89,7 @@ KERNELS = {
         Kernel(
             name="kernel5",
             summary="TMA multicast and MMA by a pair of CTAs; one stage, no overlap",
-            archs=("sm_100a",),
+            archs=("sm_100a", "sm_90a"),
             stages=1,
             epilogue_width=64,
             output_steps=None,
@@ -94,7 +97,7 @@ KERNELS = {
         Kernel(
             name="kernel6",
             summary="+ a ring of stages between specialised warps: producer, MMA, epilogue",
-            archs=("sm_100a",),
+            archs=("sm_100a", "sm_90a"),
             stages=None,
             epilogue_width=64,
             output_steps=None,
@@ -102,7 +105,7 @@ KERNELS = {
         Kernel(
             name="kernel7",
             summary="+ a write-out through two small tiles in turn, which makes room for a sixth stage",
-            archs=("sm_100a",),
+            archs=("sm_100a", "sm_90a"),
             stages=None,
             epilogue_width=32,
             output_steps=2,

@@ -49,11 +49,11 @@ class KernelConfig:
         arch = ARCHITECTURES[self.arch]
         _check_mma(self.cta_group, self.mma_shape, arch)
         _check_cluster(self.cluster, self.cta_group, arch)
-        budget = Budget(kernel, self.cta_group, self.mma_shape, self.epilogue_width)
+        budget = Budget(kernel, arch, self.cta_group, self.mma_shape, self.epilogue_width)
         _check_epilogue(self.epilogue_width, budget.warp_columns)
         if self.multicast:
             _check_slices(self.cluster, self.cta_group, budget)
-        _check_stages(self.stages, budget, arch)
+        _check_stages(self.stages, budget)
 
     @property
     def label(self) -> str:
@@ -86,6 +86,7 @@ class Budget:
     """The bytes of shared memory that a CTA needs."""
 
     kernel: Kernel
+    arch: Architecture
     cta_group: int
     mma_shape: tuple[int, int]
     epilogue_width: int
@@ -122,15 +123,15 @@ class Budget:
         return steps * boxes * self.a_rows * self.epilogue_width * ELEMENT_BYTES
 
     def barrier_bytes(self, stages: int) -> int:
-        """Full and empty barrier of each stage, the accumulator's barrier, the address of tensor memory."""
-        return 8 * (2 * stages + 2)
+        """Full and empty barrier of each stage, and the architecture's own words."""
+        return 8 * (2 * stages + self.arch.fixed_barriers)
 
     def total(self, stages: int) -> int:
         return stages * self.stage_bytes + self.output_bytes + self.barrier_bytes(stages)
 
-    def most_stages(self, arch: Architecture) -> int:
+    def most_stages(self) -> int:
         """As many as fit."""
-        return (arch.shared_memory - self.total(0)) // (self.total(1) - self.total(0))
+        return (self.arch.shared_memory - self.total(0)) // (self.total(1) - self.total(0))
 
 
 def make_config(
@@ -149,17 +150,19 @@ def make_config(
     found = find_kernel(kernel)
     name = found.archs[0] if arch == "auto" else arch
     _check_arch(name, found)
-    defaults = ARCHITECTURES[name].defaults
+    architecture = ARCHITECTURES[name]
+    defaults = architecture.defaults
     group = defaults.cta_group if cta_group is None else cta_group
     if mma_shape is None:
-        _check_group(group, ARCHITECTURES[name])
+        _check_group(group, architecture)
     shape = mma_shape or defaults.mma_shape[group]
     # Checked before anything is derived from it.
-    _check_mma(group, shape, ARCHITECTURES[name])
-    width = epilogue_width or _default_width(found, group, shape)
+    _check_mma(group, shape, architecture)
+    width = epilogue_width or _default_width(Budget(found, architecture, group, shape, found.epilogue_width))
     if stages is None:
-        _check_epilogue(width, Budget(found, group, shape, width).warp_columns)
-        stages = found.stages or Budget(found, group, shape, width).most_stages(ARCHITECTURES[name])
+        budget = Budget(found, architecture, group, shape, width)
+        _check_epilogue(width, budget.warp_columns)
+        stages = found.stages or budget.most_stages()
     return KernelConfig(
         kernel=kernel,
         arch=name,
@@ -190,18 +193,16 @@ def _parse_pair(text: str, what: str, form: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
-def _default_width(kernel: Kernel, cta_group: int, mma_shape: tuple[int, int]) -> int:
+def _default_width(budget: Budget) -> int:
     """The kernel's own, or the widest narrower one that divides the columns."""
-    columns = Budget(kernel, cta_group, mma_shape, kernel.epilogue_width).warp_columns
-    return next(w for w in EPILOGUE_WIDTHS if w <= kernel.epilogue_width and columns % w == 0)
+    own = budget.epilogue_width
+    return next(w for w in EPILOGUE_WIDTHS if w <= own and budget.warp_columns % w == 0)
 
 
 def _check_arch(arch: str, kernel: Kernel) -> None:
     if arch not in kernel.archs:
         written = " and ".join(kernel.archs)
-        raise UsageProblem(
-            f"{kernel.name} is written for {written}, not for {arch!r}; use --arch {kernel.archs[0]}"
-        )
+        raise UsageProblem(f"{kernel.name} is written for {written}, not for {arch!r}; use --arch {kernel.archs[0]}")
 
 
 def _check_group(cta_group: int, arch: Architecture) -> None:
@@ -219,12 +220,10 @@ def _check_mma(cta_group: int, mma_shape: tuple[int, int], arch: Architecture) -
         others = [group for group, possible in arch.rows.items() if rows in possible]
         hint = f", or --cta-group {others[0]}" if others else ""
         raise UsageProblem(f"{shown}: M must be {known}; use {arch.rows[cta_group][-1]}x{columns}{hint}")
-    step = arch.column_step[cta_group]
-    if not step <= columns <= arch.largest_columns or columns % step:
-        near = min(max(columns // step * step, step), arch.largest_columns)
-        raise UsageProblem(
-            f"{shown}: N must be a multiple of {step} up to {arch.largest_columns}; use {rows}x{near}"
-        )
+    step, most = arch.column_step[cta_group], arch.largest_columns[rows]
+    if not step <= columns <= most or columns % step:
+        near = min(max(columns // step * step, step), most)
+        raise UsageProblem(f"{shown}: N must be a multiple of {step} up to {most}; use {rows}x{near}")
 
 
 def _check_cluster(cluster: tuple[int, int], cta_group: int, arch: Architecture) -> None:
@@ -232,13 +231,10 @@ def _check_cluster(cluster: tuple[int, int], cta_group: int, arch: Architecture)
     shown = f"cluster {cm}x{cn}"
     if cm < 1 or cn < 1:
         raise UsageProblem(
-            f"{shown}: both sizes must be at least 1; the smallest with cta group {cta_group} "
-            f"is {cta_group}x1"
+            f"{shown}: both sizes must be at least 1; the smallest with cta group {cta_group} is {cta_group}x1"
         )
     if cm * cn > arch.largest_cluster:
-        raise UsageProblem(
-            f"{shown} has {cm * cn} CTAs; a cluster has at most {arch.largest_cluster}, for example 4x4"
-        )
+        raise UsageProblem(f"{shown} has {cm * cn} CTAs; a cluster has at most {arch.largest_cluster}, for example 4x4")
     if cm % cta_group:
         raise UsageProblem(
             f"{shown}: {cm} CTAs along M cannot be split into pairs, which cta group 2 multiplies with; "
@@ -268,20 +264,17 @@ def _check_slices(cluster: tuple[int, int], cta_group: int, budget: Budget) -> N
             )
 
 
-def _check_stages(stages: int, budget: Budget, arch: Architecture) -> None:
-    kernel, most = budget.kernel, budget.most_stages(arch)
+def _check_stages(stages: int, budget: Budget) -> None:
+    kernel, most = budget.kernel, budget.most_stages()
     if kernel.stages is not None and stages != kernel.stages:
         raise UsageProblem(
-            f"stages {stages}: {kernel.name} has no pipeline, its only depth is {kernel.stages}; "
-            f"use kernel6 or kernel7"
+            f"stages {stages}: {kernel.name} has no pipeline, its only depth is {kernel.stages}; use kernel6 or kernel7"
         )
     if stages < 1:
-        raise UsageProblem(
-            f"stages {stages}: the ring needs at least 1; {kernel.name} takes 1 to {most} here"
-        )
+        raise UsageProblem(f"stages {stages}: the ring needs at least 1; {kernel.name} takes 1 to {most} here")
     if stages > most:
         raise UsageProblem(
             f"stages {stages}: A and B {stages * budget.stage_bytes} + C {budget.output_bytes} + barriers "
-            f"{budget.barrier_bytes(stages)} = {budget.total(stages)}, more than the {arch.shared_memory} "
+            f"{budget.barrier_bytes(stages)} = {budget.total(stages)}, more than the {budget.arch.shared_memory} "
             f"bytes of shared memory; use {'at most ' + str(most) if most else 'a smaller mma shape'}"
         )

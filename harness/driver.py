@@ -44,7 +44,7 @@ def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
 
 def gemm_parameters(config: KernelConfig) -> dict[str, str]:
     """The parameters of ``kernels/plan.mojo``: those of GemmConfig, as text."""
-    parameters = {**op_parameters(config), "dtype": config.dtype}
+    parameters = {**op_parameters(config), "arch": config.arch, "dtype": config.dtype}
     return {name: str(value).lower() for name, value in parameters.items()}
 
 
@@ -53,4 +53,4 @@ def _gemm_config(config: KernelConfig) -> str:
     parameters = op_parameters(config)
     kernel = parameters.pop("kernel")
     named = ", ".join(f"{name}={value}" for name, value in parameters.items())
-    return f'GemmConfig("{kernel}", dtype={_MOJO_TYPES[config.dtype]}, {named})'
+    return f'GemmConfig("{kernel}", arch="{config.arch}", dtype={_MOJO_TYPES[config.dtype]}, {named})'

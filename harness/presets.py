@@ -20,6 +20,7 @@ class Preset:
 
 
 ONE_CTA = {"arch": "sm_100a", "cta_group": 1, "mma_shape": (128, 256)}
+HOPPER = {"arch": "sm_90a", "mma_shape": (128, 256)}
 PAIR = {"arch": "sm_100a", "cta_group": 2, "mma_shape": (256, 256)}
 
 PRESETS = {
@@ -51,6 +52,7 @@ PRESETS = {
             {**PAIR, "dtype": "fp16", "cluster": (2, 1), "epilogue_width": 32},
             stages={"kernel6": 5, "kernel7": 6},
         ),
+        Preset("hopper-2x1", "a 128x256 tile, B multicast to two CTAs along M", {**HOPPER, "cluster": (2, 1)}),
     )
 }
 

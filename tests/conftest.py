@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness.build import Artifact, build
+from harness.build import planner as compiled_planner
 from harness.catalog import KERNELS
 from harness.config import make_config
-from harness.paths import ROOT
 from harness.presets import configure
-from harness.toolchain import require_mojo
 
 CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))
 
@@ -54,20 +53,14 @@ def series(tmp_path_factory) -> dict[str, Artifact]:
     return dict(zip(KERNELS, built, strict=False))
 
 
-PLANNER = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
 Planner = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
 def planner(tmp_path_factory) -> Planner:
     """Runs `plan M N K name=value ...` of ``kernels/plan.mojo``; compiled once, no kernel is."""
-    with one_worker_at_a_time(tmp_path_factory, "planner") as shared:
-        program = shared / "plan"
-        if not program.exists():
-            source = shared / "planner.mojo"
-            source.write_text(PLANNER)
-            command = [require_mojo(), "build", "-I", ROOT, source, "-o", program]
-            subprocess.run(command, check=True, capture_output=True, cwd=shared)
+    with one_worker_at_a_time(tmp_path_factory, "planner"):
+        program = compiled_planner()
 
     def run(m: int = 512, n: int = 512, k: int = 512, **options: object) -> subprocess.CompletedProcess[str]:
         words = [str(m), str(n), str(k), *(f"{name}={value}" for name, value in options.items())]

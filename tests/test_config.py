@@ -8,13 +8,14 @@ import random
 
 import pytest
 
-from harness.catalog import KERNELS, SM_100A
+from harness.catalog import ARCHITECTURES, KERNELS, SM_100A
 from harness.config import Budget, KernelConfig, make_config, parse_cluster, parse_mma_shape
 from harness.errors import UsageProblem
 
 DRAWN = 600
 USUAL = {
     "kernel": ["kernel5", "kernel6", "kernel7"],
+    "arch": ["sm_100a", "sm_90a"],
     "dtype": ["bf16", "fp16"],
     "cta_group": [1, 2],
     "mma_m": [64, 128, 256],
@@ -27,7 +28,7 @@ USUAL = {
 }
 ODD = {
     "dtype": ["fp8"],
-    "cta_group": [0, 3],
+    "cta_group": [3, 4],
     "mma_m": [32, 192, 512],
     "mma_n": [0, 8, 16, 48, 80, 248, 264, 272, 288],
     "stages": [-1, 6, 7, 9],
@@ -63,7 +64,7 @@ def python_verdict(options: dict) -> KernelConfig | None:
     """The configuration, None if it is refused. 0 stages means: as many as fit."""
     shape = options["mma_m"], options["mma_n"]
     cluster = options["cluster_m"], options["cluster_n"]
-    same = {name: options[name] for name in ("kernel", "dtype", "cta_group", "epilogue_width", "multicast")}
+    same = {name: options[name] for name in ("kernel", "arch", "dtype", "cta_group", "epilogue_width", "multicast")}
     try:
         return make_config(**same, mma_shape=shape, cluster=cluster, stages=options["stages"] or None)
     except UsageProblem as problem:
@@ -81,7 +82,10 @@ def test_python_and_mojo_agree_on_what_is_legal(planner):
             legal += 1
             plan = json.loads(done.stdout)
             assert plan["config"]["stages"] == config.stages
-            budget = Budget(KERNELS[config.kernel], config.cta_group, config.mma_shape, config.epilogue_width)
+            arch = ARCHITECTURES[config.arch]
+            budget = Budget(
+                KERNELS[config.kernel], arch, config.cta_group, config.mma_shape, config.epilogue_width
+            )
             assert plan["dynamic_smem"] == budget.total(config.stages)
     # The comparison means something only if both verdicts are common.
     assert DRAWN // 5 < legal < DRAWN * 4 // 5
@@ -135,7 +139,9 @@ def test_labels_differ_where_configurations_do():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"arch": "sm_90a"}, "is written for sm_100a, not for 'sm_90a'; use --arch sm_100a"),
+        ({"arch": "sm_120a"}, "is written for sm_100a and sm_90a, not for 'sm_120a'; use --arch sm_100a"),
+        ({"arch": "sm_90a", "cta_group": 2}, "cta group 2 is not possible on sm_90a; use 1"),
+        ({"arch": "sm_90a", "mma_shape": (256, 256)}, "N must be a multiple of 16 up to 128; use 256x128"),
         ({"dtype": "fp8"}, "dtype 'fp8' is not supported; use one of: bf16, fp16"),
         ({"cta_group": 3}, "cta group 3 is not possible on sm_100a; use 1 or 2"),
         ({"mma_shape": (64, 64)}, "M must be 128 or 256; use 256x64, or --cta-group 1"),
@@ -161,9 +167,7 @@ def test_illegal_configurations_name_value_rule_and_fix(options, message):
 
 
 def test_one_kernel_has_no_pipeline():
-    with pytest.raises(
-        UsageProblem, match=r"stages 2: kernel5 has no pipeline, its only depth is 1; use kern"
-    ):
+    with pytest.raises(UsageProblem, match=r"stages 2: kernel5 has no pipeline, its only depth is 1; use kern"):
         make_config("kernel5", stages=2)
 
 
