@@ -32,6 +32,7 @@ from harness.options import check_output, config_options, run_options, shape_opt
 from harness.presets import PRESETS, chosen_options
 from harness.problem import Shape
 from harness.published import published_figures
+from harness.report.commands import report
 from harness.runner import Outcome, Request, check_memory
 from harness.runner import run as run_request
 
@@ -210,5 +211,5 @@ def _report_comparison(shape: Shape, entries: list[compare.Entry], json_path: st
         render.show_line(console, f"comparison written to {json_path}")
 
 
-for command in (bench, build_command, explain):
+for command in (bench, build_command, explain, report):
     main.add_command(command)

@@ -1,0 +1,1 @@
+"""The history in pictures: figures and one HTML page."""

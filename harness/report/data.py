@@ -1,0 +1,200 @@
+"""What the report shows, taken from the history: plain rows, no drawing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.bench import history
+from harness.bench.history import BASELINES, case_of, is_right
+from harness.records import DamagedLine
+
+ELEMENT_BYTES = 2
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Device:
+    """All records of one kind of device, oldest first, and the newest of every case."""
+
+    kind: str
+    records: Sequence[Record]
+
+    @property
+    def emulated(self) -> bool:
+        return self.kind.startswith("emulated")
+
+    @property
+    def name(self) -> str:
+        return self.records[-1]["device"]["name"]
+
+    @property
+    def newest(self) -> dict[str, Record]:
+        return {case_of(record): record for record in self.records}
+
+    @property
+    def kernels(self) -> list[str]:
+        return sorted({record["kernel"] for record in self.records})
+
+
+@dataclass(frozen=True)
+class Results:
+    """All devices, GPUs first, and the lines that could not be read."""
+
+    devices: list[Device] = field(default_factory=list)
+    damaged: list[DamagedLine] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a GPU could do at best according to its maker: dense bf16 TFLOPS, and TB/s of its memory."""
+
+    gpu: str
+    tflops: float
+    terabytes: float
+    source: str
+
+
+PEAKS = (
+    Peak("NVIDIA H200", 989, 4.8, "NVIDIA H200 data sheet"),
+    Peak("NVIDIA B200", 2250, 8.0, "NVIDIA HGX B200 data sheet, per GPU"),
+)
+
+
+def load_results(folder: Path) -> Results:
+    """Reads every history in a folder. Wrong results are left out: they have no place in a picture."""
+    results = Results()
+    for path in sorted(folder.glob("*.jsonl")):
+        if path.stem == BASELINES:
+            continue
+        found = history.load(path)
+        results.damaged.extend(found.damaged)
+        right = [record for record in found.records if is_right(record)]
+        if right:
+            results.devices.append(Device(path.stem, right))
+    results.devices.sort(key=lambda device: device.emulated)
+    return results
+
+
+def tflops(record: Record) -> float | None:
+    return (record.get("timing") or {}).get("tflops")
+
+
+def vendor_tflops(record: Record) -> dict[str, float]:
+    """By name of the vendor's GEMM, measured in turn with the kernel."""
+    vendors = (record.get("timing") or {}).get("vendor") or {}
+    return {name: vendor["tflops"] for name, vendor in vendors.items()}
+
+
+def executed(record: Record) -> int | None:
+    """Warp instructions that a run executed; None: not emulated."""
+    counters = record.get("counters") or {}
+    return sum(counters["instructions"].values()) if counters.get("instructions") else None
+
+
+def ptx_instructions(record: Record) -> int:
+    return sum(record["facts"]["ptx_instructions"].values())
+
+
+def commit_label(record: Record) -> str:
+    """Short commit; + if files differed from it; the day outside of git."""
+    git = record.get("git") or {}
+    if not git.get("commit"):
+        return str(record.get("time", ""))[:10]
+    return git["commit"][:7] + ("+" if git.get("dirty") else "")
+
+
+def shape_label(record: Record) -> str:
+    return compact("x".join(str(record["problem"][name]) for name in ("m", "n", "k")))
+
+
+def compact(words: str) -> str:
+    """Sizes that are all the same as a cube: ``4096x4096x4096`` is ``4096`` with an exponent."""
+    return re.sub(r"\b(\d+)x\1x\1\b", "\\1\u00b3", words)
+
+
+def main_cases(device: Device) -> dict[str, str]:
+    """For each kernel the case that stands for it: the one measured most often that all kernels have alike."""
+    alike: dict[str, set[str]] = {}
+    counts: Counter[str] = Counter()
+    for record in device.records:
+        rest = case_of(record).removeprefix(record["kernel"])
+        alike.setdefault(rest, set()).add(record["kernel"])
+        counts[rest] += 1
+    if not counts:
+        return {}
+    first = {rest: index for index, rest in reversed(list(enumerate(counts)))}
+    best = max(counts, key=lambda rest: (len(alike[rest]), counts[rest], -first[rest]))
+    return {kernel: kernel + best for kernel in sorted(alike[best])}
+
+
+def intensity(record: Record) -> float:
+    """Operations per byte that TMA moves from and to global memory.
+
+    Counted where the run was emulated. Else from the configuration: each CTA of a cluster loads its share of
+    the slices of A and B, so a cluster reads every row of its tiles once with multicast (CUDA C++ Programming
+    Guide, thread block clusters), and each CTA its own without.
+    """
+    problem = record["problem"]
+    flops = 2 * problem["m"] * problem["n"] * problem["k"]
+    counters = record.get("counters") or {}
+    if "tma_global_bytes_read" in counters:
+        return flops / (counters["tma_global_bytes_read"] + counters["tma_global_bytes_written"])
+    read = sum(global_reads(record["config"], problem).values())
+    return flops / (read + problem["m"] * problem["n"] * ELEMENT_BYTES)
+
+
+def global_reads(config: Mapping[str, Any], problem: Mapping[str, int]) -> dict[str, int]:
+    """Bytes of A and B that TMA reads, for problems that are multiples of the cluster's tile."""
+    group, (cm, cn) = config["cta_group"], config["cluster"]
+    rows, columns = config["mma_shape"][:2]
+    # The tile of the unit that computes together: a CTA, or a pair along M.
+    tiles_m, tiles_n = -(-problem["m"] // rows), -(-problem["n"] // columns)
+    sharers_a, sharers_b = (cn, cm // group) if config.get("multicast", True) else (1, 1)
+    row_bytes = problem["k"] * ELEMENT_BYTES
+    return {
+        "A": tiles_m * rows * tiles_n * row_bytes // sharers_a,
+        "B": tiles_n * columns * tiles_m * row_bytes // sharers_b,
+    }
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Bytes of global memory read with multicast in a cluster, and without; by operand."""
+
+    cluster: str
+    read: dict[str, int]
+    alone: dict[str, int]
+
+    def saved(self, operand: str) -> float:
+        """Part of the bytes that multicast saves."""
+        return 1 - self.read[operand] / self.alone[operand]
+
+
+def savings(device: Device) -> tuple[str, list[Saving]]:
+    """What multicast saves by cluster, for the kernel, problem and tile with the most clusters: (which, rows)."""
+    groups: dict[tuple, dict[str, Record]] = {}
+    for record in device.newest.values():
+        config, counters = record["config"], record.get("counters") or {}
+        if not config.get("multicast", True) or "tma_global_bytes_read_by_tensor" not in counters:
+            continue
+        which = (record["kernel"], config["dtype"], config["cta_group"], *config["mma_shape"], shape_label(record))
+        cluster = "x".join(map(str, config["cluster"]))
+        groups.setdefault(which, {})[cluster] = record
+    if not groups:
+        return "", []
+    which, found = max(groups.items(), key=lambda item: (len(item[1]), item[0]))
+    rows = [
+        Saving(
+            cluster,
+            dict(record["counters"]["tma_global_bytes_read_by_tensor"]),
+            global_reads({**record["config"], "multicast": False}, record["problem"]),
+        )
+        for cluster, record in sorted(found.items(), key=lambda item: (len(item[0]), item[0]))
+    ]
+    unit = "a pair of CTAs" if which[2] == 2 else "one CTA"
+    return f"{which[0]}, {which[1]}, {which[3]}x{which[4]} MMA by {unit}, {which[-1]}", rows
