@@ -1,4 +1,4 @@
-# `make run` and `make test` work from a fresh clone: they create a virtual environment in .venv and install into it.
+# `make run`, `make test` and the rest work from a fresh clone: they create a virtual environment in .venv and install into it.
 # What is installed follows pyproject.toml; a second call installs nothing.
 
 VENV ?= .venv
@@ -7,13 +7,30 @@ usable = $(shell $(1) -c 'import sys; print("ok" if (3, 11) <= sys.version_info 
 
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test
+.PHONY: run test bench report lint fmt
 
 run: $(VENV)/installed
 	$(VENV)/bin/python -m harness run kernel6
 
 test: $(VENV)/installed-test
 	$(VENV)/bin/python -m pytest -n 2 --quiet
+
+bench: $(VENV)/installed
+	$(VENV)/bin/python -m harness bench
+
+report: $(VENV)/installed-test
+	$(VENV)/bin/python -m harness report
+
+lint: $(VENV)/installed-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mblack --check --quiet --preview --line-length 120 kernels
+	$(VENV)/bin/mypy
+
+fmt: $(VENV)/installed-dev
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/mojo format --quiet --line-length 120 kernels
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 was found; name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
@@ -26,3 +43,7 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --editable '.[test]'
 	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable '.[test,dev]'
+	@touch $@ $(VENV)/installed $(VENV)/installed-test

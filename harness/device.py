@@ -13,8 +13,8 @@ CHOICES = ("auto", "gpu", "emulator")
 def choose_device(wanted: str, kernel: Kernel, arch: str) -> tuple[Gpu | None, str]:
     """The GPU to use (None: the emulator) and the architecture to compile for.
 
-    ``auto`` takes a GPU that runs the kernel, else the emulator. ``gpu`` insists, and says why it cannot be had. arch may
-    be ``auto``: the GPU's own, or the kernel's first.
+    ``auto`` takes a GPU that runs the kernel, else the emulator. ``gpu`` insists, and says why it cannot be had. arch
+    may be ``auto``: the GPU's own, or the kernel's first.
     """
     emulated = kernel.archs[0] if arch == "auto" else arch
     if wanted == "emulator":

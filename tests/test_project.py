@@ -11,9 +11,12 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+import harness.cli
 from harness.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -44,7 +47,9 @@ def test_pixi_expects_the_c_library_that_the_wheels_need():
 
 
 def test_pixi_environments_use_features_that_exist():
-    assert {"default", "torch", "modular"} <= set(PIXI["environments"])
+    assert {"default", "gpu", "modular"} == set(PIXI["environments"])
+    assert {"torch", "report", "test"} <= set(PIXI["environments"]["gpu"])
+    assert "torch" not in PIXI["environments"]["default"]
     for features in PIXI["environments"].values():
         assert set(features) <= set(PIXI["feature"])
 
@@ -69,18 +74,54 @@ def pixi_tasks() -> dict[str, str]:
 
 
 def test_pixi_has_the_jobs():
-    assert set(pixi_tasks()) == {"run", "list", "doctor", "test"}
+    jobs = {"run", "compare", "bench", "report", "test", "lint", "fmt", "list", "doctor"}
+    assert set(pixi_tasks()) == jobs
+    environment = PIXI["environments"]["default"]
+    for feature, content in PIXI["feature"].items():
+        if "tasks" in content:
+            assert feature in environment, "every job runs without naming an environment"
 
 
-@pytest.mark.parametrize("name", sorted(pixi_tasks()))
+# What is added to a command so that a test can run it: it writes nothing into the checkout, and ends soon.
+HARMLESS = {
+    "harness bench": ["--filter", "kernel6 bf16 2x1 1024"],
+    "harness compare": ["--shape", "256,256,64"],
+    "harness report": ["--help"],  # it needs a history; tests/test_report_page.py runs it
+    "pytest": ["--collect-only"],  # this is the run of the tests
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(pixi_tasks()) - {"lint", "fmt"}))
 def test_pixi_tasks_work(name, artifacts):
     program, *arguments = shlex.split(pixi_tasks()[name])
-    if program == "pytest":
-        arguments.append("--collect-only")  # this is the run of the tests
+    extra = next((more for start, more in HARMLESS.items() if pixi_tasks()[name].startswith(start)), [])
     done = subprocess.run(
-        [sys.executable, "-m", program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", program, *arguments, *extra], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["lint", "fmt"])
+def test_pixi_style_tasks_work(name, tmp_path):
+    """On a copy, as fmt writes. What they say about the checkout is up to `make lint`."""
+    bin_folder = Path(sys.executable).parent
+    for folder in ("kernels", "harness"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    commands = [shlex.split(command) for command in pixi_tasks()[name].split(" && ")]
+    assert [command[0] for command in commands] == {
+        "lint": ["ruff", "ruff", "mblack", "mypy"],
+        "fmt": ["ruff", "ruff", "mojo"],
+    }[name]
+    for program, *arguments in commands:
+        if not (bin_folder / program).exists():
+            pytest.skip(f"{program} is not installed beside Python (pip install -e '.[dev]')")
+        if program == "mypy":
+            arguments = ["--version"]  # the check itself takes a minute
+        command = [bin_folder / program, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        # 1: there is something to say about the style; 2 and more: the command itself is wrong.
+        assert done.returncode in (0, 1), done.stdout + done.stderr
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess:
@@ -100,6 +141,19 @@ def test_make_runs_the_same_jobs(tmp_path):
     plan = make("--dry-run", "test", f"VENV={environment}").stdout
     assert "install --editable '.[test]'" in plan
     assert f"{environment}/bin/python -m {PIXI['feature']['test']['tasks']['test']}" in plan
+    for job in ("bench", "report"):
+        assert (
+            f"{environment}/bin/python -m {pixi_tasks()[job]}" in make("--dry-run", job, f"VENV={environment}").stdout
+        )
+    for job in ("lint", "fmt"):
+        plan = make("--dry-run", job, f"VENV={environment}").stdout
+        assert "install --editable '.[test,dev]'" in plan
+        commands = [
+            line.removeprefix(f"{environment}/bin/")
+            for line in plan.splitlines()
+            if line.startswith(f"{environment}/bin/")
+        ]
+        assert [line for line in commands if "-m pip" not in line] == pixi_tasks()[job].split(" && ")
 
 
 @needs_make
@@ -125,4 +179,15 @@ def test_continuous_integration_runs_the_tests():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     commands = [line for line in script.read_text().splitlines() if line and not line.startswith(("#", "set ", "cd "))]
-    assert commands == ["make test"]
+    assert commands == ["make lint", "make test"]
+
+
+def test_the_workflow_measures_base_and_change():
+    text = (ROOT / ".github" / "workflows" / "bench.yml").read_text()
+    commands = re.findall(r"\.venv/bin/harness bench (.*)", text)
+    assert commands[0].startswith("--save-baseline base") and commands[1].startswith("--baseline base")
+    help_text = CliRunner().invoke(harness.cli.main, ["bench", "--help"]).stdout
+    for option in re.findall(r"--[a-z-]+", " ".join(commands) + text.split("--baseline base")[1].split("||")[0]):
+        assert option in help_text
+    for target in re.findall(r"make (\S+)", text):
+        assert f"{target.replace('.venv', '$(VENV)')}:" in (ROOT / "Makefile").read_text()
