@@ -216,7 +216,7 @@ def store_matrix(f: Fragment, i: int, address: Value, values: Sequence[Value], t
     rows = _row_offsets(f, address, len(values))
     _observe(f, i, "shared", "write", rows, 16)
     if any(v is None for v in values):
-        raise Fault("stores a register that was never written, or a load that was not waited for")
+        raise Fault("stores a register that was never written, or a load or wgmma that was not waited for")
     if all(isinstance(v, np.ndarray) for v in values):
         words = np.array(values, np.uint32)
     else:

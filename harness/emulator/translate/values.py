@@ -276,7 +276,9 @@ def fused_multiply_add(a: Value, b: Value, c: Value) -> Value:
 
 def _pack(convert: Callable[[Any, Any], Any], high: Value, low: Value) -> Value:
     if high is None or low is None:
-        raise Fault("converts a register that holds nothing yet (never written, or a pending load)")
+        raise Fault(
+            "converts a register that holds nothing yet: never written, or a load or wgmma that was not waited for"
+        )
     if isinstance(high, np.ndarray) or isinstance(low, np.ndarray):
         shape = np.broadcast_shapes(np.shape(high), np.shape(low))
         high = np.broadcast_to(np.asarray(high, np.uint32), shape)

@@ -1,0 +1,114 @@
+"""Kernel 6 of sm_90a with one fault planted in its PTX: each must end in a report or a wrong result.
+
+Every alteration asserts that it changed the text it aims at, so that a new compiler cannot turn a test into a no-op.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import kernels_support
+import pytest
+from kernels_support import ask, compile_driver, run
+
+from harness.emulator import EmulatorError
+
+SIZE = (256, 256, 7 * 64)
+SEEDS = 4
+MORE_SEEDS = 30
+CONFIG = '"kernel6", arch="sm_90a", cluster_m=2, cluster_n=1'
+
+Alteration = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kernel")
+    done = compile_driver(folder, [CONFIG])
+    assert done.returncode == 0, done.stderr
+    return folder / "driver"
+
+
+@pytest.fixture
+def outcome(driver: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What becomes of an altered kernel: "right", "wrong", or the report that stopped it."""
+
+    def tell(alter: Alteration, schedule: str, seed: int = 0) -> str:
+        def altered(program: Path, *arguments: object):
+            done = ask(program, *arguments)
+            if arguments[0] == "ptx":
+                done.stdout = alter(done.stdout)
+            return done
+
+        monkeypatch.setattr(kernels_support, "ask", altered)
+        try:
+            got, expected, _ = run(driver, 0, *SIZE, schedule, seed)
+        except EmulatorError as error:
+            return str(error)
+        return "right" if (got == expected).all() else "wrong"
+
+    return tell
+
+
+def substitute(pattern: str, replacement: str, count: int = 1) -> Alteration:
+    def alter(ptx: str) -> str:
+        altered, done = re.subn(pattern, replacement, ptx, count=count)
+        assert done and altered != ptx, f"nothing to alter: {pattern}"
+        return altered
+
+    return alter
+
+
+def descriptor_of_a(instruction: str) -> Alteration:
+    """Every wgmma gets another descriptor of A, which ``instruction`` makes from the right one."""
+    pattern = r"(wgmma\.mma_async[^;]*\}, )(%rd\d+), (%rd\d+)([^;]*;)"
+    return substitute(pattern, rf"{{ .reg .b64 d; {instruction}; \1 d, \3\4 }}", count=0)
+
+
+ALWAYS = {
+    "no fence": (substitute(r"wgmma\.fence\.sync\.aligned;", ""), "no wgmma.fence.sync.aligned stands between"),
+    "no commit": (substitute(r"wgmma\.commit_group\.sync\.aligned;", ""), "wgmma that was not waited for"),
+    "no last wait": (substitute(r"wgmma\.wait_group\.sync\.aligned 0;", ""), "wgmma that was not waited for"),
+    "the last wait leaves one group": (
+        substitute(r"(wgmma\.wait_group\.sync\.aligned) 0;", r"\1 1;"),
+        "wgmma that was not waited for",
+    ),
+    "A one step further": (descriptor_of_a(r"add.s64 d, \2, 2"), ""),
+    "A without swizzle": (descriptor_of_a(r"and.b64 d, \2, 4611686018427387903"), ""),
+    "A with another stride": (descriptor_of_a(r"xor.b64 d, \2, 412316860416"), ""),
+    "registers not given back": (substitute(r"setmaxnreg\.dec[^;]*;", ""), "waits for 72 more registers per thread"),
+    "more registers than there are": (
+        substitute(r"(setmaxnreg\.inc\.sync\.aligned\.u32) \d+;", r"\1 248;"),
+        "waits for 80 more registers per thread",
+    ),
+    "multicast to the issuer alone": (
+        substitute(r"(multicast::cluster[^;]*, )(%rs\d+);", r"{ .reg .b16 m; mov.b16 m, 1; \1m; }", count=0),
+        "",
+    ),
+    "stages never released": (substitute(r"mbarrier\.arrive\.shared::cluster\.b64[^;]*;", "", count=0), "deadlock"),
+}
+SOMETIMES = {
+    "stages released while they are read": substitute(r"wgmma\.wait_group\.sync\.aligned 1;", "", count=0),
+    "stages released one group too early": substitute(r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;", count=0),
+    "store before all warps have written": substitute(r"bar\.sync[^;]*;", "", count=0),
+    "exit while a store reads": substitute(r"cp\.async\.bulk\.wait_group\.read 0;", ""),
+}
+
+
+def test_unaltered_it_is_right(outcome):
+    assert {outcome(lambda ptx: ptx, "random", seed) for seed in range(SEEDS)} == {"right"}
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_seen_under_every_schedule(outcome, name):
+    alter, report = ALWAYS[name]
+    found = [outcome(alter, "fifo"), *(outcome(alter, "random", seed) for seed in range(SEEDS))]
+    assert "right" not in found
+    assert all(report in text for text in found), found
+
+
+@pytest.mark.parametrize("name", SOMETIMES)
+def test_seen_under_some_schedule(outcome, name):
+    assert any(outcome(SOMETIMES[name], "random", seed) != "right" for seed in range(MORE_SEEDS))
