@@ -22,8 +22,8 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 comptime PRODUCER_REGISTERS = 24
 comptime CONSUMER_REGISTERS = 240
-"""Registers a thread, once the producer has given most of its own to two consumers: together no more than the 512 that
-every 128th thread of a multiprocessor can have. One consumer has enough without (PTX ISA 9.7.19.5)."""
+"""Registers of a thread, once the producer has given most of its own to two consumers (PTX ISA 9.7.19.5). A
+multiprocessor has 64 K of them, 512 for one thread of each warpgroup together. A single consumer has enough anyway."""
 
 
 @inline(.always)
