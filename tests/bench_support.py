@@ -58,3 +58,60 @@ def bench_record(
         "bench": {"run": run, "suite": "small", "case": case, "fingerprint": "f"},
         **fields,
     }
+
+
+def series_records() -> list[dict[str, Any]]:
+    """A history as two runs at two commits give it: three kernels, emulated by cluster, and timed on an H200."""
+    made = []
+    for run, commit, extra in (("1", "a" * 40, 100), ("2", "b" * 40, 0)):
+        for number, kernel in enumerate(("kernel5", "kernel6", "kernel7")):
+            for cluster in ((2, 1), (2, 2), (4, 4)):
+                made.append(_emulated(run, commit, kernel, number, cluster, extra))
+            seconds = 2 * 4096**3 / (300e12 + 200e12 * number)
+            times = timing(noisy(seconds, number), vendor=noisy(2 * 4096**3 / 720e12, 9))
+            times["tflops"] = 2 * 4096**3 / times["seconds"] / 1e12
+            times["vendor"]["cublas"].update(tflops=720.0, ratio=0.5)
+            made.append(
+                bench_record(
+                    run,
+                    f"{kernel} bf16 2x1 4096x4096x4096 normal",
+                    device=H200,
+                    commit=commit,
+                    config={**_config((2, 1)), "arch": "sm_90a", "cta_group": 1, "mma_shape": [128, 256, 16]},
+                    problem={"m": 4096, "n": 4096, "k": 4096},
+                    counters={},
+                    timing=times,
+                )
+            )
+    return made
+
+
+def _config(cluster: tuple[int, int]) -> dict[str, Any]:
+    shape = {"mma_shape": [256, 256, 16], "cta_group": 2, "block_k": 64, "stages": 5}
+    return {"arch": "sm_100a", "dtype": "bf16", "cluster": list(cluster), "multicast": True, **shape}
+
+
+def _emulated(run, commit, kernel, number, cluster, extra) -> dict[str, Any]:
+    cm, cn = cluster
+    read = {"A": (4 << 20) // cn, "B": (4 << 20) * 2 // cm}
+    counters = {
+        "instructions": {"alu": 1000 * (number + 1) + extra, "tma": 40},
+        "tma_global_bytes_read": sum(read.values()),
+        "tma_global_bytes_read_by_tensor": read,
+        "tma_shared_bytes_written": 8 << 20,
+        "tma_global_bytes_written": 2 << 20,
+        "max_stores_in_flight": 1 + number // 2,
+        "mbarrier_waits": 500 + 100 * number,
+        "mbarrier_stalls": 480,
+    }
+    facts = bench_record()["facts"]
+    shared = {"A stages": 81920, "B stages": 81920, "C tile": 65536 >> number}
+    return bench_record(
+        run,
+        f"{kernel} bf16 {cm}x{cn} 1024x1024x512 index",
+        commit=commit,
+        config=_config(cluster),
+        problem={"m": 1024, "n": 1024, "k": 512},
+        counters=counters,
+        facts={**facts, "stages": 1 + 2 * number, "shared_memory": shared},
+    )

@@ -58,11 +58,22 @@ class Peak:
     terabytes: float
     source: str
 
+    def roof(self, intensity: float) -> float:
+        """TFLOPS at so many operations per byte."""
+        return min(intensity * self.terabytes, self.tflops)
+
 
 PEAKS = (
     Peak("NVIDIA H200", 989, 4.8, "NVIDIA H200 data sheet"),
     Peak("NVIDIA B200", 2250, 8.0, "NVIDIA HGX B200 data sheet, per GPU"),
 )
+
+
+def peak_of(record: Record) -> Peak:
+    """Of the GPU itself, or of the one that runs such kernels."""
+    named = {peak.gpu: peak for peak in PEAKS}
+    usual = PEAKS[1] if record["config"].get("arch") == "sm_100a" else PEAKS[0]
+    return named.get(record["device"]["name"], usual)
 
 
 def load_results(folder: Path) -> Results:

@@ -78,7 +78,7 @@ def series(devices: Sequence[Device], published: Sequence[PublishedFigure]) -> F
         where = f"{one.gpu}, {one.dtype} {data.compact(one.shape)}"
         others.setdefault(f"{one.author}, {where}", []).append(one)
     panels = max(len(ours), 1) + len(others)
-    bars = [max(len(records), 2) for _, records in ours] or [2]
+    bars = [max(len(records), 2) for _, records in ours] or [1]
     bars += [len(found) for found in others.values()]
     canvas = Canvas(figsize=(WIDTH, 0.62 * panels + 0.34 * sum(bars) + 0.4), layout="constrained")
     axes = canvas.subplots(panels, 1, squeeze=False, sharex=True, height_ratios=[n + 0.8 for n in bars])[:, 0]
@@ -87,13 +87,12 @@ def series(devices: Sequence[Device], published: Sequence[PublishedFigure]) -> F
         axes[0].set_title("this project")
         axes[0].text(
             0.0,
-            0.5,
+            0.7,
             "not measured: no record of a GPU in the history",
             transform=axes[0].transAxes,
             color=color("muted"),
         )
-        axes[0].set_yticks([])
-        axes[0].grid(False)
+        axes[0].axis("off")
     for axis, (name, records) in zip(axes, ours, strict=False):
         records = sorted(records, key=lambda record: record["kernel"])
         vendors = _median_vendors(records)
@@ -303,50 +302,35 @@ def multicast(device: Device) -> Figure | None:
 
 def roofline(devices: Sequence[Device]) -> Figure | None:
     """Operations per byte against TFLOPS, under the roofs of the GPUs. Emulated cases lie on a roof, hollow."""
-    points = []
-    for device in devices:
-        newest = device.newest.values()
-        records = [newest_one for newest_one in newest if data.tflops(newest_one)] or _largest(device)
-        points += [(device, record) for record in records]
-    if not points:
+    timed = [(device, record) for device in devices for record in device.newest.values() if data.tflops(record)]
+    traffic = [(device, x, names) for device in devices if device.emulated for x, names in _intensities(device)]
+    if not timed and not traffic:
         return None
     canvas = Canvas(figsize=(WIDTH, 4.4), layout="constrained")
     axis = canvas.subplots()
     across = np.logspace(1, 4, 200)
     for peak, line in zip(PEAKS, ("-", "--"), strict=True):
-        roof = np.minimum(across * peak.terabytes, peak.tflops)
         label = f"{peak.gpu}: {peak.tflops:,} TFLOPS, {peak.terabytes:g} TB/s"
-        axis.plot(across, roof, color=color("muted"), linestyle=line, linewidth=1.8, label=label)
-    rows: list[tuple[str, ...]] = []
-    seen: set[str] = set()
-    for device, record in points:
-        kernel, x = record["kernel"], data.intensity(record)
-        measured = data.tflops(record)
-        peak = PEAKS[1] if "sm_100" in str(record["config"].get("arch")) else PEAKS[0]
-        y = measured or min(x * peak.terabytes, peak.tflops)
-        label = f"{kernel}, {'measured' if measured else 'not timed'}"
         axis.plot(
-            x,
-            y,
-            marker="os^Dv"[device.kernels.index(kernel) % 5],
-            markersize=8,
-            linestyle="none",
-            color=color(kernel),
-            markerfacecolor=color(kernel) if measured else color("paper"),
-            markeredgewidth=1.8,
-            label=None if label in seen else label,
+            across, [peak.roof(x) for x in across], color=color("muted"), linestyle=line, linewidth=1.8, label=label
         )
-        seen.add(label)
-        shown = f"{measured:,.1f}" if measured else "not measured"
-        rows.append(
-            (
-                device.name,
-                case_of(record),
-                f"{x:,.1f}",
-                shown,
-                f"{y:,.0f}" if not measured else f"{min(x * peak.terabytes, peak.tflops):,.0f}",
-            )
-        )
+    rows: list[tuple[str, ...]] = []
+    for number, kernel in enumerate(sorted({record["kernel"] for _, record in timed})):
+        found = [record for _, record in timed if record["kernel"] == kernel]
+        places = [data.intensity(record) for record in found]
+        heights = [data.tflops(record) or 0 for record in found]
+        style: dict[str, Any] = {"marker": "os^Dv"[number % 5], "markersize": 8, "linestyle": "none"}
+        axis.plot(places, heights, color=color(kernel), label=f"{kernel}, measured", **style)
+    for device, record in timed:
+        x, roof = data.intensity(record), data.peak_of(record).roof(data.intensity(record))
+        rows.append((device.name, case_of(record), f"{x:,.1f}", f"{data.tflops(record):,.1f}", f"{roof:,.0f}"))
+    for index, (device, x, names) in enumerate(traffic):
+        roof = data.peak_of(device.records[-1]).roof(x)
+        legend = None if index else "emulated, by cluster: not timed"
+        style = {"marker": "D", "markersize": 7, "linestyle": "none", "markerfacecolor": color("paper")}
+        axis.plot(x, roof, color=color("ink"), label=legend, **style)
+        axis.annotate(names, (x, roof), xytext=(-9, 2), textcoords="offset points", ha="right", color=color("ink"))
+        rows.append((device.name, names, f"{x:,.1f}", "not measured", f"{roof:,.0f}"))
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xlabel("operations per byte that TMA moves from and to global memory")
@@ -359,23 +343,25 @@ def roofline(devices: Sequence[Device]) -> Figure | None:
         "Roofline",
         "Both axes are logarithmic. Roofs are the makers' figures for memory and tensor cores, as if no byte that "
         "TMA moves were found in L2; hits lift a kernel above the slope. Filled marks are measured. Hollow marks "
-        "were emulated: their traffic is exact, they have no time, and stand on the roof of a B200.",
+        "were emulated, with clusters as they are named: their traffic is exact, they have no time, and stand on "
+        "the roof.",
         canvas,
         ("device", "case", "operations per byte", "TFLOPS", "roof"),
         rows,
     )
 
 
-def _largest(device: Device) -> list[Record]:
-    """The records of the largest problem, one per kernel and traffic."""
-    newest = list(device.newest.values())
-    size = max((r["problem"]["m"] * r["problem"]["n"] * r["problem"]["k"] for r in newest), default=0)
-    found = {
-        (r["kernel"], round(data.intensity(r), 1)): r
-        for r in newest
-        if r["problem"]["m"] * r["problem"]["n"] * r["problem"]["k"] == size
-    }
-    return list(found.values())
+def _intensities(device: Device) -> list[tuple[float, str]]:
+    """Operations per byte of the main problem, with the clusters that have them; pairs and multicast only."""
+    main = [device.newest[case] for case in data.main_cases(device).values()]
+    found: dict[float, list[str]] = {}
+    for record in device.newest.values():
+        config = record["config"]
+        alike = all(config[name] == main[0]["config"][name] for name in ("mma_shape", "cta_group"))
+        if alike and config.get("multicast", True) and record["problem"] == main[0]["problem"]:
+            clusters = found.setdefault(round(data.intensity(record), 1), [])
+            clusters.append("x".join(map(str, config["cluster"])))
+    return [(x, ", ".join(dict.fromkeys(clusters))) for x, clusters in sorted(found.items())]
 
 
 def _percent(one: Saving, operand: str) -> str:

@@ -37,9 +37,9 @@ figure svg text{font-family:system-ui,sans-serif !important}
 figcaption{font-size:.92rem;margin-top:.5rem;max-width:46rem}
 .wide{overflow-x:auto;margin:.6rem 0 1.4rem}
 .wide:focus-visible,summary:focus-visible,a:focus-visible{outline:3px solid var(--kernel6);outline-offset:2px}
-table{border-collapse:collapse;width:100%%;font-size:.88rem;font-variant-numeric:tabular-nums}
+table{border-collapse:collapse;width:100%%;font-size:.84rem;font-variant-numeric:tabular-nums}
 caption{text-align:left;padding:.3rem 0}
-th,td{padding:.35rem .7rem;border-bottom:1px solid var(--grid);text-align:right;white-space:nowrap}
+th,td{padding:.35rem .55rem;border-bottom:1px solid var(--grid);text-align:right;white-space:nowrap}
 th:first-child,td:first-child,.words td,.words th{text-align:left}
 thead th{color:var(--muted);font-weight:600;border-bottom:2px solid var(--muted)}
 tbody th{font-weight:500}

@@ -75,7 +75,7 @@ def css_variables(colors: dict[str, str]) -> str:
 def for_page(svg: str, name: str, title: str, description: str) -> str:
     """An SVG file as a part of the page: CSS colours, ids of its own, and words for those who do not see it."""
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<(title|metadata)>.*?</\1>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
     names = {value: key for key, value in LIGHT.items()}

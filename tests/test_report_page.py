@@ -1,0 +1,220 @@
+"""The page and its figures: complete, self-contained, readable in light and dark."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from bench_support import series_records
+from click.testing import CliRunner
+
+import harness.cli
+from harness import records
+from harness.published import published_figures
+from harness.report.style import DARK, FIGURE, LIGHT
+
+pytest.importorskip("matplotlib", reason="matplotlib draws the figures (pip install -e '.[report]')")
+
+FIGURES = {
+    "series",
+    "history-nvidia-h200",
+    "history-emulated-sm_100a",
+    "steps-emulated-sm_100a",
+    "multicast-emulated-sm_100a",
+    "roofline",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A report of a made-up history."""
+    base = tmp_path_factory.mktemp("report")
+    results, output = base / "results", base / "report"
+    results.mkdir()
+    for record in series_records():
+        records.append(results / f"{record['device']['kind']}.jsonl", record)
+    done = CliRunner().invoke(harness.cli.main, ["report", "--results", str(results), "--output", str(output)])
+    assert done.exit_code == 0, done.output
+    assert "6 figures, 2 devices" in done.stdout
+    return output
+
+
+@pytest.fixture(scope="module")
+def html(folder):
+    return (folder / "index.html").read_text()
+
+
+class Reader(HTMLParser):
+    """Collects tags with their attributes, and checks that they are closed in order."""
+
+    VOID = ("meta", "br", "hr", "img", "link", "input")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.text: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def of(self, tag: str) -> list[dict]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Reader(html)
+
+
+def test_every_figure_is_there_as_svg_and_png(folder):
+    assert {path.stem for path in folder.glob("*.svg")} == {path.stem for path in folder.glob("*.png")} == FIGURES
+    for path in folder.glob("*.svg"):
+        assert ET.parse(path).getroot().tag.endswith("svg")
+    for path in folder.glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_is_loaded_from_elsewhere(html, page):
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in page.tags}
+    for tag, attributes in page.tags:
+        for name in ("src", "href", "xlink:href", "action"):
+            assert attributes.get(name, "#").startswith("#"), (tag, attributes)
+    assert "@import" not in html and "@font-face" not in html
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
+
+
+def test_ids_are_unique_and_references_lead_somewhere(html, page):
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    used = re.findall(r"url\(#([^)]*)\)", html)
+    used += [a[n][1:] for _, a in page.tags for n in ("href", "xlink:href") if n in a]
+    used += [word for _, a in page.tags for word in a.get("aria-labelledby", "").split()]
+    assert len(used) > 20 and set(used) <= set(ids)
+
+
+def test_figures_have_words_and_tables_captions(page):
+    drawings = page.of("svg")
+    assert len(drawings) == len(FIGURES)
+    for drawing in drawings:
+        assert drawing["role"] == "img" and len(drawing["aria-labelledby"].split()) == 2
+    tags = [tag for tag, _ in page.tags]
+    assert tags.count("title") == 1 + len(FIGURES) and tags.count("desc") >= len(FIGURES)
+    assert tags.count("caption") == tags.count("table") > len(FIGURES)
+    assert {attributes.get("scope") for attributes in page.of("th")} == {"col", "row"}
+    assert page.of("html") == [{"lang": "en"}] and tags.count("h1") == 1
+
+
+def test_others_figures_are_marked_as_theirs(html, page):
+    text = " ".join(page.text)
+    assert "Results of other people on their machines; none is this project's." in text
+    series = html[html.index('id="series-title"') :]
+    for author in {figure.author for figure in published_figures()}:
+        assert f"published by others: {author}" in series
+
+
+def test_numbers_of_the_history_are_in_the_page(page):
+    cells = {text.strip() for text in page.text}
+    assert {"1,040", "2,040", "3,040"} <= cells  # instructions executed, at the newest commit
+    assert "700.0" not in cells and any(text.startswith(("69", "70")) and "." in text for text in cells)
+    assert {"aaaaaaa", "bbbbbbb"} <= cells
+    assert "\u221275 %" in cells
+
+
+def luminance(color: str) -> float:
+    """Relative luminance, WCAG 2.1."""
+    channels = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("colors", [LIGHT, DARK], ids=["light", "dark"])
+def test_contrast(colors):
+    """WCAG 2.1: 4.5 for text, which labels of lines are, too; 3 for the shapes of a figure."""
+    for name in ("ink", "muted", "kernel5", "kernel6", "kernel7"):
+        assert contrast(colors[name], colors["paper"]) >= 4.5, name
+    for name in FIGURE:
+        assert contrast(colors[name], colors["paper"]) >= 3, name
+
+
+def test_all_colours_of_the_figures_follow_the_mode(html):
+    """Inside the page the drawings have no colour of their own."""
+    drawings = "".join(re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL))
+    assert re.findall(r"(?:fill|stroke): ?(#[0-9a-fA-F]{3,6}|rgb)", drawings) == []
+    assert set(re.findall(r"var\(--(\w+)\)", drawings)) <= set(LIGHT) == set(DARK)
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to look at the page with (Debian package chromium)")
+@pytest.mark.parametrize(("mode", "colors"), [("light", LIGHT), ("dark", DARK)])
+@pytest.mark.parametrize("width", [1200, 420])
+def test_in_a_browser(folder, tmp_path, mode, colors, width):
+    """Looks at the pixels: the paper, the colours of the kernels, and nothing that sticks out on the right."""
+    from matplotlib.image import imread
+
+    shot = tmp_path / "page.png"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-color-profile=srgb"]
+    flags += [f"--user-data-dir={tmp_path / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND"]
+    flags += [f"--blink-settings=preferredColorScheme={int(mode == 'light')}", f"--window-size={width},6000"]
+    url = (folder / "index.html").as_uri()
+    command = [str(CHROMIUM), *flags, f"--screenshot={shot}", url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert shot.exists(), done.stderr[-2000:]
+    pixels = (imread(shot)[:, :, :3] * 255).round().astype(int)
+
+    def share(name: str) -> float:
+        wanted = [int(colors[name][i : i + 2], 16) for i in (1, 3, 5)]
+        return float((np.abs(pixels - wanted).max(axis=2) <= 2).mean())
+
+    assert share("paper") > 0.6
+    for kernel in ("kernel5", "kernel6", "kernel7"):
+        assert share(kernel) > 0.001, kernel
+    edge = pixels[:, -8:]
+    paper = [int(colors["paper"][i : i + 2], 16) for i in (1, 3, 5)]
+    assert (np.abs(edge - paper).max(axis=2) <= 2).all(), "something is wider than the window"
+
+
+def test_no_history(results_dir):
+    run = CliRunner().invoke
+    done = run(harness.cli.main, ["report"])
+    assert done.exit_code == 2 and "is not a folder; run `harness bench` first" in done.stderr
+    results_dir.mkdir()
+    done = run(harness.cli.main, ["report"])
+    assert done.exit_code == 3 and "there is no benchmark in" in done.stderr
+
+
+def test_only_an_emulator(results_dir, tmp_path):
+    """Without a GPU no bar claims a time."""
+    for record in series_records():
+        if record["device"]["kind"].startswith("emulated"):
+            records.append(records.record_file(record["device"]["kind"]), record)
+    done = CliRunner().invoke(harness.cli.main, ["report", "--output", str(tmp_path / "r")])
+    assert done.exit_code == 0
+    text = (tmp_path / "r" / "index.html").read_text()
+    assert "not measured: no record of a GPU in the history" in text
+    assert "measured by this project: 0 cases" in text.lower()
