@@ -41,15 +41,21 @@ def matmul(
     first call of a configuration compiles it, which takes some ten seconds; the result is cached on disk.
     """
     _check(a, b, out)
-    arch = arch_of_gpu(*torch.cuda.get_device_capability(a.device))
-    try:
-        config = make_config(kernel, arch=arch, dtype=DTYPES[a.dtype], **options)
-    except UsageProblem as error:
-        raise ValueError(str(error)) from None
+    config = _configuration(kernel, a.device, a.dtype, tuple(sorted(options.items())))
     if out is None:
         out = torch.empty((a.shape[0], b.shape[0]), dtype=a.dtype, device=a.device)
-    torch.ops.blackwell_lab.matmul(out, a, b, config.to_json())
+    torch.ops.blackwell_lab.matmul(out, a, b, config)
     return out
+
+
+@torch.compiler.assume_constant_result
+def _configuration(kernel: str, device: torch.device, dtype: torch.dtype, options: tuple[tuple[str, Any], ...]) -> str:
+    """The configuration as text: a constant for torch.compile, which cannot trace how it is made."""
+    arch = arch_of_gpu(*torch.cuda.get_device_capability(device))
+    try:
+        return make_config(kernel, arch=arch, dtype=DTYPES[dtype], **dict(options)).to_json()
+    except UsageProblem as error:
+        raise ValueError(str(error)) from None
 
 
 def _check(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> None:

@@ -31,8 +31,11 @@ needs_gpu = pytest.mark.skipif(ARCH is None, reason="no GPU here that runs sm_90
 
 
 @needs_gpu
-@pytest.mark.parametrize("inputs", ["integer", "normal"])
-@pytest.mark.parametrize("size", [(1024, 1024, 512), (500, 296, 584), (8, 8, 8)], ids=lambda s: "x".join(map(str, s)))
+@pytest.mark.parametrize(
+    ("size", "inputs"),
+    [((1024, 1024, 512), "index"), ((500, 296, 584), "normal"), ((8, 8, 8), "integer")],
+    ids=lambda value: value if isinstance(value, str) else "x".join(map(str, value)),
+)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_right_and_launched_as_planned(kernel, size, inputs):
     artifact = build([make_config(kernel, arch=ARCH)])[0]
