@@ -26,6 +26,7 @@ def test_the_default_suite_covers_the_series():
     assert {case.dtype for case in cases} == {"bf16", "fp16"}
     assert {(2, 1), (2, 2), (4, 4)} <= {case.cluster for case in cases}
     assert any(not case.multicast for case in cases)
+    assert {case.arch for case in cases} == {None, "sm_90a"}
     assert any(case.shape.m % 128 for case in cases)
     # Two minutes on the emulator: about 0.5 s for every 10^9 multiplications and additions.
     assert sum(case.shape.flops for case in cases) < 1e11
@@ -35,6 +36,7 @@ def test_the_gpu_suite_fits_every_gpu():
     suite = load_suite("gpu")
     assert suite.device == "gpu"
     assert max(case.cluster[0] * case.cluster[1] for case in suite.cases) <= 8
+    assert {case.config(arch).arch for case in suite.cases for arch in ("sm_90a", "sm_100a")} == {"sm_90a", "sm_100a"}
     assert suite_names() == ["emulator", "gpu"]
 
 
