@@ -10,6 +10,9 @@ CANONICAL_NAN_F32 = 0x7FFFFFFF
 CANONICAL_NAN_16 = 0x7FFF
 
 F32_MIN_EXPONENT = -126
+ALIGNMENT_FLOOR = -133
+"""Terms are never aligned to a smaller exponent than this. On an H200 the floor lies below that of normal f32 numbers,
+-126: two recorded subnormal sums need that. They do not tell how far below; from -127 down all recorded sums agree."""
 MIN_EXPONENT = {"bf16": F32_MIN_EXPONENT, "f16": -14, "f32": F32_MIN_EXPONENT}
 """Exponent of the smallest normal number; subnormal numbers share it."""
 
@@ -106,7 +109,7 @@ def tensor_core_dot(
     a_wide, b_wide, c_wide = (x.astype(np.float64) for x in (a, b, c))
     a_exponent = _exponent(a_wide, MIN_EXPONENT[a_type])
     b_exponent = _exponent(b_wide, MIN_EXPONENT[b_type])
-    largest = np.maximum(_exponent(c_wide, MIN_EXPONENT[d_type]), F32_MIN_EXPONENT)
+    largest = np.maximum(_exponent(c_wide, MIN_EXPONENT[d_type]), ALIGNMENT_FLOOR)
     for k in range(a.shape[1]):
         np.maximum(largest, a_exponent[:, k, None] + b_exponent[None, :, k], out=largest)
 
