@@ -7,13 +7,16 @@ usable = $(shell $(1) -c 'import sys; print("ok" if (3, 11) <= sys.version_info 
 
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test bench report lint fmt
+.PHONY: run test test-quick bench report lint fmt
 
 run: $(VENV)/installed
 	$(VENV)/bin/python -m harness run kernel6
 
 test: $(VENV)/installed-test
-	$(VENV)/bin/python -m pytest -n 2 --quiet
+	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup --quiet
+
+test-quick: $(VENV)/installed-test
+	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup --quiet -m 'not slow'
 
 bench: $(VENV)/installed
 	$(VENV)/bin/python -m harness bench

@@ -60,7 +60,7 @@ class KernelConfig:
         """Short name for tables."""
         unit = "pair" if self.cta_group == 2 else "1 CTA"
         return (
-            f"{self.kernel} {self.dtype} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
+            f"{self.kernel} {self.arch} {self.dtype} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
             f"cluster {self.cluster[0]}x{self.cluster[1]} stages {self.stages} epilogue {self.epilogue_width}"
             f"{'' if self.multicast else ' no multicast'}"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import prod
 from textwrap import wrap
 from typing import Any
 
@@ -103,22 +104,25 @@ def budget(plan: Plan) -> Budget:
 def headline(plan: Plan) -> str:
     """The kernel and its configuration in one line."""
     config = plan.config
-    unit = "a pair of CTAs" if config["cta_group"] == 2 else "one CTA"
+    unit = "by a pair of CTAs" if config["cta_group"] == 2 else "by one CTA"
+    what = f"MMA {_by(config['mma_shape'])} {unit}" if plan.tmem_columns else f"tile {_by(plan.tile)} a CTA"
     depth = f"{config['stages']} stage{'s' if config['stages'] > 1 else ''}"
-    return f"{plan.kernel} for {plan.arch}: {config['dtype']}, MMA {_by(config['mma_shape'])} by {unit}, {depth}"
+    return f"{plan.kernel} for {plan.arch}: {config['dtype']}, {what}, {depth}"
 
 
 def launch_lines(plan: Plan) -> list[str]:
     """What is launched, in sentences."""
     problem, (rows, columns) = plan.problem, plan.tile
-    number = plan.grid[0] * plan.grid[1] // (plan.cluster[0] * plan.cluster[1])
+    number = prod(plan.grid) // prod(plan.cluster)
+    bands = f" in {plan.grid[2]} bands along M" if plan.grid[2] > 1 else ""
+    columns_of_tmem = f", {plan.tmem_columns} TMEM columns" if plan.tmem_columns else ""
     clusters = f"{number} cluster{'s' if number > 1 else ''}"
     steps = next((a.value for a in plan.arguments if isinstance(a, ScalarArgument)), None)
     return [
         f"C[{problem.m},{problem.n}] in tiles of {rows} x {columns} a CTA, K={problem.k} in {steps} steps of "
         f"{plan.config['block_k']}",
-        f"grid {_by(plan.grid[:2])} CTAs (along M x along N), {clusters} of "
-        f"{_by(plan.cluster[:2])}, {plan.block[0]} threads a CTA, {plan.tmem_columns} TMEM columns",
+        f"grid {_by(plan.grid[:2])} CTAs (along M x along N){bands}, {clusters} of "
+        f"{_by(plan.cluster[:2])}, {plan.block[0]} threads a CTA{columns_of_tmem}",
     ]
 
 
@@ -190,7 +194,7 @@ def _budget_text(plan: Plan) -> list[str]:
 def _roles_text(plan: Plan) -> list[str]:
     lines = ["roles of the warps"]
     for role in plan.roles:
-        lines += _indented(role.does, f"{role.name:<13} {warps(role.warps):<9}")
+        lines += _indented(role.does, f"{role.name:<13} {warps(role.warps):<10}")
     return lines
 
 
@@ -214,7 +218,7 @@ def _cluster_text(plan: Plan) -> list[str]:
     ]
     commits = [
         "",
-        "  whom the MMA of a CTA tells that a stage has been read (o), so that they may load it again",
+        "  whom a CTA tells that its MMA has read a stage (o), so that they may load it again",
     ]
     leaders = [cta for cta in found if cta.commits_to]
     shown = [_picture(cta, cm, cn, slice_mark) for cta in found]

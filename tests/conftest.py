@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+# Before NumPy is imported: the workers of pytest-xdist have a core each, more threads only get in the way.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
 from harness.build import Artifact, build
 from harness.build import planner as compiled_planner
 from harness.catalog import KERNELS
-from harness.config import make_config
+from harness.config import KernelConfig, make_config
 from harness.presets import configure
 
 CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))
+# What several files use, compiled together.
+SERIES = {kernel: make_config(kernel, cluster=(2, 1)) for kernel in KERNELS}
+COMMON = [
+    *(make_config("kernel6", cluster=cluster) for cluster in CLUSTERS),
+    *SERIES.values(),
+    *(configure(kernel, "2cta", stages=1) for kernel in KERNELS),
+    *(make_config(kernel, arch="sm_90a") for kernel in KERNELS),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -29,28 +41,42 @@ def results_dir(tmp_path, monkeypatch) -> Path:
 
 @contextmanager
 def one_worker_at_a_time(tmp_path_factory, what: str):
-    """The workers of pytest-xdist take turns, so that only the first one compiles. Yields a shared folder."""
-    shared = tmp_path_factory.getbasetemp().parent
-    with open(shared / f"{what}.lock", "w") as lock:
+    """The workers of pytest-xdist take turns, so that only the first one compiles."""
+    with open(tmp_path_factory.getbasetemp().parent / f"{what}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield shared
+        yield
+
+
+Builder = Callable[[str, Sequence[KernelConfig]], list[Artifact]]
 
 
 @pytest.fixture(scope="session")
-def artifacts(tmp_path_factory) -> dict[tuple[int, int], Artifact]:
-    """kernel6 by cluster shape: one compilation for the whole session, none if the build cache has them."""
-    with one_worker_at_a_time(tmp_path_factory, "build"):
-        built = build([make_config("kernel6", cluster=cluster) for cluster in CLUSTERS])
-    return dict(zip(CLUSTERS, built, strict=True))
+def builder(tmp_path_factory) -> Builder:
+    """Builds configurations in one compilation, which has a name; none if the build cache has them all."""
+
+    def build_together(name: str, configs: Sequence[KernelConfig]) -> list[Artifact]:
+        with one_worker_at_a_time(tmp_path_factory, name):
+            return build(configs)
+
+    return build_together
 
 
 @pytest.fixture(scope="session")
-def series(tmp_path_factory) -> dict[str, Artifact]:
-    """Every kernel with its defaults in a 2x1 cluster, and one stage for the preset ``2cta``."""
-    small = [make_config(kernel, cluster=(2, 1)) for kernel in KERNELS]
-    with one_worker_at_a_time(tmp_path_factory, "build"):
-        built = build([*small, *(configure(kernel, "2cta", stages=1) for kernel in KERNELS)])
-    return dict(zip(KERNELS, built, strict=False))
+def common(builder) -> dict[KernelConfig, Artifact]:
+    """The artifacts of `COMMON`."""
+    return dict(zip(COMMON, builder("common", COMMON), strict=True))
+
+
+@pytest.fixture(scope="session")
+def artifacts(common) -> dict[tuple[int, int], Artifact]:
+    """kernel6 by cluster shape."""
+    return {cluster: common[make_config("kernel6", cluster=cluster)] for cluster in CLUSTERS}
+
+
+@pytest.fixture(scope="session")
+def series(common) -> dict[str, Artifact]:
+    """Every kernel with its defaults in a 2x1 cluster."""
+    return {kernel: common[config] for kernel, config in SERIES.items()}
 
 
 Planner = Callable[..., subprocess.CompletedProcess[str]]

@@ -1,40 +1,14 @@
-"""Kernel 6 with one fault planted in its PTX: each must end in a report or a wrong result, never pass unseen.
-
-Every alteration asserts that it changed the text it aims at, so that a new compiler cannot turn a test into a no-op.
-"""
+"""Kernel 6 with one fault planted in its PTX: each must end in a report or a wrong result, never pass unseen."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-
-from harness.emulate import emulate
-from harness.errors import CannotRun
-from harness.inputs import make_inputs
-from harness.problem import Shape
-from harness.runner import validate_output
+from kernel_faults import outcome, substitute
 
 SIZE = (512, 512, 7 * 64)
 SEEDS = 12
-
-
-def outcome(artifact, ptx: str, schedule: str, seed: int = 0) -> str:
-    """What became of the run: "right", "wrong", or the report that stopped it."""
-    shape = Shape(*SIZE)
-    plan = artifact.plan(shape)
-    inputs = make_inputs(shape, "bf16", "index", seed=1)
-    try:
-        result = emulate(ptx, plan, inputs, schedule=schedule, seed=seed)
-    except CannotRun as error:
-        return str(error)
-    return "right" if validate_output(result.output, inputs, "bf16", plan).passed else "wrong"
-
-
-def substitute(ptx: str, pattern: str, replacement, count: int = 1) -> str:
-    altered, done = re.subn(pattern, replacement, ptx, count=count)
-    assert done and altered != ptx, f"nothing to alter: {pattern}"
-    return altered
 
 
 def constant_before(ptx: str, instruction: str, change) -> str:
@@ -42,7 +16,7 @@ def constant_before(ptx: str, instruction: str, change) -> str:
     use = re.search(rf"{instruction}[^;]*?(%r\d+)\s*;", ptx)
     assert use, f"no {instruction}"
     move = rf"(mov\.b32\s+{re.escape(use.group(1))}, )(-?\d+);"
-    return substitute(ptx, move, lambda m: f"{m.group(1)}{change(int(m.group(2)))};")
+    return substitute(move, lambda m: f"{m.group(1)}{change(int(m.group(2)))};")(ptx)
 
 
 def expect_bytes(change):
@@ -90,16 +64,8 @@ def multicast_mask(change: str, nth: int):
 def descriptor_bits(mask: int):
     """Flip bits of the shared-memory descriptors in every MMA."""
 
-    def alter(ptx: str) -> str:
-        pattern = r"(tcgen05\.mma\.cta_group::2\.kind::f16 \[[^]]*\]), (%rd\d+), (%rd\d+)"
-        return substitute(
-            ptx,
-            pattern + r"([^;]*;)",
-            rf"{{ .reg .b64 d; xor.b64 d, \2, {mask}; \1, d, \3\4 }}",
-            count=0,
-        )
-
-    return alter
+    pattern = r"(tcgen05\.mma\.cta_group::2\.kind::f16 \[[^]]*\]), (%rd\d+), (%rd\d+)([^;]*;)"
+    return substitute(pattern, rf"{{ .reg .b64 d; xor.b64 d, \2, {mask}; \1, d, \3\4 }}", count=0)
 
 
 def waits_in(ptx: str) -> int:
@@ -122,16 +88,16 @@ FAULTS = {
     "descriptor stride": (descriptor_bits(96 << 32), "always seen"),
     "descriptor start": (descriptor_bits(2), "always seen"),
     "TMEM read before the wait": (
-        lambda ptx: substitute(ptx, r" tcgen05\.wait::ld\.sync\.aligned;", "", count=0),
+        substitute(r" tcgen05\.wait::ld\.sync\.aligned;", "", count=0),
         "always seen",
     ),
-    "TMEM not freed": (lambda ptx: substitute(ptx, r"tcgen05\.dealloc[^;]*;", ""), "always seen"),
+    "TMEM not freed": (substitute(r"tcgen05\.dealloc[^;]*;", ""), "always seen"),
     "store not read before exit": (
-        lambda ptx: substitute(ptx, r"cp\.async\.bulk\.wait_group\.read 0;", ""),
+        substitute(r"cp\.async\.bulk\.wait_group\.read 0;", ""),
         "some schedule",
     ),
     "epilogue threads not joined before the store": (
-        lambda ptx: substitute(ptx, r"bar\.sync[^;]*;", ""),
+        substitute(r"bar\.sync[^;]*;", ""),
         "some schedule",
     ),
 }
@@ -142,10 +108,9 @@ def test_fault_is_seen(artifacts, name):
     alter, when = FAULTS[name]
     # B is multicast only where the cluster has several pairs along M.
     artifact = artifacts[4, 2] if name.startswith("B ") else artifacts[2, 2]
-    ptx = alter(artifact.ptx)
     if when == "always seen":
-        assert outcome(artifact, ptx, "fifo") != "right"
-    seen = [outcome(artifact, ptx, "random", seed) != "right" for seed in range(SEEDS)]
+        assert outcome(artifact, alter, SIZE, "fifo") != "right"
+    seen = [outcome(artifact, alter, SIZE, "random", seed) != "right" for seed in range(SEEDS)]
     assert all(seen) if when == "always seen" else any(seen)
 
 
@@ -159,8 +124,7 @@ def test_every_wait_matters(artifacts, alter):
     waits = waits_in(artifact.ptx)
     unseen = []
     for nth in range(waits):
-        ptx = alter(nth)(artifact.ptx)
-        if all(outcome(artifact, ptx, "random", seed) == "right" for seed in range(SEEDS)):
+        if all(outcome(artifact, alter(nth), SIZE, "random", seed) == "right" for seed in range(SEEDS)):
             unseen.append(nth)
     stages = artifact.config.stages
     assert waits == 3 + stages
@@ -169,7 +133,7 @@ def test_every_wait_matters(artifacts, alter):
 
 def test_a_deadlock_report_tells_the_story(artifacts):
     artifact = artifacts[2, 2]
-    report = outcome(artifact, expect_bytes(lambda n: n + 16)(artifact.ptx), "fifo")
+    report = outcome(artifact, expect_bytes(lambda n: n + 16), SIZE, "fifo")
     assert report.startswith("Deadlock: deadlock in kernel 'kernel6")
     assert "0 of 1 arrivals and 16 bytes pending" in report
     assert re.search(

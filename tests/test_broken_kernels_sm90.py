@@ -1,64 +1,24 @@
-"""Kernel 6 of sm_90a with one fault planted in its PTX: each must end in a report or a wrong result.
-
-Every alteration asserts that it changed the text it aims at, so that a new compiler cannot turn a test into a no-op.
-"""
+"""Kernel 6 of sm_90a with one fault planted in its PTX: each must end in a report or a wrong result."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 
-import kernels_support
 import pytest
-from kernels_support import ask, compile_driver, run
+from kernel_faults import Alteration, outcome, substitute
 
-from harness.emulator import EmulatorError
+from harness.config import make_config
 
 SIZE = (256, 256, 7 * 64)
 SEEDS = 4
 MORE_SEEDS = 30
-CONFIG = '"kernel6", arch="sm_90a", cluster_m=2, cluster_n=1'
-
-Alteration = Callable[[str], str]
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kernel")
-    done = compile_driver(folder, [CONFIG])
-    assert done.returncode == 0, done.stderr
-    return folder / "driver"
 
 
 @pytest.fixture
-def outcome(driver: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """What becomes of an altered kernel: "right", "wrong", or the report that stopped it."""
-
-    def tell(alter: Alteration, schedule: str, seed: int = 0) -> str:
-        def altered(program: Path, *arguments: object):
-            done = ask(program, *arguments)
-            if arguments[0] == "ptx":
-                done.stdout = alter(done.stdout)
-            return done
-
-        monkeypatch.setattr(kernels_support, "ask", altered)
-        try:
-            got, expected, _ = run(driver, 0, *SIZE, schedule, seed)
-        except EmulatorError as error:
-            return str(error)
-        return "right" if (got == expected).all() else "wrong"
-
-    return tell
-
-
-def substitute(pattern: str, replacement: str, count: int = 1) -> Alteration:
-    def alter(ptx: str) -> str:
-        altered, done = re.subn(pattern, replacement, ptx, count=count)
-        assert done and altered != ptx, f"nothing to alter: {pattern}"
-        return altered
-
-    return alter
+def told(common) -> Callable[..., str]:
+    """What becomes of an altered kernel6 of sm_90a; arguments: alteration, schedule, seed."""
+    artifact = common[make_config("kernel6", arch="sm_90a")]
+    return lambda alter, *schedule: outcome(artifact, alter, SIZE, *schedule)
 
 
 def descriptor_of_a(instruction: str) -> Alteration:
@@ -97,18 +57,18 @@ SOMETIMES = {
 }
 
 
-def test_unaltered_it_is_right(outcome):
-    assert {outcome(lambda ptx: ptx, "random", seed) for seed in range(SEEDS)} == {"right"}
+def test_unaltered_it_is_right(told):
+    assert {told(lambda ptx: ptx, "random", seed) for seed in range(SEEDS)} == {"right"}
 
 
 @pytest.mark.parametrize("name", ALWAYS)
-def test_seen_under_every_schedule(outcome, name):
+def test_seen_under_every_schedule(told, name):
     alter, report = ALWAYS[name]
-    found = [outcome(alter, "fifo"), *(outcome(alter, "random", seed) for seed in range(SEEDS))]
+    found = [told(alter, "fifo"), *(told(alter, "random", seed) for seed in range(SEEDS))]
     assert "right" not in found
     assert all(report in text for text in found), found
 
 
 @pytest.mark.parametrize("name", SOMETIMES)
-def test_seen_under_some_schedule(outcome, name):
-    assert any(outcome(SOMETIMES[name], "random", seed) != "right" for seed in range(MORE_SEEDS))
+def test_seen_under_some_schedule(told, name):
+    assert any(told(SOMETIMES[name], "random", seed) != "right" for seed in range(MORE_SEEDS))

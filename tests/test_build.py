@@ -119,6 +119,7 @@ def test_another_compiler_compiles_again(fake):
     "change",
     [
         {"kernel": "kernel7"},
+        {"arch": "sm_90a", "cta_group": 1, "mma_shape": (128, 256), "stages": 3},
         {"dtype": "fp16"},
         {"cta_group": 1, "mma_shape": (128, 128)},
         {"mma_shape": (256, 128)},
@@ -194,7 +195,7 @@ def test_the_driver_names_every_field():
         "kernel7", dtype="fp16", cta_group=1, mma_shape=(64, 128), stages=3, cluster=(4, 2), epilogue_width=16
     )
     assert (
-        'GemmConfig("kernel7", dtype=DType.float16, cta_group=1, mma_m=64, mma_n=128, stages=3, '
+        'GemmConfig("kernel7", arch="sm_100a", dtype=DType.float16, cta_group=1, mma_m=64, mma_n=128, stages=3, '
         "cluster_m=4, cluster_n=2, epilogue_width=16, multicast=True)," in driver_source([config])
     )
 
@@ -312,7 +313,7 @@ def test_the_plan_and_the_harness_agree_on_shared_memory(artifacts):
     plan = artifacts[2, 1].plan(Shape(8, 8, 8))
     parts = {part.name: part.bytes for part in plan.shared_memory}
     config = artifacts[2, 1].config
-    budget, stages = Budget(KERNELS["kernel6"], 2, config.mma_shape, config.epilogue_width), config.stages
+    budget, stages = Budget(KERNELS["kernel6"], SM_100A, 2, config.mma_shape, config.epilogue_width), config.stages
     assert parts["A stages"] + parts["B stages"] == stages * budget.stage_bytes
     assert parts["C tile"] == budget.output_bytes
     assert sum(parts.values()) == plan.dynamic_smem <= SM_100A.shared_memory

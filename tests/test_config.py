@@ -83,9 +83,7 @@ def test_python_and_mojo_agree_on_what_is_legal(planner):
             plan = json.loads(done.stdout)
             assert plan["config"]["stages"] == config.stages
             arch = ARCHITECTURES[config.arch]
-            budget = Budget(
-                KERNELS[config.kernel], arch, config.cta_group, config.mma_shape, config.epilogue_width
-            )
+            budget = Budget(KERNELS[config.kernel], arch, config.cta_group, config.mma_shape, config.epilogue_width)
             assert plan["dynamic_smem"] == budget.total(config.stages)
     # The comparison means something only if both verdicts are common.
     assert DRAWN // 5 < legal < DRAWN * 4 // 5

@@ -25,6 +25,8 @@ CASES = [
     ("kernel6", {"cluster": (16, 1)}),
     ("kernel6", {"cta_group": 1, "cluster": (3, 5)}),
     ("kernel7", {"cta_group": 1, "cluster": (1, 1)}),
+    ("kernel5", {"arch": "sm_90a", "cluster": (2, 2)}),
+    ("kernel7", {"arch": "sm_90a", "cluster": (4, 2), "mma_shape": (256, 128)}),
     ("kernel7", {"cluster": (4, 2), "multicast": False, "dtype": "fp16", "epilogue_width": 16}),
 ]
 cases = pytest.mark.parametrize(("kernel", "options"), CASES, ids=lambda value: str(value))
@@ -94,7 +96,7 @@ def test_the_pictures_are_the_masks(kernel, options):
         assert "nothing is shared" in as_text(plan)
         return
     body = as_text(plan).split("who sends what")[1].split("the same as masks")[0]
-    slices, told = body.split("whom the MMA")
+    slices, told = body.split("whom a CTA tells")
     masks = {one.rank: one for one in plan.multicast}
     shown = pictures(slices)
     assert sorted(rank for rank, _ in shown) == sorted(masks)

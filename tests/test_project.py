@@ -74,7 +74,7 @@ def pixi_tasks() -> dict[str, str]:
 
 
 def test_pixi_has_the_jobs():
-    jobs = {"run", "compare", "bench", "report", "test", "lint", "fmt", "list", "doctor"}
+    jobs = {"run", "compare", "bench", "report", "test", "test-quick", "lint", "fmt", "list", "doctor"}
     assert set(pixi_tasks()) == jobs
     environment = PIXI["environments"]["default"]
     for feature, content in PIXI["feature"].items():
@@ -138,9 +138,10 @@ def test_make_runs_the_same_jobs(tmp_path):
     assert f"-m venv {environment}" in plan
     assert "install --editable ." in plan
     assert f"{environment}/bin/python -m {PIXI['tasks']['run']}" in plan
-    plan = make("--dry-run", "test", f"VENV={environment}").stdout
-    assert "install --editable '.[test]'" in plan
-    assert f"{environment}/bin/python -m {PIXI['feature']['test']['tasks']['test']}" in plan
+    for job in ("test", "test-quick"):
+        plan = make("--dry-run", job, f"VENV={environment}").stdout
+        assert "install --editable '.[test]'" in plan
+        assert f"{environment}/bin/python -m {pixi_tasks()[job]}\n" in plan
     for job in ("bench", "report"):
         assert (
             f"{environment}/bin/python -m {pixi_tasks()[job]}" in make("--dry-run", job, f"VENV={environment}").stdout
