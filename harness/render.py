@@ -107,7 +107,7 @@ def show_presets(console: Console, presets: Iterable[Preset]) -> None:
 
 
 def show_comparison(
-    console: Console, shape: Shape, entries: Sequence[compare.Entry], published: Iterable[PublishedFigure]
+    console: Console, shape: Shape, entries: Sequence[compare.Entry], published: Sequence[PublishedFigure]
 ) -> None:
     """Kernels side by side, what each step changes, and what others have published."""
     columns = [compare.figures(entry) for entry in entries]
@@ -138,25 +138,35 @@ def show_comparison(
             show_mistakes(console, entry.outcome.validation)
 
 
-def show_published(console: Console, published: Iterable[PublishedFigure]) -> None:
-    """Figures of others, as theirs."""
+def show_published(console: Console, published: Sequence[PublishedFigure]) -> None:
+    """Figures of others, as theirs, with their sources below."""
     show_table(
         console,
         "published by others on their hardware, not measured here",
-        ("by", "what", "GPU", "problem", "TFLOPS", "of cuBLAS", "source"),
+        ("by", "what", "on", "TFLOPS", "of cuBLAS"),
         (
             (
                 figure.author,
                 figure.name,
-                figure.gpu,
-                f"{figure.shape} {figure.dtype}",
+                f"{figure.gpu}, {_cube(figure.shape)} {figure.dtype}",
                 f"{figure.tflops:g}",
                 f"{figure.tflops / figure.vendor_tflops:.0%}" if figure.vendor_tflops else "-",
-                figure.source,
             )
             for figure in published
         ),
     )
+    for line in dict.fromkeys(_source(figure) for figure in published):
+        show_line(console, line)
+
+
+def _cube(shape: str) -> str:
+    """``4096x4096x4096`` as ``4096^3``."""
+    sizes = shape.split("x")
+    return f"{sizes[0]}^3" if len(set(sizes)) == 1 else shape
+
+
+def _source(figure: PublishedFigure) -> str:
+    return f"{figure.author}: {figure.source}{f', {figure.link}' if figure.link else ''}"
 
 
 def show_findings(console: Console, findings: Iterable[Finding]) -> None:
