@@ -14,7 +14,7 @@ from harness.errors import CannotRun
 from harness.problem import Shape
 from harness.ptxas import disassemble
 
-# An instruction in the output of the disassemblers:  /*0120*/  @!P0 UTMALDG.2D [UR8], [UR4] ;
+# An instruction in the output of nvdisasm:  /*0120*/  @!P0 UTMALDG.2D [UR8], [UR4] ;
 _SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 
 

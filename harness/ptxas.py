@@ -1,7 +1,8 @@
-"""NVIDIA's assembler and disassemblers: what they say about a kernel, and its machine code."""
+"""NVIDIA's assembler and disassembler: what they say about a kernel, and its machine code."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -22,7 +23,6 @@ _FIGURES = {
     "spill_load_bytes": r"(\d+) bytes spill loads",
 }
 ASSEMBLE_SECONDS = 300
-DISASSEMBLERS = {"nvdisasm": ["--print-code"], "cuobjdump": ["--dump-sass"]}
 
 
 def assemble(ptx: Path, arch: str) -> dict:
@@ -58,26 +58,33 @@ def assemble(ptx: Path, arch: str) -> dict:
 
 def disassemble(ptx: str, arch: str) -> str:
     """The machine code (SASS) of a PTX text. Raises CannotRun without the tools of the CUDA toolkit."""
+    nvdisasm = find_nvdisasm()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
-        cubin = source.with_suffix(".cubin")
         found = assemble(source, arch)
         if "error" in found:
             raise CannotRun(f"machine code needs ptxas: {found['error']}")
-        for name, options in DISASSEMBLERS.items():
-            program = shutil.which(name)
-            if program:
-                done = subprocess.run(
-                    [program, *options, str(cubin)], capture_output=True, text=True, timeout=ASSEMBLE_SECONDS
-                )
-                if done.returncode:
-                    raise CannotRun(f"{name}: {(done.stderr or done.stdout).strip()[:200]}")
-                return done.stdout
-    raise CannotRun(
-        f"machine code needs {' or '.join(DISASSEMBLERS)} (CUDA toolkit) on PATH, and neither is; "
-        "use --emit ptx, or asm-stats for the registers"
-    )
+        if nvdisasm is None:
+            raise CannotRun(
+                "machine code needs nvdisasm (CUDA toolkit, or PyTorch's triton) on PATH, and it is not; "
+                "use --emit ptx, or asm-stats for the registers"
+            )
+        command = [nvdisasm, "--print-code", str(source.with_suffix(".cubin"))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASSEMBLE_SECONDS)
+    if done.returncode:
+        raise CannotRun(f"nvdisasm: {(done.stderr or done.stdout).strip()[:200]}")
+    return done.stdout
+
+
+def find_nvdisasm() -> str | None:
+    """On PATH, or in the triton package, which PyTorch brings."""
+    found = shutil.which("nvdisasm")
+    triton = importlib.util.find_spec("triton")
+    if found or triton is None or triton.origin is None:
+        return found
+    beside = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    return str(beside) if beside.exists() else None
 
 
 def parse_statistics(text: str) -> dict:

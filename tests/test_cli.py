@@ -416,3 +416,27 @@ def test_the_package_is_found_from_any_folder(tmp_path):
     )
     assert done.returncode == 0 and "kernel6" in done.stdout
     assert Path(paths.ROOT, "kernels", "emit.mojo").is_file()
+
+
+BENCHMARK = [sys.executable, "-m", "harness.benchmark"]
+
+
+def test_the_benchmark_times_each_size(series):
+    command = [*BENCHMARK, "kernel7", "--sizes", "64,128", "--repeat", "1"]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["64^3", "128^3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["kernel4"], "there is no kernel 'kernel4'"),
+        (["kernel6", "--sizes", "12"], "N=12 must be a multiple of 8"),
+        (["kernel6", "--repeat", "0"], "0 is not in the range x>=1"),
+    ],
+)
+def test_the_benchmark_refuses_in_one_line(arguments, message):
+    done = subprocess.run([*BENCHMARK, *arguments], cwd=paths.ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr and done.stderr.count("\n") == 1

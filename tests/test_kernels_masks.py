@@ -9,31 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.paths import ROOT
-from harness.toolchain import require_mojo
-
-PLANNER = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
 ELEMENT_BYTES = 2
 
 Planner = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def planner(tmp_path_factory: pytest.TempPathFactory) -> Planner:
-    """Runs `plan M N K name=value ...`; compiled once, no kernel is."""
-    folder = tmp_path_factory.mktemp("planner")
-    source, program = folder / "driver.mojo", folder / "plan"
-    source.write_text(PLANNER)
-    subprocess.run(
-        [str(require_mojo()), "build", "-I", str(ROOT), str(source), "-o", str(program)],
-        check=True, capture_output=True, cwd=folder,
-    )  # fmt: skip
-
-    def run(m: int = 512, n: int = 512, k: int = 512, **options: object) -> subprocess.CompletedProcess[str]:
-        words = [f"{name}={value}" for name, value in options.items()]
-        return subprocess.run([program, str(m), str(n), str(k), *words], capture_output=True, text=True, timeout=60)
-
-    return run
 
 
 def plan_of(planner: Planner, *sizes: int, **options: object) -> dict:
