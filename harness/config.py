@@ -208,7 +208,9 @@ def _check_arch(arch: str, kernel: Kernel) -> None:
 def _check_group(cta_group: int, arch: Architecture) -> None:
     if cta_group not in arch.rows:
         known = " or ".join(map(str, arch.rows))
-        raise UsageProblem(f"cta group {cta_group} is not possible on {arch.name}; use {known}")
+        others = [name for name, other in ARCHITECTURES.items() if cta_group in other.rows]
+        hint = f", or --arch {others[0]}" if others else ""
+        raise UsageProblem(f"cta group {cta_group} is not possible on {arch.name}; use {known}{hint}")
 
 
 def _check_mma(cta_group: int, mma_shape: tuple[int, int], arch: Architecture) -> None:

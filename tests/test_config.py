@@ -138,7 +138,7 @@ def test_labels_differ_where_configurations_do():
     ("options", "message"),
     [
         ({"arch": "sm_120a"}, "is written for sm_100a and sm_90a, not for 'sm_120a'; use --arch sm_100a"),
-        ({"arch": "sm_90a", "cta_group": 2}, "cta group 2 is not possible on sm_90a; use 1"),
+        ({"arch": "sm_90a", "cta_group": 2}, "cta group 2 is not possible on sm_90a; use 1, or --arch sm_100a"),
         ({"arch": "sm_90a", "mma_shape": (256, 256)}, "N must be a multiple of 16 up to 128; use 256x128"),
         ({"dtype": "fp8"}, "dtype 'fp8' is not supported; use one of: bf16, fp16"),
         ({"cta_group": 3}, "cta group 3 is not possible on sm_100a; use 1 or 2"),
