@@ -7,7 +7,7 @@ usable = $(shell $(1) -c 'import sys; print("ok" if (3, 11) <= sys.version_info 
 
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test test-quick bench report lint fmt
+.PHONY: run test test-quick test-gpu bench report lint fmt
 
 run: $(VENV)/installed
 	$(VENV)/bin/python -m harness run kernel6
@@ -17,6 +17,9 @@ test: $(VENV)/installed-test
 
 test-quick: $(VENV)/installed-test
 	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup --quiet -m 'not slow'
+
+test-gpu: $(VENV)/installed-gpu
+	$(VENV)/bin/python -m pytest -m gpu --quiet
 
 bench: $(VENV)/installed
 	$(VENV)/bin/python -m harness bench
@@ -46,6 +49,10 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --editable '.[test]'
 	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-gpu: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable '.[test,torch]'
+	@touch $@ $(VENV)/installed $(VENV)/installed-test
 
 $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --editable '.[test,dev]'

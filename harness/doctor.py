@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from harness import paths
 from harness.catalog import KERNELS
-from harness.toolchain import find_gpus, find_mojo, mojo_version, package_version, ptxas_version
+from harness.device import choose_device
+from harness.errors import CannotRun
+from harness.toolchain import Gpu, find_gpus, find_mojo, mojo_version, package_version, ptxas_version
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,23 @@ def examine() -> list[Finding]:
             ptxas_version(),
             "register and spill figures" if ptxas_version() else "optional: no register figures",
         ),
-        Finding("GPU", ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in gpus) or None, "not used yet"),
-        Finding("torch", torch, "not used yet"),
-        Finding("emulator", ", ".join(emulated_archs()), "runs the kernels"),
+        Finding("GPU", ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in gpus) or None, _use_of_gpu(gpus)),
+        Finding("torch", torch, "inputs, reference and the vendor's GEMM on a GPU"),
+        Finding("emulator", ", ".join(emulated_archs()), "runs the kernels where no GPU does"),
         Finding("results", str(paths.results_dir()), "records are added here"),
         Finding("build cache", str(paths.cache_dir()), "compiled kernels are kept here"),
     ]
+
+
+def _use_of_gpu(gpus: list[Gpu]) -> str:
+    """Whether ``--device auto`` takes the GPU, or why not."""
+    if not gpus:
+        return "none: kernels run on the emulator"
+    kernel = next(iter(KERNELS.values()))
+    try:
+        return f"runs the kernels for {choose_device('gpu', kernel, 'auto')[1]}"
+    except CannotRun as error:
+        return f"not used: {error}"
 
 
 def emulated_archs() -> list[str]:

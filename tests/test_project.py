@@ -74,12 +74,13 @@ def pixi_tasks() -> dict[str, str]:
 
 
 def test_pixi_has_the_jobs():
-    jobs = {"run", "compare", "bench", "report", "test", "test-quick", "lint", "fmt", "list", "doctor"}
+    jobs = {"run", "compare", "bench", "report", "test", "test-quick", "test-gpu", "lint", "fmt", "list", "doctor"}
     assert set(pixi_tasks()) == jobs
     environment = PIXI["environments"]["default"]
     for feature, content in PIXI["feature"].items():
-        if "tasks" in content:
-            assert feature in environment, "every job runs without naming an environment"
+        if "tasks" in content and feature != "torch":
+            assert feature in environment, "every job but test-gpu runs without naming an environment"
+    assert "torch" in PIXI["environments"]["gpu"]
 
 
 # What is added to a command so that a test can run it: it writes nothing into the checkout, and ends soon.
@@ -142,6 +143,9 @@ def test_make_runs_the_same_jobs(tmp_path):
         plan = make("--dry-run", job, f"VENV={environment}").stdout
         assert "install --editable '.[test]'" in plan
         assert f"{environment}/bin/python -m {pixi_tasks()[job]}\n" in plan
+    plan = make("--dry-run", "test-gpu", f"VENV={environment}").stdout
+    assert "install --editable '.[test,torch]'" in plan
+    assert f"{environment}/bin/python -m {pixi_tasks()['test-gpu']}\n" in plan
     for job in ("bench", "report"):
         assert (
             f"{environment}/bin/python -m {pixi_tasks()[job]}" in make("--dry-run", job, f"VENV={environment}").stdout
