@@ -284,6 +284,22 @@ def test_three_per_cent_more_time_is_a_regression(bench, gpu):
     assert verdicts(bench, "--threshold", "10") == (0, {"SAME"})
 
 
+def test_one_slow_process_is_no_regression(bench, gpu, monkeypatch):
+    bench("--filter", CASES[0])
+    calm, slow = gpu.seconds, [1.05]
+
+    def once_slow(request, artifact):
+        gpu.seconds = calm * (slow.pop() if slow else 1)
+        return gpu(request, artifact)
+
+    monkeypatch.setattr(runs, "run", once_slow)
+    code, found = results(bench, "--filter", CASES[0])
+    assert code == 0
+    assert [(case["verdict"], case["reason"]) for case in found.values()] == [
+        ("UNSURE", "SLOWER at first, SAME when measured again")
+    ]
+
+
 def test_what_could_not_be_measured_is_not_slower(bench, gpu):
     bench()
     gpu.seconds = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -88,6 +89,10 @@ def bench(
         return EXIT_OK
     measured = _measure(progress, jobs, suite, run_id, mark)
     judgements = _judge(measured, view, run_id, threshold / 100)
+    judgements = tuple(
+        _confirm(progress, judgement, one.job, suite, run_id, mark, threshold / 100)
+        for judgement, one in zip(judgements, measured, strict=True)
+    )
     outcome = output.Outcome(
         suite.name, run_id, view.label, threshold / 100, judgements, _save(save_baseline, judgements, run_id)
     )
@@ -168,6 +173,22 @@ def _judge(measured: list[runs.Measured], view: _Past, run_id: str, threshold: f
         judge(one.job.case, one.record, base, reason=reason, cases=timed, threshold=threshold)
         for one, (base, reason) in zip(measured, found, strict=True)
     )
+
+
+def _confirm(
+    console: Console, first: Judgement, job: runs.Job, suite: Suite, run_id: str, mark: str, threshold: float
+) -> Judgement:
+    """A time that changed is measured again in a new process: the samples of one process do not show by how much
+    processes differ. The verdict stands if both agree.
+    """
+    if first.time is None or first.verdict not in ("SLOWER", "FASTER"):
+        return first
+    show_line(console, f"{job.case.id}: {first.verdict}; measuring it again")
+    again = runs.measure_again(job, suite, run_id, mark)
+    second = judge(job.case, again.record, first.baseline, reason=again.reason, threshold=threshold)
+    if second.verdict in (first.verdict, "WRONG"):
+        return second
+    return replace(first, verdict="UNSURE", reason=f"{first.verdict} at first, {second.verdict} when measured again")
 
 
 def _save(name: str | None, judgements: tuple[Judgement, ...], run_id: str) -> tuple[str, ...]:

@@ -124,6 +124,13 @@ def measure(
     return done
 
 
+def measure_again(job: Job, suite: Suite, run_id: str, mark: str) -> Measured:
+    """Runs a job once more, on a GPU in a process of its own; the record goes to the same run."""
+    assert job.request
+    bench = {"run": run_id, "suite": suite.name, "case": job.case.id, "fingerprint": mark}
+    return _measure(job, job.request, build([job.request.config])[0], bench)
+
+
 def _measure(job: Job, request: Request, artifact: Artifact | str, bench: dict[str, str]) -> Measured:
     if isinstance(artifact, str):
         return Measured(job, None, artifact)

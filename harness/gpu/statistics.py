@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 MIN_SAMPLES = 10
+MIN_SECONDS = 1.0
+"""Sampling lasts at least this long: clocks and temperature need about that to settle."""
 TARGET_ERROR = 0.005
 """Relative standard error of the median at which sampling stops."""
 SETTLED = 0.02
@@ -83,12 +85,14 @@ def sample_pairs(
         for name, run in contestants.items():
             warm[name].append(run())
     samples: dict[str, list[float]] = {name: [] for name in contestants}
+    sampling = clock()
     while True:
         for name, run in contestants.items():
             samples[name].append(run())
         report(samples)
         done = min(len(times) for times in samples.values())
-        if done >= MIN_SAMPLES and (all(enough(times) for times in samples.values()) or clock() - start > cap_seconds):
+        known = all(enough(times) for times in samples.values()) and clock() - sampling >= MIN_SECONDS
+        if done >= MIN_SAMPLES and (known or clock() - start > cap_seconds):
             return samples
 
 

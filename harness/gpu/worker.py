@@ -24,6 +24,7 @@ from harness.problem import Shape
 
 L2_BYTES = 64 << 20
 """Inputs are rotated over more than twice this, so that no launch finds its operands in L2 (H200: 60 MB)."""
+REPORT_SECONDS = 0.5
 BATCH_SECONDS = 0.004
 """A sample times launches for about this long, so that launch overhead and event resolution vanish."""
 
@@ -113,13 +114,24 @@ def _serve(request: Request) -> None:
         contestants["cublas"] = _batch(cublas, len(sets), _torch_events(torch))
         contestants |= _max_matmul(session, device, request, buffers)
     before = telemetry.read()
-    samples = statistics.sample_pairs(
-        contestants, time.perf_counter, request.cap_seconds, lambda s: emit("sampled", samples=s)
-    )
+    samples = statistics.sample_pairs(contestants, time.perf_counter, request.cap_seconds, _reporter())
     emit(
         "finished",
         timing={"samples": samples, "input_sets": len(sets), "before": before, "after": telemetry.read()},
     )
+
+
+def _reporter() -> Callable[[dict[str, list[float]]], None]:
+    """Tells the parent the samples so far, now and then: a sign of life, and what is left if the process dies."""
+    last = time.perf_counter() - REPORT_SECONDS
+
+    def report(samples: dict[str, list[float]]) -> None:
+        nonlocal last
+        if time.perf_counter() - last >= REPORT_SECONDS:
+            emit("sampled", samples=samples)
+            last = time.perf_counter()
+
+    return report
 
 
 def _launch(entry: Any) -> dict[str, Any]:
