@@ -128,7 +128,7 @@ def test_others_figures_are_marked_as_theirs(html, page):
     assert "Results of other people on their machines; none is this project's." in text
     series = html[html.index('id="series-title"') :]
     for author in {figure.author for figure in published_figures()}:
-        assert f"published by others: {author}" in series
+        assert f"by others: {author}" in series
 
 
 def test_numbers_of_the_history_are_in_the_page(page):

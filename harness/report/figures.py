@@ -106,7 +106,7 @@ def series(devices: Sequence[Device], published: Sequence[PublishedFigure]) -> F
         rows += [("vendor, measured here", name, vendor, f"{value:.1f}") for vendor, value in vendors.items()]
     for axis, (name, found) in zip(axes[max(len(ours), 1) :], others.items(), strict=True):
         vendor = {"cuBLAS": found[0].vendor_tflops} if found[0].vendor_tflops else {}
-        _bars(axis, f"published by others: {name}", [(f.name, f.tflops, color("other")) for f in found], vendor, "//")
+        _bars(axis, f"by others: {name}", [(f.name, f.tflops, color("other")) for f in found], vendor, "//")
         rows += [(f"published by {f.author}", name, f.name, f"{f.tflops:g}") for f in found]
         rows += [(f"published by {found[0].author}", name, *(n, f"{v:g}")) for n, v in vendor.items()]
     axes[-1].set_xlabel("TFLOPS")
@@ -154,8 +154,11 @@ def _bars(
     for number, (name, value) in enumerate(vendors.items()):
         style = {"color": color("vendor"), "linewidth": 2, "linestyle": ("--", ":")[number % 2]}
         axis.axvline(value, label=f"{name} {value:.4g}", **style)
-    if vendors:
-        axis.legend(loc="lower right", bbox_to_anchor=(1, 0.97), ncols=2, borderaxespad=0, borderpad=0.2)
+    if vendors and hatch:
+        # Published bars reach far to the right; above them there is room.
+        axis.legend(loc="lower right", bbox_to_anchor=(1, 0.97), borderaxespad=0, borderpad=0.2)
+    elif vendors:
+        axis.legend(loc="center right")
     axis.margins(x=0.12)
 
 
