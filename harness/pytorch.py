@@ -15,6 +15,7 @@ import functools
 from typing import Any
 
 import torch
+from torch.library import custom_op
 
 from harness.config import KernelConfig, make_config
 from harness.errors import UsageProblem
@@ -81,7 +82,7 @@ def _check(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> None:
         raise ValueError(f"out is {tuple(out.shape)}; it must be {(a.shape[0], b.shape[0])}")
 
 
-@torch.library.custom_op("blackwell_lab::matmul", mutates_args=("out",), device_types="cuda")
+@custom_op("blackwell_lab::matmul", mutates_args=("out",), device_types="cuda")
 def _matmul(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, config: str) -> None:
     from max.driver import Buffer
 
