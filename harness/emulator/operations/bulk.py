@@ -104,7 +104,7 @@ def tma_load(
         if machine.observers:
             accesses = [Access("global", -1, tmap.address, tmap.box_bytes, "read")]
             for cta, signalled, signal_at in destinations:
-                accesses.append(Access("shared", cta.rank, offset, tmap.box_bytes, "write"))
+                accesses.append(Access("shared", cta.rank, offset, tmap.shared_bytes, "write"))
                 accesses.append(Access("shared", signalled.rank, signal_at, 8, "signal"))
             operation = machine.observe("tma.load", f, i, accesses)
         if machine.schedule.splits_multicast:
@@ -137,7 +137,7 @@ def tma_store(f: Fragment, i: int, map_address: Value, coordinates: tuple[Value,
         operation = None
         if machine.observers:
             accesses = [
-                Access("shared", f.cta.rank, offset, tmap.box_bytes, "read"),
+                Access("shared", f.cta.rank, offset, tmap.shared_bytes, "read"),
                 Access("global", -1, tmap.address, tmap.box_bytes, "write"),
             ]
             operation = machine.observe("tma.store", f, i, accesses)
@@ -160,7 +160,7 @@ def _read_source(
     machine = f.cta.machine
     f.cta.check_alive("a TMA store reads")
     machine.observe_started(operation)
-    box = read_box(f.cta.shared, tmap, offset).copy()
+    box = read_box(f.cta.shared, tmap, offset)
     machine.counters.tma_shared_bytes_read += tmap.box_bytes
     group.reading -= 1
     _wake(queue)
