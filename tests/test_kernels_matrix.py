@@ -155,8 +155,9 @@ def test_bit_level_accumulation_stays_within_tolerance(series, kernel):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["integer", "index"])
-def test_exact_at_2048(artifacts, kind):
-    _, validation = run(artifacts[4, 2], (2048, 2048, 2048), kind)
+@pytest.mark.parametrize("cluster", ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4)), ids=lambda c: f"{c[0]}x{c[1]}")
+def test_exact_at_2048(artifacts, cluster, kind):
+    _, validation = run(artifacts[cluster], (2048, 2048, 2048), kind)
     assert validation.mismatches == 0
 
 

@@ -8,8 +8,8 @@ from kernel_runs import cluster_tile, run
 from harness.catalog import ARCHITECTURES, KERNELS
 from harness.config import make_config
 
-SEEDS = 20
-CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))  # 100 schedules a kernel
+SEEDS = 50
+CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))  # 250 schedules a kernel and architecture
 CONFIGS = [
     make_config(kernel, arch=arch, cluster=cluster)
     for arch in ARCHITECTURES
