@@ -116,6 +116,12 @@ def _load(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, count: int
     if isinstance(where, int):
         shared.check_no_mbarrier(where, where + nbytes * count, "read")
         found: list[Any] = [shared.load_int(where + n * nbytes, nbytes) for n in range(count)]
+    elif count == 1:
+        try:
+            return _finish(f, shared.gather(where, nbytes), nbytes, extend)
+        except Fault:
+            _check_rank(cta, where)
+            raise
     else:
         try:
             found = [shared.gather(where + n * nbytes if n else where, nbytes) for n in range(count)]
