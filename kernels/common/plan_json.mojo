@@ -55,6 +55,10 @@ def config_json(config: GemmConfig) -> String:
             pair("cluster", numbers(config.cluster_m, config.cluster_n)),
             pair("epilogue_width", config.epilogue_width),
             pair("band_m", config.band_m),
+            text("scheduler", config.scheduler),
+            pair("raster_group", config.raster_group),
+            pair("accumulators", config.accumulators),
+            pair("sms", config.sms),
             pair("multicast", config.multicast),
             text("label", config.label()),
         ]
@@ -104,7 +108,7 @@ def roles_json(config: GemmConfig) -> String:
 def sm100_roles(config: GemmConfig) -> String:
     var set_up = role("set-up", 0, 0, "initialise the barriers, allocate TMEM; free it at the end")
     var epilogue = role("epilogue", 0, 3, "wait for the accumulator, TMEM to registers to shared memory, TMA store")
-    if config.kernel == "kernel5":
+    if not config.pipelined():
         comptime does = (
             "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA; in the CTA that leads"
             " the MMA also wait for the full stage, issue MMAs, commit"
@@ -135,7 +139,7 @@ def sm90_roles(config: GemmConfig) -> String:
         ),
     ]
     comptime load = "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA"
-    if config.kernel == "kernel5":
+    if not config.pipelined():
         roles.append(role("load", 0, 0, load))
     else:
         roles.append(role("producer", last + 1, last + 4, load))
@@ -217,7 +221,7 @@ def barriers_json(config: GemmConfig) -> String:
             ),
             barrier(
                 "accumulator",
-                layout.accumulator,
+                layout.accumulator_full,
                 1,
                 1,
                 0,
@@ -271,19 +275,17 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
             ]
         )
 
+    def scalar(name: StaticString, value: Int) -> String:
+        return object([text("name", name), text("kind", "scalar"), text("type", "u32"), pair("value", value)])
+
     return array(
         [
             map("a_map", plan.a, config.dtype_name()),
             map("b_map", plan.b, config.dtype_name()),
             map("c_map", plan.c, config.dtype_name()),
-            object(
-                [
-                    text("name", "k_iterations"),
-                    text("kind", "scalar"),
-                    text("type", "u32"),
-                    pair("value", plan.k_iterations),
-                ]
-            ),
+            scalar("k_iterations", plan.k_iterations),
+            scalar("clusters_m", plan.clusters_m),
+            scalar("clusters_n", plan.clusters_n),
         ]
     )
 

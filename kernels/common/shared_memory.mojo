@@ -1,7 +1,6 @@
 """Where things lie in a CTA's dynamic shared memory, as byte offsets from its start.
 
-A stages, B stages, C boxes, then barriers; the last two words, the accumulator's barrier and the TMEM address, exist on
-sm_100a only. Tiles come first: they are 128-byte swizzled and need 1024-byte alignment (PTX ISA 5.5.7), which every tile
+A stages, B stages, C boxes, then barriers; the accumulators' barriers and the TMEM address exist on sm_100a only. Tiles come first: they are 128-byte swizzled and need 1024-byte alignment (PTX ISA 5.5.7), which every tile
 size here is a multiple of.
 """
 from .config import GemmConfig
@@ -13,7 +12,8 @@ struct SharedMemory(TrivialRegisterPassable):
     var c: Int
     var full: Int
     var empty: Int
-    var accumulator: Int
+    var accumulator_full: Int
+    var accumulator_empty: Int
     var tmem_address: Int
 
     def __init__(out self, config: GemmConfig):
@@ -22,5 +22,6 @@ struct SharedMemory(TrivialRegisterPassable):
         self.c = self.b + config.stages * config.b_bytes()
         self.full = self.c + config.c_bytes()
         self.empty = self.full + 8 * config.stages
-        self.accumulator = self.empty + 8 * config.stages
-        self.tmem_address = self.accumulator + 8
+        self.accumulator_full = self.empty + 8 * config.stages
+        self.accumulator_empty = self.accumulator_full + 8 * config.accumulators
+        self.tmem_address = self.accumulator_empty + (8 * config.accumulators if config.walks_tiles() else 0)

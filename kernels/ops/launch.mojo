@@ -43,6 +43,8 @@ def launch[
         tensor_map[swizzle_bytes=128](b, plan.b),
         tensor_map[swizzle_bytes=2 * config.epilogue_width](c, plan.c),
         UInt32(plan.k_iterations),
+        UInt32(plan.clusters_m),
+        UInt32(plan.clusters_n),
         grid_dim=(plan.grid_x, plan.grid_y, plan.grid_z),
         block_dim=plan.block,
         cluster_dim=Dim(config.cluster_m, config.cluster_n, 1),
