@@ -3,6 +3,7 @@ from .config import SWIZZLE_ROW_BYTES, GemmConfig
 from .cta import Cta
 from .multicast import Slices
 from .problem import Problem
+from .problem import Problem
 from .ptx import mbarrier_arrive_expect_tx, mbarrier_wait, tma_load
 from .ring import Ring
 from .tiles import Tile, TileScheduler
@@ -72,19 +73,17 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
 
 @inline(.always)
-def produce[config: GemmConfig](cta: Cta[config], problem: Problem):
+def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """Fills the ring, one stage for each K step of each tile, then waits until every reader has released every stage.
     One thread of every CTA. The ring runs on from tile to tile: the first stages of the next are loaded while the last
     of this one are multiplied."""
     var loader = Loader[config](cta, problem)
     var ring = Ring[config.stages](parity=1)
-    var tiles = TileScheduler[config](cta, problem)
     while tiles.has_tile():
-        var tile = tiles.tile()
         var k: Int32 = 0
         for _ in range(problem.k_iterations):
             mbarrier_wait(cta.empty(ring.stage), ring.parity)
-            loader.load(cta, tile, ring.stage, k)
+            loader.load(cta, tiles.tile, ring.stage, k)
             k += Int32(config.block_k)
             ring.advance()
         tiles.advance()

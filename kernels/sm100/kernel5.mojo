@@ -38,11 +38,10 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
 
 
 @inline(.always)
-def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem):
+def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
-    var tile = TileScheduler[config](cta, problem).tile()
     if cta.warp == 0:
         if elect_one_sync():
-            load_and_multiply(cta, problem, tile)
+            load_and_multiply(cta, problem, tiles.tile)
         syncwarp()
-    write_tile[config](Epilogue[config](cta, tile, Ring[config.accumulators](parity=0)), problem.c)
+    write_tile[config](Epilogue[config](cta, tiles.tile, Ring[config.accumulators](parity=0)), problem.c)

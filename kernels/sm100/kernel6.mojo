@@ -24,13 +24,12 @@ comptime PRODUCER_WARP = EPILOGUE_WARPS
 
 
 @inline(.always)
-def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem):
+def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
-        var tile = TileScheduler[config](cta, problem).tile()
-        write_tile[config](Epilogue[config](cta, tile, Ring[config.accumulators](parity=0)), problem.c)
+            write_tile[config](Epilogue[config](cta, tiles.tile, Ring[config.accumulators](parity=0)), problem.c)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem)
+            produce(cta, problem, tiles)
     else:
-        consume(cta, problem)
+        consume(cta, problem, tiles)

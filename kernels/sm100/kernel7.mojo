@@ -17,14 +17,14 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 
 @inline(.always)
-def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem):
+def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
-        var epilogue = Epilogue[config](cta, TileScheduler[config](cta, problem).tile(), Ring[config.accumulators](parity=0))
+        var epilogue = Epilogue[config](cta, tiles.tile, Ring[config.accumulators](parity=0))
         write_in_turns[config](epilogue, problem.c)
         finish_stores(epilogue)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem)
+            produce(cta, problem, tiles)
     else:
-        consume(cta, problem)
+        consume(cta, problem, tiles)

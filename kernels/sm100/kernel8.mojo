@@ -24,12 +24,11 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 
 @inline(.always)
-def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem):
+def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """The epilogue warps: tile after tile, accumulator after accumulator."""
     var accumulators = Ring[config.accumulators](parity=0)
-    var tiles = TileScheduler[config](cta, problem)
     while tiles.has_tile():
-        var epilogue = Epilogue[config](cta, tiles.tile(), accumulators)
+        var epilogue = Epilogue[config](cta, tiles.tile, accumulators)
         write_in_turns[config](epilogue, problem.c)
         accumulators.advance()
         tiles.advance()
@@ -38,12 +37,12 @@ def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem):
 
 
 @inline(.always)
-def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem):
+def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
-        write_tiles(cta, problem)
+        write_tiles(cta, problem, tiles)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem)
+            produce(cta, problem, tiles)
     else:
-        consume(cta, problem)
+        consume(cta, problem, tiles)

@@ -48,7 +48,7 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
 
 
 @inline(.always)
-def consume[config: GemmConfig](cta: Cta[config], problem: Problem):
+def consume[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """Multiplies stage after stage as they become full, and hands each finished accumulator to the epilogues. One
     thread of the CTA that leads the MMA."""
     if cta.in_pair() == 0:
@@ -56,7 +56,6 @@ def consume[config: GemmConfig](cta: Cta[config], problem: Problem):
             var multiplier = Multiplier[config](cta)
             var ring = Ring[config.stages](parity=0)
             var accumulators = Ring[config.accumulators](parity=1)
-            var tiles = TileScheduler[config](cta, problem)
             while tiles.has_tile():
                 comptime if config.walks_tiles():
                     mbarrier_wait(cta.accumulator_empty(accumulators.stage), accumulators.parity)

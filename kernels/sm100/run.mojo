@@ -2,6 +2,7 @@
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.problem import Problem
+from ..common.tiles import TileScheduler
 from .cta import finish, start
 from .kernel5 import kernel5
 from .kernel6 import kernel6
@@ -11,13 +12,14 @@ from .kernel8 import kernel8
 
 @inline(.always)
 def run[config: GemmConfig](cta: Cta[config], problem: Problem):
+    var tiles = TileScheduler[config](cta, problem)
     start(cta, problem)
     comptime if config.walks_tiles():
-        kernel8(cta, problem)
+        kernel8(cta, problem, tiles)
     elif config.writes_in_turns():
-        kernel7(cta, problem)
+        kernel7(cta, problem, tiles)
     elif config.pipelined():
-        kernel6(cta, problem)
+        kernel6(cta, problem, tiles)
     else:
-        kernel5(cta, problem)
+        kernel5(cta, problem, tiles)
     finish(cta)

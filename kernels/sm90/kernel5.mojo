@@ -48,8 +48,7 @@ def load_and_multiply[
 
 
 @inline(.always)
-def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem):
+def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do after its start."""
-    var tile = TileScheduler[config](cta, problem).tile()
-    var accumulator = load_and_multiply(cta, problem, tile)
-    write_tile[config](Epilogue[config](cta, tile, accumulator), problem.c)
+    var accumulator = load_and_multiply(cta, problem, tiles.tile)
+    write_tile[config](Epilogue[config](cta, tiles.tile, accumulator), problem.c)

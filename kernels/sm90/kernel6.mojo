@@ -48,14 +48,14 @@ def take_registers[config: GemmConfig]():
 
 
 @inline(.always)
-def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem):
+def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do after its start."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce(cta, problem)
+                produce(cta, problem, tiles)
     else:
         take_registers[config]()
         var accumulator = consume(cta, problem.k_iterations)
-        write_tile[config](Epilogue[config](cta, TileScheduler[config](cta, problem).tile(), accumulator), problem.c)
+        write_tile[config](Epilogue[config](cta, tiles.tile, accumulator), problem.c)

@@ -18,16 +18,16 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 
 @inline(.always)
-def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem):
+def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do after its start."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce(cta, problem)
+                produce(cta, problem, tiles)
     else:
         take_registers[config]()
         var accumulator = consume(cta, problem.k_iterations)
-        var epilogue = Epilogue[config](cta, TileScheduler[config](cta, problem).tile(), accumulator)
+        var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
         write_in_turns[config](epilogue, problem.c)
         finish_stores(epilogue)

@@ -30,15 +30,21 @@ struct WriteOut[config: GemmConfig](SideJob, TrivialRegisterPassable):
 
     comptime steps = Self.config.write_out_steps()
 
-    var epilogue: Epilogue[Self.config]
     var c_map: UInt64
-    var step: UInt32  # the next one
+    var epilogue: Epilogue[Self.config]
+    var step: UInt32  # the next one; none is left at first
 
     @inline(.always)
-    def __init__(out self, epilogue: Epilogue[Self.config], c_map: UInt64, *, done: Bool):
-        self.epilogue = epilogue
+    def __init__(out self, c_map: UInt64, epilogue: Epilogue[Self.config]):
         self.c_map = c_map
-        self.step = UInt32(Self.steps) if done else 0
+        self.epilogue = epilogue
+        self.step = UInt32(Self.steps)
+
+    @inline(.always)
+    def begin(mut self, epilogue: Epilogue[Self.config]):
+        """With the next tile. The last must have been finished."""
+        self.epilogue = epilogue
+        self.step = 0
 
     @inline(.always)
     def run_one_step(mut self):
@@ -59,25 +65,28 @@ struct WriteOut[config: GemmConfig](SideJob, TrivialRegisterPassable):
 
 
 @inline(.always)
-def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem):
+def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+    """A consumer warpgroup: tile after tile, each written while the next is multiplied."""
+    var consumer = Consumer[config](cta)
+    var ring = Ring[config.stages](parity=0)
+    var write_out = WriteOut[config](problem.c, Epilogue[config](cta, tiles.tile, Accumulator[config]()))
+    while tiles.has_tile():
+        var accumulator = multiply_tile(cta, consumer, ring, problem.k_iterations, write_out)
+        write_out.finish()
+        write_out.begin(Epilogue[config](cta, tiles.tile, accumulator))
+        tiles.advance()
+    write_out.finish()
+    finish_stores(write_out.epilogue)
+
+
+@inline(.always)
+def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do after its start."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce(cta, problem)
+                produce(cta, problem, tiles)
     else:
         take_registers[config]()
-        var consumer = Consumer[config](cta)
-        var ring = Ring[config.stages](parity=0)
-        var tiles = TileScheduler[config](cta, problem)
-        var write_out = WriteOut[config](
-            Epilogue[config](cta, tiles.tile(), Accumulator[config]()), problem.c, done=True
-        )
-        while tiles.has_tile():
-            var accumulator = multiply_tile(cta, consumer, ring, problem.k_iterations, write_out)
-            write_out.finish()
-            write_out = WriteOut[config](Epilogue[config](cta, tiles.tile(), accumulator), problem.c, done=False)
-            tiles.advance()
-        write_out.finish()
-        finish_stores(write_out.epilogue)
+        write_and_multiply(cta, problem, tiles)
