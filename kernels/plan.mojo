@@ -32,10 +32,10 @@ def kernel_name(text: String) raises -> StaticString:
 
 
 def scheduler_name(text: String) raises -> StaticString:
-    comptime for name in [StaticString(""), "static", "none"]:
+    comptime for name in [StaticString(""), "clc", "static", "none"]:
         if text == name:
             return name
-    raise Error("scheduler '", text, "' is not one of static, none")
+    raise Error("scheduler '", text, "' is not one of clc, static, none")
 
 
 def arch_name(text: String) raises -> StaticString:
@@ -80,6 +80,7 @@ def configuration(options: List[String]) raises -> GemmConfig:
         scheduler=scheduler_name(values.pop("scheduler", "")),
         raster_group=number("raster_group", 0),
         accumulators=number("accumulators", 0),
+        clc_depth=number("clc_depth", 0),
         sms=number("sms", 0),
     )
     for name in values:

@@ -40,9 +40,10 @@ struct GemmConfig(TrivialRegisterPassable):
     var epilogue_width: Int  # columns of C in one TMA store
     var multicast: Bool
     var band_m: Int  # at most so many CTAs along M run side by side before the next columns; 0: all of them
-    var scheduler: StaticString  # where a cluster's next tile comes from: none (there is no next), static
+    var scheduler: StaticString  # where a cluster's next tile comes from: none (there is no next), static, clc
     var raster_group: Int  # columns of cluster tiles that are walked along M together
     var accumulators: Int  # in TMEM, in turn: the MMA fills one while the epilogue empties another
+    var clc_depth: Int  # answers about the next tile that have their own place in shared memory; 0 without clc
     var sms: Int  # that a static schedule fills
 
     def __init__(
@@ -64,12 +65,13 @@ struct GemmConfig(TrivialRegisterPassable):
         scheduler: StaticString = "",
         raster_group: Int = 0,
         accumulators: Int = 0,
+        clc_depth: Int = 0,
         sms: Int = 0,
     ):
         """Zeros stand for a choice of the kernel's: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA;
         as many `stages` as fit (kernel5: one); `epilogue_width` 64, but 32 where C leaves in turns; `band_m` 2048 rows
-        for kernel7 on sm_90a, else no bands. So do an empty `scheduler`: static where CTAs stay; `raster_group` 8;
-        `accumulators` 2 in TMEM where CTAs stay; `sms` those of a B200 or H200."""
+        for kernel7 on sm_90a, else no bands. So do an empty `scheduler`: where CTAs stay clc on sm_100a, static on sm_90a;
+        `raster_group` 8; `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2; `sms` those of a B200 or H200."""
         self.kernel = kernel
         self.arch = arch
         self.dtype = dtype
@@ -88,17 +90,22 @@ struct GemmConfig(TrivialRegisterPassable):
         self.scheduler = scheduler
         self.raster_group = raster_group
         self.accumulators = accumulators
+        self.clc_depth = clc_depth
         self.sms = sms
         if band_m == 0 and self.writes_in_turns() and not self.walks_tiles() and arch == "sm_90a":
             self.band_m = 2048 // max(1, self.mma_m)
         if epilogue_width == 0:
             self.epilogue_width = 32 if self.writes_in_turns() else 64
         if scheduler.byte_length() == 0:
-            self.scheduler = "static" if self.walks_tiles() else "none"
+            self.scheduler = "none"
+            if self.walks_tiles():
+                self.scheduler = "clc" if self.has_tmem() else "static"
         if raster_group == 0:
             self.raster_group = 8 if self.walks_tiles() else 1
         if accumulators == 0:
             self.accumulators = 2 if self.walks_tiles() and self.has_tmem() else 1
+        if clc_depth == 0 and self.asks_for_tiles():
+            self.clc_depth = 2
         if sms == 0:
             self.sms = 148 if self.has_tmem() else 132
         if stages == 0 and self.shape_error().byte_length() == 0:
@@ -128,8 +135,18 @@ struct GemmConfig(TrivialRegisterPassable):
         its tile."""
         return self.step_of_series() >= 8
 
+    def overlaps_launches(self) -> Bool:
+        """A launch may begin while the one before it in the stream ends (programmatic dependent launch): it prepares
+        its barriers, and touches global memory once the other is over. Only where it was measured to pay."""
+        return self.step_of_series() >= 8 and not self.has_tmem()
+
     def is_static(self) -> Bool:
+        """A cluster knows all of its tiles from the start."""
         return self.scheduler == "static"
+
+    def asks_for_tiles(self) -> Bool:
+        """A cluster asks the hardware for each further tile: cluster launch control (PTX ISA 9.7.13.17)."""
+        return self.scheduler == "clc"
 
     # ---- architecture --------------------------------------------------------------------------------------------
     def has_tmem(self) -> Bool:
@@ -177,6 +194,11 @@ struct GemmConfig(TrivialRegisterPassable):
     def accumulator_readers(self) -> Int:
         """Warps that read an accumulator in TMEM: four of each CTA of the MMA."""
         return 4 * self.cta_group
+
+    def answer_readers(self) -> Int:
+        """Who reads an answer about the next tile in a cluster: in each CTA the producer, the scheduler and four
+        epilogue warps, and in each CTA that leads an MMA the MMA thread."""
+        return 6 * self.cluster_size() + self.cluster_size() // self.cta_group
 
     def a_slices(self) -> Slices:
         return Slices(self.cta_m(), self.sharing().a_parts())
@@ -237,11 +259,12 @@ struct GemmConfig(TrivialRegisterPassable):
 
     # ---- CTA -----------------------------------------------------------------------------------------------------
     def warps(self) -> Int:
-        """sm_100a: four epilogue warps, and a producer and an MMA warp where these are warps of their own. sm_90a: the
+        """sm_100a: four epilogue warps, a producer and an MMA warp where these are warps of their own, and a scheduler warp
+        where somebody must ask for tiles. sm_90a: the
         consumer warpgroups, and a producer warpgroup where it is one of its own."""
         if not self.has_tmem():
             return 4 * (self.consumers() + (1 if self.pipelined() else 0))
-        return 6 if self.pipelined() else 4
+        return 4 + (2 if self.pipelined() else 0) + (1 if self.asks_for_tiles() else 0)
 
     def threads(self) -> Int:
         return self.warps() * 32
@@ -251,11 +274,11 @@ struct GemmConfig(TrivialRegisterPassable):
         return 16 * self.stages + self.fixed_barrier_bytes()
 
     def fixed_barrier_bytes(self) -> Int:
-        """sm_100a: the full barrier of each accumulator, its empty barrier where it is used again, and the word for the
-        TMEM address."""
+        """sm_100a: the full barrier of each accumulator, its empty barrier where it is used again, the word for the
+        TMEM address; for each answer about the next tile 16 bytes and a full and an empty barrier."""
         if not self.has_tmem():
             return 0
-        return 8 * (self.accumulators * (2 if self.walks_tiles() else 1) + 1)
+        return 8 * (self.accumulators * (2 if self.walks_tiles() else 1) + 1) + 32 * self.clc_depth
 
     def shared_memory_bytes(self) -> Int:
         return self.stages * (self.a_bytes() + self.b_bytes()) + self.c_bytes() + self.barrier_bytes()
@@ -304,6 +327,7 @@ struct GemmConfig(TrivialRegisterPassable):
             "_a",
             self.accumulators,
             String("_n", self.sms) if self.is_static() else String(),
+            String("_d", self.clc_depth) if self.asks_for_tiles() else String(),
         )
 
     # ---- rules ---------------------------------------------------------------------------------------------------
@@ -408,9 +432,11 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def walk_error(self) -> String:
         """The rules of the order of tiles."""
-        if self.scheduler != "none" and not self.is_static():
-            return String("scheduler '", self.scheduler, "' is not one of static, none")
-        if not self.walks_tiles() and (self.is_static() or self.raster_group != 1 or self.accumulators != 1):
+        if self.scheduler != "none" and not self.is_static() and not self.asks_for_tiles():
+            return String("scheduler '", self.scheduler, "' is not one of clc, static, none")
+        if self.asks_for_tiles() and not self.has_tmem():
+            return String("scheduler clc: ", self.arch, " has no cluster launch control, use static")
+        if not self.walks_tiles() and (self.scheduler != "none" or self.raster_group != 1 or self.accumulators != 1):
             return String(
                 self.kernel,
                 " computes one tile a CTA, in the order of the grid, with one accumulator: kernel8 has --scheduler,"
@@ -422,6 +448,8 @@ struct GemmConfig(TrivialRegisterPassable):
             return String(
                 "accumulators ", self.accumulators, ": use 1", ", or 2" if self.has_tmem() else " on sm_90a"
             )
+        if self.clc_depth < 0 or self.clc_depth > 3 or (self.clc_depth > 0) != self.asks_for_tiles():
+            return String("clc depth ", self.clc_depth, ": use 1, 2 or 3 with the scheduler clc, else none")
         if self.sms < self.cluster_size():
             return String("sms ", self.sms, ": a cluster needs ", self.cluster_size())
         return String()

@@ -1,7 +1,13 @@
 """A CTA: its place in the cluster, and the addresses of what it owns."""
 from .config import GemmConfig
 from .problem import Problem
-from .ptx import fence_mbarrier_init, mbarrier_init, prefetch_tensor_map
+from .ptx import (
+    fence_mbarrier_init,
+    launch_dependents,
+    mbarrier_init,
+    prefetch_tensor_map,
+    wait_for_launch_before,
+)
 from .shared_memory import SharedMemory
 from max.gpu import thread_idx
 from max.gpu.memory import external_memory
@@ -50,6 +56,28 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
         return self.shared + UInt32(Self.layout.accumulator_empty) + accumulator * 8
 
     @inline(.always)
+    def answer(self, slot: UInt32) -> UInt32:
+        """16 bytes that say which tile is next: TileScheduler."""
+        return self.shared + UInt32(Self.layout.answers) + slot * 16
+
+    @inline(.always)
+    def answer_full(self, slot: UInt32) -> UInt32:
+        return self.shared + UInt32(Self.layout.answer_full) + slot * 8
+
+    @inline(.always)
+    def answer_empty(self, slot: UInt32) -> UInt32:
+        """In the CTA of rank 0, which asks."""
+        return self.shared + UInt32(Self.layout.answer_empty) + slot * 8
+
+    @inline(.always)
+    def after_launch_before(self):
+        """All threads, before any of them touches global memory: waits until the launch before this one is over, and
+        lets the next one begin to prepare. The rest of it waits here for this one's end."""
+        comptime if Self.config.overlaps_launches():
+            launch_dependents()
+            wait_for_launch_before()
+
+    @inline(.always)
     def prepare(self, problem: Problem):
         """Initialises the barriers. Warp 0; a cluster barrier must follow before any of them is used."""
         if self.warp == 0:
@@ -71,5 +99,9 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
                             mbarrier_init(
                                 self.accumulator_empty(UInt32(i)), UInt32(Self.config.accumulator_readers())
                             )
+                comptime for slot in range(Self.config.clc_depth):
+                    # full: this CTA's scheduler arrives and announces 16 bytes; empty: whoever reads an answer
+                    mbarrier_init(self.answer_full(UInt32(slot)), 1)
+                    mbarrier_init(self.answer_empty(UInt32(slot)), UInt32(Self.config.answer_readers()))
                 fence_mbarrier_init()
             syncwarp()

@@ -86,7 +86,7 @@ def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: T
             loader.load(cta, tiles.tile, ring.stage, k)
             k += Int32(config.block_k)
             ring.advance()
-        tiles.advance()
+        tiles.advance(cta)
     # Drain: the last releases by other CTAs must not find this one gone.
     comptime for _ in range(config.stages):
         mbarrier_wait(cta.empty(ring.stage), ring.parity)

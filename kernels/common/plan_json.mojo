@@ -58,6 +58,7 @@ def config_json(config: GemmConfig) -> String:
             text("scheduler", config.scheduler),
             pair("raster_group", config.raster_group),
             pair("accumulators", config.accumulators),
+            pair("clc_depth", config.clc_depth),
             pair("sms", config.sms),
             pair("multicast", config.multicast),
             text("label", config.label()),

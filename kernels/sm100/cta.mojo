@@ -42,6 +42,7 @@ def start[config: GemmConfig](cta: Cta[config], problem: Problem):
     else:
         barrier()
     fence_after_thread_sync()
+    cta.after_launch_before()
 
 
 @inline(.always)

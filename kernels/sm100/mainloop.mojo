@@ -65,4 +65,4 @@ def consume[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: T
                     ring.advance()
                 multiplier.publish(cta, accumulators.stage)
                 accumulators.advance()
-                tiles.advance()
+                tiles.advance(cta)

@@ -19,6 +19,7 @@ def start[config: GemmConfig](cta: Cta[config], problem: Problem):
     cta.prepare(problem)
     cluster_arrive_relaxed()
     cluster_wait()
+    cta.after_launch_before()
 
 
 @inline(.always)

@@ -74,7 +74,7 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
         var accumulator = multiply_tile(cta, consumer, ring, problem.k_iterations, write_out)
         write_out.finish()
         write_out.begin(Epilogue[config](cta, tiles.tile, accumulator))
-        tiles.advance()
+        tiles.advance(cta)
     write_out.finish()
     finish_stores(write_out.epilogue)
 
