@@ -27,8 +27,9 @@ DEFAULT = "emulator"
 FOLDER = ROOT / "results" / "suites"
 
 # What a table of cases combines, with what it can leave to the top level, and the options of its kernels.
+_WALK = ("scheduler", "raster_group", "accumulators", "clc_depth", "sms")
 _LISTS = ("kernels", "clusters", "shapes", "dtypes", "inputs")
-_OPTIONS = ("arch", "cta_group", "mma_shape", "stages", "epilogue_width", "multicast", "seed")
+_OPTIONS = ("arch", "cta_group", "mma_shape", "stages", "epilogue_width", "multicast", "seed", *_WALK)
 _TOP = ("schema", "summary", "device", "cases")
 
 
@@ -48,6 +49,11 @@ class Case:
     stages: int | None = None
     epilogue_width: int | None = None
     multicast: bool = True
+    scheduler: str | None = None
+    raster_group: int | None = None
+    accumulators: int | None = None
+    clc_depth: int | None = None
+    sms: int | None = None
 
     @property
     def id(self) -> str:
@@ -65,6 +71,7 @@ class Case:
             words.append(f"epilogue={self.epilogue_width}")
         if not self.multicast:
             words.append("no-multicast")
+        words += [f"{name.replace('_', '-')}={getattr(self, name)}" for name in _WALK if getattr(self, name)]
         words += [str(self.shape), self.inputs]
         if self.seed:
             words.append(f"seed={self.seed}")
@@ -82,6 +89,7 @@ class Case:
             cluster=self.cluster,
             epilogue_width=self.epilogue_width,
             multicast=self.multicast,
+            **{name: getattr(self, name) for name in _WALK},
         )
 
 
@@ -158,7 +166,7 @@ def _cases(table: Mapping[str, Any]) -> list[Case]:
     options = {name: table[name] for name in _OPTIONS if name in table}
     if "mma_shape" in options:
         options["mma_shape"] = parse_mma_shape(str(options["mma_shape"]))
-    for name in ("cta_group", "stages", "epilogue_width", "seed"):
+    for name in ("cta_group", "stages", "epilogue_width", "seed", *_WALK[1:]):
         if name in options and (not isinstance(options[name], int) or isinstance(options[name], bool)):
             raise UsageProblem(f"{name} is {options[name]!r}; it must be a whole number")
     if not isinstance(options.get("multicast", True), bool):
