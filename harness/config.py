@@ -7,7 +7,9 @@ anything is compiled.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 
 from harness.catalog import (
     ARCHITECTURES,
@@ -19,10 +21,12 @@ from harness.catalog import (
     RASTER_GROUPS,
     Architecture,
     Kernel,
+    Tiling,
     find_kernel,
 )
 from harness.dtypes import element_type
 from harness.errors import UsageProblem
+from harness.problem import Shape
 
 
 @dataclass(frozen=True)
@@ -185,13 +189,25 @@ def make_config(
     accumulators: int | None = None,
     clc_depth: int | None = None,
     sms: int | None = None,
+    shape: Shape | None = None,
 ) -> KernelConfig:
-    """A configuration of the named kernel, with defaults where nothing is asked for."""
+    """A configuration of the named kernel, with defaults where nothing is asked for.
+
+    shape: the problem, for kernels that choose their tile and cluster for it, among those that are asked for.
+    """
     found = find_kernel(kernel)
     name = found.archs[0] if arch == "auto" else arch
     _check_arch(name, found)
     architecture = ARCHITECTURES[name]
-    defaults = found.defaults.get(name, architecture.defaults)
+    defaults = architecture.defaults
+    tilings = [
+        tiling
+        for tiling in found.tilings.get(name, ())
+        if mma_shape in (None, tiling.mma_shape) and cluster in (None, tiling.cluster)
+    ]
+    if tilings:
+        tiling = _fastest(tilings, shape, sms or architecture.sms) if shape else tilings[0]
+        mma_shape, cluster = tiling.mma_shape, tiling.cluster
     group = defaults.cta_group if cta_group is None else cta_group
     if mma_shape is None:
         _check_group(group, architecture)
@@ -225,6 +241,17 @@ def make_config(
         clc_depth=clc_depth,
         sms=sms or (architecture.sms if scheduler == "static" else 0),
     )
+
+
+def _fastest(tilings: Sequence[Tiling], shape: Shape, sms: int) -> Tiling:
+    """All CTAs that fit compute a tile at the same time, so what counts is how often they do, times the tile's size."""
+
+    def cost(tiling: Tiling) -> float:
+        (rows, columns), (cm, cn) = tiling.mma_shape, tiling.cluster
+        clusters = ceil(shape.m / (rows * cm)) * ceil(shape.n / (columns * cn))
+        return ceil(clusters / (sms // (cm * cn))) * rows * columns * tiling.slower
+
+    return min(tilings, key=cost)
 
 
 def parse_cluster(text: str) -> tuple[int, int]:

@@ -82,7 +82,8 @@ def chosen_options(kernel: str, preset: str | None, options: dict[str, Any]) -> 
 
 
 def configure(kernel: str, preset: str | None = None, **options: Any) -> KernelConfig:
-    """A configuration of the kernel: what is asked for, else what the preset says, else the defaults."""
+    """A configuration of the kernel: what is asked for, else what the preset says, else what suits the shape if one is
+    given, else the defaults."""
     return make_config(kernel, **chosen_options(kernel, preset, options))
 
 

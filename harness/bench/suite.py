@@ -90,6 +90,7 @@ class Case:
             epilogue_width=self.epilogue_width,
             multicast=self.multicast,
             **{name: getattr(self, name) for name in _WALK},
+            shape=self.shape,
         )
 
 
