@@ -43,7 +43,7 @@ def matmul(
     first call of a configuration compiles it, which takes some ten seconds; the result is cached on disk.
     """
     _check(a, b, out)
-    problem = Shape(a.shape[0], b.shape[0], a.shape[1])
+    problem = (a.shape[0], b.shape[0], a.shape[1])
     config = _configuration(kernel, a.device, a.dtype, problem, tuple(sorted(options.items())))
     if out is None:
         out = torch.empty((a.shape[0], b.shape[0]), dtype=a.dtype, device=a.device)
@@ -53,12 +53,12 @@ def matmul(
 
 @torch.compiler.assume_constant_result
 def _configuration(
-    kernel: str, device: torch.device, dtype: torch.dtype, problem: Shape, options: tuple[tuple[str, Any], ...]
+    kernel: str, device: torch.device, dtype: torch.dtype, problem: tuple[int, int, int], options: tuple[tuple[str, Any], ...]
 ) -> str:
     """The configuration as text: a constant for torch.compile, which cannot trace how it is made."""
     arch = arch_of_gpu(*torch.cuda.get_device_capability(device))
     try:
-        return make_config(kernel, arch=arch, dtype=DTYPES[dtype], shape=problem, **dict(options)).to_json()
+        return make_config(kernel, arch=arch, dtype=DTYPES[dtype], shape=Shape(*problem), **dict(options)).to_json()
     except UsageProblem as error:
         raise ValueError(str(error)) from None
 

@@ -14,7 +14,7 @@ from harness.errors import UsageProblem
 
 DRAWN = 600
 USUAL = {
-    "kernel": ["kernel5", "kernel6", "kernel7"],
+    "kernel": ["kernel5", "kernel6", "kernel7", "kernel8"],
     "arch": ["sm_100a", "sm_90a"],
     "dtype": ["bf16", "fp16"],
     "cta_group": [1, 2],
@@ -25,6 +25,11 @@ USUAL = {
     "cluster_n": [1, 2, 3, 4],
     "epilogue_width": [16, 32],
     "multicast": [True, False],
+    "scheduler": [""],
+    "raster_group": [0],
+    "accumulators": [0],
+    "clc_depth": [0],
+    "sms": [0],
 }
 ODD = {
     "dtype": ["fp8"],
@@ -35,7 +40,13 @@ ODD = {
     "cluster_m": [0, 3, 5, 8, 16],
     "cluster_n": [0, 5, 8, 16],
     "epilogue_width": [8, 48, 64, 128],
+    "scheduler": ["none", "static", "clc"],
+    "raster_group": [1, 2, 4, 16],
+    "accumulators": [1, 2, 3],
+    "clc_depth": [1, 3, 4],
+    "sms": [1, 16, 100],
 }
+WALK = ("scheduler", "raster_group", "accumulators", "clc_depth", "sms")
 
 
 # Rules that a drawn configuration hardly meets: 8 rows for each CTA that shares, the limits of a cluster.
@@ -45,6 +56,19 @@ EDGES = [
     for m, n in ((64, 64), (128, 256))
     for cm, cn in ((1, 8), (1, 9), (1, 16), (8, 1), (9, 1), (16, 1), (1, 17), (4, 4), (3, 5))
     for multicast in (True, False)
+] + [
+    {**BASE, "kernel": "kernel8", "arch": arch, "cta_group": 2 if arch == "sm_100a" else 1, "mma_m": 128, **walk}
+    for arch in ("sm_100a", "sm_90a")
+    for walk in (
+        {"scheduler": "clc", "clc_depth": 3, "accumulators": 1},
+        {"scheduler": "clc", "clc_depth": 4},
+        {"scheduler": "clc", "sms": 64},
+        {"scheduler": "static", "clc_depth": 1},
+        {"scheduler": "static", "sms": 1},
+        {"scheduler": "none", "sms": 4},
+        {"scheduler": "none", "raster_group": 16, "accumulators": 2},
+        {"scheduler": "static", "sms": 6, "raster_group": 4, "accumulators": 1},
+    )
 ]
 
 
@@ -65,6 +89,7 @@ def python_verdict(options: dict) -> KernelConfig | None:
     shape = options["mma_m"], options["mma_n"]
     cluster = options["cluster_m"], options["cluster_n"]
     same = {name: options[name] for name in ("kernel", "arch", "dtype", "cta_group", "epilogue_width", "multicast")}
+    same |= {name: options[name] or None for name in WALK}
     try:
         return make_config(**same, mma_shape=shape, cluster=cluster, stages=options["stages"] or None)
     except UsageProblem as problem:
@@ -83,8 +108,17 @@ def test_python_and_mojo_agree_on_what_is_legal(planner):
             plan = json.loads(done.stdout)
             assert plan["config"]["stages"] == config.stages
             arch = ARCHITECTURES[config.arch]
-            budget = Budget(KERNELS[config.kernel], arch, config.cta_group, config.mma_shape, config.epilogue_width)
+            budget = Budget(
+                KERNELS[config.kernel],
+                arch,
+                config.cta_group,
+                config.mma_shape,
+                config.epilogue_width,
+                config.accumulators,
+                config.clc_depth,
+            )
             assert plan["dynamic_smem"] == budget.total(config.stages)
+            assert {name: plan["config"][name] for name in WALK} == {name: getattr(config, name) for name in WALK}
     # The comparison means something only if both verdicts are common.
     assert DRAWN // 5 < legal < DRAWN * 4 // 5
 

@@ -35,10 +35,10 @@ _TOP = ("schema", "summary", "device", "cases")
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement. Options that are None are the kernel's defaults; arch None: the device's."""
+    """One measurement. Options that are None are the kernel's defaults, the cluster too; arch None: the device's."""
 
     kernel: str
-    cluster: tuple[int, int]
+    cluster: tuple[int, int] | None
     dtype: str
     shape: Shape
     inputs: str
@@ -58,7 +58,7 @@ class Case:
     @property
     def id(self) -> str:
         """Names the case in the history: what was asked for, and nothing that follows from it."""
-        words = [self.kernel, self.dtype, f"{self.cluster[0]}x{self.cluster[1]}"]
+        words = [self.kernel, self.dtype, f"{self.cluster[0]}x{self.cluster[1]}" if self.cluster else "auto"]
         if self.arch:
             words.append(self.arch)
         if self.cta_group:
@@ -179,7 +179,7 @@ def _cases(table: Mapping[str, Any]) -> list[Case]:
             raise UsageProblem(f"inputs {inputs!r} is not one of {', '.join(KINDS)}")
         case = Case(
             kernel=kernel,
-            cluster=parse_cluster(cluster),
+            cluster=None if cluster == "auto" else parse_cluster(cluster),
             dtype=dtype,
             shape=parse_shape(shape),
             inputs=inputs,

@@ -44,7 +44,7 @@ struct GemmConfig(TrivialRegisterPassable):
     var raster_group: Int  # columns of cluster tiles that are walked along M together
     var accumulators: Int  # in TMEM, in turn: the MMA fills one while the epilogue empties another
     var clc_depth: Int  # answers about the next tile that have their own place in shared memory; 0 without clc
-    var sms: Int  # that a static schedule fills
+    var sms: Int  # that a static schedule fills; 0 without one
 
     def __init__(
         out self,
@@ -104,7 +104,7 @@ struct GemmConfig(TrivialRegisterPassable):
             self.accumulators = 2 if self.walks_tiles() and self.has_tmem() else 1
         if clc_depth == 0 and self.asks_for_tiles():
             self.clc_depth = 2
-        if sms == 0:
+        if sms == 0 and self.is_static():
             self.sms = 148 if self.has_tmem() else 132
         if stages == 0 and self.shape_error().byte_length() == 0:
             self.stages = self.stages_that_fit() if self.pipelined() else 1
@@ -440,16 +440,18 @@ struct GemmConfig(TrivialRegisterPassable):
                 " computes one tile a CTA, in the order of the grid, with one accumulator: kernel8 has --scheduler,"
                 " --raster-group and --accumulators",
             )
-        if self.raster_group < 1:
-            return String("raster group ", self.raster_group, " is not at least 1")
+        if self.raster_group != 1 and self.raster_group != 4 and self.raster_group != 8 and self.raster_group != 16:
+            return String("raster group ", self.raster_group, " is not 1, 4, 8 or 16")
         if self.accumulators != 1 and not (self.accumulators == 2 and self.has_tmem()):
             return String(
                 "accumulators ", self.accumulators, ": use 1", ", or 2" if self.has_tmem() else " on sm_90a"
             )
         if self.clc_depth < 0 or self.clc_depth > 3 or (self.clc_depth > 0) != self.asks_for_tiles():
             return String("clc depth ", self.clc_depth, ": use 1, 2 or 3 with the scheduler clc, else none")
-        if self.sms < self.cluster_size():
+        if self.is_static() and self.sms < self.cluster_size():
             return String("sms ", self.sms, ": a cluster needs ", self.cluster_size())
+        if self.sms != 0 and not self.is_static():
+            return String("sms ", self.sms, ": the scheduler ", self.scheduler, " launches all tiles, leave it out")
         return String()
 
     def sm100_shape_error(self) -> String:
