@@ -211,10 +211,10 @@ def make_config(
     group = defaults.cta_group if cta_group is None else cta_group
     if mma_shape is None:
         _check_group(group, architecture)
-    shape = mma_shape or defaults.mma_shape[group]
+    tile = mma_shape or defaults.mma_shape[group]
     # Checked before anything is derived from it.
-    _check_mma(group, shape, architecture)
-    width = epilogue_width or _default_width(Budget(found, architecture, group, shape, found.epilogue_width))
+    _check_mma(group, tile, architecture)
+    width = epilogue_width or _default_width(Budget(found, architecture, group, tile, found.epilogue_width))
     if scheduler is None:
         scheduler = architecture.schedulers[0] if found.walks_tiles else "none"
     if accumulators is None:
@@ -222,7 +222,7 @@ def make_config(
     if clc_depth is None:
         clc_depth = 2 if scheduler == "clc" else 0
     if stages is None:
-        budget = Budget(found, architecture, group, shape, width, accumulators, clc_depth)
+        budget = Budget(found, architecture, group, tile, width, accumulators, clc_depth)
         _check_epilogue(width, budget.warp_columns)
         stages = found.stages or budget.most_stages()
     return KernelConfig(
@@ -230,7 +230,7 @@ def make_config(
         arch=name,
         dtype=dtype,
         cta_group=group,
-        mma_shape=shape,
+        mma_shape=tile,
         stages=stages,
         cluster=cluster or defaults.cluster,
         epilogue_width=width,
@@ -249,7 +249,7 @@ def _fastest(tilings: Sequence[Tiling], shape: Shape, sms: int) -> Tiling:
     def cost(tiling: Tiling) -> float:
         (rows, columns), (cm, cn) = tiling.mma_shape, tiling.cluster
         clusters = ceil(shape.m / (rows * cm)) * ceil(shape.n / (columns * cn))
-        return ceil(clusters / (sms // (cm * cn))) * rows * columns * tiling.slower
+        return ceil(clusters / max(1, sms // (cm * cn))) * rows * columns * tiling.slower
 
     return min(tilings, key=cost)
 

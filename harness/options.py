@@ -122,7 +122,11 @@ config_options = together(
         metavar="|".join(map(str, CLC_DEPTHS)),
         help=f"Answers of cluster launch control that are kept.  {THE_KERNELS}",
     ),
-    click.option("--sms", type=int, help="Multiprocessors that the static scheduler fills.  [default: a B200's or H200's]"),
+    click.option(
+        "--sms",
+        type=int,
+        help="Multiprocessors that the static scheduler fills.  [default: a B200's or H200's]",
+    ),
 )
 
 # Their values make a `harness.runner.Request`, together with a configuration and a shape.

@@ -53,7 +53,11 @@ def matmul(
 
 @torch.compiler.assume_constant_result
 def _configuration(
-    kernel: str, device: torch.device, dtype: torch.dtype, problem: tuple[int, int, int], options: tuple[tuple[str, Any], ...]
+    kernel: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    problem: tuple[int, int, int],
+    options: tuple[tuple[str, Any], ...],
 ) -> str:
     """The configuration as text: a constant for torch.compile, which cannot trace how it is made."""
     arch = arch_of_gpu(*torch.cuda.get_device_capability(device))

@@ -11,6 +11,7 @@ import pytest
 from harness.catalog import ARCHITECTURES, KERNELS, SM_100A
 from harness.config import Budget, KernelConfig, make_config, parse_cluster, parse_mma_shape
 from harness.errors import UsageProblem
+from harness.problem import Shape
 
 DRAWN = 600
 USUAL = {
@@ -212,3 +213,40 @@ def test_sizes_are_read():
 def test_the_default_tile_fits_the_architecture():
     for group, (rows, columns) in SM_100A.defaults.mma_shape.items():
         assert rows in SM_100A.rows[group] and columns % SM_100A.column_step[group] == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "cluster"),
+    [
+        ((4096, 4096, 4096), (256, 128), (1, 2)),
+        ((512, 4096, 4096), (128, 128), (2, 1)),  # half as many tiles of 256x128 as the GPU has SMs
+        ((2500, 5120, 13824), (128, 160), (2, 1)),  # 4.8 of them in turn, 5 are paid for; 3.03 of 256x128, 4 paid
+    ],
+)
+def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile, cluster):
+    config = make_config("kernel8", arch="sm_90a", shape=Shape(*shape))
+    assert (config.mma_shape, config.cluster) == (tile, cluster)
+    assert make_config("kernel8", arch="sm_90a").mma_shape == (256, 128)
+    asked = make_config("kernel8", arch="sm_90a", shape=Shape(*shape), mma_shape=(64, 256), cluster=(1, 1))
+    assert (asked.mma_shape, asked.cluster) == ((64, 256), (1, 1))
+    assert make_config("kernel8", arch="sm_90a", shape=Shape(*shape), cluster=(1, 2)).mma_shape[0] == 256
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "message"),
+    [
+        ("kernel7", {"scheduler": "static"}, "scheduler static: kernel7 computes one tile a CTA, .*; use kernel8"),
+        ("kernel6", {"raster_group": 4}, "raster group 4: kernel6 computes one tile a CTA"),
+        ("kernel8", {"raster_group": 3}, "raster group 3 is not one of 1, 4, 8, 16"),
+        ("kernel8", {"accumulators": 3}, "accumulators 3: they are in tensor memory; use 1 or 2"),
+        ("kernel8", {"arch": "sm_90a", "accumulators": 2}, "as sm_90a has no tensor memory; use 1"),
+        ("kernel8", {"arch": "sm_90a", "scheduler": "clc"}, "'clc' is not one of sm_90a's; use static, none"),
+        ("kernel8", {"scheduler": "clc", "clc_depth": 4}, "clc depth 4 is not one of 1, 2, 3"),
+        ("kernel8", {"scheduler": "static", "clc_depth": 1}, "clc depth 1: the scheduler static asks for nothing"),
+        ("kernel8", {"scheduler": "static", "sms": 2}, "sms 2: a cluster of 4x4 needs 16"),
+        ("kernel8", {"scheduler": "none", "sms": 4}, "sms 4: the scheduler none launches all tiles"),
+    ],
+)
+def test_rules_of_the_order_of_tiles(kernel, options, message):
+    with pytest.raises(UsageProblem, match=message):
+        make_config(kernel, **options)

@@ -22,7 +22,16 @@ def test_every_preset_fits_every_kernel(preset, kernel):
 
 
 def test_the_presets_are_what_their_names_promise():
-    assert set(PRESETS) == {"cute-03", "cute-04", "1cta", "2cta", "2cta-multicast", "tilus-tile", "tilus-v6", "hopper-2x1"}
+    assert set(PRESETS) == {
+        "cute-03",
+        "cute-04",
+        "1cta",
+        "2cta",
+        "2cta-multicast",
+        "tilus-tile",
+        "tilus-v6",
+        "hopper-2x1",
+    }
     one, two, three, four = (configure("kernel7", name) for name in ("1cta", "2cta", "cute-03", "cute-04"))
     assert (one.cta_group, one.mma_shape, one.stages, one.cluster) == (1, (128, 256), 4, (1, 1))
     assert (two.cta_group, two.mma_shape, two.stages, two.cluster) == (2, (256, 256), 4, (2, 1))

@@ -437,15 +437,15 @@ struct GemmConfig(TrivialRegisterPassable):
         if not self.walks_tiles() and (self.scheduler != "none" or self.raster_group != 1 or self.accumulators != 1):
             return String(
                 self.kernel,
-                " computes one tile a CTA, in the order of the grid, with one accumulator: kernel8 has --scheduler,"
-                " --raster-group and --accumulators",
+                (
+                    " computes one tile a CTA, in the order of the grid, with one accumulator: kernel8 has --scheduler,"
+                    " --raster-group and --accumulators"
+                ),
             )
         if self.raster_group != 1 and self.raster_group != 4 and self.raster_group != 8 and self.raster_group != 16:
             return String("raster group ", self.raster_group, " is not 1, 4, 8 or 16")
         if self.accumulators != 1 and not (self.accumulators == 2 and self.has_tmem()):
-            return String(
-                "accumulators ", self.accumulators, ": use 1", ", or 2" if self.has_tmem() else " on sm_90a"
-            )
+            return String("accumulators ", self.accumulators, ": use 1", ", or 2" if self.has_tmem() else " on sm_90a")
         if self.clc_depth < 0 or self.clc_depth > 3 or (self.clc_depth > 0) != self.asks_for_tiles():
             return String("clc depth ", self.clc_depth, ": use 1, 2 or 3 with the scheduler clc, else none")
         if self.is_static() and self.sms < self.cluster_size():

@@ -96,9 +96,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
                         mbarrier_init(self.accumulator_full(UInt32(i)), 1)
                         comptime if Self.config.walks_tiles():
                             # empty: every epilogue warp of the CTAs of the MMA
-                            mbarrier_init(
-                                self.accumulator_empty(UInt32(i)), UInt32(Self.config.accumulator_readers())
-                            )
+                            mbarrier_init(self.accumulator_empty(UInt32(i)), UInt32(Self.config.accumulator_readers()))
                 comptime for slot in range(Self.config.clc_depth):
                     # full: this CTA's scheduler arrives and announces 16 bytes; empty: whoever reads an answer
                     mbarrier_init(self.answer_full(UInt32(slot)), 1)

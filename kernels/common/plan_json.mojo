@@ -136,8 +136,8 @@ def sm100_roles(config: GemmConfig) -> String:
     )
     comptime load_on = "one thread, tile after tile: wait for an empty stage, load this CTA's slices of A and B by TMA"
     comptime multiply_on = (
-        "one thread of the CTA that leads the MMA, tile after tile: wait for an empty accumulator, then for full stages,"
-        " issue MMAs, commit"
+        "one thread of the CTA that leads the MMA, tile after tile: wait for an empty accumulator, then for full"
+        " stages, issue MMAs, commit"
     )
     var roles: List[String] = [
         set_up,
@@ -232,36 +232,33 @@ def barriers_json(config: GemmConfig) -> String:
             ]
         )
     var found: List[String] = [
-            barrier(
-                "full",
-                layout.full,
-                config.stages,
-                1,
-                config.full_bytes(),
-                (
-                    "the loading thread of the CTA that leads the MMA, announcing the bytes of all its CTAs; TMA"
-                    " delivers them"
-                ),
-                "the MMA thread",
-            ),
-            barrier(
-                "empty",
-                layout.empty,
-                config.stages,
-                arrivals,
-                0,
-                "one commit of each MMA that reads what this CTA loads into the stage",
-                "this CTA's loading thread",
-            ),
-            barrier(
-                "accumulator full" if config.walks_tiles() else "accumulator",
-                layout.accumulator_full,
-                config.accumulators,
-                1,
-                0,
-                "the last commit of the MMA thread",
-                "the epilogue warps",
-            ),
+        barrier(
+            "full",
+            layout.full,
+            config.stages,
+            1,
+            config.full_bytes(),
+            "the loading thread of the CTA that leads the MMA, announcing the bytes of all its CTAs; TMA delivers them",
+            "the MMA thread",
+        ),
+        barrier(
+            "empty",
+            layout.empty,
+            config.stages,
+            arrivals,
+            0,
+            "one commit of each MMA that reads what this CTA loads into the stage",
+            "this CTA's loading thread",
+        ),
+        barrier(
+            "accumulator full" if config.walks_tiles() else "accumulator",
+            layout.accumulator_full,
+            config.accumulators,
+            1,
+            0,
+            "the last commit of the MMA thread",
+            "the epilogue warps",
+        ),
     ]
     if config.walks_tiles():
         found.append(
@@ -336,13 +333,9 @@ def tiles_json(config: GemmConfig, plan: LaunchPlan) -> String:
     comptime most = 512
     var order = List[String]()
     for number in range(min(most, plan.clusters_m * plan.clusters_n)):
-        var found = place(
-            UInt32(config.raster_group), UInt32(number), UInt32(plan.clusters_m), UInt32(plan.clusters_n)
-        )
+        var found = place(UInt32(config.raster_group), UInt32(number), UInt32(plan.clusters_m), UInt32(plan.clusters_n))
         order.append(numbers(Int(found.row), Int(found.column)))
-    return object(
-        [pair("rows", plan.clusters_m), pair("columns", plan.clusters_n), pair("order", array(order))]
-    )
+    return object([pair("rows", plan.clusters_m), pair("columns", plan.clusters_n), pair("order", array(order))])
 
 
 def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:

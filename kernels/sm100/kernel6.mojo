@@ -27,7 +27,7 @@ comptime PRODUCER_WARP = EPILOGUE_WARPS
 def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
-            write_tile[config](Epilogue[config](cta, tiles.tile, Ring[config.accumulators](parity=0)), problem.c)
+        write_tile[config](Epilogue[config](cta, tiles.tile, Ring[config.accumulators](parity=0)), problem.c)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
             produce(cta, problem, tiles)

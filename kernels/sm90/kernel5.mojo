@@ -20,9 +20,7 @@ from max.gpu.sync import syncwarp
 
 
 @inline(.always)
-def load_and_multiply[
-    config: GemmConfig
-](cta: Cta[config], problem: Problem, tile: Tile) -> Accumulator[config]:
+def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile) -> Accumulator[config]:
     var loads = False
     if cta.warp == 0:
         loads = elect_one_sync()
