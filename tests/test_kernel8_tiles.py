@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from kernel_runs import run
@@ -53,7 +54,7 @@ def test_the_order_visits_every_place_once_and_moves_by_neighbours(planner, grou
     assert len(order) == min(512, rows * columns) == len(set(order))
     assert all(0 <= row < rows and 0 <= column < columns for row, column in order)
     # One row at most from a tile to the next, and never out of the group before all of it is done.
-    assert all(abs(a[0] - b[0]) <= 1 for a, b in zip(order, order[1:], strict=False))
+    assert all(abs(a[0] - b[0]) <= 1 for a, b in pairwise(order))
     groups = [column // group for _, column in order]
     assert groups == sorted(groups)
 
