@@ -61,3 +61,9 @@ def test_the_order_visits_every_place_once_and_moves_by_neighbours(planner, grou
 
 def test_a_kernel_without_an_order_has_none(planner):
     assert json.loads(planner(kernel="kernel7").stdout)["tiles"] is None
+
+
+def test_more_tiles_than_a_launch_can_have(planner):
+    done = planner(2**30, 2**30, 64, kernel="kernel8", scheduler="none")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cluster tiles, too many for one launch: use smaller ones" in done.stderr
