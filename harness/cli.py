@@ -20,7 +20,7 @@ from harness.clear_errors import ClearErrors, complain
 from harness.config import make_config
 from harness.device import choose_device
 from harness.doctor import examine, is_able
-from harness.emulate import Accumulation, Schedule
+from harness.emulate import Accumulation, EmulationOptions, Schedule
 from harness.errors import (
     EXIT_CANNOT_RUN,
     EXIT_OK,
@@ -28,7 +28,7 @@ from harness.errors import (
     CannotRun,
 )
 from harness.inspection import build_command, explain
-from harness.options import check_output, config_options, run_options, shape_option
+from harness.options import GPU_SILENCE, check_output, config_options, run_options, shape_option
 from harness.presets import PRESETS, chosen_options
 from harness.problem import Shape
 from harness.published import published_figures
@@ -119,7 +119,12 @@ class Settings:
     seed: int
     schedule: Schedule
     accumulation: Accumulation
-    timeout: float
+    jobs: int
+    resident_clusters: int | None
+    max_steps: int | None
+    timeout: float | None
+    strict: bool
+    allow: tuple[str, ...]
     json_path: str | None
     no_save: bool
 
@@ -137,10 +142,19 @@ class Settings:
             shape=self.shape,
             inputs=self.inputs or ("normal" if gpu else "integer"),
             seed=self.seed,
-            schedule=self.schedule,
-            accumulation=self.accumulation,
+            emulation=EmulationOptions(
+                accumulation=self.accumulation,
+                schedule=self.schedule,
+                seed=self.seed,
+                jobs=self.jobs,
+                resident_clusters=self.resident_clusters,
+                max_steps=self.max_steps,
+                timeout=self.timeout,
+                strict=self.strict,
+                allow=self.allow,
+            ),
             gpu=gpu,
-            timeout=self.timeout,
+            timeout=self.timeout or GPU_SILENCE,
         )
         check_memory(self.shape, request.config.dtype)
         self._record_file(request)

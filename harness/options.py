@@ -13,6 +13,7 @@ from harness.config import parse_cluster, parse_mma_shape
 from harness.device import CHOICES
 from harness.dtypes import ELEMENT_TYPES
 from harness.emulate import Accumulation, Schedule
+from harness.emulator.rules import WARNINGS
 from harness.inputs import KINDS
 from harness.presets import PRESETS
 from harness.problem import parse_shape
@@ -129,6 +130,8 @@ config_options = together(
     ),
 )
 
+GPU_SILENCE = 60.0
+
 # Their values make a `harness.runner.Request`, together with a configuration and a shape.
 run_options = together(
     click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True),
@@ -160,11 +163,35 @@ run_options = together(
         help="Arithmetic of the emulated tensor core.",
     ),
     click.option(
+        "--jobs",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Processes that share the clusters of an emulated grid, if these are independent.",
+    ),
+    click.option(
+        "--resident-clusters",
+        type=click.IntRange(1),
+        help="Clusters the emulated GPU holds at once.  [default: as many as there is room for]",
+    ),
+    click.option("--max-steps", type=click.IntRange(1), help="Warp instructions after which an emulated run is ended."),
+    click.option(
         "--timeout",
         type=click.FloatRange(1),
-        default=60,
+        help="Seconds a GPU may be silent before its process is ended, or an emulated run may take.  "
+        f"[default: {GPU_SILENCE:g} on a GPU, else no limit]",
+    ),
+    click.option(
+        "--strict/--no-strict",
+        default=True,
         show_default=True,
-        help="Seconds a GPU may be silent before its process is ended.",
+        help="Whether breaches of rules that hardware is known to tolerate are errors.",
+    ),
+    click.option(
+        "--allow",
+        multiple=True,
+        type=click.Choice(WARNINGS),
+        help="Such a rule that may be broken; may be repeated.",
     ),
     click.option("--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."),
     click.option("--no-save", is_flag=True, help="Do not add records to results/."),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from harness import records
 from harness.build import Artifact, build
 from harness.config import KernelConfig
 from harness.dtypes import element_type
-from harness.emulate import Accumulation, Schedule, emulate
+from harness.emulate import DEFAULT, EmulationOptions, emulate
 from harness.errors import CannotRun
 from harness.gpu.backend import device_kind, run_on_gpu
 from harness.inputs import Inputs, make_inputs
@@ -25,14 +25,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent."""
+    """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
+    emulation: how the emulator runs it.
+    """
 
     config: KernelConfig
     shape: Shape
     inputs: str = "integer"
     seed: int = 0
-    schedule: Schedule = "fifo"
-    accumulation: Accumulation = "f32"
+    emulation: EmulationOptions = DEFAULT
     gpu: Gpu | None = None
     timeout: float = 60.0
 
@@ -83,26 +84,22 @@ def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validat
 
 def _emulate(request: Request, artifact: Artifact, plan: Plan, progress: Progress | None) -> tuple[Validation, dict]:
     inputs = make_inputs(request.shape, request.config.dtype, request.inputs, request.seed)
-    emulation = emulate(
-        artifact.ptx,
-        plan,
-        inputs,
-        accumulation=request.accumulation,
-        schedule=request.schedule,
-        seed=request.seed,
-        progress=progress,
-    )
+    options = request.emulation
+    emulation = emulate(artifact.ptx, plan, inputs, options, progress)
     device = {
         "kind": request.device_kind,
         "name": f"emulated {request.config.arch}",
-        "accumulation": request.accumulation,
-        "schedule": request.schedule,
-        "schedule_seed": request.seed,
+        "accumulation": options.accumulation,
+        "schedule": options.schedule,
+        "schedule_seed": options.seed,
         "emulation_seconds": round(emulation.seconds, 3),
     }
     timing = {"seconds": None, "reason": "not measured: emulated"}
     validation = validate_output(emulation.output, inputs, request.config.dtype, plan)
-    return validation, {"device": device, "counters": emulation.counters, "timing": timing}
+    fields: dict = {"device": device, "counters": emulation.counters, "timing": timing}
+    if emulation.warnings:
+        fields["warnings"] = [asdict(finding) for finding in emulation.warnings]
+    return validation, fields
 
 
 def validate_output(output, inputs: Inputs, dtype: str, plan: Plan) -> Validation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.build import Artifact
 from harness.config import KernelConfig
-from harness.emulate import emulate
+from harness.emulate import EmulationOptions, emulate
 from harness.inputs import make_inputs
 from harness.problem import Shape
 from harness.runner import validate_output
@@ -16,11 +16,11 @@ BLOCK_K = 64
 def run(
     artifact: Artifact, size: tuple[int, int, int], kind: str, ptx: str | None = None, **options
 ) -> tuple[dict, Validation]:
-    """Counters and verdict. ptx: run this in place of the artifact's. options: those of `emulate`."""
+    """Counters and verdict. ptx: run this in place of the artifact's. options: those of `EmulationOptions`."""
     shape, dtype = Shape(*size), artifact.config.dtype
     plan = artifact.plan(shape)
     inputs = make_inputs(shape, dtype, kind, seed=sum(size))
-    result = emulate(ptx or artifact.ptx, plan, inputs, **options)
+    result = emulate(ptx or artifact.ptx, plan, inputs, EmulationOptions(**options))
     return result.counters, validate_output(result.output, inputs, dtype, plan)
 
 

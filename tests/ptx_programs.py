@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
-from harness.emulator import Device, Module
+from harness.emulator import Device, LaunchResult, Module
 
 HEADER = """.version 8.8
-.target sm_100a
+.target {target}
 .address_size 64
 {module_scope}
-.visible .entry kernel(.param .u64 out)
+.visible .entry kernel(.param .u64 out{parameters})
 {directives}
 {{
 .reg .pred %p<16>;
@@ -30,9 +34,91 @@ st.global.b32 [%rd1], %r1;
 """
 """Every thread stores %r1 at out[tid]."""
 
+WORDS = ".shared .align 1024 .b8 words[4096];"
+"""Module scope: static shared memory, the first of its CTA, so that it begins at offset 0x400."""
 
-def source(body: str, module_scope: str = "", directives: str = "") -> str:
-    return HEADER.format(body=body, module_scope=module_scope, directives=directives)
+ALLOCATE = """
+mov.b32 %r3, words;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r3], 32;
+bar.warp.sync -1;
+ld.shared.b32 %r2, [%r3];
+"""
+"""One warp, with `WORDS`: %r2 = the address of 32 columns of tensor memory."""
+
+FREE = """
+tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 32;
+"""
+
+
+def source(
+    body: str,
+    module_scope: str = "",
+    directives: str = "",
+    *,
+    target: str = "sm_100a",
+    parameters: Sequence[str] = (),
+) -> str:
+    """A module with one kernel. ``parameters`` come after ``out``: "u32 count", or "map NAME" for a tensor map."""
+    declared = "".join(f", {_parameter(*p.split())}" for p in parameters)
+    return HEADER.format(
+        body=body, module_scope=module_scope, directives=directives, target=target, parameters=declared
+    )
+
+
+def _parameter(kind: str, name: str) -> str:
+    return f".param .align 64 .b8 {name}[128]" if kind == "map" else f".param .{kind} {name}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A launch that has ended, and the device it ran on."""
+
+    device: Device
+    out: int
+    result: LaunchResult
+
+    def words(self, count: int) -> np.ndarray:
+        """The first words of ``out``."""
+        return self.device.download(self.out, np.uint32, count)
+
+
+def launch(
+    body: str,
+    *,
+    threads: int = 32,
+    words: int = 0,
+    grid=1,
+    cluster=1,
+    dynamic_smem: int = 0,
+    module_scope: str = "",
+    directives: str = "",
+    target: str = "sm_100a",
+    parameters: Sequence[str] = (),
+    arguments: Sequence[Any] = (),
+    device: Device | None = None,
+    schedule="fifo",
+    seed: int = 0,
+    initial: np.ndarray | None = None,
+    **options: Any,
+) -> Run:
+    """Run a body; ``out`` has room for ``words`` (one per thread by default) or holds the words of ``initial``.
+
+    ``arguments`` follow ``out``; those made on a device need that ``device``. ``options`` go to Device.launch.
+    """
+    device = device or Device(schedule=schedule, seed=seed)
+    out = device.alloc(4 * (words or threads)) if initial is None else device.upload(initial.astype(np.uint32))
+    text = source(body, module_scope, directives, target=target, parameters=parameters)
+    result = device.launch(
+        Module.from_text(text),
+        grid=grid,
+        cluster=cluster,
+        block=threads,
+        dynamic_smem=dynamic_smem,
+        arguments=[out, *arguments],
+        **options,
+    )
+    return Run(device, out, result)
 
 
 def run(
@@ -46,7 +132,7 @@ def run(
     module_scope: str = "",
     schedule="fifo",
     seed: int = 0,
-    observers=(),
+    sinks=(),
 ) -> np.ndarray:
     """Run a body on one CTA (or more) and return ``out`` as uint32 words, one per thread by default."""
     device = Device(schedule=schedule, seed=seed)
@@ -59,6 +145,6 @@ def run(
         block=threads,
         dynamic_smem=dynamic_smem,
         arguments=[out],
-        observers=observers,
+        sinks=sinks,
     )
     return device.download(out, np.uint32, words)

@@ -137,6 +137,6 @@ def test_a_deadlock_report_tells_the_story(artifacts):
     assert report.startswith("Deadlock: deadlock in kernel 'kernel6")
     assert "0 of 1 arrivals and 16 bytes pending" in report
     assert re.search(
-        r"CTA rank \d warp 5 lanes 0x[0-9a-f]{8}: waits for parity 0, PTX line \d+: mbarrier.try_wait", report
+        r"CTA .*rank.* warp 5 lanes 0x[0-9a-f]{8}: waits for parity 0, PTX line \d+: mbarrier.try_wait", report
     )
-    assert re.search(r"CTA rank \d warp 4 .*waits for parity", report)
+    assert re.search(r"CTA .*rank.* warp 4 .*waits for parity", report)

@@ -8,7 +8,7 @@ import pytest
 from emulator_reference import SPAN_BYTES, operand_byte, swizzled
 
 from harness.emulator.errors import Fault
-from harness.emulator.matrix_descriptor import (
+from harness.emulator.memory.descriptors import (
     Major,
     MatrixDescriptor,
     decode_instruction,
@@ -16,7 +16,7 @@ from harness.emulator.matrix_descriptor import (
     decode_sm100,
     operand_positions,
 )
-from harness.emulator.swizzle import Swizzle
+from harness.emulator.memory.swizzle import Swizzle
 
 
 class TestMatrixDescriptor:

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.emulator.errors import Fault
-from harness.emulator.memory import CHUNK_DTYPE, GlobalMemory, SharedMemory
+from harness.emulator.memory.bytes import CHUNK_DTYPE
+from harness.emulator.memory.global_memory import GlobalMemory
+from harness.emulator.memory.shared import SharedMemory
 
 SIZE = 1024 + 4096
 FIRST = 1024

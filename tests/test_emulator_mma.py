@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from emulator_reference import SPAN_BYTES, accumulator_place, operand_byte, swizzled
 
-from harness.emulator import numerics
 from harness.emulator.errors import Fault
-from harness.emulator.memory import SharedMemory
-from harness.emulator.mma import MmaUnit
-from harness.emulator.operands import PANEL_SLICES
-from harness.emulator.tmem import TensorMemory
+from harness.emulator.memory.shared import SharedMemory
+from harness.emulator.memory.tmem import TensorMemory, place
+from harness.emulator.units import numerics
+from harness.emulator.units.mma import MmaUnit
+from harness.emulator.units.operands import PANEL_SLICES
 
 SWIZZLE_CODE = {"none": 0, "128B": 2, "64B": 4, "32B": 6}
 A_BASE, B_BASE = 0x2000, 0x20000
@@ -192,9 +192,9 @@ class TestOrderOfEvents:
     def test_a_load_sees_the_product_and_more_can_follow(self, simple):
         unit, tmem = MmaUnit(), simple.pair[0].tmem
         step(unit, simple, 0, False)
-        assert (tmem.load("32x32b", 64, 0, 1).T.view(np.float32) == slices(simple, 0)[32:64]).all()
+        assert (tmem.load(place("32x32b", 64, 0, 1)).T.view(np.float32) == slices(simple, 0)[32:64]).all()
         step(unit, simple, 1, True)
-        assert (tmem.load("32x32b", 64, 0, 1).T.view(np.float32) == slices(simple, 0, 1)[32:64]).all()
+        assert (tmem.load(place("32x32b", 64, 0, 1)).T.view(np.float32) == slices(simple, 0, 1)[32:64]).all()
 
     def test_overwriting_forgets_what_was_pending(self, simple):
         unit = MmaUnit()
@@ -207,7 +207,7 @@ class TestOrderOfEvents:
     def test_a_store_between_two_steps_counts(self, simple):
         unit, tmem = MmaUnit(), simple.pair[0].tmem
         step(unit, simple, 0, False)
-        tmem.store("32x32b", 64, 0, 0, np.full((64, 32), 1000, np.float32).view(np.uint32))
+        tmem.store(place("32x32b", 64, 0, 0), np.full((64, 32), 1000, np.float32).view(np.uint32))
         step(unit, simple, 1, True)
         expected = slices(simple, 0, 1)
         expected[:32] = 1000 + slices(simple, 1)[:32]
@@ -270,7 +270,7 @@ class TestOrderOfEvents:
         put_operands(pair, 256, 64, a, b, a_tile, b_tile)
         unit.mma(pair, 0, a_tile.descriptor(), b_tile.descriptor(), instruction(256, 64), False, 2)
         pair[0].tmem.deallocate(0, 512)
-        got = pair[1].tmem.load("32x32b", 64, 0, 3).T.view(np.float32)
+        got = pair[1].tmem.load(place("32x32b", 64, 0, 3)).T.view(np.float32)
         assert (got == (a @ b.T)[224:256]).all()
         assert not pair[0].tmem.pending and not pair[1].tmem.pending
 

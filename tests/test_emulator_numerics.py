@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.emulator import numerics
+from harness.emulator.units import numerics
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 

@@ -11,11 +11,12 @@ from emulator_reference import SPAN_BYTES, swizzled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.emulator import tma
 from harness.emulator.errors import Fault
-from harness.emulator.memory import GlobalMemory, SharedMemory
-from harness.emulator.swizzle import Swizzle
-from harness.emulator.tensor_map import ELEMENT_TYPES, ElementType, TensorMap
+from harness.emulator.memory.global_memory import GlobalMemory
+from harness.emulator.memory.shared import SharedMemory
+from harness.emulator.memory.swizzle import Swizzle
+from harness.emulator.memory.tensor_map import ELEMENT_TYPES, ElementType, TensorMap
+from harness.emulator.units import tma
 
 NAMES = list(SPAN_BYTES)
 

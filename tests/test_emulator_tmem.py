@@ -9,7 +9,7 @@ import pytest
 from emulator_reference import register_place
 
 from harness.emulator.errors import Fault
-from harness.emulator.tmem import TensorMemory
+from harness.emulator.memory.tmem import TensorMemory, place
 
 REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
 LARGEST = {"32x32b": 128, "16x64b": 128, "16x128b": 64, "16x256b": 32, "16x32bx2": 128}
@@ -27,7 +27,7 @@ def numbered() -> TensorMemory:
         for column in range(0, 512, 128):
             lanes = 32 * warp + np.arange(32)
             values = lanes[None, :] * 1000 + (column + np.arange(128))[:, None]
-            tmem.store("32x32b", 128, address(0, column), warp, values.astype(np.uint32))
+            tmem.store(place("32x32b", 128, address(0, column), warp), values.astype(np.uint32))
     return tmem
 
 
@@ -43,7 +43,7 @@ class TestShapes:
         split = 8 if shape == "16x32bx2" else 0
         columns = num * {"16x64b": 2, "16x128b": 4, "16x256b": 8}.get(shape, 1) + split
         column = min(column, 512 - columns)
-        got = numbered().load(shape, num, address(lane, column), warp, half_split=split)
+        got = numbered().load(place(shape, num, address(lane, column), warp, half_split=split))
         assert got.shape == (num * REGISTERS[shape], 32)
         for register, thread in itertools.product(range(got.shape[0]), range(32)):
             at_lane, at_column = register_place(shape, thread, register)
@@ -58,27 +58,27 @@ class TestShapes:
         tmem.allocate(512)
         split = num if shape == "16x32bx2" else 0
         registers = np.random.default_rng(num).integers(0, 2**32, (num * REGISTERS[shape], 32), dtype=np.uint32)
-        tmem.store(shape, num, 0, 1, registers, half_split=split)
+        tmem.store(place(shape, num, 0, 1, half_split=split), registers)
         assert tmem.valid.sum() == registers.size
         assert not tmem.valid[:32].any() and not tmem.valid[64:].any()
-        assert (tmem.load(shape, num, 0, 1, half_split=split) == registers).all()
+        assert (tmem.load(place(shape, num, 0, 1, half_split=split)) == registers).all()
 
     def test_known_places(self):
         """Cells read off the figures of PTX ISA 9.7.16.2.3."""
         tmem = numbered()
-        assert tmem.load("16x64b", 1, 0, 0)[0, :5].tolist() == [0, 8000, 1, 8001, 1000]
-        assert tmem.load("16x128b", 1, 0, 0)[:, :5].tolist() == [
+        assert tmem.load(place("16x64b", 1, 0, 0))[0, :5].tolist() == [0, 8000, 1, 8001, 1000]
+        assert tmem.load(place("16x128b", 1, 0, 0))[:, :5].tolist() == [
             [0, 1, 2, 3, 1000],
             [8000, 8001, 8002, 8003, 9000],
         ]
-        assert tmem.load("16x256b", 1, 0, 0)[:, 0].tolist() == [0, 1, 8000, 8001]
-        assert tmem.load("16x256b", 1, 0, 0)[:, 5].tolist() == [1002, 1003, 9002, 9003]
+        assert tmem.load(place("16x256b", 1, 0, 0))[:, 0].tolist() == [0, 1, 8000, 8001]
+        assert tmem.load(place("16x256b", 1, 0, 0))[:, 5].tolist() == [1002, 1003, 9002, 9003]
 
     @pytest.mark.parametrize("shape", list(REGISTERS))
     def test_pack_takes_the_low_halves_of_two_columns(self, shape):
         tmem = numbered()
         split = 8 if shape == "16x32bx2" else 0
-        packed = tmem.load(shape, 2, 64, 1, pack16=True, half_split=split)
+        packed = tmem.load(place(shape, 2, 64, 1, pack16=True, half_split=split))
         for register, thread in itertools.product(range(packed.shape[0]), range(32)):
             lane, column = register_place(shape, thread, register)
             column = 64 + 2 * column + (split if thread >= 16 else 0)
@@ -87,14 +87,14 @@ class TestShapes:
 
         fresh = TensorMemory()
         fresh.allocate(512)
-        fresh.store(shape, 2, 64, 1, packed, unpack16=True, half_split=split)
+        fresh.store(place(shape, 2, 64, 1, pack16=True, half_split=split), packed)
         assert fresh.valid.sum() == 2 * packed.size
         assert (fresh.data[fresh.valid] >> 16 == 0).all()
-        assert (fresh.load(shape, 2, 64, 1, pack16=True, half_split=split) == packed).all()
+        assert (fresh.load(place(shape, 2, 64, 1, pack16=True, half_split=split)) == packed).all()
 
     @pytest.mark.parametrize("named", [0, 32, 96, 128, 224])
     def test_the_warp_decides_the_quadrant_whatever_lane_is_named(self, named):
-        got = numbered().load("32x32b", 1, address(named, 5), 2)
+        got = numbered().load(place("32x32b", 1, address(named, 5), 2))
         assert got[0].tolist() == [(64 + t) * 1000 + 5 for t in range(32)]
 
     @pytest.mark.parametrize(
@@ -111,21 +111,21 @@ class TestShapes:
     )
     def test_bad_access(self, shape, num, lane, column, message):
         with pytest.raises(Fault, match=message):
-            numbered().load(shape, num, address(lane, column), 0)
+            numbered().load(place(shape, num, address(lane, column), 0))
 
     def test_wrong_number_of_registers(self):
         with pytest.raises(Fault, match=r"takes 4 registers of 32 threads, got an array of shape \(2, 32\)"):
-            numbered().store("16x256b", 1, 0, 0, np.zeros((2, 32), np.uint32))
+            numbered().store(place("16x256b", 1, 0, 0), np.zeros((2, 32), np.uint32))
 
     def test_unwritten_cell(self):
         tmem = TensorMemory()
         column = tmem.allocate(64)
-        tmem.store("32x32b", 8, column, 1, np.zeros((8, 32), np.uint32))
-        tmem.load("32x32b", 8, column, 1)
+        tmem.store(place("32x32b", 8, column, 1), np.zeros((8, 32), np.uint32))
+        tmem.load(place("32x32b", 8, column, 1))
         with pytest.raises(Fault, match="lane 32, column 8, which was never written"):
-            tmem.load("32x32b", 16, column, 1)
+            tmem.load(place("32x32b", 16, column, 1))
         with pytest.raises(Fault, match="lane 64, column 0, which was never written"):
-            tmem.load("32x32b", 8, column, 2)
+            tmem.load(place("32x32b", 8, column, 2))
 
 
 class TestAllocation:
@@ -141,11 +141,11 @@ class TestAllocation:
     def test_a_new_block_is_poisoned(self):
         tmem = TensorMemory()
         tmem.allocate(32)
-        tmem.store("32x32b", 1, 3, 0, np.zeros((1, 32), np.uint32))
+        tmem.store(place("32x32b", 1, 3, 0), np.zeros((1, 32), np.uint32))
         tmem.deallocate(0, 32)
         assert tmem.allocate(32) == 0
         with pytest.raises(Fault, match="never written"):
-            tmem.load("32x32b", 1, 3, 0)
+            tmem.load(place("32x32b", 1, 3, 0))
 
     @pytest.mark.parametrize("size", [0, 16, 48, 33, 1024, -32])
     def test_bad_size(self, size):
@@ -183,4 +183,4 @@ class TestAllocation:
         tmem = TensorMemory()
         tmem.allocate(32)
         with pytest.raises(Fault, match=r"not allocated; allocated columns: 0\.\.31"):
-            tmem.store("32x32b", 4, column, 0, np.zeros((4, 32), np.uint32))
+            tmem.store(place("32x32b", 4, column, 0), np.zeros((4, 32), np.uint32))

@@ -8,8 +8,8 @@ import pytest
 from emulator_reference import operand_byte, swizzled
 
 from harness.emulator import Deadlock, Device, Fault, Module, Swizzle
-from harness.emulator.numerics import tensor_core_dot
-from harness.emulator.wgmma import from_registers, to_registers
+from harness.emulator.units.numerics import tensor_core_dot
+from harness.emulator.units.wgmma import from_registers, to_registers
 from harness.probes import emulator, matrix
 from harness.probes.probe import Case, Pointer
 from harness.probes.ptx import copy_in, descriptor, kernel, wgmma, with_start

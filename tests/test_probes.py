@@ -165,7 +165,7 @@ class FakeDriver(types.SimpleNamespace):
         return 0, types.SimpleNamespace(getPtr=lambda: ctypes.addressof(buffer), keep=buffer)
 
     def cuLaunchKernelEx(self, config, module, parameters, extra):
-        sizes = [p.size for p in module.program(None).kernel.parameters]
+        sizes = [p.size for p in module.code(None).kernel.parameters]
         pointers = (ctypes.c_void_p * len(sizes)).from_address(parameters)
         images = [ctypes.string_at(p, size) for p, size in zip(pointers, sizes, strict=True)]
         attribute = config.attrs[0]

@@ -18,26 +18,37 @@ line, the instruction, the CTA and the warp. A hang is found exactly and explain
 measurement of time.
 """
 
-from .device import Device, LaunchResult, Module
-from .errors import Deadlock, EmulatorError, Fault, LaunchError, PtxSyntaxError
-from .machine.counters import Counters
-from .machine.observer import Access, Observer, Operation
-from .swizzle import Swizzle
-from .tensor_map import TensorMap
+from harness.emulator.device import Device, LaunchResult, Module
+from harness.emulator.errors import (
+    Deadlock,
+    EmulatorError,
+    Fault,
+    LaunchError,
+    LimitExceeded,
+    Livelock,
+    PtxSyntaxError,
+)
+from harness.emulator.machine.counters import Counters
+from harness.emulator.machine.state import Region
+from harness.emulator.memory.swizzle import Swizzle
+from harness.emulator.memory.tensor_map import TensorMap
+from harness.emulator.rules import RULES, Finding
 
 __all__ = [
-    "Access",
+    "RULES",
     "Counters",
     "Deadlock",
     "Device",
     "EmulatorError",
     "Fault",
+    "Finding",
     "LaunchError",
     "LaunchResult",
+    "LimitExceeded",
+    "Livelock",
     "Module",
-    "Observer",
-    "Operation",
     "PtxSyntaxError",
+    "Region",
     "Swizzle",
     "TensorMap",
 ]

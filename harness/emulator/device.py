@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,18 +12,26 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .errors import LaunchError
-from .machine.counters import Counters
-from .machine.machine import PARAM_WINDOW, Launch, Machine
-from .machine.observer import Observer
-from .machine.schedule import make_schedule
-from .memory import GlobalMemory
-from .mma import MmaUnit
-from .ptx.ast import Kernel, Parameter
-from .ptx.parser import parse_module
-from .ptx.targets import check_target
-from .tensor_map import TensorMap
-from .translate.program import Program
+from harness.emulator.errors import LaunchError
+from harness.emulator.machine.code import Code
+from harness.emulator.machine.counters import Counters
+from harness.emulator.machine.events import GridStarted, Sink, fan_out
+from harness.emulator.machine.findings import Findings
+from harness.emulator.machine.grid import Clusters, residency
+from harness.emulator.machine.machine import Limits, Machine
+from harness.emulator.machine.register_pool import registers_at_entry
+from harness.emulator.machine.schedule import make_schedule
+from harness.emulator.machine.state import Grid, Launch, Region
+from harness.emulator.memory.address_space import PARAM_WINDOW, RESERVED_SHARED
+from harness.emulator.memory.global_memory import GlobalMemory
+from harness.emulator.memory.tensor_map import TensorMap
+from harness.emulator.ptx.ast import Kernel, Parameter
+from harness.emulator.ptx.parser import parse_module
+from harness.emulator.rules import RULES, Finding
+from harness.emulator.translate.check import check_module
+from harness.emulator.translate.program import translate
+from harness.emulator.units.mma import MmaUnit
+from harness.emulator.workers import run_in_processes
 
 SHARED_MEMORY_LIMIT = 232_448
 """Largest shared memory of one CTA: 227 KB on sm_90 and sm_100 (CUDA Programming Guide, compute capabilities)."""
@@ -42,8 +50,8 @@ class Module:
         instruction.
         """
         self._parsed = parse_module(text)
-        check_target(self._parsed)
-        self._programs: dict[str, Program] = {}
+        check_module(self._parsed)
+        self._codes: dict[str, Code] = {}
 
     @classmethod
     def from_text(cls, text: str) -> Module:
@@ -63,7 +71,7 @@ class Module:
         """Names of the kernels."""
         return tuple(self._parsed.kernels)
 
-    def program(self, entry: str | None) -> Program:
+    def code(self, entry: str | None) -> Code:
         """The translated kernel; ``entry`` may be left out if there is only one."""
         if entry is None:
             if len(self.entries) != 1:
@@ -71,17 +79,20 @@ class Module:
             entry = self.entries[0]
         if entry not in self._parsed.kernels:
             raise LaunchError(f"no kernel '{entry}' in the module; it has {', '.join(self.entries) or 'none'}")
-        if entry not in self._programs:
-            self._programs[entry] = Program(self._parsed.kernels[entry], self._parsed)
-        return self._programs[entry]
+        if entry not in self._codes:
+            self._codes[entry] = translate(self._parsed.kernels[entry], self._parsed)
+        return self._codes[entry]
 
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """What a launch did. ``seconds`` is the emulator's own wall time, no measure of any GPU."""
+    """What a launch did. ``seconds`` is the emulator's own wall time, no measure of any GPU. ``warnings``: rules that
+    the kernel breaks but that hardware is known to tolerate.
+    """
 
     counters: Counters
     seconds: float
+    warnings: tuple[Finding, ...] = ()
 
 
 class Device:
@@ -127,31 +138,93 @@ class Device:
         dynamic_smem: int = 0,
         arguments: Sequence[Any] = (),
         progress: Callable[[int, int], None] | None = None,
-        observers: Sequence[Observer] = (),
+        sinks: Sequence[Sink] = (),
+        regions: Sequence[Region] = (),
+        resident_clusters: int | None = None,
+        workers: int = 1,
+        max_steps: int | None = None,
+        timeout: float | None = None,
+        strict: bool = False,
+        allow: Collection[str] = (),
     ) -> LaunchResult:
         """Run a kernel to its end.
 
         ``grid``, ``cluster``, ``block``: 1 to 3 sizes, x first; the grid counts CTAs. ``dynamic_smem``: bytes.
         ``arguments``: one per kernel parameter: a TensorMap, an int, a float, a NumPy scalar, or bytes.
-        ``progress`` is called with (clusters done, clusters in all).
+        ``progress`` is called with (clusters done, clusters in all). ``sinks`` get every event of the run.
+        ``regions``: names of parts of dynamic shared memory, for messages.
+        ``resident_clusters``: how many clusters the GPU holds at once; by default as many as it has room for.
+        ``workers``: processes that share the clusters out among them, for kernels whose clusters are independent.
+        ``max_steps`` (warp instructions) and ``timeout`` (seconds) end a run that takes longer.
+        ``strict``: what would be a warning is a Fault, except for the rules in ``allow``. Errors end the run always.
 
         Raises LaunchError for a wrong launch, Fault when the program breaks a rule of the machine, Deadlock when
-        nothing can go on. The message says where.
+        nothing can go on, Livelock when nothing is done but polling, LimitExceeded. The message says where.
         """
-        program = module.program(entry)
+        code = module.code(entry)
         shape = Launch(
             grid=_dim3("grid", grid),
             cluster=_dim3("cluster", cluster),
             block=_dim3("block", block),
             dynamic_shared=dynamic_smem,
-            **_pack_arguments(program.kernel, arguments),
+            regions=tuple(regions),
+            **_pack_arguments(code.kernel, arguments),
         )
-        _check(program, shape)
-        schedule = make_schedule(self._schedule, self._seed)
-        machine = Machine(program, shape, self._memory, self._mma_unit, schedule, observers)
+        _check(code, shape)
+        _check_rules(allow)
+        capacity = _capacity(code, shape, module.target, resident_clusters)
+        for name, value in (("workers", workers), ("max_steps", max_steps), ("timeout", timeout)):
+            if value is not None and not value > 0:
+                raise LaunchError(f"{name} {value}: must be above 0")
+        limits = Limits(max_steps, timeout)
         start = time.perf_counter()
-        counters = machine.run(progress)
-        return LaunchResult(counters, time.perf_counter() - start)
+
+        def make_grid() -> tuple[Grid, Machine]:
+            schedule = make_schedule(self._schedule, self._seed)
+            findings = Findings(strict, allow)
+            grid = Grid(code, shape, self._memory, self._mma_unit, schedule, findings, fan_out(tuple(sinks)))
+            clusters = Clusters(shape.cluster_count, capacity, schedule.rng)
+            return grid, Machine(grid, schedule, clusters, limits)
+
+        if workers > 1:
+            _check_independent(code, self._schedule, sinks)
+            counters, findings = run_in_processes(make_grid, workers, shape.cluster_count, progress)
+        else:
+            running, machine = make_grid()
+            if running.sink is not None:
+                running.sink(GridStarted(shape, self._memory.ranges()))
+            counters, findings = machine.run(progress), running.findings
+        return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple())
+
+
+def _check_rules(allow: Collection[str]) -> None:
+    for name in allow:
+        if name not in RULES:
+            raise LaunchError(f"allow '{name}': no such rule; the rules are {', '.join(RULES)}")
+
+
+def _capacity(code: Code, launch: Launch, target: str, asked: int | None) -> int:
+    """How many clusters are resident at once."""
+    if asked is not None:
+        if asked < 1:
+            raise LaunchError(f"resident_clusters {asked}: must be at least 1")
+        return asked
+    size = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
+    shared = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
+    return residency(target, size, shared, launch.threads, registers_at_entry(code.kernel.directives))
+
+
+def _check_independent(code: Code, schedule: str, sinks: Sequence[Sink]) -> None:
+    """Several processes give the same result only if no cluster looks at what another one does."""
+    reason = ""
+    if code.between_clusters:
+        reason = f"clusters may depend on one another by PTX {code.between_clusters}"
+    elif sinks:
+        reason = "event sinks see what happens in one process only"
+    elif schedule != "fifo":
+        reason = "a random schedule draws from one sequence for all clusters"
+    if reason:
+        raise LaunchError(f"cannot run with several workers: {reason}; use workers=1")
 
 
 def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:
@@ -162,9 +235,9 @@ def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:
     return int(x), int(y), int(z)
 
 
-def _check(program: Program, launch: Launch) -> None:
+def _check(code: Code, launch: Launch) -> None:
     """The limits of the device and the kernel's own directives."""
-    kernel, directives = program.kernel, program.kernel.directives
+    kernel, directives = code.kernel, code.kernel.directives
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     if threads > MAX_THREADS:
         raise LaunchError(f"block {launch.block} has {threads} threads; the limit is {MAX_THREADS}")
@@ -184,7 +257,7 @@ def _check(program: Program, launch: Launch) -> None:
     for axis, g, c in zip("xyz", launch.grid, launch.cluster, strict=True):
         if g % c:
             raise LaunchError(f"grid.{axis} = {g} is not a multiple of the cluster's {c}")
-    shared = program.static_shared + launch.dynamic_shared
+    shared = code.static_shared + launch.dynamic_shared
     if shared > SHARED_MEMORY_LIMIT:
         raise LaunchError(
             f"shared memory {shared} bytes (static and dynamic) exceeds the limit of {SHARED_MEMORY_LIMIT}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from harness.emulator.rules import RULES
+
 
 class EmulatorError(Exception):
     """Base class of everything the emulator raises on purpose."""
@@ -16,11 +18,28 @@ class LaunchError(EmulatorError):
 
 
 class Fault(EmulatorError):
-    """The running program broke a rule of the machine.
+    """The running program broke a rule of the machine; ``rule`` is its id in `harness.emulator.rules`.
 
     Units of the machine raise it with what happened; the machine adds kernel, PTX line, instruction, CTA and warp.
+    ``offset``: the place in shared memory it is about, if any. ``position``: of an access with one address per lane,
+    which of the addresses is wrong.
     """
+
+    def __init__(self, message: str, rule: str = "operand", offset: int | None = None) -> None:
+        super().__init__(message)
+        assert rule in RULES, rule
+        self.rule = rule
+        self.offset = offset
+        self.position: int | None = None
 
 
 class Deadlock(EmulatorError):
     """No warp can run and nothing asynchronous is under way; the message says who waits for what."""
+
+
+class Livelock(Deadlock):
+    """Warps run, but only to poll what nobody will change any more; the message says who polls what."""
+
+
+class LimitExceeded(EmulatorError):
+    """The run took more steps or more seconds than it was allowed; the message says where its warps are."""

@@ -115,7 +115,7 @@ def _request(mode: Swizzle, major: str, start: int, base: int) -> tuple[int, int
 
 def _read_operands(outputs: Outputs) -> dict[str, Any]:
     """Per request, the byte offsets of A(0, 0), A(0, 8), A(1, 0), A(8, 0), A(32, 0) from the boundary."""
-    from harness.emulator.wgmma import from_registers
+    from harness.emulator.units.wgmma import from_registers
 
     answer = {}
     for request, fragment in zip(REQUESTS, outputs["all"]["report"], strict=True):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator import TensorMap
-from harness.emulator.operands import Accumulation
+from harness.emulator.units.operands import Accumulation
 
 Outputs = dict[str, dict[str, np.ndarray]]
 """By case and buffer: what the launch left in the case's output buffers."""

@@ -1,37 +1,63 @@
-"""mbarriers, named CTA barriers and the cluster barrier.
+"""mbarriers, named CTA barriers and the cluster barrier. They know whom they wake, and nothing of CTAs and warps.
 
 Sources: PTX ISA 9.7.13.15 (mbarrier), 9.7.13.1 (bar, barrier), 9.7.13.3 (barrier.cluster).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
-from ..errors import Fault
-from .fragment import Fragment
-
-if TYPE_CHECKING:
-    from .grid import Cta
+from harness.emulator.errors import Fault
+from harness.emulator.machine.wakeups import Wakeups
 
 MAX_COUNT = (1 << 20) - 1
 """Largest arrival count and largest magnitude of the transaction count."""
 
 
 class MBarrier:
-    """State of one mbarrier object; a phase ends when no arrival and no byte is pending."""
+    """One mbarrier object; a phase ends when no arrival and no byte is pending.
 
-    __slots__ = ("bytes", "cta", "expected", "last_arrival", "offset", "pending", "phase", "waiters")
+    ``on_completion`` is called with the barrier when a phase ends. ``used``: whether anybody has arrived or waited.
+    """
 
-    def __init__(self, cta: Cta, offset: int, count: int):
+    __slots__ = (
+        "bytes",
+        "cta",
+        "expected",
+        "label",
+        "last_arrival",
+        "offset",
+        "on_completion",
+        "pending",
+        "phase",
+        "used",
+        "waiters",
+        "wakeups",
+    )
+
+    def __init__(
+        self,
+        cta: int,
+        offset: int,
+        count: int,
+        label: str,
+        wakeups: Wakeups[Any],
+        on_completion: Callable[[MBarrier], None] | None,
+    ):
         if not 1 <= count <= MAX_COUNT:
-            raise Fault(f"mbarrier.init with count {count}; the count must be 1..{MAX_COUNT}")
+            raise Fault(f"mbarrier.init with count {count}; the count must be 1..{MAX_COUNT}", "mbarrier-init")
         self.cta = cta
         self.offset = offset
+        self.label = label
+        self.wakeups = wakeups
+        self.on_completion = on_completion
         self.expected = count
         self.pending = count
         self.bytes = 0
         self.phase = 0
-        self.waiters: list[Fragment] = []
+        self.used = False
+        self.waiters: list[Any] = []
         self.last_arrival = "nobody"
 
     def passed(self, parity: int) -> bool:
@@ -42,92 +68,133 @@ class MBarrier:
         if count < 1 or count > self.pending:
             raise Fault(
                 f"arrives {count} time(s) at {self}, whose phase {self.phase} awaits only {self.pending} more "
-                f"of {self.expected} arrivals (last arrival: {self.last_arrival})"
+                f"of {self.expected} arrivals (last arrival: {self.last_arrival})",
+                "mbarrier-count",
             )
         self.last_arrival = by
         self.pending -= count
         if drop:
             self.expected -= count
-        self._test()
+        self._changed()
 
     def expect_bytes(self, count: int) -> None:
-        self.bytes += count
-        self._check_bytes()
-        self._test()
+        self._count_bytes(count)
+        self._changed()
 
     def complete_bytes(self, count: int) -> None:
         """Bytes of an asynchronous copy have landed; may run ahead of ``expect_bytes`` (negative count)."""
-        self.bytes -= count
-        self._check_bytes()
-        self._test()
+        self._count_bytes(-count)
+        self._changed()
 
-    def expect_bytes_and_arrive(self, count: int, by: str) -> None:
+    def expect_bytes_and_arrive(self, count: int, by: str, drop: bool = False) -> None:
         """``arrive.expect_tx``: one atomic step, so the phase cannot end between the two."""
         if self.pending < 1:
-            raise Fault(f"arrives at {self}, whose phase {self.phase} awaits no more arrivals")
+            raise Fault(f"arrives at {self}, whose phase {self.phase} awaits no more arrivals", "mbarrier-count")
+        self._count_bytes(count)
+        self.arrive(1, by, drop)
+
+    def _count_bytes(self, count: int) -> None:
         self.bytes += count
-        self._check_bytes()
-        self.arrive(1, by)
-
-    def _check_bytes(self) -> None:
         if abs(self.bytes) > MAX_COUNT:
-            raise Fault(f"{self} has {self.bytes} bytes pending; the limit is +-{MAX_COUNT}")
+            raise Fault(f"{self} has {self.bytes} bytes pending; the limit is +-{MAX_COUNT}", "mbarrier-bytes")
 
-    def _test(self) -> None:
+    def _changed(self) -> None:
+        self.used = True
+        self.wakeups.changes += 1
         if self.pending or self.bytes:
             return
+        if self.on_completion is not None:
+            self.on_completion(self)
         self.phase += 1
         self.pending = self.expected
-        machine = self.cta.machine
-        machine.progress += 1
         waiters, self.waiters = self.waiters, []
-        for fragment in waiters:
-            machine.resume(fragment)
+        self.wakeups.resume_all(waiters)
 
     def __str__(self) -> str:
-        return f"mbarrier at shared 0x{self.offset:x} of CTA rank {self.cta.rank}"
+        return f"{self.label} at shared 0x{self.offset:x} of CTA rank {self.cta}"
 
     def describe(self) -> str:
         """One line for the deadlock report."""
+        return f"{self}: {self.state()}, last arrival: {self.last_arrival}"
+
+    def state(self) -> str:
         return (
-            f"{self}: phase {self.phase} (parity {self.phase & 1}), {self.pending} of {self.expected} arrivals and "
-            f"{self.bytes} bytes pending, last arrival: {self.last_arrival}"
+            f"phase {self.phase} (parity {self.phase & 1}), {self.pending} of {self.expected} arrivals and "
+            f"{self.bytes} bytes pending"
         )
 
 
 class CountingBarrier:
-    """A barrier of threads that counts arrivals: a named CTA barrier, or the cluster barrier."""
+    """A barrier of threads that counts arrivals: a named CTA barrier, or the cluster barrier.
 
-    __slots__ = ("arrived", "generation", "name", "needed", "waiters")
+    Where a barrier is for everybody rather than for a number of threads, those who leave the kernel need not arrive.
+    """
 
-    def __init__(self, name: str):
+    __slots__ = (
+        "arrived",
+        "everybody",
+        "generation",
+        "name",
+        "needed",
+        "number",
+        "on_completion",
+        "waiters",
+        "wakeups",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        wakeups: Wakeups[Any],
+        on_completion: Callable[[CountingBarrier], None] | None,
+    ):
         self.name = name
+        self.number = number
+        self.wakeups = wakeups
+        self.on_completion = on_completion
         self.arrived = 0
         self.needed = 0
+        self.everybody = False
         self.generation = 0
-        self.waiters: list[Fragment] = []
+        self.waiters: list[Any] = []
 
-    def arrive(self, fragment: Fragment, needed: int) -> None:
-        """Count the fragment's lanes; ``needed`` is the number of threads that complete the barrier."""
-        if self.arrived and needed != self.needed:
-            raise Fault(f"{self.name} is used with {needed} threads while {self.needed} were named before")
-        self.needed = needed
-        self.arrived += fragment.count
-        fragment.tokens[self] = self.generation
-        self.test()
+    def arrive(self, threads: int, needed: int, everybody: bool) -> int:
+        """Threads arrive; ``needed`` of them complete the barrier. Returns the generation they belong to."""
+        if self.arrived and (needed, everybody) != (self.needed, self.everybody):
+            raise Fault(f"{self.name} is used with {needed} threads while {self.needed} were named before", "barrier")
+        self.needed, self.everybody = needed, everybody
+        self.arrived += threads
+        generation = self.generation
+        self._test()
+        return generation
 
-    def test(self) -> None:
-        """Release the waiters if everybody has arrived."""
-        if self.arrived > self.needed:
-            raise Fault(f"{self.name} got {self.arrived} arrivals and needs only {self.needed}")
-        if self.arrived < self.needed or not self.arrived:
+    def leave(self, threads_left: int, arrived: int) -> None:
+        """Threads have left the kernel, ``arrived`` of them after they had arrived here; so many are left."""
+        if not self.arrived or not self.everybody:
             return
+        self.arrived -= arrived
+        self.needed = threads_left
+        self._test()
+
+    def _test(self) -> None:
+        if self.arrived > self.needed:
+            raise Fault(f"{self.name} got {self.arrived} arrivals and needs only {self.needed}", "barrier")
+        self.wakeups.changes += 1
+        if self.arrived < self.needed:
+            return
+        if self.on_completion is not None:
+            self.on_completion(self)
         self.arrived = 0
         self.generation += 1
         waiters, self.waiters = self.waiters, []
-        for fragment in waiters:
-            fragment.cta.machine.progress += 1
-            fragment.cta.machine.resume(fragment)
+        self.wakeups.resume_all(waiters)
+
+    def __str__(self) -> str:
+        return self.name
 
     def describe(self) -> str:
-        return f"{self.name}: {self.arrived} of {self.needed} threads have arrived"
+        return f"{self.name}: {self.state()}"
+
+    def state(self) -> str:
+        return f"{self.arrived} of {self.needed} threads have arrived"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 
 @dataclass
@@ -18,6 +18,9 @@ class Counters:
     instructions: dict[str, int] = field(default_factory=dict)
     """Warp instructions by family: alu, branch, barrier, tma, mma, tmem, matrix, memory, fence, other."""
     clusters: int = 0
+    """Of the grid: those launched and those granted by cluster launch control."""
+    clusters_launched: int = 0
+    clusters_granted: int = 0
     ctas: int = 0
     mma_instructions: int = 0
     """MMA instructions issued: one per CTA pair under cta_group::2, one per warpgroup for wgmma.mma_async."""
@@ -53,32 +56,22 @@ class Counters:
         return sum(self.instructions.values())
 
 
-_FAMILIES = {
-    "branch": {"bra", "brx", "ret", "exit", "call"},
-    "barrier": {"mbarrier", "bar", "barrier", "elect", "griddepcontrol"},
-    "mma": {"mma"},
-    "matrix": {"stmatrix", "ldmatrix", "movmatrix"},
-    "memory": {"ld", "st", "atom", "red", "ldu"},
-    "fence": {"fence", "membar"},
-    "other": {"setmaxnreg", "nanosleep", "prefetch", "prefetchu", "trap"},
-}
-_FAMILY_OF = {opcode: family for family, opcodes in _FAMILIES.items() for opcode in opcodes}
-_TCGEN05 = {"mma": "mma", "commit": "barrier"}
-_WGMMA = {"mma_async": "mma", "fence": "fence"}
-
-
-def family(opcode: str, first_modifier: str) -> str:
-    """The family an instruction is counted under."""
-    if opcode == "tcgen05":
-        return "fence" if first_modifier.startswith("fence") else _TCGEN05.get(first_modifier, "tmem")
-    if opcode == "wgmma":
-        return _WGMMA.get(first_modifier, "barrier")
-    if opcode == "cp":
-        return "tma"
-    return _FAMILY_OF.get(opcode, "alu")
-
-
 def add_instructions(total: Counter[str], histogram: Counter[str], times: int) -> None:
     """Add a block's instructions, executed ``times`` times."""
     for name, count in histogram.items():
         total[name] += count * times
+
+
+def merge(counters: Counters, other: Counters) -> None:
+    """Add another process's counts of the same launch; what is a maximum stays one."""
+    for item in fields(Counters):
+        mine, theirs = getattr(counters, item.name), getattr(other, item.name)
+        if isinstance(mine, dict):
+            setattr(counters, item.name, {k: mine.get(k, 0) + theirs.get(k, 0) for k in sorted({*mine, *theirs})})
+        elif item.name in MAXIMA:
+            setattr(counters, item.name, max(mine, theirs))
+        else:
+            setattr(counters, item.name, mine + theirs)
+
+
+MAXIMA = {"max_stores_in_flight", "tmem_columns"}

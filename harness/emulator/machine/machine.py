@@ -1,131 +1,289 @@
-"""Runs one launch: clusters one after the other, warps and asynchronous operations as the schedule decides."""
+"""The loop: runs a grid, choosing with the schedule's help what happens next, until all its clusters have ended.
+
+A warp that only polls is found out: while it runs alone nothing else changes, so if it comes back to a block with the
+same registers, and has changed nothing itself, it will go on for ever. It is put aside until something has happened.
+One that looks at the same few places again and again, but counts or computes meanwhile, may end by itself: it goes on
+for long, though only while there is nothing else to do, before it counts as one that only polls.
+"""
 
 from __future__ import annotations
 
-import itertools
-import traceback
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from ..errors import Deadlock, Fault
-from ..memory import GlobalMemory
-from ..mma import MmaUnit
-from ..ptx.cfg import EXIT, sources
-from ..tensor_map import TensorMap
-from .barriers import CountingBarrier, MBarrier
-from .counters import Counters, add_instructions
-from .fragment import BLOCKED, FULL_MASK, SPLIT, SUSPENDED, Fragment, Waiting
-from .grid import RESERVED_SHARED, Cluster
-from .observer import Access, Observer, Operation
-from .register_pool import registers_at_entry
-from .schedule import AsyncOperation, FifoSchedule, RandomSchedule
+import numpy as np
 
-if TYPE_CHECKING:
-    from ..translate.program import Program
+from harness.emulator.errors import Deadlock, Fault, LimitExceeded, Livelock
+from harness.emulator.machine import events, lifetime, reports
+from harness.emulator.machine.barriers import MBarrier
+from harness.emulator.machine.code import BLOCKED, EXIT
+from harness.emulator.machine.counters import Counters, add_instructions
+from harness.emulator.machine.divergence import arrive_at_join, go_on_alone
+from harness.emulator.machine.events import Agent
+from harness.emulator.machine.grid import Clusters
+from harness.emulator.machine.schedule import START, Schedule
+from harness.emulator.machine.state import AsyncOperation, Cluster, Fragment, Grid, JoinPoint
 
-PARAM_WINDOW = 0x7E00_0000_0000
-"""Generic address of the first byte of the kernel parameters."""
-SHARED_WINDOW = 0x7F00_0000_0000
-"""Generic address of shared::cluster address 0."""
-MAX_IDLE_POLLS = 1000
-"""How often in a row polling loops are told that nothing has happened, before that is called a deadlock."""
+FIRST_LOOK = 64
+"""Blocks a warp runs without waiting before it is looked at whether it only polls."""
+WINDOW = 256
+"""Blocks in which a polling loop must come round to be recognised."""
+SLICE = 16_384
+"""Blocks after which a warp gives way to everything else that can happen."""
+CLOCK_ROUNDS = 1000
+"""How often in a row warps that watch a clock may come round while nothing else happens."""
+PATIENCE = 1000
+"""How many windows in a row a warp may look at the same places, with nothing else happening."""
+PATIENCE_WITH_SIBLINGS = 16
+"""The same of try_wait, which waits by itself, where it might help to let other lanes of the warp go on alone."""
+FEW_PLACES = 4
+LIMIT_CHECK = 1024
+"""Turns between two looks at the limits."""
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Launch:
-    """Shape and arguments of one launch. ``parameters`` is the kernel's parameter block."""
+class Limits:
+    """Of warp instructions and of seconds; None: no limit."""
 
-    grid: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    block: tuple[int, int, int]
-    dynamic_shared: int
-    parameters: bytes
-    tensor_maps: dict[int, tuple[str, TensorMap]] = field(default_factory=dict)
-    """By generic address: a name for counters, and the map."""
+    steps: int | None = None
+    seconds: float | None = None
+
+
+@dataclass
+class _Poller:
+    """A fragment that was put aside. seen: the machine's progress at that time; what: the accesses of its loop."""
+
+    fragment: Fragment
+    seen: int
+    what: str
+
+
+@dataclass
+class _Look:
+    """A look at an mbarrier that was in vain. changes: of the machine at that time; times: in a row without any."""
+
+    block: int
+    registers: list[Any]
+    changes: int
+    times: int = 1
 
 
 class Machine:
-    """State of a running launch."""
+    """Runs one launch."""
 
-    def __init__(
-        self,
-        program: Program,
-        launch: Launch,
-        memory: GlobalMemory,
-        mma_unit: MmaUnit,
-        schedule: FifoSchedule | RandomSchedule,
-        observers: Sequence[Observer] = (),
-    ):
-        self.program = program
-        self.launch = launch
-        self.memory = memory
-        self.mma_unit = mma_unit
+    def __init__(self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits) -> None:
+        self.grid = grid
+        self.code = grid.code
         self.schedule = schedule
-        self.observers = tuple(observers)
-        self.counters = Counters()
-        self.shared_bytes = RESERVED_SHARED + program.static_shared + launch.dynamic_shared
-        self.registers_at_entry = registers_at_entry(program.kernel.directives)
-        self.ready: deque[Fragment] = deque()
-        self.polling: list[Fragment] = []
-        self.idle_polls = 0
-        self.block_counts = [0] * len(program.functions)
+        self.clusters = clusters
+        self.limits = limits
+        self.wakeups = grid.wakeups
+        self.block_counts = [0] * len(self.code.functions)
         self.progress = 0
-        """Grows whenever something happens that a polling loop could notice."""
-        self.ids = itertools.count()
-        self.cluster: Cluster | None = None
+        """Grows with everything that happens but fruitless polling."""
+        self.preempted: deque[Fragment] = deque()
+        """Have run for long without waiting; they go on when nothing else can."""
+        self.pollers: list[_Poller] = []
+        self._gave_up: dict[Agent, _Look] = {}
+        """Who has given up looking at an mbarrier for want of anything else to happen."""
+        self._was_stuck: tuple[Deadlock, int] | None = None
+        """The report of when lanes had to leave their siblings behind, and the changes then: none since, no help."""
+        self._suspects: dict[Agent, tuple[int, int]] = {}
+        """Who may be polling, or watches a clock: the machine's changes, and how many windows it has done so since."""
+        self._clock_rounds = 0
+        self._turns = 0
+        self._block_sizes = [sum(histogram.values()) for histogram in self.code.families]
+        self._report_progress: Progress = lambda done, total: None
+        self._started_at = time.monotonic()
+        grid.next_granted = self._grant
 
-    # ---- running ----
+    # ---- the run ----
 
-    def run(self, progress: Callable[[int, int], None] | None = None) -> Counters:
-        """Run every cluster of the grid to its end, in linear order; returns the counters."""
-        launch = self.launch
-        counts = [g // c for g, c in zip(launch.grid, launch.cluster, strict=True)]
-        total = counts[0] * counts[1] * counts[2]
-        done = 0
-        for z in range(counts[2]):
-            for y in range(counts[1]):
-                for x in range(counts[0]):
-                    self._run_cluster((x, y, z))
-                    done += 1
-                    if progress:
-                        progress(done, total)
+    def run(self, progress: Progress | None = None) -> Counters:
+        """Run the grid to its end; returns the counters."""
+        if progress:
+            self._report_progress = progress
+        if self.code.uses_launch_control:
+            self._start_all()
+        schedule, ready, clusters = self.schedule, self.wakeups.ready, self.clusters
+        limited = self.limits != Limits()
+        while True:
+            step = schedule.next(ready, bool(clusters.launched))
+            if step is None:
+                if not self._carry_on():
+                    break
+            elif step is START:
+                self._start_cluster()
+            elif type(step) is Fragment:
+                changes = self.wakeups.changes
+                if not self._run(step) or self.wakeups.changes != changes:
+                    self.progress += 1
+            else:
+                self._complete(step)
+                self.progress += 1
+            if limited:
+                self._check_limits()
+        self._check_steps()
+        self._count()
+        return self.grid.counters
+
+    def _carry_on(self) -> bool:
+        """Nothing is ready or under way: find something to do, or say why there is nothing. False: all is done."""
+        idle = all(f.agent in self._suspects for f in self.preempted)
+        if self.clusters.can_start and idle and (self.pollers or self.preempted or not self.clusters.running):
+            self._start_cluster()
+            return True
+        awake = [p for p in self.pollers if p.seen != self.progress]
+        if awake:
+            self.pollers = [p for p in self.pollers if p.seen == self.progress]
+            for poller in awake:
+                self.wakeups.start(poller.fragment)
+            return True
+        if self.preempted:
+            self.wakeups.start(self.preempted.popleft())
+            return True
+        running = self.clusters.living
+        if self.pollers:
+            polls = [(p.fragment, p.what) for p in self.pollers]
+            raise Livelock(reports.livelock(self.code, polls, self.clusters, self.schedule.rng is not None))
+        if not running:
+            return False
+        fragments = [f for c in running for cta in c.ctas for w in cta.warps for f in w.fragments]
+        joins = list(
+            {f.joins[-1]: None for f in fragments if f.waiting is None and f.joins and f in f.joins[-1].arrived}
+        )
+        if not self._release_waits(fragments, PATIENCE_WITH_SIBLINGS if joins else PATIENCE):
+            self._stuck(fragments, joins)
+        return True
+
+    def _stuck(self, fragments: list[Fragment], joins: list[JoinPoint]) -> None:
+        """Only lanes that wait for their siblings could go on: they do, and if that helps nobody it was the end."""
+        polling = any(f.polls for f in fragments)
+        report = (Livelock if polling else Deadlock)(
+            reports.livelock(self.code, [], self.clusters, self.schedule.rng is not None)
+            if polling
+            else reports.deadlock(self.code, self.clusters)
+        )
+        earlier = self._was_stuck[0] if self._was_stuck and self._was_stuck[1] == self.wakeups.changes else None
+        if not any([go_on_alone(join) for join in joins]):
+            raise earlier or report
+        self._was_stuck = (earlier or report, self.wakeups.changes)
+
+    def _error(self, error: Exception, fragment: Fragment) -> Exception:
+        """An error of a block function, as the run is to end with."""
+        placed = reports.located(self.code, error, fragment)
+        alone = self._was_stuck is not None and self._was_stuck[1] == self.wakeups.changes
+        if alone and self._was_stuck is not None and isinstance(placed, Fault) and placed.rule == "convergence":
+            return self._was_stuck[0]
+        return placed
+
+    def _release_waits(self, fragments: list[Fragment], patience: int) -> bool:
+        """Let go what need not wait for ever, if there is anything.
+
+        That is waits whose phase ended so long ago that the one after it has ended, too, if that is tolerated; and
+        looks at an mbarrier, which give up after a time that the ISA leaves open. If its warp comes back with the
+        same registers, and nothing has happened, nothing is won by giving up again.
+        """
+        waiting = [f for f in fragments if f.waiting is not None]
+        if self.grid.findings.tolerates("phase-lapped"):
+            lapped = [f for f in waiting if lifetime.release_if_lapped(f)]
+            if lapped:
+                return True
+        released = False
+        for fragment in waiting:
+            on = fragment.waiting.on if fragment.waiting is not None else None
+            if isinstance(on, MBarrier) and self._may_give_up(fragment, patience):
+                fragment.timed_out = True
+                if fragment in on.waiters:
+                    on.waiters.remove(fragment)
+                self.wakeups.resume(fragment)
+                released = True
+        return released
+
+    def _may_give_up(self, fragment: Fragment, patience: int) -> bool:
+        registers = [fragment.registers[slot] for slot in self.code.live_in[fragment.block]]
+        now = _Look(fragment.block, registers, self.wakeups.changes)
+        then = self._gave_up.get(fragment.agent)
+        if then is not None and then.changes == now.changes:
+            now.times = then.times + 1
+            same = then.block == now.block and all(map(_same, then.registers, now.registers))
+            if same or now.times > (PATIENCE if fragment.polls else patience):
+                return False
+        self._gave_up[fragment.agent] = now
+        return True
+
+    def _count(self) -> None:
+        counters = self.grid.counters
         families: Counter[str] = Counter()
-        for histogram, times in zip(self.program.families, self.block_counts, strict=True):
+        for histogram, times in zip(self.code.families, self.block_counts, strict=True):
             add_instructions(families, histogram, times)
-        self.counters.instructions = dict(sorted(families.items()))
-        self.counters.clusters = total
-        return self.counters
+        counters.instructions = dict(sorted(families.items()))
+        counters.clusters = self.clusters.total
+        counters.clusters_granted = self.clusters.granted
 
-    def _run_cluster(self, index: tuple[int, int, int]) -> None:
-        cluster = self.cluster = Cluster(self, index)
-        self.counters.ctas += len(cluster.ctas)
-        slots = self.program.kernel.register_count
+    # ---- clusters ----
+
+    def _start_all(self) -> None:
+        while self.clusters.can_start:
+            self._start_cluster()
+
+    def _start_cluster(self) -> None:
+        grid = self.grid
+        cluster = Cluster(grid, self.clusters.start())
+        self.clusters.running.append(cluster)
+        grid.counters.clusters_launched += 1
+        grid.counters.ctas += len(cluster.ctas)
+        self.progress += 1
         for cta in cluster.ctas:
+            if grid.sink is not None:
+                grid.sink(events.CtaStarted(cluster.number, cta.rank, cta.index, len(cta.warps)))
             for warp in cta.warps:
-                fragment = Fragment(warp, warp.alive, [None] * slots, 0, [])
+                fragment = Fragment(warp, warp.alive, list(self.code.initial), 0, [])
                 warp.fragments.append(fragment)
-                self.ready.append(fragment)
-        self.schedule.drive(self)
-        if cluster.living_threads:
-            raise Deadlock(self._deadlock_report(cluster))
-        for cta in cluster.ctas:
-            for barrier in cta.mbarriers.values():
-                if barrier.bytes:
-                    raise Fault(
-                        f"kernel '{self.program.kernel.name}', cluster {index}: the launch ended with "
-                        f"{barrier.bytes} bytes pending on {barrier}: expect_tx and the copies' bytes differ"
-                    )
+                self.wakeups.start(fragment)
 
-    def run_fragment(self, fragment: Fragment, budget: int = 0) -> None:
-        """Run until the fragment blocks, splits, joins or exits, or has run ``budget`` blocks (0: no limit)."""
-        if fragment.block == fragment.join_block:
-            fragment.arrive_at_join()
+    def _end_if_done(self, cluster: Cluster) -> None:
+        """A cluster has ended when its threads have left and nothing of it is under way."""
+        if cluster.in_flight or cluster.living_threads:
             return
-        functions, counts, registers = self.program.functions, self.block_counts, fragment.registers
+        lifetime.check_ended(self.code, cluster)
+        self.clusters.end(cluster)
+        if self.grid.sink is not None:
+            self.grid.sink(events.ClusterEnded(cluster.number))
+        if self.code.uses_launch_control:
+            self._start_all()
+        self._report()
+
+    def _grant(self) -> int | None:
+        if self.schedule.spurious_failure():
+            return None
+        number = self.clusters.grant()
+        if number is not None:
+            self._report()
+        return number
+
+    def _report(self) -> None:
+        self._report_progress(self.clusters.ended + self.clusters.granted, self.clusters.total)
+
+    # ---- one turn of a warp ----
+
+    def _run(self, fragment: Fragment) -> bool:
+        """Run until the fragment waits, splits, joins or exits, or has had its turn. True: it has only polled."""
+        if self.grid.sink is not None and fragment.streak == 0:
+            self.grid.sink(events.Resumed(fragment.agent))
+        if fragment.block < 0 or fragment.block == fragment.join_block:
+            self._stop(fragment, fragment.block)
+            return False
+        functions, counts, registers = self.code.functions, self.block_counts, fragment.registers
         join_block = fragment.join_block
         block = fragment.block
+        turn = self.schedule.budget() or FIRST_LOOK
+        budget = turn
         try:
             while True:
                 following = functions[block](fragment, registers)
@@ -134,149 +292,186 @@ class Machine:
                     block = following
                     if block == join_block:
                         fragment.block = block
-                        fragment.arrive_at_join()
-                        return
+                        self._stop(fragment, block)
+                        return False
                     budget -= 1
                     if budget == 0:
-                        fragment.block = block
-                        self.ready.append(fragment)
-                        return
-                elif following == BLOCKED:
-                    fragment.block = block
-                    return
+                        break
                 else:
-                    counts[block] += 1
-                    if following == EXIT:
-                        fragment.exit()
-                    else:
-                        assert following == SPLIT
-                    return
+                    if following != BLOCKED:
+                        counts[block] += 1
+                    fragment.block = block
+                    self._stop(fragment, following)
+                    return False
         except (Fault, TypeError, AttributeError) as error:
-            raise self._located(error, fragment) from error
+            raise self._error(error, fragment) from error
+        fragment.block = block
+        fragment.streak += turn
+        return self._had_turn(fragment)
 
-    def resume(self, fragment: Fragment) -> None:
-        fragment.waiting = None
-        self.ready.append(fragment)
+    def _stop(self, fragment: Fragment, following: int) -> None:
+        """The fragment does not simply go on: it waits (BLOCKED), has split (SPLIT), exits or joins its siblings."""
+        fragment.streak = 0
+        if following == EXIT:
+            site = self.code.sites[self.code.last[fragment.block]]
+            try:
+                lifetime.exit(fragment, site)
+            except Fault as fault:
+                raise reports.explain(self.code, fault, fragment, site) from fault
+            self._end_if_done(fragment.cta.cluster)
+        elif following >= 0:
+            arrive_at_join(fragment)
+        elif following == BLOCKED and self.grid.sink is not None and fragment.waiting is not None:
+            self.grid.sink(events.Suspended(fragment.agent, fragment.waiting.site, fragment.waiting.what))
 
-    def suspend(self, fragment: Fragment, on: Any, what: str, instruction: int) -> object:
-        """Record why the fragment cannot go on; the caller keeps it where it will be resumed from."""
-        fragment.waiting = Waiting(on, what, instruction)
-        return SUSPENDED
+    def _had_turn(self, fragment: Fragment) -> bool:
+        """It could go on. Put it aside if it only polls; after a long time, let everything else happen first."""
+        if fragment.streak < FIRST_LOOK:
+            self.wakeups.start(fragment)
+            return False
+        changes, reads = self.wakeups.changes, self.grid.clock_reads
+        watch = _Watch(self.grid.sink)
+        proven = self._polls(fragment, watch)
+        if proven is None:
+            return False
+        suspect = self.wakeups.changes == changes and 0 < len(watch.polled) <= FEW_PLACES
+        if proven or (suspect and self.grid.clock_reads == reads and self._tries_patience(fragment)):
+            self.pollers.append(_Poller(fragment, self.progress, watch.describe(fragment)))
+            return True
+        if suspect and self.grid.clock_reads == reads:
+            self.preempted.append(fragment)
+            return True
+        if self.grid.clock_reads != reads:
+            self._watch_clock(fragment, self.wakeups.changes != changes)
+        else:
+            self._suspects.pop(fragment.agent, None)
+        if fragment.streak >= SLICE or self.grid.clock_reads != reads:
+            fragment.streak = FIRST_LOOK
+            self.preempted.append(fragment)
+        else:
+            self.wakeups.start(fragment)
+        return False
 
-    def release_pollers(self) -> bool:
-        """Nothing else can run: let polling loops look again, if anything has happened since they last did.
+    def _tries_patience(self, fragment: Fragment) -> bool:
+        """Whether it has looked at the same places for too long without anything else happening."""
+        since, rounds = self._suspects.get(fragment.agent, (-1, 0))
+        rounds = rounds + 1 if since == self.wakeups.changes else 1
+        self._suspects[fragment.agent] = (self.wakeups.changes, rounds)
+        return rounds > PATIENCE
 
-        Where nothing has, they are told so a limited number of times: a loop may give up by itself.
-        """
-        again = [f for f in self.polling if f.polled != self.progress]
-        idle = not again and self.idle_polls < MAX_IDLE_POLLS
-        self.idle_polls = self.idle_polls + 1 if idle else 0
-        if idle:
-            again = self.polling
-        self.polling = [f for f in self.polling if f not in again]
-        for fragment in again:
-            fragment.polled = -1 if idle else self.progress
-            self.resume(fragment)
-        return bool(again)
+    def _watch_clock(self, fragment: Fragment, changed: bool) -> None:
+        """Time passes the faster the longer nothing but looking at the clock is done."""
+        self._suspects.setdefault(fragment.agent, (self.wakeups.changes, 0))
+        alone = not self.wakeups.ready and not changed
+        self._clock_rounds = self._clock_rounds + 1 if alone else 0
+        self.grid.clock += max(1000, self.grid.clock // 8)
+        if self._clock_rounds > CLOCK_ROUNDS:
+            site = self.code.sites[self.code.first[fragment.block]]
+            what = f"watches a clock that it never finds late enough, PTX line {site.line}: {site.text}"
+            raise Livelock(
+                reports.livelock(self.code, [(fragment, what)], self.clusters, self.schedule.rng is not None)
+            )
 
-    # ---- asynchronous operations and observers ----
+    def _polls(self, fragment: Fragment, watch: _Watch) -> bool | None:
+        """Run on and watch: True if it comes round with nothing changed, None if it has stopped."""
+        code, grid = self.code, self.grid
+        grid.sink = watch
+        clock_reads = grid.clock_reads
+        saved_block, changes = -1, 0
+        saved: list[Any] = []
+        try:
+            for n in range(1, WINDOW + 1):
+                block = fragment.block
+                if n & (n - 1) == 0:
+                    saved_block, changes = block, self.wakeups.changes
+                    saved = [fragment.registers[slot] for slot in code.live_in[block]]
+                    watch.polled.clear()
+                following = code.functions[block](fragment, fragment.registers)
+                if following != BLOCKED:
+                    self.block_counts[block] += 1
+                if following >= 0:
+                    fragment.block = following
+                    fragment.streak += 1
+                if following < 0 or following == fragment.join_block:
+                    grid.sink = watch.sink
+                    self._stop(fragment, following)
+                    return None
+                if following == saved_block and self.wakeups.changes == changes and grid.clock_reads == clock_reads:
+                    now = [fragment.registers[slot] for slot in code.live_in[saved_block]]
+                    if all(map(_same, saved, now)):
+                        return True
+        except (Fault, TypeError, AttributeError) as error:
+            raise self._error(error, fragment) from error
+        finally:
+            grid.sink = watch.sink
+        return False
 
-    def submit(self, operation: AsyncOperation) -> None:
-        self.schedule.submit(operation)
+    # ---- asynchronous operations ----
 
-    def complete(self, operation: AsyncOperation) -> None:
+    def _complete(self, operation: AsyncOperation) -> None:
         try:
             operation.run()
         except Fault as error:
-            fragment, index = operation.origin
-            raise Fault(self._place(str(error), fragment, index, asynchronous=True)) from error
+            raise reports.explain(self.code, error, operation.fragment, operation.site, asynchronous=True) from error
+        self.wakeups.changes += 1
+        cluster = operation.fragment.cta.cluster
+        cluster.in_flight -= 1
+        if not cluster.in_flight:
+            self._end_if_done(cluster)
 
-    def observe(
-        self, kind: str, fragment: Fragment, instruction: int, accesses: Sequence[Access] = (), *, done: bool = False
-    ) -> Operation:
-        """Tell the observers that an operation was issued (and, if synchronous, completed)."""
-        operation = Operation(
-            next(self.ids),
-            kind,
-            self.program.kernel.instructions[instruction].line,
-            fragment.cta.cluster.index,
-            fragment.cta.rank,
-            fragment.warp.index,
-            fragment.mask,
-            tuple(accesses),
-        )
-        for observer in self.observers:
-            observer.issued(operation)
-            if done:
-                observer.completed(operation)
-        return operation
+    # ---- limits ----
 
-    def observe_started(self, operation: Operation | None) -> None:
-        if operation is not None:
-            for observer in self.observers:
-                observer.started(operation)
+    def _check_limits(self) -> None:
+        self._turns += 1
+        if self._turns % LIMIT_CHECK and not self.preempted:
+            return
+        limits = self.limits
+        if limits.seconds is not None and time.monotonic() - self._started_at > limits.seconds:
+            self._give_up(f"it has run for {limits.seconds:g} seconds, its limit")
+        self._check_steps()
 
-    def observe_completed(self, operation: Operation | None) -> None:
-        if operation is not None:
-            for observer in self.observers:
-                observer.completed(operation)
+    def _check_steps(self) -> None:
+        if self.limits.steps is None:
+            return
+        steps = sum(n * size for n, size in zip(self.block_counts, self._block_sizes, strict=True))
+        if steps > self.limits.steps:
+            self._give_up(f"it has executed {steps} warp instructions; its limit is {self.limits.steps}")
 
-    # ---- messages ----
-
-    def _place(self, message: str, fragment: Fragment, index: int, asynchronous: bool = False) -> str:
-        instruction = self.program.kernel.instructions[index]
-        cta, warp = fragment.cta, fragment.warp
-        lanes = "" if fragment.mask == FULL_MASK else f", lanes 0x{fragment.mask:08x}"
-        when = " (while it completed asynchronously)" if asynchronous else ""
-        return (
-            f"kernel '{self.program.kernel.name}', PTX line {instruction.line}: {instruction.text}\n"
-            f"  by CTA {cta.index} (rank {cta.rank} of its cluster), warp {warp.index}{lanes}{when}:\n"
-            f"  {message}"
+    def _give_up(self, why: str) -> None:
+        running = self.clusters.living
+        raise LimitExceeded(
+            f"kernel '{self.code.kernel.name}' was ended: {why}\n" + reports.where_everybody_is(self.code, running)
         )
 
-    def _located(self, error: Exception, fragment: Fragment) -> Exception:
-        """The error with the PTX instruction it came from; internal errors are returned as they are."""
-        for frame, python_line in reversed(list(traceback.walk_tb(error.__traceback__))):
-            if frame.f_code.co_filename != self.program.filename:
-                continue
-            index = self.program.instruction_at(python_line)
-            if index is None:
-                break
-            if isinstance(error, Fault):
-                return Fault(self._place(str(error), fragment, index))
-            for register in sources(self.program.kernel.instructions[index]):
-                if frame.f_locals.get(f"v{register.slot}", 0) is None:
-                    member = fragment.warp.member
-                    why = "never written, or a pending load"
-                    if member is not None and member.pending(register.slot):
-                        why = "a wgmma accumulates in it, and no wgmma.wait_group has covered that"
-                    text = f"reads register {register.name}, which holds nothing yet ({why})"
-                    return Fault(self._place(text, fragment, index))
-            break
-        return error
 
-    def _deadlock_report(self, cluster: Cluster) -> str:
-        """Who waits for what, and the state of everything somebody waits for."""
-        instructions = self.program.kernel.instructions
-        lines = [
-            f"deadlock in kernel '{self.program.kernel.name}', cluster {cluster.index}: "
-            "no warp can run and nothing asynchronous is under way"
-        ]
-        waits: dict[object, list[str]] = {}
-        joins: list[str] = []
-        for cta in cluster.ctas:
-            for warp in cta.warps:
-                for fragment in warp.fragments:
-                    who = f"CTA rank {cta.rank} warp {warp.index} lanes 0x{fragment.mask:08x}"
-                    waiting = fragment.waiting
-                    if waiting is None:
-                        block = self.program.blocks[fragment.block]
-                        joins.append(f"  {who}: waits to re-join its warp at PTX line {instructions[block.first].line}")
-                        continue
-                    instruction = instructions[waiting.instruction]
-                    text = f"    {who}: {waiting.what}, PTX line {instruction.line}: {instruction.text}"
-                    waits.setdefault(waiting.on, []).append(text)
-        for on, texts in waits.items():
-            lines.append("  " + (on.describe() if isinstance(on, MBarrier | CountingBarrier) else str(on)))
-            lines.extend(texts)
-        return "\n".join(lines + joins)
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b)
+
+
+class _Watch:
+    """A sink that notes what is read, in front of the launch's own."""
+
+    def __init__(self, sink: events.Sink | None) -> None:
+        self.sink = sink
+        self.polled: dict[str, events.Site] = {}
+
+    def __call__(self, event: Any) -> None:
+        if self.sink is not None:
+            self.sink(event)
+        if isinstance(event, events.Access):
+            where = event.where if isinstance(event.where, int) else int(event.where[0])
+            place = f"global 0x{where:x}" if event.space == "global" else f"{event.space} memory at 0x{where:x}"
+            self.polled[place] = event.site
+        elif isinstance(event, events.Polled):
+            place = f"for parity {event.phase & 1} of the mbarrier at shared 0x{event.offset:x} of CTA rank {event.cta}"
+            self.polled[place] = event.site
+
+    def describe(self, fragment: Fragment) -> str:
+        """What the loop looks at, with the names of allocations."""
+        memory = fragment.grid.memory
+        said = []
+        for place, site in self.polled.items():
+            name = memory.name_of(int(place.rpartition("0x")[2], 16)) if place.startswith("global") else ""
+            said.append(f"polls {place}{f' ({name})' if name else ''}, PTX line {site.line}: {site.text}")
+        site = fragment.grid.code.sites[fragment.grid.code.first[fragment.block]]
+        return "; ".join(said) or f"loops without end, PTX line {site.line}: {site.text}"

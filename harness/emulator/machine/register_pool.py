@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
-from ..errors import Fault
-from .fragment import WARP_SIZE, Fragment
+from harness.emulator.errors import Fault
+from harness.emulator.machine.lanes import WARP_SIZE
 
 REGISTERS = 65_536
 """32-bit registers of one SM (CUDA Programming Guide, compute capabilities 9.0 and 10.0)."""
@@ -38,7 +39,7 @@ class RegisterPool:
         self.at_entry = at_entry
         self.free = 0
         self.held: dict[int, int] = {}
-        self.waiters: list[Fragment] = []
+        self.waiters: list[Any] = []
         self._requests: dict[int, list[int]] = {}
         self._made: dict[int, int] = {}
 
@@ -51,7 +52,8 @@ class RegisterPool:
         elif requests[turn] != count:
             raise Fault(
                 f"setmaxnreg to {count} registers, but another warp of the warpgroup asked for "
-                f"{requests[turn]}; all four must execute the same"
+                f"{requests[turn]}; all four must execute the same",
+                "registers",
             )
 
     def note(self, warp: int, count: int) -> None:
@@ -67,5 +69,6 @@ class RegisterPool:
                     raise Fault(
                         f"exits although warp {warp} executed {self._made.get(warp, 0)} setmaxnreg "
                         f"instructions and another warp of its warpgroup {len(requests)}; all four must "
-                        "execute the same"
+                        "execute the same",
+                        "registers",
                     )

@@ -1,4 +1,4 @@
-"""In which order warps run and asynchronous operations complete.
+"""In which order warps run, asynchronous operations complete, and clusters start.
 
 ``FifoSchedule`` is the fast one: warps run until they block, in turn; asynchronous operations complete in the order
 they were issued, one whenever no warp can run. ``RandomSchedule`` looks for trouble: random priorities over warps and
@@ -10,65 +10,45 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .fragment import Fragment
-    from .machine import Machine
-    from .observer import Operation
+from harness.emulator.machine.state import AsyncOperation, Fragment
 
-
-class AsyncOperation:
-    """Something under way. ``pipe``: operations of one pipe complete in issue order; None means unordered."""
-
-    __slots__ = ("kind", "operation", "origin", "pipe", "priority", "run")
-
-    def __init__(
-        self,
-        kind: str,
-        run: Callable[[], None],
-        origin: tuple[Fragment, int],
-        pipe: Any = None,
-        operation: Operation | None = None,
-    ):
-        self.kind = kind
-        self.run = run
-        self.origin = origin
-        self.pipe = pipe
-        self.operation = operation
-        self.priority = 0.0
+START = object()
+"""The next thing to do is to start a cluster."""
+CANDIDATES = 12
+"""Of how many ready warps the random schedule takes the one with the highest priority."""
 
 
 class FifoSchedule:
-    """Everything in the order it was issued."""
+    """Everything in the order it was issued. A cluster starts when no other can go on without it."""
 
     splits_multicast = False
+    rng = None
 
     def __init__(self) -> None:
-        self.pending: deque[AsyncOperation] = deque()
+        self._pending: deque[AsyncOperation] = deque()
 
     def submit(self, operation: AsyncOperation) -> None:
-        self.pending.append(operation)
+        self._pending.append(operation)
 
     def early(self) -> bool:
-        """Whether an asynchronous register load takes its value at issue rather than at the wait."""
         return True
 
     def spurious_failure(self) -> bool:
-        """Whether a try_wait whose phase is incomplete returns false instead of suspending."""
         return False
 
-    def drive(self, machine: Machine) -> None:
-        """Run until nothing can run any more."""
-        ready, pending = machine.ready, self.pending
-        while True:
-            while ready:
-                machine.run_fragment(ready.popleft())
-            if pending:
-                machine.complete(pending.popleft())
-            elif not machine.release_pollers():
-                return
+    def budget(self) -> int:
+        """How many blocks a warp runs before others may; 0: as many as it likes."""
+        return 0
+
+    def next(self, ready: deque[Fragment], can_start: bool) -> Any:
+        """What to do next: a fragment taken from ``ready``, an operation, START, or None if nothing can be done."""
+        if ready:
+            return ready.popleft()
+        if self._pending:
+            return self._pending.popleft()
+        return None
 
 
 class RandomSchedule:
@@ -77,69 +57,86 @@ class RandomSchedule:
     splits_multicast = True
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.pipes: dict[Any, deque[AsyncOperation]] = {}
-        self.warp_priority: dict[Any, float] = {}
-        self.class_priority: dict[str, float] = {}
-        self.spread = self.random.choice((0.0, 0.3, 1.0, 3.0))
-        self.async_share = 0.5
-        self.steps_to_change = 0
+        self.rng = random.Random(seed)
+        self._pipes: dict[Any, deque[AsyncOperation]] = {}
+        self._warp_priority: dict[tuple[int, int, int], float] = {}
+        self._class_priority: dict[str, float] = {}
+        self._spread = self.rng.choice((0.0, 0.3, 1.0, 3.0))
+        self._start_share = self.rng.choice((0.0, 0.1, 1.0))
+        self._surprise = self.rng.choice((0.0, 0.1, 0.5))
+        """How often a warp runs that is not the one with the highest priority."""
+        self._async_share = 0.5
+        self._steps_to_change = 0
 
     def submit(self, operation: AsyncOperation) -> None:
         kind = operation.kind
-        if kind not in self.class_priority:
-            self.class_priority[kind] = self.random.random()
-        operation.priority = self.class_priority[kind] + self.spread * self.random.random()
+        if kind not in self._class_priority:
+            self._class_priority[kind] = self.rng.random()
+        operation.priority = self._class_priority[kind] + self._spread * self.rng.random()
         key = id(operation) if operation.pipe is None else operation.pipe
-        self.pipes.setdefault(key, deque()).append(operation)
+        self._pipes.setdefault(key, deque()).append(operation)
 
     def early(self) -> bool:
-        return self.random.random() < 0.5
+        return self.rng.random() < 0.5
 
     def spurious_failure(self) -> bool:
-        return self.random.random() < 0.1
+        return self.rng.random() < 0.1
 
-    def drive(self, machine: Machine) -> None:
-        """Run until nothing can run any more."""
-        rng, ready = self.random, machine.ready
-        while True:
-            if not ready and not self.pipes:
-                if machine.release_pollers():
-                    continue
-                return
-            self.steps_to_change -= 1
-            if self.steps_to_change <= 0:
-                self._change()
-            if ready and (not self.pipes or rng.random() >= self.async_share):
-                fragment = max(ready, key=self._warp_priority)
-                ready.remove(fragment)
-                machine.run_fragment(fragment, budget=rng.choice((1, 3, 10, 100)))
-            else:
-                key = max(self.pipes, key=lambda k: self.pipes[k][0].priority)
-                pipe = self.pipes[key]
-                operation = pipe.popleft()
-                if not pipe:
-                    del self.pipes[key]
-                machine.complete(operation)
+    def budget(self) -> int:
+        return self.rng.choice((1, 3, 10, 100))
 
-    def _warp_priority(self, fragment: Fragment) -> float:
-        priority = self.warp_priority.get(fragment.warp)
+    def next(self, ready: deque[Fragment], can_start: bool) -> Any:
+        rng, pipes = self.rng, self._pipes
+        if can_start and rng.random() < self._start_share:
+            return START
+        if not ready and not pipes:
+            return None
+        self._steps_to_change -= 1
+        if self._steps_to_change <= 0:
+            self._change()
+        if ready and (not pipes or rng.random() >= self._async_share):
+            return self._best_of(ready)
+        key = max(pipes, key=lambda k: pipes[k][0].priority)
+        pipe = pipes[key]
+        operation = pipe.popleft()
+        if not pipe:
+            del pipes[key]
+        return operation
+
+    def _best_of(self, ready: deque[Fragment]) -> Fragment:
+        if len(ready) > CANDIDATES:
+            ready.rotate(self.rng.randrange(len(ready)))
+        candidates = [ready.popleft() for _ in range(min(len(ready), CANDIDATES))]
+        surprise = len(candidates) > 1 and self.rng.random() < self._surprise
+        best = self.rng.choice(candidates) if surprise else max(candidates, key=self._priority_of)
+        candidates.remove(best)
+        ready.extendleft(reversed(candidates))
+        return best
+
+    def _priority_of(self, fragment: Fragment) -> float:
+        key = (fragment.cta.cluster.number, fragment.cta.rank, fragment.warp.index)
+        priority = self._warp_priority.get(key)
         if priority is None:
-            priority = self.warp_priority[fragment.warp] = self.random.random()
+            priority = self._warp_priority[key] = self.rng.random()
         return priority
 
     def _change(self) -> None:
         """A change point: other shares, other priorities."""
-        rng = self.random
-        self.steps_to_change = rng.choice((5, 20, 100, 400))
-        self.async_share = rng.choice((0.0, 0.02, 0.5, 0.98, 1.0))
-        for priorities in (self.warp_priority, self.class_priority):
-            for key in priorities:
-                if rng.random() < 0.5:
-                    priorities[key] = rng.random()
+        rng = self.rng
+        self._steps_to_change = rng.choice((5, 20, 100, 400))
+        self._async_share = rng.choice((0.0, 0.02, 0.5, 0.98, 1.0))
+        for key in self._warp_priority:
+            if rng.random() < 0.5:
+                self._warp_priority[key] = rng.random()
+        for kind in self._class_priority:
+            if rng.random() < 0.5:
+                self._class_priority[kind] = rng.random()
 
 
-def make_schedule(name: str, seed: int) -> FifoSchedule | RandomSchedule:
+Schedule = FifoSchedule | RandomSchedule
+
+
+def make_schedule(name: str, seed: int) -> Schedule:
     """``fifo`` or ``random``."""
     if name == "fifo":
         return FifoSchedule()

@@ -10,27 +10,33 @@ in every step does not move them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import Fault
-from ..wgmma import Accumulator, M, Plan
-
-if TYPE_CHECKING:
-    from .fragment import Fragment, Warp
-    from .grid import Cta
-    from .observer import Operation
+from harness.emulator.errors import Fault
+from harness.emulator.machine.events import Operation
+from harness.emulator.machine.wakeups import Wakeups
+from harness.emulator.memory.shared import SharedMemory
+from harness.emulator.units.mma import MmaUnit
+from harness.emulator.units.wgmma import Accumulator, M, Plan
 
 WARPS = 4
 _NOTHING = {type(None)}
 
 
-class AccumulatorRegisters:
-    """The registers a wgmma.mma_async names as D. Every distinct list of a kernel is one such object."""
+class Lanes(Protocol):
+    """What is needed of the lanes of a warp that execute together. single: the lane if it is one, else -1."""
+
+    registers: list[Any]
+    single: int
+
+
+class RegisterList:
+    """The registers a wgmma.mma_async names as D or as A. Every distinct list of a kernel is one such object."""
 
     __slots__ = ("names", "read", "slots")
 
@@ -43,10 +49,36 @@ class AccumulatorRegisters:
         return f"{{{self.names[0]}, .., {self.names[-1]}}}"
 
 
+class HeldRegisters:
+    """The A registers of one warp while a wgmma may still read them. fragments: of the warp, as it is then."""
+
+    __slots__ = ("fragments", "registers", "values")
+
+    def __init__(self, fragments: Sequence[Lanes], registers: RegisterList, values: Sequence[Any]) -> None:
+        self.fragments = fragments
+        self.registers = registers
+        self.values = values
+
+    def check(self) -> None:
+        """Fault if one of them has been written since."""
+        for fragment in self.fragments:
+            held = fragment.registers
+            for slot, name, value in zip(self.registers.slots, self.registers.names, self.values, strict=True):
+                now = held[slot]
+                if now is value:
+                    continue
+                then = value[fragment.single] if fragment.single >= 0 and isinstance(value, np.ndarray) else value
+                if not np.array_equal(now, then):
+                    raise Fault(
+                        f"register {name} was written while a wgmma that reads A from it was under way", "wgmma"
+                    )
+
+
 class Step:
     """One wgmma.mma_async of the whole warpgroup, while some warps have not issued it or it is under way."""
 
     __slots__ = (
+        "a_held",
         "a_registers",
         "accumulator",
         "initial",
@@ -62,20 +94,24 @@ class Step:
         self.plan = plan
         self.accumulator = accumulator
         self.keep = keep
-        self.warps: list[Warp] = []
+        self.warps: list[int] = []
+        """Those that have issued it."""
         self.initial: list[tuple[int, NDArray[np.uint32]]] = []
         """(warp in the group, registers [N / 2, 32]) where the old D comes from registers."""
         self.a_registers: NDArray[np.complex128] | None = None
+        self.a_held: list[HeldRegisters] = []
         self.operation: Operation | None = None
 
-    def run(self, cta: Cta) -> None:
+    def run(self, shared: SharedMemory) -> None:
         """The tensor core executes it: operands are read now."""
+        for held in self.a_held:
+            held.check()
         if self.keep:
             for warp, registers in self.initial:
                 self.accumulator.set_rows(warp, registers)
         else:
             self.accumulator.clear()
-        self.accumulator.add(cta.shared, self.plan, self.a_registers)
+        self.accumulator.add(shared, self.plan, self.a_registers)
 
     def put_a(self, warp: int, chunks: NDArray[np.complex128]) -> None:
         """A's rows from the registers of one warp."""
@@ -86,22 +122,23 @@ class Step:
 
 
 class Warpgroup:
-    """Warps 4g .. 4g + 3 of a CTA."""
+    """Warps 4g .. 4g + 3 of a CTA; ``label`` names it."""
 
-    def __init__(self, cta: Cta, index: int) -> None:
-        self.cta = cta
-        self.index = index
+    def __init__(self, label: str, unit: MmaUnit, wakeups: Wakeups[Any]) -> None:
+        self.label = label
+        self.unit = unit
+        self.wakeups = wakeups
         self.steps: deque[Step] = deque()
         """Instructions that some warps, but not all, have issued."""
         self.submitted = 0
         self.completed = 0
-        self.accumulators: dict[AccumulatorRegisters, Accumulator] = {}
-        self.waiters: list[tuple[int, Fragment]] = []
+        self.accumulators: dict[RegisterList, Accumulator] = {}
+        self.waiters: list[tuple[int, Any]] = []
 
     def finish(self) -> None:
         """The CTA has exited."""
         if self.submitted != self.completed or self.steps:
-            raise Fault(f"exits while a wgmma of {self} is under way; wgmma.wait_group 0 is missing")
+            raise Fault(f"exits while a wgmma of {self} is under way; wgmma.wait_group 0 is missing", "exit")
         for accumulator in self.accumulators.values():
             accumulator.retire()
 
@@ -110,14 +147,12 @@ class Warpgroup:
         self.completed += 1
         ready = [fragment for needed, fragment in self.waiters if needed <= self.completed]
         self.waiters = [waiter for waiter in self.waiters if waiter[0] > self.completed]
-        for fragment in ready:
-            self.cta.machine.progress += 1
-            self.cta.machine.resume(fragment)
+        self.wakeups.resume_all(ready)
 
     def __str__(self) -> str:
-        text = f"warpgroup {self.index} of CTA rank {self.cta.rank}"
+        text = self.label
         if self.steps:
-            warps = ", ".join(str(i) for i in sorted(warp.index for warp in self.steps[0].warps))
+            warps = ", ".join(str(i) for i in sorted(self.steps[0].warps))
             text += f", whose oldest wgmma was issued by warp(s) {warps} of its {WARPS} only"
         return text
 
@@ -127,7 +162,7 @@ class Binding:
 
     __slots__ = ("accumulator", "last", "readable", "registers")
 
-    def __init__(self, registers: AccumulatorRegisters, accumulator: Accumulator) -> None:
+    def __init__(self, registers: RegisterList, accumulator: Accumulator) -> None:
         self.registers = registers
         self.accumulator = accumulator
         self.last = 0
@@ -137,21 +172,21 @@ class Binding:
 class Member:
     """One warp's part in its warpgroup."""
 
-    def __init__(self, warp: Warp) -> None:
-        groups = warp.cta.warpgroups
-        index, self.position = divmod(warp.index, WARPS)
-        if index not in groups:
-            groups[index] = Warpgroup(warp.cta, index)
-        self.warp = warp
-        self.group = groups[index]
+    def __init__(self, group: Warpgroup, position: int) -> None:
+        self.group = group
+        self.position = position
         self.issued = 0
         self.commits: deque[int] = deque()
         """Per committed wgmma-group that may be pending: how many instructions it and older ones hold."""
+        self.groups = 0
+        """Groups committed so far."""
         self.fenced = False
         """Whether a wgmma.fence has followed the last access to accumulator registers."""
-        self.bindings: dict[AccumulatorRegisters, Binding] = {}
+        self.bindings: dict[RegisterList, Binding] = {}
 
-    def bind(self, f: Fragment, registers: AccumulatorRegisters, n: int, keep: bool) -> tuple[Binding, Any]:
+    def bind(
+        self, f: Lanes, fragments: Iterable[Lanes], registers: RegisterList, n: int, keep: bool
+    ) -> tuple[Binding, Any]:
         """The binding that a 64 x n wgmma adds to, and the old values if they come from registers."""
         held = registers.read(f.registers)
         binding = self.bindings.get(registers)
@@ -159,33 +194,34 @@ class Member:
             if binding is not None:
                 return binding, None
             if keep:
-                raise Fault(f"adds to the registers {registers}, which hold nothing yet")
+                raise Fault(f"adds to the registers {registers}, which hold nothing yet", "wgmma")
         elif binding is not None:
             if not binding.readable:
                 raise self.overwritten(f, binding)
             # Some registers were written since the wait: the others are still in the accumulator.
-            self._publish()
+            self._publish(fragments)
         if not self.fenced:
             raise Fault(
                 f"takes the registers {registers} as they are in the registers, "
-                "but no wgmma.fence.sync.aligned stands between their last access and this instruction"
+                "but no wgmma.fence.sync.aligned stands between their last access and this instruction",
+                "wgmma",
             )
-        self._release_overlapping(registers)
+        self._release_overlapping(registers, fragments)
         if keep:
             held = registers.read(f.registers)
             if any(value is None for value in held):
                 lacking = next(n for n, v in zip(registers.names, held, strict=True) if v is None)
-                raise Fault(f"adds to register {lacking}, which holds nothing yet")
+                raise Fault(f"adds to register {lacking}, which holds nothing yet", "wgmma")
         for slot in registers.slots:
             f.registers[slot] = None
         accumulator = self.group.accumulators.get(registers)
         if accumulator is None:
-            accumulator = Accumulator(self.warp.cta.machine.mma_unit, n)
+            accumulator = Accumulator(self.group.unit, n)
             self.group.accumulators[registers] = accumulator
         binding = self.bindings[registers] = Binding(registers, accumulator)
         return binding, held if keep else None
 
-    def _release_overlapping(self, registers: AccumulatorRegisters) -> None:
+    def _release_overlapping(self, registers: RegisterList, fragments: Iterable[Lanes]) -> None:
         mine = set(registers.slots)
         for other in list(self.bindings.values()):
             if mine.isdisjoint(other.registers.slots):
@@ -193,11 +229,12 @@ class Member:
             if not other.readable:
                 raise Fault(
                     f"uses the registers {registers} while a wgmma of another shape or order of registers, "
-                    f"{other.registers}, is under way in some of them; wgmma.wait_group must come first"
+                    f"{other.registers}, is under way in some of them; wgmma.wait_group must come first",
+                    "wgmma",
                 )
-            self._publish()
+            self._publish(fragments)
 
-    def settle(self, f: Fragment, covered: int) -> None:
+    def settle(self, f: Lanes, covered: int) -> None:
         """A wait covers the first ``covered`` instructions: what they computed may be read."""
         for binding in self.bindings.values():
             if not binding.readable and binding.last <= covered:
@@ -205,25 +242,25 @@ class Member:
                     raise self.overwritten(f, binding)
                 binding.readable = True
 
-    def overwritten(self, f: Fragment, binding: Binding) -> Fault:
+    def overwritten(self, f: Lanes, binding: Binding) -> Fault:
         held = binding.registers.read(f.registers)
         name = next(n for n, v in zip(binding.registers.names, held, strict=True) if v is not None)
-        return Fault(f"register {name} was written while a wgmma that accumulates in it was under way")
+        return Fault(f"register {name} was written while a wgmma that accumulates in it was under way", "wgmma")
 
-    def publish(self) -> None:
-        """An instruction is about to read accumulator registers."""
+    def publish(self, fragments: Iterable[Lanes]) -> None:
+        """An instruction of the warp, whose fragments these are, is about to read accumulator registers."""
         if self.bindings:
-            self._publish()
+            self._publish(fragments)
             self.fenced = False
 
-    def _publish(self) -> None:
+    def _publish(self, fragments: Iterable[Lanes]) -> None:
         """Put readable accumulators into the registers of all the warp's lanes, wherever they are."""
         for registers, binding in list(self.bindings.items()):
             if not binding.readable:
                 continue
             rows = binding.accumulator.rows(self.position)
             values = list(rows)
-            for fragment in self.warp.fragments:
+            for fragment in fragments:
                 own = values if fragment.single < 0 else rows[:, fragment.single].tolist()
                 held = fragment.registers
                 for slot, value in zip(registers.slots, own, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 TYPE_BYTES = {
@@ -21,6 +22,9 @@ class Register:
     name: str
     type: str
 
+    def registers(self) -> list[Register]:
+        return [self]
+
 
 @dataclass(frozen=True)
 class Negated:
@@ -28,12 +32,18 @@ class Negated:
 
     register: Register
 
+    def registers(self) -> list[Register]:
+        return [self.register]
+
 
 @dataclass(frozen=True)
 class Special:
     """A special register such as ``%tid.x``."""
 
     name: str
+
+    def registers(self) -> list[Register]:
+        return []
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,9 @@ class Immediate:
     value: int
     float_bits: int = 0
 
+    def registers(self) -> list[Register]:
+        return []
+
 
 @dataclass(frozen=True)
 class Symbol:
@@ -51,6 +64,9 @@ class Symbol:
     name: str
     offset: int = 0
 
+    def registers(self) -> list[Register]:
+        return []
+
 
 @dataclass(frozen=True)
 class Label:
@@ -58,12 +74,18 @@ class Label:
 
     name: str
 
+    def registers(self) -> list[Register]:
+        return []
+
 
 @dataclass(frozen=True)
 class Vector:
     """``{a, b, ...}``"""
 
     elements: tuple[Operand, ...]
+
+    def registers(self) -> list[Register]:
+        return [r for element in self.elements for r in element.registers()]
 
 
 @dataclass(frozen=True)
@@ -74,6 +96,9 @@ class Memory:
     offset: int = 0
     coordinates: tuple[Operand, ...] | None = None
 
+    def registers(self) -> list[Register]:
+        return [*self.base.registers(), *(r for c in self.coordinates or () for r in c.registers())]
+
 
 @dataclass(frozen=True)
 class Dual:
@@ -82,12 +107,19 @@ class Dual:
     first: Operand
     second: Operand
 
+    def registers(self) -> list[Register]:
+        return [*self.first.registers(), *self.second.registers()]
+
 
 @dataclass(frozen=True)
 class Sink:
     """The ``_`` destination: the result is dropped."""
 
+    def registers(self) -> list[Register]:
+        return []
 
+
+# Each has ``registers()``: every register it names.
 Operand = Register | Negated | Special | Immediate | Symbol | Label | Vector | Memory | Dual | Sink
 
 
@@ -108,6 +140,8 @@ class Instruction:
     guard_negated: bool = False
     targets: list[int] = field(default_factory=list)
     """Instruction indices this instruction may branch to (filled in when labels are resolved)."""
+    source: str = ""
+    """``file:line`` it was compiled from, where the PTX says so (.loc)."""
 
     def has(self, modifier: str) -> bool:
         return modifier in self.modifiers
@@ -148,6 +182,8 @@ class Kernel:
     instructions: list[Instruction]
     register_count: int
     variables: dict[str, Variable]
+    text: Sequence[str] = ()
+    """The lines of the file."""
 
     @property
     def parameter_bytes(self) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ..errors import PtxSyntaxError
-from .ast import (
+from harness.emulator.errors import PtxSyntaxError
+from harness.emulator.ptx.ast import (
     TYPE_BYTES,
     Dual,
     Immediate,
@@ -32,7 +32,9 @@ from .ast import (
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _SPACE = re.compile(r"\s+")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
-_LINE_DIRECTIVE = re.compile(r"\.(loc|file)\b[^\n]*")
+_FILE = re.compile(r"\.file\s+(\d+)\s+\"([^\"\n]*)\"[^\n]*")
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
+_OPCODE = re.compile(r"[\w.:]+")
 _NAME = re.compile(r"[%A-Za-z_$][\w$.]*")
 _RANGE = re.compile(r"(%?[A-Za-z_$][\w$]*?)<(\d+)>$")
 _NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
@@ -59,7 +61,13 @@ def parse_module(text: str) -> ParsedModule:
 
     Raises PtxSyntaxError with the line number and the text that cannot be understood.
     """
-    return _Parser(text).module()
+    parser = _Parser(text)
+    module = parser.module()
+    for kernel in module.kernels.values():
+        for instruction, (number, line) in zip(kernel.instructions, parser.sources[kernel.name], strict=True):
+            if number in parser.files:
+                instruction.source = f"{parser.files[number]}:{line}"
+    return module
 
 
 @dataclass
@@ -75,15 +83,20 @@ class _Scope:
 class _Parser:
     def __init__(self, text: str):
         # Comments become spaces so that offsets and line numbers stay those of the file.
+        self.lines = text.splitlines()
         self.text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
         self.at = 0
+        self.files: dict[str, str] = {}
+        """Source files by number (.file)."""
+        self.sources: dict[str, list[tuple[str, str]]] = {}
+        """By kernel: (file number, line) of each instruction (.loc)."""
 
     # ---- module level ----
 
     def module(self) -> ParsedModule:
         module = ParsedModule("", "", {}, {})
         while self._skip_space():
-            if self._take(_LINE_DIRECTIVE):
+            if self._file() or self._take(_LOC):
                 continue
             start = self.at
             word = self._word()
@@ -104,6 +117,13 @@ class _Parser:
         if not module.target:
             raise PtxSyntaxError("not a PTX module: no .target directive; give the text of a .ptx file")
         return module
+
+    def _file(self) -> bool:
+        """Take a .file directive, if one is next."""
+        found = self._take(_FILE)
+        if found:
+            self.files[found[1]] = found[2]
+        return found is not None
 
     def _module_item(self, module: ParsedModule) -> None:
         start = self.at
@@ -255,6 +275,8 @@ class _Body:
         self.variables: dict[str, Variable] = {}
         self.branch_targets: dict[str, tuple[_Scope, list[str]]] = {}
         self.pending: list[tuple[Instruction, _Scope, list[str]]] = []
+        self.source = ("", "")
+        self.sources: list[tuple[str, str]] = []
 
     def kernel(
         self, name: str, line: int, parameters: list[Parameter], directives: dict[str, tuple[int, ...]]
@@ -281,7 +303,12 @@ class _Body:
                 if scope is None:
                     break
                 continue
-            if parser._take(_LINE_DIRECTIVE):
+            if parser._file():
+                continue
+            location = parser._take(_LOC)
+            if location:
+                # Files may be declared behind the kernels: the number becomes a name at the end.
+                self.source = (location[1], location[2])
                 continue
             assert scope is not None
             label = parser._take(_LABEL)
@@ -299,7 +326,8 @@ class _Body:
             elif statement:
                 self._instruction(statement, scope, counted_line)
         self._resolve_labels()
-        return Kernel(name, line, parameters, directives, self.instructions, self.slots, self.variables)
+        parser.sources[name] = self.sources
+        return Kernel(name, line, parameters, directives, self.instructions, self.slots, self.variables, parser.lines)
 
     def _declaration(self, statement: str, scope: _Scope, start: int) -> None:
         words = statement.split(None, 1)
@@ -348,13 +376,16 @@ class _Body:
             guard = self._find_register(guard_text.lstrip("!"), scope)
             if guard is None:
                 raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{guard_text}'")
-        pieces = rest.split(None, 1)
-        opcode, *modifiers = pieces[0].split(".")
-        operands = [self._operand(part, scope, line) for part in _split(pieces[1])] if len(pieces) > 1 else []
+        word = _OPCODE.match(rest)
+        if word is None:
+            raise PtxSyntaxError(f"PTX line {line}: cannot understand '{statement[:40]}'")
+        opcode, *modifiers = word.group().split(".")
+        operands = [self._operand(part, scope, line) for part in _split(rest[word.end() :])]
         instruction = Instruction(
             len(self.instructions), line, _SPACE.sub(" ", statement), opcode, tuple(modifiers), operands, guard, negated
         )
         self.instructions.append(instruction)
+        self.sources.append(self.source)
         if opcode == "bra":
             self.pending.append((instruction, scope, [rest.split()[-1]]))
         elif opcode == "brx":

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from ..errors import PtxSyntaxError
-from ..ptx.ast import Kernel, ParsedModule
+from harness.emulator.errors import PtxSyntaxError
+from harness.emulator.ptx.ast import Kernel, Label, Memory, Operand, ParsedModule, Symbol, Vector
 
 
 class Layout:
     """Offsets of variables in their state spaces.
 
-    Static shared variables come first, dynamic shared memory follows at the alignment its ``.extern`` declares.
+    Static shared variables come first, dynamic shared memory follows at the alignment its ``.extern`` declares. Of the
+    module's variables only those count that the kernel names.
     """
 
     def __init__(self, kernel: Kernel, module: ParsedModule):
         self.places: dict[str, tuple[str, int]] = {p.name: ("param", p.offset) for p in kernel.parameters}
-        variables = {**module.variables, **kernel.variables}
+        named = {name for i in kernel.instructions for operand in i.operands for name in _names(operand)}
+        variables = {name: v for name, v in module.variables.items() if name in named} | kernel.variables
         offset = 0
         for variable in variables.values():
             if variable.space == "shared" and not variable.external:
@@ -35,3 +37,14 @@ class Layout:
         if name not in self.places:
             raise PtxSyntaxError(f"unknown symbol '{name}'")
         return self.places[name]
+
+
+def _names(operand: Operand) -> list[str]:
+    """Symbols an operand names."""
+    if isinstance(operand, Symbol | Label):
+        return [operand.name]
+    if isinstance(operand, Memory):
+        return _names(operand.base)
+    if isinstance(operand, Vector):
+        return [name for element in operand.elements for name in _names(element)]
+    return []

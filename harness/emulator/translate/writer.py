@@ -1,16 +1,29 @@
 """Writes the Python source of basic blocks: operands to expressions, instructions to lines.
 
 A block becomes ``def b7(f, R)``: ``f`` is the fragment that runs, ``R`` its registers. Registers are loaded into locals
-``v12`` at the start and stored back at the end. The function returns the next block, or EXIT, BLOCKED or SPLIT.
+``v12`` at the start and stored back at the end; ``d12`` holds the lanes in which register 12 is defined, for the few
+registers that need it. The function returns the next block, or EXIT, BLOCKED or SPLIT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
-from ..machine.grid import RESERVED_SHARED
-from ..ptx.ast import (
+import numpy as np
+
+from harness.emulator.errors import Fault
+from harness.emulator.instructions import special
+from harness.emulator.instructions.table import Assign, Effect, Emitted, Unsupported, bits_of, find, mask
+from harness.emulator.instructions.tensor_memory import forget_load, load_early
+from harness.emulator.instructions.values import narrow, select
+from harness.emulator.machine.code import BLOCKED, EXIT
+from harness.emulator.machine.divergence import diverge, diverge_many, restrict
+from harness.emulator.machine.lanes import mask_of
+from harness.emulator.machine.state import Fragment
+from harness.emulator.machine.wakeups import SUSPENDED
+from harness.emulator.memory.address_space import RESERVED_SHARED
+from harness.emulator.ptx.ast import (
     TYPE_BYTES,
     Immediate,
     Instruction,
@@ -19,64 +32,78 @@ from ..ptx.ast import (
     Negated,
     Operand,
     Register,
-    Sink,
     Special,
     Symbol,
 )
-from ..ptx.cfg import EXIT, Block, accumulators, destinations, sources
-from . import tensor_core as _tensor_core  # noqa: F401  (registers its emitters)
-from .alu import EMITTERS, Unsupported
-from .effects import EFFECTS, Effect
-from .layout import Layout
+from harness.emulator.translate.cfg import Block, accumulators, destinations, held_operands, is_guard_branch, sources
+from harness.emulator.translate.definedness import Definedness, load_step
+from harness.emulator.translate.layout import Layout
+
+EVERYWHERE = -1
+"""All lanes, as a mask."""
 
 
-class Writer:
-    """Source lines of one kernel, and which instruction each line belongs to."""
+def lanes_text(mask: int) -> str:
+    """ "lane 5" or "lanes 0x000000f0"."""
+    return f"lane {mask.bit_length() - 1}" if mask.bit_count() == 1 else f"lanes 0x{mask:08x}"
 
-    def __init__(self, instructions: list[Instruction], layout: Layout):
-        self.instructions = instructions
+
+def unsupported(f: Fragment, text: str) -> None:
+    raise Fault(f"this instruction, or one of its modifiers or operands, is not implemented: {text}", "unsupported")
+
+
+def pending(name: str) -> None:
+    raise Fault(f"reads register {name} before the wait that makes it readable", "wgmma")
+
+
+def never_written(name: str) -> None:
+    raise Fault(f"reads register {name}, which holds nothing yet: no instruction of the kernel writes it", "undefined")
+
+
+def check_defined(f: Fragment, defined: int, name: str) -> None:
+    """A register is used: it must hold something in all lanes that execute the instruction."""
+    missing = f.mask & ~defined
+    if missing:
+        raise Fault(f"uses register {name}, which was never written in {lanes_text(missing)}", "undefined")
+
+
+def check_decided(f: Fragment, defined: int, name: str) -> None:
+    """The same of a predicate that something is decided by."""
+    missing = f.mask & ~defined
+    if missing:
+        raise Fault(
+            f"decides by predicate {name}, a predicate that was never written in {lanes_text(missing)}", "undefined"
+        )
+
+
+class Operands:
+    """Operands as expressions, and the names by which generated code knows things; the `Translator` of emitters."""
+
+    def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.lines: list[str] = []
-        self.line_instruction: list[int | None] = []
-        self.current: int | None = None
-        self.pending: set[int] = set()
-        """Slots that a tcgen05.ld or wgmma of this block has poisoned until the wait."""
-        self.assigned: set[int] = set()
-        """Slots whose value the block has assigned, but not stored to the register file yet."""
-        self.batched: set[int] = set()
-        """Instructions already written as part of a batch."""
-        self.constants: dict[str, Any] = {}
-        """Objects the translated code refers to by name."""
+        self.names: dict[str, Any] = {"np": np}
+        """What generated code refers to by name."""
         self._constant_names: dict[Hashable, str] = {}
-        self.accumulators = {r.slot for i in instructions for r in accumulators(i)}
-        """Slots that some wgmma accumulates in."""
 
-    # ---- lines ----
-
-    def line(self, text: str, indent: int = 1) -> None:
-        self.lines.append("    " * indent + text)
-        self.line_instruction.append(self.current)
+    def use(self, thing: Callable[..., Any]) -> str:
+        name = thing.__name__
+        if self.names.setdefault(name, thing) is not thing:
+            # Another file has a function of this name.
+            name = f"{thing.__module__.rpartition('.')[2]}_{name}"
+            assert self.names.setdefault(name, thing) is thing, name
+        return name
 
     def constant(self, make: Callable[..., Any], *arguments: Hashable) -> str:
-        """Name of the object ``make(*arguments)``; the same arguments give the same object."""
         key = (make, arguments)
         if key not in self._constant_names:
             name = self._constant_names[key] = f"C{len(self._constant_names)}"
-            self.constants[name] = make(*arguments)
+            self.names[name] = make(*arguments)
         return self._constant_names[key]
 
-    # ---- operands ----
-
-    def mask(self, kind: str) -> str:
-        return str((1 << 8 * TYPE_BYTES[kind]) - 1)
-
     def read(self, operand: Operand, kind: str) -> str:
-        """Expression of an operand's value as a ``kind`` (predicates: "pred")."""
         if isinstance(operand, Register):
-            if operand.slot in self.pending:
-                return f"pending({operand.name!r})"
             if kind != "pred" and operand.type in TYPE_BYTES and TYPE_BYTES[operand.type] > TYPE_BYTES[kind]:
-                return f"narrow(v{operand.slot}, {8 * TYPE_BYTES[kind]})"
+                return f"{self.use(narrow)}(v{operand.slot}, {bits_of(kind)})"
             return f"v{operand.slot}"
         if isinstance(operand, Negated):
             return f"(v{operand.register.slot} ^ True)"
@@ -85,236 +112,363 @@ class Writer:
                 return str(bool(operand.value))
             if operand.float_bits == 64 and kind == "f32":
                 raise Unsupported
-            return str(operand.value & ((1 << 8 * TYPE_BYTES[kind]) - 1))
+            return str(operand.value & mask(kind))
         if isinstance(operand, Special):
-            return self.special(operand.name)
+            return special.expression(operand.name, self)
         if isinstance(operand, Symbol | Label):
             return self.address(operand)
         raise Unsupported
 
     def address(self, operand: Symbol | Label) -> str:
-        """Address of a variable in its own state space."""
         offset = operand.offset if isinstance(operand, Symbol) else 0
         space, base = self.layout.find(operand.name)
         if space == "shared":
-            return f"f.cta.window + {RESERVED_SHARED + base + offset}"
+            return f"(f.cta.window + {RESERVED_SHARED + base + offset})"
         if space == "param":
             return str(base + offset)
         raise Unsupported
 
-    def space_of(self, operand: Memory) -> str | None:
-        """State space of the symbol an address is based on, if it is one."""
-        return self.layout.find(operand.base.name)[0] if isinstance(operand.base, Symbol) else None
+    def space_of(self, operand: Operand) -> str | None:
+        if isinstance(operand, Memory) and isinstance(operand.base, Symbol):
+            return self.layout.find(operand.base.name)[0]
+        return None
 
-    def pointer(self, operand: Operand, kind: str = "u64") -> str:
-        """Expression of an address operand ``[base + offset]``; it binds tighter than any operator."""
-        assert isinstance(operand, Memory)
-        if isinstance(operand.base, Symbol):
-            return self.address(Symbol(operand.base.name, operand.base.offset + operand.offset))
-        base = self.read(operand.base, operand.base.type if isinstance(operand.base, Register) else kind)
-        if not operand.offset:
-            return base
-        width = operand.base.type if isinstance(operand.base, Register) else kind
-        return f"(({base} + {operand.offset & int(self.mask(width))}) & {self.mask(width)})"
-
-    def special(self, name: str) -> str:
-        base, _, axis = name.removeprefix("%").partition(".")
-        index = "xyz".find(axis) if axis else 0
-        if base == "tid":
-            return f"thread_index(f, {index})"
-        if base == "laneid":
-            return "lane_index(f)"
-        if base.startswith("lanemask_"):
-            return f"lane_mask(f, '{base[9:]}')"
-        known = {
-            "ntid": f"f.cta.machine.launch.block[{index}]",
-            "ctaid": f"f.cta.index[{index}]",
-            "nctaid": f"f.cta.machine.launch.grid[{index}]",
-            "clusterid": f"f.cta.cluster.index[{index}]",
-            "nclusterid": f"(f.cta.machine.launch.grid[{index}] // f.cta.machine.launch.cluster[{index}])",
-            "cluster_ctaid": f"(f.cta.index[{index}] % f.cta.machine.launch.cluster[{index}])",
-            "cluster_nctaid": f"f.cta.machine.launch.cluster[{index}]",
-            "cluster_ctarank": "f.cta.rank",
-            "cluster_nctarank": "len(f.cta.cluster.ctas)",
-            "warpid": "f.warp.index",
-            "nwarpid": "len(f.cta.warps)",
-            "is_explicit_cluster": "(len(f.cta.cluster.ctas) > 1)",
-            "dynamic_smem_size": "f.cta.machine.launch.dynamic_shared",
-            "total_smem_size": "f.cta.machine.shared_bytes",
-            "smid": "f.cta.rank",
-        }
-        if base not in known:
+    def pointer(self, operand: Operand) -> str:
+        if not isinstance(operand, Memory):
             raise Unsupported
-        return known[base]
+        base = operand.base
+        if isinstance(base, Symbol):
+            return self.address(Symbol(base.name, base.offset + operand.offset))
+        width = base.type if isinstance(base, Register) else "u64"
+        expression = self.read(base, width)
+        if not operand.offset:
+            return expression
+        return f"(({expression} + {operand.offset & mask(width)}) & {mask(width)})"
+
+
+class Writer:
+    """Source lines of one kernel, and which instruction each line belongs to."""
+
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        emitted: Sequence[Emitted | Unsupported],
+        operands: Operands,
+        definedness: Definedness,
+        mask_slots: dict[int, int],
+        starting_at: dict[int, int],
+    ):
+        self.instructions = instructions
+        self.lines: list[str] = []
+        self.line_instruction: list[int | None] = []
+        self._emitted = emitted
+        self._operands = operands
+        self._use = operands.use
+        self._definedness = definedness
+        self._mask_slots = mask_slots
+        self._starting_at = starting_at
+        self._accumulators = {r.slot for i in instructions for r in accumulators(i)}
+        self._held = {r.slot for i in instructions for r in held_operands(i)}
+        self._written = {r.slot for i in instructions for r in destinations(i)}
+        """Slots that some instruction of the kernel writes."""
+        self._current: int | None = None
+        self._open: set[int] = set()
+        """Slots whose value an instruction of this block has left open: the register file, not the local, has it."""
+        self._assigned: set[int] = set()
+        """Slots whose value the block has assigned, but not stored to the register file yet."""
+        self._defined: set[int] = set()
+        self._unloaded: set[int] = set()
+        self._batched: set[int] = set()
+        """Instructions already written as part of a batch."""
+        operands.names.update(SUSPENDED=SUSPENDED, BLOCKED=BLOCKED)
+
+    def line(self, text: str, indent: int = 1) -> None:
+        self.lines.append("    " * indent + text)
+        self.line_instruction.append(self._current)
 
     # ---- blocks ----
 
-    def block(self, block: Block, starting_at: dict[int, int]) -> None:
+    def block(self, block: Block) -> None:
         """Write one block function."""
-        self.current = None
-        self.pending.clear()
-        self.assigned.clear()
+        self._current = None
+        self._open.clear()
+        self._assigned.clear()
+        self._defined = set(self._definedness.defined_in[block.index])
+        self._unloaded = set(self._definedness.unloaded_in[block.index])
         self.line(f"def b{block.index}(f, R):", 0)
-        if block.loads & self.accumulators:
-            self.line("f.read_accumulators()")
+        if block.loads & self._accumulators:
+            self.line("if f.warp.member is not None: f.warp.member.publish(f.warp.fragments)")
         for slot in sorted(block.loads):
             self.line(f"v{slot} = R[{slot}]")
-        ended = False
+        for slot in sorted(self._mask_slots.keys() & (block.reads | block.writes)):
+            self.line(f"d{slot} = R[{self._mask_slots[slot]}]")
+        if block.skips is not None:
+            self._skip(block, block.skips)
+            return
         for index in range(block.first, block.last):
-            instruction = self.instructions[index]
-            self.current = index
-            if instruction.opcode in ("bra", "brx", "ret", "exit"):
+            i = self.instructions[index]
+            self._current = index
+            if i.opcode in ("bra", "brx", "ret", "exit"):
                 self._store_back(block)
-                self._terminator(instruction, block, starting_at)
-                ended = True
-            elif index not in self.batched:
-                self._instruction(instruction, block)
-        if not ended:
-            self._store_back(block)
-            last = self.instructions[block.last - 1]
-            if last.opcode == "tcgen05" and last.modifiers[0].startswith("wait"):
-                self.line("f.finish_loads()")
-            self.line(f"return {block.successors[0]}")
+                self._branch(i, block)
+                return
+            if index not in self._batched:
+                self._instruction(i, block)
+            self._definedness.step(i, self._defined)
+            load_step(i, self._unloaded)
+        self._store_back(block)
+        self.line(f"return {block.successors[0]}")
 
     def _store_back(self, block: Block) -> None:
-        for slot in sorted(block.writes & block.live_out - self.pending):
+        for slot in sorted(block.writes & block.live_out - self._open):
             self.line(f"R[{slot}] = v{slot}")
+        for slot in sorted(self._mask_slots.keys() & block.writes & block.live_out):
+            self.line(f"R[{self._mask_slots[slot]}] = d{slot}")
 
-    def _terminator(self, i: Instruction, block: Block, starting_at: dict[int, int]) -> None:
-        target = EXIT if i.opcode in ("ret", "exit") else None
+    def _skip(self, block: Block, i: Instruction) -> None:
+        """The guard of an instruction that may suspend: lanes for which it is false go around it."""
+        self._current = i.index
+        self._branch_on(i, block.index + 1, self._starting_at.get(i.index + 1, EXIT), block)
+
+    def _branch(self, i: Instruction, block: Block) -> None:
+        self._check(i, "f")
         if i.opcode == "brx":
-            table = [starting_at.get(t, EXIT) for t in i.targets]
-            self.line(f"return f.diverge_many({self.read(i.operands[0], 'u32')}, {tuple(table)}, {block.join})")
+            table = tuple(self._starting_at.get(t, EXIT) for t in i.targets)
+            selector = self._operands.read(i.operands[0], "u32")
+            self.line(f"return {self._use(diverge_many)}(f, {selector}, {table}, {block.join})")
             return
-        if target is None:
-            target = starting_at.get(i.targets[0], EXIT)
+        target = EXIT if i.opcode in ("ret", "exit") else self._starting_at.get(i.targets[0], EXIT)
         if i.guard is None:
             self.line(f"return {target}")
-            return
-        following = block.index + 1
+        else:
+            following = block.index + 1 if block.index + 1 in block.successors else EXIT
+            self._branch_on(i, target, following, block)
+
+    def _branch_on(self, i: Instruction, yes: int, no: int, block: Block) -> None:
+        assert i.guard is not None
+        self._check_guard(i)
         guard = f"v{i.guard.slot}"
-        yes, no = (following, target) if i.guard_negated else (target, following)
+        if i.guard_negated:
+            yes, no = no, yes
         self.line(f"if {guard} is True: return {yes}")
         self.line(f"if {guard} is False: return {no}")
-        self.line(f"return f.diverge({guard}, {yes}, {no}, {block.join})")
+        self.line(f"return {self._use(diverge)}(f, {guard}, {yes}, {no}, {block.join})")
 
     # ---- instructions ----
 
     def _instruction(self, i: Instruction, block: Block) -> None:
-        try:
-            if self._batch(i, block):
-                return
-            if i.opcode in EMITTERS:
-                self._assign(i)
-            elif i.opcode in EFFECTS:
-                self._effect(i, EFFECTS[i.opcode](i, self))
-            else:
-                raise Unsupported
-        except (Unsupported, IndexError, ValueError, KeyError, AttributeError, AssertionError):
-            self.line(f"unsupported({i.text!r})")
+        self._fetch(i)
+        emitted = self._emitted[i.index]
+        if isinstance(emitted, Assign):
+            self._assign(i, emitted, block)
+        elif isinstance(emitted, Effect):
+            self._effect(i, emitted)
+        elif isinstance(emitted, Unsupported):
+            self._effect(i, Effect(unsupported, [repr(i.text)]))
+            for r in destinations(i):
+                if i.guard is None:
+                    self.line(f"v{r.slot} = 0")
             self._note_assigned(destinations(i))
-            for register in destinations(i):
-                self.line(f"v{register.slot} = None")
 
-    def _assign(self, i: Instruction) -> None:
-        pairs = EMITTERS[i.opcode](i, self)
-        names = [self._name(destination) for destination, _ in pairs]
-        values = [value for _, value in pairs]
-        self._note_assigned(destinations(i))
+    def _fetch(self, i: Instruction) -> None:
+        """Get what the register file has and the locals lack."""
+        if i.guard is None:
+            for r in sources(i):
+                if r.slot not in self._written:
+                    self.line(f"{self._use(never_written)}({r.name!r})")
+        for r in sources(i):
+            if r.slot in self._unloaded:
+                self.line(f"v{r.slot} = {self._use(load_early)}(f, {self._site(i)}, R, {r.slot}, {r.name!r})")
+                self._unloaded.discard(r.slot)
+                self._open.discard(r.slot)
+            elif r.slot in self._open and r not in accumulators(i):
+                self.line(f"{self._use(pending)}({r.name!r})")
+        for r in destinations(i):
+            if r.slot in self._unloaded and r not in sources(i):
+                self.line(f"{self._use(forget_load)}(f, {r.slot})")
+                self._unloaded.discard(r.slot)
+
+    def _site(self, i: Instruction) -> str:
+        return f"S{i.index}"
+
+    def _check(self, i: Instruction, fragment: str, indent: int = 1, partial: Register | None = None) -> None:
+        """The registers an instruction uses must be defined in the lanes that execute it."""
+        written = {r.slot for r in destinations(i)}
+        used = {r.slot: r for r in sources(i) if r.slot in self._mask_slots and r.slot not in self._defined}
+        for slot, r in used.items():
+            kept_only = slot in written and all(r not in o.registers() for o in i.operands[1:])
+            if not kept_only and r is not i.guard and r != partial:
+                self.line(f"{self._use(check_defined)}({fragment}, d{slot}, {r.name!r})", indent)
+
+    def _check_guard(self, i: Instruction) -> None:
+        guard = i.guard
+        if guard is not None and guard.slot in self._mask_slots and guard.slot not in self._defined:
+            self.line(f"{self._use(check_decided)}(f, d{guard.slot}, {guard.name!r})")
+
+    def _assign(self, i: Instruction, assign: Assign, block: Block) -> None:
+        if assign.several is not None and self._batch(i, assign, block):
+            return
+        names = [self._name(destination) for destination, _ in assign.pairs]
+        values = [value for _, value in assign.pairs]
+        masks = self._masks_of_result(i, assign)
         if i.guard is None:
             self.line(f"{', '.join(names)} = {', '.join(values)}")
-            return
-        guard = f"v{i.guard.slot}" + (" ^ True" if i.guard_negated else "")
-        self.line(f"g = {guard}")
-        self.line("if g is not False:")
-        for name, value in zip(names, values, strict=True):
-            self.line(f"{name} = select(g, {value}, {name}, {self._bits_of(i)})", 2)
+            for slot, defined in masks.items():
+                self.line(f"d{slot} = {defined}")
+        else:
+            self._check_guard(i)
+            self.line(f"g = {self._guard(i)}")
+            self.line("if g is not False:")
+            for name, value in zip(names, values, strict=True):
+                self.line(f"{name} = {self._use(select)}(g, {value}, {name}, {self._bits_of(i)})", 2)
+            if masks:
+                self.line(f"m = {self._use(mask_of)}(g)", 2)
+            for slot, defined in masks.items():
+                self.line(f"d{slot} = (d{slot} & ~m) | (m & {defined})", 2)
+        self._note_assigned(destinations(i))
 
-    def _note_assigned(self, registers: Iterable[Operand]) -> None:
-        slots = {r.slot for r in registers if isinstance(r, Register)}
-        self.pending -= slots
-        self.assigned |= slots
+    def _lanes_of(self, operand: Operand) -> str:
+        """The lanes in which an operand is defined."""
+        masks = [
+            f"d{r.slot}" for r in operand.registers() if r.slot in self._mask_slots and r.slot not in self._defined
+        ]
+        return " & ".join(masks) or str(EVERYWHERE)
+
+    def _masks_of_result(self, i: Instruction, assign: Assign) -> dict[int, str]:
+        """For each destination whose lanes are tracked, the lanes in which the new value is defined."""
+        tracked = [r.slot for r in destinations(i) if r.slot in self._mask_slots]
+        if not tracked:
+            return {}
+        if assign.selects is not None:
+            predicate, yes, no = assign.selects
+            chosen = f"{self._use(mask_of)}({self._operands.read(predicate, 'pred')})"
+            either = f"({chosen} & {self._lanes_of(yes)} | ~{chosen} & {self._lanes_of(no)})"
+            return {slot: f"({either} & {self._lanes_of(predicate)})" for slot in tracked}
+        own = {r.slot for r in destinations(i)}
+        used = [
+            f"d{r.slot}"
+            for r in sources(i)
+            if r.slot in self._mask_slots
+            and r.slot not in self._defined
+            and r is not i.guard
+            and (r.slot not in own or any(r in o.registers() for o in i.operands[1:]))
+        ]
+        defined = " & ".join(dict.fromkeys(used)) or str(EVERYWHERE)
+        return {slot: f"({defined})" for slot in tracked}
+
+    def _guard(self, i: Instruction) -> str:
+        assert i.guard is not None
+        return f"v{i.guard.slot}" + (" ^ True" if i.guard_negated else "")
+
+    def _note_assigned(self, written: Iterable[Register]) -> None:
+        slots = {r.slot for r in written}
+        self._open -= slots
+        self._assigned |= slots
 
     def _bits_of(self, i: Instruction) -> int:
         return 64 if any(r.type in TYPE_BYTES and TYPE_BYTES[r.type] == 8 for r in destinations(i)) else 32
 
     def _name(self, destination: Operand) -> str:
-        if isinstance(destination, Register):
-            return f"v{destination.slot}"
-        if isinstance(destination, Sink):
-            return "_"
-        raise Unsupported
+        return f"v{destination.slot}" if isinstance(destination, Register) else "_"
 
-    def _effect(self, i: Instruction, effect: Effect | None) -> None:
-        if effect is None:
-            return
-        for slot in sorted(self.assigned.intersection(effect.stores)):
+    def _effect(self, i: Instruction, effect: Effect) -> None:
+        poisons = {r.slot for r in effect.poisons}
+        stored = {r.slot for r in effect.stores} & self._assigned
+        stored |= self._assigned & self._held if effect.stores else set()
+        stored |= poisons & self._assigned if i.guard is not None else set()
+        for slot in sorted(stored):
             self.line(f"R[{slot}] = v{slot}")
-        names = [self._name(d) for d in effect.results]
-        fragment = "f"
-        indent = 1
-        if i.guard is not None:
-            guard = f"v{i.guard.slot}" + (" ^ True" if i.guard_negated else "")
-            self.line(f"g = {guard}")
-            self.line("t = f.restrict(g)")
+        fragment, indent = "f", 1
+        spec = find(i)
+        if i.guard is not None and not is_guard_branch(i):
+            self._check_guard(i)
+            self.line(f"g = {self._guard(i)}")
+            self.line(f"t = {self._use(restrict)}(f, g)")
             self.line("if t is not None:")
             fragment, indent = "t", 2
-        call = effect.call.replace("FRAGMENT", fragment)
-        if effect.blocking:
+        self._check(i, fragment, indent, effect.partial)
+        arguments = [fragment, self._site(i), *effect.arguments]
+        if effect.stores:
+            arguments.append(str(not self._open >= poisons))
+        call = f"{self._use(effect.function)}({', '.join(arguments)})"
+        if effect.partial is not None:
+            call = f"{call[:-1]}, {self._lanes_of(effect.partial)})"
+        if effect.function is unsupported:
+            call = f"{self._use(unsupported)}({fragment}, {effect.arguments[0]})"
+        if spec is not None and spec.blocks:
             self.line(f"r = {call}", indent)
             self.line("if r is SUSPENDED: return BLOCKED", indent)
             call = "r"
-        if effect.poisons:
-            self.line(call, indent)
-            self.pending.update(effect.poisons)
-            self.assigned.difference_update(effect.poisons)
-            return
+        self._results(i, effect, call, fragment, indent)
+        self._open |= poisons
+        self._assigned -= poisons
+
+    def _results(self, i: Instruction, effect: Effect, call: str, fragment: str, indent: int) -> None:
+        """Assign what an effect returns, in the lanes that have executed it."""
+        names = [self._name(destination) for destination in effect.results]
+        tracked = [r.slot for o in effect.results for r in o.registers() if r.slot in self._mask_slots]
+        defined = str(EVERYWHERE)
+        if effect.partial is not None:
+            names.append("p")
+            defined = "p"
         if not names:
             if call != "r":
                 self.line(call, indent)
-            return
-        self._note_assigned(effect.results)
-        if i.guard is None:
+        elif fragment == "f":
             self.line(f"{', '.join(names)} = {call}", indent)
-            return
-        temporaries = [f"n{k}" for k in range(len(names))]
-        self.line(f"{', '.join(temporaries)} = {call}", indent)
-        for name, new in zip(names, temporaries, strict=True):
-            self.line(f"{name} = select(g, {new}, {name}, {self._bits_of(i)})", indent)
+            for slot in tracked:
+                self.line(f"d{slot} = {defined}", indent)
+        else:
+            temporaries = [f"n{k}" for k in range(len(names))]
+            self.line(f"{', '.join(temporaries)} = {call}", indent)
+            for name, new in zip(names, temporaries, strict=True):
+                if name == "p":
+                    self.line(f"p = {new}", indent)
+                elif name != "_":
+                    self.line(f"{name} = {self._use(select)}(g, {new}, {name}, {self._bits_of(i)})", indent)
+            for slot in tracked:
+                self.line(f"d{slot} = (d{slot} & ~t.mask) | (t.mask & {defined})", indent)
+        self._note_assigned(r for o in effect.results for r in o.registers())
 
-    def _batch(self, i: Instruction, block: Block) -> bool:
-        """Write all packing conversions of the block that can run now as one NumPy call."""
-        if not _is_pack(i):
+    # ---- several at once ----
+
+    def _batch(self, i: Instruction, first: Assign, block: Block) -> bool:
+        """Write all instructions of the block that are like this one, and can run now, as one call."""
+        if not self._may_join(i) or first.several is None:
             return False
+        function = first.several[0]
         written: set[int] = set()
         read: set[int] = set()
-        batch: list[Instruction] = []
+        batch: list[tuple[Instruction, tuple[str, ...]]] = []
         for index in range(i.index, block.last):
             other = self.instructions[index]
             uses = {r.slot for r in sources(other)}
             sets = {r.slot for r in destinations(other)}
-            alike = _is_pack(other) and other.modifiers == i.modifiers and index not in self.batched
+            emitted = self._emitted[index]
+            alike = isinstance(emitted, Assign) and emitted.several is not None and emitted.several[0] is function
             # It may run here if nothing before it in the block, members of the batch included, touches its registers.
-            if alike and not uses & (written | self.pending) and not sets & (written | read):
-                batch.append(other)
+            free = not uses & (written | self._open | self._unloaded) and not sets & (written | read)
+            if alike and free and index not in self._batched and self._may_join(other):
+                assert isinstance(emitted, Assign) and emitted.several is not None
+                batch.append((other, emitted.several[1]))
             read |= uses
             written |= sets
         if len(batch) < 2:
             return False
-        kind = batch[0].modifiers[-2]
-        highs = ", ".join(self.read(b.operands[1], "f32") for b in batch)
-        lows = ", ".join(self.read(b.operands[2], "f32") for b in batch)
-        names = ", ".join(self._name(b.operands[0]) for b in batch)
-        self.line(f"{names} = pack_{kind}_many(({highs}), ({lows}))")
-        self.batched.update(b.index for b in batch)
-        self._note_assigned(b.operands[0] for b in batch)
+        columns = zip(*(arguments for _, arguments in batch), strict=True)
+        names = ", ".join(f"v{destinations(member)[0].slot}" for member, _ in batch)
+        values = ", ".join(f"({', '.join(column)})" for column in columns)
+        self.line(f"{names} = {self._use(function)}({values})")
+        self._batched.update(member.index for member, _ in batch)
+        for member, _ in batch:
+            self._note_assigned(destinations(member))
         return True
 
-
-def _is_pack(i: Instruction) -> bool:
-    return (
-        i.opcode == "cvt"
-        and i.guard is None
-        and i.modifiers in (("rn", "bf16x2", "f32"), ("rn", "f16x2", "f32"))
-        and all(isinstance(o, Register) for o in i.operands)
-    )
+    def _may_join(self, i: Instruction) -> bool:
+        """Unguarded, and with registers only that need no care."""
+        named = [*sources(i), *destinations(i)]
+        return (
+            i.guard is None
+            and all(isinstance(o, Register) for o in i.operands)
+            and not any(r.slot in self._mask_slots for r in named)
+        )

@@ -1,0 +1,121 @@
+"""Arithmetic that integers and floats share: add to abs (PTX ISA 9.7.1, 9.7.3)."""
+
+from __future__ import annotations
+
+from harness.emulator.instructions import values
+from harness.emulator.instructions.table import (
+    Assign,
+    Translator,
+    Unsupported,
+    bits_of,
+    call,
+    instruction,
+    is_integer,
+    kind_of,
+    mask,
+    only,
+)
+from harness.emulator.ptx.ast import Instruction
+
+_FLOAT_OPERATIONS = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply", "div": "np.divide"}
+
+
+def _sources(i: Instruction, w: Translator, kind: str) -> list[str]:
+    return [w.read(o, kind) for o in i.operands[1:]]
+
+
+def _float(i: Instruction, w: Translator, kind: str) -> Assign:
+    """add, sub, mul, div of f32 and f64, rounded to nearest even."""
+    only(i, "rn")
+    a, b = _sources(i, w, kind)
+    return Assign([(i.operands[0], call(w, values.float_binary, _FLOAT_OPERATIONS[i.opcode], a, b, bits_of(kind)))])
+
+
+@instruction("add", "sub", operands=3)
+def _add(i: Instruction, w: Translator) -> Assign:
+    kind = kind_of(i)
+    if kind in ("f32", "f64"):
+        return _float(i, w, kind)
+    if not is_integer(kind):
+        raise Unsupported
+    only(i)
+    a, b = _sources(i, w, kind)
+    return Assign([(i.operands[0], f"({a} {'+' if i.opcode == 'add' else '-'} {b}) & {mask(kind)}")])
+
+
+@instruction("mul", operands=3)
+def _mul(i: Instruction, w: Translator) -> Assign:
+    kind = kind_of(i)
+    if kind in ("f32", "f64"):
+        return _float(i, w, kind)
+    return Assign([(i.operands[0], _product(i, w, kind))])
+
+
+def _product(i: Instruction, w: Translator, kind: str) -> str:
+    if not is_integer(kind):
+        raise Unsupported
+    only(i, "lo", "hi", "wide")
+    a, b = w.read(i.operands[1], kind), w.read(i.operands[2], kind)
+    if i.has("wide"):
+        return call(w, values.multiply_wide, a, b, bits_of(kind), kind[0] == "s")
+    if i.has("hi"):
+        return call(w, values.multiply_high, a, b, bits_of(kind), kind[0] == "s")
+    return f"({a} * {b}) & {mask(kind)}"
+
+
+@instruction("mad", "fma", operands=4)
+def _mad(i: Instruction, w: Translator) -> Assign:
+    kind = kind_of(i)
+    if kind == "f32":
+        only(i, "rn")
+        return Assign([(i.operands[0], call(w, values.fused_multiply_add, *_sources(i, w, kind)))])
+    product = _product(i, w, kind)
+    wide = f"u{2 * bits_of(kind)}" if i.has("wide") else kind
+    return Assign([(i.operands[0], f"(({product}) + {w.read(i.operands[3], wide)}) & {mask(wide)}")])
+
+
+@instruction("div", operands=3)
+def _div(i: Instruction, w: Translator) -> Assign:
+    kind = kind_of(i)
+    if kind in ("f32", "f64"):
+        return _float(i, w, kind)
+    if not is_integer(kind):
+        raise Unsupported
+    only(i)
+    a, b = _sources(i, w, kind)
+    return Assign([(i.operands[0], call(w, values.divide, a, b, bits_of(kind), kind[0] == "s", False))])
+
+
+@instruction("min", "max", operands=range(3, 5))
+def _minmax(i: Instruction, w: Translator) -> Assign:
+    """Of two; of three for f32."""
+    kind = kind_of(i)
+    only(i)
+    read = _sources(i, w, kind)
+    if kind == "f32":
+        result = read[0]
+        for other in read[1:]:
+            result = call(w, values.float_binary, f"np.f{i.opcode}", result, other, 32)
+        return Assign([(i.operands[0], result)])
+    if not is_integer(kind) or len(read) != 2:
+        raise Unsupported
+    high = 1 << (bits_of(kind) - 1) if kind[0] == "s" else 0
+    function = values.minimum if i.opcode == "min" else values.maximum
+    return Assign([(i.operands[0], call(w, function, *read, high))])
+
+
+@instruction("neg", "abs", operands=2)
+def _neg(i: Instruction, w: Translator) -> Assign:
+    kind = kind_of(i)
+    [a] = _sources(i, w, kind)
+    only(i)
+    if kind in ("f32", "f64"):
+        high = 1 << (bits_of(kind) - 1)
+        return Assign([(i.operands[0], f"{a} ^ {high}" if i.opcode == "neg" else f"{a} & {high - 1}")])
+    if not is_integer(kind):
+        raise Unsupported
+    negative = f"(0 - {a}) & {mask(kind)}"
+    if i.opcode == "neg":
+        return Assign([(i.operands[0], negative)])
+    # Of a value and its negative, the one with the smaller bit pattern is not negative.
+    return Assign([(i.operands[0], call(w, values.minimum, a, negative, 0))])

@@ -1,0 +1,120 @@
+"""bar, barrier and barrier.cluster: threads of a CTA or of a cluster wait for one another.
+
+PTX ISA 9.7.13.1 and 9.7.13.3.
+"""
+
+from __future__ import annotations
+
+from harness.emulator.errors import Fault
+from harness.emulator.instructions.table import Effect, Translator, instruction, only
+from harness.emulator.machine.barriers import CountingBarrier
+from harness.emulator.machine.events import GroupArrived, GroupLeft, Site
+from harness.emulator.machine.lanes import WARP_SIZE, Value
+from harness.emulator.machine.state import NAMED_BARRIERS, Fragment
+from harness.emulator.ptx.ast import Instruction
+
+
+def _named(f: Fragment, number: Value) -> CountingBarrier:
+    index = f.uniform(number, "the barrier's number")
+    if index >= NAMED_BARRIERS:
+        raise Fault(f"names barrier {index}; a CTA has barriers 0..{NAMED_BARRIERS - 1}", "barrier")
+    return f.cta.named[index]
+
+
+def _arrive(f: Fragment, site: Site, barrier: CountingBarrier, count: Value, waits: bool) -> None:
+    """Without a count every thread of the CTA that has not left takes part."""
+    threads = f.cta.alive
+    if count is not None:
+        threads = f.uniform(count, "the barrier's thread count")
+        if threads % WARP_SIZE or not 0 < threads <= f.cta.threads:
+            raise Fault(
+                f"barrier thread count {threads} must be a multiple of {WARP_SIZE}, at most the CTA's {f.cta.threads}",
+                "barrier",
+            )
+    if f.grid.sink is not None:
+        f.grid.sink(GroupArrived(f.agent, site, barrier.number, barrier.generation, waits))
+    f.tokens[barrier] = barrier.arrive(f.count, threads, everybody=count is None)
+
+
+def _wait(f: Fragment, site: Site, barrier: CountingBarrier) -> object:
+    """Until the generation the fragment has arrived for is complete."""
+    if barrier.generation == f.tokens[barrier]:
+        barrier.waiters.append(f)
+        return f.grid.wakeups.suspend(f, barrier, "waits", site)
+    generation = f.tokens.pop(barrier)
+    if f.grid.sink is not None:
+        f.grid.sink(GroupLeft(f.agent, site, barrier.number, generation))
+    return None
+
+
+def bar_sync(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> object:
+    if aligned:
+        f.require_whole_warp()
+    barrier = _named(f, number)
+    if barrier not in f.tokens:
+        _arrive(f, site, barrier, count, waits=True)
+    return _wait(f, site, barrier)
+
+
+def bar_arrive(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> None:
+    if aligned:
+        f.require_whole_warp()
+    barrier = _named(f, number)
+    _arrive(f, site, barrier, count, waits=False)
+    del f.tokens[barrier]
+
+
+def _arguments(i: Instruction, w: Translator) -> list[str]:
+    only(i, "cta", "sync", "arrive", "aligned")
+    aligned = i.opcode == "bar" or i.has("aligned")
+    count = w.read(i.operands[1], "u32") if len(i.operands) > 1 else "None"
+    return [w.read(i.operands[0], "u32"), count, str(aligned)]
+
+
+_SYNCS = ("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync")
+_ARRIVES = ("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive")
+
+
+@instruction(*_SYNCS, operands=range(1, 3), writes=0, blocks=True, family="barrier")
+def _sync(i: Instruction, w: Translator) -> Effect:
+    return Effect(bar_sync, _arguments(i, w))
+
+
+@instruction(*_ARRIVES, operands=2, writes=0, family="barrier")
+def _bar_arrive(i: Instruction, w: Translator) -> Effect:
+    return Effect(bar_arrive, _arguments(i, w))
+
+
+# ---- the cluster's barrier ----
+
+
+def cluster_arrive(f: Fragment, site: Site, aligned: bool) -> None:
+    if aligned:
+        f.require_whole_warp()
+    barrier = f.cta.cluster.barrier
+    if barrier in f.tokens:
+        raise Fault("arrives at the cluster barrier twice without waiting (PTX ISA 9.7.13.3)", "barrier")
+    if f.grid.sink is not None:
+        f.grid.sink(GroupArrived(f.agent, site, barrier.number, barrier.generation, False))
+    f.tokens[barrier] = barrier.arrive(f.count, f.cta.cluster.living_threads, everybody=True)
+
+
+def cluster_wait(f: Fragment, site: Site, aligned: bool) -> object:
+    if aligned:
+        f.require_whole_warp()
+    barrier = f.cta.cluster.barrier
+    if barrier not in f.tokens:
+        raise Fault("waits for the cluster barrier without having arrived (PTX ISA 9.7.13.3)", "barrier")
+    return _wait(f, site, barrier)
+
+
+@instruction("barrier.cluster.arrive", operands=0, writes=0, family="barrier")
+def _cluster_arrive(i: Instruction, w: Translator) -> Effect:
+    only(i, "release", "relaxed", "aligned")
+    return Effect(cluster_arrive, [str(i.has("aligned"))])
+
+
+@instruction("barrier.cluster.wait", operands=0, writes=0, blocks=True, family="barrier")
+def _cluster_wait(i: Instruction, w: Translator) -> Effect:
+    only(i, "acquire", "aligned")
+    return Effect(cluster_wait, [str(i.has("aligned"))])

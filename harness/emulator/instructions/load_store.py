@@ -1,0 +1,517 @@
+"""ld, st, atom and red (PTX ISA 9.7.9.8, 9.7.9.11, 9.7.13.5 and 9.7.13.6).
+
+Addresses come as one scalar where all lanes agree, else as 32 lanes. Generic ones are told apart lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.errors import Fault
+from harness.emulator.instructions.table import (
+    Effect,
+    Translator,
+    Unsupported,
+    bits_of,
+    elements,
+    instruction,
+    kind_of,
+    memory,
+    only,
+    tuple_of,
+)
+from harness.emulator.instructions.values import float_binary, signed
+from harness.emulator.machine.divergence import part
+from harness.emulator.machine.events import Access, Site
+from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value
+from harness.emulator.machine.state import Cta, Fragment
+from harness.emulator.memory.address_space import (
+    OFFSET_MASK,
+    RANK_SHIFT,
+    WINDOWS,
+    shared_from_generic,
+    space_of,
+    spaces_of,
+)
+from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
+
+# ---- what a load makes of the bits it finds ----
+
+AS_IS, WIDEN = 0, 1
+
+
+def _finish(f: Fragment, values: Any, nbytes: int, extend: int) -> Value:
+    """One item a lane, or a scalar, as a register value. extend: AS_IS, WIDEN to 64 bits, or minus the bits to which
+    the sign is extended.
+    """
+    if isinstance(values, int):
+        if extend < 0 and values >> (8 * nbytes - 1):
+            return values | (((1 << -extend) - 1) & ~((1 << 8 * nbytes) - 1))
+        return values
+    if extend < 0:
+        values = values.view(f"i{nbytes}").astype(f"i{-extend // 8}").view(f"u{-extend // 8}")
+    wide = extend in (WIDEN, -64) or nbytes == 8
+    dtype = np.uint64 if wide else np.uint32
+    if f.count == WARP_SIZE:
+        return values.astype(dtype, copy=False)
+    out: np.ndarray = np.zeros(WARP_SIZE, dtype)
+    out[f.lane_index] = values
+    return out
+
+
+def _lanes(f: Fragment, value: np.ndarray) -> np.ndarray:
+    return value if f.count == WARP_SIZE else value[f.lane_index]
+
+
+def _check_vector(where: Any, nbytes: int, count: int) -> None:
+    """A vector access is aligned to all of its bytes (PTX ISA 6.4.1)."""
+    size = nbytes * count
+    merged = where if isinstance(where, int) else int(np.bitwise_or.reduce(where))
+    if merged % size:
+        fault = Fault(f"address 0x{merged:x} is not aligned to the {size} bytes of the vector access", "alignment")
+        if not isinstance(where, int):
+            fault.position = int(np.flatnonzero(where % size)[0])
+            bad = int(where[fault.position])
+            fault.args = (f"address 0x{bad:x} is not aligned to the {size} bytes of the vector access",)
+        raise fault
+
+
+Result = Any
+"""What a load returns: a register value, or a tuple of them."""
+
+
+# ---- shared memory ----
+
+
+def _own(f: Fragment, address: Value) -> Any:
+    """Offsets of shared::cta addresses: a scalar, or one a lane of the fragment. Those of other CTAs come out beyond
+    any CTA's memory.
+    """
+    if isinstance(address, int):
+        if address >> RANK_SHIFT != f.cta.rank:
+            raise Fault(
+                f"shared::cta address 0x{address:08x} names CTA rank {address >> RANK_SHIFT}, not its own {f.cta.rank}",
+                "address",
+            )
+        return address & OFFSET_MASK
+    lanes = _lanes(f, address)
+    if lanes.dtype != np.uint32:
+        lanes = lanes.astype(np.uint32)
+    return lanes - np.uint32(f.cta.window)
+
+
+def load_shared(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    return _load(f, site, f.cta, _own(f, address), nbytes, count, extend)
+
+
+def _load(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, count: int, extend: int) -> Result:
+    shared, sink = cta.shared, f.grid.sink
+    if count > 1:
+        _check_vector(where, nbytes, count)
+    if sink is not None:
+        sink(Access(f.agent, site, "read", "shared", cta.rank, where, nbytes, count, None))
+    if isinstance(where, int):
+        shared.check_no_mbarrier(where, where + nbytes * count, "read")
+        found: list[Any] = [shared.load_int(where + n * nbytes, nbytes) for n in range(count)]
+    else:
+        try:
+            found = [shared.gather(where + n * nbytes if n else where, nbytes) for n in range(count)]
+        except Fault:
+            _check_rank(cta, where)
+            raise
+    if count == 1:
+        return _finish(f, found[0], nbytes, extend)
+    return tuple(_finish(f, values, nbytes, extend) for values in found)
+
+
+def _check_rank(cta: Cta, where: np.ndarray) -> None:
+    beyond = where >> RANK_SHIFT
+    if beyond.any():
+        fault = Fault(f"a shared::cta address names a CTA other than its own, rank {cta.rank}", "address")
+        fault.position = int(np.flatnonzero(beyond)[0])
+        raise fault
+
+
+def store_shared(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    _store(f, site, f.cta, _own(f, address), nbytes, values)
+
+
+def _store(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, values: tuple[Value, ...]) -> None:
+    try:
+        stored = _store_values(f, cta.shared, where, nbytes, values)
+    except Fault:
+        if not isinstance(where, int):
+            _check_rank(cta, where)
+        raise
+    f.grid.wakeups.changes += 1
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "write", "shared", cta.rank, where, nbytes, len(values), stored))
+
+
+def _store_values(f: Fragment, memory: Any, where: Any, nbytes: int, values: tuple[Value, ...]) -> Any:
+    """Write the items of each lane; returns what was written."""
+    if len(values) > 1:
+        _check_vector(where, nbytes, len(values))
+    mask = (1 << 8 * nbytes) - 1
+    stored: list[Any] = []
+    for n, value in enumerate(values):
+        if value is None:
+            raise Fault("stores a register in which a wgmma accumulates that was not waited for", "wgmma")
+        at = where + n * nbytes if n else where
+        if isinstance(where, int):
+            # Where lanes store to one place, one of them wins; here it is the last.
+            item: Any = (value if isinstance(value, int) else int(value[f.lanes[-1]])) & mask
+            memory.store_int(at, nbytes, item)
+        elif isinstance(value, int):
+            item = value & mask
+            memory.scatter(at, nbytes, item)
+        else:
+            item = _lanes(f, value) & value.dtype.type(mask) if nbytes < value.dtype.itemsize else _lanes(f, value)
+            memory.scatter(at, nbytes, item)
+        stored.append(item)
+    return stored[0] if len(stored) == 1 else tuple(stored)
+
+
+def _by_cta(f: Fragment, address: Value) -> list[tuple[Cta, Fragment, Any]]:
+    """The CTAs that shared::cluster addresses name: each with the lanes, and their offsets."""
+    if isinstance(address, int):
+        cta, offset = f.cta.cluster.cta_at(address, "an access")
+        cta.check_alive("an access reaches")
+        return [(cta, f, offset)]
+    lanes = _lanes(f, address).astype(np.uint32)
+    ranks = lanes >> RANK_SHIFT
+    found = []
+    for rank in np.unique(ranks).tolist():
+        cta, _ = f.cta.cluster.cta_at(rank << RANK_SHIFT, "an access")
+        cta.check_alive("an access reaches")
+        here = np.flatnonzero(ranks == rank)
+        some = f if len(here) == f.count else part(f, sum(1 << f.lanes[p] for p in here.tolist()))
+        found.append((cta, some, lanes[here] & np.uint32(OFFSET_MASK)))
+    return found
+
+
+def load_cluster(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    found = [(some, _load(some, site, cta, where, nbytes, count, extend)) for cta, some, where in _by_cta(f, address)]
+    return _join(found, count)
+
+
+def store_cluster(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    for cta, some, where in _by_cta(f, address):
+        _store(some, site, cta, where, nbytes, values)
+
+
+def _join(found: list[tuple[Fragment, Result]], count: int) -> Result:
+    """Put together what parts of a fragment have loaded."""
+    if len(found) == 1:
+        return found[0][1]
+    if count > 1:
+        return tuple(_join([(some, items[n]) for some, items in found], 1) for n in range(count))
+    dtype = next((v.dtype for _, v in found if isinstance(v, np.ndarray)), np.dtype(np.uint64))
+    out: np.ndarray = np.zeros(WARP_SIZE, dtype)
+    for some, value in found:
+        out[some.lane_index] = value if isinstance(value, int) else value[some.lane_index]
+    return out
+
+
+# ---- global memory and parameters ----
+
+
+def load_global(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    device, sink = f.grid.memory, f.grid.sink
+    where = address if isinstance(address, int) else _lanes(f, address)
+    if count > 1:
+        _check_vector(where, nbytes, count)
+    if sink is not None:
+        sink(Access(f.agent, site, "read", "global", -1, where, nbytes, count, None))
+    read: Callable[..., Any] = device.load_int if isinstance(where, int) else device.gather
+    if count == 1:
+        return _finish(f, read(where, nbytes), nbytes, extend)
+    return tuple(_finish(f, read(where + n * nbytes, nbytes), nbytes, extend) for n in range(count))
+
+
+def store_global(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    where = address if isinstance(address, int) else _lanes(f, address)
+    stored = _store_values(f, f.grid.memory, where, nbytes, values)
+    f.grid.wakeups.changes += 1
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "write", "global", -1, where, nbytes, len(values), stored))
+
+
+def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    block, sink = f.grid.launch.parameters, f.grid.sink
+    where = address if isinstance(address, int) else _lanes(f, address)
+    if count > 1:
+        _check_vector(where, nbytes, count)
+    if sink is not None:
+        sink(Access(f.agent, site, "read", "param", -1, where, nbytes, count, None))
+
+    def item(offset: int) -> int:
+        if offset % nbytes:
+            raise Fault(f"parameter address {offset} is not aligned to the {nbytes} bytes of the access", "alignment")
+        if offset + nbytes > len(block):
+            raise Fault(
+                f"reads kernel parameter bytes {offset}..{offset + nbytes - 1} of {len(block)}",
+                "address",
+            )
+        return int.from_bytes(block[offset : offset + nbytes], "little")
+
+    def items(n: int) -> Value:
+        if isinstance(where, int):
+            return _finish(f, item(where + n * nbytes), nbytes, extend)
+        found = np.array([item(int(offset) + n * nbytes) for offset in where], np.dtype(f"u{nbytes}"))
+        return _finish(f, found, nbytes, extend)
+
+    return items(0) if count == 1 else tuple(items(n) for n in range(count))
+
+
+# ---- generic addresses ----
+
+
+def _by_space(f: Fragment, address: Value) -> list[tuple[str, Fragment, Value]]:
+    """The state spaces that generic addresses lie in: each with its lanes, and their addresses in that space."""
+    if isinstance(address, int):
+        space = space_of(address)
+        return [(space, f, address - WINDOWS[space])]
+    found = spaces_of(_lanes(f, address))
+    parts = []
+    for space, here in found:
+        some = f if len(found) == 1 else part(f, sum(1 << f.lanes[p] for p in here.tolist()))
+        local = shared_from_generic(address[some.lane_index]) if space == "shared" else None
+        if local is None:
+            parts.append((space, some, address - np.uint64(WINDOWS[space])))
+        else:
+            spread: np.ndarray = np.zeros(WARP_SIZE, np.uint32)
+            spread[some.lane_index] = local
+            parts.append((space, some, spread))
+    return parts
+
+
+_LOADS: dict[str, Callable[..., Result]] = {"shared": load_cluster, "global": load_global, "param": load_param}
+_STORES: dict[str, Callable[..., None]] = {"shared": store_cluster, "global": store_global}
+
+
+def load_generic(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    found = []
+    for space, some, local in _by_space(f, address):
+        if space not in _LOADS:
+            raise Fault(f"loads from a generic address in {space} memory, which is not implemented", "unsupported")
+        found.append((some, _LOADS[space](some, site, local, nbytes, count, extend)))
+    return _join(found, count)
+
+
+def store_generic(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    for space, some, local in _by_space(f, address):
+        if space not in _STORES:
+            raise Fault(f"stores to a generic address in {space} memory", "address")
+        _STORES[space](some, site, local, nbytes, values)
+
+
+# ---- atomics ----
+
+
+def _clamp_inc(old: int, b: int, bits: int) -> int:
+    return 0 if old >= b else old + 1
+
+
+def _clamp_dec(old: int, b: int, bits: int) -> int:
+    return b if old == 0 or old > b else old - 1
+
+
+_ATOMICS: dict[str, Callable[[int, int, int], int]] = {
+    "add": lambda old, b, bits: old + b,
+    "and": lambda old, b, bits: old & b,
+    "or": lambda old, b, bits: old | b,
+    "xor": lambda old, b, bits: old ^ b,
+    "exch": lambda old, b, bits: b,
+    "inc": _clamp_inc,
+    "dec": _clamp_dec,
+    "min": lambda old, b, bits: min(old, b),
+    "max": lambda old, b, bits: max(old, b),
+    "min.signed": lambda old, b, bits: min(old, b, key=lambda v: signed(v, bits)),
+    "max.signed": lambda old, b, bits: max(old, b, key=lambda v: signed(v, bits)),
+    "add.float": lambda old, b, bits: float_binary(np.add, old, b, bits),
+}
+
+
+def atomic(
+    f: Fragment, site: Site, space: str, operation: str, nbytes: int, address: Value, b: Value, c: Value
+) -> Value:
+    """``atom`` and ``red``: the lanes one after another. Returns the old values. cas stores c where b was found."""
+    bits = 8 * nbytes
+    mask, sink = (1 << bits) - 1, f.grid.sink
+    olds = []
+    for lane in f.lanes:
+        where = lane_value(address, lane)
+        held_in = space_of(where) if space == "generic" else space
+        cta = None
+        if held_in == "global":
+            store: Any = f.grid.memory
+        elif held_in in ("shared", "cluster"):
+            local = where - WINDOWS["shared"] if space == "generic" else where
+            cta, where = f.cta.cluster.cta_at(local, "an atomic")
+            if space == "shared" and cta is not f.cta:
+                raise Fault(f"shared::cta address 0x{local:08x} names CTA rank {cta.rank}, not its own", "address")
+            cta.check_alive("an atomic reaches")
+            store = cta.shared
+            store.check_no_mbarrier(where, where + nbytes)
+        else:
+            raise Fault(f"atomics act on global and shared memory, and this address is in {held_in}", "address")
+        old = store.load_int(where, nbytes)
+        argument = lane_value(b, lane) & mask
+        if operation == "cas":
+            new = lane_value(c, lane) & mask if old == argument else old
+        else:
+            new = _ATOMICS[operation](old, argument, bits) & mask
+        store.store_int(where, nbytes, new)
+        if new != old:
+            f.grid.wakeups.changes += 1
+        if sink is not None:
+            rank = cta.rank if cta is not None else -1
+            agent = f.agent._replace(lanes=1 << lane)
+            sink(Access(agent, site, "atomic", "shared" if cta else "global", rank, where, nbytes, 1, new))
+        olds.append(old)
+    if f.single >= 0:
+        return olds[0]
+    return _finish(f, np.array(olds, np.dtype(f"u{nbytes}")), nbytes, AS_IS)
+
+
+# ---- the table ----
+
+_SPACES = {
+    "shared": "shared",
+    "shared::cta": "shared",
+    "shared::cluster": "cluster",
+    "global": "global",
+    "param": "param",
+    "param::entry": "param",
+}
+_OTHER_SPACES = ("const", "local", "param::func")
+_ORDER = ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys")
+_HINTS = (
+    *_ORDER, "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::no_allocate", "L1::evict_last", "L1::evict_first",
+    "L1::evict_normal", "L1::evict_unchanged", "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint",
+)  # fmt: skip
+_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+
+
+def _space(i: Instruction, w: Translator, operand: Operand) -> str:
+    """Which function serves the instruction's state space; "generic" where it names none."""
+    if any(m in _OTHER_SPACES for m in i.modifiers):
+        raise Unsupported
+    named = next((m for m in i.modifiers if m in _SPACES), None) or w.space_of(operand)
+    if named is None:
+        return "generic"
+    if named not in _SPACES:
+        raise Unsupported
+    return _SPACES[named]
+
+
+def _items(i: Instruction, operand: Operand) -> tuple[str, tuple[Operand, ...]]:
+    """The type of an access and its registers."""
+    kind = kind_of(i)
+    if kind not in TYPE_BYTES or TYPE_BYTES[kind] > 8:
+        raise Unsupported
+    count = next((n for name, n in _VECTORS.items() if i.has(name)), 1)
+    if len(elements(operand)) != count:
+        raise Unsupported
+    return kind, elements(operand)
+
+
+_LOAD_FUNCTIONS: dict[str, Callable[..., Result]] = {
+    "shared": load_shared,
+    "cluster": load_cluster,
+    "global": load_global,
+    "param": load_param,
+    "generic": load_generic,
+}
+_STORE_FUNCTIONS: dict[str, Callable[..., None]] = {
+    "shared": store_shared,
+    "cluster": store_cluster,
+    "global": store_global,
+    "generic": store_generic,
+}
+
+
+def load_128(f: Fragment, site: Site, load: Callable[..., Result], address: Value) -> Value:
+    """``ld.b128``: both halves in one register, which is an int, or an array of them."""
+    low, high = load(f, site, address, 8, 2, AS_IS)
+    return join_halves(low, high)
+
+
+def join_halves(low: Value, high: Value) -> Value:
+    """Two 64-bit values as one of 128 bits."""
+    if isinstance(low, int) and isinstance(high, int):
+        return low | high << 64
+    halves = (v if isinstance(v, int) else v.astype(object) for v in (low, high))
+    return next(halves) | (next(halves) << 64)
+
+
+@instruction("ld", operands=range(2, 4), family="memory")
+def _ld(i: Instruction, w: Translator) -> Effect:
+    only(i, _SPACES, _HINTS, _VECTORS)
+    if kind_of(i) == "b128" and not any(i.has(v) for v in _VECTORS):
+        load = _LOAD_FUNCTIONS[_space(i, w, i.operands[1])]
+        return Effect(load_128, [w.use(load), w.pointer(memory(i.operands[1]))], i.operands[:1])
+    kind, destinations = _items(i, i.operands[0])
+    function = _LOAD_FUNCTIONS[_space(i, w, i.operands[1])]
+    size = TYPE_BYTES[kind]
+    widths = {bits_of(d.type) for d in destinations if isinstance(d, Register)} or {bits_of(kind)}
+    if len(widths) != 1:
+        raise Unsupported
+    bits = widths.pop()
+    extend = AS_IS
+    if bits > 8 * size:
+        extend = -bits if kind[0] == "s" else WIDEN if bits == 64 else AS_IS
+    arguments = [w.pointer(memory(i.operands[1])), str(size), str(len(destinations)), str(extend)]
+    return Effect(function, arguments, destinations)
+
+
+@instruction("st", operands=range(2, 4), writes=0, family="memory")
+def _st(i: Instruction, w: Translator) -> Effect:
+    only(i, _SPACES, _HINTS, _VECTORS)
+    kind, sources = _items(i, i.operands[1])
+    space = _space(i, w, i.operands[0])
+    if space not in _STORE_FUNCTIONS:
+        raise Unsupported
+    values = tuple_of(w.read(source, kind) for source in sources)
+    return Effect(_STORE_FUNCTIONS[space], [w.pointer(memory(i.operands[0])), str(TYPE_BYTES[kind]), values])
+
+
+_ATOMIC_NAMES = ("add", "and", "or", "xor", "exch", "cas", "inc", "dec", "min", "max")
+
+
+def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
+    """``first``: position of the address among the operands."""
+    kind = kind_of(i)
+    operation = next((m for m in i.modifiers if m in _ATOMIC_NAMES), "")
+    only(i, _ATOMIC_NAMES, _HINTS, _SPACES)
+    if not operation or len(i.operands) < first + (3 if operation == "cas" else 2):
+        raise Unsupported
+    if kind in ("f32", "f64") and operation == "add":
+        named = "add.float"
+    elif kind[0] not in "bus" or kind.startswith("bf") or TYPE_BYTES[kind] > 8:
+        raise Unsupported
+    else:
+        named = f"{operation}.signed" if kind[0] == "s" and operation in ("min", "max") else operation
+    space = _space(i, w, i.operands[first])
+    if space == "param":
+        raise Unsupported
+    b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
+    arguments = [repr(space), repr(named), str(TYPE_BYTES[kind]), w.pointer(memory(i.operands[first])), b]
+    arguments.append(c[0] if operation == "cas" else "0")
+    return Effect(atomic, arguments, i.operands[:first])
+
+
+@instruction("atom", operands=range(3, 6), family="memory")
+def _atom(i: Instruction, w: Translator) -> Effect:
+    return _atomic(i, w, 1)
+
+
+@instruction("red", operands=range(2, 4), writes=0, family="memory")
+def _red(i: Instruction, w: Translator) -> Effect:
+    return _atomic(i, w, 0)

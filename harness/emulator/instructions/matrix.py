@@ -1,0 +1,112 @@
+"""ldmatrix and stmatrix of 8x8 matrices of 16-bit elements (PTX ISA 9.7.14.5.15, 9.7.14.5.16)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.emulator.errors import Fault
+from harness.emulator.instructions.table import (
+    Effect,
+    Translator,
+    Unsupported,
+    elements,
+    instruction,
+    memory,
+    only,
+    tuple_of,
+)
+from harness.emulator.machine.events import Access, Site
+from harness.emulator.machine.lanes import FULL_MASK, Value, as_row
+from harness.emulator.machine.state import Fragment
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
+from harness.emulator.memory.bytes import CHUNK
+from harness.emulator.ptx.ast import Instruction
+
+ROWS = 8
+"""Rows of one matrix, of 16 bytes each."""
+
+
+def _row_offsets(f: Fragment, address: Value, matrices: int) -> np.ndarray:
+    """Offsets of the 8 rows of each matrix: row j of matrix m comes from lane 8m + j."""
+    if f.mask != FULL_MASK:
+        f.require_whole_warp()
+    if isinstance(address, int):
+        raise Fault("stmatrix/ldmatrix got one address for all rows; every row needs its own lane's address", "address")
+    rows = address[: ROWS * matrices].astype(np.int64) - f.cta.window
+    merged = int(np.bitwise_or.reduce(rows))
+    if merged & (CHUNK - 1) or merged < 0 or merged >> RANK_SHIFT:
+        if merged < 0 or merged >> RANK_SHIFT:
+            raise Fault(f"a row address names a CTA other than its own, rank {f.cta.rank}", "address")
+        bad = int(np.flatnonzero(rows & (CHUNK - 1))[0])
+        offset = int(rows[bad]) & OFFSET_MASK
+        fault = Fault(f"row address 0x{offset:x} is not a multiple of {CHUNK}", "alignment", offset)
+        fault.position = bad
+        raise fault
+    return rows
+
+
+def store_matrix(f: Fragment, site: Site, address: Value, values: Sequence[Value], transpose: bool) -> None:
+    """``stmatrix.m8n8.b16``: thread t holds row t/4, columns 2(t%4) and 2(t%4)+1 of each matrix."""
+    rows = _row_offsets(f, address, len(values))
+    if any(v is None for v in values):
+        raise Fault("stores a register in which a wgmma accumulates that was not waited for", "wgmma")
+    if all(isinstance(v, np.ndarray) for v in values):
+        words = np.array(values, np.uint32)
+    else:
+        words = np.array([as_row(v) for v in values])
+    if transpose:
+        halves = words.view(np.uint16).reshape(-1, ROWS, ROWS)
+        words = np.ascontiguousarray(halves.transpose(0, 2, 1))
+    items = words.reshape(-1).view(np.complex128)
+    f.cta.shared.write_chunks(rows >> 4, items)
+    f.grid.wakeups.changes += 1
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "write", "shared", f.cta.rank, rows, CHUNK, 1, items))
+
+
+def load_matrix(f: Fragment, site: Site, address: Value, matrices: int, transpose: bool) -> list[np.ndarray]:
+    """``ldmatrix.m8n8.b16``: the inverse mapping."""
+    rows = _row_offsets(f, address, matrices)
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "read", "shared", f.cta.rank, rows, CHUNK, 1, None))
+    halves = np.ascontiguousarray(f.cta.shared.read_chunks(rows >> 4)).view(np.uint16).reshape(matrices, ROWS, ROWS)
+    if transpose:
+        halves = np.ascontiguousarray(halves.transpose(0, 2, 1))
+    return list(halves.reshape(matrices, 64).view(np.uint32))
+
+
+def load_one_matrix(f: Fragment, site: Site, address: Value, transpose: bool) -> np.ndarray:
+    return load_matrix(f, site, address, 1, transpose)[0]
+
+
+_FORMS = ("sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
+
+
+def _check_form(i: Instruction, count: int) -> None:
+    only(i, _FORMS)
+    if not i.has(f"x{count}") or not i.has("m8n8") or i.modifiers[-1] != "b16":
+        raise Unsupported
+    if not (i.has("shared") or i.has("shared::cta")):
+        raise Unsupported
+
+
+@instruction("stmatrix", operands=2, writes=0, family="matrix")
+def _stmatrix(i: Instruction, w: Translator) -> Effect:
+    sources = elements(i.operands[1])
+    _check_form(i, len(sources))
+    values = tuple_of(w.read(e, "b32") for e in sources)
+    return Effect(store_matrix, [w.pointer(memory(i.operands[0])), values, str(i.has("trans"))])
+
+
+@instruction("ldmatrix", operands=2, family="matrix")
+def _ldmatrix(i: Instruction, w: Translator) -> Effect:
+    destinations = elements(i.operands[0])
+    _check_form(i, len(destinations))
+    pointer, transpose = w.pointer(memory(i.operands[1])), str(i.has("trans"))
+    if len(destinations) == 1:
+        return Effect(load_one_matrix, [pointer, transpose], destinations)
+    return Effect(load_matrix, [pointer, str(len(destinations)), transpose], destinations)

@@ -1,0 +1,270 @@
+"""mbarrier (PTX ISA 9.7.13.15)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.emulator.errors import Fault
+from harness.emulator.instructions.table import Effect, Translator, Unsupported, instruction, memory, only
+from harness.emulator.machine.barriers import MBarrier
+from harness.emulator.machine.events import Arrived, BarrierInit, BarrierInvalidated, BytesLanded, Polled, Site, Waited
+from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value
+from harness.emulator.machine.state import Cta, Fragment
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
+from harness.emulator.ptx.ast import Instruction, Memory, Operand
+
+_SPACES = ("shared", "shared::cta", "shared::cluster")
+_ORDER = ("release", "relaxed", "acquire", "cta", "cluster", "b64")
+
+
+def _who(f: Fragment) -> str:
+    return f"CTA rank {f.cta.rank} warp {f.warp.index}"
+
+
+def _own_offset(f: Fragment, address: int) -> int:
+    """Offset of a shared::cta address; it must be the CTA's own."""
+    if address >> RANK_SHIFT != f.cta.rank:
+        raise Fault(
+            f"shared::cta address 0x{address:08x} names CTA rank {address >> RANK_SHIFT}, not its own {f.cta.rank}",
+            "address",
+        )
+    return address & OFFSET_MASK
+
+
+def _place(f: Fragment, address: int, cluster: bool) -> tuple[Cta, int]:
+    if cluster:
+        return f.cta.cluster.cta_at(address, "an mbarrier operation")
+    return f.cta, _own_offset(f, address)
+
+
+def reached(f: Fragment, site: Site, cta: Cta, offset: int, what: str) -> MBarrier | None:
+    """The mbarrier that an arrival reaches; None if it comes too late to matter, which is a warning."""
+    if cta.exited:
+        f.grid.findings.warn("peer-exited", site, f"{what} reaches CTA rank {cta.rank}, which has already exited")
+        return None
+    if offset in cta.invalidated and offset not in cta.mbarriers:
+        f.grid.findings.warn(
+            "mbarrier-after-inval", site, f"{what} reaches {cta.invalidated[offset]} after mbarrier.inval"
+        )
+        return None
+    return cta.mbarrier(offset)
+
+
+def mbarrier_init(f: Fragment, site: Site, address: Value, count: Value) -> None:
+    for lane in f.lanes:
+        offset = _own_offset(f, lane_value(address, lane))
+        if offset % 8:
+            raise Fault(f"mbarrier address 0x{offset:x} is not a multiple of 8", "alignment", offset)
+        wanted = lane_value(count, lane)
+        live = f.cta.mbarriers.get(offset)
+        if live is not None:
+            if live.used or live.expected != wanted:
+                raise Fault(
+                    f"initialises the live {live} again; mbarrier.inval must come first", "mbarrier-init", offset
+                )
+            f.grid.findings.warn("mbarrier-reinit", site, f"initialises {live} a second time, before any use")
+        f.cta.new_mbarrier(offset, wanted)
+        if f.grid.sink is not None:
+            f.grid.sink(BarrierInit(f.agent, site, f.cta.rank, offset, wanted))
+
+
+@instruction("mbarrier.init", operands=2, writes=0, family="barrier")
+def _init(i: Instruction, w: Translator) -> Effect:
+    _check(i, ("shared", "shared::cta"))
+    return Effect(mbarrier_init, [_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32")])
+
+
+def mbarrier_inval(f: Fragment, site: Site, address: Value) -> None:
+    cta = f.cta
+    for lane in f.lanes:
+        barrier = cta.mbarrier(_own_offset(f, lane_value(address, lane)))
+        if barrier.waiters:
+            raise Fault(f"invalidates {barrier} while somebody waits on it", "mbarrier-init", barrier.offset)
+        del cta.mbarriers[barrier.offset]
+        cta.invalidated[barrier.offset] = barrier
+        cta.shared.release_mbarrier(barrier.offset)
+        if f.grid.sink is not None:
+            f.grid.sink(BarrierInvalidated(f.agent, site, cta.rank, barrier.offset))
+
+
+@instruction("mbarrier.inval", operands=1, writes=0, family="barrier")
+def _inval(i: Instruction, w: Translator) -> Effect:
+    _check(i, ("shared", "shared::cta"))
+    return Effect(mbarrier_inval, [_pointer(i, w, i.operands[0])])
+
+
+def arrive(f: Fragment, site: Site, address: Value, count: Value, cluster: bool, drop: bool, expects: bool) -> Value:
+    """``arrive``, ``arrive_drop`` and their ``.expect_tx`` forms; count is of arrivals, or of bytes.
+
+    Every lane arrives. Returns the phase it arrived in, as the opaque state.
+    """
+    phases = []
+    for lane in f.lanes:
+        cta, offset = _place(f, lane_value(address, lane), cluster)
+        barrier = reached(f, site, cta, offset, "an arrival")
+        amount = lane_value(count, lane)
+        if barrier is None:
+            phases.append(0)
+            continue
+        phase = barrier.phase
+        phases.append(phase)
+        if f.grid.sink is not None:
+            arrivals, nbytes = (1, amount) if expects else (amount, 0)
+            f.grid.sink(Arrived(f.agent, site, lane, cta.rank, offset, phase, arrivals, nbytes, drop))
+        if expects:
+            barrier.expect_bytes_and_arrive(amount, _who(f), drop)
+        else:
+            barrier.arrive(amount, _who(f), drop)
+        f.grid.counters.mbarrier_arrivals += 1
+    if phases.count(phases[0]) == len(phases):
+        return phases[0]
+    states = np.zeros(WARP_SIZE, np.uint64)
+    states[f.lane_index] = phases
+    return states
+
+
+@instruction("mbarrier.arrive", "mbarrier.arrive_drop", operands=range(1, 4), family="barrier")
+def _arrive(i: Instruction, w: Translator) -> Effect:
+    _check(i, _SPACES, "expect_tx")
+    results = i.operands[: 0 if isinstance(i.operands[0], Memory) else 1]
+    address, *count = i.operands[len(results) :]
+    expects = i.has("expect_tx")
+    if len(count) > 1 or (expects and not count):
+        raise Unsupported
+    amount = w.read(count[0], "u32") if count else "1"
+    flags = [str(i.has("shared::cluster")), str(i.modifiers[0] == "arrive_drop"), str(expects)]
+    return Effect(arrive, [_pointer(i, w, address), amount, *flags], results)
+
+
+def expect_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: bool) -> None:
+    for lane in f.lanes:
+        cta, offset = _place(f, lane_value(address, lane), cluster)
+        barrier = cta.mbarrier(offset)
+        amount = lane_value(count, lane)
+        if f.grid.sink is not None:
+            f.grid.sink(Arrived(f.agent, site, lane, cta.rank, offset, barrier.phase, 0, amount, False))
+        barrier.expect_bytes(amount)
+
+
+def complete_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: bool) -> None:
+    for lane in f.lanes:
+        cta, offset = _place(f, lane_value(address, lane), cluster)
+        barrier = cta.mbarrier(offset)
+        amount = lane_value(count, lane)
+        if f.grid.sink is not None:
+            f.grid.sink(BytesLanded(None, cta.rank, offset, barrier.phase, amount))
+        barrier.complete_bytes(amount)
+
+
+@instruction("mbarrier.expect_tx", "mbarrier.complete_tx", operands=2, writes=0, family="barrier")
+def _bytes(i: Instruction, w: Translator) -> Effect:
+    _check(i, _SPACES)
+    function = expect_bytes if i.modifiers[0] == "expect_tx" else complete_bytes
+    arguments = [_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32"), str(i.has("shared::cluster"))]
+    return Effect(function, arguments)
+
+
+def wait(f: Fragment, site: Site, address: Value, parity: Value, by_state: bool, poll: bool) -> Value:
+    """``try_wait`` suspends until a phase has ended; ``test_wait`` (poll) only looks.
+
+    Returns whether it has, lane by lane where lanes look at different barriers. A look in vain while nothing has
+    happened since the last one suspends, too: time passes for everybody else.
+    """
+    if isinstance(address, int) and isinstance(parity, int):
+        return _wait_for_one(f, site, f.cta.mbarrier(_own_offset(f, address)), parity, by_state, poll)
+    looked = []
+    for lane in f.lanes:
+        barrier = f.cta.mbarrier(_own_offset(f, lane_value(address, lane)))
+        looked.append((lane, barrier, lane_value(parity, lane)))
+    passed = [_passed(f, barrier, wanted, by_state) for _, barrier, wanted in looked]
+    if not any(passed) and not _gives_up(f, poll):
+        for _, barrier, _ in looked:
+            if f not in barrier.waiters:
+                barrier.waiters.append(f)
+        f.grid.counters.mbarrier_stalls += 1
+        several = f"{'polls' if poll else 'waits'} for one of {len({b for _, b, _ in looked})} mbarriers"
+        return f.grid.wakeups.suspend(f, looked[0][1], several, site)
+    for (lane, barrier, wanted), over in zip(looked, passed, strict=True):
+        _tell(f, site, 1 << lane, barrier, wanted, by_state, over)
+        if over:
+            f.observed[barrier] = barrier.phase - 1
+    if all(passed):
+        f.grid.counters.mbarrier_waits += 1
+        return True
+    answer = np.zeros(WARP_SIZE, np.bool_)
+    answer[f.lane_index] = passed
+    return answer
+
+
+def _passed(f: Fragment, barrier: MBarrier, wanted: int, by_state: bool) -> bool:
+    if barrier.passed(wanted & 1 if by_state else wanted):
+        return True
+    return f.awaited is not None and f.awaited[0] is barrier and f.awaited[1] < barrier.phase
+
+
+def _wait_for_one(f: Fragment, site: Site, barrier: MBarrier, wanted: int, by_state: bool, poll: bool) -> Value:
+    barrier.used = True
+    over = _passed(f, barrier, wanted, by_state)
+    if not over and not _gives_up(f, poll):
+        barrier.waiters.append(f)
+        f.grid.counters.mbarrier_stalls += 1
+        f.awaited = (barrier, barrier.phase)
+        what = f"{'polls' if poll else 'waits'} for {'state' if by_state else 'parity'} {wanted}"
+        return f.grid.wakeups.suspend(f, barrier, what, site)
+    if f.grid.sink is not None:
+        _tell(f, site, f.mask, barrier, wanted, by_state, over)
+    if over:
+        f.awaited = None
+        f.observed[barrier] = barrier.phase - 1
+        f.grid.counters.mbarrier_waits += 1
+    return over
+
+
+def _gives_up(f: Fragment, poll: bool) -> bool:
+    """Whether the answer is no rather than to wait on: the time is over, or the schedule has it fail."""
+    if f.timed_out:
+        f.timed_out = False
+        f.polled = f.grid.wakeups.changes
+        return True
+    if poll:
+        looked_before = f.polled == f.grid.wakeups.changes
+        f.polled = f.grid.wakeups.changes
+        return not looked_before
+    if not f.grid.choices.spurious_failure():
+        return False
+    f.grid.wakeups.changes += 1
+    return True
+
+
+def _tell(f: Fragment, site: Site, lanes: int, barrier: MBarrier, wanted: int, by_state: bool, over: bool) -> None:
+    sink = f.grid.sink
+    if sink is None:
+        return
+    if over:
+        ended = barrier.phase - 1
+        sink(Waited(f.agent, site, lanes, barrier.cta, barrier.offset, ended, -1 if by_state else wanted))
+    else:
+        sink(Polled(f.agent, site, barrier.cta, barrier.offset, barrier.phase))
+
+
+@instruction("mbarrier.try_wait", "mbarrier.test_wait", operands=range(3, 5), blocks=True, family="barrier")
+def _wait(i: Instruction, w: Translator) -> Effect:
+    _check(i, ("shared", "shared::cta"), "parity")
+    by_state = not i.has("parity")
+    operand = w.read(i.operands[2], "b64" if by_state else "u32")
+    arguments = [_pointer(i, w, i.operands[1]), operand, str(by_state), str(i.modifiers[0] == "test_wait")]
+    return Effect(wait, arguments, i.operands[:1])
+
+
+def _check(i: Instruction, spaces: tuple[str, ...], *more: str) -> None:
+    only(i, spaces, _ORDER, more)
+    if i.modifiers[-1] != "b64":
+        raise Unsupported
+
+
+def _pointer(i: Instruction, w: Translator, operand: Operand) -> str:
+    """The shared address; without a state space it is a generic one."""
+    pointer = w.pointer(memory(operand))
+    if any(space in i.modifiers for space in _SPACES):
+        return pointer
+    return f"{w.use(shared_from_generic)}({pointer})"

@@ -1,0 +1,238 @@
+"""The one table of what the emulator knows about each instruction.
+
+An instruction is registered by its *emitter*, a function that turns it into Python: into `Assign`ments of expressions,
+or into the call of an `Effect` on the machine. The decorator `instruction` says the rest: how many operands it has,
+which of them it writes, whether it may suspend the warp, which targets have it, and what it is counted as. Names are
+opcodes with as many modifiers as it takes to tell instructions apart: "add", "mbarrier.try_wait", "tcgen05.ld".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from harness.emulator.ptx.ast import (
+    TYPE_BYTES,
+    Immediate,
+    Instruction,
+    Label,
+    Memory,
+    Operand,
+    Register,
+    Sink,
+    Symbol,
+    Vector,
+)
+
+TENSOR_MEMORY = ("sm_100a", "sm_100f", "sm_101a", "sm_101f", "sm_103a", "sm_103f", "sm_110a", "sm_110f")
+"""Targets with tcgen05, and with the cta_group forms of TMA."""
+CONSUMER = ("sm_120a", "sm_120f", "sm_121a", "sm_121f")
+
+
+class Unsupported(Exception):
+    """The instruction, or one of its modifiers or operands, is not implemented."""
+
+
+class Translator(Protocol):
+    """What emitters ask of the translation: names and expressions for operands."""
+
+    def read(self, operand: Operand, kind: str) -> str:
+        """Expression of an operand's value as a ``kind`` (a PTX type without its dot, or "pred")."""
+
+    def pointer(self, operand: Operand) -> str:
+        """Expression of an address operand ``[base + offset]``."""
+
+    def address(self, operand: Symbol | Label) -> str:
+        """Expression of a variable's address in its own state space."""
+
+    def space_of(self, operand: Operand) -> str | None:
+        """State space of the symbol an address is based on, if it is one."""
+
+    def use(self, thing: Callable[..., Any]) -> str:
+        """The name by which generated code calls a function. ``np`` is NumPy there."""
+
+    def constant(self, make: Callable[..., Any], *arguments: Hashable) -> str:
+        """Name of the object ``make(*arguments)``; the same arguments give the same object."""
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Pure: each destination gets the value of an expression, which works on scalars and on 32-lane arrays alike.
+
+    several: for an instruction with one result, a function that computes several of them at once, given for each
+    operand the tuple of its values, and the expressions of this one's operands. selects: a predicate, the operand taken
+    where it holds, and the other one; only the one that is taken need be defined.
+    """
+
+    pairs: Sequence[tuple[Operand, str]]
+    several: tuple[Callable[..., Any], tuple[str, ...]] | None = None
+    selects: tuple[Operand, Operand, Operand] | None = None
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A call of ``function(fragment, site, *arguments)``.
+
+    results: destinations of what it returns; a tuple if there are several. poisons: registers that it writes itself,
+    and whose value it may leave open until a later wait. stores: registers it reads from the register file: the block
+    stores them first, and passes as a last argument whether one of them may have been written since the last such
+    instruction.
+    partial: a register that need not be defined in all lanes; the function gets those lanes as a last argument, and
+    returns as a last result the lanes in which its first result is defined.
+    """
+
+    function: Callable[..., Any]
+    arguments: Sequence[str] = ()
+    results: Sequence[Operand] = ()
+    poisons: Sequence[Register] = ()
+    stores: Sequence[Register] = ()
+    partial: Register | None = None
+
+
+Emitted = Assign | Effect | None
+"""None: the instruction has no effect here."""
+Emitter = Callable[[Instruction, Translator], Emitted]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is known of an instruction. See `instruction`."""
+
+    name: str
+    emit: Emitter
+    operands: range
+    writes: int
+    blocks: bool
+    settles: bool
+    family: str
+    targets: tuple[str, ...]
+
+    def destinations(self, i: Instruction) -> list[Register]:
+        """Registers the instruction writes."""
+        written = i.operands[: self.writes]
+        return [r for o in written if not isinstance(o, Memory) for r in o.registers()]
+
+
+TABLE: dict[str, Spec] = {}
+_LONGEST = 4
+"""Words in the longest name."""
+
+
+def instruction(
+    *names: str,
+    operands: int | range,
+    writes: int = 1,
+    blocks: bool = False,
+    settles: bool = False,
+    family: str = "alu",
+    targets: tuple[str, ...] = (),
+) -> Callable[[Emitter], Emitter]:
+    """Register an emitter.
+
+    operands: how many there may be. writes: how many of them, from the first, are destinations (unless they are
+    addresses). blocks: it may suspend the warp, and is executed again when that is resumed. settles: what it makes
+    readable is so at the end of the basic block, which ends with it. family: what it is counted as. targets: the only
+    ones that have it; none: all.
+    """
+    counts = range(operands, operands + 1) if isinstance(operands, int) else operands
+
+    def register(emitter: Emitter) -> Emitter:
+        for name in names:
+            assert name not in TABLE, name
+            TABLE[name] = Spec(name, emitter, counts, writes, blocks, settles, family, targets)
+        return emitter
+
+    return register
+
+
+def find(i: Instruction) -> Spec | None:
+    """The entry of an instruction: the one with the longest name that fits."""
+    words = (i.opcode, *i.modifiers)
+    for length in range(min(_LONGEST, len(words)), 0, -1):
+        spec = TABLE.get(".".join(words[:length]))
+        if spec is not None:
+            return spec
+    return None
+
+
+# ---- what emitters have in common ----
+
+
+def only(i: Instruction, *allowed: str | Iterable[str]) -> None:
+    """Refuse modifiers that are not among those allowed; types and words of the table's name are."""
+    known: set[str] = set()
+    for item in allowed:
+        known |= {item} if isinstance(item, str) else set(item)
+    spec = find(i)
+    named = set(spec.name.split(".")[1:]) if spec else set()
+    for modifier in i.modifiers:
+        if modifier not in known and modifier not in named and modifier not in TYPE_BYTES and modifier != "pred":
+            raise Unsupported
+
+
+def only_form(i: Instruction, *forms: str) -> None:
+    """Refuse everything but the forms listed: the modifiers as text, joined by dots."""
+    if ".".join(i.modifiers) not in forms:
+        raise Unsupported
+
+
+def kind_of(i: Instruction) -> str:
+    """The type an instruction ends with."""
+    if not i.modifiers or (i.modifiers[-1] not in TYPE_BYTES and i.modifiers[-1] != "pred"):
+        raise Unsupported
+    return i.modifiers[-1]
+
+
+def bits_of(kind: str) -> int:
+    return 8 * TYPE_BYTES[kind]
+
+
+def mask(kind: str) -> int:
+    """All bits of a type."""
+    return (1 << bits_of(kind)) - 1
+
+
+def is_integer(kind: str) -> bool:
+    return kind[0] in "sub" and not kind.startswith("bf") and kind != "b128"
+
+
+def memory(operand: Operand) -> Memory:
+    """The operand, which must be an address."""
+    if not isinstance(operand, Memory):
+        raise Unsupported
+    return operand
+
+
+def immediate(operand: Operand) -> int:
+    """The value of an operand that must be a literal."""
+    if not isinstance(operand, Immediate):
+        raise Unsupported
+    return operand.value
+
+
+def elements(operand: Operand) -> tuple[Operand, ...]:
+    """The members of a vector operand; of any other, itself."""
+    return operand.elements if isinstance(operand, Vector) else (operand,)
+
+
+def registers(operand: Operand) -> tuple[Register, ...]:
+    """The members of a vector operand, which must be registers."""
+    found = tuple(e for e in elements(operand) if isinstance(e, Register))
+    if len(found) != len(elements(operand)):
+        raise Unsupported
+    return found
+
+
+def is_sink(operand: Operand) -> bool:
+    return isinstance(operand, Sink)
+
+
+def call(w: Translator, function: Callable[..., Any], *arguments: object) -> str:
+    """Source of a call."""
+    return f"{w.use(function)}({', '.join(str(argument) for argument in arguments)})"
+
+
+def tuple_of(expressions: Iterable[str]) -> str:
+    """Source of a tuple."""
+    return f"({', '.join(expressions)},)"

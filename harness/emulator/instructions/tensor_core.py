@@ -1,0 +1,170 @@
+"""tcgen05.mma and tcgen05.commit (PTX ISA 9.7.16.10, 9.7.16.11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from harness.emulator.instructions.mbarrier import reached
+from harness.emulator.instructions.table import (
+    TENSOR_MEMORY,
+    Effect,
+    Translator,
+    Unsupported,
+    elements,
+    instruction,
+    memory,
+    only,
+    tuple_of,
+)
+from harness.emulator.instructions.tensor_memory import GROUPS, cta_group
+from harness.emulator.machine import events
+from harness.emulator.machine.events import Operation, Site
+from harness.emulator.machine.lanes import Value, lane_value
+from harness.emulator.machine.state import AsyncOperation, Cta, Fragment
+from harness.emulator.memory.address_space import OFFSET_MASK, SHARED_WINDOW, shared_from_generic
+from harness.emulator.ptx.ast import Instruction, Memory, Vector
+from harness.emulator.units.mma import Mma, accumulator_layout
+
+
+def _pipe(f: Fragment, lane: int) -> object:
+    """MMAs and commits of one thread complete in order (PTX ISA 9.7.16.6)."""
+    return ("mma", f.cta.cluster.number, f.cta.rank, f.warp.index, lane)
+
+
+def mma(
+    f: Fragment,
+    site: Site,
+    destination: Value,
+    a_descriptor: Value,
+    b_descriptor: Value,
+    instruction_descriptor: Value,
+    lane_masks: Sequence[Value] | None,
+    accumulate: Value,
+    group: int,
+) -> None:
+    """``tcgen05.mma.kind::f16``, both operands in shared memory: every active lane issues one MMA."""
+    grid = f.grid
+    ctas = f.cta.pair if group == 2 else (f.cta,)
+    for lane in f.lanes:
+        masks = [lane_value(m, lane) for m in lane_masks or ()]
+        what = Mma(
+            lane_value(destination, lane),
+            lane_value(a_descriptor, lane),
+            lane_value(b_descriptor, lane),
+            lane_value(instruction_descriptor, lane),
+            accumulate if isinstance(accumulate, bool) else bool(accumulate[lane]),
+            group,
+            tuple(masks) if any(masks) else None,
+        )
+        for member in ctas:
+            member.mma_in_flight += 1
+        grid.counters.mma_instructions += 1
+        operation = None
+        if grid.sink is not None:
+            operation = _tell(f, site, ctas, what)
+        run = partial(_multiply, f, ctas, what, operation)
+        grid.submit(AsyncOperation("mma", run, f, site, _pipe(f, lane)))
+
+
+def _tell(f: Fragment, site: Site, ctas: Sequence[Cta], what: Mma) -> Operation:
+    plan = what.plan()
+    blocks, _, _ = accumulator_layout(what.d_address, plan.idesc.m, plan.idesc.n, what.cta_group)
+    operands: list[events.Region] = [events.SharedChunks(c.rank, o.positions) for c in ctas for o in (plan.a, plan.b)]
+    d: tuple[events.Region, ...] = tuple(
+        events.TensorBlock(c.rank, range(b.lanes.start, b.lanes.stop), range(b.columns.start, b.columns.stop))
+        for c in ctas
+        for b in blocks
+    )
+    reads = (*operands, *d) if what.accumulate else tuple(operands)
+    return f.grid.operation("mma", f, site, reads=reads, writes=d, mma=what, ctas=tuple(c.rank for c in ctas))
+
+
+def _multiply(f: Fragment, ctas: Sequence[Cta], what: Mma, operation: Operation | None) -> None:
+    grid = f.grid
+    for cta in ctas:
+        cta.check_alive("an MMA uses")
+    if operation is not None and grid.sink is not None:
+        grid.sink(events.Started(operation))
+    grid.counters.mma_flops += grid.mma_unit.mma(ctas, *what)
+    for cta in ctas:
+        cta.mma_in_flight -= 1
+    if operation is not None and grid.sink is not None:
+        grid.sink(events.Finished(operation, operation.writes))
+
+
+@instruction("tcgen05.mma", operands=range(5, 8), writes=0, family="mma", targets=TENSOR_MEMORY)
+def _mma(i: Instruction, w: Translator) -> Effect:
+    only(i, GROUPS, "kind::f16", "collector::a::fill", "collector::a::use", "collector::a::lastuse",
+         "collector::a::discard")  # fmt: skip
+    if not i.has("kind::f16"):
+        raise Unsupported
+    group = cta_group(i)
+    destination, a, b, descriptor, *rest = i.operands
+    if isinstance(a, Memory):
+        raise Unsupported
+    masks = "None"
+    if isinstance(rest[0], Vector):
+        words = elements(rest.pop(0))
+        if len(words) != 4 * group:
+            raise Unsupported
+        masks = tuple_of(w.read(e, "b32") for e in words)
+    if len(rest) != 1:
+        raise Unsupported
+    operands = [w.pointer(memory(destination)), w.read(a, "b64"), w.read(b, "b64"), w.read(descriptor, "b32")]
+    return Effect(mma, [*operands, masks, w.read(rest[0], "pred"), str(group)])
+
+
+def commit(f: Fragment, site: Site, barrier: Value, mask: Value) -> None:
+    """``tcgen05.commit``: one arrival at each named barrier once this thread's earlier MMAs are complete."""
+    grid, cluster = f.grid, f.cta.cluster
+    for lane in f.lanes:
+        address = lane_value(barrier, lane)
+        offset = address & OFFSET_MASK
+        if mask is None:
+            targets = [cluster.cta_at(address, "tcgen05.commit")[0]]
+        else:
+            targets = cluster.masked(lane_value(mask, lane), "tcgen05.commit")
+        grid.counters.commits += 1
+        operation = None
+        if grid.sink is not None:
+            operation = grid.operation("commit", f, site, signals=tuple((c.rank, offset) for c in targets))
+        run = partial(_signal, f, site, targets, offset, operation)
+        grid.submit(AsyncOperation("commit", run, f, site, _pipe(f, lane)))
+
+
+def _signal(f: Fragment, site: Site, targets: list[Cta], offset: int, operation: Operation | None) -> None:
+    grid = f.grid
+    if grid.choices.splits_multicast and len(targets) > 1:
+        for target in targets:
+            run = partial(_signal, f, site, [target], offset, operation)
+            grid.submit(AsyncOperation("commit.arrive", run, f, site))
+        return
+    for target in targets:
+        barrier = reached(f, site, target, offset, "tcgen05.commit")
+        grid.counters.commit_arrivals += 1
+        if barrier is None:
+            continue
+        if operation is not None and grid.sink is not None:
+            grid.sink(events.Signalled(operation, target.rank, offset, barrier.phase))
+        barrier.arrive(1, f"tcgen05.commit of CTA rank {f.cta.rank}")
+
+
+def barrier_address(address: Value) -> Value:
+    """The shared::cluster address of a generic one. Compilers pass shared addresses here, too, zero-extended."""
+    if isinstance(address, int) and address < SHARED_WINDOW:
+        return address
+    return shared_from_generic(address)
+
+
+@instruction("tcgen05.commit", operands=range(1, 3), writes=0, family="barrier", targets=TENSOR_MEMORY)
+def _commit(i: Instruction, w: Translator) -> Effect:
+    only(i, GROUPS, "mbarrier::arrive::one", "shared::cluster", "multicast::cluster")
+    cta_group(i)
+    multicast = i.has("multicast::cluster")
+    if len(i.operands) != 1 + multicast:
+        raise Unsupported
+    pointer = w.pointer(memory(i.operands[0]))
+    if not i.has("shared::cluster"):
+        pointer = f"{w.use(barrier_address)}({pointer})"
+    return Effect(commit, [pointer, w.read(i.operands[1], "b16") if multicast else "None"])

@@ -1,0 +1,381 @@
+"""Arithmetic on register values: Python scalars where the lanes agree, 32-lane arrays where they may differ.
+
+Integers are kept as unsigned bit patterns: ``int``, or uint32 arrays (8, 16 and 32 bits) and uint64 arrays. Floats are
+their bit patterns. Predicates are ``bool`` or bool arrays. Arithmetic on ``None``, the mark of a register in which a
+wgmma accumulates, raises TypeError, which the machine reports with the register's name.
+
+The common integer operations are written inline by the emitters; what stands here is the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from harness.emulator.errors import Fault
+from harness.emulator.machine.lanes import WARP_SIZE
+from harness.emulator.units.numerics import cvt_rn_bf16x2, cvt_rn_f16x2
+
+Value = Any
+M32 = 0xFFFFFFFF
+M64 = 0xFFFFFFFFFFFFFFFF
+CANONICAL_NAN = {32: 0x7FFFFFFF, 64: 0x7FFFFFFFFFFFFFFF}
+
+
+def dtype_for(bits: int) -> Any:
+    return np.uint64 if bits == 64 else np.uint32
+
+
+def lanewise(bits: int, function: Callable[..., int], *values: Value) -> Value:
+    """Apply a scalar function lane by lane: for operations too rare to vectorise."""
+    if not any(isinstance(v, np.ndarray) for v in values):
+        return function(*values)
+    columns = [v.tolist() if isinstance(v, np.ndarray) else [v] * WARP_SIZE for v in values]
+    return np.array([function(*lane) for lane in zip(*columns, strict=True)], dtype_for(bits))
+
+
+def signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+# ---- selection ----
+
+
+def select(predicate: Value, yes: Value, no: Value, bits: int = 32) -> Value:
+    """``selp`` and guarded writes; a side that holds nothing leaves the other one."""
+    if predicate is True:
+        return yes
+    if predicate is False:
+        return no
+    if yes is None or no is None:
+        return yes if no is None else no
+    chosen: Any = np.where(predicate, yes, no)
+    return chosen if chosen.dtype == np.bool_ else chosen.astype(dtype_for(bits), copy=False)
+
+
+def widen(value: Value) -> Value:
+    """A 32-bit value in a 64-bit register."""
+    return value if isinstance(value, int) else value.astype(np.uint64)
+
+
+def narrow(value: Value, bits: int) -> Value:
+    """The low bits of a 64-bit (or narrower) value."""
+    if isinstance(value, int):
+        return value & ((1 << bits) - 1)
+    return (value & ((1 << bits) - 1)).astype(dtype_for(bits))
+
+
+def sign_extend(value: Value, source_bits: int, bits: int) -> Value:
+    """The value as a ``bits`` wide two's complement number."""
+    high, mask = 1 << (source_bits - 1), (1 << bits) - 1
+    if isinstance(value, int):
+        return ((value ^ high) - high) & mask
+    wide = value.astype(dtype_for(bits))
+    return ((wide ^ high) - high) & mask
+
+
+# ---- integers ----
+
+
+def shift_left(value: Value, amount: Value, bits: int) -> Value:
+    """``shl``: amounts past the width give zero (PTX ISA 9.7.8.9)."""
+    if isinstance(amount, int):
+        return (value << amount) & ((1 << bits) - 1) if amount < bits else value & 0
+    return lanewise(bits, lambda v, n: (v << n) & ((1 << bits) - 1) if n < bits else 0, value, amount)
+
+
+def shift_right(value: Value, amount: Value, bits: int) -> Value:
+    if isinstance(amount, int):
+        return value >> amount if amount < bits else value & 0
+    return lanewise(bits, lambda v, n: v >> n if n < bits else 0, value, amount)
+
+
+def shift_right_signed(value: Value, amount: Value, bits: int) -> Value:
+    mask = (1 << bits) - 1
+    return lanewise(bits, lambda v, n: (signed(v, bits) >> min(n, bits - 1)) & mask, value, amount)
+
+
+def minimum(a: Value, b: Value, high: int) -> Value:
+    """Unsigned minimum after flipping ``high`` (the sign bit, or 0)."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a if (a ^ high) < (b ^ high) else b
+    return np.where((a ^ high) < (b ^ high), a, b)
+
+
+def maximum(a: Value, b: Value, high: int) -> Value:
+    if isinstance(a, int) and isinstance(b, int):
+        return a if (a ^ high) > (b ^ high) else b
+    return np.where((a ^ high) > (b ^ high), a, b)
+
+
+def multiply_wide(a: Value, b: Value, bits: int, is_signed: bool) -> Value:
+    """``mul.wide``: the full product of two ``bits`` wide values."""
+    if is_signed:
+        a, b = sign_extend(a, bits, 2 * bits), sign_extend(b, bits, 2 * bits)
+    mask = (1 << 2 * bits) - 1
+    if isinstance(a, int) and isinstance(b, int):
+        return (a * b) & mask
+    dtype = dtype_for(2 * bits)
+    a = a if isinstance(a, int) else a.astype(dtype)
+    b = b if isinstance(b, int) else b.astype(dtype)
+    return (a * b) & mask
+
+
+def multiply_high(a: Value, b: Value, bits: int, is_signed: bool) -> Value:
+    mask = (1 << bits) - 1
+
+    def scalar(x: int, y: int) -> int:
+        if is_signed:
+            x, y = signed(x, bits), signed(y, bits)
+        return (x * y >> bits) & mask
+
+    return lanewise(bits, scalar, a, b)
+
+
+def divide(a: Value, b: Value, bits: int, is_signed: bool, remainder: bool) -> Value:
+    """``div`` and ``rem``, rounding toward zero. By zero, the quotient is all ones, as on NVIDIA's GPUs."""
+    mask = (1 << bits) - 1
+
+    def scalar(x: int, y: int) -> int:
+        if y == 0:
+            return x if remainder else mask
+        if is_signed:
+            x, y = signed(x, bits), signed(y, bits)
+        quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+        return (x - quotient * y if remainder else quotient) & mask
+
+    return lanewise(bits, scalar, a, b)
+
+
+def lop3(a: Value, b: Value, c: Value, table: int) -> Value:
+    """Any bitwise function of three inputs, by its truth table (PTX ISA 9.7.8.6)."""
+    result: Value = 0
+    for row in range(8):
+        if table >> row & 1:
+            x = a if row & 4 else a ^ M32
+            y = b if row & 2 else b ^ M32
+            z = c if row & 1 else c ^ M32
+            result = result | (x & y & z)
+    return result
+
+
+def prmt(a: Value, b: Value, selector: Value) -> Value:
+    """``prmt.b32``, default mode: pick four bytes out of {b, a}."""
+
+    def scalar(x: int, y: int, s: int) -> int:
+        pool = (y << 32 | x).to_bytes(8, "little")
+        out = 0
+        for i in range(4):
+            nibble = s >> 4 * i & 15
+            byte = pool[nibble & 7]
+            if nibble & 8:
+                byte = 0xFF if byte & 0x80 else 0
+            out |= byte << 8 * i
+        return out
+
+    return lanewise(32, scalar, a, b, selector)
+
+
+def funnel_shift(low: Value, high: Value, amount: Value, left: bool, wrap: bool) -> Value:
+    """``shf``: shift the 64-bit value {high, low} and keep one half."""
+
+    def scalar(lo: int, hi: int, n: int) -> int:
+        n = n & 31 if wrap else min(n, 32)
+        both = hi << 32 | lo
+        return (both << n >> 32 if left else both >> n) & M32
+
+    return lanewise(32, scalar, low, high, amount)
+
+
+def bit_field_extract(value: Value, position: Value, length: Value, bits: int, is_signed: bool) -> Value:
+    mask = (1 << bits) - 1
+
+    def scalar(v: int, pos: int, count: int) -> int:
+        pos, count = pos & 255, count & 255
+        if count == 0:
+            return 0
+        field = (v >> pos) & ((1 << count) - 1) if pos < bits else 0
+        if is_signed:
+            top = min(pos + count - 1, bits - 1)
+            if v >> top & 1:
+                field |= mask & ~((1 << max(0, min(count, bits - pos))) - 1)
+        return field & mask
+
+    return lanewise(bits, scalar, value, position, length)
+
+
+def bit_field_insert(field: Value, value: Value, position: Value, length: Value, bits: int) -> Value:
+    full = (1 << bits) - 1
+
+    def scalar(f: int, v: int, pos: int, count: int) -> int:
+        pos, count = pos & 255, count & 255
+        mask = ((1 << count) - 1) << pos & full
+        return (v & ~mask & full) | (f << pos & mask)
+
+    return lanewise(bits, scalar, field, value, position, length)
+
+
+def popcount(value: Value, bits: int) -> Value:
+    return lanewise(32, int.bit_count, value)
+
+
+def count_leading_zeros(value: Value, bits: int) -> Value:
+    return lanewise(32, lambda v: bits - v.bit_length(), value)
+
+
+def bit_reverse(value: Value, bits: int) -> Value:
+    return lanewise(bits, lambda v: int(f"{v:0{bits}b}"[::-1], 2), value)
+
+
+# ---- floating point ----
+
+
+def to_float(value: Value, bits: int) -> Any:
+    """Bit pattern to a NumPy float (scalar or array)."""
+    if bits == 64:
+        return value.view(np.float64) if isinstance(value, np.ndarray) else np.uint64(value).view(np.float64)
+    return value.view(np.float32) if isinstance(value, np.ndarray) else np.uint32(value).view(np.float32)
+
+
+def from_float(value: Any, bits: int) -> Value:
+    """NumPy float to its bit pattern; a single-precision NaN becomes the canonical one (PTX ISA 9.7.3)."""
+    kind, pattern = (np.float64, np.uint64) if bits == 64 else (np.float32, np.uint32)
+    if isinstance(value, np.ndarray) and value.ndim:
+        numbers = value.astype(kind)
+        return np.where(np.isnan(numbers), CANONICAL_NAN[bits], numbers.view(pattern)).astype(pattern)
+    number = kind(value)
+    return CANONICAL_NAN[bits] if np.isnan(number) else int(number.view(pattern))
+
+
+def float_binary(operation: Callable[[Any, Any], Any], a: Value, b: Value, bits: int) -> Value:
+    """Round-to-nearest binary operation."""
+    with np.errstate(all="ignore"):
+        return from_float(operation(to_float(a, bits), to_float(b, bits)), bits)
+
+
+def fused_multiply_add(a: Value, b: Value, c: Value) -> Value:
+    """``fma.rn.f32``: the product, exact in float64, plus c, and rounded once.
+
+    The sum is rounded to 53 bits and then to 24. That is the same as rounding once unless the 53 bits lie half-way
+    between two f32 values, or the result is so small that f32 has fewer bits.
+    """
+    product = np.asarray(to_float(a, 32), np.float64) * to_float(b, 32)
+    addend = np.asarray(to_float(c, 32), np.float64)
+    with np.errstate(invalid="ignore"):
+        total = product + addend
+    tail = total.view(np.uint64) & _F32_TAIL
+    magnitude = np.abs(total)
+    if (tail == _HALF_WAY).any() or not (magnitude >= _SMALLEST_NORMAL).all() or not (magnitude <= _LARGEST).all():
+        return _fused_multiply_add_with_care(product, addend)
+    result = total.astype(np.float32)
+    return result.view(np.uint32) if result.ndim else int(result.view(np.uint32))
+
+
+_F32_TAIL = np.uint64((1 << 29) - 1)
+_HALF_WAY = np.uint64(1 << 28)
+_SMALLEST_NORMAL = 2.0**-126
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
+    """Rounded to odd in float64 before it is narrowed."""
+    with np.errstate(all="ignore"):
+        total = product + addend
+        back = total - product
+        error = (product - (total - back)) + (addend - back)
+        inexact = np.isfinite(total) & (error != 0) & ((total.view(np.uint64) & 1) == 0)
+        toward = np.where(error > 0, np.inf, -np.inf)
+        odd = np.where(inexact, np.nextafter(total, toward), total)
+        result = odd.astype(np.float32)
+    return from_float(result if result.ndim else result[()], 32)
+
+
+def _pack(convert: Callable[[Any, Any], Any], high: Value, low: Value) -> Value:
+    if high is None or low is None:
+        raise Fault(
+            "converts a register that holds nothing yet: it belongs to a wgmma that was not waited for", "wgmma"
+        )
+    if isinstance(high, np.ndarray) or isinstance(low, np.ndarray):
+        shape = np.broadcast_shapes(np.shape(high), np.shape(low))
+        high = np.broadcast_to(np.asarray(high, np.uint32), shape)
+        low = np.broadcast_to(np.asarray(low, np.uint32), shape)
+        return convert(high, low)
+    return int(convert(np.array([high], np.uint32), np.array([low], np.uint32))[0])
+
+
+def pack_bf16x2(high: Value, low: Value) -> Value:
+    """``cvt.rn.bf16x2.f32``: round to nearest even, the first source in the upper half."""
+    return _pack(cvt_rn_bf16x2, high, low)
+
+
+def pack_f16x2(high: Value, low: Value) -> Value:
+    """``cvt.rn.f16x2.f32``"""
+    return _pack(cvt_rn_f16x2, high, low)
+
+
+def _pack_many(convert: Callable[[Any, Any], Any], highs: tuple[Value, ...], lows: tuple[Value, ...]) -> Any:
+    if all(isinstance(v, np.ndarray) for v in highs) and all(isinstance(v, np.ndarray) for v in lows):
+        return convert(np.array(highs), np.array(lows))
+    return tuple(_pack(convert, high, low) for high, low in zip(highs, lows, strict=True))
+
+
+def pack_bf16x2_many(highs: tuple[Value, ...], lows: tuple[Value, ...]) -> Any:
+    """Several ``cvt.rn.bf16x2.f32`` at once: their cost in NumPy is per call, not per element."""
+    return _pack_many(cvt_rn_bf16x2, highs, lows)
+
+
+def pack_f16x2_many(highs: tuple[Value, ...], lows: tuple[Value, ...]) -> Any:
+    """Several ``cvt.rn.f16x2.f32``"""
+    return _pack_many(cvt_rn_f16x2, highs, lows)
+
+
+def round_to_half(value: Value, kind: str) -> Value:
+    """``cvt.rn.f16.f32`` and ``cvt.rn.bf16.f32``"""
+    packed = (pack_bf16x2 if kind == "bf16" else pack_f16x2)(0, value)
+    return packed & 0xFFFF
+
+
+def integer_to_half(value: Value, bits: int, is_signed: bool, kind: str) -> Value:
+    """``cvt.rn.bf16`` and ``cvt.rn.f16`` of an integer of up to 32 bits, rounded once."""
+    number = np.asarray(value).astype(np.int64)
+    if is_signed:
+        number = number - ((number >> (bits - 1)) << bits)
+    magnitude = np.abs(number)
+    # 24 bits, the last one set if any is lost, are exact in f32 and round to 16 bits as the number does.
+    lost = np.maximum(np.frexp(magnitude.astype(np.float64))[1] - 24, 0)
+    kept = magnitude >> lost
+    kept = (kept | (kept << lost != magnitude)) << lost
+    single = np.where(number < 0, -kept, kept).astype(np.float32)
+    return round_to_half(from_float(single if single.ndim else single[()], 32), kind)
+
+
+def half_to_float(value: Value, kind: str) -> Value:
+    """``cvt.f32.f16`` and ``cvt.f32.bf16`` (exact)"""
+    dtype = ml_dtypes.bfloat16 if kind == "bf16" else np.float16
+    halves = np.asarray(value).astype(np.uint16).view(dtype).astype(np.float32)
+    return from_float(halves if halves.ndim else halves[()], 32)
+
+
+def integer_to_float(value: Value, bits: int, is_signed: bool, to_bits: int) -> Value:
+    def scalar(v: int) -> int:
+        return from_float((np.float64 if to_bits == 64 else np.float32)(signed(v, bits) if is_signed else v), to_bits)
+
+    return lanewise(to_bits, scalar, value)
+
+
+def float_to_integer(value: Value, from_bits: int, bits: int, is_signed: bool, rounding: str) -> Value:
+    """``cvt.rzi``, ``rni``, ``rmi``, ``rpi``: saturating, NaN gives 0 (PTX ISA 9.7.9.21)."""
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
+    rounders: dict[str, Callable[[Any], Any]] = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
+
+    def scalar(v: int) -> int:
+        number = float(rounders[rounding](to_float(v, from_bits)))
+        if number != number:
+            return 0
+        clamped = low if number <= low else high if number >= high else int(number)
+        return clamped & ((1 << bits) - 1)
+
+    return lanewise(bits, scalar, value)

@@ -1,0 +1,438 @@
+"""What a run tells those who watch it: one stream of typed events, complete enough to rebuild every memory from it.
+
+A *sink* is any callable that takes an event; hand it to ``Device.launch(sinks=[...])``. Events come in the order in
+which things happen; those of one thread in program order. With no sink no event is made.
+
+Who: an `Agent`, the lanes of a warp that execute together. Where: a `Site`, the instruction. What was accessed:
+global and generic memory by device address, shared memory by the CTA's rank in its cluster and a byte offset,
+tensor memory by lanes and columns. Arrays are those of the running machine: copy what you change.
+
+Synchronous accesses are one `Access`. An asynchronous operation is `Issued` by its thread, `Started` when it reads its
+operands, `Finished` when its results are visible; `Signalled` and `BytesLanded` say which barriers it has reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Agent(NamedTuple):
+    """Lanes of one warp that execute together."""
+
+    cluster: int
+    """Number of the cluster in the grid, x fastest."""
+    cta: int
+    """Rank in the cluster."""
+    warp: int
+    lanes: int
+    """A mask."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """An instruction of the kernel. ``semantics`` and ``scope``: as written, or the default that PTX gives them."""
+
+    index: int
+    line: int
+    text: str
+    opcode: str
+    modifiers: tuple[str, ...]
+    semantics: str
+    scope: str
+    source: str
+    """``file:line`` of the source it was compiled from, or nothing."""
+
+
+# ---- the grid ----
+
+
+class GridStarted(NamedTuple):
+    """``allocations``: (name, first address, bytes) of the device memory as it is at the launch."""
+
+    launch: Any
+    allocations: tuple[tuple[str, int, int], ...]
+
+
+class CtaStarted(NamedTuple):
+    """``ctaid``: its place in the grid."""
+
+    cluster: int
+    cta: int
+    ctaid: tuple[int, int, int]
+    warps: int
+
+
+class CtaEnded(NamedTuple):
+    """All threads have left."""
+
+    cluster: int
+    cta: int
+
+
+class Exited(NamedTuple):
+    """Lanes have left the kernel."""
+
+    agent: Agent
+
+
+class ClusterEnded(NamedTuple):
+    """All CTAs have ended and nothing of theirs is under way."""
+
+    cluster: int
+
+
+# ---- threads ----
+
+
+class Diverged(NamedTuple):
+    """The lanes of an agent go separate ways: one agent a part from now on."""
+
+    agent: Agent
+    parts: tuple[Agent, ...]
+
+
+class Rejoined(NamedTuple):
+    """Agents of one warp have met and go on as one."""
+
+    parts: tuple[Agent, ...]
+    agent: Agent
+
+
+class Suspended(NamedTuple):
+    """The agent cannot go on; ``what`` says what it waits for."""
+
+    agent: Agent
+    site: Site
+    what: str
+
+
+class Resumed(NamedTuple):
+    """It executes again."""
+
+    agent: Agent
+
+
+class WarpSynced(NamedTuple):
+    """The lanes of ``members`` met (bar.warp.sync, and what else synchronises lanes: elect, shfl, vote, redux)."""
+
+    agent: Agent
+    site: Site
+    members: int
+
+
+# ---- memory ----
+
+
+class Access(NamedTuple):
+    """A load, store or atomic of each of the agent's lanes (ascending), completed when the event is made.
+
+    ``mode``: "read", "write" or "atomic". ``space``: "shared", "global" or "param". ``cta``: rank whose shared memory
+    it is, -1 elsewhere. ``where``: one address for all lanes, or an array with one a lane (stmatrix and ldmatrix: one
+    a row). ``nbytes``: of one item; ``items`` of them lie one after another. ``values``: what is in memory afterwards,
+    for writes and atomics: one scalar for all, or an array (several items: a tuple of those).
+    """
+
+    agent: Agent
+    site: Site
+    mode: str
+    space: str
+    cta: int
+    where: int | np.ndarray
+    nbytes: int
+    items: int
+    values: Any
+
+
+class Fenced(NamedTuple):
+    """A fence or membar; the site's modifiers say which."""
+
+    agent: Agent
+    site: Site
+
+
+# ---- asynchronous operations ----
+
+
+class SharedChunks(NamedTuple):
+    """16-byte chunks of a CTA's shared memory: numbers are byte offset / 16."""
+
+    cta: int
+    chunks: np.ndarray
+
+
+class SharedBytes(NamedTuple):
+    """A range of a CTA's shared memory."""
+
+    cta: int
+    offset: int
+    nbytes: int
+
+
+class GlobalBox(NamedTuple):
+    """The box of a tensor map that starts at ``coordinates`` (innermost first); parts may lie outside the tensor."""
+
+    tensor_map: Any
+    coordinates: tuple[int, ...]
+
+
+class TensorBlock(NamedTuple):
+    """A rectangle of a CTA's tensor memory."""
+
+    cta: int
+    lanes: range
+    columns: range
+
+
+class RegisterBlock(NamedTuple):
+    """Registers of a warp, by name; all lanes."""
+
+    warp: int
+    names: tuple[str, ...]
+
+
+Region = SharedChunks | SharedBytes | GlobalBox | TensorBlock | RegisterBlock
+
+
+class Operation:
+    """An asynchronous operation. The same object comes with all its events.
+
+    ``kind``: "tma.load", "tma.store", "mma", "commit", "wgmma", "tmem.load", "tmem.store", "launch-control".
+    ``detail``: what the operation computes, by name, for whoever wants to do it again.
+    """
+
+    __slots__ = ("agent", "detail", "id", "kind", "reads", "site", "writes")
+
+    def __init__(
+        self,
+        id: int,
+        kind: str,
+        agent: Agent,
+        site: Site,
+        reads: tuple[Region, ...],
+        writes: tuple[Region, ...],
+        detail: dict[str, Any],
+    ) -> None:
+        self.id = id
+        self.kind = kind
+        self.agent = agent
+        self.site = site
+        self.reads = reads
+        self.writes = writes
+        self.detail = detail
+
+
+class Issued(NamedTuple):
+    """A thread has executed the instruction."""
+
+    operation: Operation
+
+
+class Started(NamedTuple):
+    """It reads its operands now. Operations whose destinations are several CTAs may finish in one after the other."""
+
+    operation: Operation
+
+
+class Finished(NamedTuple):
+    """Its results are visible; ``regions``: which of its ``writes``, where they do not all land at once."""
+
+    operation: Operation
+    regions: tuple[Region, ...]
+
+
+# ---- mbarriers ----
+
+
+class BarrierInit(NamedTuple):
+    agent: Agent
+    site: Site
+    cta: int
+    offset: int
+    arrivals: int
+
+
+class BarrierInvalidated(NamedTuple):
+    agent: Agent
+    site: Site
+    cta: int
+    offset: int
+
+
+class Arrived(NamedTuple):
+    """One lane arrives in a phase, ``arrivals`` times, and raises the bytes the phase expects by ``expected_bytes``.
+
+    No arrivals: mbarrier.expect_tx alone. ``drop``: later phases expect as many fewer.
+    """
+
+    agent: Agent
+    site: Site
+    lane: int
+    cta: int
+    offset: int
+    phase: int
+    arrivals: int
+    expected_bytes: int
+    drop: bool
+
+
+class Signalled(NamedTuple):
+    """An asynchronous operation arrives once (tcgen05.commit)."""
+
+    operation: Operation
+    cta: int
+    offset: int
+    phase: int
+
+
+class BytesLanded(NamedTuple):
+    """Bytes complete in a phase: by an asynchronous operation, or None for mbarrier.complete_tx."""
+
+    operation: Operation | None
+    cta: int
+    offset: int
+    phase: int
+    nbytes: int
+
+
+class PhaseCompleted(NamedTuple):
+    """Neither arrivals nor bytes are pending: the phase has ended."""
+
+    cluster: int
+    cta: int
+    offset: int
+    phase: int
+
+
+class Waited(NamedTuple):
+    """Lanes have learned that a phase is over (by parity, or by the state of an arrival: ``parity`` -1)."""
+
+    agent: Agent
+    site: Site
+    lanes: int
+    cta: int
+    offset: int
+    phase: int
+    parity: int
+
+
+class Polled(NamedTuple):
+    """test_wait or try_wait has answered that phase ``phase`` is not over."""
+
+    agent: Agent
+    site: Site
+    cta: int
+    offset: int
+    phase: int
+
+
+# ---- barriers of a CTA and of the cluster ----
+
+
+class GroupArrived(NamedTuple):
+    """All lanes of the agent arrive. ``barrier``: 0 to 15, or -1, the cluster's. ``waits``: by bar.sync."""
+
+    agent: Agent
+    site: Site
+    barrier: int
+    generation: int
+    waits: bool
+
+
+class GroupCompleted(NamedTuple):
+    """Everybody has arrived; ``cta``: whose barrier, or -1 for the cluster's."""
+
+    cluster: int
+    cta: int
+    barrier: int
+    generation: int
+
+
+class GroupLeft(NamedTuple):
+    """The agent goes on after the generation is complete."""
+
+    agent: Agent
+    site: Site
+    barrier: int
+    generation: int
+
+
+# ---- groups of asynchronous operations ----
+
+
+class Committed(NamedTuple):
+    """bulk ("bulk") or wgmma groups: ``groups`` holds (lane, number of the group); wgmma: lane -1, per warp."""
+
+    agent: Agent
+    site: Site
+    kind: str
+    groups: tuple[tuple[int, int], ...]
+
+
+class Awaited(NamedTuple):
+    """Groups up to ``groups`` (lane, number) are known to be complete; ``reads_only``: only their source reads."""
+
+    agent: Agent
+    site: Site
+    kind: str
+    groups: tuple[tuple[int, int], ...]
+    reads_only: bool
+
+
+class TensorMemoryWaited(NamedTuple):
+    """tcgen05.wait::ld or ::st, and the operations it covers."""
+
+    agent: Agent
+    site: Site
+    kind: str
+    operations: tuple[Operation, ...]
+
+
+# ---- resources ----
+
+
+class TensorMemoryAllocated(NamedTuple):
+    agent: Agent
+    site: Site
+    column: int
+    columns: int
+
+
+class TensorMemoryFreed(NamedTuple):
+    agent: Agent
+    site: Site
+    column: int
+    columns: int
+
+
+class TensorMemoryRelinquished(NamedTuple):
+    agent: Agent
+    site: Site
+
+
+class RegistersSet(NamedTuple):
+    """setmaxnreg has been granted: registers per thread."""
+
+    agent: Agent
+    site: Site
+    registers: int
+
+
+Event = NamedTuple
+Sink = Callable[[Any], None]
+"""What takes events; its result is ignored."""
+
+
+def fan_out(sinks: tuple[Sink, ...]) -> Sink | None:
+    """One sink for all of them, or None for none."""
+    if len(sinks) < 2:
+        return sinks[0] if sinks else None
+
+    def to_all(event: Any) -> None:
+        for sink in sinks:
+            sink(event)
+
+    return to_all

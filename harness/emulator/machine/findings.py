@@ -1,0 +1,45 @@
+"""What the run has to say beside its result: breaches of rules that are warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from harness.emulator.errors import Fault
+from harness.emulator.machine.events import Site
+from harness.emulator.rules import Finding
+
+
+class Findings:
+    """Equal findings at one place are one with a count. ``strict``: all are errors but those in ``allow``."""
+
+    def __init__(self, strict: bool, allow: Collection[str]) -> None:
+        self.strict = strict
+        self.allow = frozenset(allow)
+        self._found: dict[tuple[str, int], Finding] = {}
+
+    def tolerates(self, rule: str) -> bool:
+        """Whether a breach is a warning only."""
+        return not self.strict or rule in self.allow
+
+    def warn(self, rule: str, site: Site, message: str) -> None:
+        """Note a breach, or raise Fault if it is not tolerated."""
+        if not self.tolerates(rule):
+            raise Fault(message, rule)
+        self.add(Finding(rule, f"PTX line {site.line}: {site.text}: {message}"), site.index)
+
+    def add(self, finding: Finding, index: int) -> None:
+        known = self._found.setdefault((finding.rule, index), finding)
+        if known is not finding:
+            known.count += finding.count
+
+    def merge(self, found: dict[tuple[str, int], Finding]) -> None:
+        """Take over what another process has found."""
+        for (_, index), finding in found.items():
+            self.add(finding, index)
+
+    @property
+    def found(self) -> dict[tuple[str, int], Finding]:
+        return self._found
+
+    def as_tuple(self) -> tuple[Finding, ...]:
+        return tuple(self._found.values())

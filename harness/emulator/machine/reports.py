@@ -1,0 +1,225 @@
+"""Messages: where in the program something happened, and who waits for what."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Collection, Iterable, Sequence
+
+from harness.emulator.errors import Fault
+from harness.emulator.machine.barriers import CountingBarrier, MBarrier
+from harness.emulator.machine.code import Code
+from harness.emulator.machine.events import Site
+from harness.emulator.machine.grid import Clusters
+from harness.emulator.machine.lanes import FULL_MASK
+from harness.emulator.machine.state import Cluster, Fragment
+
+FEW_CTAS = 8
+"""CTAs that are listed rather than counted."""
+CONTEXT = 2
+"""Lines of PTX shown before and after the one a message is about."""
+
+
+def place(code: Code, message: str, fragment: Fragment, site: Site, asynchronous: bool = False) -> str:
+    """A message with the instruction, who executed it, and the lines around it."""
+    cta, warp = fragment.cta, fragment.warp
+    lanes = "" if fragment.mask == FULL_MASK else f", lanes 0x{fragment.mask:08x}"
+    when = " (while it completed asynchronously)" if asynchronous else ""
+    source = f", {site.source}" if site.source else ""
+    return (
+        f"kernel '{code.kernel.name}', PTX line {site.line}: {site.text}{source}\n"
+        f"  by CTA {cta.index} (rank {cta.rank} of its cluster), warp {warp.index}{lanes}{when}:\n"
+        f"  {message}\n" + _context(code, site)
+    )
+
+
+def _context(code: Code, site: Site) -> str:
+    """The lines of PTX around an instruction, the instruction's own marked."""
+    lines = code.kernel.text
+    if not lines:
+        return ""
+    first = max(0, site.line - 1 - CONTEXT)
+    shown = lines[first : site.line + CONTEXT]
+    width = len(str(first + len(shown)))
+    return "\n".join(
+        f"  {'>' if number == site.line else ' '} {number:>{width}} | {text.strip()}"
+        for number, text in enumerate(shown, first + 1)
+    )
+
+
+def explain(code: Code, fault: Fault, fragment: Fragment, site: Site, asynchronous: bool = False) -> Fault:
+    """The fault with its place, its lane, and the names of what it concerns."""
+    message = str(fault)
+    if fault.position is not None and len(fragment.lanes) > fault.position:
+        message += f" (lane {fragment.lanes[fault.position]})"
+    elif fragment.single >= 0:
+        message += f" (lane {fragment.single})"
+    if fault.offset is not None:
+        region = fragment.grid.region_at(fault.offset)
+        if region and region not in message:
+            message += f"; that is {region}"
+    placed = Fault(place(code, message, fragment, site, asynchronous), fault.rule)
+    placed.offset, placed.position = fault.offset, fault.position
+    return placed
+
+
+def located(code: Code, error: Exception, fragment: Fragment) -> Exception:
+    """An error from a block function with the instruction it came from; internal errors are returned as they are."""
+    for frame, python_line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if frame.f_code.co_filename != code.filename:
+            continue
+        index = code.instruction_at[python_line - 1]
+        if index is None:
+            break
+        site = code.sites[index]
+        guarded = frame.f_locals.get("t")
+        executing = guarded if code.kernel.instructions[index].guard and guarded is not None else fragment
+        if isinstance(error, Fault):
+            return explain(code, error, executing, site)
+        for slot, name in _registers_of(code, index):
+            if frame.f_locals.get(f"v{slot}", 0) is None:
+                member = fragment.warp.member
+                pending = member is not None and member.pending(slot)
+                why = "and no wgmma.wait_group has covered that" if pending else "but none has yet"
+                text = f"reads register {name}, which holds nothing yet (a wgmma accumulates in it, {why})"
+                return Fault(place(code, text, fragment, site), "wgmma")
+        break
+    return error
+
+
+def _registers_of(code: Code, index: int) -> Iterable[tuple[int, str]]:
+    instruction = code.kernel.instructions[index]
+    for operand in instruction.operands:
+        for register in operand.registers():
+            yield register.slot, register.name
+
+
+# ---- who waits ----
+
+
+def deadlock(code: Code, clusters: Clusters) -> str:
+    """Who waits for what, equal waits together, and the state of everything somebody waits for."""
+    living = clusters.living
+    numbers = ", ".join(str(cluster.index) for cluster in living[:4]) + (", .." if len(living) > 4 else "")
+    which = f"cluster {numbers}" if len(living) == 1 else f"{len(living)} clusters ({numbers})"
+    head = f"deadlock in kernel '{code.kernel.name}', {which}: no warp can run and nothing asynchronous is under way"
+    return "\n".join([head, *_waits(code, living)])
+
+
+def _waits(code: Code, clusters: Sequence[Cluster], but: Collection[Fragment] = ()) -> list[str]:
+    """Equal waits of all warps, below what they wait for: a barrier of one's own CTA is the same in all CTAs."""
+    groups: dict[tuple[str, str], list[Fragment]] = {}
+    for cluster in clusters:
+        for cta in cluster.ctas:
+            for warp in cta.warps:
+                for fragment in warp.fragments:
+                    if fragment not in but:
+                        groups.setdefault(_wait_of(code, fragment), []).append(fragment)
+    by_barrier: dict[str, list[str]] = {}
+    for (barrier, what), fragments in groups.items():
+        ranks = sorted({fragment.cta.rank for fragment in fragments})
+        place = barrier.replace(_RANKS, f"CTA rank{'s' if len(ranks) > 1 else ''} {_ranges(ranks)}")
+        by_barrier.setdefault(place, []).append(f"    {_who(fragments)}: {what}")
+    lines = []
+    for place, texts in by_barrier.items():
+        lines += [f"  {place}", *texts]
+    return lines
+
+
+_RANKS = "{its own CTA}"
+"""Stands for the CTAs of those who wait until these are known."""
+
+
+def _wait_of(code: Code, fragment: Fragment) -> tuple[str, str]:
+    """What a fragment waits on, and what it says of it; equal ones can be told together."""
+    waiting = fragment.waiting
+    if waiting is None:
+        site = code.sites[min(code.first[fragment.block], len(code.sites) - 1)]
+        return "the rest of their warps", f"waits to re-join its warp at PTX line {site.line}"
+    site = waiting.site
+    said = f"{waiting.what}, PTX line {site.line}: {site.text}"
+    on = waiting.on
+    if isinstance(on, MBarrier):
+        lapped = fragment.observed.get(on)
+        if lapped is not None and on.phase - lapped > 2:
+            said += f" [phase-lapped: it last saw phase {lapped} end, and the barrier is in phase {on.phase}]"
+        return _describe(on), said
+    if isinstance(on, CountingBarrier):
+        return on.describe() if on.number < 0 else f"{on.name} of {_RANKS}: {on.state()}", said
+    return str(on), said
+
+
+def _describe(barrier: MBarrier) -> str:
+    """An mbarrier as its own CTA sees it, so that it reads the same in every CTA."""
+    last = barrier.last_arrival.replace(f"CTA rank {barrier.cta} ", "its own CTA's ")
+    last = last.replace(f"CTA rank {barrier.cta}", "its own CTA")
+    return f"{barrier.label} at shared 0x{barrier.offset:x} of {_RANKS}: {barrier.state()}, last arrival: {last}"
+
+
+def _who(fragments: Sequence[Fragment]) -> str:
+    """ "CTA ranks 0-3 warps 0-3" and the like."""
+    clusters = {fragment.cta.cluster.number for fragment in fragments}
+    ranks = sorted({fragment.cta.rank for fragment in fragments})
+    warps = sorted({fragment.warp.index for fragment in fragments})
+    masks = {fragment.mask for fragment in fragments}
+    lanes = f" lanes 0x{masks.pop():08x}" if len(masks) == 1 else ""
+    where = f"CTA rank{'s' if len(ranks) > 1 else ''} {_ranges(ranks)}"
+    if len(clusters) == 1 and len(ranks) == 1:
+        where = f"CTA {fragments[0].cta.index}, rank {ranks[0]},"
+    if len(clusters) > 1:
+        indexes = sorted({fragment.cta.index for fragment in fragments})
+        few = len(indexes) <= FEW_CTAS
+        where = ", ".join(f"CTA {index}" for index in indexes) + "," if few else f"{len(clusters)} clusters, {where}"
+    return f"{where} warp{'s' if len(warps) > 1 else ''} {_ranges(warps)}{lanes}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0, 1, 2, 5 as "0-2, 5"."""
+    parts: list[str] = []
+    start = previous = numbers[0]
+    for number in [*numbers[1:], None]:
+        if number is not None and number == previous + 1:
+            previous = number
+            continue
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        if number is not None:
+            start = previous = number
+    return ", ".join(parts)
+
+
+def livelock(code: Code, polls: Sequence[tuple[Fragment, str]], clusters: Clusters, shuffled: bool) -> str:
+    """Who polls what, who waits beside them, and who has not started. shuffled: clusters start in random order."""
+    lines = [f"livelock in kernel '{code.kernel.name}': nothing happens any more but polling"]
+    groups: dict[str, list[Fragment]] = {}
+    for fragment, what in polls:
+        groups.setdefault(what, []).append(fragment)
+    for what, fragments in groups.items():
+        lines.append(f"    {_who(fragments)}: {what}")
+    lines += _waits(code, clusters.living, {fragment for fragment, _ in polls})
+    return "\n".join([*lines, *_without_room(clusters, shuffled)])
+
+
+def _without_room(clusters: Clusters, shuffled: bool) -> list[str]:
+    left = len(clusters.launched) + len(clusters.left)
+    if not left:
+        return []
+    started = "; they start in random order" if shuffled else ""
+    return [
+        f"  {left} of {clusters.total} clusters have not started: "
+        f"the GPU has room for {clusters.capacity} at once{started}"
+    ]
+
+
+def where_everybody_is(code: Code, clusters: Sequence[Cluster]) -> str:
+    """For a run that is ended from outside: where the warps are."""
+    groups: dict[str, list[Fragment]] = {}
+    for cluster in clusters:
+        for cta in cluster.ctas:
+            for warp in cta.warps:
+                for fragment in warp.fragments:
+                    if fragment.waiting is not None:
+                        what = "; ".join(_wait_of(code, fragment)[::-1])
+                    else:
+                        site = code.sites[min(code.first[max(fragment.block, 0)], len(code.sites) - 1)]
+                        what = f"runs, at PTX line {site.line}: {site.text}"
+                    groups.setdefault(what, []).append(fragment)
+    return "\n".join(f"    {_who(fragments)}: {what}" for what, fragments in groups.items())

@@ -1,0 +1,465 @@
+"""The state of a launch, one tree: a grid of clusters of CTAs of warps of fragments. Data, and who holds what.
+
+A fragment is a set of lanes of one warp that execute together. Registers hold Python scalars where all lanes agree and
+32-lane NumPy arrays where they may differ; a fragment of one lane holds scalars only, which makes elected-thread
+loops fast.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from harness.emulator.errors import Fault
+from harness.emulator.machine import events
+from harness.emulator.machine.barriers import CountingBarrier, MBarrier
+from harness.emulator.machine.bulk import BulkQueue
+from harness.emulator.machine.code import Code
+from harness.emulator.machine.counters import Counters
+from harness.emulator.machine.events import Agent, Operation, Site
+from harness.emulator.machine.findings import Findings
+from harness.emulator.machine.lanes import WARP_SIZE, Value, lanes_of
+from harness.emulator.machine.register_pool import RegisterPool, registers_at_entry
+from harness.emulator.machine.wakeups import Waiting, Wakeups
+from harness.emulator.machine.warpgroup import Member, Warpgroup
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, RESERVED_SHARED
+from harness.emulator.memory.global_memory import GlobalMemory
+from harness.emulator.memory.shared import SharedMemory
+from harness.emulator.memory.tensor_map import TensorMap
+from harness.emulator.memory.tmem import TensorMemory
+from harness.emulator.units.mma import MmaUnit
+
+NAMED_BARRIERS = 16
+CLUSTER_BARRIER = -1
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A name for bytes of dynamic shared memory, for messages: "A stage 2", "full[0]"."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Shape and arguments of one launch. ``parameters`` is the kernel's parameter block."""
+
+    grid: Dim3
+    cluster: Dim3
+    block: Dim3
+    dynamic_shared: int
+    parameters: bytes
+    tensor_maps: dict[int, tuple[str, TensorMap]] = field(default_factory=dict)
+    """By generic address: a name for counters, and the map."""
+    regions: tuple[Region, ...] = ()
+
+    @property
+    def clusters(self) -> Dim3:
+        """Clusters along each axis."""
+        x, y, z = (g // c for g, c in zip(self.grid, self.cluster, strict=True))
+        return x, y, z
+
+    @property
+    def cluster_count(self) -> int:
+        x, y, z = self.clusters
+        return x * y * z
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+class AsyncOperation:
+    """Something under way. ``pipe``: operations of one pipe complete in issue order; None means unordered."""
+
+    __slots__ = ("fragment", "kind", "pipe", "priority", "run", "site")
+
+    def __init__(self, kind: str, run: Callable[[], None], fragment: Fragment, site: Site, pipe: Any = None):
+        self.kind = kind
+        self.run = run
+        self.fragment = fragment
+        self.site = site
+        self.pipe = pipe
+        self.priority = 0.0
+
+
+class Choices(Protocol):
+    """What a schedule decides beside the order of things."""
+
+    splits_multicast: bool
+    """Whether the destinations of a multicast get their data and signals one by one."""
+
+    def submit(self, operation: AsyncOperation) -> None:
+        """Something asynchronous is under way from now on."""
+
+    def early(self) -> bool:
+        """Whether an asynchronous register load takes its value at issue rather than at the wait."""
+
+    def spurious_failure(self) -> bool:
+        """Whether something that may fail for no reason does."""
+
+
+class Grid:
+    """One launch. ``next_granted``: hands a cluster that has not been launched to cluster launch control."""
+
+    def __init__(
+        self,
+        code: Code,
+        launch: Launch,
+        memory: GlobalMemory,
+        mma_unit: MmaUnit,
+        choices: Choices,
+        findings: Findings,
+        sink: events.Sink | None,
+    ) -> None:
+        self.code = code
+        self.launch = launch
+        self.memory = memory
+        self.mma_unit = mma_unit
+        self.choices = choices
+        self.findings = findings
+        self.sink = sink
+        self.counters = Counters()
+        self.wakeups: Wakeups[Fragment] = Wakeups()
+        self.shared_bytes = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
+        self.registers_at_entry = registers_at_entry(code.kernel.directives)
+        self.next_granted: Callable[[], int | None] = lambda: None
+        self.clock = 0
+        self.clock_reads = 0
+        self._ids = itertools.count()
+
+    def submit(self, operation: AsyncOperation) -> None:
+        operation.fragment.cta.cluster.in_flight += 1
+        self.wakeups.changes += 1
+        self.choices.submit(operation)
+
+    def operation(
+        self,
+        kind: str,
+        f: Fragment,
+        site: Site,
+        reads: tuple[events.Region, ...] = (),
+        writes: tuple[events.Region, ...] = (),
+        **detail: Any,
+    ) -> Operation:
+        """A new asynchronous operation, told to the sink as issued. Only to be called if there is one."""
+        operation = Operation(next(self._ids), kind, f.agent, site, reads, writes, detail)
+        assert self.sink is not None
+        self.sink(events.Issued(operation))
+        return operation
+
+    def region_at(self, offset: int) -> str:
+        """What lies at an offset of shared memory, by the names of the launch; nothing if there is none."""
+        start = RESERVED_SHARED + self.code.static_shared
+        for region in self.launch.regions:
+            inside = offset - start - region.offset
+            if 0 <= inside < region.nbytes:
+                return f"{region.name} + {inside}" if inside else region.name
+        return ""
+
+
+class Cluster:
+    """CTAs that are co-resident and share their shared memories. ``number``: in the grid, x fastest."""
+
+    def __init__(self, grid: Grid, number: int):
+        self.grid = grid
+        self.number = number
+        across, down, _ = grid.launch.clusters
+        self.index = (number % across, number // across % down, number // (across * down))
+        self.in_flight = 0
+        """Asynchronous operations under way."""
+        self.barrier = CountingBarrier("the cluster barrier", CLUSTER_BARRIER, grid.wakeups, self._completed(grid))
+        shape = grid.launch.cluster
+        first = tuple(i * s for i, s in zip(self.index, shape, strict=True))
+        self.ctas = [
+            Cta(grid, self, x + shape[0] * (y + shape[1] * z), (first[0] + x, first[1] + y, first[2] + z))
+            for z in range(shape[2])
+            for y in range(shape[1])
+            for x in range(shape[0])
+        ]
+
+    def _completed(self, grid: Grid) -> Callable[[CountingBarrier], None] | None:
+        if grid.sink is None:
+            return None
+        return lambda b: _tell(grid, events.GroupCompleted(self.number, -1, CLUSTER_BARRIER, b.generation))
+
+    @property
+    def living_threads(self) -> int:
+        return sum(cta.alive for cta in self.ctas)
+
+    def cta_at(self, address: int, what: str) -> tuple[Cta, int]:
+        """CTA and offset that a shared::cluster address names."""
+        rank = address >> RANK_SHIFT
+        if rank >= len(self.ctas):
+            raise Fault(
+                f"{what} at shared::cluster 0x{address:08x} names CTA rank {rank} of a cluster of {len(self.ctas)}",
+                "cluster",
+            )
+        return self.ctas[rank], address & OFFSET_MASK
+
+    def masked(self, mask: int, what: str) -> list[Cta]:
+        """CTAs of a multicast mask."""
+        if mask == 0 or mask >> len(self.ctas):
+            raise Fault(
+                f"{what} has CTA mask 0x{mask:x}; it must name CTAs 0..{len(self.ctas) - 1} of the cluster", "cluster"
+            )
+        return [cta for cta in self.ctas if mask >> cta.rank & 1]
+
+
+class Cta:
+    """One CTA: shared memory, tensor memory, barriers, warps. ``rank`` is its rank in the cluster."""
+
+    def __init__(self, grid: Grid, cluster: Cluster, rank: int, index: Dim3):
+        self.grid = grid
+        self.cluster = cluster
+        self.rank = rank
+        self.index = index
+        self.window = rank << RANK_SHIFT
+        self.shared = SharedMemory(grid.shared_bytes)
+        self.tmem = TensorMemory()
+        self.mbarriers: dict[int, MBarrier] = {}
+        self.invalidated: dict[int, MBarrier] = {}
+        """mbarriers that mbarrier.inval has ended, until others are initialised in their place."""
+        self.named = [self._barrier(i) for i in range(NAMED_BARRIERS)]
+        self.bulk: dict[tuple[int, int], BulkQueue] = {}
+        self.warpgroups: dict[int, Warpgroup] = {}
+        """Those that have executed a wgmma instruction."""
+        self.register_pool = RegisterPool(grid.registers_at_entry)
+        self.mma_in_flight = 0
+        self.allocations: list[tuple[int, int, int]] = []
+        """(shared offset, columns, column) of every pair allocation so far, for the peer to follow."""
+        self.cta_group = 0
+        """Of its tensor memory allocations; 0 before the first."""
+        self.allocation_waiters: list[Fragment] = []
+        self.launch_requests = 0
+        """Requests to cluster launch control under way."""
+        self.launch_refused = False
+        """Whether a thread has seen that such a request failed."""
+        self.threads = grid.launch.threads
+        self.alive = self.threads
+        self.warps = [Warp(self, i, grid.launch.block) for i in range(-(-self.threads // WARP_SIZE))]
+
+    def _barrier(self, number: int) -> CountingBarrier:
+        grid, cluster, rank = self.grid, self.cluster.number, self.rank
+        tell = None
+        if grid.sink is not None:
+
+            def tell(b: CountingBarrier) -> None:
+                _tell(grid, events.GroupCompleted(cluster, rank, number, b.generation))
+
+        return CountingBarrier(f"barrier {number}", number, grid.wakeups, tell)
+
+    @property
+    def exited(self) -> bool:
+        return self.alive == 0
+
+    @property
+    def pair(self) -> tuple[Cta, Cta]:
+        """The two CTAs that ``cta_group::2`` instructions act on: ranks that differ in bit 0, even first."""
+        even = self.rank & ~1
+        if even + 1 >= len(self.cluster.ctas):
+            raise Fault(
+                f"uses cta_group::2 in a cluster of {len(self.cluster.ctas)} CTA(s); CTA pairs need an even size",
+                "cluster",
+            )
+        return self.cluster.ctas[even], self.cluster.ctas[even + 1]
+
+    def mbarrier(self, offset: int) -> MBarrier:
+        barrier = self.mbarriers.get(offset)
+        if barrier is None:
+            if offset % 8:
+                raise Fault(f"mbarrier address 0x{offset:x} is not a multiple of 8", "alignment", offset)
+            known = ", ".join(f"0x{o:x}" for o in sorted(self.mbarriers)) or "none"
+            raise Fault(
+                f"uses an mbarrier at shared 0x{offset:x} of CTA rank {self.rank}, "
+                f"which was never initialised (initialised: {known})",
+                "mbarrier-init",
+                offset,
+            )
+        return barrier
+
+    def new_mbarrier(self, offset: int, count: int) -> MBarrier:
+        """Initialise the 8 bytes at an offset as an mbarrier."""
+        grid, cluster, rank = self.grid, self.cluster.number, self.rank
+        tell = None
+        if grid.sink is not None:
+
+            def tell(b: MBarrier) -> None:
+                _tell(grid, events.PhaseCompleted(cluster, rank, offset, b.phase))
+
+        name = grid.region_at(offset)
+        label = f"{name} (mbarrier)" if name else "mbarrier"
+        barrier = MBarrier(self.rank, offset, count, label, grid.wakeups, tell)
+        self.shared.check_range(offset, 8, 8)
+        self.shared.guard_mbarrier(offset, str(barrier))
+        self.mbarriers[offset] = barrier
+        self.invalidated.pop(offset, None)
+        return barrier
+
+    def check_alive(self, what: str) -> None:
+        """Fault if the CTA has exited: for what would read or write its memory."""
+        if self.alive == 0:
+            raise Fault(f"{what} CTA rank {self.rank}, which has already exited", "cluster")
+
+
+def _tell(grid: Grid, event: Any) -> None:
+    if grid.sink is not None:
+        grid.sink(event)
+
+
+class Warp:
+    """32 lanes of a CTA: which are alive, and the values of their special registers."""
+
+    def __init__(self, cta: Cta, index: int, block: Dim3):
+        self.cta = cta
+        self.index = index
+        count = min(WARP_SIZE, cta.threads - index * WARP_SIZE)
+        self.alive = (1 << count) - 1
+        linear = np.arange(index * WARP_SIZE, (index + 1) * WARP_SIZE, dtype=np.uint32)
+        axes = (linear % block[0], linear // block[0] % block[1], linear // (block[0] * block[1]))
+        self.tid: tuple[Value, ...] = tuple(int(axis[0]) if (axis[:count] == axis[0]).all() else axis for axis in axes)
+        """%tid.x, .y and .z."""
+        self.fragments: list[Fragment] = []
+        self.member: Member | None = None
+        """Its part in a warpgroup, once it has executed a wgmma instruction."""
+        self.meetings: dict[int, list[Fragment]] = {}
+        """By member mask: who waits in a bar.warp.sync for the other lanes."""
+
+    def __repr__(self) -> str:
+        return f"warp {self.index}"
+
+
+class JoinPoint:
+    """Lanes of ``mask`` meet at ``block``; fragments that have arrived wait in ``arrived``."""
+
+    __slots__ = ("arrived", "block", "mask")
+
+    def __init__(self, block: int, mask: int):
+        self.block = block
+        self.mask = mask
+        self.arrived: list[Fragment] = []
+
+
+@dataclass(eq=False)
+class PendingLoad:
+    """A tcgen05.ld that tcgen05.wait::ld has not covered. read: its values, one row a register. None in slots: the
+    register has been written again since.
+    """
+
+    site: Site
+    slots: list[int | None]
+    read: Callable[[], np.ndarray]
+    columns: range
+    operation: Operation | None
+
+
+@dataclass(eq=False)
+class PendingStore:
+    """A tcgen05.st that tcgen05.wait::st has not covered; positions: flat, in tensor memory."""
+
+    site: Site
+    positions: np.ndarray
+    operation: Operation | None
+
+
+class Fragment:
+    """Lanes of one warp that execute together.
+
+    ``registers`` is indexed by register slot; ``block`` is the basic block to run next. ``streak``: blocks run since
+    it last waited for something.
+    """
+
+    __slots__ = (
+        "_agent",
+        "awaited",
+        "block",
+        "count",
+        "cta",
+        "grid",
+        "join_block",
+        "joins",
+        "lane_index",
+        "lanes",
+        "mask",
+        "observed",
+        "pending_loads",
+        "pending_stores",
+        "polled",
+        "registers",
+        "single",
+        "streak",
+        "timed_out",
+        "tokens",
+        "waiting",
+        "warp",
+    )
+
+    def __init__(self, warp: Warp, mask: int, registers: list[Value], block: int, joins: list[JoinPoint]):
+        self.warp = warp
+        self.cta = warp.cta
+        self.grid = warp.cta.grid
+        self.registers = registers
+        self.block = block
+        self.joins = joins
+        self.join_block = joins[-1].block if joins else None
+        self.waiting: Waiting | None = None
+        self.tokens: dict[object, int] = {}
+        """Per barrier object: the generation this fragment has arrived for."""
+        self.observed: dict[MBarrier, int] = {}
+        """Per mbarrier: the last phase this fragment has seen the end of."""
+        self.pending_loads: list[PendingLoad] = []
+        self.pending_stores: list[PendingStore] = []
+        self.awaited: tuple[MBarrier, int] | None = None
+        """The barrier and the phase it was suspended for. Once that has ended, the wait passes."""
+        self.polled = -1
+        """The changes of the grid when it last looked at an mbarrier in vain."""
+        self.timed_out = False
+        """Whether the look at an mbarrier it is suspended in is to answer no."""
+        self.streak = 0
+        self.mask = mask
+        self.lanes, self.lane_index = lanes_of(mask)
+        self.count = len(self.lanes)
+        self.single = self.lanes[0] if self.count == 1 else -1
+        self._agent: Agent | None = None
+
+    @property
+    def agent(self) -> Agent:
+        """Who it is, for events."""
+        if self._agent is None:
+            self._agent = Agent(self.cta.cluster.number, self.cta.rank, self.warp.index, self.mask)
+        return self._agent
+
+    @property
+    def polls(self) -> bool:
+        """Whether it is suspended in an instruction that only looks."""
+        return self.waiting is not None and "test_wait" in self.waiting.site.modifiers
+
+    def require_whole_warp(self) -> None:
+        """Raise Fault unless all living lanes of the warp are here (``.aligned`` and ``.sync`` instructions)."""
+        if self.mask != self.warp.alive:
+            missing = self.warp.alive & ~self.mask
+            raise Fault(
+                f"needs the whole warp converged, but only lanes 0x{self.mask:08x} execute it; "
+                f"lanes 0x{missing:08x} are elsewhere",
+                "convergence",
+            )
+
+    def uniform(self, value: Value, what: str) -> int:
+        """The one value that all lanes must pass."""
+        if isinstance(value, int):
+            return value
+        first = int(value[self.lanes[0]])
+        if (value[self.lane_index] != first).any():
+            raise Fault(f"the lanes of the warp pass different values as {what}; they must agree", "convergence")
+        return first
+
+
+Fragments = Sequence[Fragment]

@@ -1,0 +1,43 @@
+"""What shared and global memory have in common: buffers, word sizes, 16-byte chunks, and how much was written."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK = 16
+"""Bytes of the unit in which TMA, matrix descriptors and ldmatrix/stmatrix move shared memory."""
+
+UNSIGNED: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+}
+CHUNK_DTYPE = np.dtype(np.complex128)
+"""Any 16-byte type will do to move chunks whole; NumPy's take and put are fastest on a native one."""
+
+ALL_VALID = {1: 0x01, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}
+"""The shadow of a word whose bytes were all written, by size of the word."""
+
+_CACHE_LINE = 64
+
+
+def aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
+    """Zeroed bytes at a host address that is a multiple of 64, as wider views need."""
+    raw = np.zeros(nbytes + _CACHE_LINE, np.uint8)
+    skip = -raw.ctypes.data % _CACHE_LINE
+    return raw[skip : skip + nbytes]
+
+
+def common_bytes(nbytes: int) -> NDArray[np.uint8]:
+    """Zeroed bytes that processes forked later share with this one; page-aligned."""
+    return np.frombuffer(mmap.mmap(-1, max(nbytes, 1)), np.uint8, nbytes)
+
+
+def round_up(value: int, step: int) -> int:
+    """The multiple of `step` at or above `value`."""
+    return -(-value // step) * step

@@ -1,0 +1,197 @@
+"""Descriptors of matrix operands: shared-memory matrix descriptors and the tcgen05 instruction descriptor.
+
+PTX ISA 9.7.16.4.1 (tcgen05 matrix descriptor), 9.7.16.4.2 (instruction descriptor), 9.7.15.5.1.2.2 (wgmma
+matrix descriptor), canonical layouts in 9.7.16.3.3 and 9.7.15.5.1.2.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator.errors import Fault
+from harness.emulator.memory.bytes import CHUNK
+from harness.emulator.memory.swizzle import Swizzle
+
+LINE = 128
+"""Bytes of a line, whose number drives the swizzle."""
+
+
+class Major(Enum):
+    """Which dimension of an operand is contiguous in shared memory."""
+
+    K = "K-major"
+    MN = "MN-major"
+
+
+@dataclass(frozen=True)
+class MatrixDescriptor:
+    """Where an operand sits in shared memory. Byte units throughout.
+
+    Attributes:
+        start: address of the operand's first element, before the swizzle.
+        leading_bytes: leading dimension byte offset (LBO).
+        stride_bytes: stride dimension byte offset (SBO).
+        swizzle: swizzle mode the operand was written with.
+        base_offset: the 128-byte line, modulo 8, at which the swizzle pattern starts; 0 where it hangs on
+            absolute addresses, as TMA writes it.
+    """
+
+    start: int
+    leading_bytes: int
+    stride_bytes: int
+    swizzle: Swizzle
+    base_offset: int = 0
+
+
+_SM100_SWIZZLES = {0: Swizzle.NONE, 2: Swizzle.B128, 4: Swizzle.B64, 6: Swizzle.B32}
+_SM90_SWIZZLES = {0: Swizzle.NONE, 1: Swizzle.B128, 2: Swizzle.B64, 3: Swizzle.B32}
+
+
+def _bits(value: int, first: int, last: int) -> int:
+    return (value >> first) & ((1 << (last - first + 1)) - 1)
+
+
+def _require_zero(value: int, what: str, *ranges: tuple[int, int]) -> None:
+    for first, last in ranges:
+        if _bits(value, first, last):
+            raise Fault(f"{what} {value:#x}: reserved bits {first}..{last} must be 0")
+
+
+def _common_fields(value: int, what: str, swizzle: Swizzle) -> MatrixDescriptor:
+    _require_zero(value, what, (14, 15), (30, 31))
+    return MatrixDescriptor(
+        start=_bits(value, 0, 13) << 4,
+        leading_bytes=_bits(value, 16, 29) << 4,
+        stride_bytes=_bits(value, 32, 45) << 4,
+        swizzle=swizzle,
+        base_offset=_bits(value, 49, 51),
+    )
+
+
+@lru_cache(maxsize=4096)
+def decode_sm100(value: int) -> MatrixDescriptor:
+    """The tcgen05 matrix descriptor (PTX ISA 9.7.16.4.1). Fault on invalid or unsupported fields."""
+    what = "tcgen05 matrix descriptor"
+    if _bits(value, 46, 48) != 0b001:
+        raise Fault(f"{what} {value:#x}: bits 46..48 are {_bits(value, 46, 48):#05b}, must be 0b001 on sm_100")
+    _require_zero(value, what, (53, 60))
+    if _bits(value, 52, 52):
+        raise Fault(f"{what} {value:#x}: absolute leading dimension mode (bit 52) does not exist on sm_100")
+    code = _bits(value, 61, 63)
+    if code == 1:
+        raise Fault(f"{what} {value:#x}: swizzle code 1 (128B with 32-byte atoms) is not supported")
+    if code not in _SM100_SWIZZLES:
+        raise Fault(f"{what} {value:#x}: swizzle code {code} (bits 61..63) is none of 0, 1, 2, 4, 6")
+    return _common_fields(value, what, _SM100_SWIZZLES[code])
+
+
+@lru_cache(maxsize=4096)
+def decode_sm90(value: int) -> MatrixDescriptor:
+    """The wgmma matrix descriptor (PTX ISA 9.7.15.5.1.2.2). Fault on invalid or unsupported fields."""
+    what = "wgmma matrix descriptor"
+    _require_zero(value, what, (46, 48), (52, 61))
+    return _common_fields(value, what, _SM90_SWIZZLES[_bits(value, 62, 63)])
+
+
+@dataclass(frozen=True)
+class InstructionDescriptor:
+    """The tcgen05.mma instruction descriptor of kind::f16. With cta_group 2, `m` is the pair's."""
+
+    m: int
+    n: int
+    a_type: str
+    b_type: str
+    d_type: str
+    a_major: Major
+    b_major: Major
+    negate: bool
+    """Whether the product changes sign: exactly one of A and B is negated."""
+
+
+_D_TYPES = {0: "f16", 1: "f32"}
+_AB_TYPES = {0: "f16", 1: "bf16"}
+_VALID_M = {1: (64, 128), 2: (128, 256)}
+_N_STEP = {1: 8, 2: 16}
+MAX_N = 256
+
+
+def _input_type(value: int, what: str, operand: str, first: int) -> str:
+    code = _bits(value, first, first + 2)
+    if code not in _AB_TYPES:
+        raise Fault(f"{what} {value:#x}: {operand} type code {code} must be 0 (f16) or 1 (bf16)")
+    return _AB_TYPES[code]
+
+
+@lru_cache(maxsize=256)
+def decode_instruction(value: int, cta_group: int) -> InstructionDescriptor:
+    """Decode for kind::f16. Fault on values the instruction does not have (shapes: PTX ISA 9.7.16.2.1)."""
+    what = "tcgen05.mma kind::f16 instruction descriptor"
+    if _bits(value, 2, 2):
+        raise Fault(f"{what} {value:#x}: sparse matrices (bit 2) are not supported")
+    _require_zero(value, what, (0, 1), (3, 3), (6, 6), (23, 23), (29, 31))
+    d_type = _D_TYPES.get(_bits(value, 4, 5))
+    a_type, b_type = _input_type(value, what, "A", 7), _input_type(value, what, "B", 10)
+    if d_type is None:
+        raise Fault(f"{what} {value:#x}: D type code {_bits(value, 4, 5)} must be 0 (f16) or 1 (f32)")
+    if d_type == "f16" and (a_type, b_type) != ("f16", "f16"):
+        raise Fault(f"{what} {value:#x}: an f16 result needs f16 inputs, got {a_type} and {b_type}")
+    m, n = _bits(value, 24, 28) << 4, _bits(value, 17, 22) << 3
+    if m not in _VALID_M[cta_group]:
+        raise Fault(f"{what} {value:#x}: M = {m} must be one of {_VALID_M[cta_group]} with cta_group::{cta_group}")
+    step = _N_STEP[cta_group]
+    if not step <= n <= MAX_N or n % step:
+        raise Fault(
+            f"{what} {value:#x}: N = {n} must be a multiple of {step} in {step}..{MAX_N} with cta_group::{cta_group}"
+        )
+    return InstructionDescriptor(
+        m=m,
+        n=n,
+        a_type=a_type,
+        b_type=b_type,
+        d_type=d_type,
+        a_major=Major.MN if _bits(value, 15, 15) else Major.K,
+        b_major=Major.MN if _bits(value, 16, 16) else Major.K,
+        negate=bool(_bits(value, 13, 13) ^ _bits(value, 14, 14)),
+    )
+
+
+@lru_cache(maxsize=4096)
+def operand_positions(
+    descriptor: MatrixDescriptor, rows: int, k_elements: int, element_bytes: int, major: Major
+) -> NDArray[np.intp]:
+    """Numbers (shared address / 16) of the 16-byte chunks that make up an operand of `rows` x `k_elements`.
+
+    K-major: shape [rows, chunks along K]; a chunk holds neighbours along K of one row.
+    MN-major: shape [k_elements, chunks along the rows]; a chunk holds neighbouring rows of one k.
+
+    The byte offsets of the canonical layouts are added to the start address, then the swizzle acts on the
+    absolute address, so a start inside a swizzle atom (the usual way to step along K) needs nothing special.
+    A base offset moves the pattern by as many lines. An H200's wgmma reads operands so in every combination
+    of mode and major-ness.
+    """
+    span = descriptor.swizzle.span_bytes
+    stride, leading = descriptor.stride_bytes, descriptor.leading_bytes
+    if major is Major.K:
+        row = np.arange(rows)[:, None]
+        k_byte = np.arange(0, k_elements * element_bytes, CHUNK)[None, :]
+        if descriptor.swizzle is Swizzle.NONE:
+            offset = row % 8 * CHUNK + row // 8 * stride + k_byte // CHUNK * leading
+        else:
+            offset = row % 8 * span + row // 8 * stride + k_byte
+    else:
+        row_byte = np.arange(0, rows * element_bytes, CHUNK)[None, :]
+        k = np.arange(k_elements)[:, None]
+        if descriptor.swizzle is Swizzle.NONE:
+            offset = row_byte // CHUNK * stride + k % 8 * CHUNK + k // 8 * leading
+        else:
+            offset = row_byte % span + row_byte // span * leading + k % 8 * span + k // 8 * stride
+    pattern = descriptor.base_offset * LINE
+    swizzled = descriptor.swizzle.apply(descriptor.start + offset - pattern) + pattern
+    positions: NDArray[np.intp] = np.ascontiguousarray(swizzled // CHUNK, np.intp)
+    positions.setflags(write=False)
+    return positions

@@ -1,0 +1,217 @@
+"""The device's memory: allocations far apart, so that a stray address hits none of them.
+
+It starts poisoned, as shared memory does (see `shared`). Its bytes are kept where processes that are forked for a
+launch share them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from harness.emulator.errors import Fault
+from harness.emulator.memory.address_space import GLOBAL_WINDOW
+from harness.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, common_bytes, round_up
+
+
+@contextmanager
+def _of_lane(position: int) -> Iterator[None]:
+    """A Fault raised inside is that of one element of a vector access."""
+    try:
+        yield
+    except Fault as fault:
+        fault.position = position
+        raise
+
+
+@dataclass(eq=False)
+class Allocation:
+    """One block of global memory: `data` holds its bytes, `valid` which were written (None when all were)."""
+
+    base: int
+    name: str
+    data: NDArray[np.uint8]
+    valid: NDArray[np.bool_] | None
+    words: dict[int, NDArray[np.unsignedinteger]] = field(repr=False)
+    """The (padded) bytes viewed as unsigned integers of 1, 2, 4 and 8 bytes."""
+    shadow: dict[int, NDArray[np.unsignedinteger]] = field(repr=False)
+    """`valid`, viewed likewise."""
+
+    @property
+    def end(self) -> int:
+        """First address behind the block."""
+        return self.base + self.data.size
+
+    def check_valid(self, offset: int, nbytes: int) -> None:
+        """Fault if a byte of the range was never written."""
+        if self.valid is None:
+            return
+        valid = self.valid[offset : offset + nbytes]
+        if not valid.all():
+            first = offset + int(valid.argmin())
+            raise Fault(
+                f"global memory byte {self.base + first:#x} (byte {first} of '{self.name}') "
+                "is read but was never written",
+                "uninitialised",
+            )
+
+    def mark_valid(self, offset: int, nbytes: int) -> None:
+        """Note that a range has been written."""
+        if self.valid is not None:
+            self.valid[offset : offset + nbytes] = True
+
+
+class GlobalMemory:
+    """All allocations of a device, by address."""
+
+    ALIGNMENT = 256
+    GUARD = 1 << 21
+
+    def __init__(self) -> None:
+        self.allocations: list[Allocation] = []
+        self._bases: list[int] = []
+        self._next = GLOBAL_WINDOW
+
+    def alloc(self, nbytes: int, name: str = "") -> int:
+        """Reserve `nbytes` poisoned bytes; returns their 256-byte aligned device address."""
+        if nbytes <= 0:
+            raise ValueError(f"allocation of {nbytes} bytes ('{name}'): at least one byte is needed")
+        padded = round_up(nbytes, CHUNK)
+        buffer = common_bytes(padded)
+        shadow = common_bytes(padded)
+        block = Allocation(
+            base=self._next,
+            name=name or f"allocation {len(self.allocations)}",
+            data=buffer[:nbytes],
+            valid=shadow[:nbytes].view(np.bool_),
+            words={n: buffer.view(dtype) for n, dtype in UNSIGNED.items()},
+            shadow={n: shadow.view(dtype) for n, dtype in UNSIGNED.items()},
+        )
+        self.allocations.append(block)
+        self._bases.append(block.base)
+        self._next = round_up(block.end + self.GUARD, self.GUARD)
+        return block.base
+
+    def upload(self, array: ArrayLike, name: str = "") -> int:
+        """Copy an array (row-major) into a new allocation; returns its device address."""
+        source = np.ascontiguousarray(array)
+        address = self.alloc(source.nbytes, name)
+        block = self.allocations[-1]
+        block.data[:] = source.reshape(-1).view(np.uint8)
+        block.valid = None
+        return address
+
+    def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray:
+        """A copy of device memory as an array. Fault if a byte of it was never written."""
+        dtype = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return self.read(address, nbytes).copy().view(dtype).reshape(shape)
+
+    def find(self, address: int, nbytes: int) -> tuple[Allocation, int]:
+        """The allocation that holds `nbytes` at `address`, and the byte offset in it. Fault if none does."""
+        position = bisect_right(self._bases, address) - 1
+        if position >= 0:
+            block = self.allocations[position]
+            offset = address - block.base
+            if offset + nbytes <= block.data.size:
+                return block, offset
+        raise Fault(
+            f"global access of {nbytes} bytes at {address:#x} is outside every allocation; " + self._nearest(address),
+            "address",
+        )
+
+    def ranges(self) -> tuple[tuple[str, int, int], ...]:
+        """(name, first address, bytes) of every allocation."""
+        return tuple((block.name, block.base, block.data.size) for block in self.allocations)
+
+    def name_of(self, address: int) -> str:
+        """The allocation an address lies in, with the byte offset in it; nothing outside all of them."""
+        position = bisect_right(self._bases, address) - 1
+        if position < 0 or address >= self.allocations[position].end:
+            return ""
+        block = self.allocations[position]
+        return f"'{block.name}' + {address - block.base}"
+
+    def _nearest(self, address: int) -> str:
+        if not self.allocations:
+            return "nothing is allocated"
+        block = min(self.allocations, key=lambda b: max(b.base - address, address - b.end, 0))
+        return f"the nearest is '{block.name}' at {block.base:#x} .. {block.end - 1:#x}"
+
+    @staticmethod
+    def _check_aligned(address: int, align: int) -> None:
+        if address % align:
+            raise Fault(f"global address {address:#x} is not aligned to the {align} bytes of the access", "alignment")
+
+    def read(self, address: int, nbytes: int, align: int = 1) -> NDArray[np.uint8]:
+        """A view of `nbytes` written bytes. Copy it if it must outlive the next write."""
+        self._check_aligned(address, align)
+        block, offset = self.find(address, nbytes)
+        block.check_valid(offset, nbytes)
+        return block.data[offset : offset + nbytes]
+
+    def write(self, address: int, values: NDArray[np.uint8], align: int = 1) -> None:
+        """Write a one-dimensional array of bytes."""
+        self._check_aligned(address, align)
+        block, offset = self.find(address, values.size)
+        block.data[offset : offset + values.size] = values
+        block.mark_valid(offset, values.size)
+
+    def load_int(self, address: int, nbytes: int) -> int:
+        """One naturally aligned little-endian unsigned integer of 1, 2, 4 or 8 bytes."""
+        return int.from_bytes(self.read(address, nbytes, nbytes).tobytes(), "little")
+
+    def store_int(self, address: int, nbytes: int, value: int) -> None:
+        """Store the low `nbytes` bytes of `value`, naturally aligned."""
+        low = value & ((1 << 8 * nbytes) - 1)
+        self.write(address, np.frombuffer(low.to_bytes(nbytes, "little"), np.uint8), nbytes)
+
+    def gather(self, addresses: NDArray[np.integer], nbytes: int) -> NDArray[np.unsignedinteger]:
+        """Load one naturally aligned unsigned integer of 1, 2, 4 or 8 bytes per element of `addresses`."""
+        hit = self._one_block(addresses, nbytes)
+        if hit is None:
+            values = []
+            for position, address in enumerate(addresses.tolist()):
+                with _of_lane(position):
+                    values.append(self.load_int(address, nbytes))
+            return np.array(values, UNSIGNED[nbytes])
+        block, offsets = hit
+        index = offsets >> (nbytes.bit_length() - 1)
+        if block.valid is not None and not (block.shadow[nbytes].take(index) == ALL_VALID[nbytes]).all():
+            for position, offset in enumerate(offsets.tolist()):
+                with _of_lane(position):
+                    block.check_valid(offset, nbytes)
+        return block.words[nbytes].take(index)
+
+    def scatter(self, addresses: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]) -> None:
+        """Store one naturally aligned integer per lane; where lanes collide, the last one stays."""
+        hit = self._one_block(addresses, nbytes)
+        if hit is None:
+            for position, address in enumerate(addresses.tolist()):
+                with _of_lane(position):
+                    self.store_int(address, nbytes, int(values[position]))
+            return
+        block, offsets = hit
+        index = offsets >> (nbytes.bit_length() - 1)
+        block.words[nbytes][index] = values
+        if block.valid is not None:
+            block.shadow[nbytes][index] = ALL_VALID[nbytes]
+
+    def _one_block(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[Allocation, NDArray[np.int64]] | None:
+        """The one allocation all lanes fall into with their offsets in it, or None; alignment is checked."""
+        merged = int(np.bitwise_or.reduce(addresses))
+        if merged & (nbytes - 1):
+            for position, address in enumerate(addresses.tolist()):
+                with _of_lane(position):
+                    self._check_aligned(address, nbytes)
+        low, high = int(addresses.min()), int(addresses.max())
+        position = bisect_right(self._bases, low) - 1
+        if position < 0 or high + nbytes > self.allocations[position].end:
+            return None
+        block = self.allocations[position]
+        return block, (addresses - addresses.dtype.type(block.base)).astype(np.int64)

@@ -1,0 +1,210 @@
+"""Tensor maps: what cuTensorMapEncodeTiled takes, as plain data (CUDA Driver API, "Tensor Map Object
+Management").
+
+The 128-byte hardware encoding is undocumented; PTX only ever passes its address, so the emulator keeps the
+parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from harness.emulator.memory.swizzle import Swizzle
+
+MAX_RANK = 5
+MAX_DIM = 1 << 32
+MAX_STRIDE = 1 << 40
+MAX_BOX_DIM = 256
+MAX_ELEMENT_STRIDE = 8
+ALIGNMENT = 16
+MAX_BOX_BYTES = 227 * 1024
+"""A box must fit the shared memory a CTA can have; the driver refuses larger ones."""
+
+
+@dataclass(frozen=True)
+class ElementType:
+    """An element type of a tensor map: its name, its size in bytes, the NumPy type that holds its bits."""
+
+    name: str
+    bytes: int
+    dtype: np.dtype
+    nan_bits: int | None = None
+    """Bits of the NaN that a NaN-filling map puts out of bounds (seen on an H200); None for integers."""
+
+    @classmethod
+    def from_name(cls, name: str) -> ElementType:
+        """Look up a type of `ELEMENT_TYPES`."""
+        try:
+            return ELEMENT_TYPES[name.lower()]
+        except KeyError:
+            raise ValueError(f"element type '{name}': must be one of {', '.join(ELEMENT_TYPES)}") from None
+
+
+def _element_types() -> dict[str, ElementType]:
+    integers = [("u8", np.uint8), ("u16", np.uint16), ("u32", np.uint32), ("s32", np.int32)]
+    integers += [("u64", np.uint64), ("s64", np.int64)]
+    floats = [
+        ("f16", np.float16, 0x7FF7),
+        ("bf16", ml_dtypes.bfloat16, 0x7FF7),
+        ("f32", np.float32, 0x7FF77FF7),
+        ("tf32", np.float32, 0x7FF77FF7),
+        ("f64", np.float64, 0x7FF77FF77FF77FF7),
+    ]
+    types = [ElementType(name, np.dtype(t).itemsize, np.dtype(t)) for name, t in integers]
+    types += [ElementType(name, np.dtype(t).itemsize, np.dtype(t), nan) for name, t, nan in floats]
+    return {t.name: t for t in types}
+
+
+ELEMENT_TYPES = _element_types()
+
+
+def _require(ok: bool, argument: str, value: object, rule: str) -> None:
+    if not ok:
+        raise ValueError(f"tensor map: {argument} = {value}: {rule}")
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tiled tensor map. Dimension 0 is the innermost (contiguous) one, as in the driver API.
+
+    Attributes:
+        address: device address of element (0, .., 0), 16-byte aligned.
+        element: element type, or its name ("bf16").
+        dims: extent of each of the 1..5 dimensions, in elements.
+        strides: distance in bytes between neighbours along dimensions 1 and up (one entry fewer than `dims`).
+        box: extent of the box one TMA instruction moves, in elements, each 1..256.
+        element_strides: step between the elements fetched along each dimension (all 1 if empty). Dimension
+            0's is ignored, as the driver documents for maps without interleave.
+        swizzle: how 16-byte chunks are permuted in shared memory, or its name ("none", "32B", "64B", "128B").
+        fill_nan: out-of-bounds elements load as a quiet NaN instead of zero (float types only).
+
+    Raises:
+        ValueError: naming the argument, its value and the rule it breaks.
+    """
+
+    address: int
+    element: ElementType
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...] = ()
+    swizzle: Swizzle = Swizzle.NONE
+    fill_nan: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.element, str):
+            object.__setattr__(self, "element", ElementType.from_name(self.element))
+        if isinstance(self.swizzle, str):
+            object.__setattr__(self, "swizzle", Swizzle.from_name(self.swizzle))
+        for name in ("dims", "strides", "box"):
+            object.__setattr__(self, name, tuple(int(v) for v in getattr(self, name)))
+        steps = self.element_strides or (1,) * len(self.dims)
+        object.__setattr__(self, "element_strides", tuple(int(v) for v in steps))
+        self._validate()
+
+    def _validate(self) -> None:
+        rank = len(self.dims)
+        _require(1 <= rank <= MAX_RANK, "rank", rank, f"must be 1..{MAX_RANK}")
+        _require(len(self.strides) == rank - 1, "strides", self.strides, f"rank {rank} needs {rank - 1} of them")
+        _require(len(self.box) == rank, "box", self.box, f"must have {rank} entries like dims")
+        steps = self.element_strides
+        _require(len(steps) == rank, "element_strides", steps, f"must have {rank} entries like dims")
+        _require(self.address > 0, "address", f"{self.address:#x}", "must not be null")
+        _require(
+            self.address % ALIGNMENT == 0,
+            "address",
+            f"{self.address:#x}",
+            f"must be a multiple of {ALIGNMENT}",
+        )
+        for i in range(rank):
+            _require(1 <= self.dims[i] <= MAX_DIM, f"dims[{i}]", self.dims[i], "must be 1..2^32")
+            _require(
+                1 <= self.box[i] <= MAX_BOX_DIM,
+                f"box[{i}]",
+                self.box[i],
+                f"must be 1..{MAX_BOX_DIM} elements",
+            )
+            limit = MAX_ELEMENT_STRIDE
+            _require(1 <= steps[i] <= limit, f"element_strides[{i}]", steps[i], f"must be 1..{limit}")
+        for i, stride in enumerate(self.strides):
+            name = f"strides[{i}]"
+            _require(stride % ALIGNMENT == 0, name, stride, f"must be a multiple of {ALIGNMENT} bytes")
+            _require(0 <= stride < MAX_STRIDE, name, stride, "must be below 2^40 bytes and not negative")
+        inner = self.box[0] * self.element.bytes
+        what = f"{self.box[0]} x {self.element.bytes} bytes = {inner} bytes"
+        _require(inner % ALIGNMENT == 0, "box[0]", what, f"must be a multiple of {ALIGNMENT} bytes")
+        if self.swizzle is not Swizzle.NONE:
+            span = self.swizzle.span_bytes
+            _require(inner <= span, "box[0]", what, f"must fit the {span}-byte span of swizzle {span}B")
+        limit = MAX_BOX_BYTES
+        _require(self.box_bytes <= limit, "box", self.box, f"is {self.box_bytes} bytes, at most {limit} fit")
+        if self.fill_nan:
+            _require(self.element.nan_bits is not None, "fill_nan", True, f"{self.element.name} is no float type")
+
+    @classmethod
+    def tiled(
+        cls,
+        address: int,
+        element: ElementType | str,
+        shape: Sequence[int],
+        box: Sequence[int],
+        swizzle: Swizzle | str = Swizzle.NONE,
+        fill_nan: bool = False,
+    ) -> TensorMap:
+        """A map over a packed row-major array. `shape` and `box` have the outermost dimension first."""
+        if isinstance(element, str):
+            element = ElementType.from_name(element)
+        mode = Swizzle.from_name(swizzle) if isinstance(swizzle, str) else swizzle
+        dims = tuple(reversed(shape))
+        strides = tuple(element.bytes * prod(dims[:i]) for i in range(1, len(dims)))
+        return cls(address, element, dims, strides, tuple(reversed(box)), swizzle=mode, fill_nan=fill_nan)
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions, 1..5."""
+        return len(self.dims)
+
+    @cached_property
+    def box_shape(self) -> tuple[int, ...]:
+        """Elements one box brings along each dimension (innermost first), after the element strides."""
+        return tuple(-(-extent // step) for extent, step in zip(self.box, self.steps, strict=True))
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """Element strides that take effect: dimension 0 always steps by 1."""
+        return (1, *self.element_strides[1:])
+
+    @cached_property
+    def box_bytes(self) -> int:
+        """Bytes of one box without holes: the transaction count its load completes."""
+        return prod(self.box_shape) * self.element.bytes
+
+    @cached_property
+    def row_pitch(self) -> int:
+        """Bytes from one inner row of the box to the next in shared memory: the swizzle span, if any.
+
+        A row shorter than the span leaves the rest of it untouched (seen on an H200).
+        """
+        inner = self.box[0] * self.element.bytes
+        return inner if self.swizzle is Swizzle.NONE else self.swizzle.span_bytes
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory the box spreads over, holes included."""
+        return self.box_bytes // (self.box[0] * self.element.bytes) * self.row_pitch
+
+    @cached_property
+    def pitches(self) -> tuple[int, ...]:
+        """Bytes between neighbours along every dimension, the innermost included."""
+        return (self.element.bytes, *self.strides)
+
+    @cached_property
+    def span_bytes(self) -> int:
+        """Bytes from the first byte of the tensor to just behind its last one."""
+        return sum((d - 1) * p for d, p in zip(self.dims, self.pitches, strict=True)) + self.element.bytes

@@ -1,0 +1,300 @@
+"""Tensor memory of one CTA: storage, allocation, and the access shapes of tcgen05.ld and tcgen05.st.
+
+PTX ISA 9.7.16.1 "Tensor Memory", 9.7.16.7 "Allocation", 9.7.16.8 "tcgen05.ld / st".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator.errors import Fault
+
+LANES = 128
+COLUMNS = 512
+ALLOCATION_COLUMNS = 32
+"""Columns are handed out in units of 32."""
+
+_ADDRESS_LANE_SHIFT = 16
+
+
+def split_address(address: int) -> tuple[int, int]:
+    """(lane, column) of a tensor memory address: lane in bits 31..16, column in bits 15..0."""
+    return (address >> _ADDRESS_LANE_SHIFT) & 0xFFFF, address & 0xFFFF
+
+
+class PendingWrite(Protocol):
+    """A write to a column range that is known but not yet carried out (see the MMA unit)."""
+
+    first_column: int
+    end_column: int
+
+    def flush(self) -> None:
+        """Carry it out now."""
+
+    def retire(self) -> None:
+        """Drop it from every tensor memory it is registered in."""
+
+
+class TensorMemory:
+    """128 lanes x 512 columns of 32 bits. `data[lane, column]` holds bits, `valid` which were ever written.
+
+    `pending` lists writes that others put off; `settle` carries out those that touch a column range, and
+    every access through the methods below does so first.
+    """
+
+    def __init__(self) -> None:
+        self.data = np.zeros((LANES, COLUMNS), np.uint32)
+        self.valid = np.zeros((LANES, COLUMNS), np.bool_)
+        self._flat = self.data.reshape(-1)
+        self._flat_valid = self.valid.reshape(-1)
+        self.pending: list[PendingWrite] = []
+        self._allocations: dict[int, int] = {}
+        self._allocated = np.zeros(COLUMNS // ALLOCATION_COLUMNS, np.bool_)
+        self._allocated_mask = 0
+        self._smallest_allocation = COLUMNS
+        self._relinquished = False
+
+    # -- allocation --------------------------------------------------------------------------------
+
+    def allocate(self, ncols: int) -> int | None:
+        """The first column of `ncols` newly owned, poisoned columns; None if no such block is free now.
+
+        Blocks sit at multiples of their size. Fault on a size that is no power of two in 32..512, on a size
+        above that of an earlier allocation (PTX ISA 9.7.16.7.1), or after `relinquish`.
+        """
+        self._check_size(ncols, "tcgen05.alloc")
+        if self._relinquished:
+            raise Fault(
+                "tcgen05.alloc after tcgen05.relinquish_alloc_permit: the CTA gave up its right to allocate",
+                "tmem-alloc",
+            )
+        if ncols > self._smallest_allocation:
+            raise Fault(
+                f"tcgen05.alloc of {ncols} columns after one of {self._smallest_allocation}: "
+                "successive allocations of a CTA must not grow",
+                "tmem-alloc",
+            )
+        for column in range(0, COLUMNS, ncols):
+            mask = _unit_mask(column, column + ncols)
+            if not self._allocated_mask & mask:
+                self._allocated_mask |= mask
+                self._allocations[column] = ncols
+                self._smallest_allocation = ncols
+                self.valid[:, column : column + ncols] = False
+                return column
+        return None
+
+    def deallocate(self, column: int, ncols: int) -> None:
+        """Give back a block. Fault unless `column` came from `allocate` with the same size and is still
+        owned.
+        """
+        self._check_size(ncols, "tcgen05.dealloc")
+        owned = self._allocations.get(column)
+        if owned is None:
+            raise Fault(
+                f"tcgen05.dealloc of column {column}: no allocation starts there; {self._describe()}", "tmem-alloc"
+            )
+        if owned != ncols:
+            raise Fault(
+                f"tcgen05.dealloc of {ncols} columns at column {column}: the allocation has {owned} columns",
+                "tmem-alloc",
+            )
+        for write in self._overlapping(column, column + ncols):
+            write.flush()
+            write.retire()
+        del self._allocations[column]
+        self._allocated_mask &= ~_unit_mask(column, column + ncols)
+
+    def relinquish(self) -> None:
+        """Promise never to allocate again."""
+        self._relinquished = True
+
+    def leaks(self) -> list[tuple[int, int]]:
+        """(first column, columns) of every block still owned."""
+        return sorted(self._allocations.items())
+
+    @staticmethod
+    def _check_size(ncols: int, instruction: str) -> None:
+        if not (ALLOCATION_COLUMNS <= ncols <= COLUMNS and ncols & (ncols - 1) == 0):
+            raise Fault(
+                f"{instruction} of {ncols} columns: must be a power of two in {ALLOCATION_COLUMNS}..{COLUMNS}",
+                "tmem-alloc",
+            )
+
+    def _describe(self) -> str:
+        if not self._allocations:
+            return "nothing is allocated"
+        blocks = (f"{column}..{column + ncols - 1}" for column, ncols in self.leaks())
+        return "allocated columns: " + ", ".join(blocks)
+
+    def check_allocated(self, first: int, end: int, what: str) -> None:
+        """Fault unless columns first .. end - 1 exist and are owned by this CTA."""
+        if end > COLUMNS:
+            raise Fault(f"{what} reaches tensor memory column {end - 1}; the last one is {COLUMNS - 1}", "tmem-alloc")
+        mask = _unit_mask(first, end)
+        if self._allocated_mask & mask != mask:
+            raise Fault(
+                f"{what} touches tensor memory columns {first}..{end - 1}: not allocated; {self._describe()}",
+                "tmem-alloc",
+            )
+
+    # -- writes that were put off ------------------------------------------------------------------
+
+    def _overlapping(self, first: int, end: int) -> list[PendingWrite]:
+        return [w for w in self.pending if w.first_column < end and first < w.end_column]
+
+    def settle(self, first: int = 0, end: int = COLUMNS) -> None:
+        """Carry out what is pending on columns first .. end - 1."""
+        for write in self.pending:
+            if write.first_column < end and first < write.end_column:
+                write.flush()
+
+    # -- tcgen05.ld and tcgen05.st -----------------------------------------------------------------
+
+    def load(self, place: Place) -> NDArray[np.uint32]:
+        """tcgen05.ld: the registers of one warp, [registers, 32 threads]."""
+        self._prepare(place)
+        if not self._flat_valid.take(place.flat).all():
+            bad = int(place.flat[~self._flat_valid[place.flat]].min())
+            raise Fault(
+                f"tcgen05.ld {place.shape} reads tensor memory lane {bad // COLUMNS}, column {bad % COLUMNS}"
+                ", which was never written",
+                "uninitialised",
+            )
+        if not place.packed:
+            return self._flat.take(place.flat)
+        low, high = self._flat.take(place.flat) & 0xFFFF
+        return low | (high << 16)
+
+    def store(self, place: Place, registers: NDArray[np.uint32]) -> None:
+        """tcgen05.st: write registers [registers, 32 threads] of one warp."""
+        self._prepare(place)
+        if place.packed:
+            registers = np.stack([registers & 0xFFFF, registers >> 16])
+        if registers.shape != place.flat.shape:
+            raise Fault(
+                f"tcgen05.st {place.shape} takes {place.flat.shape[-2]} registers of 32 threads, "
+                f"got an array of shape {registers.shape}"
+            )
+        self._flat[place.flat] = registers
+        self._flat_valid[place.flat] = True
+
+    def _prepare(self, place: Place) -> None:
+        if self._allocated_mask & place.units != place.units:
+            self.check_allocated(place.first_column, place.end_column, "this access")
+        if self.pending:
+            self.settle(place.first_column, place.end_column)
+
+
+def _unit_mask(first: int, end: int) -> int:
+    """Bit u set for every allocation unit u that columns first .. end - 1 touch."""
+    low, high = first // ALLOCATION_COLUMNS, -(-end // ALLOCATION_COLUMNS)
+    return (1 << high) - (1 << low)
+
+
+class _Shape(NamedTuple):
+    registers: int
+    """Registers of .x1."""
+    largest: int
+    """Largest .xN."""
+    lane_alignment: int
+
+
+SHAPES = {
+    "32x32b": _Shape(1, 128, 32),
+    "16x64b": _Shape(1, 128, 16),
+    "16x128b": _Shape(2, 64, 16),
+    "16x256b": _Shape(4, 32, 16),
+    "16x32bx2": _Shape(1, 128, 16),
+}
+
+
+def _position(shape: str, t: NDArray, i: NDArray) -> tuple[NDArray, NDArray]:
+    """(lane, column) of thread t's register i relative to the access (PTX ISA 9.7.16.2.3).
+
+    16x32bx2 is given without its split: threads 16 and up start at a column of their own.
+    """
+    match shape:
+        case "16x64b":
+            lane, column = t // 4 + 8 * (t % 2), 2 * i + t // 2 % 2
+        case "16x128b":
+            lane, column = t // 4 + 8 * (i % 2), t % 4 + 4 * (i // 2)
+        case "16x256b":
+            lane, column = t // 4 + 8 * (i // 2 % 2), 2 * (t % 4) + i % 2 + 8 * (i // 4)
+        case "16x32bx2":
+            lane, column = t % 16, i
+        case _:
+            lane, column = t, i
+    lane, column, _ = np.broadcast_arrays(lane, column, t + i)
+    return lane, column
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where the registers of an access lie: flat indices (lane * 512 + column) [registers, 32 threads], of packed ones
+    [low and high half, registers, 32]. shape: as in ".16x256b.x4". lanes, first_column, end_column: what they span.
+    units: mask of the allocation units they touch.
+    """
+
+    shape: str
+    flat: NDArray[np.intp]
+    packed: bool
+    lanes: range
+    first_column: int
+    end_column: int
+    units: int
+
+
+@lru_cache(maxsize=2048)
+def place(shape: str, num: int, address: int, warp_in_group: int, pack16: bool = False, half_split: int = 0) -> Place:
+    """Where tcgen05.ld and tcgen05.st of one warp find their registers. Fault on what the instructions do not have.
+
+    Args:
+        shape: "32x32b", "16x64b", "16x128b", "16x256b" or "16x32bx2".
+        num: the .xN multiplier.
+        address: tensor memory address all threads pass.
+        warp_in_group: warp index modulo 4, which decides the 32 lanes the warp can reach.
+        pack16: `.pack::16b` or `.unpack::16b`, the low halves of two neighbouring columns in one register.
+        half_split: immHalfSplitoff of 16x32bx2, in columns.
+    """
+    rule = SHAPES.get(shape)
+    if rule is None:
+        raise Fault(f"tensor memory access shape {shape}: must be one of {', '.join(SHAPES)}")
+    if not (1 <= num <= rule.largest and num & (num - 1) == 0):
+        raise Fault(f"tensor memory access {shape}.x{num}: .xN must be a power of two up to {rule.largest}")
+    address_lane, column = split_address(address)
+    if address_lane % rule.lane_alignment:
+        raise Fault(
+            f"tensor memory address {address:#x}: lane {address_lane} must be a multiple of "
+            f"{rule.lane_alignment} for shape {shape}"
+        )
+    # A warp reaches only its own quadrant of lanes; which quadrant the address names makes no difference.
+    base_lane = 32 * (warp_in_group % 4) + address_lane % 32
+
+    thread = np.arange(32)
+    register = np.arange(num * rule.registers)[:, None]
+    lanes, columns = _position(shape, thread, register)
+    if pack16:
+        lanes = np.stack([lanes, lanes])
+        columns = np.stack([2 * columns, 2 * columns + 1])
+    columns = columns + column
+    if shape == "16x32bx2":
+        columns = columns + np.where(thread >= 16, half_split, 0)
+    first, end = int(columns.min()), int(columns.max()) + 1
+    if first < 0 or end > COLUMNS:
+        raise Fault(
+            f"tensor memory access {shape}.x{num} at column {column} reaches column {end - 1}; "
+            f"the last is {COLUMNS - 1}"
+        )
+    flat = (base_lane + lanes) * COLUMNS + columns
+    flat.setflags(write=False)
+    units = 0
+    for touched in np.unique(columns // ALLOCATION_COLUMNS).tolist():
+        units |= 1 << touched
+    spanned = range(int(flat.min()) // COLUMNS, int(flat.max()) // COLUMNS + 1)
+    return Place(f"{shape}.x{num}", flat.astype(np.intp), pack16, spanned, first, end, units)

@@ -1,0 +1,222 @@
+"""The TMA unit: boxes of a tensor between global memory and (swizzled) shared memory.
+
+A box travels as `dense` bytes: its elements one after another, dimension 0 fastest, no swizzle. Loading once
+and writing the same dense box into several CTAs is what multicast does. PTX ISA 5.5 "Tensors", 9.7.9.27
+"cp.async.bulk.tensor".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator.errors import Fault
+from harness.emulator.memory.bytes import CHUNK, CHUNK_DTYPE
+from harness.emulator.memory.global_memory import Allocation, GlobalMemory
+from harness.emulator.memory.shared import SharedMemory
+from harness.emulator.memory.swizzle import Swizzle
+from harness.emulator.memory.tensor_map import TensorMap
+from harness.emulator.units import numerics
+
+SHARED_ALIGNMENT = 128
+"""Alignment of a box in shared memory (CUDA C++ Programming Guide, TMA alignment requirements)."""
+
+
+def load_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int]) -> tuple[NDArray[np.uint8], int]:
+    """Fetch the box that starts at `coords` (elements, innermost first; negative or past the end is legal).
+
+    Returns the dense box, with elements outside the tensor zero (or NaN, as the map asks), and the number of
+    bytes that were read from global memory. Fault on bytes never written or outside every allocation.
+    """
+    inside = _Inside(tmap, coords)
+    if inside.empty:
+        return _filled(tmap), 0
+    source, nbytes = inside.global_view(memory, reading=True)
+    if tmap.element.name == "tf32":
+        source = numerics.round_to_tf32(np.ascontiguousarray(source).view(np.uint32)).view(np.uint8)
+    if inside.complete:
+        return source.flatten(), nbytes
+    dense = _filled(tmap)
+    inside.dense_view(dense)[...] = source
+    return dense, nbytes
+
+
+def store_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int], dense: NDArray[np.uint8]) -> int:
+    """Write the part of a dense box that lies inside the tensor; returns the bytes written.
+
+    Fault on negative coordinates (PTX ISA 9.7.9.27.1.1: a store starts at non-negative coordinates).
+    """
+    if min(coords) < 0:
+        raise Fault(f"TMA store to coordinates {tuple(coords)}: a store must not start at a negative coordinate")
+    inside = _Inside(tmap, coords)
+    if inside.empty:
+        return 0
+    target, nbytes = inside.global_view(memory, reading=False)
+    target[...] = inside.dense_view(dense)
+    return nbytes
+
+
+class _Inside:
+    """The part of a box that lies inside its tensor: per dimension, the range of box indices.
+
+    Fault if the box starts off the 16-byte grid of the innermost dimension (an H200 traps on that).
+    """
+
+    __slots__ = ("complete", "counts", "empty", "first", "offset", "tmap")
+
+    def __init__(self, tmap: TensorMap, coords: Sequence[int]) -> None:
+        if len(coords) != tmap.rank:
+            raise Fault(f"TMA access with {len(coords)} coordinates to a tensor map of rank {tmap.rank}")
+        if coords[0] * tmap.element.bytes % CHUNK:
+            raise Fault(
+                f"TMA access at inner coordinate {coords[0]} of {tmap.element.name}: byte "
+                f"{coords[0] * tmap.element.bytes} of the row must be a multiple of {CHUNK}"
+            )
+        self.tmap = tmap
+        self.first = []
+        self.counts = []
+        self.offset = 0
+        self.complete = True
+        self.empty = False
+        for coord, extent, dim, step, pitch in zip(
+            coords, tmap.box_shape, tmap.dims, tmap.steps, tmap.pitches, strict=True
+        ):
+            first, end = 0, extent
+            if coord < 0:
+                first = -(coord // step)
+            if coord + (extent - 1) * step >= dim:
+                end = -((coord - dim) // step)
+            count = end - first
+            if count != extent:
+                self.complete = False
+                if count <= 0:
+                    self.empty = True
+            self.first.append(first)
+            self.counts.append(count)
+            self.offset += (coord + first * step) * pitch
+
+    def global_view(self, memory: GlobalMemory, reading: bool) -> tuple[NDArray[np.uint8], int]:
+        """Byte view [.., dim 1, dim 0 bytes] of the part in global memory, and its size in bytes.
+
+        What is read must be valid; what will be written is marked valid.
+        """
+        tmap = self.tmap
+        inner = self.counts[0] * tmap.element.bytes
+        shape = [inner]
+        strides = [1]
+        extent = inner
+        nbytes = inner
+        for count, step, pitch in zip(self.counts[1:], tmap.steps[1:], tmap.pitches[1:], strict=True):
+            shape.insert(0, count)
+            strides.insert(0, step * pitch)
+            extent += (count - 1) * step * pitch
+            nbytes *= count
+        block, offset = memory.find(tmap.address + self.offset, extent)
+        if block.valid is not None:
+            valid = np.ndarray(shape, np.bool_, block.valid, offset, strides)
+            if not reading:
+                valid[...] = True
+            elif not valid.all():
+                self._report_poison(block, offset, valid)
+        return np.ndarray(shape, np.uint8, block.data, offset, strides), nbytes
+
+    def _report_poison(self, block: Allocation, offset: int, valid: NDArray[np.bool_]) -> None:
+        position = np.argwhere(~valid)[0]
+        byte = offset + int(position @ np.array(valid.strides))
+        at = [int(p) for p in position[::-1]]
+        at[0] //= self.tmap.element.bytes
+        where = tuple(f + p for f, p in zip(self.first, at, strict=True))
+        raise Fault(
+            f"TMA load reads byte {byte} of '{block.name}' ({block.base + byte:#x}), which was never written "
+            f"(element {where} of the box)"
+        )
+
+    def dense_view(self, dense: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The part as a byte view of a dense box, shaped like `global_view`."""
+        tmap = self.tmap
+        size = tmap.element.bytes
+        shape = (*tmap.box_shape[:0:-1], tmap.box_shape[0] * size)
+        inner = slice(self.first[0] * size, (self.first[0] + self.counts[0]) * size)
+        outer = [slice(f, f + c) for f, c in zip(self.first[:0:-1], self.counts[:0:-1], strict=True)]
+        return dense.reshape(shape)[(*outer, inner)]
+
+
+def _filled(tmap: TensorMap) -> NDArray[np.uint8]:
+    """A dense box as it is where the tensor is not."""
+    size, nan_bits = tmap.element.bytes, tmap.element.nan_bits
+    if not tmap.fill_nan or nan_bits is None:
+        return np.zeros(tmap.box_bytes, np.uint8)
+    nan = np.frombuffer(nan_bits.to_bytes(size, "little"), np.uint8)
+    return np.tile(nan, tmap.box_bytes // size)
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    positions: NDArray[np.intp]
+    first: int
+    nbytes: int
+    solid: bool
+    """Whether the box fills the range of `nbytes` bytes at `first` without holes."""
+
+
+@lru_cache(maxsize=1024)
+def _place(swizzle: Swizzle, offset: int, nbytes: int, inner: int, pitch: int) -> _Place:
+    if offset % SHARED_ALIGNMENT:
+        raise Fault(f"TMA box at shared address {offset:#x}: must be {SHARED_ALIGNMENT}-byte aligned")
+    row = np.arange(nbytes // inner)[:, None] * pitch
+    swizzled = swizzle.apply(offset + row + np.arange(0, inner, CHUNK)[None, :])
+    positions: NDArray[np.intp] = np.asarray(swizzled.reshape(-1) // CHUNK, np.intp)
+    positions.setflags(write=False)
+    first, end = int(positions.min()) * CHUNK, int(positions.max() + 1) * CHUNK
+    return _Place(positions, first, end - first, end - first == nbytes)
+
+
+def _place_of(tmap: TensorMap, offset: int) -> _Place:
+    return _place(tmap.swizzle, offset, tmap.box_bytes, tmap.box[0] * tmap.element.bytes, tmap.row_pitch)
+
+
+def chunk_positions(tmap: TensorMap, offset: int) -> NDArray[np.intp]:
+    """Where each 16-byte chunk of a dense box goes: chunk numbers (shared offset / 16) for a box at `offset`.
+
+    The swizzle is applied to the address a chunk would have unswizzled. Fault unless `offset` is 128-byte
+    aligned.
+    """
+    return _place_of(tmap, offset).positions
+
+
+def write_box(shared: SharedMemory, tmap: TensorMap, offset: int, dense: NDArray[np.uint8]) -> None:
+    """Put a dense box into one CTA's shared memory at `offset`, swizzled as the map says."""
+    place = _place_of(tmap, offset)
+    shared.check_range(place.first, place.nbytes)
+    if place.solid:
+        shared.check_no_mbarrier(place.first, place.first + place.nbytes, "filled by a TMA load")
+    items = dense.view(CHUNK_DTYPE)
+    if place.solid:
+        shared.chunks[place.positions] = items
+        shared.valid[place.first : place.first + place.nbytes] = True
+    else:
+        shared.write_chunks(place.positions, items)
+
+
+def read_box(
+    shared: SharedMemory, tmap: TensorMap, offset: int, coords: Sequence[int] | None = None
+) -> NDArray[np.uint8]:
+    """The dense box kept at `offset` of one CTA's shared memory, unswizzled.
+
+    Fault on bytes never written. Those that fall outside the tensor when the box is stored at `coords` may be anything.
+    """
+    place = _place_of(tmap, offset)
+    shared.check_range(place.first, place.nbytes)
+    inside = _Inside(tmap, coords) if coords is not None else None
+    dense = shared.chunks.take(place.positions).view(np.uint8)
+    if inside is None or inside.complete:
+        shared.check_chunks(place.positions, place)
+    elif not inside.empty:
+        valid = shared.valid.view(CHUNK_DTYPE).take(place.positions).view(np.uint8)
+        if not inside.dense_view(valid).all():
+            shared.check_chunks(place.positions)
+    return dense

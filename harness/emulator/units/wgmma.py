@@ -1,0 +1,167 @@
+"""The tensor core as a warpgroup uses it: wgmma.mma_async with f32 results (PTX ISA 9.7.15).
+
+An accumulator is a 64 x N matrix that lives in the registers of four warps, 16 rows in each. As in `mma`, the
+K slices are fetched when the instruction executes, and in "f32" accumulation multiplied together later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator.memory.bytes import CHUNK_DTYPE
+from harness.emulator.memory.descriptors import Major, decode_sm90
+from harness.emulator.memory.shared import SharedMemory
+from harness.emulator.units import numerics
+from harness.emulator.units.mma import MmaUnit
+from harness.emulator.units.operands import PANEL_SLICES, K, Operand, operand
+
+M = 64
+WARP_ROWS = 16
+"""Rows of D, and of an A in registers, that one of the four warps holds."""
+
+A_REGISTER_POSITIONS = np.arange(2 * M).reshape(M, 2)
+"""A from registers is handed over as 64 rows of two 16-byte chunks."""
+
+
+class Form(NamedTuple):
+    """What the text of a wgmma.mma_async fixes. negate: whether exactly one of A and B changes sign."""
+
+    n: int
+    element: str
+    a_major: Major
+    b_major: Major
+    negate: bool
+    a_in_registers: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An instruction with its descriptors decoded. flops: 2 * 64 * N * 16."""
+
+    form: Form
+    a: Operand
+    b: Operand
+    flops: int
+
+
+@lru_cache(maxsize=4096)
+def make_plan(form: Form, a_descriptor: int, b_descriptor: int) -> Plan:
+    """Decode the descriptors (0 for an A in registers). Fault on invalid ones."""
+    if form.a_in_registers:
+        a = Operand(A_REGISTER_POSITIONS, M, Major.K, form.element)
+    else:
+        a = operand(decode_sm90(a_descriptor), M, form.a_major, form.element)
+    b = operand(decode_sm90(b_descriptor), form.n, form.b_major, form.element)
+    return Plan(form, a, b, 2 * M * form.n * K)
+
+
+class Accumulator:
+    """64 x N f32 values, and the K slices that were fetched for them but not multiplied yet."""
+
+    def __init__(self, unit: MmaUnit, n: int) -> None:
+        self.unit = unit
+        self.n = n
+        self._values = np.zeros((M, n), np.float32)
+        self._form: Form | None = None
+        self._count = 0
+
+    def clear(self) -> None:
+        """Start from zero (scale-d is false): what was collected can never be seen."""
+        self._count = 0
+        self._values[...] = 0
+
+    def set_rows(self, warp: int, bits: NDArray[np.uint32]) -> None:
+        """Take the rows of one of the four warps from its registers [N / 2, 32]."""
+        self.flush()
+        self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)] = from_registers(bits).view(np.float32)
+
+    def rows(self, warp: int) -> NDArray[np.uint32]:
+        """Registers [N / 2, 32] of one of the four warps."""
+        self.flush()
+        return to_registers(self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)].view(np.uint32))
+
+    def add(self, shared: SharedMemory, plan: Plan, a_registers: NDArray[np.complex128] | None) -> None:
+        """Fetch one K slice of A (unless it comes from registers) and B, and add their product."""
+        if a_registers is None:
+            shared.check_chunks(plan.a.positions, plan.a)
+        shared.check_chunks(plan.b.positions, plan.b)
+        if self.unit.accumulation == "tensor_core":
+            self._execute(shared, plan, a_registers)
+            return
+        if plan.form != self._form:
+            self._open_panels(plan)
+        slot = self._count
+        if a_registers is None:
+            shared.chunks.take(plan.a.positions, out=self._a_panel[slot, 0], mode="clip")
+        else:
+            self._a_panel[slot, 0] = a_registers
+        shared.chunks.take(plan.b.positions, out=self._b_panel[slot, 0], mode="clip")
+        self._count = slot + 1
+        if self._count == PANEL_SLICES:
+            self.flush()
+
+    def _open_panels(self, plan: Plan) -> None:
+        self.retire()
+        self._form, self._plan = plan.form, plan
+        self._a_panel = self.unit.panels.take((PANEL_SLICES, 1, *plan.a.positions.shape))
+        self._b_panel = self.unit.panels.take((PANEL_SLICES, 1, *plan.b.positions.shape))
+
+    def flush(self) -> None:
+        """Multiply what was collected."""
+        if not self._count:
+            return
+        a = self._plan.a.values(self._a_panel[: self._count].view(np.uint16))
+        b = self._plan.b.values(self._b_panel[: self._count].view(np.uint16))
+        product = a @ b.T
+        if self._plan.form.negate:
+            self._values -= product
+        else:
+            self._values += product
+        self._count = 0
+
+    def retire(self) -> None:
+        """Multiply what was collected and return the panels."""
+        self.flush()
+        if self._form is not None:
+            self.unit.panels.give(self._a_panel)
+            self.unit.panels.give(self._b_panel)
+            self._form = None
+
+    def _execute(self, shared: SharedMemory, plan: Plan, a_registers: NDArray[np.complex128] | None) -> None:
+        """One instruction by itself, for the bit-level model."""
+        raw = shared.chunks.take(plan.a.positions) if a_registers is None else a_registers
+        a = plan.a.values(raw[None, None].view(np.uint16))
+        b = plan.b.values(shared.chunks.take(plan.b.positions)[None, None].view(np.uint16))
+        element = plan.form.element
+        signed = -a if plan.form.negate else a
+        result = numerics.tensor_core_dot(signed, b, self._values, element, element, "f32")
+        self._values = result.view(np.float32)
+
+
+def to_registers(rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """D of one warp [16, N] -> registers [N / 2, 32 threads] (PTX ISA 9.7.15.5.1.1).
+
+    Register i of thread t: row t / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (t % 4) + i % 2.
+    """
+    n = rows.shape[1]
+    return rows.reshape(2, 8, n // 8, 4, 2).transpose(2, 0, 4, 1, 3).reshape(n // 2, 32)
+
+
+def from_registers(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The inverse of `to_registers`."""
+    n = 2 * registers.shape[0]
+    return registers.reshape(n // 8, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(2 * 8, n)
+
+
+def a_from_registers(registers: NDArray[np.uint32]) -> NDArray[np.complex128]:
+    """A of one warp from 4 registers of 32 threads -> chunks [16 rows, 2] (PTX ISA 9.7.15.5.1.1).
+
+    Half h of register j of thread t: row t / 4 + 8 * (j % 2), k = 2 * (t % 4) + h + 8 * (j / 2).
+    """
+    ordered = registers.reshape(2, 2, 8, 4).transpose(1, 2, 0, 3)
+    return np.ascontiguousarray(ordered).reshape(WARP_ROWS, 8).view(CHUNK_DTYPE)
