@@ -66,7 +66,7 @@ SM_100A = Architecture(
     tensor_memory=True,
     shared_memory=227 * 1024,
     largest_cluster=16,
-    schedulers=("static", "clc", "none"),
+    schedulers=("clc", "static", "none"),
     sms=148,
     defaults=Defaults(cta_group=2, mma_shape={1: (128, 256), 2: (256, 256)}, cluster=(4, 4)),
 )

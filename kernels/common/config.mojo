@@ -70,8 +70,9 @@ struct GemmConfig(TrivialRegisterPassable):
     ):
         """Zeros stand for a choice of the kernel's: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA;
         as many `stages` as fit (kernel5: one); `epilogue_width` 64, but 32 where C leaves in turns; `band_m` 2048 rows
-        for kernel7 on sm_90a, else no bands. So do an empty `scheduler`: static where CTAs stay; `raster_group` 8;
-        `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2; `sms` those of a B200 or H200."""
+        for kernel7 on sm_90a, else no bands. So do an empty `scheduler`: where CTAs stay clc on sm_100a, static on
+        sm_90a; `raster_group` 8; `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2; `sms` those of a B200 or
+        H200."""
         self.kernel = kernel
         self.arch = arch
         self.dtype = dtype
@@ -97,7 +98,9 @@ struct GemmConfig(TrivialRegisterPassable):
         if epilogue_width == 0:
             self.epilogue_width = 32 if self.writes_in_turns() else 64
         if scheduler.byte_length() == 0:
-            self.scheduler = "static" if self.walks_tiles() else "none"
+            self.scheduler = "none"
+            if self.walks_tiles():
+                self.scheduler = "clc" if self.has_tmem() else "static"
         if raster_group == 0:
             self.raster_group = 8 if self.walks_tiles() else 1
         if accumulators == 0:
