@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import kernel_runs
 import pytest
 from kernel_faults import Alteration, substitute
 from kernel_runs import cluster_tile
@@ -11,15 +11,8 @@ from test_broken_kernels import drop_wait, flip_wait, waits_in
 
 from harness.build import Artifact
 from harness.config import make_config
-from harness.dtypes import element_type
-from harness.emulate import _argument, _module
-from harness.emulator import Device, EmulatorError
-from harness.inputs import make_inputs
-from harness.problem import Shape
-from harness.runner import validate_output
+from harness.errors import CannotRun
 from harness.validation import Validation
-
-pytest.importorskip("harness.emulator.instructions.launch_control", reason="no cluster launch control here")
 
 SEEDS = 50
 CONFIGS = [
@@ -58,35 +51,12 @@ def built(builder) -> dict:
 
 
 def run(
-    artifact: Artifact,
-    size: tuple[int, int, int],
-    resident: int,
-    schedule: str = "fifo",
-    seed: int = 0,
-    ptx: str | None = None,
+    artifact: Artifact, size: tuple[int, int, int], resident: int, schedule: str = "fifo", seed: int = 0, ptx: str = ""
 ) -> tuple[dict, Validation]:
     """On a GPU that holds so many clusters at once."""
-    shape, dtype = Shape(*size), artifact.config.dtype
-    plan, inputs, numbers = (
-        artifact.plan(shape),
-        make_inputs(shape, dtype, "index", seed=sum(size)),
-        element_type(dtype),
+    return kernel_runs.run(
+        artifact, size, "index", ptx or None, schedule=schedule, seed=seed, resident_clusters=resident
     )
-    device = Device(schedule=schedule, seed=seed)
-    output = np.full((shape.m, shape.n), np.nan, numbers.numpy)
-    addresses = {name: device.upload(x, name) for name, x in (("A", inputs.a), ("B", inputs.b), ("C", output))}
-    result = device.launch(
-        _module(ptx or artifact.ptx),
-        plan.entry,
-        grid=plan.grid,
-        cluster=plan.cluster,
-        block=plan.block,
-        dynamic_smem=plan.dynamic_smem,
-        arguments=[_argument(argument, addresses) for argument in plan.arguments],
-        resident_clusters=resident,
-    )
-    got = device.download(addresses["C"], numbers.numpy, output.shape)
-    return result.counters.as_dict(), validate_output(got, inputs, dtype, plan)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label.replace(" ", "_"))
@@ -145,8 +115,8 @@ FAULTS = {
 def outcome(artifact: Artifact, alter: Alteration, seed: int) -> str:
     try:
         _, validation = run(artifact, (1024, 512, 3 * 64), 1, "random", seed, alter(artifact.ptx))
-    except EmulatorError as error:
-        return f"{type(error).__name__}: {error}"
+    except CannotRun as error:
+        return str(error)
     return "right" if validation.passed else "wrong"
 
 
