@@ -768,6 +768,51 @@ def test_boxes_tell_where_they_come_from_and_where_they_land(watched, schedule):
         assert all(seen.index(e) < seen.index(waits[1]) for e in finished)
 
 
+MOVE = """
+mov.b32 %r3, words;
+add.u32 %r4, %r3, 2048;
+mov.b64 %rd4, from;
+cvta.param.u64 %rd4, %rd4;
+mov.b64 %rd5, to;
+cvta.param.u64 %rd5, %rd5;
+setp.eq.u32 %p1, %r0, 0;
+@!%p1 bra DONE;
+mov.b32 %r6, -4;
+mov.b32 %r7, -3;
+mov.b32 %r8, 12;
+mov.b32 %r9, 2;
+mbarrier.init.shared.b64 [%r4], 1;
+mbarrier.arrive.expect_tx.shared.b64 _, [%r4], 256;
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r3], [%rd4, {%r6, %r7}], [%r4];
+AGAIN:
+mbarrier.try_wait.parity.shared.b64 %p3, [%r4], 0;
+@!%p3 bra AGAIN;
+cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd5, {%r8, %r9}], [%r3];
+cp.async.bulk.commit_group;
+cp.async.bulk.wait_group 0;
+DONE:
+ret;
+"""
+
+
+@pytest.mark.parametrize("swizzle", ["none", "32B", "64B", "128B"])
+def test_boxes_that_reach_beyond_the_tensor_can_be_rebuilt(watched, swizzle):
+    """Rows of 32 bytes, of which longer spans of a swizzle leave the rest untouched."""
+    device = Device()
+    source, target = device.upload(np.arange(1, 161, dtype=np.uint32)), device.alloc(4 * 16 * 8)
+    maps = [
+        TensorMap.tiled(source, "u32", (10, 16), (8, 8), swizzle),
+        TensorMap.tiled(target, "u32", (8, 16), (8, 8), swizzle),
+    ]
+    launch(MOVE, module_scope=WORDS, parameters=["map from", "map to"], arguments=maps, device=device)
+    watched.check()
+    moved = watched.replays[0].device[target]
+    expected = np.zeros((8, 8), np.uint32)
+    expected[3:, 4:] = np.arange(1, 161).reshape(10, 16)[:5, :4]
+    assert np.array_equal(moved.data.view(np.uint32).reshape(8, 16)[2:, 12:], expected[:6, :4])
+    assert np.count_nonzero(moved.valid) == 4 * 6 * 4
+
+
 # ---- matrices ----
 
 ROOM = ".shared .align 1024 .b8 words[8192];"
@@ -867,6 +912,17 @@ def test_multiplications_and_tensor_memory_tell_what_they_touch(watched, schedul
             assert [type(e) for e in life] == [Issued, expected] and seen.index(life[1]) < seen.index(wait)
 
 
+def test_a_multiplication_that_leaves_lanes_alone_can_be_rebuilt(watched):
+    body = MULTIPLY.format(descriptor=CORE_MATRICES | 1 << 46) + STORE_R1 + "ret;"
+    before = "@%p1 tcgen05.mma.cta_group::1.kind::f16 [%r2], %rd4, %rd5, %r7, %p1;"
+    assert before in body
+    masked = before.replace("%r7, %p1", "%r7, {%r30, %r31, %r31, %r30}, %p1")
+    seen = stream(body.replace(before, "mov.b32 %r30, 5; mov.b32 %r31, 0;" + masked), module_scope=ROOM)
+    watched.check()
+    (out,) = [a for a in of(seen, Access) if a.space == "global"]
+    assert out.values.view(np.float32).tolist() == [16.0, 32.0, 16.0, *[32.0] * 29]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_load_from_tensor_memory_that_is_read_before_its_wait_starts_once(seed):
     body = f"""
@@ -961,20 +1017,22 @@ def is_proxy_fence(event: Any) -> bool:
 # ---- clusters and registers that are asked for ----
 
 
+REQUEST = """
+mov.b32 %r3, words;
+setp.eq.u32 %p1, %r0, 0;
+@%p1 mbarrier.init.shared.b64 [%r3+16], 1;
+@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r3+16], 16;
+@%p1 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r3], [%r3+16];
+bar.warp.sync -1;
+AGAIN:
+mbarrier.try_wait.parity.shared.b64 %p2, [%r3+16], 0;
+@!%p2 bra AGAIN;
+ret;
+"""
+
+
 def test_requests_to_cluster_launch_control_tell_where_the_answer_goes(watched):
-    body = """
-    mov.b32 %r3, words;
-    setp.eq.u32 %p1, %r0, 0;
-    @%p1 mbarrier.init.shared.b64 [%r3+16], 1;
-    @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r3+16], 16;
-    @%p1 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r3], [%r3+16];
-    bar.warp.sync -1;
-    AGAIN:
-    mbarrier.try_wait.parity.shared.b64 %p2, [%r3+16], 0;
-    @!%p2 bra AGAIN;
-    ret;
-    """
-    seen = stream(body, grid=(1, 2), resident_clusters=1)
+    seen = stream(REQUEST, grid=(1, 2), resident_clusters=1)
     watched.check()
     assert len(of(seen, CtaStarted)) == 1
     operation = one(seen, Issued).operation
@@ -1046,7 +1104,28 @@ def test_an_instruction_has_the_semantics_and_scope_that_ptx_gives_it(text, expe
     assert (site.semantics, site.scope) == expected
 
 
-# ---- nobody listens ----
+# ---- somebody listens, and nobody does ----
+
+TOLD = [t for t in vars(events).values() if isinstance(t, type) and issubclass(t, tuple) and t is not Agent]
+"""Events, and the regions of operations."""
+REGIONS = (events.SharedChunks, SharedBytes, GlobalBox, TensorBlock, RegisterBlock)
+
+
+def test_every_kind_of_event_and_region_occurs(common):
+    """In a kernel of either architecture, and a few programs."""
+    seen: list[Any] = []
+    launch_kernel = Device.launch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Device, "launch", lambda *a, **options: launch_kernel(*a, sinks=[seen.append], **options))
+        for config in (make_config("kernel7", cluster=(2, 1)), make_config("kernel7", arch="sm_90a")):
+            run(common[config], (256, 256, 64), "integer")
+    for body in (PHASES, MEETING, REQUEST, MULTIPLY.format(descriptor=CORE_MATRICES | 1 << 46) + "ret;"):
+        seen += stream(body, module_scope=ROOM)
+    operations = [e.operation for e in of(seen, Issued)]
+    found = {type(e) for e in seen} | {type(r) for o in operations for r in (*o.reads, *o.writes)}
+    assert found == set(TOLD)
+    kinds = {"tma.load", "tma.store", "mma", "commit", "wgmma", "tmem.load", "tmem.store", "launch-control"}
+    assert {o.kind for o in operations} == kinds
 
 
 def test_without_a_sink_no_event_is_made(monkeypatch, common):
@@ -1055,9 +1134,8 @@ def test_without_a_sink_no_event_is_made(monkeypatch, common):
     def fail(made: type, *arguments: Any, **named: Any) -> None:
         raise AssertionError(f"{made.__name__} is made")
 
-    told = [t for t in vars(events).values() if isinstance(t, type) and issubclass(t, tuple) and t is not Agent]
-    assert {Access, Finished, SharedBytes, TensorBlock, RegisterBlock, GlobalBox} <= set(told)
-    for kind in told:
+    assert {Access, Finished, *REGIONS} <= set(TOLD)
+    for kind in TOLD:
         monkeypatch.setattr(kind, "__new__", fail)
     monkeypatch.setattr(events.Operation, "__init__", fail)
     for config in (make_config("kernel6", cluster=(2, 1)), make_config("kernel6", arch="sm_90a")):
