@@ -1114,11 +1114,8 @@ REGIONS = (events.SharedChunks, SharedBytes, GlobalBox, TensorBlock, RegisterBlo
 def test_every_kind_of_event_and_region_occurs(common):
     """In a kernel of either architecture, and a few programs."""
     seen: list[Any] = []
-    launch_kernel = Device.launch
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Device, "launch", lambda *a, **options: launch_kernel(*a, sinks=[seen.append], **options))
-        for config in (make_config("kernel7", cluster=(2, 1)), make_config("kernel7", arch="sm_90a")):
-            run(common[config], (256, 256, 64), "integer")
+    for config in (make_config("kernel7", cluster=(2, 1)), make_config("kernel7", arch="sm_90a")):
+        run(common[config], (256, 256, 64), "integer", sinks=(seen.append,))
     for body in (PHASES, MEETING, REQUEST, MULTIPLY.format(descriptor=CORE_MATRICES | 1 << 46) + "ret;"):
         seen += stream(body, module_scope=ROOM)
     operations = [e.operation for e in of(seen, Issued)]
