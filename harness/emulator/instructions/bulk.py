@@ -89,7 +89,8 @@ class _Load:
             if sink is not None and self.operation is not None:
                 landed = events.SharedChunks(cta.rank, chunk_positions(tmap, self.offset))
                 sink(events.Finished(self.operation, (landed,)))
-                sink(events.BytesLanded(self.operation, signalled.rank, barrier_offset, barrier.phase, nbytes))
+                o = self.operation
+                sink(events.BytesLanded(o, o.agent, o.site, signalled.rank, barrier_offset, barrier.phase, nbytes))
             barrier.complete_bytes(nbytes)
         counters.tma_shared_bytes_written += nbytes * len(destinations)
 

@@ -68,7 +68,7 @@ def _respond(
         if operation is not None and grid.sink is not None:
             operation.detail["answer"] = data
             grid.sink(events.Finished(operation, (events.SharedBytes(target.rank, offset, RESPONSE_BYTES),)))
-            grid.sink(events.BytesLanded(operation, target.rank, signal, barrier.phase, RESPONSE_BYTES))
+            grid.sink(events.BytesLanded(operation, f.agent, site, target.rank, signal, barrier.phase, RESPONSE_BYTES))
         barrier.complete_bytes(RESPONSE_BYTES)
 
 

@@ -152,7 +152,8 @@ def complete_bytes(f: Fragment, site: Site, address: Value, count: Value, cluste
         barrier = cta.mbarrier(offset)
         amount = lane_value(count, lane)
         if f.grid.sink is not None:
-            f.grid.sink(BytesLanded(None, cta.rank, offset, barrier.phase, amount))
+            agent = f.agent._replace(lanes=1 << lane)
+            f.grid.sink(BytesLanded(None, agent, site, cta.rank, offset, barrier.phase, amount))
         barrier.complete_bytes(amount)
 
 
@@ -241,10 +242,11 @@ def _tell(f: Fragment, site: Site, lanes: int, barrier: MBarrier, wanted: int, b
     if sink is None:
         return
     if over:
-        ended = barrier.phase - 1
+        # Two phases may have ended since: it has learned of the one it waited for.
+        ended = barrier.phase - 1 if barrier.passed(wanted & 1) else barrier.phase - 2
         sink(Waited(f.agent, site, lanes, barrier.cta, barrier.offset, ended, -1 if by_state else wanted))
     else:
-        sink(Polled(f.agent, site, barrier.cta, barrier.offset, barrier.phase))
+        sink(Polled(f.agent, site, lanes, barrier.cta, barrier.offset, barrier.phase))
 
 
 @instruction("mbarrier.try_wait", "mbarrier.test_wait", operands=range(3, 5), blocks=True, family="barrier")

@@ -154,8 +154,7 @@ def _take_late_loads(f: Fragment, site: Site, columns: range) -> None:
                         f"frees tensor memory columns {columns.start}..{columns.stop - 1} while {warp} has not waited "
                         f"for its tcgen05.ld at PTX line {load.site.line}",
                     )
-                    values = load.read()
-                    load.read = lambda values=values: values  # type: ignore[misc]
+                    load.read()
 
 
 @instruction("tcgen05.dealloc", operands=2, writes=0, family="tmem", targets=TENSOR_MEMORY)
@@ -207,11 +206,14 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
     def read() -> np.ndarray:
         if operation is not None and f.grid.sink is not None:
             f.grid.sink(events.Started(operation))
-        return cta.tmem.load(spot)
+        values = cta.tmem.load(spot)
+        pending.read = lambda: values  # type: ignore[method-assign]
+        return values
 
-    values = read() if f.grid.choices.early() else None
-    taken = read if values is None else lambda: values
-    f.pending_loads.append(PendingLoad(site, list(slots), taken, range(spot.first_column, spot.end_column), operation))
+    pending = PendingLoad(site, list(slots), read, range(spot.first_column, spot.end_column), operation)
+    if f.grid.choices.early():
+        pending.read()
+    f.pending_loads.append(pending)
 
 
 def load_early(f: Fragment, site: Site, registers: list[Value], slot: int, name: str) -> Value:

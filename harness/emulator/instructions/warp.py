@@ -170,7 +170,9 @@ def warp_sync(f: Fragment, site: Site, mask: Value) -> object:
             f"bar.warp.sync is executed by lanes 0x{f.mask:08x}, not all in its member mask 0x{members:08x}",
             "convergence",
         )
-    if f.tokens.pop(f.warp, None) is None and members & f.warp.alive & ~f.mask:
+    if f.tokens.pop(f.warp, None) is not None:
+        return None
+    if members & f.warp.alive & ~f.mask:
         f.tokens[f.warp] = members
         f.warp.meetings.setdefault(members, []).append(f)
         suspended = f.grid.wakeups.suspend(f, f"bar.warp.sync of {f.warp}", f"waits for lanes 0x{members:08x}", site)

@@ -21,7 +21,7 @@ from harness.emulator.instructions.table import (
     tuple_of,
 )
 from harness.emulator.machine import events
-from harness.emulator.machine.events import Operation, Site
+from harness.emulator.machine.events import Site
 from harness.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_rows
 from harness.emulator.machine.state import AsyncOperation, Fragment
 from harness.emulator.machine.warpgroup import WARPS, HeldRegisters, Member, RegisterList, Step, Warpgroup
@@ -106,6 +106,8 @@ def multiply(
     step = group.steps[turn]
     if step.key != key:
         raise Fault(_disagreement(step.key, key, step.warps[0]), "convergence")
+    if f.grid.sink is not None:
+        _tell(f, site, step, a_registers)
     if a_registers is not None:
         step.put_a(member.position, a_from_registers(_stack(a, "A")))
         step.a_held.append(HeldRegisters(f.warp.fragments, a_registers, a))
@@ -142,23 +144,27 @@ def _disagreement(first: tuple[Any, ...], other: tuple[Any, ...], warp: int) -> 
 def _submit(f: Fragment, site: Site, group: Warpgroup, step: Step) -> None:
     grid, cta = f.grid, f.cta
     grid.counters.mma_instructions += 1
-    if grid.sink is not None:
-        step.operation = _tell(f, site, step)
     run = partial(_execute, f, group, step)
     pipe = ("wgmma", cta.cluster.number, cta.rank, f.warp.index // WARPS)
     grid.submit(AsyncOperation("mma", run, f, site, pipe))
 
 
-def _tell(f: Fragment, site: Site, step: Step) -> Operation:
+def _tell(f: Fragment, site: Site, step: Step, a_registers: RegisterList | None) -> None:
+    """A warp has issued it; the first of the four makes the operation."""
+    grid, operation = f.grid, step.operation
+    assert grid.sink is not None
+    own = () if a_registers is None else (events.RegisterBlock(f.warp.index, a_registers.names),)
+    if operation is not None:
+        operation.reads += own
+        grid.sink(events.Issued(operation, f.agent))
+        return
     d, form, a_descriptor, b, keep = step.key
-    operands = [step.plan.b] if step.a_registers is not None else [step.plan.a, step.plan.b]
-    reads: list[events.Region] = [events.SharedChunks(f.cta.rank, operand.positions) for operand in operands]
+    operands = [step.plan.b] if form.a_in_registers else [step.plan.a, step.plan.b]
+    reads = (*(events.SharedChunks(f.cta.rank, operand.positions) for operand in operands), *own)
     first = f.warp.index // WARPS * WARPS
-    for held in step.a_held:
-        reads.append(events.RegisterBlock(first + len(reads) - 1, held.registers.names))
     writes = tuple(events.RegisterBlock(first + warp, d.names) for warp in range(WARPS))
-    return f.grid.operation(
-        "wgmma", f, site, reads=tuple(reads), writes=writes, form=form, a=a_descriptor, b=b, keep=keep
+    step.operation = grid.operation(
+        "wgmma", f, site, reads=reads, writes=writes, form=form, a=a_descriptor, b=b, keep=keep
     )
 
 

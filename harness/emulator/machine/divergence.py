@@ -122,6 +122,11 @@ def complete_meeting(warp: Warp, members: int) -> bool:
     if members & warp.alive & ~arrived:
         return False
     del warp.meetings[members]
+    sink = warp.cta.grid.sink
+    if sink is not None:
+        for fragment in waiting:
+            assert fragment.waiting is not None
+            sink(events.WarpSynced(fragment.agent, fragment.waiting.site, members))
     warp.cta.grid.wakeups.resume_all(waiting)
     return True
 

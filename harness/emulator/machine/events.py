@@ -1,7 +1,8 @@
 """What a run tells those who watch it: one stream of typed events, complete enough to rebuild every memory from it.
 
 A *sink* is any callable that takes an event; hand it to ``Device.launch(sinks=[...])``. Events come in the order in
-which things happen; those of one thread in program order. With no sink no event is made.
+which things happen; those of one thread in program order. With no sink no event is made, but for a moment while it is
+found out whether a warp only polls.
 
 Who: an `Agent`, the lanes of a warp that execute together. Where: a `Site`, the instruction. What was accessed:
 global and generic memory by device address, shared memory by the CTA's rank in its cluster and a byte offset,
@@ -111,7 +112,7 @@ class Suspended(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """It executes again."""
+    """It executes: for the first time, after a wait, or after a split or a join."""
 
     agent: Agent
 
@@ -198,7 +199,10 @@ Region = SharedChunks | SharedBytes | GlobalBox | TensorBlock | RegisterBlock
 
 
 class Operation:
-    """An asynchronous operation. The same object comes with all its events.
+    """An asynchronous operation. The same object comes with all its events: issued, started, finished.
+
+    What happens at issue has no start ("tmem.store", "launch-control", "commit"); a "commit" signals and a "tmem.load"
+    is covered by a wait, so these do not finish.
 
     ``kind``: "tma.load", "tma.store", "mma", "commit", "wgmma", "tmem.load", "tmem.store", "launch-control".
     ``detail``: what the operation computes, by name, for whoever wants to do it again.
@@ -226,9 +230,10 @@ class Operation:
 
 
 class Issued(NamedTuple):
-    """A thread has executed the instruction."""
+    """A thread has executed the instruction; a wgmma is issued once by each warp of the warpgroup."""
 
     operation: Operation
+    agent: Agent
 
 
 class Started(NamedTuple):
@@ -289,9 +294,14 @@ class Signalled(NamedTuple):
 
 
 class BytesLanded(NamedTuple):
-    """Bytes complete in a phase: by an asynchronous operation, or None for mbarrier.complete_tx."""
+    """Bytes complete in a phase: by an asynchronous operation, or None for mbarrier.complete_tx.
+
+    ``agent`` and ``site``: the operation's, or who has executed the mbarrier.complete_tx.
+    """
 
     operation: Operation | None
+    agent: Agent
+    site: Site
     cta: int
     offset: int
     phase: int
@@ -324,6 +334,7 @@ class Polled(NamedTuple):
 
     agent: Agent
     site: Site
+    lanes: int
     cta: int
     offset: int
     phase: int
@@ -395,6 +406,8 @@ class TensorMemoryWaited(NamedTuple):
 
 
 class TensorMemoryAllocated(NamedTuple):
+    """Columns of the agent's CTA. Of a pair, the even CTA's allocation empties those of the odd one, too."""
+
     agent: Agent
     site: Site
     column: int

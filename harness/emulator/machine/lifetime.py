@@ -15,10 +15,10 @@ def exit(f: Fragment, site: Site) -> None:
     """Lanes leave the kernel: barriers for everybody no longer wait for them."""
     cta, grid = f.cta, f.grid
     cta.alive -= f.count
-    leave(f)
-    grid.wakeups.changes += 1
     if grid.sink is not None:
         grid.sink(events.Exited(f.agent))
+    leave(f)
+    grid.wakeups.changes += 1
     if not f.warp.alive:
         grid.counters.warps_finished += 1
     if cta.exited:

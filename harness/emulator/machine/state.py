@@ -153,7 +153,7 @@ class Grid:
         """A new asynchronous operation, told to the sink as issued. Only to be called if there is one."""
         operation = Operation(next(self._ids), kind, f.agent, site, reads, writes, detail)
         assert self.sink is not None
-        self.sink(events.Issued(operation))
+        self.sink(events.Issued(operation, f.agent))
         return operation
 
     def region_at(self, offset: int) -> str:

@@ -106,6 +106,10 @@ def _site(i: Instruction) -> Site:
         semantics, scope = semantics or "relaxed", scope or "gpu"
     elif i.opcode in ("ld", "st"):
         semantics = semantics or "weak"
+    elif i.opcode == "fence" and verb in ("cta", "cluster", "gpu", "sys"):
+        semantics = "acq_rel"
+    elif i.opcode == "membar" and verb in ("cta", "gl", "sys"):
+        semantics, scope = "sc", "gpu" if verb == "gl" else verb
     return Site(i.index, i.line, i.text, i.opcode, i.modifiers, semantics, scope, i.source)
 
 
