@@ -1,5 +1,7 @@
 """How fast the emulator is on this machine: ``python -m harness.benchmark [KERNEL] [--sizes 512,2048,4096]``.
 
+``--jobs 2`` shares the clusters out to two processes; ``--events`` has a sink count every event.
+
 Each size runs in a process of its own, on one core, with the kernel compiled beforehand. Reported are the
 seconds the launch took, everything from PTX text to result included, and the process's peak memory. These are
 times of the emulator; they say nothing about a GPU.
@@ -12,13 +14,14 @@ import os
 import resource
 import subprocess
 import sys
+from typing import Any
 
 import click
 
 from harness.build import build, build_with_notice
 from harness.clear_errors import ClearErrors
 from harness.config import KernelConfig, make_config
-from harness.emulate import emulate
+from harness.emulate import EmulationOptions, emulate
 from harness.errors import CannotRun
 from harness.inputs import make_inputs
 from harness.options import Parsed
@@ -28,18 +31,29 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", 
 DEFAULT_SIZES = "512,2048,4096"
 
 
-def measure(config: KernelConfig, shape: Shape) -> dict[str, float]:
-    """Emulates one problem in this process."""
+def measure(config: KernelConfig, shape: Shape, jobs: int, events: bool) -> dict[str, float]:
+    """Emulates one problem in this process, or shared out to some. events: whether they are made, and counted."""
     artifact = build([config])[0]
-    result = emulate(artifact.ptx, artifact.plan(shape), make_inputs(shape, config.dtype, "integer", seed=0))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    counted = 0
+
+    def count(event: Any) -> None:
+        nonlocal counted
+        counted += 1
+
+    inputs = make_inputs(shape, config.dtype, "integer", seed=0)
+    result = emulate(
+        artifact.ptx, artifact.plan(shape), inputs, EmulationOptions(jobs=jobs, sinks=(count,) if events else ())
+    )
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
     instructions = sum(result.counters["instructions"].values())
-    return {"seconds": result.seconds, "peak_mib": peak, "instructions": instructions}
+    seconds = {"seconds": result.seconds, "peak_mib": peak, "instructions": instructions}
+    return {**seconds, "events": counted}
 
 
-def measure_apart(kernel: str, size: int) -> dict[str, float]:
+def measure_apart(kernel: str, size: int, jobs: int, events: bool) -> dict[str, float]:
     """The same in a process of its own."""
-    command = [sys.executable, "-m", "harness.benchmark", kernel, "--child", str(size)]
+    options = ["--jobs", str(jobs), *(["--events"] if events else [])]
+    command = [sys.executable, "-m", "harness.benchmark", kernel, "--child", str(size), *options]
     done = subprocess.run(command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
@@ -56,19 +70,23 @@ def parse_sizes(text: str) -> list[int]:
 @click.argument("kernel", default="kernel6")
 @click.option("--sizes", type=Parsed("N,N,...", parse_sizes), default=DEFAULT_SIZES, show_default=True)
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="The fastest is shown.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
+@click.option("--events", is_flag=True, help="Have every event made and counted.")
 @click.option("--child", type=int, hidden=True)
-def main(kernel: str, sizes: list[int], repeat: int, child: int | None) -> None:
+def main(kernel: str, sizes: list[int], repeat: int, jobs: int, events: bool, child: int | None) -> None:
     """Time the emulator on square problems."""
     config = make_config(kernel)
     if child is not None:
-        click.echo(json.dumps(measure(config, Shape(child, child, child))))
+        click.echo(json.dumps(measure(config, Shape(child, child, child), jobs, events)))
         return
     build_with_notice([config])
-    click.echo(f"{'problem':>10} {'seconds':>8} {'warp instructions':>18} {'peak memory':>12}")
+    made = f" {'events':>12}" if events else ""
+    click.echo(f"{'problem':>10} {'seconds':>8} {'warp instructions':>18} {'peak memory':>12}{made}")
     for size in sizes:
-        best = min((measure_apart(kernel, size) for _ in range(repeat)), key=lambda run: run["seconds"])
+        best = min((measure_apart(kernel, size, jobs, events) for _ in range(repeat)), key=lambda run: run["seconds"])
         seconds, instructions, peak = best["seconds"], best["instructions"], best["peak_mib"]
-        click.echo(f"{size:>8}^3 {seconds:>8.2f} {instructions:>18,} {peak:>8.0f} MiB")
+        made = f" {best['events']:>12,}" if events else ""
+        click.echo(f"{size:>8}^3 {seconds:>8.2f} {instructions:>18,} {peak:>8.0f} MiB{made}")
 
 
 if __name__ == "__main__":

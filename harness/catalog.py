@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from harness.errors import UsageProblem
 
 ELEMENT_BYTES = 2
 BLOCK_K = 64  # K elements of a stage: one row of the 128-byte swizzle
 EPILOGUE_WIDTHS = (64, 32, 16)
+RASTER_GROUPS = (1, 4, 8, 16)  # columns of cluster tiles that are walked along M together
+CLC_DEPTHS = (1, 2, 3)  # answers about the next tile that are kept
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,24 @@ class Defaults:
 
 
 @dataclass(frozen=True)
+class Tiling:
+    """A tile of a CTA with the cluster that suits it. slower: seconds for the same multiplications, as a factor; the
+    smaller the tile, the more often its operands are read."""
+
+    mma_shape: tuple[int, int]
+    cluster: tuple[int, int]
+    slower: float
+
+
+@dataclass(frozen=True)
 class Architecture:
     """What the configurations of one GPU architecture have in common.
 
     rows: the M that one MMA (sm_100a) or one CTA (sm_90a) can have, by cta_group. column_step: N is a multiple of it,
     up to largest_columns[M]. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities).
-    fixed_barriers: 8-byte words of it beside the barriers of the stages. largest_cluster: CTAs, of which more than 8
-    need the non-portable attribute (same guide, clusters).
+    tensor_memory: accumulators are there, have barriers of their own, and there can be two. largest_cluster: CTAs, of
+    which more than 8 need the non-portable attribute (same guide, clusters). schedulers: where the next tile of a CTA
+    that stays can come from, the default first. sms: those of the usual GPU.
     """
 
     name: str
@@ -35,9 +49,11 @@ class Architecture:
     rows: dict[int, tuple[int, ...]]
     column_step: dict[int, int]
     largest_columns: dict[int, int]
-    fixed_barriers: int
+    tensor_memory: bool
     shared_memory: int
     largest_cluster: int
+    schedulers: tuple[str, ...]
+    sms: int
     defaults: Defaults
 
 
@@ -47,9 +63,11 @@ SM_100A = Architecture(
     rows={1: (64, 128), 2: (128, 256)},
     column_step={1: 16, 2: 32},
     largest_columns={64: 256, 128: 256, 256: 256},
-    fixed_barriers=2,  # the accumulator's barrier, the address of tensor memory
+    tensor_memory=True,
     shared_memory=227 * 1024,
     largest_cluster=16,
+    schedulers=("clc", "static", "none"),
+    sms=148,
     defaults=Defaults(cta_group=2, mma_shape={1: (128, 256), 2: (256, 256)}, cluster=(4, 4)),
 )
 SM_90A = Architecture(
@@ -58,11 +76,14 @@ SM_90A = Architecture(
     rows={1: (64, 128, 256)},
     column_step={1: 16},
     largest_columns={64: 256, 128: 256, 256: 128},  # 128 accumulators a thread
-    fixed_barriers=0,
+    tensor_memory=False,
     shared_memory=227 * 1024,
     largest_cluster=16,
+    schedulers=("static", "none"),
+    sms=132,
     defaults=Defaults(cta_group=1, mma_shape={1: (128, 256)}, cluster=(2, 1)),
 )
+SCHEDULERS = tuple(dict.fromkeys(SM_100A.schedulers + SM_90A.schedulers))
 ARCHITECTURES = {arch.name: arch for arch in (SM_100A, SM_90A)}
 
 
@@ -72,7 +93,9 @@ class Kernel:
 
     stages: the only depth it can have; None: any that fits, by default as deep as fits.
     epilogue_width: columns of C in one TMA store, by default. output_steps: steps of the write-out that have
-    shared memory of their own; None: all of them.
+    shared memory of their own; None: all of them. walks_tiles: its CTAs stay and compute tile after tile in an order
+    of their own; otherwise each computes the tile at its place in the grid. tilings: by architecture, what it chooses
+    from for a problem, its default first; none where the architecture's defaults hold for every problem.
     """
 
     name: str
@@ -81,7 +104,19 @@ class Kernel:
     stages: int | None
     epilogue_width: int
     output_steps: int | None
+    walks_tiles: bool = False
+    tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict)
 
+
+# The factors: medians of what an H200 took for 15 problems.
+HOPPER_TILINGS = (
+    Tiling((256, 128), (1, 2), 1.0),
+    Tiling((128, 256), (2, 1), 1.01),
+    Tiling((128, 192), (2, 1), 1.01),
+    Tiling((256, 96), (1, 2), 1.01),
+    Tiling((128, 160), (2, 1), 1.02),
+    Tiling((128, 128), (2, 1), 1.03),
+)
 
 KERNELS = {
     kernel.name: kernel
@@ -109,6 +144,16 @@ KERNELS = {
             stages=None,
             epilogue_width=32,
             output_steps=2,
+        ),
+        Kernel(
+            name="kernel8",
+            summary="+ CTAs that stay: tiles come to them, and one is written while the next is multiplied",
+            archs=("sm_100a", "sm_90a"),
+            stages=None,
+            epilogue_width=32,
+            output_steps=2,
+            walks_tiles=True,
+            tilings={"sm_90a": HOPPER_TILINGS},
         ),
     )
 }

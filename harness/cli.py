@@ -138,7 +138,7 @@ class Settings:
     def _request(self, kernel: str, chosen: dict[str, Any]) -> Request:
         gpu, arch = choose_device(self.device, find_kernel(kernel), chosen.get("arch", "auto"))
         request = Request(
-            config=make_config(kernel, **{**chosen, "arch": arch}),
+            config=make_config(kernel, **{**chosen, "arch": arch, "shape": self.shape}),
             shape=self.shape,
             inputs=self.inputs or ("normal" if gpu else "integer"),
             seed=self.seed,

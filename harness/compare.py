@@ -73,6 +73,21 @@ def _output_bytes(outcome: Outcome) -> Value:
     return next(part.bytes for part in outcome.plan.shared_memory if part.name == "C tile")
 
 
+def _launched(of_each: Callable[[Outcome], int]) -> Callable[[Outcome], Value]:
+    """What every CTA that starts does once, in all."""
+
+    def total(outcome: Outcome) -> Value:
+        started = (outcome.record["counters"] or {}).get("ctas")
+        return None if started is None else started * of_each(outcome)
+
+    return total
+
+
+def _scheduler(outcome: Outcome) -> Value:
+    config = outcome.request.config
+    return config.scheduler if outcome.plan.tiles else "the grid"
+
+
 def _mma(outcome: Outcome) -> Value:
     config = outcome.request.config
     rows, columns = config.mma_shape
@@ -89,6 +104,11 @@ FIGURES = (
     Figure("MMA", _mma),
     Figure("cluster", _cluster),
     Figure("stages", lambda outcome: outcome.request.config.stages),
+    Figure("tiles come from", _scheduler),
+    Figure("accumulators", lambda outcome: outcome.request.config.accumulators),
+    Figure("CTAs started", _counter("ctas")),
+    Figure("barriers initialised", _launched(lambda outcome: sum(b.count for b in outcome.plan.barriers))),
+    Figure("TMEM allocations", _launched(lambda outcome: int(outcome.plan.tmem_columns > 0))),
     Figure("warps", lambda outcome: outcome.plan.block[0] // 32),
     Figure("shared memory, bytes", lambda outcome: outcome.plan.dynamic_smem),
     Figure("of it for C", _output_bytes),

@@ -7,19 +7,26 @@ anything is compiled.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 
 from harness.catalog import (
     ARCHITECTURES,
     BLOCK_K,
+    CLC_DEPTHS,
     ELEMENT_BYTES,
     EPILOGUE_WIDTHS,
+    KERNELS,
+    RASTER_GROUPS,
     Architecture,
     Kernel,
+    Tiling,
     find_kernel,
 )
 from harness.dtypes import element_type
 from harness.errors import UsageProblem
+from harness.problem import Shape
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,10 @@ class KernelConfig:
     cta_group: CTAs that work on one MMA, 1 or 2 (a pair). mma_shape: (M, N) of one MMA, for a pair that of
     both CTAs together; on sm_90a the tile of a CTA. stages: depth of the ring in shared memory. cluster:
     (CTAs along M, CTAs along N). epilogue_width: columns of C in one TMA store. multicast: False: each CTA
-    loads all that it needs.
+    loads all that it needs. scheduler: where a CTA's next tile comes from, none for one tile a CTA. raster_group:
+    columns of cluster tiles that are walked along M together. accumulators: in tensor memory, filled in turn.
+    clc_depth: answers about the next tile that are kept, 0 unless the scheduler is clc. sms: multiprocessors that the
+    static scheduler fills.
     """
 
     kernel: str
@@ -41,6 +51,11 @@ class KernelConfig:
     cluster: tuple[int, int]
     epilogue_width: int
     multicast: bool
+    scheduler: str = "none"
+    raster_group: int = 1
+    accumulators: int = 1
+    clc_depth: int = 0
+    sms: int = 0
 
     def __post_init__(self) -> None:
         kernel = find_kernel(self.kernel)
@@ -49,7 +64,16 @@ class KernelConfig:
         arch = ARCHITECTURES[self.arch]
         _check_mma(self.cta_group, self.mma_shape, arch)
         _check_cluster(self.cluster, self.cta_group, arch)
-        budget = Budget(kernel, arch, self.cta_group, self.mma_shape, self.epilogue_width)
+        _check_walk(self, kernel, arch)
+        budget = Budget(
+            kernel,
+            arch,
+            self.cta_group,
+            self.mma_shape,
+            self.epilogue_width,
+            self.accumulators,
+            self.clc_depth,
+        )
         _check_epilogue(self.epilogue_width, budget.warp_columns)
         if self.multicast:
             _check_slices(self.cluster, self.cta_group, budget)
@@ -62,7 +86,18 @@ class KernelConfig:
         return (
             f"{self.kernel} {self.arch} {self.dtype} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
             f"cluster {self.cluster[0]}x{self.cluster[1]} stages {self.stages} epilogue {self.epilogue_width}"
-            f"{'' if self.multicast else ' no multicast'}"
+            f"{'' if self.multicast else ' no multicast'}{self._walk}"
+        )
+
+    @property
+    def _walk(self) -> str:
+        """The order of tiles and who gets them, for a kernel that has one."""
+        if not find_kernel(self.kernel).walks_tiles:
+            return ""
+        details = {"static": f" on {self.sms} SMs", "clc": f" depth {self.clc_depth}"}
+        return (
+            f" {self.scheduler}{details.get(self.scheduler, '')} group {self.raster_group}"
+            f" accumulators {self.accumulators}"
         )
 
     def as_dict(self) -> dict:
@@ -90,6 +125,8 @@ class Budget:
     cta_group: int
     mma_shape: tuple[int, int]
     epilogue_width: int
+    accumulators: int = 1
+    clc_depth: int = 0
 
     @property
     def a_rows(self) -> int:
@@ -123,8 +160,10 @@ class Budget:
         return steps * boxes * self.a_rows * self.epilogue_width * ELEMENT_BYTES
 
     def barrier_bytes(self, stages: int) -> int:
-        """Full and empty barrier of each stage, and the architecture's own words."""
-        return 8 * (2 * stages + self.arch.fixed_barriers)
+        """Full and empty barrier of each stage; with tensor memory the full barrier of each accumulator, the empty one
+        where it is used again, and the word for the address; each answer about the next tile with its two barriers."""
+        words = self.accumulators * (2 if self.kernel.walks_tiles else 1) + 1 if self.arch.tensor_memory else 0
+        return 8 * (2 * stages + words) + 32 * self.clc_depth
 
     def total(self, stages: int) -> int:
         return stages * self.stage_bytes + self.output_bytes + self.barrier_bytes(stages)
@@ -145,22 +184,45 @@ def make_config(
     cluster: tuple[int, int] | None = None,
     epilogue_width: int | None = None,
     multicast: bool = True,
+    scheduler: str | None = None,
+    raster_group: int | None = None,
+    accumulators: int | None = None,
+    clc_depth: int | None = None,
+    sms: int | None = None,
+    shape: Shape | None = None,
 ) -> KernelConfig:
-    """A configuration of the named kernel, with defaults where nothing is asked for."""
+    """A configuration of the named kernel, with defaults where nothing is asked for.
+
+    shape: the problem, for kernels that choose their tile and cluster for it, among those that are asked for.
+    """
     found = find_kernel(kernel)
     name = found.archs[0] if arch == "auto" else arch
     _check_arch(name, found)
     architecture = ARCHITECTURES[name]
     defaults = architecture.defaults
+    tilings = [
+        tiling
+        for tiling in found.tilings.get(name, ())
+        if mma_shape in (None, tiling.mma_shape) and cluster in (None, tiling.cluster)
+    ]
+    if tilings:
+        tiling = _fastest(tilings, shape, sms or architecture.sms) if shape else tilings[0]
+        mma_shape, cluster = tiling.mma_shape, tiling.cluster
     group = defaults.cta_group if cta_group is None else cta_group
     if mma_shape is None:
         _check_group(group, architecture)
-    shape = mma_shape or defaults.mma_shape[group]
+    tile = mma_shape or defaults.mma_shape[group]
     # Checked before anything is derived from it.
-    _check_mma(group, shape, architecture)
-    width = epilogue_width or _default_width(Budget(found, architecture, group, shape, found.epilogue_width))
+    _check_mma(group, tile, architecture)
+    width = epilogue_width or _default_width(Budget(found, architecture, group, tile, found.epilogue_width))
+    if scheduler is None:
+        scheduler = architecture.schedulers[0] if found.walks_tiles else "none"
+    if accumulators is None:
+        accumulators = 2 if found.walks_tiles and architecture.tensor_memory else 1
+    if clc_depth is None:
+        clc_depth = 2 if scheduler == "clc" else 0
     if stages is None:
-        budget = Budget(found, architecture, group, shape, width)
+        budget = Budget(found, architecture, group, tile, width, accumulators, clc_depth)
         _check_epilogue(width, budget.warp_columns)
         stages = found.stages or budget.most_stages()
     return KernelConfig(
@@ -168,12 +230,28 @@ def make_config(
         arch=name,
         dtype=dtype,
         cta_group=group,
-        mma_shape=shape,
+        mma_shape=tile,
         stages=stages,
         cluster=cluster or defaults.cluster,
         epilogue_width=width,
         multicast=multicast,
+        scheduler=scheduler,
+        raster_group=raster_group or (8 if found.walks_tiles else 1),
+        accumulators=accumulators,
+        clc_depth=clc_depth,
+        sms=sms or (architecture.sms if scheduler == "static" else 0),
     )
+
+
+def _fastest(tilings: Sequence[Tiling], shape: Shape, sms: int) -> Tiling:
+    """All CTAs that fit compute a tile at the same time, so what counts is how often they do, times the tile's size."""
+
+    def cost(tiling: Tiling) -> float:
+        (rows, columns), (cm, cn) = tiling.mma_shape, tiling.cluster
+        clusters = ceil(shape.m / (rows * cm)) * ceil(shape.n / (columns * cn))
+        return ceil(clusters / max(1, sms // (cm * cn))) * rows * columns * tiling.slower
+
+    return min(tilings, key=cost)
 
 
 def parse_cluster(text: str) -> tuple[int, int]:
@@ -244,6 +322,38 @@ def _check_cluster(cluster: tuple[int, int], cta_group: int, arch: Architecture)
         )
 
 
+def _check_walk(config: KernelConfig, kernel: Kernel, arch: Architecture) -> None:
+    """Where the next tile comes from, in which order, and where it is accumulated."""
+    scheduler, depth, sms = config.scheduler, config.clc_depth, config.sms
+    if not kernel.walks_tiles:
+        fixed = {"scheduler": "none", "raster_group": 1, "accumulators": 1, "clc_depth": 0, "sms": 0}
+        walking = " or ".join(other.name for other in KERNELS.values() if other.walks_tiles)
+        for name, only in fixed.items():
+            if getattr(config, name) != only:
+                raise UsageProblem(
+                    f"{name.replace('_', ' ')} {getattr(config, name)}: {kernel.name} computes one tile a CTA, at its "
+                    f"place in the grid; use {walking}, or leave --{name.replace('_', '-')} out"
+                )
+        return
+    if scheduler not in arch.schedulers:
+        raise UsageProblem(f"scheduler {scheduler!r} is not one of {arch.name}'s; use {', '.join(arch.schedulers)}")
+    if config.raster_group not in RASTER_GROUPS:
+        raise UsageProblem(f"raster group {config.raster_group} is not one of {', '.join(map(str, RASTER_GROUPS))}")
+    most = 2 if arch.tensor_memory else 1
+    if not 1 <= config.accumulators <= most:
+        place = "in tensor memory" if arch.tensor_memory else f"in registers, as {arch.name} has no tensor memory"
+        raise UsageProblem(f"accumulators {config.accumulators}: they are {place}; use {'1 or 2' if most == 2 else 1}")
+    if scheduler == "clc" and depth not in CLC_DEPTHS:
+        raise UsageProblem(f"clc depth {depth} is not one of {', '.join(map(str, CLC_DEPTHS))}; use 2")
+    if scheduler != "clc" and depth:
+        raise UsageProblem(f"clc depth {depth}: the scheduler {scheduler} asks for nothing; leave --clc-depth out")
+    size = config.cluster[0] * config.cluster[1]
+    if scheduler == "static" and sms < size:
+        raise UsageProblem(f"sms {sms}: a cluster of {config.cluster[0]}x{config.cluster[1]} needs {size}; use more")
+    if scheduler != "static" and sms:
+        raise UsageProblem(f"sms {sms}: the scheduler {scheduler} launches all tiles; use --scheduler static")
+
+
 def _check_epilogue(width: int, warp_columns: int) -> None:
     possible = [w for w in EPILOGUE_WIDTHS if warp_columns % w == 0]
     if width not in EPILOGUE_WIDTHS:
@@ -269,8 +379,9 @@ def _check_slices(cluster: tuple[int, int], cta_group: int, budget: Budget) -> N
 def _check_stages(stages: int, budget: Budget) -> None:
     kernel, most = budget.kernel, budget.most_stages()
     if kernel.stages is not None and stages != kernel.stages:
+        others = " or ".join(other.name for other in KERNELS.values() if other.stages is None)
         raise UsageProblem(
-            f"stages {stages}: {kernel.name} has no pipeline, its only depth is {kernel.stages}; use kernel6 or kernel7"
+            f"stages {stages}: {kernel.name} has no pipeline, its only depth is {kernel.stages}; use {others}"
         )
     if stages < 1:
         raise UsageProblem(f"stages {stages}: the ring needs at least 1; {kernel.name} takes 1 to {most} here")

@@ -39,6 +39,11 @@ def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
         "cluster_n": cluster_n,
         "epilogue_width": config.epilogue_width,
         "multicast": config.multicast,
+        "scheduler": config.scheduler,
+        "raster_group": config.raster_group,
+        "accumulators": config.accumulators,
+        "clc_depth": config.clc_depth,
+        "sms": config.sms,
     }
 
 
@@ -52,5 +57,7 @@ def _gemm_config(config: KernelConfig) -> str:
     """The same parameters, by the same names, for GemmConfig."""
     parameters = op_parameters(config)
     kernel = parameters.pop("kernel")
-    named = ", ".join(f"{name}={value}" for name, value in parameters.items())
+    named = ", ".join(
+        f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}" for name, value in parameters.items()
+    )
     return f'GemmConfig("{kernel}", arch="{config.arch}", dtype={_MOJO_TYPES[config.dtype]}, {named})'

@@ -12,6 +12,7 @@ import numpy as np
 
 from harness.dtypes import element_type
 from harness.emulator import Device, EmulatorError, Finding, Module, Region, Swizzle, TensorMap
+from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
 from harness.inputs import Inputs
 from harness.plan import Plan, ScalarArgument, TensorMapArgument
@@ -36,6 +37,7 @@ class Emulation:
 class EmulationOptions:
     """How to emulate. jobs: processes. resident_clusters: at once, None: as many as the GPU holds. max_steps: warp
     instructions, timeout: seconds; None: no limit. strict: a warning is an error, except for the rules in allow.
+    sinks get every event.
     """
 
     accumulation: Accumulation = "f32"
@@ -47,6 +49,7 @@ class EmulationOptions:
     timeout: float | None = None
     strict: bool = True
     allow: tuple[str, ...] = ()
+    sinks: tuple[Sink, ...] = ()
 
 
 DEFAULT = EmulationOptions()
@@ -86,6 +89,7 @@ def emulate(
             timeout=options.timeout,
             strict=options.strict,
             allow=options.allow,
+            sinks=options.sinks,
         )
         output = device.download(addresses["C"], dtype.numpy, output_shape)
     except EmulatorError as error:

@@ -13,12 +13,13 @@ from textwrap import wrap
 from typing import Any
 
 from harness.catalog import ARCHITECTURES, ELEMENT_BYTES
-from harness.plan import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument
+from harness.plan import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
 
 Mark = Callable[["Cta", int], str]
 """What a CTA's picture of the cluster shows in the place of a rank."""
 
 WIDTH = 100  # columns of text
+ORDER_ROWS, ORDER_COLUMNS = 16, 18  # cluster tiles whose order is shown
 BAR = 24  # columns that stand for all of the shared memory
 SCHEMA = 1
 
@@ -117,7 +118,7 @@ def launch_lines(plan: Plan) -> list[str]:
     bands = f" in {plan.grid[2]} bands along M" if plan.grid[2] > 1 else ""
     columns_of_tmem = f", {plan.tmem_columns} TMEM columns" if plan.tmem_columns else ""
     clusters = f"{number} cluster{'s' if number > 1 else ''}"
-    steps = next((a.value for a in plan.arguments if isinstance(a, ScalarArgument)), None)
+    steps = next((a.value for a in plan.arguments if isinstance(a, ScalarArgument) and a.name == "k_iterations"), None)
     return [
         f"C[{problem.m},{problem.n}] in tiles of {rows} x {columns} a CTA, K={problem.k} in {steps} steps of "
         f"{plan.config['block_k']}",
@@ -156,6 +157,7 @@ def as_text(plan: Plan) -> str:
         _roles_text(plan),
         _barriers_text(plan),
         _cluster_text(plan),
+        *([_order_text(plan, plan.tiles)] if plan.tiles else []),
     ]
     return "\n\n".join("\n".join(lines) for lines in sections)
 
@@ -178,6 +180,39 @@ def as_dict(plan: Plan, plan_data: dict[str, Any]) -> dict[str, Any]:
         },
         "cluster": [vars(cta) for cta in ctas(plan)],
     }
+
+
+def order_note(plan: Plan) -> str:
+    """Who computes which tiles, in a sentence."""
+    config, clusters = plan.config, prod(plan.grid) // prod(plan.cluster)
+    last = "no other" if clusters == 1 else f"c + {clusters}, c + {2 * clusters} and so on"
+    return {
+        "static": f"cluster c of {clusters} computes the tiles c, {last}",
+        "clc": "a cluster computes its own tile, then asks for those of clusters that have not started",
+        "none": "cluster c computes tile c",
+    }[config["scheduler"]]
+
+
+def order_numbers(tiles: TileOrder) -> list[list[str]]:
+    """The corner of C that is shown, each cluster tile with its number in the order; empty for a late one."""
+    numbers = {place: number for number, place in enumerate(tiles.order)}
+    shown = range(min(tiles.rows, ORDER_ROWS)), range(min(tiles.columns, ORDER_COLUMNS))
+    return [[str(numbers.get((row, column), "")) for column in shown[1]] for row in shown[0]]
+
+
+def order_title(plan: Plan, tiles: TileOrder) -> str:
+    rows, columns = plan.tile[0] * plan.cluster[0], plan.tile[1] * plan.cluster[1]
+    return (
+        f"order of the {tiles.rows} x {tiles.columns} cluster tiles of {rows} x {columns}: groups of "
+        f"{plan.config['raster_group']} columns, walked along M"
+    )
+
+
+def _order_text(plan: Plan, tiles: TileOrder) -> list[str]:
+    lines = [order_title(plan, tiles)]
+    for row in order_numbers(tiles):
+        lines.append("  " + " ".join(f"{number:>4}" for number in row))
+    return [*lines, *_indented(f"{order_note(plan)}.")]
 
 
 def _budget_text(plan: Plan) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
+from math import prod
 from textwrap import wrap
 
 from harness.explain import (
@@ -17,6 +18,9 @@ from harness.explain import (
     headline,
     kib,
     launch_lines,
+    order_note,
+    order_numbers,
+    order_title,
     rows,
     slice_mark,
     warps,
@@ -31,6 +35,8 @@ LINE = 18
 CHARACTERS = 128
 # The small pictures of the cluster: pitch of a cell, room for a caption, distance.
 CELL, CAPTION, GAP = 15.0, 48.0, 22.0
+# Width of a tile in the picture of their order, and how many of them count as first.
+ORDER_CELL, SHOWN_FIRST = 48.0, 66
 
 STYLE = """
   svg { --page: #ffffff; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --cell: #eef1f4;
@@ -94,6 +100,7 @@ def as_svg(plan: Plan) -> str:
     _roles(page, plan)
     _barriers(page, plan)
     _cluster(page, plan)
+    _order(page, plan)
     height = page.y + 8
     description = f"{'. '.join(launch_lines(plan))}. {budget_note(plan)}"
     return "\n".join(
@@ -175,6 +182,25 @@ def _cluster(page: Page, plan: Plan) -> None:
     _legend(page, left, [("c", "is told when its MMA has read a stage, and may load it again")])
     _pictures(page, plan, [cta for cta in found if cta.commits_to], left, commit_mark)
     page.y = max(page.y, end)
+
+
+def _order(page: Page, plan: Plan) -> None:
+    """The tiles of C with their numbers; those that are computed first are filled."""
+    if plan.tiles is None:
+        return
+    page.head("Order of tiles")
+    page.paragraph(MARGIN, f"{order_title(plan, plan.tiles)}. {order_note(plan)}. Filled: those computed first.")
+    first = prod(plan.grid) // prod(plan.cluster)
+    if plan.config["scheduler"] != "static":
+        first = plan.tiles.rows * plan.tiles.columns
+    for row in order_numbers(plan.tiles):
+        for column, number in enumerate(row):
+            x = MARGIN + column * ORDER_CELL
+            early = number and int(number) < min(first, SHOWN_FIRST)
+            page.box(x, page.y - 12, ORDER_CELL - 3, ORDER_CELL / 2 - 3, "c" if early else "cell")
+            page.text(x + 4, number, down=4)
+        page.y += ORDER_CELL / 2
+    page.y += 12
 
 
 def _legend(page: Page, x: float, entries: Iterable[tuple[str, str]]) -> None:

@@ -43,7 +43,7 @@ def explain(kernel: str, shape: Shape, form: str, output: str, **options: Any) -
     Everything shown is computed from the launch plan.
     """
     check_output(output, "--output")
-    text = plan_json(configure(kernel, **options), shape)
+    text = plan_json(configure(kernel, shape=shape, **options), shape)
     plan = parse_plan(text)
     if form == "svg":
         _write(as_svg(plan), output)
@@ -69,7 +69,7 @@ def build_command(kernel: str, shape: Shape, what: str | None, output: str, **op
     check_output(output, "--output")
     if what is None and output != "-":
         raise click.UsageError("--output needs to know what to write; add --emit ptx, sass, plan or asm-stats")
-    [artifact] = build_with_notice([configure(kernel, **options)])
+    [artifact] = build_with_notice([configure(kernel, shape=shape, **options)])
     if what is not None:
         _write(emit(artifact, what, shape), output)
         return

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from harness.catalog import ARCHITECTURES, EPILOGUE_WIDTHS
+from harness.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, RASTER_GROUPS, SCHEDULERS
 from harness.config import parse_cluster, parse_mma_shape
 from harness.device import CHOICES
 from harness.dtypes import ELEMENT_TYPES
@@ -98,6 +98,35 @@ config_options = together(
         "--multicast/--no-multicast",
         default=None,
         help="CTAs of a cluster send slices to each other, or each loads its own.  [default: multicast]",
+    ),
+    click.option(
+        "--scheduler",
+        type=click.Choice(SCHEDULERS),
+        help="Where the next tile of a CTA comes from: cluster launch control, a fixed list, or there is none.  "
+        f"{THE_KERNELS}",
+    ),
+    click.option(
+        "--raster-group",
+        type=int,
+        metavar="|".join(map(str, RASTER_GROUPS)),
+        help=f"Columns of cluster tiles that are walked along M together.  {THE_KERNELS}",
+    ),
+    click.option(
+        "--accumulators",
+        type=int,
+        metavar="1|2",
+        help=f"Accumulators in tensor memory, filled in turn.  {THE_KERNELS}",
+    ),
+    click.option(
+        "--clc-depth",
+        type=int,
+        metavar="|".join(map(str, CLC_DEPTHS)),
+        help=f"Answers of cluster launch control that are kept.  {THE_KERNELS}",
+    ),
+    click.option(
+        "--sms",
+        type=int,
+        help="Multiprocessors that the static scheduler fills.  [default: a B200's or H200's]",
     ),
 )
 

@@ -67,6 +67,15 @@ class Multicast:
 
 
 @dataclass(frozen=True)
+class TileOrder:
+    """The order in which the tiles of C are computed, in units of cluster tiles. order: (row, column) of the first."""
+
+    rows: int
+    columns: int
+    order: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class TensorMapArgument:
     """A tensor map over A, B or C. dims and box are innermost first, in elements; strides in bytes, of dims
     1 and up.
@@ -94,7 +103,8 @@ class ScalarArgument:
 class Plan:
     """How a kernel is launched; arguments are in the order of the kernel's parameters.
 
-    entry: name of the kernel in its PTX, None in a plan made without compiling it.
+    entry: name of the kernel in its PTX, None in a plan made without compiling it. tiles: None where each CTA computes
+    the tile at its place in the grid.
     """
 
     kernel: str
@@ -108,6 +118,7 @@ class Plan:
     dynamic_smem: int
     shared_memory: tuple[SharedPart, ...]
     tmem_columns: int
+    tiles: TileOrder | None
     roles: tuple[Role, ...]
     barriers: tuple[Barrier, ...]
     multicast: tuple[Multicast, ...]
@@ -143,6 +154,7 @@ def parse_plan(text: str) -> Plan:
             dynamic_smem=data["dynamic_smem"],
             shared_memory=_all(SharedPart, data["shared_memory"]),
             tmem_columns=data["tmem_columns"],
+            tiles=_tiles(data["tiles"]),
             roles=_all(Role, data["roles"]),
             barriers=_all(Barrier, data["barriers"]),
             multicast=_all(Multicast, data["multicast"]),
@@ -157,6 +169,12 @@ def parse_plan(text: str) -> Plan:
 def _three(values: list[int]) -> tuple[int, int, int]:
     x, y, z = values
     return x, y, z
+
+
+def _tiles(data: dict | None) -> TileOrder | None:
+    if data is None:
+        return None
+    return TileOrder(data["rows"], data["columns"], tuple((row, column) for row, column in data["order"]))
 
 
 def _all(kind: type[T], objects: list[dict]) -> tuple[T, ...]:

@@ -21,6 +21,7 @@ from harness.config import KernelConfig, make_config
 from harness.errors import UsageProblem
 from harness.gpu.capability import arch_of_gpu
 from harness.gpu.model import compile_artifact
+from harness.problem import Shape
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -29,7 +30,7 @@ def matmul(
     a: torch.Tensor,
     b: torch.Tensor,
     *,
-    kernel: str = "kernel7",
+    kernel: str = "kernel8",
     out: torch.Tensor | None = None,
     **options: Any,
 ) -> torch.Tensor:
@@ -42,7 +43,8 @@ def matmul(
     first call of a configuration compiles it, which takes some ten seconds; the result is cached on disk.
     """
     _check(a, b, out)
-    config = _configuration(kernel, a.device, a.dtype, tuple(sorted(options.items())))
+    problem = (a.shape[0], b.shape[0], a.shape[1])
+    config = _configuration(kernel, a.device, a.dtype, problem, tuple(sorted(options.items())))
     if out is None:
         out = torch.empty((a.shape[0], b.shape[0]), dtype=a.dtype, device=a.device)
     torch.ops.blackwell_lab.matmul(out, a, b, config)
@@ -50,11 +52,17 @@ def matmul(
 
 
 @torch.compiler.assume_constant_result
-def _configuration(kernel: str, device: torch.device, dtype: torch.dtype, options: tuple[tuple[str, Any], ...]) -> str:
+def _configuration(
+    kernel: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    problem: tuple[int, int, int],
+    options: tuple[tuple[str, Any], ...],
+) -> str:
     """The configuration as text: a constant for torch.compile, which cannot trace how it is made."""
     arch = arch_of_gpu(*torch.cuda.get_device_capability(device))
     try:
-        return make_config(kernel, arch=arch, dtype=DTYPES[dtype], **dict(options)).to_json()
+        return make_config(kernel, arch=arch, dtype=DTYPES[dtype], shape=Shape(*problem), **dict(options)).to_json()
     except UsageProblem as error:
         raise ValueError(str(error)) from None
 

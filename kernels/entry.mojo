@@ -1,6 +1,7 @@
 """The entry point of all kernels: launch bounds, cluster shape, and the architecture's kernel."""
 from .common.config import GemmConfig
 from .common.cta import Cta
+from .common.problem import Problem
 from .common.ptx import tensor_map_address
 from .sm100.run import run as run_sm100
 from .sm90.run import run as run_sm90
@@ -18,16 +19,25 @@ from std.utils.static_tuple import StaticTuple
 @__llvm_arg_metadata(b_map, `nvvm.grid_constant`)
 @__llvm_arg_metadata(c_map, `nvvm.grid_constant`)
 @__name(t"{config.label()}")
-def gemm[config: GemmConfig](a_map: TMADescriptor, b_map: TMADescriptor, c_map: TMADescriptor, k_iterations: UInt32):
-    """C = A . B^T. Grid: x and z along M, y along N, in whole clusters; LaunchPlan has the sizes and the tensor maps.
-    """
+def gemm[
+    config: GemmConfig
+](
+    a_map: TMADescriptor,
+    b_map: TMADescriptor,
+    c_map: TMADescriptor,
+    k_iterations: UInt32,
+    clusters_m: UInt32,
+    clusters_n: UInt32,
+):
+    """C = A . B^T. LaunchPlan has the grid, the sizes and the tensor maps."""
     comptime wrong = config.error()
     comptime assert wrong.byte_length() == 0, wrong
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
+    var problem = Problem(a, b, c, k_iterations, clusters_m, clusters_n)
     comptime if config.arch == "sm_100a":
-        run_sm100(Cta[config](), a, b, c, k_iterations)
+        run_sm100(Cta[config](), problem)
     else:
         comptime assert config.arch == "sm_90a"
-        run_sm90(Cta[config](), a, b, c, k_iterations)
+        run_sm90(Cta[config](), problem)

@@ -25,10 +25,17 @@ def whole_number(name: String, text: String) raises -> Int:
 
 
 def kernel_name(text: String) raises -> StaticString:
-    comptime for name in [StaticString("kernel5"), "kernel6", "kernel7"]:
+    comptime for name in [StaticString("kernel5"), "kernel6", "kernel7", "kernel8"]:
         if text == name:
             return name
-    raise Error("kernel '", text, "' is not one of kernel5, kernel6, kernel7")
+    raise Error("kernel '", text, "' is not one of kernel5, kernel6, kernel7, kernel8")
+
+
+def scheduler_name(text: String) raises -> StaticString:
+    comptime for name in [StaticString(""), "clc", "static", "none"]:
+        if text == name:
+            return name
+    raise Error("scheduler '", text, "' is not one of clc, static, none")
 
 
 def arch_name(text: String) raises -> StaticString:
@@ -70,6 +77,11 @@ def configuration(options: List[String]) raises -> GemmConfig:
         epilogue_width=number("epilogue_width", 0),
         multicast=multicast == "true",
         band_m=number("band_m", 0),
+        scheduler=scheduler_name(values.pop("scheduler", "")),
+        raster_group=number("raster_group", 0),
+        accumulators=number("accumulators", 0),
+        clc_depth=number("clc_depth", 0),
+        sms=number("sms", 0),
     )
     for name in values:
         raise Error("'", name, "' is not a parameter of a configuration")

@@ -124,6 +124,7 @@ def test_another_compiler_compiles_again(fake):
         {"cta_group": 1, "mma_shape": (128, 128)},
         {"mma_shape": (256, 128)},
         {"cluster": (4, 2)},
+        {"kernel": "kernel8", "scheduler": "static", "raster_group": 4, "accumulators": 1, "sms": 8},
         {"stages": 4},
         {"epilogue_width": 32},
         {"multicast": False},
@@ -196,7 +197,8 @@ def test_the_driver_names_every_field():
     )
     assert (
         'GemmConfig("kernel7", arch="sm_100a", dtype=DType.float16, cta_group=1, mma_m=64, mma_n=128, stages=3, '
-        "cluster_m=4, cluster_n=2, epilogue_width=16, multicast=True)," in driver_source([config])
+        'cluster_m=4, cluster_n=2, epilogue_width=16, multicast=True, scheduler="none", raster_group=1, '
+        "accumulators=1, clc_depth=0, sms=0)," in driver_source([config])
     )
 
 

@@ -41,7 +41,7 @@ def no_compiler(monkeypatch):
 
 
 BAD_REQUESTS = [
-    (["kernel9"], "there is no kernel 'kernel9'; use one of: kernel5, kernel6, kernel7"),
+    (["kernel9"], "there is no kernel 'kernel9'; use one of: kernel5, kernel6, kernel7, kernel8"),
     ([], "Missing argument 'KERNEL'"),
     (["kernel6", "kernel6"], "unexpected extra argument (kernel6)"),
     (["kernel6", "two\nlines"], "unexpected extra argument (two lines)"),
@@ -71,7 +71,7 @@ BAD_REQUESTS = [
         ["kernel6", "--stages", "6"],
         "A and B 196608 + C 65536 + barriers 112 = 262256, more than the 232448 bytes",
     ),
-    (["kernel5", "--stages", "2"], "kernel5 has no pipeline, its only depth is 1; use kernel6 or kernel7"),
+    (["kernel5", "--stages", "2"], "kernel5 has no pipeline, its only depth is 1; use kernel6 or kernel7 or kernel8"),
     (["kernel7", "--cta-group", "3"], "cta group 3 is not possible on sm_100a; use 1 or 2"),
     (["kernel7", "--mma-shape", "256"], "mma shape '256' is not MxN; write for example 256x256"),
     (["kernel7", "--mma-shape", "64x64"], "M must be 128 or 256; use 256x64, or --cta-group 1"),

@@ -29,7 +29,7 @@ def test_all_kernels_side_by_side(command, results_dir):
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
     assert [entry["kernel"] for entry in data["kernels"]] == list(KERNELS)
-    five, six, seven = (entry["figures"] for entry in data["kernels"])
+    five, six, seven, eight = (entry["figures"] for entry in data["kernels"])
     assert {entry["verdict"] for entry in data["kernels"]} == {"exact"}
     assert {entry["performance"]["TFLOPS"] for entry in data["kernels"]} == {"not measured"}
     # The series: the same work and traffic, then a pipeline, then less memory for C and two stores in flight.
@@ -43,8 +43,23 @@ def test_all_kernels_side_by_side(command, results_dir):
     assert {"stages", "warps", "shared memory, bytes"} <= changed[0] and "of it for C" not in changed[0]
     assert {"stages", "of it for C", "stores in flight", "TMA stores"} <= changed[1]
     assert "warps" not in changed[1]
+    assert {"tiles come from", "accumulators", "TMEM columns"} <= changed[2] and "stores in flight" not in changed[2]
+    assert (seven["tiles come from"], seven["accumulators"], eight["accumulators"]) == ("the grid", 1, 2)
     lines = (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [entry["record"] for entry in data["kernels"]]
+
+
+def test_what_a_cta_that_stays_saves(command):
+    """12 cluster tiles for 2 clusters: a sixth of the starts."""
+    options = ["--shape", "1536,512,64", "--cluster", "2x1", "--no-save", "--json", "-"]
+    seven = json.loads(command("kernel7", *options).stdout)["kernels"][0]["figures"]
+    stays = ["--scheduler", "static", "--sms", "4"]
+    eight = json.loads(command("kernel8", *options, *stays).stdout)["kernels"][0]["figures"]
+    for name in ("CTAs started", "TMEM allocations"):
+        assert (seven[name], eight[name]) == (24, 4)
+    assert seven["barriers initialised"] == 24 * 13 and eight["barriers initialised"] == 4 * 16
+    for name in ("global bytes read", "MMA instructions", "TMA stores"):
+        assert seven[name] == eight[name]
 
 
 def test_the_report(command):
@@ -107,10 +122,10 @@ def test_a_kernel_that_cannot_run_does_not_stop_the_others(command, answers, res
     assert result.exit_code == 3
     assert "harness: error: kernel6: Deadlock: nobody can run" in result.stderr
     data = json.loads(result.stdout)
-    assert [entry["verdict"] for entry in data["kernels"]] == ["exact", "could not run", "exact"]
+    assert [entry["verdict"] for entry in data["kernels"]] == ["exact", "could not run", "exact", "exact"]
     assert data["kernels"][1]["failure"] == "Deadlock: nobody can run"
-    assert [(step["from"], step["to"]) for step in data["steps"]] == [("kernel5", "kernel7")]
-    assert len((results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()) == 2
+    assert [(step["from"], step["to"]) for step in data["steps"]] == [("kernel5", "kernel7"), ("kernel7", "kernel8")]
+    assert len((results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_wrong_result_outweighs_one_that_is_missing(series, answers):

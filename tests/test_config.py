@@ -11,10 +11,11 @@ import pytest
 from harness.catalog import ARCHITECTURES, KERNELS, SM_100A
 from harness.config import Budget, KernelConfig, make_config, parse_cluster, parse_mma_shape
 from harness.errors import UsageProblem
+from harness.problem import Shape
 
 DRAWN = 600
 USUAL = {
-    "kernel": ["kernel5", "kernel6", "kernel7"],
+    "kernel": ["kernel5", "kernel6", "kernel7", "kernel8"],
     "arch": ["sm_100a", "sm_90a"],
     "dtype": ["bf16", "fp16"],
     "cta_group": [1, 2],
@@ -25,6 +26,11 @@ USUAL = {
     "cluster_n": [1, 2, 3, 4],
     "epilogue_width": [16, 32],
     "multicast": [True, False],
+    "scheduler": [""],
+    "raster_group": [0],
+    "accumulators": [0],
+    "clc_depth": [0],
+    "sms": [0],
 }
 ODD = {
     "dtype": ["fp8"],
@@ -35,7 +41,13 @@ ODD = {
     "cluster_m": [0, 3, 5, 8, 16],
     "cluster_n": [0, 5, 8, 16],
     "epilogue_width": [8, 48, 64, 128],
+    "scheduler": ["none", "static", "clc"],
+    "raster_group": [1, 2, 4, 16],
+    "accumulators": [1, 2, 3],
+    "clc_depth": [1, 3, 4],
+    "sms": [1, 16, 100],
 }
+WALK = ("scheduler", "raster_group", "accumulators", "clc_depth", "sms")
 
 
 # Rules that a drawn configuration hardly meets: 8 rows for each CTA that shares, the limits of a cluster.
@@ -45,6 +57,19 @@ EDGES = [
     for m, n in ((64, 64), (128, 256))
     for cm, cn in ((1, 8), (1, 9), (1, 16), (8, 1), (9, 1), (16, 1), (1, 17), (4, 4), (3, 5))
     for multicast in (True, False)
+] + [
+    {**BASE, "kernel": "kernel8", "arch": arch, "cta_group": 2 if arch == "sm_100a" else 1, "mma_m": 128, **walk}
+    for arch in ("sm_100a", "sm_90a")
+    for walk in (
+        {"scheduler": "clc", "clc_depth": 3, "accumulators": 1},
+        {"scheduler": "clc", "clc_depth": 4},
+        {"scheduler": "clc", "sms": 64},
+        {"scheduler": "static", "clc_depth": 1},
+        {"scheduler": "static", "sms": 1},
+        {"scheduler": "none", "sms": 4},
+        {"scheduler": "none", "raster_group": 16, "accumulators": 2},
+        {"scheduler": "static", "sms": 6, "raster_group": 4, "accumulators": 1},
+    )
 ]
 
 
@@ -65,6 +90,7 @@ def python_verdict(options: dict) -> KernelConfig | None:
     shape = options["mma_m"], options["mma_n"]
     cluster = options["cluster_m"], options["cluster_n"]
     same = {name: options[name] for name in ("kernel", "arch", "dtype", "cta_group", "epilogue_width", "multicast")}
+    same |= {name: options[name] or None for name in WALK}
     try:
         return make_config(**same, mma_shape=shape, cluster=cluster, stages=options["stages"] or None)
     except UsageProblem as problem:
@@ -83,8 +109,17 @@ def test_python_and_mojo_agree_on_what_is_legal(planner):
             plan = json.loads(done.stdout)
             assert plan["config"]["stages"] == config.stages
             arch = ARCHITECTURES[config.arch]
-            budget = Budget(KERNELS[config.kernel], arch, config.cta_group, config.mma_shape, config.epilogue_width)
+            budget = Budget(
+                KERNELS[config.kernel],
+                arch,
+                config.cta_group,
+                config.mma_shape,
+                config.epilogue_width,
+                config.accumulators,
+                config.clc_depth,
+            )
             assert plan["dynamic_smem"] == budget.total(config.stages)
+            assert {name: plan["config"][name] for name in WALK} == {name: getattr(config, name) for name in WALK}
     # The comparison means something only if both verdicts are common.
     assert DRAWN // 5 < legal < DRAWN * 4 // 5
 
@@ -178,3 +213,40 @@ def test_sizes_are_read():
 def test_the_default_tile_fits_the_architecture():
     for group, (rows, columns) in SM_100A.defaults.mma_shape.items():
         assert rows in SM_100A.rows[group] and columns % SM_100A.column_step[group] == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "cluster"),
+    [
+        ((4096, 4096, 4096), (256, 128), (1, 2)),
+        ((512, 4096, 4096), (128, 128), (2, 1)),  # half as many tiles of 256x128 as the GPU has SMs
+        ((2500, 5120, 13824), (128, 160), (2, 1)),  # 4.8 of them in turn, 5 are paid for; 3.03 of 256x128, 4 paid
+    ],
+)
+def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile, cluster):
+    config = make_config("kernel8", arch="sm_90a", shape=Shape(*shape))
+    assert (config.mma_shape, config.cluster) == (tile, cluster)
+    assert make_config("kernel8", arch="sm_90a").mma_shape == (256, 128)
+    asked = make_config("kernel8", arch="sm_90a", shape=Shape(*shape), mma_shape=(64, 256), cluster=(1, 1))
+    assert (asked.mma_shape, asked.cluster) == ((64, 256), (1, 1))
+    assert make_config("kernel8", arch="sm_90a", shape=Shape(*shape), cluster=(1, 2)).mma_shape[0] == 256
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "message"),
+    [
+        ("kernel7", {"scheduler": "static"}, "scheduler static: kernel7 computes one tile a CTA, .*; use kernel8"),
+        ("kernel6", {"raster_group": 4}, "raster group 4: kernel6 computes one tile a CTA"),
+        ("kernel8", {"raster_group": 3}, "raster group 3 is not one of 1, 4, 8, 16"),
+        ("kernel8", {"accumulators": 3}, "accumulators 3: they are in tensor memory; use 1 or 2"),
+        ("kernel8", {"arch": "sm_90a", "accumulators": 2}, "as sm_90a has no tensor memory; use 1"),
+        ("kernel8", {"arch": "sm_90a", "scheduler": "clc"}, "'clc' is not one of sm_90a's; use static, none"),
+        ("kernel8", {"scheduler": "clc", "clc_depth": 4}, "clc depth 4 is not one of 1, 2, 3"),
+        ("kernel8", {"scheduler": "static", "clc_depth": 1}, "clc depth 1: the scheduler static asks for nothing"),
+        ("kernel8", {"scheduler": "static", "sms": 2}, "sms 2: a cluster of 4x4 needs 16"),
+        ("kernel8", {"scheduler": "none", "sms": 4}, "sms 4: the scheduler none launches all tiles"),
+    ],
+)
+def test_rules_of_the_order_of_tiles(kernel, options, message):
+    with pytest.raises(UsageProblem, match=message):
+        make_config(kernel, **options)

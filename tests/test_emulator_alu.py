@@ -237,3 +237,25 @@ def test_packing_to_half_precision_rounds_to_nearest_even(kind, dtype):
     twice = f"cvt.rn.{kind}x2.f32 %r4, %r1, %r2; cvt.rn.{kind}x2.f32 %r5, %r2, %r1; mov.b64 %d0, {{%r4, %r5}};"
     expected = (high << 16 | low) | (low << 16 | high) << 32
     assert (execute(twice, values) == expected)[keep].all()
+
+
+@pytest.mark.parametrize(
+    ("mode", "position", "width", "mask"),
+    [
+        ("clamp", 0, 0, 0),
+        ("clamp", 4, 3, 0x70),
+        ("clamp", 31, 1, 0x80000000),
+        ("clamp", 24, 20, 0xFF000000),
+        ("clamp", 8, 32, 0xFFFFFF00),
+        ("clamp", 32, 4, 0),
+        ("wrap", 4, 3, 0x70),
+        ("wrap", 36, 3, 0x70),
+        ("wrap", 36, 35, 0x70),
+        ("wrap", 4, 32, 0),
+        ("wrap", 24, 20, 0xFF000000),
+    ],
+)
+def test_bmsk_makes_a_mask_of_ones(mode, position, width, mask):
+    """Worked by hand from PTX ISA 9.7.1.24."""
+    operands = np.broadcast_to(np.array([[position], [width], [0]]), (3, 32))
+    assert (execute(f"bmsk.{mode}.b32 %r4, %r1, %r2; cvt.u64.u32 %d0, %r4;", operands) == mask).all()

@@ -28,6 +28,9 @@ CASES = [
     ("kernel5", {"arch": "sm_90a", "cluster": (2, 2)}),
     ("kernel7", {"arch": "sm_90a", "cluster": (4, 2), "mma_shape": (256, 128)}),
     ("kernel7", {"cluster": (4, 2), "multicast": False, "dtype": "fp16", "epilogue_width": 16}),
+    ("kernel8", {"scheduler": "clc", "clc_depth": 3, "cluster": (4, 2)}),
+    ("kernel8", {"scheduler": "static", "sms": 6, "cluster": (2, 1), "raster_group": 1}),
+    ("kernel8", {"arch": "sm_90a"}),
 ]
 cases = pytest.mark.parametrize(("kernel", "options"), CASES, ids=lambda value: str(value))
 
@@ -42,11 +45,12 @@ def explain(*arguments: str):
 
 def test_the_budget_of_the_series():
     """One stage of 16 + 16 beside 64 KB of C; 160 + 64; C in 16 KB, and a sixth stage."""
-    five, six, seven = (budget(plan_of(kernel, {})) for kernel in KERNELS)
+    five, six, seven, eight = (budget(plan_of(kernel, {})) for kernel in KERNELS)
     kilo = 1024
     assert (five.stages, five.stage, five.output) == (1, 32 * kilo, 64 * kilo)
     assert (six.stages * six.stage, six.output, six.whole_tile) == (160 * kilo, 64 * kilo, 64 * kilo)
-    assert (seven.stages, seven.output, seven.stages_with_whole_tile) == (6, 16 * kilo, 5)
+    for last in (seven, eight):
+        assert (last.stages, last.output, last.stages_with_whole_tile) == (6, 16 * kilo, 5)
     text = as_text(plan_of("kernel7", {}))
     assert "16 KiB in place of 64 KiB for C saves 48 KiB, room for 1 more stage" in " ".join(text.split())
 
@@ -178,7 +182,7 @@ def test_formats_of_the_command(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["kernel8"], "there is no kernel 'kernel8'"),
+        (["kernel9"], "there is no kernel 'kernel9'"),
         (["kernel6", "--stages", "6"], "more than the 232448 bytes of shared memory"),
         (["kernel6", "--format", "png"], "'png' is not one of 'text', 'svg', 'json'"),
         (["kernel6", "-o", "/no/such/folder/x"], "is not a file in an existing folder"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.build import build
+from harness.catalog import KERNELS
 from harness.config import make_config
 from harness.errors import CannotRun
 from harness.gpu.capability import arch_of_gpu, check_arch
@@ -13,7 +14,6 @@ from harness.problem import Shape
 from harness.toolchain import find_gpus
 
 GPUS = find_gpus()
-KERNELS = ("kernel5", "kernel6", "kernel7")
 pytestmark = pytest.mark.gpu
 
 
@@ -59,7 +59,40 @@ def test_timing_comes_with_the_vendors():
 
 
 @needs_gpu
-def test_pytorch_function_respects_the_current_stream():
+@pytest.mark.parametrize("size", [(4100, 4104, 520), (300, 6000, 64), (1024, 1032, 2048)], ids=str)
+def test_many_tiles_a_cta(size):
+    """Three tiles and more for each CTA, and fewer than CTAs."""
+    artifact = build([make_config("kernel8", arch=ARCH, mma_shape=(128, 128))])[0]
+    result = measure(artifact, Shape(*size), GPUS[0], inputs="integer", seed=1, timeout=60, time=False)
+    assert result.failure is None and result.validation["passed"], result
+
+
+@needs_gpu
+def test_a_launch_reads_what_the_one_before_it_wrote():
+    """Launches of kernel8 overlap: the next prepares itself while this one ends, and must wait before it reads."""
+    torch = pytest.importorskip("torch")
+    from harness.pytorch import matmul
+
+    size = 2048
+    start = torch.randint(-100, 100, (size, size), device="cuda").bfloat16()
+    order = torch.randperm(size, device="cuda")
+    shuffle = torch.eye(size, device="cuda")[order].bfloat16()
+    got, expected = start, start
+    for _ in range(40):
+        got, expected = matmul(got, shuffle), expected[:, order]
+    assert torch.equal(got, expected)
+    into = [torch.empty_like(start) for _ in range(2)]
+    matmul(start, shuffle, out=into[0])
+    for turn in range(40):  # each overwrites what the one before it read
+        matmul(into[turn % 2], shuffle, out=into[1 - turn % 2])
+    for _ in range(41):
+        start = start[:, order]
+    assert torch.equal(into[0], start)
+
+
+@needs_gpu
+@pytest.mark.parametrize("kernel", ["kernel6", "kernel8"])
+def test_pytorch_function_respects_the_current_stream(kernel):
     torch = pytest.importorskip("torch")
     from harness.pytorch import matmul
 
@@ -71,10 +104,10 @@ def test_pytorch_function_respects_the_current_stream():
             late = torch.zeros_like(a)
             torch.cuda._sleep(50_000_000)
             late.copy_(a)
-            got = matmul(late, b, kernel="kernel6").clone()
+            got = matmul(late, b, kernel=kernel).clone()
         torch.cuda.synchronize()
         assert torch.equal(got, expected)
-    compiled = torch.compile(lambda x, y: matmul(x, y, kernel="kernel6") * 2, fullgraph=True)
+    compiled = torch.compile(lambda x, y: matmul(x, y, kernel=kernel) * 2, fullgraph=True)
     assert torch.equal(compiled(a, b), expected * 2)
     for bad, message in [
         ((a.cpu(), b), "a is on cpu"),

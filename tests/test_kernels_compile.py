@@ -24,6 +24,12 @@ CONFIGS = {
     "kernel6 Hopper": make_config("kernel6", arch="sm_90a", cluster=(1, 2), dtype="fp16"),
     "kernel7 Hopper": make_config("kernel7", arch="sm_90a"),
     "kernel7 Hopper M=256": make_config("kernel7", arch="sm_90a", mma_shape=(256, 128)),
+    "kernel8 static": make_config("kernel8", cluster=(2, 1), scheduler="static"),
+    "kernel8 clc": make_config("kernel8", cluster=(4, 2), scheduler="clc", clc_depth=3),
+    "kernel8 clc, one CTA": make_config("kernel8", cluster=(1, 1), cta_group=1, scheduler="clc", accumulators=1),
+    "kernel8 Hopper": make_config("kernel8", arch="sm_90a"),
+    "kernel8 Hopper N=256": make_config("kernel8", arch="sm_90a", mma_shape=(128, 256), epilogue_width=64),
+    "kernel8 Hopper N=192": make_config("kernel8", arch="sm_90a", mma_shape=(128, 192)),
     "kernel6 Hopper M=64": make_config("kernel6", arch="sm_90a", mma_shape=(64, 192)),
 }
 

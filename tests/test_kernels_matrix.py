@@ -51,6 +51,36 @@ ODD = [
     make_config("kernel7", arch="sm_90a", cluster=(2, 1), epilogue_width=16, mma_shape=(128, 48)),
     make_config("kernel7", arch="sm_90a", cluster=(2, 1), epilogue_width=64, stages=2),
     configure("kernel7", "tilus-tile", epilogue_width=16),
+    # CTAs that stay: one cluster for all tiles, or two; every group, and clusters of every kind.
+    *(
+        make_config("kernel8", scheduler="static", sms=cm * cn, cluster=(cm, cn), raster_group=group, accumulators=a)
+        for (cm, cn), group, a in (
+            ((2, 1), 1, 1),
+            ((2, 1), 4, 2),
+            ((4, 1), 8, 2),
+            ((2, 2), 16, 2),
+            ((4, 2), 4, 1),
+            ((4, 4), 1, 2),
+        )
+    ),
+    make_config("kernel8", scheduler="static", sms=2, cta_group=1, cluster=(1, 1), mma_shape=(128, 128)),
+    make_config("kernel8", scheduler="static", sms=2, cta_group=1, cluster=(1, 2), mma_shape=(64, 48)),
+    make_config("kernel8", scheduler="static", sms=4, cluster=(2, 1), mma_shape=(128, 256), stages=2),
+    make_config("kernel8", scheduler="none", cluster=(2, 1), raster_group=4),
+    *(
+        make_config("kernel8", arch="sm_90a", sms=sms, mma_shape=shape, cluster=cluster, raster_group=group)
+        for sms, shape, cluster, group in (
+            (2, (256, 128), (1, 2), 1),
+            (4, (128, 256), (2, 1), 4),
+            (1, (128, 128), (1, 1), 8),
+            (6, (64, 256), (3, 2), 16),
+            (4, (128, 192), (2, 2), 8),
+            (2, (128, 48), (2, 1), 4),
+        )
+    ),
+    make_config("kernel8", arch="sm_90a", sms=2, stages=1),
+    make_config("kernel8", arch="sm_90a", sms=2, epilogue_width=16, dtype="fp16"),
+    make_config("kernel8", arch="sm_90a", scheduler="none"),
     make_config("kernel6", cluster=(2, 1), stages=1),
     make_config("kernel6", cluster=(2, 1), stages=2, epilogue_width=32),
     make_config("kernel6", arch="sm_90a", cluster=(2, 1), stages=1),

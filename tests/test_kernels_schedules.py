@@ -16,6 +16,12 @@ CONFIGS = [
     for kernel in KERNELS
     for cluster in CLUSTERS
 ]
+# One cluster for four tiles and more.
+STAYING = [
+    make_config("kernel8", arch=arch, cluster=cluster, scheduler="static", sms=cluster[0] * cluster[1], stages=stages)
+    for arch in ARCHITECTURES
+    for cluster, stages in (((2, 1), 2), ((2, 2), 3), ((4, 1), None))
+]
 
 
 @pytest.mark.slow
@@ -27,6 +33,17 @@ def test_random_schedules_agree(builder, index):
     m, n = cluster_tile(artifact.config)
     for seed in range(SEEDS):
         _, validation = run(artifact, (m - 3, n - 8, 7 * 64 - 24), "index", schedule="random", seed=seed)
+        assert validation.mismatches == 0, f"seed {seed}"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("staying")
+@pytest.mark.parametrize("index", range(len(STAYING)), ids=[c.label.replace(" ", "_") for c in STAYING])
+def test_random_schedules_agree_on_many_tiles(builder, index):
+    artifact = builder("staying", STAYING)[index]
+    m, n = cluster_tile(artifact.config)
+    for seed in range(SEEDS):
+        _, validation = run(artifact, (2 * m - 3, 2 * n - 8, 3 * 64 - 24), "index", schedule="random", seed=seed)
         assert validation.mismatches == 0, f"seed {seed}"
 
 

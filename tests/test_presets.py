@@ -16,11 +16,22 @@ def test_every_preset_fits_every_kernel(preset, kernel):
     config = configure(kernel, preset)
     for name, value in PRESETS[preset].options.items():
         assert getattr(config, name) == value
+    if KERNELS[kernel].walks_tiles:
+        assert all(getattr(config, name) == value for name, value in PRESETS[preset].walk.items())
     assert config.stages == PRESETS[preset].stages.get(kernel, configure(kernel, preset).stages)
 
 
 def test_the_presets_are_what_their_names_promise():
-    assert set(PRESETS) == {"cute-03", "cute-04", "1cta", "2cta", "2cta-multicast", "tilus-tile", "hopper-2x1"}
+    assert set(PRESETS) == {
+        "cute-03",
+        "cute-04",
+        "1cta",
+        "2cta",
+        "2cta-multicast",
+        "tilus-tile",
+        "tilus-v6",
+        "hopper-2x1",
+    }
     one, two, three, four = (configure("kernel7", name) for name in ("1cta", "2cta", "cute-03", "cute-04"))
     assert (one.cta_group, one.mma_shape, one.stages, one.cluster) == (1, (128, 256), 4, (1, 1))
     assert (two.cta_group, two.mma_shape, two.stages, two.cluster) == (2, (256, 256), 4, (2, 1))
@@ -47,5 +58,5 @@ def test_published_figures_say_whose_they_are():
     assert {figure.author for figure in figures} == {"Modular", "CuTe DSL write-up", "Tilus"}
     assert all(figure.source and figure.gpu and figure.shape and figure.dtype for figure in figures)
     modular = {figure.name[:8]: figure.tflops for figure in figures if figure.author == "Modular"}
-    assert modular == {"kernel 5": 360.2, "kernel 6": 1429, "kernel 7": 1493}
+    assert modular == {"kernel 5": 360.2, "kernel 6": 1429, "kernel 7": 1493, "kernel 8": 1772.9}
     assert {figure.vendor_tflops for figure in figures if figure.author == "Modular"} == {1763}

@@ -27,17 +27,18 @@ DEFAULT = "emulator"
 FOLDER = ROOT / "results" / "suites"
 
 # What a table of cases combines, with what it can leave to the top level, and the options of its kernels.
+_WALK = ("scheduler", "raster_group", "accumulators", "clc_depth", "sms")
 _LISTS = ("kernels", "clusters", "shapes", "dtypes", "inputs")
-_OPTIONS = ("arch", "cta_group", "mma_shape", "stages", "epilogue_width", "multicast", "seed")
+_OPTIONS = ("arch", "cta_group", "mma_shape", "stages", "epilogue_width", "multicast", "seed", *_WALK)
 _TOP = ("schema", "summary", "device", "cases")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement. Options that are None are the kernel's defaults; arch None: the device's."""
+    """One measurement. Options that are None are the kernel's defaults, the cluster too; arch None: the device's."""
 
     kernel: str
-    cluster: tuple[int, int]
+    cluster: tuple[int, int] | None
     dtype: str
     shape: Shape
     inputs: str
@@ -48,11 +49,16 @@ class Case:
     stages: int | None = None
     epilogue_width: int | None = None
     multicast: bool = True
+    scheduler: str | None = None
+    raster_group: int | None = None
+    accumulators: int | None = None
+    clc_depth: int | None = None
+    sms: int | None = None
 
     @property
     def id(self) -> str:
         """Names the case in the history: what was asked for, and nothing that follows from it."""
-        words = [self.kernel, self.dtype, f"{self.cluster[0]}x{self.cluster[1]}"]
+        words = [self.kernel, self.dtype, f"{self.cluster[0]}x{self.cluster[1]}" if self.cluster else "auto"]
         if self.arch:
             words.append(self.arch)
         if self.cta_group:
@@ -65,6 +71,7 @@ class Case:
             words.append(f"epilogue={self.epilogue_width}")
         if not self.multicast:
             words.append("no-multicast")
+        words += [f"{name.replace('_', '-')}={getattr(self, name)}" for name in _WALK if getattr(self, name)]
         words += [str(self.shape), self.inputs]
         if self.seed:
             words.append(f"seed={self.seed}")
@@ -82,6 +89,8 @@ class Case:
             cluster=self.cluster,
             epilogue_width=self.epilogue_width,
             multicast=self.multicast,
+            **{name: getattr(self, name) for name in _WALK},
+            shape=self.shape,
         )
 
 
@@ -158,7 +167,7 @@ def _cases(table: Mapping[str, Any]) -> list[Case]:
     options = {name: table[name] for name in _OPTIONS if name in table}
     if "mma_shape" in options:
         options["mma_shape"] = parse_mma_shape(str(options["mma_shape"]))
-    for name in ("cta_group", "stages", "epilogue_width", "seed"):
+    for name in ("cta_group", "stages", "epilogue_width", "seed", *_WALK[1:]):
         if name in options and (not isinstance(options[name], int) or isinstance(options[name], bool)):
             raise UsageProblem(f"{name} is {options[name]!r}; it must be a whole number")
     if not isinstance(options.get("multicast", True), bool):
@@ -170,7 +179,7 @@ def _cases(table: Mapping[str, Any]) -> list[Case]:
             raise UsageProblem(f"inputs {inputs!r} is not one of {', '.join(KINDS)}")
         case = Case(
             kernel=kernel,
-            cluster=parse_cluster(cluster),
+            cluster=None if cluster == "auto" else parse_cluster(cluster),
             dtype=dtype,
             shape=parse_shape(shape),
             inputs=inputs,

@@ -224,7 +224,7 @@ def _check_independent(code: Code, schedule: str, sinks: Sequence[Sink]) -> None
     elif schedule != "fifo":
         reason = "a random schedule draws from one sequence for all clusters"
     if reason:
-        raise LaunchError(f"cannot run with several workers: {reason}; use workers=1")
+        raise LaunchError(f"cannot run with several workers: {reason}; run with one")
 
 
 def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:

@@ -18,6 +18,7 @@ LIGHT = {
     "kernel5": "#b4540a",
     "kernel6": "#0d6e8f",
     "kernel7": "#6b3fa0",
+    "kernel8": "#a3254f",
     "vendor": "#3d7a1e",
     "other": "#8a8f98",
 }
@@ -29,10 +30,11 @@ DARK = {
     "kernel5": "#f2a35e",
     "kernel6": "#5cc3e8",
     "kernel7": "#c3a0f5",
+    "kernel8": "#f58ab0",
     "vendor": "#8fd066",
     "other": "#7f858f",
 }
-FIGURE = ("kernel5", "kernel6", "kernel7", "vendor", "other")
+FIGURE = ("kernel5", "kernel6", "kernel7", "kernel8", "vendor", "other")
 """Colours of bars and lines; the rest is text and paper."""
 
 SETTINGS: Any = {

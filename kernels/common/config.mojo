@@ -17,7 +17,8 @@ comptime SWIZZLE_ROW_BYTES = 128
 
 
 struct GemmConfig(TrivialRegisterPassable):
-    """Compile-time choices of a kernel.
+    """Compile-time choices of a kernel. What follows from its place in the series has a method under "series"; nothing
+    else asks for its name.
 
     sm_100a: `mma_m x mma_n` is the shape of one MMA instruction: with `cta_group` 2 that is the tile of a CTA pair, and
     each CTA holds half of its rows.
@@ -39,6 +40,11 @@ struct GemmConfig(TrivialRegisterPassable):
     var epilogue_width: Int  # columns of C in one TMA store
     var multicast: Bool
     var band_m: Int  # at most so many CTAs along M run side by side before the next columns; 0: all of them
+    var scheduler: StaticString  # where a cluster's next tile comes from: none (there is no next), static, clc
+    var raster_group: Int  # columns of cluster tiles that are walked along M together
+    var accumulators: Int  # in TMEM, in turn: the MMA fills one while the epilogue empties another
+    var clc_depth: Int  # answers about the next tile that have their own place in shared memory; 0 without clc
+    var sms: Int  # that a static schedule fills; 0 without one
 
     def __init__(
         out self,
@@ -56,10 +62,17 @@ struct GemmConfig(TrivialRegisterPassable):
         epilogue_width: Int = 0,
         multicast: Bool = True,
         band_m: Int = 0,
+        scheduler: StaticString = "",
+        raster_group: Int = 0,
+        accumulators: Int = 0,
+        clc_depth: Int = 0,
+        sms: Int = 0,
     ):
         """Zeros stand for a choice of the kernel's: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA;
-        as many `stages` as fit (kernel5: one); `epilogue_width` 64, but 32 for kernel7; `band_m` 2048 rows for
-        kernel7 on sm_90a, else no bands."""
+        as many `stages` as fit (kernel5: one); `epilogue_width` 64, but 32 where C leaves in turns; `band_m` 2048 rows
+        for kernel7 on sm_90a, else no bands. So do an empty `scheduler`: where CTAs stay clc on sm_100a, static on
+        sm_90a; `raster_group` 8; `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2; `sms` those of a B200 or
+        H200."""
         self.kernel = kernel
         self.arch = arch
         self.dtype = dtype
@@ -75,12 +88,66 @@ struct GemmConfig(TrivialRegisterPassable):
         self.epilogue_width = epilogue_width
         self.multicast = multicast
         self.band_m = band_m
-        if band_m == 0 and kernel == "kernel7" and arch == "sm_90a":
+        self.scheduler = scheduler
+        self.raster_group = raster_group
+        self.accumulators = accumulators
+        self.clc_depth = clc_depth
+        self.sms = sms
+        if band_m == 0 and self.writes_in_turns() and not self.walks_tiles() and arch == "sm_90a":
             self.band_m = 2048 // max(1, self.mma_m)
         if epilogue_width == 0:
-            self.epilogue_width = 32 if kernel == "kernel7" else 64
+            self.epilogue_width = 32 if self.writes_in_turns() else 64
+        if scheduler.byte_length() == 0:
+            self.scheduler = "none"
+            if self.walks_tiles():
+                self.scheduler = "clc" if self.has_tmem() else "static"
+        if raster_group == 0:
+            self.raster_group = 8 if self.walks_tiles() else 1
+        if accumulators == 0:
+            self.accumulators = 2 if self.walks_tiles() and self.has_tmem() else 1
+        if clc_depth == 0 and self.asks_for_tiles():
+            self.clc_depth = 2
+        if sms == 0 and self.is_static():
+            self.sms = 148 if self.has_tmem() else 132
         if stages == 0 and self.shape_error().byte_length() == 0:
-            self.stages = 1 if kernel == "kernel5" else self.stages_that_fit()
+            self.stages = self.stages_that_fit() if self.pipelined() else 1
+
+    # ---- series --------------------------------------------------------------------------------------------------
+    def step_of_series(self) -> Int:
+        """Each kernel has what the ones before it have."""
+        if self.kernel == "kernel5":
+            return 5
+        if self.kernel == "kernel6":
+            return 6
+        if self.kernel == "kernel7":
+            return 7
+        return 8 if self.kernel == "kernel8" else 0
+
+    def pipelined(self) -> Bool:
+        """A ring of stages between warps of different roles; otherwise there is one stage."""
+        return self.step_of_series() >= 6
+
+    def writes_in_turns(self) -> Bool:
+        """C leaves through a few small buffers in turn; otherwise the whole tile has its place in shared memory."""
+        return self.step_of_series() >= 7
+
+    def walks_tiles(self) -> Bool:
+        """Tiles have numbers in an order of their own, and a CTA may compute many; otherwise its place in the grid is
+        its tile."""
+        return self.step_of_series() >= 8
+
+    def overlaps_launches(self) -> Bool:
+        """A launch may begin while the one before it in the stream ends (programmatic dependent launch): it prepares
+        its barriers, and touches global memory once the other is over. Only where it was measured to pay."""
+        return self.step_of_series() >= 8 and not self.has_tmem()
+
+    def is_static(self) -> Bool:
+        """A cluster knows all of its tiles from the start."""
+        return self.scheduler == "static"
+
+    def asks_for_tiles(self) -> Bool:
+        """A cluster asks the hardware for each further tile: cluster launch control (PTX ISA 9.7.13.17)."""
+        return self.scheduler == "clc"
 
     # ---- architecture --------------------------------------------------------------------------------------------
     def has_tmem(self) -> Bool:
@@ -125,6 +192,15 @@ struct GemmConfig(TrivialRegisterPassable):
         it. A reader is an MMA on sm_100a, a consumer warpgroup on sm_90a."""
         return self.sharing().readers() * (1 if self.has_tmem() else self.consumers())
 
+    def accumulator_readers(self) -> Int:
+        """Warps that read an accumulator in TMEM: four of each CTA of the MMA."""
+        return 4 * self.cta_group
+
+    def answer_readers(self) -> Int:
+        """Who reads an answer about the next tile in a cluster: in each CTA the producer, the scheduler and four
+        epilogue warps, and in each CTA that leads an MMA the MMA thread."""
+        return 6 * self.cluster_size() + self.cluster_size() // self.cta_group
+
     def a_slices(self) -> Slices:
         return Slices(self.cta_m(), self.sharing().a_parts())
 
@@ -146,10 +222,14 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def tmem_columns(self) -> Int:
         """TMEM columns to allocate: a power of two, at least 32 (PTX ISA 9.7.16.7.1). None on sm_90a."""
-        var columns = 32
+        return max(32, self.accumulators * self.accumulator_columns()) if self.has_tmem() else 0
+
+    def accumulator_columns(self) -> Int:
+        """From the start of one accumulator in TMEM to the next: a power of two."""
+        var columns = 16
         while columns < self.warp_columns():
             columns *= 2
-        return columns if self.has_tmem() else 0
+        return columns
 
     def block_rows(self) -> Int:
         """Rows of one box of C: those of the warps that write out together, four of the CTA or a warpgroup."""
@@ -172,33 +252,40 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.blocks_per_step() * self.block_bytes()
 
     def c_buffers(self) -> Int:
-        """Steps of the write-out that have their own shared memory: two in turn for kernel7, all of them otherwise."""
-        return 2 if self.kernel == "kernel7" else self.write_out_steps()
+        """Steps of the write-out that have their own shared memory: two in turn, or all of them."""
+        return 2 if self.writes_in_turns() else self.write_out_steps()
 
     def c_bytes(self) -> Int:
         return self.c_buffers() * self.step_bytes()
 
     # ---- CTA -----------------------------------------------------------------------------------------------------
     def warps(self) -> Int:
-        """sm_100a: four epilogue warps, and a producer and an MMA warp where these are warps of their own. sm_90a: the
+        """sm_100a: four epilogue warps, a producer and an MMA warp where these are warps of their own, and a scheduler warp
+        where somebody must ask for tiles. sm_90a: the
         consumer warpgroups, and a producer warpgroup where it is one of its own."""
         if not self.has_tmem():
-            return 4 * (self.consumers() + (0 if self.kernel == "kernel5" else 1))
-        return 4 if self.kernel == "kernel5" else 6
+            return 4 * (self.consumers() + (1 if self.pipelined() else 0))
+        return 4 + (2 if self.pipelined() else 0) + (1 if self.asks_for_tiles() else 0)
 
     def threads(self) -> Int:
         return self.warps() * 32
 
     def barrier_bytes(self) -> Int:
-        """Full and empty barrier of each stage; on sm_100a the accumulator's barrier, and the word for the TMEM
-        address."""
-        return 8 * (2 * self.stages + (2 if self.has_tmem() else 0))
+        """Full and empty barrier of each stage, and what `fixed_barrier_bytes` counts."""
+        return 16 * self.stages + self.fixed_barrier_bytes()
+
+    def fixed_barrier_bytes(self) -> Int:
+        """sm_100a: the full barrier of each accumulator, its empty barrier where it is used again, the word for the
+        TMEM address; for each answer about the next tile 16 bytes and a full and an empty barrier."""
+        if not self.has_tmem():
+            return 0
+        return 8 * (self.accumulators * (2 if self.walks_tiles() else 1) + 1) + 32 * self.clc_depth
 
     def shared_memory_bytes(self) -> Int:
         return self.stages * (self.a_bytes() + self.b_bytes()) + self.c_bytes() + self.barrier_bytes()
 
     def stages_that_fit(self) -> Int:
-        var free = SHARED_MEMORY_LIMIT - self.c_bytes() - (16 if self.has_tmem() else 0)
+        var free = SHARED_MEMORY_LIMIT - self.c_bytes() - self.fixed_barrier_bytes()
         return free // (self.a_bytes() + self.b_bytes() + 16)
 
     # ---- names ---------------------------------------------------------------------------------------------------
@@ -229,6 +316,19 @@ struct GemmConfig(TrivialRegisterPassable):
             "_e",
             self.epilogue_width,
             "" if self.multicast else "_nomulticast",
+            self.walk_label() if self.walks_tiles() else String(),
+        )
+
+    def walk_label(self) -> String:
+        return String(
+            "_",
+            self.scheduler,
+            "_g",
+            self.raster_group,
+            "_a",
+            self.accumulators,
+            String("_n", self.sms) if self.is_static() else String(),
+            String("_d", self.clc_depth) if self.asks_for_tiles() else String(),
         )
 
     # ---- rules ---------------------------------------------------------------------------------------------------
@@ -245,8 +345,8 @@ struct GemmConfig(TrivialRegisterPassable):
             )
         if self.stages < 1:
             return String("stages ", self.stages, " is not at least 1")
-        if self.kernel == "kernel5" and self.stages != 1:
-            return String("kernel5 has one stage, not ", self.stages, ": kernel6 has a pipeline")
+        if not self.pipelined() and self.stages != 1:
+            return String(self.kernel, " has one stage, not ", self.stages, ": kernel6 has a pipeline")
         if self.shared_memory_bytes() > SHARED_MEMORY_LIMIT:
             return String(
                 "shared memory: A ",
@@ -273,8 +373,8 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def shape_error(self) -> String:
         """The rules that do not depend on the number of stages."""
-        if self.kernel != "kernel5" and self.kernel != "kernel6" and self.kernel != "kernel7":
-            return String("kernel '", self.kernel, "' is not one of kernel5, kernel6, kernel7")
+        if self.step_of_series() == 0:
+            return String("kernel '", self.kernel, "' is not one of kernel5, kernel6, kernel7, kernel8")
         if self.dtype != DType.bfloat16 and self.dtype != DType.float16:
             return String("dtype ", self.dtype, " is not bfloat16 or float16")
         if self.arch != "sm_100a" and self.arch != "sm_90a":
@@ -300,6 +400,9 @@ struct GemmConfig(TrivialRegisterPassable):
             )
         if self.band_m < 0:
             return String("band of ", self.band_m, " CTAs along M: use at least 1, or 0 for the kernel's own choice")
+        wrong = self.walk_error()
+        if wrong.byte_length() > 0:
+            return wrong
         if self.epilogue_width != 16 and self.epilogue_width != 32 and self.epilogue_width != 64:
             return String("epilogue width ", self.epilogue_width, " is not 16, 32 or 64")
         if self.warp_columns() % self.epilogue_width != 0:
@@ -326,6 +429,32 @@ struct GemmConfig(TrivialRegisterPassable):
                 self.sharing().b_parts(),
                 ": each needs at least 8 rows, use a smaller cluster or no multicast",
             )
+        return String()
+
+    def walk_error(self) -> String:
+        """The rules of the order of tiles."""
+        if self.scheduler != "none" and not self.is_static() and not self.asks_for_tiles():
+            return String("scheduler '", self.scheduler, "' is not one of clc, static, none")
+        if self.asks_for_tiles() and not self.has_tmem():
+            return String("scheduler clc: ", self.arch, " has no cluster launch control, use static")
+        if not self.walks_tiles() and (self.scheduler != "none" or self.raster_group != 1 or self.accumulators != 1):
+            return String(
+                self.kernel,
+                (
+                    " computes one tile a CTA, in the order of the grid, with one accumulator: kernel8 has --scheduler,"
+                    " --raster-group and --accumulators"
+                ),
+            )
+        if self.raster_group != 1 and self.raster_group != 4 and self.raster_group != 8 and self.raster_group != 16:
+            return String("raster group ", self.raster_group, " is not 1, 4, 8 or 16")
+        if self.accumulators != 1 and not (self.accumulators == 2 and self.has_tmem()):
+            return String("accumulators ", self.accumulators, ": use 1", ", or 2" if self.has_tmem() else " on sm_90a")
+        if self.clc_depth < 0 or self.clc_depth > 3 or (self.clc_depth > 0) != self.asks_for_tiles():
+            return String("clc depth ", self.clc_depth, ": use 1, 2 or 3 with the scheduler clc, else none")
+        if self.is_static() and self.sms < self.cluster_size():
+            return String("sms ", self.sms, ": a cluster needs ", self.cluster_size())
+        if self.sms != 0 and not self.is_static():
+            return String("sms ", self.sms, ": the scheduler ", self.scheduler, " launches all tiles, leave it out")
         return String()
 
     def sm100_shape_error(self) -> String:

@@ -1,8 +1,15 @@
-"""A CTA: its place in the cluster and in the problem, and the addresses of what it owns."""
+"""A CTA: its place in the cluster, and the addresses of what it owns."""
 from .config import GemmConfig
-from .ptx import fence_mbarrier_init, mbarrier_init, prefetch_tensor_map
+from .problem import Problem
+from .ptx import (
+    fence_mbarrier_init,
+    launch_dependents,
+    mbarrier_init,
+    prefetch_tensor_map,
+    wait_for_launch_before,
+)
 from .shared_memory import SharedMemory
-from max.gpu import block_idx, grid_dim, thread_idx
+from max.gpu import thread_idx
 from max.gpu.memory import external_memory
 from max.gpu.primitives.cluster import block_rank_in_cluster, elect_one_sync
 from max.gpu.primitives.warp import broadcast
@@ -16,8 +23,6 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
     var warp: UInt32  # taken from one lane, so that branching on it is known to be uniform
     var lane: UInt32
     var shared: UInt32  # start of dynamic shared memory
-    var row: Int32  # first row of A and C of this CTA
-    var column: Int32  # first column of C, first row of B of the MMA this CTA takes part in
 
     @inline(.always)
     def __init__(out self):
@@ -26,9 +31,6 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
         self.warp = broadcast(thread // 32)
         self.lane = thread % 32
         self.shared = UInt32(Int(external_memory[UInt8, address_space=.SHARED, alignment=1024]()))
-        # z counts bands of the grid along M: LaunchPlan
-        self.row = (Int32(block_idx.z) * Int32(grid_dim.x) + Int32(block_idx.x)) * Int32(Self.config.cta_m())
-        self.column = Int32(block_idx.y) * Int32(Self.config.mma_n)
 
     @inline(.always)
     def in_pair(self) -> UInt32:
@@ -44,25 +46,60 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
         return self.shared + UInt32(Self.layout.empty) + stage * 8
 
     @inline(.always)
-    def accumulator(self) -> UInt32:
-        """The barrier that tells sm_100a's epilogue about a finished accumulator."""
-        return self.shared + UInt32(Self.layout.accumulator)
+    def accumulator_full(self, accumulator: UInt32) -> UInt32:
+        """sm_100a: tells the epilogue that an accumulator is finished."""
+        return self.shared + UInt32(Self.layout.accumulator_full) + accumulator * 8
 
     @inline(.always)
-    def prepare(self, a_map: UInt64, b_map: UInt64, c_map: UInt64):
+    def accumulator_empty(self, accumulator: UInt32) -> UInt32:
+        """sm_100a: tells the MMA thread that an accumulator has been read. In the CTA that leads the MMA."""
+        return self.shared + UInt32(Self.layout.accumulator_empty) + accumulator * 8
+
+    @inline(.always)
+    def answer(self, slot: UInt32) -> UInt32:
+        """16 bytes that say which tile is next: TileScheduler."""
+        return self.shared + UInt32(Self.layout.answers) + slot * 16
+
+    @inline(.always)
+    def answer_full(self, slot: UInt32) -> UInt32:
+        return self.shared + UInt32(Self.layout.answer_full) + slot * 8
+
+    @inline(.always)
+    def answer_empty(self, slot: UInt32) -> UInt32:
+        """In the CTA of rank 0, which asks."""
+        return self.shared + UInt32(Self.layout.answer_empty) + slot * 8
+
+    @inline(.always)
+    def after_launch_before(self):
+        """All threads, before any of them touches global memory: waits until the launch before this one is over, and
+        lets the next one begin to prepare. The rest of it waits here for this one's end."""
+        comptime if Self.config.overlaps_launches():
+            launch_dependents()
+            wait_for_launch_before()
+
+    @inline(.always)
+    def prepare(self, problem: Problem):
         """Initialises the barriers. Warp 0; a cluster barrier must follow before any of them is used."""
         if self.warp == 0:
             if elect_one_sync():
-                prefetch_tensor_map(a_map)
-                prefetch_tensor_map(b_map)
-                prefetch_tensor_map(c_map)
+                prefetch_tensor_map(problem.a)
+                prefetch_tensor_map(problem.b)
+                prefetch_tensor_map(problem.c)
                 comptime for stage in range(Self.config.stages):
                     # full: the loading thread of the CTA that leads the MMA arrives and announces the bytes
                     mbarrier_init(self.full(UInt32(stage)), 1)
                     # empty: every reader of what this CTA loads
                     mbarrier_init(self.empty(UInt32(stage)), UInt32(Self.config.empty_arrivals()))
                 comptime if Self.config.has_tmem():
-                    # accumulator: the MMA thread's last commit
-                    mbarrier_init(self.accumulator(), 1)
+                    comptime for i in range(Self.config.accumulators):
+                        # full: the MMA thread's last commit
+                        mbarrier_init(self.accumulator_full(UInt32(i)), 1)
+                        comptime if Self.config.walks_tiles():
+                            # empty: every epilogue warp of the CTAs of the MMA
+                            mbarrier_init(self.accumulator_empty(UInt32(i)), UInt32(Self.config.accumulator_readers()))
+                comptime for slot in range(Self.config.clc_depth):
+                    # full: this CTA's scheduler arrives and announces 16 bytes; empty: whoever reads an answer
+                    mbarrier_init(self.answer_full(UInt32(slot)), 1)
+                    mbarrier_init(self.answer_empty(UInt32(slot)), UInt32(Self.config.answer_readers()))
                 fence_mbarrier_init()
             syncwarp()

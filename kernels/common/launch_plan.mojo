@@ -10,6 +10,9 @@ comptime LARGEST_DIMENSION = (1 << 31) - 4096
 """Coordinates of a tensor copy are signed 32-bit numbers (PTX ISA 9.7.9.27.1.2), also those of CTAs outside the
 problem: a grid is rounded up to whole clusters, by less than 16 tiles of 256."""
 
+comptime LARGEST_GRID = (1 << 31) - 1
+"""CTAs along x (CUDA Programming Guide, technical specifications)."""
+
 
 @fieldwise_init
 struct TensorMap(Copyable):
@@ -33,7 +36,9 @@ struct LaunchPlan(Copyable):
     var m: Int
     var n: Int
     var k: Int
-    var grid_x: Int  # CTAs along M in a band, a multiple of the cluster
+    var clusters_m: Int  # cluster tiles along M
+    var clusters_n: Int
+    var grid_x: Int  # CTAs along M in a band, a multiple of the cluster; or of all clusters, where tiles have numbers
     var grid_y: Int  # CTAs along N
     var grid_z: Int  # bands along M
     var block: Int
@@ -51,8 +56,26 @@ struct LaunchPlan(Copyable):
         self.m = m
         self.n = n
         self.k = k
-        self.grid_x, self.grid_z = bands(ceildiv(m, config.cta_m() * config.cluster_m), config)
-        self.grid_y = align_up(ceildiv(n, config.mma_n), config.cluster_n)
+        self.clusters_m = ceildiv(m, config.cta_m() * config.cluster_m)
+        self.clusters_n = ceildiv(n, config.mma_n * config.cluster_n)
+        if config.walks_tiles():
+            var clusters = self.clusters_m * self.clusters_n
+            if clusters * config.cluster_size() > LARGEST_GRID:
+                raise Error(
+                    "M ",
+                    m,
+                    " and N ",
+                    n,
+                    " make ",
+                    clusters,
+                    " cluster tiles, too many for one launch: use smaller ones",
+                )
+            if config.is_static():
+                clusters = min(clusters, config.sms // config.cluster_size())
+            self.grid_x, self.grid_y, self.grid_z = clusters * config.cluster_m, config.cluster_n, 1
+        else:
+            self.grid_x, self.grid_z = bands(self.clusters_m, config)
+            self.grid_y = self.clusters_n * config.cluster_n
         if self.grid_y > 65535:
             raise Error(
                 "N ",

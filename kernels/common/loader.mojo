@@ -2,8 +2,11 @@
 from .config import SWIZZLE_ROW_BYTES, GemmConfig
 from .cta import Cta
 from .multicast import Slices
+from .problem import Problem
+from .problem import Problem
 from .ptx import mbarrier_arrive_expect_tx, mbarrier_wait, tma_load
 from .ring import Ring
+from .tiles import Tile, TileScheduler
 
 
 struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
@@ -12,32 +15,32 @@ struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
     comptime box_bytes = Self.slices.box_rows() * SWIZZLE_ROW_BYTES
 
     var map: UInt64
-    var row: Int32  # of the first box, in the tensor
+    var row: Int32  # of the first box, in the tile
     var offset: UInt32  # of the first box, in the stage's tile
     var mask: UInt16
     var part: UInt32
 
     @inline(.always)
-    def __init__(out self, map: UInt64, tile_row: Int32, part: UInt32, mask: UInt32):
+    def __init__(out self, map: UInt64, first_row: UInt32, part: UInt32, mask: UInt32):
         self.map = map
-        self.row = tile_row + Int32(part) * Int32(Self.slices.box_rows())
+        self.row = Int32(first_row + part * UInt32(Self.slices.box_rows()))
         self.offset = part * UInt32(Self.box_bytes)
         self.mask = UInt16(mask)
         self.part = part
 
     @inline(.always)
-    def load(self, tile: UInt32, barrier: UInt32, k: Int32):
+    def load(self, stage: UInt32, barrier: UInt32, tile_row: Int32, k: Int32):
         """Sends this CTA's slices of the tile to all CTAs that need them."""
         comptime for turn in range(Self.slices.boxes_per_part()):
             comptime first = turn * Self.slices.parts
             comptime everybody = first + Self.slices.parts <= Self.slices.boxes()
             if everybody or self.part < UInt32(Self.slices.boxes() - first):
                 tma_load[Self.cta_group, Self.slices.parts > 1](
-                    tile + self.offset + UInt32(first * Self.box_bytes),
+                    stage + self.offset + UInt32(first * Self.box_bytes),
                     self.map,
                     barrier,
                     k,
-                    self.row + Int32(first * Self.slices.box_rows()),
+                    tile_row + self.row + Int32(first * Self.slices.box_rows()),
                     self.mask,
                 )
 
@@ -51,36 +54,39 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
     var b: Operand[Self.config.cta_group, Self.config.b_slices()]
 
     @inline(.always)
-    def __init__(out self, cta: Cta[Self.config], a_map: UInt64, b_map: UInt64):
+    def __init__(out self, cta: Cta[Self.config], problem: Problem):
         comptime sharing = Self.sharing
-        self.a = {a_map, cta.row, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
-        var b_row = cta.column + Int32(cta.in_pair()) * Int32(Self.config.cta_b_rows())
-        self.b = {b_map, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
+        self.a = {problem.a, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
+        var b_row = cta.in_pair() * UInt32(Self.config.cta_b_rows())
+        self.b = {problem.b, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
 
     @inline(.always)
-    def load(self, cta: Cta[Self.config], stage: UInt32, k: Int32):
+    def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32):
         """Starts the copies of one stage. The full barrier in the even CTA of a pair counts the bytes of both."""
         var full = cta.full(stage)
         comptime if Self.config.cta_group == 2:
             full &= 0xFEFFFFFF  # bit 24 of a shared address is the lowest bit of the CTA's rank
         if cta.in_pair() == 0:
             mbarrier_arrive_expect_tx(full, UInt32(Self.config.full_bytes()))
-        self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, k)
-        self.b.load(cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, k)
+        self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
+        self.b.load(cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, tile.column, k)
 
 
 @inline(.always)
-def produce[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, k_iterations: UInt32):
-    """Fills the ring, one stage for each K step, then waits until every reader has released every stage. One thread of
-    every CTA."""
-    var loader = Loader[config](cta, a_map, b_map)
+def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+    """Fills the ring, one stage for each K step of each tile, then waits until every reader has released every stage.
+    One thread of every CTA. The ring runs on from tile to tile: the first stages of the next are loaded while the last
+    of this one are multiplied."""
+    var loader = Loader[config](cta, problem)
     var ring = Ring[config.stages](parity=1)
-    var k: Int32 = 0
-    for _ in range(k_iterations):
-        mbarrier_wait(cta.empty(ring.stage), ring.parity)
-        loader.load(cta, ring.stage, k)
-        k += Int32(config.block_k)
-        ring.advance()
+    while tiles.has_tile():
+        var k: Int32 = 0
+        for _ in range(problem.k_iterations):
+            mbarrier_wait(cta.empty(ring.stage), ring.parity)
+            loader.load(cta, tiles.tile, ring.stage, k)
+            k += Int32(config.block_k)
+            ring.advance()
+        tiles.advance(cta)
     # Drain: the last releases by other CTAs must not find this one gone.
     comptime for _ in range(config.stages):
         mbarrier_wait(cta.empty(ring.stage), ring.parity)

@@ -2,6 +2,7 @@
 from .config import GemmConfig
 from .launch_plan import LaunchPlan, TensorMap
 from .multicast import Slices
+from .raster import place
 from .shared_memory import SharedMemory
 
 
@@ -55,6 +56,11 @@ def config_json(config: GemmConfig) -> String:
             pair("cluster", numbers(config.cluster_m, config.cluster_n)),
             pair("epilogue_width", config.epilogue_width),
             pair("band_m", config.band_m),
+            text("scheduler", config.scheduler),
+            pair("raster_group", config.raster_group),
+            pair("accumulators", config.accumulators),
+            pair("clc_depth", config.clc_depth),
+            pair("sms", config.sms),
             pair("multicast", config.multicast),
             text("label", config.label()),
         ]
@@ -81,7 +87,8 @@ def shared_memory_json(config: GemmConfig) -> String:
                     config.stages,
                     ", empty ",
                     config.stages,
-                    ", accumulator 1, TMEM address: " if config.has_tmem() else ": ",
+                    tmem_barriers_detail(config) if config.has_tmem() else String(),
+                    ": ",
                     config.barrier_bytes() // 8,
                     " x 8",
                 ),
@@ -90,7 +97,16 @@ def shared_memory_json(config: GemmConfig) -> String:
     )
 
 
-def role(name: StaticString, first: Int, last: Int, does: StaticString) -> String:
+def tmem_barriers_detail(config: GemmConfig) -> String:
+    var text = String(", accumulator ", config.accumulators)
+    if config.walks_tiles():
+        text += String(" full and ", config.accumulators, " empty")
+    if config.asks_for_tiles():
+        text += String(", answer ", config.clc_depth, " x (16 bytes, full, empty)")
+    return String(text, ", TMEM address")
+
+
+def role(name: StaticString, first: Int, last: Int, does: String) -> String:
     var warps = List[String]()
     for warp in range(first, last + 1):
         warps.append(String(warp))
@@ -104,38 +120,61 @@ def roles_json(config: GemmConfig) -> String:
 def sm100_roles(config: GemmConfig) -> String:
     var set_up = role("set-up", 0, 0, "initialise the barriers, allocate TMEM; free it at the end")
     var epilogue = role("epilogue", 0, 3, "wait for the accumulator, TMEM to registers to shared memory, TMA store")
-    if config.kernel == "kernel5":
+    if not config.pipelined():
         comptime does = (
             "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA; in the CTA that leads"
             " the MMA also wait for the full stage, issue MMAs, commit"
         )
         return array([set_up, role("load and mma", 0, 0, does), epilogue])
-    return array(
-        [
-            set_up,
-            epilogue,
-            role("producer", 4, 4, "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"),
-            role("mma", 5, 5, "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"),
-        ]
+    comptime load = "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"
+    comptime multiply = "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"
+    if not config.walks_tiles():
+        return array([set_up, epilogue, role("producer", 4, 4, load), role("mma", 5, 5, multiply)])
+    comptime write = (
+        "tile after tile: wait for a full accumulator, TMEM to registers to shared memory, TMA store; after the last"
+        " load from TMEM hand the accumulator back"
     )
+    comptime load_on = "one thread, tile after tile: wait for an empty stage, load this CTA's slices of A and B by TMA"
+    comptime multiply_on = (
+        "one thread of the CTA that leads the MMA, tile after tile: wait for an empty accumulator, then for full"
+        " stages, issue MMAs, commit"
+    )
+    var roles: List[String] = [
+        set_up,
+        role("epilogue", 0, 3, write),
+        role("producer", 4, 4, load_on),
+        role("mma", 5, 5, multiply_on),
+    ]
+    if config.asks_for_tiles():
+        comptime ask = (
+            "one thread: announce the bytes of an answer on this CTA's barrier; in the CTA of rank 0 wait for an empty"
+            " slot and ask for the next tile"
+        )
+        roles.append(role("scheduler", 6, 6, ask))
+    return array(roles)
 
 
 def sm90_roles(config: GemmConfig) -> String:
     var last = 4 * config.consumers() - 1
+    comptime multiply = (
+        "each warpgroup, for its rows: wait for a full stage, multiply, release the stage to the CTAs that wrote into"
+        " it; at the end registers to shared memory, TMA store"
+    )
+    comptime multiply_on = (
+        "each warpgroup, for its rows, tile after tile: wait for a full stage, multiply, release the stage to the CTAs"
+        " that wrote into it; meanwhile one step of the tile before: registers to shared memory, TMA store"
+    )
     var roles: List[String] = [
         role("set-up", 0, 0, "initialise the barriers"),
         role(
             "consumers",
             0,
             last,
-            (
-                "each warpgroup, for its rows: wait for a full stage, multiply, release the stage to the CTAs that"
-                " wrote into it; at the end registers to shared memory, TMA store"
-            ),
+            multiply_on if config.walks_tiles() else multiply,
         ),
     ]
     comptime load = "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA"
-    if config.kernel == "kernel5":
+    if not config.pipelined():
         roles.append(role("load", 0, 0, load))
     else:
         roles.append(role("producer", last + 1, last + 4, load))
@@ -144,7 +183,7 @@ def sm90_roles(config: GemmConfig) -> String:
 
 def barriers_json(config: GemmConfig) -> String:
     def barrier(
-        name: StaticString,
+        name: String,
         offset: Int,
         count: Int,
         arrivals: Int,
@@ -192,40 +231,71 @@ def barriers_json(config: GemmConfig) -> String:
                 ),
             ]
         )
-    return array(
-        [
+    var found: List[String] = [
+        barrier(
+            "full",
+            layout.full,
+            config.stages,
+            1,
+            config.full_bytes(),
+            "the loading thread of the CTA that leads the MMA, announcing the bytes of all its CTAs; TMA delivers them",
+            "the MMA thread",
+        ),
+        barrier(
+            "empty",
+            layout.empty,
+            config.stages,
+            arrivals,
+            0,
+            "one commit of each MMA that reads what this CTA loads into the stage",
+            "this CTA's loading thread",
+        ),
+        barrier(
+            "accumulator full" if config.walks_tiles() else "accumulator",
+            layout.accumulator_full,
+            config.accumulators,
+            1,
+            0,
+            "the last commit of the MMA thread",
+            "the epilogue warps",
+        ),
+    ]
+    if config.walks_tiles():
+        found.append(
             barrier(
-                "full",
-                layout.full,
-                config.stages,
-                1,
-                config.full_bytes(),
-                (
-                    "the loading thread of the CTA that leads the MMA, announcing the bytes of all its CTAs; TMA"
-                    " delivers them"
-                ),
+                "accumulator empty",
+                layout.accumulator_empty,
+                config.accumulators,
+                config.accumulator_readers(),
+                0,
+                "every epilogue warp of the CTAs of the MMA, after its last load from TMEM",
                 "the MMA thread",
-            ),
+            )
+        )
+    if config.asks_for_tiles():
+        found.append(
             barrier(
-                "empty",
-                layout.empty,
-                config.stages,
-                arrivals,
-                0,
-                "one commit of each MMA that reads what this CTA loads into the stage",
-                "this CTA's loading thread",
-            ),
+                "answer full",
+                layout.answer_full,
+                config.clc_depth,
+                1,
+                16,
+                "this CTA's scheduler thread, announcing the bytes; the hardware delivers them to the whole cluster",
+                "every role of this CTA",
+            )
+        )
+        found.append(
             barrier(
-                "accumulator",
-                layout.accumulator,
-                1,
-                1,
+                "answer empty",
+                layout.answer_empty,
+                config.clc_depth,
+                config.answer_readers(),
                 0,
-                "the last commit of the MMA thread",
-                "the epilogue warps",
-            ),
-        ]
-    )
+                "every role of every CTA of the cluster that has read the answer",
+                "the scheduler thread of rank 0",
+            )
+        )
+    return array(found)
 
 
 def multicast_json(config: GemmConfig) -> String:
@@ -256,6 +326,18 @@ def multicast_json(config: GemmConfig) -> String:
     return array(ranks)
 
 
+def tiles_json(config: GemmConfig, plan: LaunchPlan) -> String:
+    """The first tiles in the order in which they are computed, as [row, column] in cluster tiles; null without one."""
+    if not config.walks_tiles():
+        return "null"
+    comptime most = 512
+    var order = List[String]()
+    for number in range(min(most, plan.clusters_m * plan.clusters_n)):
+        var found = place(UInt32(config.raster_group), UInt32(number), UInt32(plan.clusters_m), UInt32(plan.clusters_n))
+        order.append(numbers(Int(found.row), Int(found.column)))
+    return object([pair("rows", plan.clusters_m), pair("columns", plan.clusters_n), pair("order", array(order))])
+
+
 def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     def map(name: StaticString, map: TensorMap, dtype: StaticString) -> String:
         return object(
@@ -271,19 +353,17 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
             ]
         )
 
+    def scalar(name: StaticString, value: Int) -> String:
+        return object([text("name", name), text("kind", "scalar"), text("type", "u32"), pair("value", value)])
+
     return array(
         [
             map("a_map", plan.a, config.dtype_name()),
             map("b_map", plan.b, config.dtype_name()),
             map("c_map", plan.c, config.dtype_name()),
-            object(
-                [
-                    text("name", "k_iterations"),
-                    text("kind", "scalar"),
-                    text("type", "u32"),
-                    pair("value", plan.k_iterations),
-                ]
-            ),
+            scalar("k_iterations", plan.k_iterations),
+            scalar("clusters_m", plan.clusters_m),
+            scalar("clusters_n", plan.clusters_n),
         ]
     )
 
@@ -304,6 +384,7 @@ def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String) -> String:
             pair("dynamic_smem", plan.dynamic_shared_memory),
             pair("shared_memory", shared_memory_json(config)),
             pair("tmem_columns", config.tmem_columns()),
+            pair("tiles", tiles_json(config, plan)),
             pair("roles", roles_json(config)),
             pair("barriers", barriers_json(config)),
             pair("multicast", multicast_json(config)),

@@ -93,6 +93,53 @@ def mbarrier_wait(barrier: UInt32, parity: UInt32):
         pass
 
 
+# ---- cluster launch control ------------------------------------------------------------------------------------------
+@inline(.always)
+def try_cancel[multicast: Bool](answer: UInt32, barrier: UInt32):
+    """Asks for a cluster of this grid that has not started, to do its work in its stead (PTX ISA 9.7.13.17). The answer,
+    16 bytes, is written to `answer` and counted on `barrier`; with `multicast` at these offsets in every CTA of the
+    cluster. One thread."""
+    comptime to = ".multicast::cluster::all" if multicast else ""
+    inlined_assembly[
+        String(
+            "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes", to, ".b128 [$0], [$1];"
+        ),
+        NoneType,
+        constraints="r,r,~{memory}",
+    ](answer, barrier)
+
+
+comptime NOTHING_CANCELED = ~UInt32(0)
+
+
+@inline(.always)
+def canceled_x(answer: UInt32) -> UInt32:
+    """Grid x of the first CTA of the cluster that an answer grants, or NOTHING_CANCELED."""
+    return inlined_assembly[
+        (
+            "{ .reg .b128 answer; .reg .pred granted; ld.shared.b128 answer, [$1];"
+            " clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 granted, answer; mov.b32 $0, -1;"
+            " @granted clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 $0, answer; }"
+        ),
+        UInt32,
+        constraints="=&r,r,~{memory}",
+    ](answer)
+
+
+# ---- launches ------------------------------------------------------------------------------------------------------
+@inline(.always)
+def launch_dependents():
+    """The next launch of the stream may start, if it was launched to (PTX ISA 9.7.13.13). Not convergent: no harm in
+    saying it twice."""
+    inlined_assembly["griddepcontrol.launch_dependents;", NoneType, constraints="~{memory}"]()
+
+
+@inline(.always)
+def wait_for_launch_before():
+    """Waits until the launch before this one is over and what it wrote is visible."""
+    inlined_assembly["griddepcontrol.wait;", NoneType, constraints="~{memory}"]()
+
+
 # ---- TMA -----------------------------------------------------------------------------------------------------------
 @inline(.always)
 def tensor_map_address(map: Pointer[TMADescriptor, _]) -> UInt64:

@@ -1,7 +1,7 @@
 """Where things lie in a CTA's dynamic shared memory, as byte offsets from its start.
 
-A stages, B stages, C boxes, then barriers; the last two words, the accumulator's barrier and the TMEM address, exist on
-sm_100a only. Tiles come first: they are 128-byte swizzled and need 1024-byte alignment (PTX ISA 5.5.7), which every tile
+A stages, B stages, C boxes, answers about the next tile, then barriers; what concerns answers, accumulators and TMEM
+exists on sm_100a only. Tiles come first: they are 128-byte swizzled and need 1024-byte alignment (PTX ISA 5.5.7), which every tile
 size here is a multiple of.
 """
 from .config import GemmConfig
@@ -11,16 +11,24 @@ struct SharedMemory(TrivialRegisterPassable):
     var a: Int
     var b: Int
     var c: Int
+    var answers: Int
     var full: Int
     var empty: Int
-    var accumulator: Int
+    var accumulator_full: Int
+    var accumulator_empty: Int
+    var answer_full: Int
+    var answer_empty: Int
     var tmem_address: Int
 
     def __init__(out self, config: GemmConfig):
         self.a = 0
         self.b = self.a + config.stages * config.a_bytes()
         self.c = self.b + config.stages * config.b_bytes()
-        self.full = self.c + config.c_bytes()
+        self.answers = self.c + config.c_bytes()
+        self.full = self.answers + 16 * config.clc_depth
         self.empty = self.full + 8 * config.stages
-        self.accumulator = self.empty + 8 * config.stages
-        self.tmem_address = self.accumulator + 8
+        self.accumulator_full = self.empty + 8 * config.stages
+        self.accumulator_empty = self.accumulator_full + 8 * config.accumulators
+        self.answer_full = self.accumulator_empty + (8 * config.accumulators if config.walks_tiles() else 0)
+        self.answer_empty = self.answer_full + 8 * config.clc_depth
+        self.tmem_address = self.answer_empty + 8 * config.clc_depth

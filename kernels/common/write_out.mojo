@@ -86,27 +86,50 @@ def write_tile[config: GemmConfig, T: Team](team: T, c_map: UInt64):
             tma_wait_group_read[0]()
 
 
+def stores_since(step: Int, config: GemmConfig) -> Int:
+    """TMA stores a team has begun after the last one from the buffer of this step, when it comes to the step: in this
+    tile, or in the one before, whose steps went through the same buffers."""
+    if step >= config.c_buffers():
+        return config.c_buffers() - 1
+    var last = config.write_out_steps() - 1
+    while last % config.c_buffers() != step % config.c_buffers():
+        last -= 1
+    return config.write_out_steps() - 1 - last + step
+
+
 @inline(.always)
-def write_in_turns[config: GemmConfig, T: Team](team: T, c_map: UInt64):
-    """The tile in steps, through two buffers: while TMA stores one, the team fills the other."""
-    comptime steps = config.write_out_steps()
-    comptime for step in range(steps):
-        comptime buffer = step % config.c_buffers()
-        var pairs = team.read[step]()
-        comptime if step >= config.c_buffers():
-            # TMA must have read the step before last from this buffer: one thread waits for TMA, the others for it.
-            if team.leads():
-                if elect_one_sync():
-                    tma_wait_group_read[config.c_buffers() - 1]()
-                syncwarp()
-            team.barrier()
-        team.write[buffer](pairs)
-        fence_proxy_async()
-        team.barrier()
+def write_step[config: GemmConfig, T: Team, step: Int](team: T, c_map: UInt64):
+    """One step of the tile through its buffer: while TMA stores one buffer, the team fills the next."""
+    comptime buffer = step % config.c_buffers()
+    var pairs = team.read[step]()
+    comptime if step >= config.c_buffers() or config.walks_tiles():
+        # TMA must have read what was last in this buffer: one thread waits for TMA, the others for it.
         if team.leads():
             if elect_one_sync():
-                team.store[step, buffer](c_map)
-                tma_commit_group()
-                comptime if step == steps - 1:
-                    tma_wait_group_read[0]()
+                tma_wait_group_read[stores_since(step, config)]()
             syncwarp()
+        team.barrier()
+    team.write[buffer](pairs)
+    fence_proxy_async()
+    team.barrier()
+    if team.leads():
+        if elect_one_sync():
+            team.store[step, buffer](c_map)
+            tma_commit_group()
+        syncwarp()
+
+
+@inline(.always)
+def write_in_turns[config: GemmConfig, T: Team](team: T, c_map: UInt64):
+    """The tile in steps, through few buffers."""
+    comptime for step in range(config.write_out_steps()):
+        write_step[config, T, step](team, c_map)
+
+
+@inline(.always)
+def finish_stores[T: Team](team: T):
+    """Before a CTA ends: TMA must have read all of its buffers."""
+    if team.leads():
+        if elect_one_sync():
+            tma_wait_group_read[0]()
+        syncwarp()

@@ -3,6 +3,7 @@ from ..common.config import GemmConfig
 from ..common.launch_plan import LaunchPlan, TensorMap
 from ..entry import gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
+from max.gpu.primitives.grid_controls import PDLLevel, pdl_launch_attributes
 from max.gpu.host.nvidia.tma import TensorMapL2Promotion, TensorMapSwizzle, TMADescriptor, create_tma_descriptor
 from std.utils.index import Index
 
@@ -43,9 +44,12 @@ def launch[
         tensor_map[swizzle_bytes=128](b, plan.b),
         tensor_map[swizzle_bytes=2 * config.epilogue_width](c, plan.c),
         UInt32(plan.k_iterations),
+        UInt32(plan.clusters_m),
+        UInt32(plan.clusters_n),
         grid_dim=(plan.grid_x, plan.grid_y, plan.grid_z),
         block_dim=plan.block,
         cluster_dim=Dim(config.cluster_m, config.cluster_n, 1),
         shared_mem_bytes=plan.dynamic_shared_memory,
         func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(plan.dynamic_shared_memory)),
+        attributes=pdl_launch_attributes(PDLLevel.ON if config.overlaps_launches() else PDLLevel.OFF),
     )

@@ -31,6 +31,11 @@ struct Matmul:
         cluster_n: Int,
         epilogue_width: Int,
         multicast: Bool,
+        scheduler: StaticString = "",
+        raster_group: Int = 0,
+        accumulators: Int = 0,
+        clc_depth: Int = 0,
+        sms: Int = 0,
     ](
         c: OutputTensor[dtype=dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
@@ -49,6 +54,11 @@ struct Matmul:
             cluster_n=cluster_n,
             epilogue_width=epilogue_width,
             multicast=multicast,
+            scheduler=scheduler,
+            raster_group=raster_group,
+            accumulators=accumulators,
+            clc_depth=clc_depth,
+            sms=sms,
         )
         multiply[target, config](c, a, b, ctx)
 
@@ -69,6 +79,11 @@ struct MatmulInto:
         cluster_n: Int,
         epilogue_width: Int,
         multicast: Bool,
+        scheduler: StaticString = "",
+        raster_group: Int = 0,
+        accumulators: Int = 0,
+        clc_depth: Int = 0,
+        sms: Int = 0,
     ](
         c: MutableInputTensor[dtype=dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
@@ -87,6 +102,11 @@ struct MatmulInto:
             cluster_n=cluster_n,
             epilogue_width=epilogue_width,
             multicast=multicast,
+            scheduler=scheduler,
+            raster_group=raster_group,
+            accumulators=accumulators,
+            clc_depth=clc_depth,
+            sms=sms,
         )
         multiply[target, config](c, a, b, ctx)
 

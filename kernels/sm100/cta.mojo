@@ -10,6 +10,7 @@ producers leave only after every commit that targets them has landed (the drain)
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.problem import Problem
 from ..common.ptx import load_shared
 from .tcgen05 import fence_after_thread_sync, fence_before_thread_sync, tmem_allocate, tmem_deallocate
 from max.gpu import barrier
@@ -24,14 +25,14 @@ def tmem_address_slot[config: GemmConfig](cta: Cta[config]) -> UInt32:
 
 @inline(.always)
 def tmem_address[config: GemmConfig](cta: Cta[config]) -> UInt32:
-    """Where the accumulator lies in TMEM. From `start` on."""
+    """Where the first accumulator lies in TMEM. From `start` on."""
     return load_shared(tmem_address_slot(cta))
 
 
 @inline(.always)
-def start[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64):
+def start[config: GemmConfig](cta: Cta[config], problem: Problem):
     """Everything before the roles. All threads."""
-    cta.prepare(a_map, b_map, c_map)
+    cta.prepare(problem)
     cluster_sync()
     if cta.warp == 0:
         tmem_allocate[config](tmem_address_slot(cta))
@@ -41,6 +42,7 @@ def start[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_
     else:
         barrier()
     fence_after_thread_sync()
+    cta.after_launch_before()
 
 
 @inline(.always)

@@ -7,8 +7,10 @@ again when the MMAs that read its slices have all arrived. Afterwards all four w
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.loader import Loader
+from ..common.problem import Problem
 from ..common.ptx import mbarrier_wait
 from ..common.ring import Ring
+from ..common.tiles import Tile, TileScheduler
 from ..common.write_out import write_tile
 from .epilogue import Epilogue
 from .mainloop import Multiplier
@@ -17,29 +19,29 @@ from max.gpu.sync import syncwarp
 
 
 @inline(.always)
-def load_and_multiply[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, k_iterations: UInt32):
+def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
     """The K loop. Only the even CTA of a pair waits for full stages and multiplies; both load."""
-    var loader = Loader[config](cta, a_map, b_map)
+    var loader = Loader[config](cta, problem)
     var multiplier = Multiplier[config](cta)
     var ring = Ring[1](parity=0)
-    for k in range(k_iterations):
+    for k in range(problem.k_iterations):
         mbarrier_wait(cta.empty(0), ring.parity ^ 1)
-        loader.load(cta, 0, Int32(k) * Int32(config.block_k))
+        loader.load(cta, tile, 0, Int32(k) * Int32(config.block_k))
         if cta.in_pair() == 0:
             mbarrier_wait(cta.full(0), ring.parity)
-            multiplier.multiply(cta, 0, k > 0)
+            multiplier.multiply(cta, 0, 0, k > 0)
         ring.advance()
     if cta.in_pair() == 0:
-        multiplier.publish(cta)
+        multiplier.publish(cta, 0)
     # Drain: the last commits of other CTAs must not find this one gone.
     mbarrier_wait(cta.empty(0), ring.parity ^ 1)
 
 
 @inline(.always)
-def kernel5[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64, k_iterations: UInt32):
+def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp == 0:
         if elect_one_sync():
-            load_and_multiply(cta, a_map, b_map, k_iterations)
+            load_and_multiply(cta, problem, tiles.tile)
         syncwarp()
-    write_tile[config](Epilogue[config](cta), c_map)
+    write_tile[config](Epilogue[config](cta, tiles.tile, Ring[config.accumulators](parity=0)), problem.c)

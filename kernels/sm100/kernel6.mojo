@@ -12,38 +12,24 @@ producer writes a stage again only after every MMA that reads its slices has arr
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.loader import produce
-from ..common.ptx import mbarrier_wait
+from ..common.problem import Problem
 from ..common.ring import Ring
+from ..common.tiles import TileScheduler
 from ..common.write_out import write_tile
 from .epilogue import EPILOGUE_WARPS, Epilogue
-from .mainloop import Multiplier
+from .mainloop import consume
 from max.gpu.primitives.cluster import elect_one_sync
 
 comptime PRODUCER_WARP = EPILOGUE_WARPS
 
 
 @inline(.always)
-def consume[config: GemmConfig](cta: Cta[config], k_iterations: UInt32):
-    """Multiplies stage after stage as they become full, then hands the accumulator to the epilogues. One thread of
-    the CTA that leads the MMA."""
-    if cta.in_pair() == 0:
-        if elect_one_sync():
-            var multiplier = Multiplier[config](cta)
-            var ring = Ring[config.stages](parity=0)
-            for k in range(k_iterations):
-                mbarrier_wait(cta.full(ring.stage), ring.parity)
-                multiplier.multiply(cta, ring.stage, k > 0)
-                ring.advance()
-            multiplier.publish(cta)
-
-
-@inline(.always)
-def kernel6[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64, k_iterations: UInt32):
+def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
-        write_tile[config](Epilogue[config](cta), c_map)
+        write_tile[config](Epilogue[config](cta, tiles.tile, Ring[config.accumulators](parity=0)), problem.c)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, a_map, b_map, k_iterations)
+            produce(cta, problem, tiles)
     else:
-        consume(cta, k_iterations)
+        consume(cta, problem, tiles)

@@ -6,19 +6,25 @@ warps fill the other. That needs 16 KB of shared memory instead of 64 KB; a sixt
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.loader import produce
-from ..common.write_out import write_in_turns
+from ..common.problem import Problem
+from ..common.ring import Ring
+from ..common.tiles import TileScheduler
+from ..common.write_out import finish_stores, write_in_turns
 from .epilogue import EPILOGUE_WARPS, Epilogue
-from .kernel6 import PRODUCER_WARP, consume
+from .kernel6 import PRODUCER_WARP
+from .mainloop import consume
 from max.gpu.primitives.cluster import elect_one_sync
 
 
 @inline(.always)
-def kernel7[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64, k_iterations: UInt32):
+def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
-        write_in_turns[config](Epilogue[config](cta), c_map)
+        var epilogue = Epilogue[config](cta, tiles.tile, Ring[config.accumulators](parity=0))
+        write_in_turns[config](epilogue, problem.c)
+        finish_stores(epilogue)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, a_map, b_map, k_iterations)
+            produce(cta, problem, tiles)
     else:
-        consume(cta, k_iterations)
+        consume(cta, problem, tiles)

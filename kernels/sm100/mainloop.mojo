@@ -1,8 +1,13 @@
-"""Multiplying stages of A and B into the accumulator in TMEM."""
+"""Multiplying stages of A and B into the accumulators in TMEM."""
 from ..common.config import ELEMENT_BYTES, MMA_K, GemmConfig
 from ..common.cta import Cta
+from ..common.problem import Problem
+from ..common.ptx import mbarrier_wait
+from ..common.ring import Ring
+from ..common.tiles import TileScheduler
 from .cta import tmem_address
 from .tcgen05 import commit, fence_after_thread_sync, mma, operand_descriptor
+from max.gpu.primitives.cluster import elect_one_sync
 
 
 struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
@@ -24,18 +29,40 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
         self.writers = UInt16(sharing.commit_mask(cta.rank))
 
     @inline(.always)
-    def multiply(self, cta: Cta[Self.config], stage: UInt32, accumulate: Bool):
-        """Adds one stage to the accumulator, then tells everyone who wrote into the stage that it has been read."""
+    def multiply(self, cta: Cta[Self.config], stage: UInt32, accumulator: UInt32, accumulate: Bool):
+        """Adds one stage to an accumulator, then tells everyone who wrote into the stage that it has been read."""
         fence_after_thread_sync()
         var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
         var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
+        var tmem = self.tmem + accumulator * UInt32(Self.config.accumulator_columns())
         comptime for step in range(Self.config.block_k // MMA_K):
             comptime advance = UInt64(step * MMA_K * ELEMENT_BYTES // 16)
-            mma[Self.config](self.tmem, a + advance, b + advance, accumulate or step > 0)
+            mma[Self.config](tmem, a + advance, b + advance, accumulate or step > 0)
         commit[Self.config.cta_group](cta.empty(stage), self.writers)
 
     @inline(.always)
-    def publish(self, cta: Cta[Self.config]):
-        """Tells the epilogues of all CTAs of the MMA that the accumulator is complete."""
+    def publish(self, cta: Cta[Self.config], accumulator: UInt32):
+        """Tells the epilogues of all CTAs of the MMA that an accumulator is complete."""
         comptime sharing = Self.sharing
-        commit[Self.config.cta_group](cta.accumulator(), UInt16(sharing.pair_mask(cta.rank)))
+        commit[Self.config.cta_group](cta.accumulator_full(accumulator), UInt16(sharing.pair_mask(cta.rank)))
+
+
+@inline(.always)
+def consume[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+    """Multiplies stage after stage as they become full, and hands each finished accumulator to the epilogues. One
+    thread of the CTA that leads the MMA."""
+    if cta.in_pair() == 0:
+        if elect_one_sync():
+            var multiplier = Multiplier[config](cta)
+            var ring = Ring[config.stages](parity=0)
+            var accumulators = Ring[config.accumulators](parity=1)
+            while tiles.has_tile():
+                comptime if config.walks_tiles():
+                    mbarrier_wait(cta.accumulator_empty(accumulators.stage), accumulators.parity)
+                for k in range(problem.k_iterations):
+                    mbarrier_wait(cta.full(ring.stage), ring.parity)
+                    multiplier.multiply(cta, ring.stage, accumulators.stage, k > 0)
+                    ring.advance()
+                multiplier.publish(cta, accumulators.stage)
+                accumulators.advance()
+                tiles.advance(cta)

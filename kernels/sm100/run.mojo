@@ -1,20 +1,25 @@
 """A CTA of sm_100a from start to end."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.problem import Problem
+from ..common.tiles import TileScheduler
 from .cta import finish, start
 from .kernel5 import kernel5
 from .kernel6 import kernel6
 from .kernel7 import kernel7
+from .kernel8 import kernel8
 
 
 @inline(.always)
-def run[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64, k_iterations: UInt32):
-    start(cta, a_map, b_map, c_map)
-    comptime if config.kernel == "kernel5":
-        kernel5(cta, a_map, b_map, c_map, k_iterations)
-    elif config.kernel == "kernel6":
-        kernel6(cta, a_map, b_map, c_map, k_iterations)
+def run[config: GemmConfig](cta: Cta[config], problem: Problem):
+    var tiles = TileScheduler[config](cta, problem)
+    start(cta, problem)
+    comptime if config.walks_tiles():
+        kernel8(cta, problem, tiles)
+    elif config.writes_in_turns():
+        kernel7(cta, problem, tiles)
+    elif config.pipelined():
+        kernel6(cta, problem, tiles)
     else:
-        comptime assert config.kernel == "kernel7"
-        kernel7(cta, a_map, b_map, c_map, k_iterations)
+        kernel5(cta, problem, tiles)
     finish(cta)

@@ -5,6 +5,7 @@ into its stages, and its producer, in the drain, for every arrival on its empty 
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.problem import Problem
 from max.gpu.primitives.cluster import cluster_arrive_relaxed, cluster_wait
 
 comptime WARPGROUP = 4
@@ -12,12 +13,13 @@ comptime WARPGROUP = 4
 
 
 @inline(.always)
-def start[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64):
+def start[config: GemmConfig](cta: Cta[config], problem: Problem):
     """Everything before the roles. All threads. The cluster barrier makes the mbarriers usable by every peer; all there
     is to publish is their initialisation, which has its own fence."""
-    cta.prepare(a_map, b_map, c_map)
+    cta.prepare(problem)
     cluster_arrive_relaxed()
     cluster_wait()
+    cta.after_launch_before()
 
 
 @inline(.always)

@@ -1,25 +1,28 @@
-"""The write-out of sm_90a: each consumer warpgroup writes its rows by itself, straight from its accumulator."""
+"""The write-out of sm_90a: each consumer warpgroup writes its rows by itself, from its own registers."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.ptx import pack_pair, tma_store
+from ..common.tiles import Tile
 from ..common.write_out import BoxRows, Team
 from .cta import WARPGROUP, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from max.gpu.sync import named_barrier
+from std.utils.static_tuple import StaticTuple
 
 comptime ROWS = MMA_M // WARPGROUP
 """Rows of a block of 64 that one warp holds."""
 
 
 struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
-    """What one warp writes. Shared memory holds C in boxes of a warpgroup's rows x `epilogue_width` columns, each a TMA
-    store of its own."""
+    """What one warp writes: a finished tile, rounded to 16 bits, which takes half the registers of the accumulator.
+    Shared memory holds C in boxes of a warpgroup's rows x `epilogue_width` columns, each a TMA store of its own."""
 
     comptime width = Self.config.epilogue_width
     comptime blocks = Accumulator[Self.config].blocks
     comptime words = Self.blocks * BoxRows[Self.width].words
+    comptime steps = Self.config.write_out_steps()
 
-    var accumulator: Accumulator[Self.config]
+    var pairs: StaticTuple[SIMD[DType.uint32, Self.words], Self.steps]
     var box: UInt32  # of this warpgroup in the first buffer
     var rows: BoxRows[Self.width]
     var column: Int32  # of C, where the warpgroup's part starts
@@ -28,26 +31,28 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     var warp: UInt32
 
     @inline(.always)
-    def __init__(out self, cta: Cta[Self.config], accumulator: Accumulator[Self.config]):
-        self.accumulator = accumulator
+    def __init__(out self, cta: Cta[Self.config], tile: Tile, accumulator: Accumulator[Self.config]):
+        self.pairs = {fill = SIMD[DType.uint32, Self.words](0)}
+        comptime for step in range(Self.steps):
+            var pairs = SIMD[DType.uint32, Self.words]()
+            comptime words = BoxRows[Self.width].words
+            comptime for block in range(Self.blocks):
+                comptime for i in range(words):
+                    comptime register = 2 * (step * words + i)
+                    pairs[block * words + i] = pack_pair[Self.config.dtype](
+                        accumulator.values[block][register], accumulator.values[block][register + 1]
+                    )
+            self.pairs[step] = pairs
         self.group = warpgroup(cta)
         self.warp = warp_of_group(cta)
         self.box = cta.shared + UInt32(cta.layout.c) + self.group * UInt32(Self.config.block_bytes())
         self.rows = {self.box, self.warp * UInt32(ROWS), cta.lane}
-        self.column = cta.column
-        self.row = cta.row + Int32(self.group) * Int32(Self.config.consumer_m())
+        self.column = tile.column
+        self.row = tile.row + Int32(self.group) * Int32(Self.config.consumer_m())
 
     @inline(.always)
     def read[step: Int](self) -> SIMD[DType.uint32, Self.words]:
-        var pairs = SIMD[DType.uint32, Self.words]()
-        comptime words = BoxRows[Self.width].words
-        comptime for block in range(Self.blocks):
-            comptime for i in range(words):
-                comptime register = 2 * (step * words + i)
-                pairs[block * words + i] = pack_pair[Self.config.dtype](
-                    self.accumulator.values[block][register], self.accumulator.values[block][register + 1]
-                )
-        return pairs
+        return self.pairs[step]
 
     @inline(.always)
     def write[buffer: Int](self, pairs: SIMD[DType.uint32, Self.words]):

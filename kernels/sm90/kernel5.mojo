@@ -7,8 +7,10 @@ of its slices have all arrived. Afterwards each warpgroup writes out its rows.
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.loader import Loader
+from ..common.problem import Problem
 from ..common.ptx import mbarrier_wait
 from ..common.ring import Ring
+from ..common.tiles import Tile, TileScheduler
 from ..common.write_out import write_tile
 from .epilogue import Epilogue
 from .mainloop import Consumer
@@ -18,20 +20,18 @@ from max.gpu.sync import syncwarp
 
 
 @inline(.always)
-def load_and_multiply[
-    config: GemmConfig
-](cta: Cta[config], a_map: UInt64, b_map: UInt64, k_iterations: UInt32) -> Accumulator[config]:
+def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile) -> Accumulator[config]:
     var loads = False
     if cta.warp == 0:
         loads = elect_one_sync()
-    var loader = Loader[config](cta, a_map, b_map)
+    var loader = Loader[config](cta, problem)
     var consumer = Consumer[config](cta)
     var accumulator = Accumulator[config]()
     var ring = Ring[1](parity=0)
-    for k in range(k_iterations):
+    for k in range(problem.k_iterations):
         if loads:
             mbarrier_wait(cta.empty(0), ring.parity ^ 1)
-            loader.load(cta, 0, Int32(k) * Int32(config.block_k))
+            loader.load(cta, tile, 0, Int32(k) * Int32(config.block_k))
         syncwarp()
         mbarrier_wait(cta.full(0), ring.parity)
         consumer.multiply(accumulator, 0)
@@ -46,7 +46,7 @@ def load_and_multiply[
 
 
 @inline(.always)
-def kernel5[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64, k_iterations: UInt32):
+def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do after its start."""
-    var accumulator = load_and_multiply(cta, a_map, b_map, k_iterations)
-    write_tile[config](Epilogue[config](cta, accumulator), c_map)
+    var accumulator = load_and_multiply(cta, problem, tiles.tile)
+    write_tile[config](Epilogue[config](cta, tiles.tile, accumulator), problem.c)

@@ -13,6 +13,8 @@ A tile of 64 rows has one consumer warpgroup.
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.loader import produce
+from ..common.problem import Problem
+from ..common.tiles import TileScheduler
 from ..common.write_out import write_tile
 from .cta import warp_of_group, warpgroup
 from .epilogue import Epilogue
@@ -46,13 +48,14 @@ def take_registers[config: GemmConfig]():
 
 
 @inline(.always)
-def kernel6[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64, k_iterations: UInt32):
+def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do after its start."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce(cta, a_map, b_map, k_iterations)
+                produce(cta, problem, tiles)
     else:
         take_registers[config]()
-        write_tile[config](Epilogue[config](cta, consume(cta, k_iterations)), c_map)
+        var accumulator = consume(cta, problem.k_iterations)
+        write_tile[config](Epilogue[config](cta, tiles.tile, accumulator), problem.c)

@@ -7,7 +7,9 @@ grid is cut into bands, so that CTAs that run together find each other's operand
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.loader import produce
-from ..common.write_out import write_in_turns
+from ..common.problem import Problem
+from ..common.tiles import TileScheduler
+from ..common.write_out import finish_stores, write_in_turns
 from .cta import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
@@ -16,13 +18,16 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 
 @inline(.always)
-def kernel7[config: GemmConfig](cta: Cta[config], a_map: UInt64, b_map: UInt64, c_map: UInt64, k_iterations: UInt32):
+def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do after its start."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce(cta, a_map, b_map, k_iterations)
+                produce(cta, problem, tiles)
     else:
         take_registers[config]()
-        write_in_turns[config](Epilogue[config](cta, consume(cta, k_iterations)), c_map)
+        var accumulator = consume(cta, problem.k_iterations)
+        var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
+        write_in_turns[config](epilogue, problem.c)
+        finish_stores(epilogue)

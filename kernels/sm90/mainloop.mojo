@@ -43,14 +43,34 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
             mbarrier_arrive_cluster(self.empty + stage * 8)
 
 
+trait SideJob(TrivialRegisterPassable):
+    """What a consumer warpgroup does while the tensor core multiplies."""
+
+    def run_one_step(mut self):
+        ...
+
+
+@fieldwise_init
+struct NoSideJob(SideJob, TrivialRegisterPassable):
+    @inline(.always)
+    def run_one_step(mut self):
+        pass
+
+
 @inline(.always)
-def consume[config: GemmConfig](cta: Cta[config], k_iterations: UInt32) -> Accumulator[config]:
+def multiply_tile[
+    config: GemmConfig, Job: SideJob
+](
+    cta: Cta[config],
+    consumer: Consumer[config],
+    mut ring: Ring[config.stages],
+    k_iterations: UInt32,
+    mut job: Job,
+) -> Accumulator[config]:
     """Multiplies stage after stage as they become full. While one is multiplied, the one before is released, so that
     the tensor core never runs dry."""
     comptime pending = min(1, config.stages - 1)
-    var consumer = Consumer[config](cta)
     var accumulator = Accumulator[config]()
-    var ring = Ring[config.stages](parity=0)
     var previous: UInt32 = 0
     for k in range(k_iterations):
         mbarrier_wait(cta.full(ring.stage), ring.parity)
@@ -61,9 +81,18 @@ def consume[config: GemmConfig](cta: Cta[config], k_iterations: UInt32) -> Accum
         else:
             if k > 0:
                 consumer.release(previous)
+        job.run_one_step()
         previous = ring.stage
         ring.advance()
     comptime if pending > 0:
         accumulator.wait[0]()
         consumer.release(previous)
     return accumulator
+
+
+@inline(.always)
+def consume[config: GemmConfig](cta: Cta[config], k_iterations: UInt32) -> Accumulator[config]:
+    """The one tile of a CTA that has no other."""
+    var ring = Ring[config.stages](parity=0)
+    var job = NoSideJob()
+    return multiply_tile(cta, Consumer[config](cta), ring, k_iterations, job)

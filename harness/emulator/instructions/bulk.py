@@ -25,7 +25,7 @@ from harness.emulator.machine.state import AsyncOperation, Cta, Fragment
 from harness.emulator.memory.address_space import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.ptx.ast import Instruction, Operand
-from harness.emulator.units.tma import chunk_positions, load_box, read_box, store_box, write_box
+from harness.emulator.units.tma import chunk_positions, load_box, read_box, store_box, write_boxes
 
 SHARED_ALIGNMENT = 128
 
@@ -40,8 +40,8 @@ def _tensor_map(f: Fragment, address: int) -> tuple[str, TensorMap]:
 def _coordinates(tmap: TensorMap, coordinates: tuple[Value, ...], lane: int) -> tuple[int, ...]:
     if len(coordinates) != tmap.rank:
         raise Fault(f"gives {len(coordinates)} coordinates for a tensor map of rank {tmap.rank}", "tensor-map")
-    values = (lane_value(c, lane) for c in coordinates)
-    return tuple(v - (1 << 32) if v >> 31 else v for v in values)
+    values = [lane_value(c, lane) for c in coordinates]
+    return tuple([v - (1 << 32) if v >> 31 else v for v in values])
 
 
 class _Load:
@@ -80,10 +80,11 @@ class _Load:
             counters.tma_global_bytes_read += read
             by_tensor = counters.tma_global_bytes_read_by_tensor
             by_tensor[self.name] = by_tensor.get(self.name, 0) + read
-        for cta, signalled, barrier_offset in destinations:
+        for cta, signalled, _ in destinations:
             cta.check_alive("a TMA load writes into")
             signalled.check_alive("a TMA load signals")
-            write_box(cta.shared, tmap, self.offset, self.box)
+        write_boxes([cta.shared for cta, _, _ in destinations], tmap, self.offset, self.box)
+        for cta, signalled, barrier_offset in destinations:
             barrier = signalled.mbarrier(barrier_offset)
             if sink is not None and self.operation is not None:
                 landed = events.SharedChunks(cta.rank, chunk_positions(tmap, self.offset))
@@ -131,7 +132,7 @@ def tma_load(
                         f"signals CTA rank {signal_rank}, which is not in the pair of the destination, rank {cta.rank}",
                         "cluster",
                     )
-                signalled = cta.pair[signal_rank & 1]
+                signalled = cta.pair_member(signal_rank & 1)
             destinations.append((cta, signalled, signal_offset))
         start = _coordinates(tmap, coordinates, lane)
         operation = None

@@ -14,7 +14,9 @@ from harness.emulator.instructions.table import (
     kind_of,
     mask,
     only,
+    only_form,
 )
+from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import Instruction
 
 
@@ -105,3 +107,24 @@ def _count(i: Instruction, w: Translator) -> Assign:
     value, bits = w.read(i.operands[1], kind), bits_of(kind)
     function = {"popc": values.popcount, "clz": values.count_leading_zeros, "brev": values.bit_reverse}[i.opcode]
     return Assign([(i.operands[0], call(w, function, value, bits))])
+
+
+def bit_mask(position: Value, width: Value, clamp: bool) -> Value:
+    """``bmsk``: ones from a position on (PTX ISA 9.7.1.24). Clamped, what lies past the end is cut off."""
+
+    def scalar(a: int, b: int) -> int:
+        start, count = a & 31, b & 31
+        if clamp and a >= 32:
+            return 0
+        past_the_end = start + count >= 32 or (clamp and b >= 32)
+        end = 32 if past_the_end else start + count
+        return ((1 << end) - 1) & ~((1 << start) - 1)
+
+    return values.lanewise(32, scalar, position, width)
+
+
+@instruction("bmsk", operands=3)
+def _bmsk(i: Instruction, w: Translator) -> Assign:
+    only_form(i, "clamp.b32", "wrap.b32")
+    position, width = w.read(i.operands[1], "u32"), w.read(i.operands[2], "u32")
+    return Assign([(i.operands[0], call(w, bit_mask, position, width, i.has("clamp")))])

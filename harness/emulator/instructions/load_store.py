@@ -113,17 +113,17 @@ def _load(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, count: int
         _check_vector(where, nbytes, count)
     if sink is not None:
         sink(Access(f.agent, site, "read", "shared", cta.rank, where, nbytes, count, None))
-    if isinstance(where, int):
-        shared.check_no_mbarrier(where, where + nbytes * count, "read")
-        found: list[Any] = [shared.load_int(where + n * nbytes, nbytes) for n in range(count)]
-    else:
-        try:
-            found = [shared.gather(where + n * nbytes if n else where, nbytes) for n in range(count)]
-        except Fault:
+    read: Callable[..., Any] = shared.load_int if isinstance(where, int) else shared.gather
+    try:
+        if count == 1:
+            return _finish(f, read(where, nbytes), nbytes, extend)
+        found = [read(where + n * nbytes, nbytes) for n in range(count)]
+    except Fault:
+        if isinstance(where, int):
+            shared.check_no_mbarrier(where, where + nbytes * count, "read")
+        else:
             _check_rank(cta, where)
-            raise
-    if count == 1:
-        return _finish(f, found[0], nbytes, extend)
+        raise
     return tuple(_finish(f, values, nbytes, extend) for values in found)
 
 

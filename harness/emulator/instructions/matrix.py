@@ -18,7 +18,7 @@ from harness.emulator.instructions.table import (
     tuple_of,
 )
 from harness.emulator.machine.events import Access, Site
-from harness.emulator.machine.lanes import FULL_MASK, Value, as_row
+from harness.emulator.machine.lanes import FULL_MASK, Value, stack_rows
 from harness.emulator.machine.state import Fragment
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from harness.emulator.memory.bytes import CHUNK
@@ -36,8 +36,8 @@ def _row_offsets(f: Fragment, address: Value, matrices: int) -> np.ndarray:
         raise Fault("stmatrix/ldmatrix got one address for all rows; every row needs its own lane's address", "address")
     rows = address[: ROWS * matrices].astype(np.int64) - f.cta.window
     merged = int(np.bitwise_or.reduce(rows))
-    if merged & (CHUNK - 1) or merged < 0 or merged >> RANK_SHIFT:
-        if merged < 0 or merged >> RANK_SHIFT:
+    if merged & (CHUNK - 1) or merged >> RANK_SHIFT:
+        if merged >> RANK_SHIFT:
             raise Fault(f"a row address names a CTA other than its own, rank {f.cta.rank}", "address")
         bad = int(np.flatnonzero(rows & (CHUNK - 1))[0])
         offset = int(rows[bad]) & OFFSET_MASK
@@ -50,12 +50,7 @@ def _row_offsets(f: Fragment, address: Value, matrices: int) -> np.ndarray:
 def store_matrix(f: Fragment, site: Site, address: Value, values: Sequence[Value], transpose: bool) -> None:
     """``stmatrix.m8n8.b16``: thread t holds row t/4, columns 2(t%4) and 2(t%4)+1 of each matrix."""
     rows = _row_offsets(f, address, len(values))
-    if any(v is None for v in values):
-        raise Fault("stores a register in which a wgmma accumulates that was not waited for", "wgmma")
-    if all(isinstance(v, np.ndarray) for v in values):
-        words = np.array(values, np.uint32)
-    else:
-        words = np.array([as_row(v) for v in values])
+    words = stack_rows(values)
     if transpose:
         halves = words.view(np.uint16).reshape(-1, ROWS, ROWS)
         words = np.ascontiguousarray(halves.transpose(0, 2, 1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from harness.emulator.ptx.ast import (
@@ -148,7 +149,11 @@ def instruction(
 
 def find(i: Instruction) -> Spec | None:
     """The entry of an instruction: the one with the longest name that fits."""
-    words = (i.opcode, *i.modifiers)
+    return _find((i.opcode, *i.modifiers))
+
+
+@cache
+def _find(words: tuple[str, ...]) -> Spec | None:
     for length in range(min(_LONGEST, len(words)), 0, -1):
         spec = TABLE.get(".".join(words[:length]))
         if spec is not None:

@@ -23,7 +23,7 @@ from harness.emulator.instructions.table import (
 )
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Site
-from harness.emulator.machine.lanes import Value, as_row, lane_value
+from harness.emulator.machine.lanes import Value, lane_value, stack_rows
 from harness.emulator.machine.state import Cta, Fragment, PendingLoad, PendingStore
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from harness.emulator.memory.tmem import Place, place
@@ -281,9 +281,7 @@ def store(f: Fragment, site: Site, values: Sequence[Value], where: tuple[Any, ..
     f.require_whole_warp()
     shape, num, unpack, split = where
     spot = place(shape, num, f.uniform(address, "the tensor memory address"), f.warp.index % 4, unpack, split)
-    if any(v is None for v in values):
-        raise Fault("stores a register in which a wgmma accumulates that was not waited for", "wgmma")
-    rows = np.array([as_row(v) for v in values])
+    rows = stack_rows(values)
     f.cta.tmem.store(spot, rows)
     f.grid.wakeups.changes += 1
     operation = None

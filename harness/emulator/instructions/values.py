@@ -260,30 +260,38 @@ def fused_multiply_add(a: Value, b: Value, c: Value) -> Value:
     """``fma.rn.f32``: the product, exact in float64, plus c, and rounded once.
 
     The sum is rounded to 53 bits and then to 24. That is the same as rounding once unless the 53 bits lie half-way
-    between two f32 values, or the result is so small that f32 has fewer bits.
+    between two f32 values, or the result has fewer bits or none: zero, subnormal, infinite or NaN.
     """
-    product = np.asarray(to_float(a, 32), np.float64) * to_float(b, 32)
-    addend = np.asarray(to_float(c, 32), np.float64)
-    with np.errstate(invalid="ignore"):
-        total = product + addend
-    tail = total.view(np.uint64) & _F32_TAIL
-    magnitude = np.abs(total)
-    if (tail == _HALF_WAY).any() or not (magnitude >= _SMALLEST_NORMAL).all() or not (magnitude <= _LARGEST).all():
+    product = _wide(a) * _wide(b)
+    addend = _wide(c)
+    total = np.asarray(product + addend)
+    result = total.astype(np.float32).view(np.uint32)
+    half_way = np.count_nonzero(total.view(np.uint64) & _F32_TAIL == _HALF_WAY)
+    special = np.count_nonzero((result & _EXPONENT) - _LOWEST_EXPONENT >= _EXPONENTS)
+    if half_way or special:
         return _fused_multiply_add_with_care(product, addend)
-    result = total.astype(np.float32)
-    return result.view(np.uint32) if result.ndim else int(result.view(np.uint32))
+    return result if result.ndim else int(result)
+
+
+def _wide(value: Value) -> Any:
+    """f32 bits as float64."""
+    return to_float(value, 32).astype(np.float64)
 
 
 _F32_TAIL = np.uint64((1 << 29) - 1)
+"""The bits of a float64 that f32 has no room for."""
 _HALF_WAY = np.uint64(1 << 28)
-_SMALLEST_NORMAL = 2.0**-126
-_LARGEST = float(np.finfo(np.float32).max)
+_EXPONENT = np.uint32(0x7F80_0000)
+_LOWEST_EXPONENT = np.uint32(0x0080_0000)
+_EXPONENTS = np.uint32(0x7F00_0000)
+"""Of an f32 pattern: the exponent's bits, the lowest of a normal number, and one more than those above it."""
 
 
 def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
     """Rounded to odd in float64 before it is narrowed."""
     with np.errstate(all="ignore"):
-        total = product + addend
+        product, addend = np.asarray(product), np.asarray(addend)
+        total = np.asarray(product + addend)
         back = total - product
         error = (product - (total - back)) + (addend - back)
         inexact = np.isfinite(total) & (error != 0) & ((total.view(np.uint64) & 1) == 0)
@@ -317,8 +325,13 @@ def pack_f16x2(high: Value, low: Value) -> Value:
 
 
 def _pack_many(convert: Callable[[Any, Any], Any], highs: tuple[Value, ...], lows: tuple[Value, ...]) -> Any:
-    if all(isinstance(v, np.ndarray) for v in highs) and all(isinstance(v, np.ndarray) for v in lows):
-        return convert(np.array(highs), np.array(lows))
+    try:
+        packed = convert(np.array(highs, np.uint32), np.array(lows, np.uint32))
+        if packed.ndim == 2:
+            return packed
+    except (ValueError, TypeError):
+        # Not all of them are arrays.
+        pass
     return tuple(_pack(convert, high, low) for high, low in zip(highs, lows, strict=True))
 
 

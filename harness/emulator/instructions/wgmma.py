@@ -22,7 +22,7 @@ from harness.emulator.instructions.table import (
 )
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Operation, Site
-from harness.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, as_row
+from harness.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_rows
 from harness.emulator.machine.state import AsyncOperation, Fragment
 from harness.emulator.machine.warpgroup import WARPS, HeldRegisters, Member, RegisterList, Step, Warpgroup
 from harness.emulator.memory.descriptors import Major
@@ -125,9 +125,7 @@ def _stack(values: Sequence[Value], what: str) -> np.ndarray:
     """Register values as an array [registers, 32]."""
     if any(value is None for value in values):
         raise Fault(f"reads a register of {what} that holds nothing yet", "wgmma")
-    if all(type(value) is int for value in values):
-        return np.repeat(np.array(values, np.uint32)[:, None], WARP_SIZE, axis=1)
-    return np.array([as_row(v) for v in values])
+    return stack_rows(values)
 
 
 def _disagreement(first: tuple[Any, ...], other: tuple[Any, ...], warp: int) -> str:

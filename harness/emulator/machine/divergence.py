@@ -43,7 +43,7 @@ def diverge_many(f: Fragment, selector: Value, targets: Sequence[int], join: int
 
 def split(f: Fragment, parts: Sequence[tuple[int, int]], join: int) -> None:
     """Replace a fragment by one per (mask, block); they meet again at block ``join``."""
-    joins = f.joins if join == EXIT else [*f.joins, JoinPoint(join, f.mask)]
+    joins = f.joins if join == EXIT else [*f.joins, JoinPoint(join, f.mask, f.registers)]
     code = f.grid.code
     children = []
     for mask, block in parts:
@@ -167,8 +167,11 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
     for slot in code.live_in[join.block]:
         value = first.registers[slot]
         if value is not second[slot] or len(parts) > 2:
+            before = join.before[slot]
             if slot in code.lane_masks:
                 value = _merge_lane_masks(parts, slot)
+            elif isinstance(before, np.ndarray) and all(_is_unchanged(p, slot, before) for p in parts):
+                value = before
             else:
                 value = _merge_values([(p, p.registers[slot]) for p in parts], code.dtypes[slot])
         registers[slot] = value
@@ -184,6 +187,12 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
     if first.grid.sink is not None:
         first.grid.sink(events.Rejoined(tuple(fragment.agent for fragment in parts), merged.agent))
     return merged
+
+
+def _is_unchanged(f: Fragment, slot: int, before: np.ndarray) -> bool:
+    """Whether a register still is what it was before the split."""
+    value = f.registers[slot]
+    return value is before or (f.single >= 0 and bool(value == before[f.single]))
 
 
 def _merge_lane_masks(parts: list[Fragment], slot: int) -> int:

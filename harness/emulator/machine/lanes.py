@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -42,6 +43,14 @@ def lane_value(value: Value, lane: int) -> int:
     return int(value[lane])
 
 
-def as_row(value: Value) -> np.ndarray:
-    """A 32-bit register value as an array of 32 lanes."""
-    return np.broadcast_to(np.asarray(value, np.uint32), WARP_SIZE)
+def stack_rows(values: Sequence[Value]) -> np.ndarray:
+    """32-bit register values as an array [registers, 32 lanes]."""
+    try:
+        rows: np.ndarray = np.array(values, np.uint32)
+        if rows.ndim == 2:
+            return rows
+    except (ValueError, TypeError):
+        # Not all of them are arrays.
+        if any(v is None for v in values):
+            raise Fault("uses a register in which a wgmma accumulates that was not waited for", "wgmma") from None
+    return np.array([np.broadcast_to(np.asarray(v, np.uint32), WARP_SIZE) for v in values])

@@ -110,6 +110,13 @@ class Machine:
             self._report_progress = progress
         if self.code.uses_launch_control:
             self._start_all()
+        with np.errstate(all="ignore"):
+            self._loop()
+        self._check_steps()
+        self._count()
+        return self.grid.counters
+
+    def _loop(self) -> None:
         schedule, ready, clusters = self.schedule, self.wakeups.ready, self.clusters
         limited = self.limits != Limits()
         while True:
@@ -128,9 +135,6 @@ class Machine:
                 self.progress += 1
             if limited:
                 self._check_limits()
-        self._check_steps()
-        self._count()
-        return self.grid.counters
 
     def _carry_on(self) -> bool:
         """Nothing is ready or under way: find something to do, or say why there is nothing. False: all is done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Collection, Iterable, Sequence
 
@@ -150,8 +151,7 @@ def _wait_of(code: Code, fragment: Fragment) -> tuple[str, str]:
 
 def _describe(barrier: MBarrier) -> str:
     """An mbarrier as its own CTA sees it, so that it reads the same in every CTA."""
-    last = barrier.last_arrival.replace(f"CTA rank {barrier.cta} ", "its own CTA's ")
-    last = last.replace(f"CTA rank {barrier.cta}", "its own CTA")
+    last = re.sub(rf"CTA rank {barrier.cta}\b", "its own CTA", barrier.last_arrival)
     return f"{barrier.label} at shared 0x{barrier.offset:x} of {_RANKS}: {barrier.state()}, last arrival: {last}"
 
 
@@ -217,7 +217,8 @@ def where_everybody_is(code: Code, clusters: Sequence[Cluster]) -> str:
             for warp in cta.warps:
                 for fragment in warp.fragments:
                     if fragment.waiting is not None:
-                        what = "; ".join(_wait_of(code, fragment)[::-1])
+                        barrier, said = _wait_of(code, fragment)
+                        what = f"{said}; {barrier.replace(_RANKS, 'the CTA')}"
                     else:
                         site = code.sites[min(code.first[max(fragment.block, 0)], len(code.sites) - 1)]
                         what = f"runs, at PTX line {site.line}: {site.text}"

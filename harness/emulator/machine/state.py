@@ -272,6 +272,10 @@ class Cta:
             )
         return self.cluster.ctas[even], self.cluster.ctas[even + 1]
 
+    def pair_member(self, position: int) -> Cta:
+        """One of `pair`: 0 the even CTA, 1 the odd one."""
+        return self if self.rank & 1 == position else self.pair[position]
+
     def mbarrier(self, offset: int) -> MBarrier:
         barrier = self.mbarriers.get(offset)
         if barrier is None:
@@ -338,13 +342,16 @@ class Warp:
 
 
 class JoinPoint:
-    """Lanes of ``mask`` meet at ``block``; fragments that have arrived wait in ``arrived``."""
+    """Lanes of ``mask`` meet at ``block``; fragments that have arrived wait in ``arrived``. ``before``: the registers
+    they had in common when they split.
+    """
 
-    __slots__ = ("arrived", "block", "mask")
+    __slots__ = ("arrived", "before", "block", "mask")
 
-    def __init__(self, block: int, mask: int):
+    def __init__(self, block: int, mask: int, before: list[Value]):
         self.block = block
         self.mask = mask
+        self.before = before
         self.arrived: list[Fragment] = []
 
 

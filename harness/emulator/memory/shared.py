@@ -16,6 +16,7 @@ from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.emulator.memory.bytes import ALL_VALID, CHUNK, CHUNK_DTYPE, UNSIGNED, aligned_bytes, round_up
 
 _VALID_CHUNK = np.ones(CHUNK, np.bool_).view(CHUNK_DTYPE)[0]
+_FIRST_CHUNK = np.uint64(RESERVED_SHARED // CHUNK)
 MBARRIER_BYTES = 8
 
 
@@ -140,12 +141,11 @@ class SharedMemory:
         if key is not None:
             self._known_valid.add(key)
 
-    def _check_chunk_range(self, index: NDArray[np.integer]) -> tuple[int, int]:
+    def _check_chunk_range(self, index: NDArray[np.integer]) -> None:
         low, high = int(index.min()), int(index.max())
         if low * CHUNK < RESERVED_SHARED or high >= self._full_chunks:
             self.check_range(low * CHUNK, CHUNK)
             self.check_range(high * CHUNK, CHUNK)
-        return low * CHUNK, (high + 1) * CHUNK
 
     def _explain_vector(self, offsets: NDArray[np.integer], nbytes: int, reading: bool) -> Fault | None:
         """The Fault of the first lane whose access breaks a rule, if any does."""
@@ -199,7 +199,7 @@ class SharedMemory:
         """Load one naturally aligned unsigned integer of 1, 2, 4 or 8 bytes per element of `offsets`."""
         index = self._word_index(offsets, nbytes)
         try:
-            if (self._valid_words[nbytes].take(index) == ALL_VALID[nbytes]).all():
+            if not np.count_nonzero(self._valid_words[nbytes].take(index) != ALL_VALID[nbytes]):
                 return self._words[nbytes].take(index)
         except IndexError:
             pass
@@ -220,10 +220,9 @@ class SharedMemory:
         self._valid_words[nbytes][index] = ALL_VALID[nbytes]
 
     def _word_index(self, offsets: NDArray[np.integer], nbytes: int) -> NDArray[np.integer]:
-        # Offsets or-ed together show in one reduction whether any is misaligned or negative. Unwritten bytes,
-        # which include the reserved ones, stop a read by themselves.
-        merged = int(np.bitwise_or.reduce(offsets))
-        if merged & (nbytes - 1) or merged < 0:
+        # Unwritten bytes, which include the reserved ones, stop a read by themselves, and so does the end.
+        negative = offsets.dtype.kind == "i" and int(offsets.min()) < 0
+        if negative or (nbytes > 1 and np.count_nonzero(offsets & (nbytes - 1))):
             fault = self._explain_vector(offsets, nbytes, reading=False)
             assert fault is not None
             raise fault
@@ -238,8 +237,11 @@ class SharedMemory:
 
     def write_chunks(self, index: NDArray[np.integer], items: NDArray[np.complex128]) -> None:
         """Write 16-byte items (any 16-byte type viewed as `CHUNK_DTYPE`) to the chunks number `index`."""
-        first, end = self._check_chunk_range(index)
-        if first < self._mbarriers_end and end > self._mbarriers_first:
+        # One reduction finds what lies below the program's part, too: as unsigned numbers those are huge.
+        above = int(np.maximum.reduce(index.astype(np.uint64) - _FIRST_CHUNK, axis=None)) + RESERVED_SHARED // CHUNK
+        if above >= self._full_chunks:
+            self._check_chunk_range(index)
+        if (above + 1) * CHUNK > self._mbarriers_first:
             for chunk in np.asarray(index).ravel().tolist():
                 self.check_no_mbarrier(chunk * CHUNK, (chunk + 1) * CHUNK)
         self.chunks[index] = items

@@ -159,6 +159,8 @@ class _Place:
     positions: NDArray[np.intp]
     first: int
     nbytes: int
+    order: NDArray[np.intp]
+    """Of a solid box: which chunk of the dense box lies at each place of the range."""
     solid: bool
     """Whether the box fills the range of `nbytes` bytes at `first` without holes."""
 
@@ -172,7 +174,7 @@ def _place(swizzle: Swizzle, offset: int, nbytes: int, inner: int, pitch: int) -
     positions: NDArray[np.intp] = np.asarray(swizzled.reshape(-1) // CHUNK, np.intp)
     positions.setflags(write=False)
     first, end = int(positions.min()) * CHUNK, int(positions.max() + 1) * CHUNK
-    return _Place(positions, first, end - first, end - first == nbytes)
+    return _Place(positions, first, end - first, np.argsort(positions), end - first == nbytes)
 
 
 def _place_of(tmap: TensorMap, offset: int) -> _Place:
@@ -190,16 +192,26 @@ def chunk_positions(tmap: TensorMap, offset: int) -> NDArray[np.intp]:
 
 def write_box(shared: SharedMemory, tmap: TensorMap, offset: int, dense: NDArray[np.uint8]) -> None:
     """Put a dense box into one CTA's shared memory at `offset`, swizzled as the map says."""
+    write_boxes([shared], tmap, offset, dense)
+
+
+def write_boxes(memories: Sequence[SharedMemory], tmap: TensorMap, offset: int, dense: NDArray[np.uint8]) -> None:
+    """The same at one offset of several CTAs."""
     place = _place_of(tmap, offset)
-    shared.check_range(place.first, place.nbytes)
-    if place.solid:
-        shared.check_no_mbarrier(place.first, place.first + place.nbytes, "filled by a TMA load")
     items = dense.view(CHUNK_DTYPE)
-    if place.solid:
-        shared.chunks[place.positions] = items
-        shared.valid[place.first : place.first + place.nbytes] = True
-    else:
-        shared.write_chunks(place.positions, items)
+    if not place.solid:
+        for shared in memories:
+            shared.check_range(place.first, place.nbytes)
+            shared.write_chunks(place.positions, items)
+        return
+    end = place.first + place.nbytes
+    chunks = slice(place.first // CHUNK, end // CHUNK)
+    image = items.take(place.order)
+    for shared in memories:
+        shared.check_range(place.first, place.nbytes)
+        shared.check_no_mbarrier(place.first, end, "filled by a TMA load")
+        shared.chunks[chunks] = image
+        shared.valid[place.first : end] = True
 
 
 def read_box(

@@ -1,0 +1,137 @@
+"""Which part of C a CTA computes, and which part it computes next."""
+from .config import GemmConfig
+from .cta import Cta
+from .problem import Problem
+from .ptx import (
+    NOTHING_CANCELED,
+    address_in,
+    canceled_x,
+    fence_proxy_async,
+    mbarrier_arrive_cluster,
+    mbarrier_arrive_expect_tx,
+    mbarrier_wait,
+    try_cancel,
+)
+from .raster import place
+from .ring import Ring
+from max.gpu import block_idx, grid_dim
+from max.gpu.primitives.cluster import elect_one_sync
+from max.gpu.sync import syncwarp
+
+
+@fieldwise_init
+struct Tile(TrivialRegisterPassable):
+    """Where a CTA works in C. With a CTA pair the columns are those of the MMA they share."""
+
+    var row: Int32  # first row of A and of C
+    var column: Int32  # first column of C, first row of B of the MMA
+
+
+struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
+    """Hands a CTA its tiles, one after the other. Every role of a CTA has its own and gets the same tiles from it, as
+    does every CTA of a cluster.
+
+        none     one tile: a cluster is launched for each
+        static   cluster c of n gets the tiles c, c + n, c + 2n, ...
+        clc      a cluster is launched for each tile; those that run ask for the tiles of those that have not started
+
+    An answer to that goes round like a stage: a thread of rank 0 waits until its slot is empty in all CTAs, and asks;
+    the hardware writes the answer into every CTA of the cluster, where it counts its bytes on the CTA's full barrier;
+    every role reads it there, and arrives at the empty barrier of rank 0. The last answer grants nothing: nobody asks
+    again, and nobody ends before it has arrived.
+    """
+
+    var tile: Tile  # the current one, if there is one
+    var number: UInt32  # of the cluster tile
+    var problem: Problem
+    var in_cluster: Tile  # where the CTA lies in a cluster tile
+    var answers: Ring[max(1, Self.config.clc_depth)]
+
+    @inline(.always)
+    def __init__(out self, cta: Cta[Self.config], problem: Problem):
+        """Starts with the first tile. Needs no barrier: made before them, the divisions cost no time."""
+        comptime cluster_m = UInt32(Self.config.cluster_m)
+        self.problem = problem
+        self.number = 0
+        self.in_cluster = {0, 0}
+        self.answers = {parity = 0}
+        self.tile = {
+            # The grid is the tiles; z counts its bands along M: LaunchPlan
+            (Int32(block_idx.z) * Int32(grid_dim.x) + Int32(block_idx.x)) * Int32(Self.config.cta_m()),
+            Int32(block_idx.y) * Int32(Self.config.mma_n),
+        }
+        comptime if Self.config.walks_tiles():
+            self.number = UInt32(block_idx.x) // cluster_m
+            self.in_cluster = {
+                Int32(cta.rank % cluster_m) * Int32(Self.config.cta_m()),
+                Int32(cta.rank // cluster_m) * Int32(Self.config.mma_n),
+            }
+            self.find()
+
+    @inline(.always)
+    def count(self) -> UInt32:
+        comptime if Self.config.walks_tiles():
+            return self.problem.clusters_m * self.problem.clusters_n
+        return 1
+
+    @inline(.always)
+    def has_tile(self) -> Bool:
+        return self.number < self.count()
+
+    @inline(.always)
+    def advance[*, whole_warp: Bool = False](mut self, cta: Cta[Self.config]):
+        """To the next tile. One thread, or a whole warp."""
+        comptime cluster_m = UInt32(Self.config.cluster_m)
+        comptime if Self.config.is_static():
+            self.number += UInt32(grid_dim.x) // cluster_m
+        elif Self.config.asks_for_tiles():
+            var x = self.next_answer[whole_warp](cta)
+            self.number = self.count() if x == NOTHING_CANCELED else x // cluster_m
+        else:
+            self.number = self.count()
+        comptime if Self.config.scheduler != "none":
+            if self.has_tile():
+                self.find()
+
+    @inline(.always)
+    def next_answer[whole_warp: Bool](mut self, cta: Cta[Self.config]) -> UInt32:
+        var slot = self.answers.stage
+        mbarrier_wait(cta.answer_full(slot), self.answers.parity)
+        var x = canceled_x(cta.answer(slot))
+        fence_proxy_async()  # the next answer is written by the async proxy: not before this read
+        var empty = address_in(cta.answer_empty(slot), 0)
+        comptime if whole_warp:
+            syncwarp()
+            if elect_one_sync():
+                mbarrier_arrive_cluster(empty)
+            syncwarp()
+        else:
+            mbarrier_arrive_cluster(empty)
+        self.answers.advance()
+        return x
+
+    @inline(.always)
+    def find(mut self):
+        """The tile with the current number."""
+        comptime rows = Int32(Self.config.cluster_m * Self.config.cta_m())
+        comptime columns = Int32(Self.config.cluster_n * Self.config.mma_n)
+        comptime group = UInt32(Self.config.raster_group)
+        var found = place(group, self.number, self.problem.clusters_m, self.problem.clusters_n)
+        self.tile = {
+            Int32(found.row) * rows + self.in_cluster.row,
+            Int32(found.column) * columns + self.in_cluster.column,
+        }
+
+
+@inline(.always)
+def ask_for_tiles[config: GemmConfig](cta: Cta[config], var tiles: TileScheduler[config]):
+    """Asks for tile after tile as slots for answers become empty, so for up to `clc_depth` ahead of the slowest role.
+    One thread of every CTA: each tells its own barrier of the bytes to come, that of rank 0 asks for all."""
+    var slots = Ring[config.clc_depth](parity=1)
+    while tiles.has_tile():
+        mbarrier_arrive_expect_tx(cta.answer_full(slots.stage), 16)
+        if cta.rank == 0:
+            mbarrier_wait(cta.answer_empty(slots.stage), slots.parity)
+            try_cancel[config.cluster_size() > 1](cta.answer(slots.stage), cta.answer_full(slots.stage))
+        slots.advance()
+        tiles.advance(cta)

@@ -1,0 +1,92 @@
+"""Kernel 8 of sm_90a: kernel 7 with CTAs that stay, and a write-out behind the next tile's main loop.
+
+    warpgroups 0, 1   consumers   multiply tile after tile, half of the rows each; write the tile before meanwhile
+    warpgroup 2       producer    one thread fills the ring by TMA, and runs ahead into the next tile
+
+The ring of stages is that of kernel 6, and runs on across tiles. When a consumer warpgroup has finished a tile, it rounds
+it to 16 bits, which takes 64 registers a thread in place of 128, and starts the next at once: the tensor core stands still
+only for the rounding. Then, after each K step that it has started, it writes one step of the old tile: registers, shared
+memory, TMA store. A warpgroup does this by itself; the other may be some stages ahead.
+
+Every role walks the same list of tiles (TileScheduler), so nobody needs to tell another which tile is next.
+"""
+from ..common.config import GemmConfig
+from ..common.cta import Cta
+from ..common.loader import produce
+from ..common.problem import Problem
+from ..common.ring import Ring
+from ..common.tiles import TileScheduler
+from ..common.write_out import finish_stores, write_step
+from .cta import warp_of_group
+from .epilogue import Epilogue
+from .kernel6 import give_registers, is_producer, take_registers
+from .mainloop import Consumer, SideJob, multiply_tile
+from .wgmma import Accumulator
+from max.gpu.primitives.cluster import elect_one_sync
+
+
+struct WriteOut[config: GemmConfig](SideJob, TrivialRegisterPassable):
+    """The write-out of the last finished tile, step by step."""
+
+    comptime steps = Self.config.write_out_steps()
+
+    var c_map: UInt64
+    var epilogue: Epilogue[Self.config]
+    var step: UInt32  # the next one; none is left at first
+
+    @inline(.always)
+    def __init__(out self, c_map: UInt64, epilogue: Epilogue[Self.config]):
+        self.c_map = c_map
+        self.epilogue = epilogue
+        self.step = UInt32(Self.steps)
+
+    @inline(.always)
+    def begin(mut self, epilogue: Epilogue[Self.config]):
+        """With the next tile. The last must have been finished."""
+        self.epilogue = epilogue
+        self.step = 0
+
+    @inline(.always)
+    def run_one_step(mut self):
+        # A chain of comparisons: registers cannot be indexed at run time.
+        if self.step < UInt32(Self.steps):
+            comptime for step in range(Self.steps):
+                if self.step == UInt32(step):
+                    write_step[Self.config, Epilogue[Self.config], step](self.epilogue, self.c_map)
+            self.step += 1
+
+    @inline(.always)
+    def finish(mut self):
+        """What is left of the tile: all of it after the last one, some if the next had fewer K steps."""
+        comptime for step in range(Self.steps):
+            if self.step <= UInt32(step):
+                write_step[Self.config, Epilogue[Self.config], step](self.epilogue, self.c_map)
+        self.step = UInt32(Self.steps)
+
+
+@inline(.always)
+def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+    """A consumer warpgroup: tile after tile, each written while the next is multiplied."""
+    var consumer = Consumer[config](cta)
+    var ring = Ring[config.stages](parity=0)
+    var write_out = WriteOut[config](problem.c, Epilogue[config](cta, tiles.tile, Accumulator[config]()))
+    while tiles.has_tile():
+        var accumulator = multiply_tile(cta, consumer, ring, problem.k_iterations, write_out)
+        write_out.finish()
+        write_out.begin(Epilogue[config](cta, tiles.tile, accumulator))
+        tiles.advance(cta)
+    write_out.finish()
+    finish_stores(write_out.epilogue)
+
+
+@inline(.always)
+def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
+    """What the threads of a CTA do after its start."""
+    if is_producer(cta):
+        give_registers[config]()
+        if warp_of_group(cta) == 0:
+            if elect_one_sync():
+                produce(cta, problem, tiles)
+    else:
+        take_registers[config]()
+        write_and_multiply(cta, problem, tiles)
