@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, launch, run, source
 
-from harness.emulator import Device, Fault, Module, Region, device, workers
+from harness.emulator import Deadlock, Device, Fault, Module, Region, device, workers
 
 
 def fault(body: str, **options) -> Fault:
@@ -276,3 +276,58 @@ def test_static_shared_memory_takes_room_on_an_sm():
         found.append(device._capacity(code.code("kernel"), shape, code.target, None))
         assert gpu
     assert found == [2 * 148, 148]
+
+
+# ---- warpgroups ----
+
+
+@pytest.mark.parametrize(("threads", "whole"), [(96, False), (128, True), (160, False), (256, True)])
+def test_a_warpgroup_has_four_warps(threads, whole):
+    body = "wgmma.fence.sync.aligned; wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; ret;"
+    if whole:
+        assert launch(body, threads=threads, target="sm_90a").result.counters.warps_finished == threads // 32
+    else:
+        assert fault(body, threads=threads, target="sm_90a").rule == "convergence"
+
+
+def test_more_groups_than_a_wait_can_leave_pending_may_be_committed():
+    body = "wgmma.fence.sync.aligned;" + 12 * "wgmma.commit_group.sync.aligned;"
+    launch(body + "wgmma.wait_group.sync.aligned 7; ret;", threads=128, target="sm_90a")
+
+
+# ---- waits that are counted, and who is left ----
+
+
+def test_lanes_that_wait_at_barriers_of_their_own_stall_together():
+    """Lane 0 and 1 of warp 0 wait at barriers that the two lanes of warp 1 complete one after the other."""
+    body = """
+    mov.b32 %r3, words;
+    and.b32 %r4, %r0, 1;
+    shl.b32 %r4, %r4, 3;
+    add.u32 %r5, %r3, %r4;
+    setp.gt.u32 %p1, %r0, 1;
+    @%p1 bra READY;
+    mbarrier.init.shared.b64 [%r5], 1;
+    READY: bar.sync 0;
+    setp.ge.u32 %p2, %r0, 32;
+    @%p2 bra ARRIVE;
+    LOOK:
+    mbarrier.try_wait.parity.shared.b64 %p3, [%r5], 0;
+    @!%p3 bra LOOK;
+    bra END;
+    ARRIVE:
+    setp.gt.u32 %p4, %r0, 33;
+    @%p4 bra END;
+    mbarrier.arrive.shared.b64 _, [%r5];
+    END: ret;
+    """
+    counters = launch(body, threads=64, module_scope=WORDS).result.counters
+    assert (counters.mbarrier_stalls, counters.mbarrier_waits, counters.mbarrier_arrivals) == (1, 1, 2)
+
+
+def test_a_report_leaves_out_the_lanes_that_have_gone():
+    body = "setp.lt.u32 %p1, %r0, 7; @%p1 exit; bar.sync 1, 64; ret;"
+    with pytest.raises(Deadlock) as error:
+        launch(body.replace("bar.sync", "barrier.sync"), threads=32 + 32, words=64, module_scope=WORDS)
+    report = str(error.value)
+    assert "57 of 64 threads have arrived" in report and "warps 0-1: waits" in report and "re-join" not in report
