@@ -1,8 +1,8 @@
 """Plants small faults in the emulator, one at a time, and says how many of them the quick tests see.
 
-    python tests/mutants.py                                                 300 faults, drawn with seed 1
-    python tests/mutants.py --only harness/emulator/tma.py --count 9999     every place in one file
-    python tests/mutants.py --only harness/emulator/tma.py:120              every place on one line
+    python tests/mutants.py                                                       300 faults, drawn with seed 1
+    python tests/mutants.py --only harness/emulator/units/tma.py --count 9999     every place in one file
+    python tests/mutants.py --only harness/emulator/units/tma.py:120              every place on one line
 
 Run it from the root of the checkout, and edit nothing there while it runs. It changes no file: a process that has
 imported pytest and NumPy, but nothing of ours, forks a child for every fault, which compiles the one module with the

@@ -9,15 +9,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 LEFT_OUT = {  # "name()": a function, and the arguments of calls; "name=": an argument; "name": what it is set to
     "__repr__()": "text for people",
     "__str__()": "text for people",
     "describe()": "text for people",
     "_describe()": "text for people",
-    "_place()": "text for people",
-    "_deadlock_report()": "text for people",
+    "_disagreement()": "text for people",
+    "_who()": "text for people",
+    "_nearest()": "text for people",
+    "name_of()": "text for people",
+    "region_at()": "text for people",
+    "state()": "text for people",
     "isinstance()": "types",
     "strict=": "guards against slips of the programmer",
     "repr=": "text for people",
@@ -25,11 +29,21 @@ LEFT_OUT = {  # "name()": a function, and the arguments of calls; "name=": an ar
     "maxsize=": "size of a cache",
     "choice()": "what a random schedule picks from: every order is legal",
     "_change()": "shares and priorities of a random schedule: every order is legal",
-    "MAX_IDLE_POLLS": "patience before a deadlock is reported",
+    "CANDIDATES": "how many warps a random schedule picks from: every order is legal",
+    "FIRST_LOOK": "how soon a warp is looked at whether it polls",
+    "WINDOW": "how soon a polling loop is recognised",
+    "SLICE": "how soon a warp gives way: every order is legal",
+    "CLOCK_ROUNDS": "patience before a livelock is reported",
+    "PATIENCE": "patience before a livelock is reported",
+    "PATIENCE_WITH_SIBLINGS": "patience before a livelock is reported",
+    "LIMIT_CHECK": "how often the limits are looked at",
     "PANEL_SLICES": "how much is multiplied at a time",
+    "_CACHE_LINE": "costs time, changes no value",
 }
 EXCEPTIONS = re.compile(r"(_error|\w*Error|Fault|Deadlock|Unsupported)\(\)")  # text for people
-F_STRINGS_ARE_CODE = re.compile(r"/translate/")  # they are the source of translated programs
+F_STRINGS_ARE_CODE = re.compile(r"/(instructions|translate)/")  # they are the source of translated programs
+REPORTS = re.compile(r"/reports\.py$")  # functions there that return text make it for people
+SAYS = re.compile(r"(\w+\.)*(warn|suspend)")  # f-strings among the arguments are text for people
 
 _PAIRS: list[tuple[type, type]] = [
     (ast.Add, ast.Sub), (ast.Mult, ast.FloorDiv), (ast.LShift, ast.RShift), (ast.BitAnd, ast.BitOr), (ast.And, ast.Or),
@@ -69,15 +83,22 @@ class Point:
         return first, max(first, body[0].lineno - 1 if body else self.statement.end_lineno)
 
 
-def points(tree: ast.AST, f_strings: bool = False) -> list[Point]:
-    """Every point in the order of the file; ``f_strings``: also inside f-strings."""
-    return list(_points(tree, None, set(), f_strings))
+class Kind(NamedTuple):
+    """What is special about a file. f_strings: they are code; reports: functions that return text are left out."""
+
+    f_strings: bool = False
+    reports: bool = False
 
 
-def _points(node: ast.AST, statement: ast.stmt | None, bound: set[str], f_strings: bool) -> Iterator[Point]:
+def points(tree: ast.AST, kind: Kind) -> list[Point]:
+    """Every point in the order of the file."""
+    return list(_points(tree, None, set(), kind))
+
+
+def _points(node: ast.AST, statement: ast.stmt | None, bound: set[str], kind: Kind) -> Iterator[Point]:
     for name, value in ast.iter_fields(node):
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if not isinstance(child, ast.AST) or _left_out(node, name, child, f_strings):
+            if not isinstance(child, ast.AST) or _left_out(node, name, child, kind):
                 continue
             within = child if isinstance(child, ast.stmt) else statement
             for choices in _choices(name, child, bound):
@@ -87,25 +108,28 @@ def _points(node: ast.AST, statement: ast.stmt | None, bound: set[str], f_string
                 inside = {a.arg for a in ast.walk(child.args) if isinstance(a, ast.arg)}
                 if child.name == "__init__":
                     inside.discard("self")  # its attributes have no value yet
-            yield from _points(child, within, inside, f_strings)
+            yield from _points(child, within, inside, kind)
             if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
                 bound.add(child.id)
 
 
-def _left_out(parent: ast.AST, name: str, node: ast.AST, f_strings: bool) -> bool:
+def _left_out(parent: ast.AST, name: str, node: ast.AST, kind: Kind) -> bool:
     called = ""
     match node:
         case ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom():
             return True
         case ast.Expr(value):
-            return _left_out(node, "", value, f_strings)
+            return _left_out(node, "", value, kind)
         case ast.JoinedStr():
-            return not f_strings
+            said = isinstance(parent, ast.Call) and SAYS.fullmatch(ast.unparse(parent.func))
+            return not kind.f_strings or bool(said)
         case ast.BinOp(left, ast.BitOr(), right):  # int | None
             words = [ast.unparse(side).split(".")[-1] for side in (left, right)]
             return any(re.fullmatch(r"[A-Z]\w*[a-z]\w*", word) for word in words)
         case ast.If(test):
             return "TYPE_CHECKING" in ast.unparse(test)
+        case ast.FunctionDef(returns=ast.expr() as returns) if kind.reports and "str" in ast.unparse(returns):
+            return True
         case ast.FunctionDef(called):
             called += "()"
         case ast.Call(func):
@@ -170,7 +194,7 @@ class Mutant:
 
 def _parse(root: Path, path: str) -> tuple[ast.Module, list[Point]]:
     tree = ast.parse((root / path).read_text())
-    return tree, points(tree, F_STRINGS_ARE_CODE.search(path) is not None)
+    return tree, points(tree, Kind(F_STRINGS_ARE_CODE.search(path) is not None, REPORTS.search(path) is not None))
 
 
 def draw(root: Path, under: str, count: int, seed: int, only: Sequence[str] = ()) -> list[Mutant]:

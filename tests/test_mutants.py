@@ -113,6 +113,20 @@ def test_f_strings_are_code_where_programs_are_translated(root):
     assert {mutant.before for mutant in lines} == {"n * 4"} and {mutant.line for mutant in lines} == {2}
 
 
+def test_what_is_said_is_text_among_code_too(root):
+    (root / "package" / "instructions").mkdir()
+    text = 'def f(n, findings):\n    findings.warn("rule", f"at {n + 1}")\n    return f"load({n * 4})"\n'
+    (root / "package" / "instructions" / "load.py").write_text(text)
+    lines = [mutant for mutant in everything(root) if "instructions" in mutant.path]
+    assert {mutant.before for mutant in lines} == {"findings.warn('rule', f'at {n + 1}')", "n * 4"}
+
+
+def test_functions_of_reports_that_return_text_are_left_out(root):
+    text = "def f(n) -> list[str]:\n    return [str(n * 2)]\n\n\ndef g(n) -> int:\n    return n + 3\n"
+    (root / "package" / "reports.py").write_text(text)
+    assert {mutant.before for mutant in everything(root) if "reports" in mutant.path} == {"n + 3"}
+
+
 def test_the_draw_is_reproducible(root):
     few = draw(root, "package", 5, seed=3)
     assert len(few) == 5 and few == draw(root, "package", 5, seed=3) != draw(root, "package", 5, seed=4)
