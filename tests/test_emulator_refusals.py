@@ -242,7 +242,6 @@ def test_other_modifiers_and_operands_are_refused(text, target):
     assert [i for i in instructions(text) if not refused(i, target)] == []
 
 
-@pytest.mark.xfail(strict=True, reason="the translator writes branches without asking the table")
 def test_modifiers_of_branches_are_refused_too():
     assert refused("bra.diverged L;", "sm_100a")
 

@@ -178,7 +178,6 @@ def test_memory_next_to_that_of_a_load_may_be_freed():
         assert launch(body + "ret;", module_scope=WORDS, strict=True).result.warnings == ()
 
 
-@pytest.mark.xfail(strict=True, reason="one fragment's early read takes the load away from its siblings")
 def test_lanes_that_read_one_by_one_get_their_own_values():
     body = FILLED + LOAD + "mov.b32 %r1, 9; setp.ne.u32 %p1, %r0, 6; @%p1 bra SKIP; add.u32 %r1, %r11, 1000; SKIP:"
     body += "bar.warp.sync -1;" + WAIT + "add.u32 %r1, %r1, %r10;" + FREE + STORE_R1 + "ret;"
@@ -188,7 +187,6 @@ def test_lanes_that_read_one_by_one_get_their_own_values():
         assert [w.rule for w in out.result.warnings] == ["register-before-wait"]
 
 
-@pytest.mark.xfail(strict=True, reason="one fragment's write takes the load away from its siblings")
 def test_lanes_that_write_a_register_of_a_load_leave_it_to_the_others():
     body = FILLED + LOAD + "setp.ne.u32 %p1, %r0, 6; @%p1 bra SKIP; mov.b32 %r10, 1000; SKIP:"
     body += "bar.warp.sync -1;" + WAIT + "mov.b32 %r1, %r10;" + FREE + STORE_R1 + "ret;"

@@ -23,7 +23,7 @@ from harness.emulator.instructions.table import (
 )
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Site
-from harness.emulator.machine.lanes import Value, lane_value, stack_rows
+from harness.emulator.machine.lanes import FULL_MASK, Value, lane_array, lane_value, stack_rows
 from harness.emulator.machine.state import Cta, Fragment, PendingLoad, PendingStore
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from harness.emulator.memory.tmem import Place, place
@@ -146,7 +146,7 @@ def _take_late_loads(f: Fragment, site: Site, columns: range) -> None:
     for warp in f.cta.warps:
         for fragment in warp.fragments:
             for load in fragment.pending_loads:
-                open_slots = any(slot is not None for slot in load.slots)
+                open_slots = any(lanes & fragment.mask for lanes in load.open)
                 if open_slots and load.columns.start < columns.stop and columns.start < load.columns.stop:
                     f.grid.findings.warn(
                         "tmem-freed",
@@ -210,7 +210,8 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
         pending.read = lambda: values  # type: ignore[method-assign]
         return values
 
-    pending = PendingLoad(site, list(slots), read, range(spot.first_column, spot.end_column), operation)
+    columns = range(spot.first_column, spot.end_column)
+    pending = PendingLoad(site, tuple(slots), [FULL_MASK] * len(slots), read, columns, operation)
     if f.grid.choices.early():
         pending.read()
     f.pending_loads.append(pending)
@@ -219,14 +220,13 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
 def load_early(f: Fragment, site: Site, registers: list[Value], slot: int, name: str) -> Value:
     """A register of a tcgen05.ld is read; if the load has not been waited for, that is a warning."""
     for pending in f.pending_loads:
-        if slot in pending.slots:
+        if any(s == slot and lanes & f.mask for s, lanes in zip(pending.slots, pending.open, strict=True)):
             f.grid.findings.warn(
                 "register-before-wait",
                 site,
                 f"reads register {name} of the tcgen05.ld at PTX line {pending.site.line} before tcgen05.wait::ld",
             )
             _deliver(f, pending)
-            pending.slots = [None] * len(pending.slots)
             break
     return registers[slot]
 
@@ -234,16 +234,25 @@ def load_early(f: Fragment, site: Site, registers: list[Value], slot: int, name:
 def forget_load(f: Fragment, slot: int) -> None:
     """A register is written again: an earlier load must not write it any more."""
     for pending in f.pending_loads:
-        pending.slots = [None if s == slot else s for s in pending.slots]
+        pending.open = [
+            lanes & ~f.mask if s == slot else lanes for s, lanes in zip(pending.slots, pending.open, strict=True)
+        ]
 
 
 def _deliver(f: Fragment, pending: PendingLoad) -> None:
-    values: Any = pending.read()
-    if f.single >= 0:
-        values = [row[f.single].item() for row in values]
-    for slot, value in zip(pending.slots, values, strict=True):
-        if slot is not None:
-            f.registers[slot] = value
+    """The fragment's lanes get what they have not got yet."""
+    rows = pending.read()
+    for n, slot in enumerate(pending.slots):
+        lanes = pending.open[n] & f.mask
+        pending.open[n] &= ~f.mask
+        if not lanes:
+            continue
+        if f.single >= 0:
+            f.registers[slot] = rows[n][f.single].item()
+        elif lanes == f.mask:
+            f.registers[slot] = rows[n]
+        else:
+            f.registers[slot] = np.where(lane_array(lanes), rows[n], f.registers[slot]).astype(np.uint32)
 
 
 def wait_for_loads(f: Fragment, site: Site) -> None:

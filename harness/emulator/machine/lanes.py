@@ -34,6 +34,11 @@ def mask_of(predicate: Value) -> int:
     return FULL_MASK if predicate else 0
 
 
+def lane_array(mask: int) -> np.ndarray:
+    """A mask as an array of 32 bools."""
+    return (mask >> ALL_LANES & 1).astype(np.bool_)
+
+
 def lane_value(value: Value, lane: int) -> int:
     """One lane's scalar of a register value."""
     if isinstance(value, int):

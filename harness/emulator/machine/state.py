@@ -357,12 +357,13 @@ class JoinPoint:
 
 @dataclass(eq=False)
 class PendingLoad:
-    """A tcgen05.ld that tcgen05.wait::ld has not covered. read: its values, one row a register. None in slots: the
-    register has been written again since.
+    """A tcgen05.ld that tcgen05.wait::ld has not covered. read: its values, one row a register. open: for each register,
+    the lanes that have not got theirs, nor written the register again.
     """
 
     site: Site
-    slots: list[int | None]
+    slots: tuple[int, ...]
+    open: list[int]
     read: Callable[[], np.ndarray]
     columns: range
     operation: Operation | None

@@ -232,6 +232,8 @@ class Writer:
 
     def _branch(self, i: Instruction, block: Block) -> None:
         self._check(i, "f")
+        if isinstance(self._emitted[i.index], Unsupported):
+            self._effect(i, Effect(unsupported, [repr(i.text)]))
         if i.opcode == "brx":
             table = tuple(self._starting_at.get(t, EXIT) for t in i.targets)
             selector = self._operands.read(i.operands[0], "u32")
