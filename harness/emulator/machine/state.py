@@ -357,7 +357,7 @@ class JoinPoint:
 
 @dataclass(eq=False)
 class PendingLoad:
-    """A tcgen05.ld that tcgen05.wait::ld has not covered. read: its values, one row a register. open: for each register,
+    """A tcgen05.ld that tcgen05.wait::ld has not covered. read: its values, one row a register. open: of each one,
     the lanes that have not got theirs, nor written the register again.
     """
 
