@@ -189,7 +189,7 @@ def kill_group(pid: int) -> None:
 @click.option("--jobs", default=2, help="Children at a time.")
 @click.option("--under", default="harness/emulator", help="The folder to plant faults in.")
 @click.option("--only", multiple=True, metavar="FILE[:LINE]", help="Plant them there only; can be repeated.")
-@click.option("--tests", multiple=True, default=("tests/test_emulator_*.py", "tests/test_probes.py"),
+@click.option("--tests", multiple=True, default=("tests/test_emulator_*.py",),
               metavar="PATTERN", help="The test files; can be repeated.")  # fmt: skip
 @click.option("--slack", default=3.0, help="Times the clean run's time, after which a run takes too long.")
 @click.option("--list-survivors/--no-list-survivors", default=True)
