@@ -1,42 +1,7 @@
 """What each instruction does: one table, filled by a file per family. Importing this package fills it."""
 
-from harness.emulator.instructions import (
-    arithmetic,
-    barrier,
-    bulk,
-    compare,
-    control,
-    fence,
-    integer,
-    launch_control,
-    load_store,
-    matrix,
-    mbarrier,
-    move,
-    registers,
-    tensor_core,
-    tensor_memory,
-    warp,
-    wgmma,
-)
+import importlib
+import pkgutil
 
-FAMILIES = (
-    arithmetic,
-    barrier,
-    bulk,
-    compare,
-    control,
-    fence,
-    integer,
-    launch_control,
-    load_store,
-    matrix,
-    mbarrier,
-    move,
-    registers,
-    tensor_core,
-    tensor_memory,
-    warp,
-    wgmma,
-)
-"""The modules that make up the table."""
+FAMILIES = tuple(importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__))
+"""The modules that make up the table: every file beside this one."""

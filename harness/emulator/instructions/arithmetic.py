@@ -17,11 +17,20 @@ from harness.emulator.instructions.table import (
 )
 from harness.emulator.ptx.ast import Instruction
 
+_FLOATS = ("f32", "f64")
 _FLOAT_OPERATIONS = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply", "div": "np.divide"}
 
 
 def _sources(i: Instruction, w: Translator, kind: str) -> list[str]:
     return [w.read(o, kind) for o in i.operands[1:]]
+
+
+def _integers(i: Instruction, w: Translator, kind: str) -> list[str]:
+    """The sources of an instruction that has no modifiers but its integer type."""
+    if not is_integer(kind):
+        raise Unsupported
+    only(i)
+    return _sources(i, w, kind)
 
 
 def _float(i: Instruction, w: Translator, kind: str) -> Assign:
@@ -34,19 +43,16 @@ def _float(i: Instruction, w: Translator, kind: str) -> Assign:
 @instruction("add", "sub", operands=3)
 def _add(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
-    if kind in ("f32", "f64"):
+    if kind in _FLOATS:
         return _float(i, w, kind)
-    if not is_integer(kind):
-        raise Unsupported
-    only(i)
-    a, b = _sources(i, w, kind)
+    a, b = _integers(i, w, kind)
     return Assign([(i.operands[0], f"({a} {'+' if i.opcode == 'add' else '-'} {b}) & {mask(kind)}")])
 
 
 @instruction("mul", operands=3)
 def _mul(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
-    if kind in ("f32", "f64"):
+    if kind in _FLOATS:
         return _float(i, w, kind)
     return Assign([(i.operands[0], _product(i, w, kind))])
 
@@ -74,16 +80,13 @@ def _mad(i: Instruction, w: Translator) -> Assign:
     return Assign([(i.operands[0], f"(({product}) + {w.read(i.operands[3], wide)}) & {mask(wide)}")])
 
 
-@instruction("div", operands=3)
+@instruction("div", "rem", operands=3)
 def _div(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
-    if kind in ("f32", "f64"):
+    if kind in _FLOATS and i.opcode == "div":
         return _float(i, w, kind)
-    if not is_integer(kind):
-        raise Unsupported
-    only(i)
-    a, b = _sources(i, w, kind)
-    return Assign([(i.operands[0], call(w, values.divide, a, b, bits_of(kind), kind[0] == "s", False))])
+    a, b = _integers(i, w, kind)
+    return Assign([(i.operands[0], call(w, values.divide, a, b, bits_of(kind), kind[0] == "s", i.opcode == "rem"))])
 
 
 @instruction("min", "max", operands=range(3, 5))

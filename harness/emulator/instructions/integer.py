@@ -6,11 +6,9 @@ from harness.emulator.instructions import values
 from harness.emulator.instructions.table import (
     Assign,
     Translator,
-    Unsupported,
     bits_of,
     call,
     instruction,
-    is_integer,
     kind_of,
     mask,
     only,
@@ -18,16 +16,6 @@ from harness.emulator.instructions.table import (
 )
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import Instruction
-
-
-@instruction("rem", operands=3)
-def _rem(i: Instruction, w: Translator) -> Assign:
-    kind = kind_of(i)
-    only(i)
-    if not is_integer(kind):
-        raise Unsupported
-    a, b = w.read(i.operands[1], kind), w.read(i.operands[2], kind)
-    return Assign([(i.operands[0], call(w, values.divide, a, b, bits_of(kind), kind[0] == "s", True))])
 
 
 @instruction("and", "or", "xor", operands=3)

@@ -136,33 +136,30 @@ def _arrive(i: Instruction, w: Translator) -> Effect:
     return Effect(arrive, [_pointer(i, w, address), amount, *flags], results)
 
 
-def expect_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: bool) -> None:
-    for lane in f.lanes:
-        cta, offset = _place(f, lane_value(address, lane), cluster)
-        barrier = cta.mbarrier(offset)
-        amount = lane_value(count, lane)
-        if f.grid.sink is not None:
-            f.grid.sink(Arrived(f.agent, site, lane, cta.rank, offset, barrier.phase, 0, amount, False))
-        barrier.expect_bytes(amount)
-
-
-def complete_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: bool) -> None:
+def count_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: bool, completes: bool) -> None:
+    """``expect_tx``, and ``complete_tx``, which stands for a copy whose bytes have landed."""
     for lane in f.lanes:
         cta, offset = _place(f, lane_value(address, lane), cluster)
         barrier = cta.mbarrier(offset)
         amount = lane_value(count, lane)
         if f.grid.sink is not None:
             agent = f.agent._replace(lanes=1 << lane)
-            f.grid.sink(BytesLanded(None, agent, site, cta.rank, offset, barrier.phase, amount))
-        barrier.complete_bytes(amount)
+            f.grid.sink(
+                BytesLanded(None, agent, site, cta.rank, offset, barrier.phase, amount)
+                if completes
+                else Arrived(f.agent, site, lane, cta.rank, offset, barrier.phase, 0, amount, False)
+            )
+        if completes:
+            barrier.complete_bytes(amount)
+        else:
+            barrier.expect_bytes(amount)
 
 
 @instruction("mbarrier.expect_tx", "mbarrier.complete_tx", operands=2, writes=0, family="barrier")
 def _bytes(i: Instruction, w: Translator) -> Effect:
     _check(i, _SPACES)
-    function = expect_bytes if i.modifiers[0] == "expect_tx" else complete_bytes
-    arguments = [_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32"), str(i.has("shared::cluster"))]
-    return Effect(function, arguments)
+    flags = [str(i.has("shared::cluster")), str(i.modifiers[0] == "complete_tx")]
+    return Effect(count_bytes, [_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32"), *flags])
 
 
 def wait(f: Fragment, site: Site, address: Value, parity: Value, by_state: bool, poll: bool) -> Value:

@@ -21,7 +21,6 @@ from harness.emulator.ptx.ast import (
     Memory,
     Operand,
     Register,
-    Sink,
     Symbol,
     Vector,
 )
@@ -227,10 +226,6 @@ def registers(operand: Operand) -> tuple[Register, ...]:
     if len(found) != len(elements(operand)):
         raise Unsupported
     return found
-
-
-def is_sink(operand: Operand) -> bool:
-    return isinstance(operand, Sink)
 
 
 def call(w: Translator, function: Callable[..., Any], *arguments: object) -> str:

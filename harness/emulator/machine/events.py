@@ -434,7 +434,6 @@ class RegistersSet(NamedTuple):
     registers: int
 
 
-Event = NamedTuple
 Sink = Callable[[Any], None]
 """What takes events; its result is ignored."""
 

@@ -8,7 +8,7 @@ loops fast.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -468,6 +468,3 @@ class Fragment:
         if (value[self.lane_index] != first).any():
             raise Fault(f"the lanes of the warp pass different values as {what}; they must agree", "convergence")
         return first
-
-
-Fragments = Sequence[Fragment]

@@ -19,6 +19,7 @@ from harness.emulator.instructions.tensor_memory import forget_load, load_early
 from harness.emulator.instructions.values import narrow, select
 from harness.emulator.machine.code import BLOCKED, EXIT
 from harness.emulator.machine.divergence import diverge, diverge_many, restrict
+from harness.emulator.machine.events import Site
 from harness.emulator.machine.lanes import mask_of
 from harness.emulator.machine.state import Fragment
 from harness.emulator.machine.wakeups import SUSPENDED
@@ -48,8 +49,9 @@ def lanes_text(mask: int) -> str:
     return f"lane {mask.bit_length() - 1}" if mask.bit_count() == 1 else f"lanes 0x{mask:08x}"
 
 
-def unsupported(f: Fragment, text: str) -> None:
-    raise Fault(f"this instruction, or one of its modifiers or operands, is not implemented: {text}", "unsupported")
+def unsupported(f: Fragment, site: Site) -> None:
+    message = f"this instruction, or one of its modifiers or operands, is not implemented: {site.text}"
+    raise Fault(message, "unsupported")
 
 
 def pending(name: str) -> None:
@@ -233,7 +235,7 @@ class Writer:
     def _branch(self, i: Instruction, block: Block) -> None:
         self._check(i, "f")
         if isinstance(self._emitted[i.index], Unsupported):
-            self._effect(i, Effect(unsupported, [repr(i.text)]))
+            self._effect(i, Effect(unsupported))
         if i.opcode == "brx":
             table = tuple(self._starting_at.get(t, EXIT) for t in i.targets)
             selector = self._operands.read(i.operands[0], "u32")
@@ -266,7 +268,7 @@ class Writer:
         elif isinstance(emitted, Effect):
             self._effect(i, emitted)
         elif isinstance(emitted, Unsupported):
-            self._effect(i, Effect(unsupported, [repr(i.text)]))
+            self._effect(i, Effect(unsupported))
             for r in destinations(i):
                 if i.guard is None:
                     self.line(f"v{r.slot} = 0")
@@ -395,8 +397,6 @@ class Writer:
         call = f"{self._use(effect.function)}({', '.join(arguments)})"
         if effect.partial is not None:
             call = f"{call[:-1]}, {self._lanes_of(effect.partial)})"
-        if effect.function is unsupported:
-            call = f"{self._use(unsupported)}({fragment}, {effect.arguments[0]})"
         if spec is not None and spec.blocks:
             self.line(f"r = {call}", indent)
             self.line("if r is SUSPENDED: return BLOCKED", indent)
