@@ -206,7 +206,7 @@ def make_config(
         if mma_shape in (None, tiling.mma_shape) and cluster in (None, tiling.cluster)
     ]
     if tilings:
-        tiling = _fastest(tilings, shape, sms or architecture.sms) if shape else tilings[0]
+        tiling = _fastest(tilings, shape, architecture.sms if sms is None else sms) if shape else tilings[0]
         mma_shape, cluster = tiling.mma_shape, tiling.cluster
     group = defaults.cta_group if cta_group is None else cta_group
     if mma_shape is None:
@@ -214,13 +214,19 @@ def make_config(
     tile = mma_shape or defaults.mma_shape[group]
     # Checked before anything is derived from it.
     _check_mma(group, tile, architecture)
-    width = epilogue_width or _default_width(Budget(found, architecture, group, tile, found.epilogue_width))
+    width = epilogue_width
+    if width is None:
+        width = _default_width(Budget(found, architecture, group, tile, found.epilogue_width))
     if scheduler is None:
         scheduler = architecture.schedulers[0] if found.walks_tiles else "none"
     if accumulators is None:
         accumulators = 2 if found.walks_tiles and architecture.tensor_memory else 1
     if clc_depth is None:
         clc_depth = 2 if scheduler == "clc" else 0
+    if raster_group is None:
+        raster_group = 8 if found.walks_tiles else 1
+    if sms is None:
+        sms = architecture.sms if scheduler == "static" else 0
     if stages is None:
         budget = Budget(found, architecture, group, tile, width, accumulators, clc_depth)
         _check_epilogue(width, budget.warp_columns)
@@ -236,10 +242,10 @@ def make_config(
         epilogue_width=width,
         multicast=multicast,
         scheduler=scheduler,
-        raster_group=raster_group or (8 if found.walks_tiles else 1),
+        raster_group=raster_group,
         accumulators=accumulators,
         clc_depth=clc_depth,
-        sms=sms or (architecture.sms if scheduler == "static" else 0),
+        sms=sms,
     )
 
 
@@ -349,7 +355,9 @@ def _check_walk(config: KernelConfig, kernel: Kernel, arch: Architecture) -> Non
         raise UsageProblem(f"clc depth {depth}: the scheduler {scheduler} asks for nothing; leave --clc-depth out")
     size = config.cluster[0] * config.cluster[1]
     if scheduler == "static" and sms < size:
-        raise UsageProblem(f"sms {sms}: a cluster of {config.cluster[0]}x{config.cluster[1]} needs {size}; use more")
+        raise UsageProblem(
+            f"sms {sms}: a cluster of {config.cluster[0]}x{config.cluster[1]} needs {size}; use {size} or more"
+        )
     if scheduler != "static" and sms:
         raise UsageProblem(f"sms {sms}: the scheduler {scheduler} launches all tiles; use --scheduler static")
 

@@ -125,7 +125,7 @@ config_options = together(
     ),
     click.option(
         "--sms",
-        type=int,
+        type=click.IntRange(1),
         help="Multiprocessors that the static scheduler fills.  [default: a B200's or H200's]",
     ),
 )
