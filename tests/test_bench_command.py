@@ -13,9 +13,9 @@ from bench_support import noisy, timing
 from click.testing import CliRunner
 
 import harness.bench.run as runs
-import harness.cli
+import harness.cli.main
+from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
-from harness.toolchain import Gpu
 
 SUITE = """
 schema = 1
@@ -42,7 +42,7 @@ def bench(suite, artifacts):
     """Runs the command on the small suite; (exit code, output, errors)."""
 
     def run(*arguments: object):
-        done = CliRunner().invoke(harness.cli.main, ["bench", "--suite", str(suite), *map(str, arguments)])
+        done = CliRunner().invoke(harness.cli.main.main, ["bench", "--suite", str(suite), *map(str, arguments)])
         return done.exit_code, done.stdout, done.stderr
 
     return run

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import main
+from harness.cli.main import main
+from harness.compiler.toolchain import Gpu
 from harness.gpu.supervisor import Outcome
-from harness.toolchain import Gpu
-from harness.validation import Mismatch, Validation, WrongTile
+from harness.problem.validation import Mismatch, Validation, WrongTile
 
 B200 = Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1")
 RIGHT = Validation(True, False, 65536, 0, 0, 0.25, 1e-3, "some", (128, 256), 2)
@@ -40,8 +40,8 @@ def gpu_run(artifacts, monkeypatch, tmp_path):
 
     def run(outcome: Outcome):
         requests = []
-        monkeypatch.setattr("harness.device.find_gpus", lambda: [B200])
-        monkeypatch.setattr("harness.device.package_version", lambda name: "2.13")
+        monkeypatch.setattr("harness.run.device.find_gpus", lambda: [B200])
+        monkeypatch.setattr("harness.run.device.package_version", lambda name: "2.13")
         monkeypatch.setattr("harness.gpu.measure.compile_artifact", lambda config: (Path("model.mef"), True))
         monkeypatch.setattr(
             "harness.gpu.measure.supervise", lambda request, timeout: requests.append(request) or outcome

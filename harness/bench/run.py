@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from harness import paths, records
+from harness import paths
 from harness.bench import history
 from harness.bench.facts import static_facts
 from harness.bench.suite import Case, Suite
-from harness.build import Artifact, build
-from harness.catalog import find_kernel
-from harness.config import KernelConfig
-from harness.device import choose_device
+from harness.compiler.build import Artifact, build
+from harness.compiler.toolchain import versions
+from harness.config.catalog import find_kernel
+from harness.config.config import KernelConfig
 from harness.errors import CannotRun, HarnessError
-from harness.runner import Request, check_memory, run
-from harness.toolchain import versions
+from harness.run import records
+from harness.run.device import choose_device
+from harness.run.runner import Request, check_memory, run
 
 
 @dataclass(frozen=True)

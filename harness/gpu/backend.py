@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.build import Artifact
+from harness.compiler.build import Artifact
+from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
 from harness.gpu.measure import measure
-from harness.problem import Shape
-from harness.toolchain import Gpu
-from harness.validation import Validation
+from harness.problem.shape import Shape
+from harness.problem.validation import Validation
 
 
 def device_kind(gpu: Gpu) -> str:

@@ -6,13 +6,13 @@ import statistics as standard
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.build import Artifact
+from harness.compiler.build import Artifact
+from harness.compiler.toolchain import Gpu
 from harness.gpu import statistics
 from harness.gpu.capability import check_arch
 from harness.gpu.model import compile_artifact
 from harness.gpu.supervisor import supervise
-from harness.problem import Shape
-from harness.toolchain import Gpu
+from harness.problem.shape import Shape
 
 CAP_SECONDS = 10.0
 """Longest time to sample one kernel, if the medians stay uncertain."""

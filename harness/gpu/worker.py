@@ -15,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.config import KernelConfig
-from harness.dtypes import element_type
+from harness.config.config import KernelConfig
 from harness.errors import HarnessError
 from harness.gpu import statistics, telemetry
-from harness.inputs import make_inputs
-from harness.problem import Shape
+from harness.problem.dtypes import element_type
+from harness.problem.inputs import make_inputs
+from harness.problem.shape import Shape
 
 L2_BYTES = 64 << 20
 """Inputs are rotated over more than twice this, so that no launch finds its operands in L2 (H200: 60 MB)."""
@@ -189,9 +189,9 @@ def _validate(request: Request, a: Any, b: Any, c: Any) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from harness.inputs import EXACT_KINDS
-    from harness.reference import Reference
-    from harness.validation import validate
+    from harness.problem.inputs import EXACT_KINDS
+    from harness.problem.reference import Reference
+    from harness.problem.validation import validate
 
     a64, b64 = a.double(), b.double()
     reference = Reference(

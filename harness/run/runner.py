@@ -6,19 +6,19 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from harness import records
-from harness.build import Artifact, build
-from harness.config import KernelConfig
-from harness.dtypes import element_type
-from harness.emulate import DEFAULT, EmulationOptions, emulate
+from harness.compiler.build import Artifact, build
+from harness.compiler.plan import Plan
+from harness.compiler.toolchain import Gpu, versions
+from harness.config.config import KernelConfig
 from harness.errors import CannotRun
 from harness.gpu.backend import device_kind, run_on_gpu
-from harness.inputs import Inputs, make_inputs
-from harness.plan import Plan
-from harness.problem import Shape
-from harness.reference import compute_reference
-from harness.toolchain import Gpu, versions
-from harness.validation import Validation, validate
+from harness.problem.dtypes import element_type
+from harness.problem.inputs import Inputs, make_inputs
+from harness.problem.reference import compute_reference
+from harness.problem.shape import Shape
+from harness.problem.validation import Validation, validate
+from harness.run import records
+from harness.run.emulate import DEFAULT, EmulationOptions, emulate
 
 Progress = Callable[[int, int], None]
 

@@ -9,17 +9,18 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness import records
-from harness.bench import history, output
+from harness.bench import history
 from harness.bench import run as runs
 from harness.bench.baseline import LAST, Baseline, check_name, resolve
 from harness.bench.history import History, Pointer, case_of, machine_of
 from harness.bench.suite import DEFAULT, Case, Suite, load_suite
 from harness.bench.times import THRESHOLD
 from harness.bench.verdict import EXIT_REGRESSION, Judgement, have_times, judge
-from harness.build import is_built
+from harness.cli import bench_output as output
+from harness.cli.render import show_line, show_table
+from harness.compiler.build import is_built
 from harness.errors import EXIT_OK, CannotRun, UsageProblem
-from harness.render import show_line, show_table
+from harness.run import records
 
 
 @click.command()
