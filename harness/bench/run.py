@@ -42,14 +42,14 @@ class Measured:
     kept: bool = False
 
 
-def prepare(suite: Suite, cases: Sequence[Case]) -> list[Job]:
-    """Finds the device and the configuration for every case."""
+def prepare(suite: Suite, cases: Sequence[Case], processes: int = 1) -> list[Job]:
+    """Finds the device and the configuration for every case. processes: how many time it on a GPU."""
     jobs = []
     for case in cases:
         try:
             gpu, arch = choose_device(suite.device, find_kernel(case.kernel), case.arch or "auto")
             config = case.config(arch)
-            jobs.append(Job(case, Request(config, case.shape, case.inputs, case.seed, gpu=gpu)))
+            jobs.append(Job(case, Request(config, case.shape, case.inputs, case.seed, gpu=gpu, processes=processes)))
         except HarnessError as error:
             # The way out is another option here than for a single run.
             jobs.append(Job(case, None, str(error).replace("--device emulator", "--suite emulator")))
@@ -123,13 +123,6 @@ def measure(
         report(measured, number)
         done.append(measured)
     return done
-
-
-def measure_again(job: Job, suite: Suite, run_id: str, mark: str) -> Measured:
-    """Runs a job once more, on a GPU in a process of its own; the record goes to the same run."""
-    assert job.request
-    bench = {"run": run_id, "suite": suite.name, "case": job.case.id, "fingerprint": mark}
-    return _measure(job, job.request, build([job.request.config])[0], bench)
 
 
 def _measure(job: Job, request: Request, artifact: Artifact | str, bench: dict[str, str]) -> Measured:

@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
-    emulation: how the emulator runs it.
+    processes: how many time it on a GPU, one after the other. emulation: how the emulator runs it.
     """
 
     config: KernelConfig
@@ -36,6 +36,7 @@ class Request:
     emulation: EmulationOptions = DEFAULT
     gpu: Gpu | None = None
     timeout: float = 60.0
+    processes: int = 1
 
     @property
     def device_kind(self) -> str:
@@ -79,7 +80,15 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
 
 def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validation, dict]:
     """The verdict, and the fields of the record that depend on the device."""
-    return run_on_gpu(artifact, request.shape, gpu, inputs=request.inputs, seed=request.seed, timeout=request.timeout)
+    return run_on_gpu(
+        artifact,
+        request.shape,
+        gpu,
+        inputs=request.inputs,
+        seed=request.seed,
+        timeout=request.timeout,
+        processes=request.processes,
+    )
 
 
 def _emulate(request: Request, artifact: Artifact, plan: Plan, progress: Progress | None) -> tuple[Validation, dict]:
