@@ -280,7 +280,6 @@ def place(shape: str, num: int, address: int, warp_in_group: int, pack16: bool =
     register = np.arange(num * rule.registers)[:, None]
     lanes, columns = _position(shape, thread, register)
     if pack16:
-        lanes = np.stack([lanes, lanes])
         columns = np.stack([2 * columns, 2 * columns + 1])
     columns = columns + column
     if shape == "16x32bx2":
