@@ -327,7 +327,9 @@ class _Body:
                 self._instruction(statement, scope, counted_line)
         self._resolve_labels()
         parser.sources[name] = self.sources
-        return Kernel(name, line, parameters, directives, self.instructions, len(self.registers), self.variables, parser.lines)
+        return Kernel(
+            name, line, parameters, directives, self.instructions, len(self.registers), self.variables, parser.lines
+        )
 
     def _declaration(self, statement: str, scope: _Scope, start: int) -> None:
         words = statement.split(None, 1)
