@@ -123,6 +123,8 @@ def _left_out(parent: ast.AST, name: str, node: ast.AST, kind: Kind) -> bool:
     match node:
         case ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom():
             return True
+        case ast.Assign([ast.Name("__slots__")]):  # costs memory, changes no value
+            return True
         case ast.Expr(value):
             return _left_out(node, "", value, kind)
         case ast.JoinedStr():

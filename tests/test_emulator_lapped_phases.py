@@ -108,3 +108,16 @@ def test_of_what_lanes_have_seen_the_latest_counts(first):
     with pytest.raises(Deadlock) as error:
         run(*SEEN, arrive(1), half, arrive(1), waiter(wait(1, "L#")))
     assert "phase-lapped" not in str(error.value)
+
+
+@pytest.mark.parametrize("parity", [0, 1])
+@pytest.mark.parametrize("state", [False, True])
+def test_a_wait_that_sleeps_through_two_phases_has_still_seen_its_own_end(parity, state):
+    """Warp 0 is suspended when warp 1 ends two phases in one go: the parity it looks for is the current one again."""
+    before = [arrive(1)] if parity else []
+    look = f"L#: mbarrier.try_wait.parity.shared.b64 %p3, [%r3], {parity}; @!%p3 bra L#;"
+    if state:
+        look = f"mov.b64 %rd5, {parity}; L#: mbarrier.try_wait.shared.b64 %p3, [%r3], %rd5; @!%p3 bra L#;"
+    both = f"@%p2 bra B#; {look} bra E#; B#: @!%p7 bra E#;"
+    both += 2 * "mbarrier.arrive.shared.b64 _, [%r3];" + "E#: bar.warp.sync -1; bar.sync 0;"
+    assert not lapped(run(*before, both))

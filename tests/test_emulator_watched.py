@@ -14,6 +14,7 @@ from test_emulator_tensor_core import multiply
 from test_emulator_tmem_programs import test_stores_of_several_groups_are_counted_and_waited_for as store_groups
 from test_emulator_wgmma import COMMIT, FENCE, MULTIPLY, PRODUCT, STORE, WAIT, ZERO, matrix_of, program
 
+from harness.emulator import Fault
 from harness.emulator.machine import machine
 
 SCHEDULES = [{}, {"schedule": "random", "seed": 1}, {"schedule": "random", "seed": 4}]
@@ -74,3 +75,10 @@ def test_sinks_get_the_same_events_watched_or_not(monkeypatch):
     often = events()
     monkeypatch.setattr(machine, "FIRST_LOOK", 10_000)
     assert often == events() and {"Access", "GroupArrived", "GroupLeft", "Exited"} <= {name for name, _ in often}
+
+
+def test_an_exit_in_the_middle_of_a_program_is_named():
+    """The last instruction of the text is another exit."""
+    body = ALLOCATE + "setp.eq.u32 %p1, %r0, 99; @%p1 bra LATE; bra MIDDLE; MIDDLE: mov.b32 %r1, 1; exit; LATE: ret;"
+    with pytest.raises(Fault, match=r"PTX line \d+: exit(.|\n)*tensor memory still allocated"):
+        launch(body, module_scope=WORDS)
