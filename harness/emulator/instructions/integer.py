@@ -101,11 +101,8 @@ def bit_mask(position: Value, width: Value, clamp: bool) -> Value:
     """``bmsk``: ones from a position on (PTX ISA 9.7.1.24). Clamped, what lies past the end is cut off."""
 
     def scalar(a: int, b: int) -> int:
-        start, count = a & 31, b & 31
-        if clamp and a >= 32:
-            return 0
-        past_the_end = start + count >= 32 or (clamp and b >= 32)
-        end = 32 if past_the_end else start + count
+        start, count = (min(a, 32), b) if clamp else (a & 31, b & 31)
+        end = min(start + count, 32)
         return ((1 << end) - 1) & ~((1 << start) - 1)
 
     return values.lanewise(32, scalar, position, width)

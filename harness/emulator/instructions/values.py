@@ -243,7 +243,7 @@ def to_float(value: Value, bits: int) -> Any:
 def from_float(value: Any, bits: int) -> Value:
     """NumPy float to its bit pattern; a single-precision NaN becomes the canonical one (PTX ISA 9.7.3)."""
     kind, pattern = (np.float64, np.uint64) if bits == 64 else (np.float32, np.uint32)
-    if isinstance(value, np.ndarray) and value.ndim:
+    if value.ndim:
         numbers = value.astype(kind)
         return np.where(np.isnan(numbers), CANONICAL_NAN[bits], numbers.view(pattern)).astype(pattern)
     number = kind(value)
@@ -298,7 +298,7 @@ def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
         toward = np.where(error > 0, np.inf, -np.inf)
         odd = np.where(inexact, np.nextafter(total, toward), total)
         result = odd.astype(np.float32)
-    return from_float(result if result.ndim else result[()], 32)
+    return from_float(result, 32)
 
 
 def _pack(convert: Callable[[Any, Any], Any], high: Value, low: Value) -> Value:
@@ -362,14 +362,14 @@ def integer_to_half(value: Value, bits: int, is_signed: bool, kind: str) -> Valu
     kept = magnitude >> lost
     kept = (kept | (kept << lost != magnitude)) << lost
     single = np.where(number < 0, -kept, kept).astype(np.float32)
-    return round_to_half(from_float(single if single.ndim else single[()], 32), kind)
+    return round_to_half(from_float(single, 32), kind)
 
 
 def half_to_float(value: Value, kind: str) -> Value:
     """``cvt.f32.f16`` and ``cvt.f32.bf16`` (exact)"""
     dtype = ml_dtypes.bfloat16 if kind == "bf16" else np.float16
     halves = np.asarray(value).astype(np.uint16).view(dtype).astype(np.float32)
-    return from_float(halves if halves.ndim else halves[()], 32)
+    return from_float(halves, 32)
 
 
 def integer_to_float(value: Value, bits: int, is_signed: bool, to_bits: int) -> Value:

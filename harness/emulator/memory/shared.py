@@ -61,16 +61,13 @@ class SharedMemory:
     def guard_mbarrier(self, offset: int, name: str) -> None:
         """From now on a write to the 8 bytes at `offset` is a Fault."""
         self._mbarriers[offset] = name
-        self._note_mbarriers()
+        # Bounds for a quick look, which an mbarrier that is released leaves as they are.
+        self._mbarriers_first = min(self._mbarriers_first, offset)
+        self._mbarriers_end = max(self._mbarriers_end, offset + MBARRIER_BYTES)
 
     def release_mbarrier(self, offset: int) -> None:
         """The mbarrier has been invalidated."""
         self._mbarriers.pop(offset, None)
-        self._note_mbarriers()
-
-    def _note_mbarriers(self) -> None:
-        self._mbarriers_first = min(self._mbarriers, default=self.data.size)
-        self._mbarriers_end = max(self._mbarriers, default=-MBARRIER_BYTES) + MBARRIER_BYTES
 
     def check_no_mbarrier(self, first: int, end: int, what: str = "written") -> None:
         """Fault if a live mbarrier lies in the bytes first .. end - 1."""

@@ -270,7 +270,7 @@ class _Body:
     def __init__(self, parser: _Parser, module: ParsedModule):
         self.parser = parser
         self.module = module
-        self.slots = 0
+        self.registers: list[Register] = []
         self.instructions: list[Instruction] = []
         self.variables: dict[str, Variable] = {}
         self.branch_targets: dict[str, tuple[_Scope, list[str]]] = {}
@@ -327,7 +327,9 @@ class _Body:
                 self._instruction(statement, scope, counted_line)
         self._resolve_labels()
         parser.sources[name] = self.sources
-        return Kernel(name, line, parameters, directives, self.instructions, self.slots, self.variables, parser.lines)
+        return Kernel(
+            name, line, parameters, directives, self.instructions, len(self.registers), self.variables, parser.lines
+        )
 
     def _declaration(self, statement: str, scope: _Scope, start: int) -> None:
         words = statement.split(None, 1)
@@ -351,8 +353,8 @@ class _Body:
             raise self.parser._error(start, f"unknown directive '{words[0]}' in a kernel body")
 
     def _new_register(self, name: str, kind: str) -> Register:
-        register = Register(self.slots, name, kind)
-        self.slots += 1
+        register = Register(len(self.registers), name, kind)
+        self.registers.append(register)
         return register
 
     def _find_register(self, name: str, scope: _Scope | None) -> Register | None:
@@ -368,11 +370,10 @@ class _Body:
         return None
 
     def _instruction(self, statement: str, scope: _Scope, line: int) -> None:
-        guard, negated = None, False
-        rest = statement
-        if rest.startswith("@"):
-            guard_text, rest = rest[1:].split(None, 1)
-            negated = guard_text.startswith("!")
+        guard, rest = None, statement
+        negated = statement.startswith("@!")
+        if statement.startswith("@"):
+            guard_text, rest = statement[1:].split(None, 1)
             guard = self._find_register(guard_text.lstrip("!"), scope)
             if guard is None:
                 raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{guard_text}'")
