@@ -120,6 +120,12 @@ class SharedMemory:
                 first,
             )
 
+    def mark_valid(self, first: int, end: int, key: Hashable) -> None:
+        """The bytes first .. end - 1, which are those that the `key` of `check_chunks` names, have been written."""
+        if key not in self._known_valid:
+            self.valid[first:end] = True
+            self._known_valid.add(key)
+
     def check_chunks(self, index: NDArray[np.integer], key: Hashable = None) -> None:
         """Fault unless every 16-byte chunk of `index` is in range and fully written.
 
