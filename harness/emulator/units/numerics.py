@@ -23,7 +23,7 @@ Bits = NDArray[np.uint32]
 
 def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Exact widening of bf16 bits to a C-ordered array."""
-    return np.left_shift(bits, 16, dtype=np.uint32, order="C").view(np.float32)
+    return bits.view(ml_dtypes.bfloat16).astype(np.float32, order="C")
 
 
 def f16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
