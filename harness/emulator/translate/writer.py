@@ -78,6 +78,11 @@ def check_decided(f: Fragment, defined: int, name: str) -> None:
         )
 
 
+def narrow_literal(bits: int) -> int:
+    """A float64 literal's bits as those of an f32."""
+    return int(np.uint64(bits).view(np.float64).astype(np.float32).view(np.uint32))
+
+
 class Operands:
     """Operands as expressions, and the names by which generated code knows things; the `Translator` of emitters."""
 
@@ -113,6 +118,8 @@ class Operands:
             if kind == "pred":
                 return str(bool(operand.value))
             if operand.float_bits == 64 and kind == "f32":
+                if operand.decimal:
+                    return str(narrow_literal(operand.value))
                 raise Unsupported
             return str(operand.value & mask(kind))
         if isinstance(operand, Special):
