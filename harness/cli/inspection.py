@@ -9,7 +9,7 @@ from rich.console import Console
 
 from harness.cli import render
 from harness.cli.options import ConfigOptions, check_output, config_options, shape_option, write_output
-from harness.compiler.build import build_with_notice, plan_json
+from harness.compiler.build import build_with_notice, plan_with_notice
 from harness.compiler.emit import KINDS, emit
 from harness.compiler.plan import parse_plan
 from harness.explain.svg import as_svg
@@ -39,7 +39,7 @@ def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, output:
     Everything shown is computed from the launch plan.
     """
     check_output(output, "--output")
-    text = plan_json(config.configure(kernel, shape), shape)
+    text = plan_with_notice(config.configure(kernel, shape), shape)
     plan = parse_plan(text)
     if form == "svg":
         write_output(as_svg(plan), output)

@@ -13,6 +13,7 @@ from rich.console import Console
 import harness
 from harness.cli import render
 from harness.cli.bench import bench
+from harness.cli.clean import clean
 from harness.cli.clear_errors import ClearErrors, written_clearly
 from harness.cli.doctor import examine, is_able
 from harness.cli.inspection import build_command, explain
@@ -169,5 +170,5 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, explain, report):
+for command in (bench, build_command, clean, explain, report):
     main.add_command(command)

@@ -59,7 +59,7 @@ class Module:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Module:
-        return cls(Path(path).read_text())
+        return cls(Path(path).read_text(encoding="utf-8"))
 
     @property
     def target(self) -> str:
