@@ -157,7 +157,7 @@ def test_an_interrupted_run_goes_on(bench, monkeypatch, results_dir):
     lines = [json.loads(line) for line in (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()]
     assert [line["bench"]["case"] for line in lines] == CASES
     assert len({line["bench"]["run"] for line in lines}) == 1
-    monkeypatch.setattr(runs, "fingerprint", lambda: "other sources")
+    monkeypatch.setattr(runs, "fingerprint", lambda *_: "other sources")
     _, _, errors = bench("--resume")
     assert "cannot be resumed: kernels, harness or compiler changed since; starting anew" in errors
     assert len(calls) == 5
@@ -200,6 +200,7 @@ WRONG = [
     (["--baseline", "HEAD"], "was not measured on this kind of device"),
     (["--save-baseline", "last"], "baseline name 'last'"),
     (["--json", "-", "--csv", "-"], "only one of"),
+    (["--schedules", "0"], "0 is not in the range"),
     (["--junit", "/nowhere/x.xml"], "is not a file in an existing folder"),
     (["--threshold", "-1"], "--threshold"),
 ]

@@ -126,7 +126,8 @@ def _first_words(program: Path, *arguments: str) -> str | None:
         done = subprocess.run(
             [program, *arguments],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=QUERY_SECONDS,
             stdin=subprocess.DEVNULL,
         )

@@ -59,7 +59,7 @@ class Module:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Module:
-        return cls(Path(path).read_text())
+        return cls(Path(path).read_text(encoding="utf-8"))
 
     @property
     def target(self) -> str:
@@ -150,7 +150,7 @@ class Device:
         """Run a kernel to its end.
 
         ``grid``, ``cluster``, ``block``: 1 to 3 sizes, x first; the grid counts CTAs. ``dynamic_smem``: bytes.
-        ``arguments``: one per kernel parameter: a TensorMap, an int, a float, a NumPy scalar, or bytes.
+        ``arguments``: one per kernel parameter: a TensorMap, an int, a float, a NumPy scalar or bytes (their bits).
         ``progress`` is called with (clusters done, clusters in all). ``sinks`` get every event of the run.
         ``regions``: names of parts of dynamic shared memory, for messages.
         ``resident_clusters``: how many clusters the GPU holds at once; by default as many as it has room for.
@@ -291,6 +291,13 @@ def _encode(where: str, parameter: Parameter, argument: Any) -> bytes:
         return bytes(argument)
     if parameter.is_array:
         raise LaunchError(f"{where} must be a TensorMap or {parameter.size} bytes for parameter '{parameter.name}'")
+    if isinstance(argument, float) and not isinstance(argument, np.generic) and parameter.type[0] in "us":
+        raise LaunchError(
+            f"{where} = {argument}: '{parameter.name}' is an integer (.{parameter.type}); give a whole number, or a "
+            "NumPy scalar to pass its bits"
+        )
+    if isinstance(argument, int) and parameter.type[0] == "f":
+        argument = float(argument)
     if isinstance(argument, np.generic):
         data = argument.tobytes()
     elif isinstance(argument, float):

@@ -86,6 +86,7 @@ class _Load:
                 sink(events.Started(self.operation))
             self.box, read = load_box(grid.memory, tmap, self.coordinates)
             counters.tma_global_bytes_read += read
+            counters.tma_box_bytes += nbytes
             by_tensor = counters.tma_global_bytes_read_by_tensor
             by_tensor[self.name] = by_tensor.get(self.name, 0) + read
         for cta, signalled in routes:
