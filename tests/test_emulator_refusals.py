@@ -120,7 +120,7 @@ cvt.rz.f32.s32 %r1, %r2;                        cvt.rn.bf16.u64 %rs1, %rd2;
 cvt.rzi.ftz.s32.f32 %r1, %r2;                   cvt.rn.f32.f64 %r1, %rd2;
 cvt.f64.f32 %rd1, %r2;                          cvt.rn.s32.f32 %r1, %r2;
 cvt.u32.u16 %r1, %rs2, %rs3;                    cvt.rzi.s32.f16 %r1, %rs2;
-ld.global.noise.b32 %r1, [%rd1];                ld.const.b32 %r1, [%rd1];
+ld.global.noise.b32 %r1, [%rd1];
 ld.local.b32 %r1, [%rd1];                       ld.global.v2.b32 %r1, [%rd1];
 ld.global.b32 {%r1, %r2}, [%rd1];               ld.global.v2.b32 {%r1, %rd2}, [%rd3];
 ld.global.pred %p1, [%rd1];                     st.global.noise.b32 [%rd1], %r1;
