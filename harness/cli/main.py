@@ -18,6 +18,7 @@ from harness.cli.clear_errors import ClearErrors, complain
 from harness.cli.doctor import examine, is_able
 from harness.cli.inspection import build_command, explain
 from harness.cli.options import GPU_SILENCE, check_output, config_options, run_options, shape_option
+from harness.cli.ptx import ptx
 from harness.cli.report import report
 from harness.compiler.build import Artifact, build_with_notice
 from harness.config.catalog import KERNELS, find_kernel
@@ -226,5 +227,5 @@ def _report_comparison(shape: Shape, entries: list[compare.Entry], json_path: st
         render.show_line(console, f"comparison written to {json_path}")
 
 
-for command in (bench, build_command, explain, report):
+for command in (bench, build_command, explain, ptx, report):
     main.add_command(command)

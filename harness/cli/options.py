@@ -132,22 +132,8 @@ config_options = together(
 
 GPU_SILENCE = 60.0
 
-# Their values make a `harness.run.runner.Request`, together with a configuration and a shape.
-run_options = together(
-    click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True),
-    click.option(
-        "--inputs",
-        type=click.Choice(KINDS),
-        help="Values of A and B; integer and index must match exactly.  "
-        "[default: normal on a GPU, where values change the speed, else integer]",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, LARGEST_SEED),
-        default=0,
-        show_default=True,
-        help="For the inputs and the random schedule.",
-    ),
+# How an emulated run goes.
+emulator_options = together(
     click.option(
         "--schedule",
         type=click.Choice(get_args(Schedule)),
@@ -175,6 +161,34 @@ run_options = together(
         help="Clusters the emulated GPU holds at once.  [default: as many as there is room for]",
     ),
     click.option("--max-steps", type=click.IntRange(1), help="Warp instructions after which an emulated run is ended."),
+)
+allow_option = click.option(
+    "--allow",
+    multiple=True,
+    type=click.Choice(WARNINGS),
+    help="Such a rule that may be broken; may be repeated.",
+)
+json_option = click.option(
+    "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."
+)
+
+# Their values make a `harness.run.runner.Request`, together with a configuration and a shape.
+run_options = together(
+    click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True),
+    click.option(
+        "--inputs",
+        type=click.Choice(KINDS),
+        help="Values of A and B; integer and index must match exactly.  "
+        "[default: normal on a GPU, where values change the speed, else integer]",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, LARGEST_SEED),
+        default=0,
+        show_default=True,
+        help="For the inputs and the random schedule.",
+    ),
+    emulator_options,
     click.option(
         "--timeout",
         type=click.FloatRange(1),
@@ -187,12 +201,7 @@ run_options = together(
         show_default=True,
         help="Whether breaches of rules that hardware is known to tolerate are errors.",
     ),
-    click.option(
-        "--allow",
-        multiple=True,
-        type=click.Choice(WARNINGS),
-        help="Such a rule that may be broken; may be repeated.",
-    ),
-    click.option("--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."),
+    allow_option,
+    json_option,
     click.option("--no-save", is_flag=True, help="Do not add records to results/."),
 )

@@ -30,7 +30,7 @@ from harness.emulator.ptx.ast import Kernel, Parameter
 
 TENSOR_MAP_BYTES = 128
 TENSOR_MAP_ALIGNMENT = 64
-_FLOATS = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
+_FLOATS: dict[str, type[np.floating]] = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def pack(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Parame
     """
     block = bytearray(kernel.parameter_bytes)
     maps: dict[int, tuple[str, TensorMap]] = {}
-    for position, (parameter, argument) in enumerate(zip(kernel.parameters, _in_order(kernel, arguments), strict=True)):
+    for position, (parameter, argument) in enumerate(zip(kernel.parameters, order(kernel, arguments), strict=True)):
         where = f"argument {position}"
         if isinstance(argument, TensorMap):
             if parameter.size != TENSOR_MAP_BYTES or parameter.align < TENSOR_MAP_ALIGNMENT:
@@ -67,7 +67,8 @@ def pack(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Parame
     return ParameterBlock(bytes(block), maps)
 
 
-def _in_order(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any]:
+def order(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any]:
+    """Arguments in the order of the parameters, one for each. Raises LaunchError that names what is missing."""
     parameters = kernel.parameters
     if not isinstance(arguments, Mapping):
         if len(arguments) != len(parameters):
@@ -101,8 +102,8 @@ def _scalar(where: str, parameter: Parameter, argument: Any) -> bytes:
             f"of a struct of that size"
         )
     elif isinstance(argument, float) or (isinstance(argument, int) and parameter.type in _FLOATS):
-        default = np.float64 if parameter.size == 8 else np.float32
-        data = _FLOATS.get(parameter.type, default)(argument).tobytes()
+        default: type[np.floating] = np.float64 if parameter.size == 8 else np.float32
+        data = np.asarray(argument, _FLOATS.get(parameter.type, default)).tobytes()
     elif isinstance(argument, int):
         limit = 1 << 8 * parameter.size
         if not -limit // 2 <= argument < limit:
