@@ -27,6 +27,7 @@ from harness.cli.options import (
     shape_option,
     write_output,
 )
+from harness.cli.ptx import ptx
 from harness.cli.repeat import command_of
 from harness.cli.report import report
 from harness.cli.running import attempt, kernels_named, make_requests, save
@@ -170,5 +171,5 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, clean, explain, report):
+for command in (bench, build_command, clean, explain, ptx, report):
     main.add_command(command)
