@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness import compare
-from harness.catalog import Kernel
-from harness.doctor import Finding
-from harness.presets import Preset
-from harness.problem import Shape
-from harness.published import PublishedFigure
-from harness.runner import Outcome
-from harness.validation import Validation
+from harness.cli.doctor import Finding
+from harness.config.catalog import Kernel
+from harness.config.presets import Preset
+from harness.problem.shape import Shape
+from harness.problem.validation import Validation
+from harness.report.published import PublishedFigure
+from harness.run import compare
+from harness.run.runner import Outcome
 
 
 def show_table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -12,29 +12,30 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness import compare, records, render
-from harness.bench.commands import bench
-from harness.build import Artifact, build_with_notice
-from harness.catalog import KERNELS, find_kernel
-from harness.clear_errors import ClearErrors, complain
-from harness.config import make_config
-from harness.device import choose_device
-from harness.doctor import examine, is_able
-from harness.emulate import Accumulation, EmulationOptions, Schedule
+from harness.cli import render
+from harness.cli.bench import bench
+from harness.cli.clear_errors import ClearErrors, complain
+from harness.cli.doctor import examine, is_able
+from harness.cli.inspection import build_command, explain
+from harness.cli.options import GPU_SILENCE, check_output, config_options, run_options, shape_option
+from harness.cli.report import report
+from harness.compiler.build import Artifact, build_with_notice
+from harness.config.catalog import KERNELS, find_kernel
+from harness.config.config import make_config
+from harness.config.presets import PRESETS, chosen_options
 from harness.errors import (
     EXIT_CANNOT_RUN,
     EXIT_OK,
     EXIT_WRONG_RESULT,
     CannotRun,
 )
-from harness.inspection import build_command, explain
-from harness.options import GPU_SILENCE, check_output, config_options, run_options, shape_option
-from harness.presets import PRESETS, chosen_options
-from harness.problem import Shape
-from harness.published import published_figures
-from harness.report.commands import report
-from harness.runner import Outcome, Request, check_memory
-from harness.runner import run as run_request
+from harness.problem.shape import Shape
+from harness.report.published import published_figures
+from harness.run import compare, records
+from harness.run.device import choose_device
+from harness.run.emulate import Accumulation, EmulationOptions, Schedule
+from harness.run.runner import Outcome, Request, check_memory
+from harness.run.runner import run as run_request
 
 
 class Commands(ClearErrors, click.Group):

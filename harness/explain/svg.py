@@ -7,7 +7,8 @@ from html import escape
 from math import prod
 from textwrap import wrap
 
-from harness.explain import (
+from harness.compiler.plan import Plan, SharedPart
+from harness.explain.text import (
     Cta,
     Mark,
     barrier_facts,
@@ -25,7 +26,6 @@ from harness.explain import (
     slice_mark,
     warps,
 )
-from harness.plan import Plan, SharedPart
 
 WIDTH = 960
 MARGIN = 32

@@ -29,13 +29,13 @@ from pathlib import Path
 from rich.console import Console
 
 from harness import paths
-from harness.config import KernelConfig
-from harness.driver import PLANNER_SOURCE, driver_source, gemm_parameters
+from harness.compiler.driver import PLANNER_SOURCE, driver_source, gemm_parameters
+from harness.compiler.plan import Plan, parse_plan
+from harness.compiler.ptxas import assemble
+from harness.compiler.toolchain import mojo_version, package_version, ptxas_version, require_mojo
+from harness.config.config import KernelConfig
 from harness.errors import CannotRun
-from harness.plan import Plan, parse_plan
-from harness.problem import Shape
-from harness.ptxas import assemble
-from harness.toolchain import mojo_version, package_version, ptxas_version, require_mojo
+from harness.problem.shape import Shape
 
 COMPILE_SECONDS = 600
 ANSWER_SECONDS = 60
@@ -68,7 +68,7 @@ class Artifact:
         return _ask(self.program, "plan", self.index, shape.m, shape.n, shape.k)
 
     def statistics(self) -> dict:
-        """What ptxas says about the kernel (see `harness.ptxas`); asked once per version of ptxas."""
+        """What ptxas says about the kernel (see `harness.compiler.ptxas`); asked once per version of ptxas."""
         version = ptxas_version()
         if version is None:
             return {"error": "ptxas is not on PATH"}

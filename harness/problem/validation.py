@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.dtypes import ElementType
-from harness.reference import Reference
+from harness.problem.dtypes import ElementType
+from harness.problem.reference import Reference
 
 ACCUMULATION_ERROR = 2.0**-22
 SHOWN = 10

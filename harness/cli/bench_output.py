@@ -16,7 +16,7 @@ from rich.table import Table
 
 from harness.bench.facts import Change
 from harness.bench.verdict import MEANINGS, Judgement, exit_code
-from harness.render import show_line, show_table
+from harness.cli.render import show_line, show_table
 
 STYLES = {
     "SAME": "green",

@@ -6,10 +6,10 @@ import platform
 from dataclasses import dataclass
 
 from harness import paths
-from harness.catalog import KERNELS
-from harness.device import choose_device
+from harness.compiler.toolchain import Gpu, find_gpus, find_mojo, mojo_version, package_version, ptxas_version
+from harness.config.catalog import KERNELS
 from harness.errors import CannotRun
-from harness.toolchain import Gpu, find_gpus, find_mojo, mojo_version, package_version, ptxas_version
+from harness.run.device import choose_device
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from harness import records
-from harness.bench import history, output
+from harness.bench import history
 from harness.bench import run as runs
 from harness.bench.baseline import LAST, Baseline, check_name, resolve
 from harness.bench.history import History, Pointer, case_of, machine_of
 from harness.bench.suite import DEFAULT, Case, Suite, load_suite
-from harness.bench.times import THRESHOLD
+from harness.bench.times import MIN_PROCESSES, THRESHOLD
 from harness.bench.verdict import EXIT_REGRESSION, Judgement, have_times, judge
-from harness.build import is_built
+from harness.cli import bench_output as output
+from harness.cli.render import show_line, show_table
+from harness.compiler.build import is_built
 from harness.errors import EXIT_OK, CannotRun, UsageProblem
-from harness.render import show_line, show_table
+from harness.run import records
+
+PROCESSES = 5
 
 
 @click.command()
@@ -45,6 +47,13 @@ from harness.render import show_line, show_table
     help="Per cent that a time must differ by to matter.",
 )
 @click.option(
+    "--processes",
+    type=click.IntRange(1),
+    default=PROCESSES,
+    show_default=True,
+    help=f"That time each case on a GPU, one after the other; with fewer than {MIN_PROCESSES} no verdict is possible.",
+)
+@click.option(
     "--json",
     "json",
     metavar="PATH|-",
@@ -62,6 +71,7 @@ def bench(
     baseline_name: str,
     save_baseline: str | None,
     threshold: float,
+    processes: int,
     **files: str | None,
 ) -> int:
     """Run a suite, compare it with a baseline and keep the history.
@@ -78,7 +88,7 @@ def bench(
             click.echo(case.id)
         return EXIT_OK
     progress = Console(stderr=True)
-    jobs = runs.prepare(suite, cases)
+    jobs = runs.prepare(suite, cases, processes)
     mark = runs.fingerprint()
     run_id = _choose_run(progress, resume, jobs, suite, mark)
     view = _Past(jobs, baseline_name)
@@ -89,10 +99,6 @@ def bench(
         return EXIT_OK
     measured = _measure(progress, jobs, suite, run_id, mark)
     judgements = _judge(measured, view, run_id, threshold / 100)
-    judgements = tuple(
-        _confirm(progress, judgement, one.job, suite, run_id, mark, threshold / 100)
-        for judgement, one in zip(judgements, measured, strict=True)
-    )
     outcome = output.Outcome(
         suite.name, run_id, view.label, threshold / 100, judgements, _save(save_baseline, judgements, run_id)
     )
@@ -173,22 +179,6 @@ def _judge(measured: list[runs.Measured], view: _Past, run_id: str, threshold: f
         judge(one.job.case, one.record, base, reason=reason, cases=timed, threshold=threshold)
         for one, (base, reason) in zip(measured, found, strict=True)
     )
-
-
-def _confirm(
-    console: Console, first: Judgement, job: runs.Job, suite: Suite, run_id: str, mark: str, threshold: float
-) -> Judgement:
-    """A time that changed is measured again in a new process: the samples of one process do not show by how much
-    processes differ. The verdict stands if both agree.
-    """
-    if first.time is None or first.verdict not in ("SLOWER", "FASTER"):
-        return first
-    show_line(console, f"{job.case.id}: {first.verdict}; measuring it again")
-    again = runs.measure_again(job, suite, run_id, mark)
-    second = judge(job.case, again.record, first.baseline, reason=again.reason, threshold=threshold)
-    if second.verdict in (first.verdict, "WRONG"):
-        return second
-    return replace(first, verdict="UNSURE", reason=f"{first.verdict} at first, {second.verdict} when measured again")
 
 
 def _save(name: str | None, judgements: tuple[Judgement, ...], run_id: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.config import KernelConfig
+from harness.config.config import KernelConfig
 
 PLANNER_SOURCE = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
 """Plans any configuration; takes the sizes and `gemm_parameters` as ``name=value``."""

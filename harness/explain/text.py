@@ -12,8 +12,8 @@ from math import prod
 from textwrap import wrap
 from typing import Any
 
-from harness.catalog import ARCHITECTURES, ELEMENT_BYTES
-from harness.plan import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
+from harness.compiler.plan import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
+from harness.config.catalog import ARCHITECTURES, ELEMENT_BYTES
 
 Mark = Callable[["Cta", int], str]
 """What a CTA's picture of the cluster shows in the place of a rank."""

@@ -8,10 +8,10 @@ import click
 from rich.console import Console
 
 from harness import paths
+from harness.cli.render import show_line
 from harness.errors import CannotRun, UsageProblem
-from harness.published import published_figures
-from harness.render import show_line
 from harness.report.data import load_results
+from harness.report.published import published_figures
 
 
 @click.command()

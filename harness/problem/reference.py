@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.dtypes import ElementType
-from harness.inputs import Inputs
+from harness.problem.dtypes import ElementType
+from harness.problem.inputs import Inputs
 
 
 @dataclass(frozen=True)

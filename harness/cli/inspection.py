@@ -9,16 +9,16 @@ from typing import Any
 import click
 from rich.console import Console
 
-from harness import render
-from harness.build import build_with_notice, plan_json
-from harness.emit import KINDS, emit
+from harness.cli import render
+from harness.cli.options import check_output, config_options, shape_option
+from harness.compiler.build import build_with_notice, plan_json
+from harness.compiler.emit import KINDS, emit
+from harness.compiler.plan import parse_plan
+from harness.config.presets import configure
 from harness.errors import CannotRun
-from harness.explain import as_dict, as_text
-from harness.explain_svg import as_svg
-from harness.options import check_output, config_options, shape_option
-from harness.plan import parse_plan
-from harness.presets import configure
-from harness.problem import Shape
+from harness.explain.svg import as_svg
+from harness.explain.text import as_dict, as_text
+from harness.problem.shape import Shape
 
 FORMATS = ("text", "svg", "json")
 output_option = click.option(

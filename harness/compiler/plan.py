@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from harness.errors import CannotRun
-from harness.problem import Shape
+from harness.problem.shape import Shape
 
 SCHEMA = 1
 T = TypeVar("T")

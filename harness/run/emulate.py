@@ -10,12 +10,12 @@ from typing import Literal
 
 import numpy as np
 
-from harness.dtypes import element_type
+from harness.compiler.plan import Plan, ScalarArgument, TensorMapArgument
 from harness.emulator import Device, EmulatorError, Finding, Module, Region, Swizzle, TensorMap
 from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
-from harness.inputs import Inputs
-from harness.plan import Plan, ScalarArgument, TensorMapArgument
+from harness.problem.dtypes import element_type
+from harness.problem.inputs import Inputs
 
 Accumulation = Literal["f32", "tensor_core"]
 Schedule = Literal["fifo", "random"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 
-from harness.catalog import (
+from harness.config.catalog import (
     ARCHITECTURES,
     BLOCK_K,
     CLC_DEPTHS,
@@ -24,9 +24,9 @@ from harness.catalog import (
     Tiling,
     find_kernel,
 )
-from harness.dtypes import element_type
 from harness.errors import UsageProblem
-from harness.problem import Shape
+from harness.problem.dtypes import element_type
+from harness.problem.shape import Shape
 
 
 @dataclass(frozen=True)

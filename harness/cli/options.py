@@ -8,15 +8,15 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from harness.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, RASTER_GROUPS, SCHEDULERS
-from harness.config import parse_cluster, parse_mma_shape
-from harness.device import CHOICES
-from harness.dtypes import ELEMENT_TYPES
-from harness.emulate import Accumulation, Schedule
+from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, RASTER_GROUPS, SCHEDULERS
+from harness.config.config import parse_cluster, parse_mma_shape
+from harness.config.presets import PRESETS
 from harness.emulator.rules import WARNINGS
-from harness.inputs import KINDS
-from harness.presets import PRESETS
-from harness.problem import parse_shape
+from harness.problem.dtypes import ELEMENT_TYPES
+from harness.problem.inputs import KINDS
+from harness.problem.shape import parse_shape
+from harness.run.device import CHOICES
+from harness.run.emulate import Accumulation, Schedule
 
 DEFAULT_SHAPE = "1024"
 LARGEST_SEED = 2**32 - 1
@@ -66,7 +66,7 @@ def check_output(path: str | None, option: str) -> None:
         )
 
 
-# Their values go to `harness.presets.configure` by these names; None is not asked for.
+# Their values go to `harness.config.presets.configure` by these names; None is not asked for.
 config_options = together(
     click.option("--preset", metavar="NAME", help=f"One of {', '.join(PRESETS)}; other options override what it sets."),
     click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", show_default=True),
@@ -132,7 +132,7 @@ config_options = together(
 
 GPU_SILENCE = 60.0
 
-# Their values make a `harness.runner.Request`, together with a configuration and a shape.
+# Their values make a `harness.run.runner.Request`, together with a configuration and a shape.
 run_options = together(
     click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True),
     click.option(

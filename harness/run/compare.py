@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from harness.config import KernelConfig
+from harness.config.config import KernelConfig
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT
-from harness.runner import Outcome
+from harness.run.runner import Outcome
 
 Value = int | float | str | None
 SCHEMA = 1

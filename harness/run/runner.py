@@ -6,19 +6,19 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from harness import records
-from harness.build import Artifact, build
-from harness.config import KernelConfig
-from harness.dtypes import element_type
-from harness.emulate import DEFAULT, EmulationOptions, emulate
+from harness.compiler.build import Artifact, build
+from harness.compiler.plan import Plan
+from harness.compiler.toolchain import Gpu, versions
+from harness.config.config import KernelConfig
 from harness.errors import CannotRun
 from harness.gpu.backend import device_kind, run_on_gpu
-from harness.inputs import Inputs, make_inputs
-from harness.plan import Plan
-from harness.problem import Shape
-from harness.reference import compute_reference
-from harness.toolchain import Gpu, versions
-from harness.validation import Validation, validate
+from harness.problem.dtypes import element_type
+from harness.problem.inputs import Inputs, make_inputs
+from harness.problem.reference import compute_reference
+from harness.problem.shape import Shape
+from harness.problem.validation import Validation, validate
+from harness.run import records
+from harness.run.emulate import DEFAULT, EmulationOptions, emulate
 
 Progress = Callable[[int, int], None]
 
@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
-    emulation: how the emulator runs it.
+    processes: how many time it on a GPU, one after the other. emulation: how the emulator runs it.
     """
 
     config: KernelConfig
@@ -36,6 +36,7 @@ class Request:
     emulation: EmulationOptions = DEFAULT
     gpu: Gpu | None = None
     timeout: float = 60.0
+    processes: int = 1
 
     @property
     def device_kind(self) -> str:
@@ -79,7 +80,15 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
 
 def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validation, dict]:
     """The verdict, and the fields of the record that depend on the device."""
-    return run_on_gpu(artifact, request.shape, gpu, inputs=request.inputs, seed=request.seed, timeout=request.timeout)
+    return run_on_gpu(
+        artifact,
+        request.shape,
+        gpu,
+        inputs=request.inputs,
+        seed=request.seed,
+        timeout=request.timeout,
+        processes=request.processes,
+    )
 
 
 def _emulate(request: Request, artifact: Artifact, plan: Plan, progress: Progress | None) -> tuple[Validation, dict]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.catalog import find_kernel
-from harness.config import KernelConfig, make_config
+from harness.config.catalog import find_kernel
+from harness.config.config import KernelConfig, make_config
 from harness.errors import UsageProblem
 
 

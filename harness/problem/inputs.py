@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.dtypes import element_type
 from harness.errors import UsageProblem
-from harness.problem import Shape
+from harness.problem.dtypes import element_type
+from harness.problem.shape import Shape
 
 KINDS = ("normal", "integer", "index", "uniform")
 EXACT_KINDS = ("integer", "index")
