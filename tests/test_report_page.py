@@ -158,7 +158,7 @@ def test_plans_are_pictured(page):
 def test_what_a_record_says_is_no_markup(tmp_path):
     results = tmp_path / "results"
     results.mkdir()
-    evil = 'kernel6 <script>alert(1)</script> & "x"'
+    evil = 'kernel5 <script>alert(1)</script> & "x"'
     record = series_records()[0]
     record["bench"]["case"] = evil
     records.append(results / "emulated-sm_100a.jsonl", record)
