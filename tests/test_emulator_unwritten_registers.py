@@ -301,10 +301,8 @@ def test_a_predicate_that_was_never_written_may_choose_what_nobody_uses(choose):
     and.b32 %r5, %r0, 1;
     setp.eq.u32 %p2, %r5, 0;
     @%p2 bra EVEN;
-    add.u32 %r2, %r2, 1;
-    bra.uni MET;
-    EVEN: mov.b32 %r2, 8;
-    MET: shr.u32 %r6, %r2, %r5;
+    mov.b32 %r2, 8;
+    EVEN: shr.u32 %r6, %r2, %r5;
     mov.b32 %r1, 7;
     """
     for options in ({}, {"schedule": "random", "seed": 1}):
