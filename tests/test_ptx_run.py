@@ -264,7 +264,7 @@ def _bits(dtype: str) -> int:
 def _has(dtype: str, init: str) -> bool:
     small = dtype in ("e2m1", "e3m2", "e2m3")
     if init == "nan":
-        return dtype[0] not in "su" and not small or dtype == "ue8m0"
+        return (dtype[0] not in "su" and not small) or dtype == "ue8m0"
     return init != "index" or not (small or dtype == "ue8m0")
 
 
