@@ -36,14 +36,14 @@ BAD = [
     (
         'dtype = "f32", shape = [32, 64]',
         'dtype = "f33", shape = [32, 64]',
-        'buffers.A.dtype = "f33": must be one of f64',
+        'buffers.A.dtype = "f33": must be one of',
     ),
     ('dtype = "f32", shape = [32, 64]', "shape = [32, 64]", "buffers.A.dtype is missing: the type of the elements"),
     ("shape = [32, 64]", "shap = [32, 64]", "buffers.A.shape is missing: write for example shape = [64, 32]"),
     (
         "shape = [32, 64],",
         "shape = [32, 64], color = 1,",
-        "buffers.A.color = 1: there is no such key; the keys are dtype",
+        "buffers.A.color = 1: there is no such key; the keys",
     ),
     ("shape = [32, 64]", "shape = [32, 0]", "buffers.A.shape = [32, 0]: must be 1 to 8 whole numbers of at least 1"),
     ("shape = [32, 64]", "shape = [32, 6.5]", "buffers.A.shape = [32, 6.5]: must be 1 to 8 whole numbers"),
@@ -51,7 +51,7 @@ BAD = [
     (
         '"f32", shape = [32, 64]',
         '"e2m1", shape = [32, 63]',
-        "buffers.A.shape = [32, 63]: 2 elements of e2m1 are whole bytes",
+        "buffers.A.shape = [32, 63]: 2 elements of e2m1",
     ),
     ('64], init = "integer"', '64], init = "ones"', 'buffers.A.init = "ones": must be one of integer, index, normal'),
     ('[32, 64], init = "integer"', "[32, 64]", "buffers.A.init is missing: must be one of integer, index"),
@@ -63,7 +63,7 @@ BAD = [
     (
         '[32, 64], init = "integer"',
         '[32, 60], init = "index"',
-        'buffers.A.init = "index": needs a matrix with a multiple',
+        'buffers.A.init = "index": needs a matrix',
     ),
     ('64], init = "integer"', '64], init = "integer", seed = -1', "seed = -1: must be a whole number from 0"),
     ('buffer = "H"', 'buffer = "Z"', 'maps.m.buffer = "Z": there is no such buffer; the buffers are A, B, C, H'),
@@ -73,7 +73,7 @@ BAD = [
     (
         "tile = [32, 64]",
         "tile = [32, 128]",
-        "maps.m: tensor map: box[0] = 128 x 2 bytes = 256 bytes: must fit the 128-byte",
+        "maps.m: tensor map: box[0] = 128 x 2 bytes = 256 bytes: must fit",
     ),
     ('"128B"', '"96B"', 'maps.m.swizzle = "96B": must be one of none, 32B, 64B, 128B'),
     ("[maps]\nm =", "[maps]\nA =", "the name A is taken"),
@@ -82,7 +82,7 @@ BAD = [
     (
         'kernel = "sgemm"\n',
         "",
-        "launch.kernel is missing: sgemm.ptx has sgemm, sgemm_one_barrier, scale_and_add; name one",
+        "launch.kernel is missing: sgemm.ptx has sgemm, sgemm_one_barrier, scale",
     ),
     ('kernel = "sgemm"', 'kernel = "dgemm"', "launch.kernel: no kernel 'dgemm' in the module; it has sgemm"),
     ('kernel = "sgemm"', 'kernel = "s"', "launch.kernel: kernel 's' is not clear: it may be sgemm, sgemm_one_barrier"),
@@ -95,18 +95,18 @@ BAD = [
     (
         "grid = 1\n",
         "grid = 1\ndynamic_shared = -4\n",
-        "launch.dynamic_shared = -4: must be a whole number from 0 to 232448",
+        "launch.dynamic_shared = -4: must be a whole number from 0",
     ),
     ('"C", 32, 64]', '"C", 32]', "launch: kernel 'sgemm' takes 5 arguments, 4 given"),
     (
         '"C", 32, 64]',
         '"D", 32, 64]',
-        'arguments[2] = "D": there is no such buffer, map or symbol; there are A, B, C, H, m',
+        'arguments[2] = "D": there is no such buffer, map or symbol; there are A, B',
     ),
     (
         '"C", 32, 64]',
         '"C", 4294967296, 64]',
-        "launch: argument 3 = 4294967296 does not fit the 4 bytes of 'sgemm_param_3'",
+        "launch: argument 3 = 4294967296 does not fit the 4 bytes of",
     ),
     ('"C", 32, 64]', '"C", { s32 = 2147483648 }, 64]', "arguments[3] = 2147483648: is no value of s32"),
     ('"C", 32, 64]', '"C", { s64 = 32 }, 64]', "launch: argument 3 has 8 bytes; parameter 'sgemm_param_3' has 4"),
@@ -118,12 +118,12 @@ BAD = [
     (
         '"C", 32, 64]',
         '{ fields = ["C", 4] }, 32, 64]',
-        "argument 2: the fields take 16 bytes, parameter 'sgemm_param_2' has 8",
+        "argument 2: the fields take 16 bytes, parameter",
     ),
     (
         '["A", "B", "C", 32, 64]',
         '{ param_0 = "A" }',
-        "launch: kernel 'sgemm': no argument for sgemm_param_1, sgemm_param_2",
+        "launch: kernel 'sgemm': no argument for sgemm_param_1, ",
     ),
     ('["A", "B", "C", 32, 64]', '{ alpha = "A" }', "launch: no parameter 'alpha' in the module; it has sgemm_param_0"),
     ('["A", "B", "C", 32, 64]', "3", "launch.arguments = 3: must be an array in the kernel's order, or a table"),
@@ -137,13 +137,13 @@ BAD = [
     (
         'C = "A @ B"',
         'C = "H @ B"',
-        "H may hold more than small whole numbers, so results are rounded; write for example",
+        "H may hold more than small whole numbers, so results are rounded; write",
     ),
     ('C = "A @ B"', 'C = { value = "A @ B", exact = true, tolerance = 1 }', "and a tolerance cannot both be asked for"),
     (
         'C = "A @ B"',
         'C = { value = "A @ B", tolerance = -1 }',
-        "expect.C.tolerance = -1: must be a number of at least 0",
+        "expect.C.tolerance = -1: must be a number",
     ),
     ('C = "A @ B"', "C = { tolerance = 1 }", "expect.C.value is missing"),
 ]

@@ -137,7 +137,7 @@ class _Field:
 
 def _struct(where: str, parameter: Parameter, argument: Any, maps: dict[int, tuple[str, TensorMap]]) -> bytes:
     fields = list(_lay_out(where, argument, 0))
-    alignment = max(_alignment(argument), parameter.align)
+    alignment = _alignment(argument)
     end = max((field.end for field in fields), default=0)
     # Compilers differ in whether the padding behind the last field counts.
     if not end <= parameter.size <= round_up(end, alignment):
