@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from harness.cli.bench import bench
 from harness.cli.clear_errors import ClearErrors, complain
 from harness.cli.doctor import examine, is_able
 from harness.cli.inspection import build_command, explain
-from harness.cli.options import GPU_SILENCE, check_output, config_options, run_options, shape_option
+from harness.cli.options import GPU_SILENCE, check_output, config_options, ptx_option, run_options, shape_option
 from harness.cli.ptx import ptx
 from harness.cli.report import report
 from harness.compiler.build import Artifact, build_with_notice
@@ -29,8 +29,10 @@ from harness.errors import (
     EXIT_OK,
     EXIT_WRONG_RESULT,
     CannotRun,
+    UsageProblem,
 )
 from harness.problem.shape import Shape
+from harness.ptx.edited import EditedPtx, put_in_place, read_edited
 from harness.report.published import published_figures
 from harness.run import compare, records
 from harness.run.device import choose_device
@@ -55,12 +57,17 @@ def main() -> None:
 @click.argument("kernel")
 @shape_option
 @config_options
+@ptx_option
 @run_options
-def run(kernel: str, **options: Any) -> int:
+def run(kernel: str, ptx_file: Path | None, **options: Any) -> int:
     """Run KERNEL, check its result and log a record."""
+    edited = _read_edited(ptx_file, options)
     settings = _settings(options)
     [request] = settings.requests([kernel], options)
-    outcome = _run_with_progress(request, build_with_notice([request.config])[0])
+    artifacts = build_with_notice([request.config])
+    if edited:
+        artifacts = [put_in_place(edited, artifacts, request.shape)[0]]
+    outcome = _run_with_progress(request, artifacts[0])
     record_file = settings.save(outcome)
     _report(outcome, settings.json_path, record_file)
     return EXIT_OK if outcome.validation.passed else EXIT_WRONG_RESULT
@@ -70,27 +77,30 @@ def run(kernel: str, **options: Any) -> int:
 @click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
 @shape_option
 @config_options
+@ptx_option
 @run_options
-def compare_kernels(kernels: tuple[str, ...], **options: Any) -> int:
+def compare_kernels(kernels: tuple[str, ...], ptx_file: Path | None, **options: Any) -> int:
     """Run several KERNELs on the same problem and show what each step changes.
 
     Each result is checked, and logged as by run. Figures that others have published are shown below, as
-    theirs.
+    theirs. With --ptx the kernel that FILE holds is shown twice: as it is compiled, and as it is there.
     """
+    edited = _read_edited(ptx_file, options)
     settings = _settings(options)
     names = [name for word in kernels for name in (KERNELS if word == "all" else [word])]
     requests = settings.requests(list(dict.fromkeys(names)), options)
     artifacts = build_with_notice([request.config for request in requests])
     entries = []
-    for request, artifact in zip(requests, artifacts, strict=True):
+    for request, artifact in _with_edited(edited, requests, artifacts, settings.shape):
         try:
             outcome = _run_with_progress(request, artifact)
         except CannotRun as error:
-            complain(f"{request.config.kernel}: {error}", EXIT_CANNOT_RUN)
-            entries.append(compare.Entry(request.config, None, str(error)))
+            failed = compare.Entry(request.config, None, str(error), artifact.edited)
+            complain(f"{failed.name}: {error}", EXIT_CANNOT_RUN)
+            entries.append(failed)
             continue
         settings.save(outcome)
-        entries.append(compare.Entry(request.config, outcome))
+        entries.append(compare.Entry(request.config, outcome, edited=artifact.edited))
     _report_comparison(settings.shape, entries, settings.json_path)
     return compare.exit_code(entries)
 
@@ -176,6 +186,27 @@ class Settings:
 def _settings(options: dict[str, Any]) -> Settings:
     """Takes its own out of the options; those of the configuration are left."""
     return Settings(**{field.name: options.pop(field.name) for field in fields(Settings)})
+
+
+def _read_edited(path: Path | None, options: dict[str, Any]) -> EditedPtx | None:
+    """The PTX to run in place of the compiled one, if any; on a GPU MAX compiles and launches the kernels itself."""
+    if path is None:
+        return None
+    if options["device"] == "gpu":
+        raise UsageProblem(f"--ptx {path} runs on the emulator only; leave out --device gpu")
+    options["device"] = "emulator"
+    return read_edited(path)
+
+
+def _with_edited(
+    edited: EditedPtx | None, requests: Sequence[Request], artifacts: Sequence[Artifact], shape: Shape
+) -> Iterator[tuple[Request, Artifact]]:
+    """What is compared: each kernel, and behind the one whose PTX was edited the same with that PTX."""
+    in_place = put_in_place(edited, artifacts, shape) if edited else {}
+    for position, pair in enumerate(zip(requests, artifacts, strict=True)):
+        yield pair
+        if position in in_place:
+            yield pair[0], in_place[position]
 
 
 def _run_with_progress(request: Request, artifact: Artifact) -> Outcome:

@@ -172,6 +172,14 @@ json_option = click.option(
     "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."
 )
 
+ptx_option = click.option(
+    "--ptx",
+    "ptx_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Run this PTX, edited by hand, in place of the compiled one, by the same plan; on the emulator.",
+)
+
 # Their values make a `harness.run.runner.Request`, together with a configuration and a shape.
 run_options = together(
     click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from harness.config.config import KernelConfig
@@ -17,11 +18,16 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """One kernel of a comparison: its outcome, or why there is none."""
+    """One kernel of a comparison: its outcome, or why there is none. edited: the file of PTX run in its place."""
 
     config: KernelConfig
     outcome: Outcome | None
     failure: str | None = None
+    edited: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.kernel} ({self.edited.name})" if self.edited else self.config.kernel
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,7 @@ def steps(entries: Sequence[Entry]) -> list[Step]:
     for one, other in pairwise(ran):
         before, after = figures(one), figures(other)
         changes = [(name, before[name], after[name]) for name in before if before[name] != after[name]]
-        found.append(Step(one.config.kernel, other.config.kernel, changes))
+        found.append(Step(one.name, other.name, changes))
     return found
 
 
@@ -179,6 +185,7 @@ def as_dict(entries: Sequence[Entry]) -> dict[str, Any]:
         "kernels": [
             {
                 "kernel": entry.config.kernel,
+                "edited": str(entry.edited) if entry.edited else None,
                 "label": entry.config.label,
                 "verdict": verdict(entry),
                 "failure": entry.failure,

@@ -71,10 +71,16 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
         inputs={"kind": request.inputs, "seed": request.seed},
         toolchain=versions(),
         validation=validation.as_dict(),
-        ptx={"sha256": artifact.ptx_sha256, "ptxas": artifact.statistics()},
+        ptx=_about_ptx(artifact),
         **fields,
     )
     return Outcome(request, artifact, plan, validation, record)
+
+
+def _about_ptx(artifact: Artifact) -> dict:
+    """A record of edited PTX says so, and is never taken for one of the compiled kernel."""
+    edited = {"edited": str(artifact.edited)} if artifact.edited else {}
+    return {"sha256": artifact.ptx_sha256, **edited, "ptxas": artifact.statistics()}
 
 
 def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validation, dict]:
