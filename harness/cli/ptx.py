@@ -21,6 +21,7 @@ from harness.cli.render import show_line
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name
 from harness.errors import EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from harness.ptx.corpus import exit_code, look_through
 from harness.ptx.coverage import coverage_page
 from harness.ptx.launch_file import read_launch_file
 from harness.ptx.launching import Options, Outcome
@@ -127,6 +128,26 @@ def run(file: Path, schedules: int | None, dump: Path | None, json_path: str | N
         _dump(outcome, dump)
     _report(outcome, tried, json_path)
     return EXIT_OK if outcome.passed else EXIT_WRONG_RESULT
+
+
+@ptx.command()
+@click.argument("folder", metavar="DIR", type=path_type)
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Files looked through side by side.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.")
+@json_option
+def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None) -> int:
+    """List every kernel below DIR, run what has a launch file there, and show a table."""
+    check_output(json_path, "--json")
+    with _progress(f"looking through {folder}", "files") as progress:
+        rows = look_through(folder, Options(timeout=timeout), jobs, progress)
+    text = json.dumps([row.as_dict() for row in rows], indent=2)
+    if json_path == "-":
+        click.echo(text)
+    else:
+        output.show_corpus(Console(), folder, rows)
+        if json_path:
+            _write(Path(json_path), text + "\n")
+    return exit_code(rows)
 
 
 @ptx.command()
