@@ -126,19 +126,19 @@ arguments = ["counter", "tickets"]
 counter = "counter + 8"
 """
     path = write(text)
-    tried = run_schedules(read_launch_file(path), Options(), 4)
-    assert [one.seed for one in tried] == [0, 1, 2, 3] and not all(one.passed for one in tried)
+    tried = run_schedules(read_launch_file(path), Options(), 5)
+    assert [one.seed for one in tried] == [None, 0, 1, 2, 3] and not all(one.passed for one in tried)
     wrong = next(one.seed for one in tried if not one.passed)
-    result = command(path, "--schedules", "4", "--jobs", "2", "--json", "-")
+    result = command(path, "--schedules", "5", "--jobs", "2", "--json", "-")
     assert result.exit_code == 4
     record = json.loads(result.stdout)
     assert [s["passed"] for s in record["schedules"]] == [one.passed for one in tried]
     assert record["device"]["schedule_seed"] == wrong
     assert command(path, "--schedule", "random", "--seed", wrong).exit_code == 4
     alone = text.replace("grid = 8", "grid = 1").replace("counter + 8", "counter + 1")
-    assert command(write(alone, "alone.toml"), "--schedules", "2").exit_code == 0
-    result = command(path, "--schedules", "2", "--schedule", "fifo")
-    assert result.exit_code == 2 and "always the same" in result.stderr
+    assert command(write(alone, "alone.toml"), "--schedules", "3").exit_code == 0
+    result = command(path, "--schedules", "2", "--schedule", "random")
+    assert result.exit_code == 2 and "runs fifo and 1 random; leave --schedule random out" in result.stderr
 
 
 def test_a_deadlock_and_a_limit_are_exit_code_3_with_the_seed(write):
@@ -161,7 +161,7 @@ locks = "locks"
     result = command(path)
     assert result.exit_code == 3 and "launch: Livelock" in result.stderr and result.stdout == ""
     result = command(path, "--schedules", "2", "--seed", "5", "--json", "-")
-    assert result.exit_code == 3 and result.stdout == "" and "--schedule random --seed 5" in result.stderr
+    assert result.exit_code == 3 and result.stdout == "" and "to see it alone: --schedule fifo" in result.stderr
     good = write(text.replace("KIND", "s32"), "good.toml")
     assert command(good, "--schedules", "2", "--jobs", "2").exit_code == 0
     result = command(good, "--max-steps", "100")

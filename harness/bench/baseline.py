@@ -100,7 +100,7 @@ def _commit(text: str) -> str | None:
         return None
     command = ["git", "-C", str(paths.ROOT), "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -20,7 +20,8 @@ from harness.config.config import KernelConfig
 from harness.errors import CannotRun, HarnessError
 from harness.run import records
 from harness.run.device import choose_device
-from harness.run.runner import Request, check_memory, run
+from harness.run.emulate import EmulationOptions
+from harness.run.runner import Request, ScheduleProblem, check_memory, run
 
 
 @dataclass(frozen=True)
@@ -34,22 +35,43 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """A job that is done. record None: not measured, and why. kept: taken over from an interrupted run."""
+    """A job that is done. record None: not measured, and why. kept: taken over from an interrupted run.
+
+    failed: the run that went wrong, of several schedules the one. unsaved: why the record is not in the history.
+    """
 
     job: Job
     record: dict[str, Any] | None
     reason: str = ""
     kept: bool = False
+    failed: Request | None = None
+    unsaved: str = ""
 
 
-def prepare(suite: Suite, cases: Sequence[Case]) -> list[Job]:
-    """Finds the device and the configuration for every case."""
+def prepare(
+    suite: Suite, cases: Sequence[Case], schedules: int = 1, schedule_seed: int = 0, processes: int = 1
+) -> list[Job]:
+    """Finds the device and the configuration for every case.
+
+    schedules: see `harness.run.runner.schedules_of`. processes: how many time a case on a GPU.
+    """
+    emulation = EmulationOptions(seed=schedule_seed)
     jobs = []
     for case in cases:
         try:
             gpu, arch = choose_device(suite.device, find_kernel(case.kernel), case.arch or "auto")
             config = case.config(arch)
-            jobs.append(Job(case, Request(config, case.shape, case.inputs, case.seed, gpu=gpu)))
+            request = Request(
+                config,
+                case.shape,
+                case.inputs,
+                case.seed,
+                emulation,
+                schedules=1 if gpu else schedules,
+                gpu=gpu,
+                processes=processes if gpu else 1,
+            )
+            jobs.append(Job(case, request))
         except HarnessError as error:
             # The way out is another option here than for a single run.
             jobs.append(Job(case, None, str(error).replace("--device emulator", "--suite emulator")))
@@ -61,12 +83,12 @@ def new_run() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
-def fingerprint() -> str:
-    """Hash of what can change a result: kernels, harness, compiler. A run is continued only with the same."""
+def fingerprint(schedules: int = 1, schedule_seed: int = 0) -> str:
+    """Hash of what can change a result: kernels, harness, compiler, schedules. Only the same run is continued."""
     digest = hashlib.sha256()
     for path in sorted((*paths.kernels_dir().rglob("*.mojo"), *(paths.ROOT / "harness").rglob("*.py"))):
         digest.update(f"{path.relative_to(paths.ROOT)}\0".encode() + path.read_bytes() + b"\0")
-    digest.update(repr(sorted(versions().items())).encode())
+    digest.update(repr((sorted(versions().items()), schedules, schedule_seed)).encode())
     return digest.hexdigest()[:16]
 
 
@@ -125,13 +147,6 @@ def measure(
     return done
 
 
-def measure_again(job: Job, suite: Suite, run_id: str, mark: str) -> Measured:
-    """Runs a job once more, on a GPU in a process of its own; the record goes to the same run."""
-    assert job.request
-    bench = {"run": run_id, "suite": suite.name, "case": job.case.id, "fingerprint": mark}
-    return _measure(job, job.request, build([job.request.config])[0], bench)
-
-
 def _measure(job: Job, request: Request, artifact: Artifact | str, bench: dict[str, str]) -> Measured:
     if isinstance(artifact, str):
         return Measured(job, None, artifact)
@@ -140,10 +155,14 @@ def _measure(job: Job, request: Request, artifact: Artifact | str, bench: dict[s
             check_memory(request.shape, request.config.dtype)
         outcome = run(request, artifact)
     except CannotRun as error:
-        return Measured(job, None, str(error))
+        return Measured(job, None, str(error), failed=error.request if isinstance(error, ScheduleProblem) else request)
     record = {**outcome.record, "facts": static_facts(artifact, outcome.plan), "bench": bench}
-    records.append(records.record_file(request.device_kind), record)
-    return Measured(job, record)
+    failed = None if outcome.validation.passed else outcome.request
+    try:
+        records.append(records.record_file(request.device_kind), record)
+    except CannotRun as error:
+        return Measured(job, record, failed=failed, unsaved=str(error))
+    return Measured(job, record, failed=failed)
 
 
 def _build_all(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact | str]:

@@ -127,7 +127,7 @@ def load_suite(name: str) -> Suite:
     """Reads a suite by name or path; errors name the file, the table and the value."""
     path = find_suite(name)
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageProblem(f"suite {path}: {error}") from error
     try:

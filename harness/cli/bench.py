@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import click
 from rich.console import Console
@@ -14,13 +14,45 @@ from harness.bench import run as runs
 from harness.bench.baseline import LAST, Baseline, check_name, resolve
 from harness.bench.history import History, Pointer, case_of, machine_of
 from harness.bench.suite import DEFAULT, Case, Suite, load_suite
-from harness.bench.times import THRESHOLD
+from harness.bench.times import MIN_PROCESSES, THRESHOLD
 from harness.bench.verdict import EXIT_REGRESSION, Judgement, have_times, judge
 from harness.cli import bench_output as output
+from harness.cli.clear_errors import written_clearly
+from harness.cli.options import check_output, group, schedule_seed_option, schedules_option
 from harness.cli.render import show_line, show_table
+from harness.cli.repeat import command_of
 from harness.compiler.build import is_built
-from harness.errors import EXIT_OK, CannotRun, UsageProblem
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
+from harness.files import write_text
 from harness.run import records
+
+PROCESSES = 5
+SCHEDULES = 4
+"""A kernel that is right by luck under one schedule is found under others: each case has to be right under all."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the outcome goes, by format; - is the screen."""
+
+    json: str | None
+    csv: str | None
+    markdown: str | None
+    junit: str | None
+
+    def by_format(self) -> dict[str, str]:
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {form: path for form, path in found.items() if path is not None}
+
+
+file_options = group(
+    "files",
+    Files,
+    click.option("--json", metavar="PATH|-", help="Write everything as JSON; - is the screen, instead of the table."),
+    click.option("--csv", metavar="PATH|-", help="One line per case."),
+    click.option("--markdown", metavar="PATH|-", help="For a comment on a pull request."),
+    click.option("--junit", metavar="PATH|-", help="For continuous integration."),
+)
 
 
 @click.command()
@@ -46,14 +78,15 @@ from harness.run import records
     help="Per cent that a time must differ by to matter.",
 )
 @click.option(
-    "--json",
-    "json",
-    metavar="PATH|-",
-    help="Write everything as JSON; - is the screen, instead of the table.",
+    "--processes",
+    type=click.IntRange(1),
+    default=PROCESSES,
+    show_default=True,
+    help=f"That time each case on a GPU, one after the other; with fewer than {MIN_PROCESSES} no verdict is possible.",
 )
-@click.option("--csv", "csv", metavar="PATH|-", help="One line per case.")
-@click.option("--markdown", "markdown", metavar="PATH|-", help="For a comment on a pull request.")
-@click.option("--junit", "junit", metavar="PATH|-", help="For continuous integration.")
+@schedules_option(None, f"{SCHEDULES} on the emulator")
+@schedule_seed_option
+@file_options
 def bench(
     suite_name: str,
     pattern: str | None,
@@ -63,7 +96,10 @@ def bench(
     baseline_name: str,
     save_baseline: str | None,
     threshold: float,
-    **files: str | None,
+    processes: int,
+    schedules: int | None,
+    schedule_seed: int,
+    files: Files,
 ) -> int:
     """Run a suite, compare it with a baseline and keep the history.
 
@@ -79,8 +115,9 @@ def bench(
             click.echo(case.id)
         return EXIT_OK
     progress = Console(stderr=True)
-    jobs = runs.prepare(suite, cases)
-    mark = runs.fingerprint()
+    under = _schedules(suite, schedules)
+    jobs = runs.prepare(suite, cases, under, schedule_seed, processes)
+    mark = runs.fingerprint(under, schedule_seed)
     run_id = _choose_run(progress, resume, jobs, suite, mark)
     view = _Past(jobs, baseline_name)
     for line in view.damaged:
@@ -90,14 +127,12 @@ def bench(
         return EXIT_OK
     measured = _measure(progress, jobs, suite, run_id, mark)
     judgements = _judge(measured, view, run_id, threshold / 100)
-    judgements = tuple(
-        _confirm(progress, judgement, one.job, suite, run_id, mark, threshold / 100)
-        for judgement, one in zip(judgements, measured, strict=True)
-    )
-    outcome = output.Outcome(
-        suite.name, run_id, view.label, threshold / 100, judgements, _save(save_baseline, judgements, run_id)
-    )
-    _write(outcome, files)
+    judgements = tuple(map(_with_repeat, judgements, measured))
+    unsaved = [one.unsaved for one in measured if one.unsaved]
+    notes = [*_save(save_baseline, judgements, run_id), *dict.fromkeys(unsaved)]
+    outcome = output.Outcome(suite.name, run_id, view.label, threshold / 100, judgements, tuple(notes))
+    if not _write(outcome, files):
+        return outcome.exit_code or EXIT_CANNOT_RUN
     if baseline_name != LAST and outcome.exit_code != EXIT_REGRESSION and not any(j.baseline for j in judgements):
         raise CannotRun(f"nothing could be compared: {judgements[0].reason}")
     return outcome.exit_code
@@ -176,22 +211,6 @@ def _judge(measured: list[runs.Measured], view: _Past, run_id: str, threshold: f
     )
 
 
-def _confirm(
-    console: Console, first: Judgement, job: runs.Job, suite: Suite, run_id: str, mark: str, threshold: float
-) -> Judgement:
-    """A time that changed is measured again in a new process: the samples of one process do not show by how much
-    processes differ. The verdict stands if both agree.
-    """
-    if first.time is None or first.verdict not in ("SLOWER", "FASTER"):
-        return first
-    show_line(console, f"{job.case.id}: {first.verdict}; measuring it again")
-    again = runs.measure_again(job, suite, run_id, mark)
-    second = judge(job.case, again.record, first.baseline, reason=again.reason, threshold=threshold)
-    if second.verdict in (first.verdict, "WRONG"):
-        return second
-    return replace(first, verdict="UNSURE", reason=f"{first.verdict} at first, {second.verdict} when measured again")
-
-
 def _save(name: str | None, judgements: tuple[Judgement, ...], run_id: str) -> tuple[str, ...]:
     """Saves the pointers. A wrong result is no baseline, and a run without a right one has none."""
     if name is None:
@@ -220,22 +239,38 @@ def _show_plan(jobs: list[runs.Job], view: _Past, run_id: str) -> None:
     show_table(Console(), "what would be done", ("case", "device", "to do", "last measured"), rows)
 
 
-def _check_files(files: dict[str, str | None]) -> None:
-    if sum(path == "-" for path in files.values()) > 1:
+def _schedules(suite: Suite, asked: int | None) -> int:
+    if suite.device != "emulator" and asked is not None:
+        raise UsageProblem(f"--schedules {asked}: suite {suite.name} runs on a GPU, which has none; leave it out")
+    return asked or SCHEDULES
+
+
+def _with_repeat(judgement: Judgement, measured: runs.Measured) -> Judgement:
+    """Adds the command that repeats a failure."""
+    if measured.failed is None:
+        return judgement
+    return replace(judgement, notes=(*judgement.notes, f"to repeat: {command_of(measured.failed)}"))
+
+
+def _check_files(files: Files) -> None:
+    paths = files.by_format()
+    if list(paths.values()).count("-") > 1:
         raise UsageProblem("only one of --json, --csv, --markdown and --junit can be - (the screen)")
-    for name, path in files.items():
-        if path in (None, "-"):
-            continue
-        place = Path(str(path))
-        if not path or place.is_dir() or not place.parent.is_dir():
-            raise UsageProblem(f"--{name} {path!r} is not a file in an existing folder; name one, or use -")
+    for form, path in paths.items():
+        check_output(path, f"--{form}")
 
 
-def _write(outcome: output.Outcome, files: dict[str, str | None]) -> None:
-    console = Console(stderr=True) if "-" in files.values() else Console()
-    output.show(console, outcome)
-    for name, path in files.items():
+def _write(outcome: output.Outcome, files: Files) -> bool:
+    """Files before the screen, whose reader may go away. Whether all could be written."""
+    paths = files.by_format()
+    results = [
+        written_clearly(partial(write_text, path, output.FORMATS[form](outcome)))
+        for form, path in paths.items()
+        if path != "-"
+    ]
+    for form, path in paths.items():
         if path == "-":
-            click.echo(output.FORMATS[name](outcome), nl=False)
-        elif path:
-            Path(path).write_text(output.FORMATS[name](outcome))
+            results.append(written_clearly(partial(click.echo, output.FORMATS[form](outcome), nl=False)))
+    console = Console(stderr="-" in paths.values())
+    results.append(written_clearly(lambda: output.show(console, outcome)))
+    return all(results)

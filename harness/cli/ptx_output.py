@@ -153,6 +153,6 @@ def _schedules(outcome: Outcome, tried: Sequence[Tried]) -> str:
         seed = f", seed {outcome.options.seed}" if outcome.options.schedule == "random" else ""
         return f"{outcome.options.schedule}{seed}"
     right = sum(one.passed for one in tried)
-    wrong = [str(one.seed) for one in tried if not one.passed]
-    failed = f"; not seeds {', '.join(wrong[:10])}" if wrong else ""
-    return f"{right} of {len(tried)} random ones right{failed}"
+    wrong = [one.name for one in tried if not one.passed]
+    failed = f"; not {', '.join(wrong[:10])}" if wrong else ""
+    return f"{right} of {len(tried)} right{failed}"

@@ -10,6 +10,7 @@ from rich.console import Console
 from harness import paths
 from harness.cli.render import show_line
 from harness.errors import CannotRun, UsageProblem
+from harness.files import write_text
 from harness.report.data import load_results
 from harness.report.published import published_figures
 
@@ -49,7 +50,7 @@ def report(output: Path, results: Path | None) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
         written = [path for figure in figures for path in figure.save(output)]
-        (output / "index.html").write_text(page(found, figures, published))
+        write_text(output / "index.html", page(found, figures, published))
     except OSError as error:
         raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
     console = Console()

@@ -101,6 +101,11 @@ def _scalar(where: str, parameter: Parameter, argument: Any) -> bytes:
             f"{where} must be a TensorMap or {parameter.size} bytes for parameter '{parameter.name}', or the fields "
             f"of a struct of that size"
         )
+    elif isinstance(argument, float) and parameter.type[0] in "us":
+        raise LaunchError(
+            f"{where} = {argument}: '{parameter.name}' is an integer (.{parameter.type}); give a whole number, or a "
+            "NumPy scalar to pass its bits"
+        )
     elif isinstance(argument, float) or (isinstance(argument, int) and parameter.type in _FLOATS):
         default: type[np.floating] = np.float64 if parameter.size == 8 else np.float32
         data = np.asarray(argument, _FLOATS.get(parameter.type, default)).tobytes()

@@ -61,7 +61,7 @@ class Module:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Module:
-        return cls(Path(path).read_text())
+        return cls(Path(path).read_text(encoding="utf-8"))
 
     @property
     def target(self) -> str:
@@ -268,7 +268,8 @@ class Device:
         else:
             running, machine = make_grid()
             if running.sink is not None:
-                running.sink(GridStarted(shape, self._memory.ranges()))
+                start = RESERVED_SHARED + code.static_shared
+                running.sink(GridStarted(shape, self._memory.ranges(), start))
             counters, findings = machine.run(progress), running.findings
         return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple())
 

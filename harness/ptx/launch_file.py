@@ -174,7 +174,7 @@ class LaunchFile:
 def read_launch_file(path: Path) -> LaunchFile:
     """Reads a launch file. Raises UsageProblem that names the file, the key, its value, the rule and the fix."""
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageProblem(
             f"cannot read {path}: {error.strerror}; make one with: harness ptx init FILE.ptx -o {path}"

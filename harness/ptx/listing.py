@@ -103,7 +103,7 @@ def _kernel_dict(kernel: ListedKernel) -> dict[str, Any]:
 def read_ptx(path: Path) -> str:
     """The text of a PTX file. Raises UsageProblem if there is none."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageProblem(f"cannot read {path}: {error.strerror}; name a .ptx file") from error
     except UnicodeDecodeError:

@@ -43,7 +43,7 @@ class Figure:
     def save(self, folder: Path) -> list[Path]:
         """Writes NAME.svg and NAME.png."""
         svg, png = folder / f"{self.name}.svg", folder / f"{self.name}.png"
-        svg.write_text(self.svg())
+        svg.write_text(self.svg(), encoding="utf-8")
         with matplotlib.rc_context(SETTINGS):
             self.canvas.savefig(png, metadata={"Title": self.title, "Description": self.description})
         return [svg, png]

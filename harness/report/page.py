@@ -12,6 +12,7 @@ from harness.report.data import PEAKS, Device, Record, Results
 from harness.report.figures import VENDORS, Figure
 from harness.report.published import PublishedFigure
 from harness.report.style import DARK, LIGHT, css_variables, for_page
+from harness.run.compare import multicast_factor
 
 _STYLE = """
 :root{color-scheme:light dark;%(light)s}
@@ -185,9 +186,8 @@ def _ratio(record: Record) -> str | None:
 
 
 def _factor(record: Record) -> str | None:
-    counters = record.get("counters") or {}
-    read = counters.get("tma_global_bytes_read")
-    return f"{counters['tma_shared_bytes_written'] / read:.2f}x" if read else None
+    factor = multicast_factor(record.get("counters") or {})
+    return f"{factor:.2f}x" if factor else None
 
 
 def _cell(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,12 @@ class Entry:
 
     @property
     def name(self) -> str:
-        return f"{self.config.kernel} ({self.edited.name})" if self.edited else self.config.kernel
+        return name_of(self.config.kernel, self.edited)
+
+
+def name_of(kernel: str, edited: Path | None) -> str:
+    """What a kernel, or the PTX that is run in its place, is called in tables."""
+    return f"{kernel} ({edited.name})" if edited else kernel
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,13 @@ def _bytes_read(tensor: str) -> Callable[[Outcome], Value]:
     return lambda outcome: (outcome.record["counters"] or {}).get("tma_global_bytes_read_by_tensor", {}).get(tensor)
 
 
-def _multicast_factor(outcome: Outcome) -> Value:
-    """Bytes that arrived in shared memory for each byte read from global memory."""
-    counters = outcome.record["counters"] or {}
-    read, written = (counters.get(name) for name in ("tma_global_bytes_read", "tma_shared_bytes_written"))
-    return round(written / read, 3) if read else None
+def multicast_factor(counters: Mapping[str, Any]) -> float | None:
+    """How many CTAs a byte that TMA loads goes to. Boxes count whole, with what lies beyond the edge of a matrix.
+
+    None: unknown, of a GPU's run, and of a record that is older than the counter where it cannot be told from fill.
+    """
+    boxes, written = (counters.get(name) for name in ("tma_box_bytes", "tma_shared_bytes_written"))
+    return round(written / boxes, 3) if boxes and written else None
 
 
 def _instructions(outcome: Outcome) -> Value:
@@ -125,7 +132,7 @@ FIGURES = (
     Figure("of A", _bytes_read("A")),
     Figure("of B", _bytes_read("B")),
     Figure("shared bytes written", _counter("tma_shared_bytes_written")),
-    Figure("multicast factor", _multicast_factor),
+    Figure("multicast factor", lambda outcome: multicast_factor(outcome.record["counters"] or {})),
     Figure("MMA instructions", _counter("mma_instructions")),
     Figure("barrier waits", _counter("mbarrier_waits")),
     Figure("of them suspended", _counter("mbarrier_stalls")),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.emulator.errors import PtxSyntaxError
 from harness.emulator.instructions import FAMILIES
 from harness.emulator.instructions.table import Emitted, Unsupported, find
 from harness.emulator.machine.code import Code
@@ -75,6 +76,8 @@ def _emit(i: Instruction, operands: Operands) -> Emitted | Unsupported:
         return spec.emit(i, operands)
     except Unsupported as refusal:
         return refusal
+    except PtxSyntaxError as error:
+        raise PtxSyntaxError(f"PTX line {i.line}: {i.text}: {error}") from None
 
 
 def _family(i: Instruction) -> str:
