@@ -86,7 +86,7 @@ Result = Any
 # ---- shared memory ----
 
 
-def _own(f: Fragment, address: Value) -> Any:
+def own_offsets(f: Fragment, address: Value) -> Any:
     """Offsets of shared::cta addresses: a scalar, or one a lane of the fragment. Those of other CTAs come out beyond
     any CTA's memory.
     """
@@ -104,7 +104,7 @@ def _own(f: Fragment, address: Value) -> Any:
 
 
 def load_shared(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    return _load(f, site, f.cta, _own(f, address), nbytes, count, extend)
+    return _load(f, site, f.cta, own_offsets(f, address), nbytes, count, extend)
 
 
 def _load(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, count: int, extend: int) -> Result:
@@ -136,7 +136,7 @@ def _check_rank(cta: Cta, where: np.ndarray) -> None:
 
 
 def store_shared(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
-    _store(f, site, f.cta, _own(f, address), nbytes, values)
+    _store(f, site, f.cta, own_offsets(f, address), nbytes, values)
 
 
 def _store(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, values: tuple[Value, ...]) -> None:

@@ -173,6 +173,21 @@ class SharedBytes(NamedTuple):
     nbytes: int
 
 
+class SharedItems(NamedTuple):
+    """Items of ``nbytes`` each at offsets of a CTA's shared memory, one for each lane."""
+
+    cta: int
+    offsets: np.ndarray
+    nbytes: int
+
+
+class GlobalItems(NamedTuple):
+    """Bytes from addresses in global memory on, one range for each lane."""
+
+    addresses: np.ndarray
+    nbytes: np.ndarray
+
+
 class GlobalBox(NamedTuple):
     """The box of a tensor map that starts at ``coordinates`` (innermost first); parts may lie outside the tensor."""
 
@@ -195,7 +210,7 @@ class RegisterBlock(NamedTuple):
     names: tuple[str, ...]
 
 
-Region = SharedChunks | SharedBytes | GlobalBox | TensorBlock | RegisterBlock
+Region = SharedChunks | SharedBytes | SharedItems | GlobalItems | GlobalBox | TensorBlock | RegisterBlock
 
 
 class Operation:
@@ -204,7 +219,8 @@ class Operation:
     What happens at issue has no start ("tmem.store", "launch-control", "commit"); a "commit" signals and a "tmem.load"
     is covered by a wait, so these do not finish.
 
-    ``kind``: "tma.load", "tma.store", "mma", "commit", "wgmma", "tmem.load", "tmem.store", "launch-control".
+    ``kind``: "tma.load", "tma.store", "mma", "commit", "wgmma", "tmem.load", "tmem.store", "launch-control",
+    "cp.async" and "cp.async.arrive", which signals once its thread's earlier copies have landed.
     ``detail``: what the operation computes, by name, for whoever wants to do it again.
     """
 
@@ -284,8 +300,19 @@ class Arrived(NamedTuple):
     drop: bool
 
 
+class ArrivalExpected(NamedTuple):
+    """The phase awaits one more arrival, which an asynchronous operation makes (cp.async.mbarrier.arrive)."""
+
+    agent: Agent
+    site: Site
+    lane: int
+    cta: int
+    offset: int
+    phase: int
+
+
 class Signalled(NamedTuple):
-    """An asynchronous operation arrives once (tcgen05.commit)."""
+    """An asynchronous operation arrives once (tcgen05.commit, cp.async.mbarrier.arrive)."""
 
     operation: Operation
     cta: int
@@ -375,7 +402,7 @@ class GroupLeft(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """bulk ("bulk") or wgmma groups: ``groups`` holds (lane, number of the group); wgmma: lane -1, per warp."""
+    """Groups of a ``kind`` ("bulk", "cp.async", "wgmma"), each (lane, number of the group); wgmma: lane -1, per warp."""
 
     agent: Agent
     site: Site

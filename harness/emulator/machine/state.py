@@ -19,6 +19,7 @@ from harness.emulator.machine import events
 from harness.emulator.machine.barriers import CountingBarrier, MBarrier
 from harness.emulator.machine.bulk import BulkQueue
 from harness.emulator.machine.code import Code
+from harness.emulator.machine.copies import CopyQueues
 from harness.emulator.machine.counters import Counters
 from harness.emulator.machine.events import Agent, Operation, Site
 from harness.emulator.machine.findings import Findings
@@ -332,6 +333,8 @@ class Warp:
         self.tid: tuple[Value, ...] = tuple(int(axis[0]) if (axis[:count] == axis[0]).all() else axis for axis in axes)
         """%tid.x, .y and .z."""
         self.fragments: list[Fragment] = []
+        self.copies: CopyQueues | None = None
+        """Of its cp.async copies, from the first one on."""
         self.member: Member | None = None
         """Its part in a warpgroup, once it has executed a wgmma instruction."""
         self.meetings: dict[int, list[Fragment]] = {}
