@@ -335,17 +335,6 @@ def _mma() -> list[str]:
     return forms
 
 
-def _mma_100() -> list[str]:
-    forms = []
-    for x in (1, 2):
-        forms.append(f"ldmatrix.sync.aligned.m16n16.x{x}.trans.shared.b8 {_vector('r', 2 * x)}, [%r9];")
-        forms.append(f"ldmatrix.sync.aligned.m16n16.x{x}.trans.shared.b8x16.b6x16_p32 {_vector('r', 2 * x)}, [%r9];")
-    for x in (1, 2, 4):
-        forms.append(f"ldmatrix.sync.aligned.m8n16.x{x}.shared.b8x16.b4x16_p64 {_vector('r', x)}, [%r9];")
-        forms.append(f"stmatrix.sync.aligned.m16n8.x{x}.trans.shared.b8 [%r9], {_vector('r', x)};")
-    return forms
-
-
 def _wgmma() -> list[str]:
     forms = []
     for n, k, types, flags in (
@@ -427,6 +416,7 @@ FORMS: Families = {
     "single (sm_100a)": (SM100, _SINGLE_100),
     "conversions": (BOTH, _CVT),
     "conversions (sm_100a)": (SM100, _CVT_100),
+    "mma.sync": (BOTH, _mma()),
 }
 """By family: the targets that have it, and its forms."""
 
@@ -437,8 +427,6 @@ NOT_YET: Families = {
     "mbarrier": (BOTH, _MBARRIER),
     "bulk copies": (BOTH, _BULK),
     "bulk copies (sm_100a)": (SM100, _BULK_100),
-    "mma.sync": (BOTH, _mma()),
-    "matrices (sm_100a)": (SM100, _mma_100()),
     "wgmma": (SM90, _wgmma()),
     "tcgen05": (SM100, _tcgen05(1)),
     "tcgen05 of pairs": (SM100, _tcgen05(2)),

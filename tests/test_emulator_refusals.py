@@ -112,7 +112,6 @@ isspacep.everywhere %p1, %rd2;                  mapa.shared.u32 %r1, %r2, 0;
 getctarank.u32 %r1, %r2;                        cvt.u32 %r1, %r2;
 cvt.rn.bf16x2.f32 %r1, %r2;
 cvt.rn.f32.bf16 %r1, %rs2;
-
 cvt.rn.s32.f32 %r1, %r2;
 cvt.u32.u16 %r1, %rs2, %rs3;
 ld.global.noise.b32 %r1, [%rd1];                ld.const.b32 %r1, [%rd1];
@@ -161,7 +160,7 @@ clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b64.b128 %r1, %q1;
 clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r1, %r2, %r3}, %q1;
 clusterlaunchcontrol.query_cancel.get_first_ctaid.v2.b32.b128 {%r1, %r2, %r3, %r4}, %q1;
 stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r1], {%r2}; stmatrix.sync.aligned.m8n8.x1.shared.b8 [%r1], {%r2};
-stmatrix.sync.aligned.m8n8.x1.b16 [%r1], {%r2}; stmatrix.sync.aligned.m16n8.x1.shared.b16 [%r1], {%r2};
+stmatrix.sync.aligned.m16n8.x1.shared.b16 [%r1], {%r2};
 ldmatrix.sync.aligned.m8n8.x1.shared::cluster.b16 {%r1}, [%r5];
 tcgen05.alloc.sync.aligned.shared::cta.b32 [%r1], 32; tcgen05.alloc.cta_group::1.cta_group::2.b32 [%r1], 32;
 tcgen05.alloc.cta_group::1.sync.aligned.shared::cluster.b32 [%r1], 32;
