@@ -403,8 +403,7 @@ _SPECIAL = [
     *_each("mov.u64 %d0, %{r};", r="clock64 globaltimer gridid current_graph_exec pm0_64"), "mov.pred %p0, %is_explicit_cluster;",
     "nanosleep.u32 %r1;", *_each("griddepcontrol.{w};", w="wait launch_dependents"), "pmevent 3;", "pmevent.mask 3;",
     "exit;", "@%p0 trap;", "brkpt;", ".pragma \"nounroll\";", ".pragma \"unknown; {\";",
-    "isspacep.param::entry %p0, %d1;", "mapa.u64 %d0, %d1, %r2;", "getctarank.shared::cluster.u32 %r0, %r1;",
-    "stacksave.u64 %d0;", "alloca.u64 %d0, %d1;", "stackrestore.u64 %d0;", "getctarank.u64 %r0, %d1;", "mapa.shared::cluster.u64 %d0, %d1, %r2;",
+    "isspacep.param::entry %p0, %d1;", "mapa.u64 %d0, %d1, %r2;", "getctarank.shared::cluster.u32 %r0, %r1;", "getctarank.u64 %r0, %d1;", "mapa.shared::cluster.u64 %d0, %d1, %r2;",
 ]  # fmt: skip
 
 Families = dict[str, tuple[tuple[str, ...], list[str]]]
@@ -417,6 +416,7 @@ FORMS: Families = {
     "conversions": (BOTH, _CVT),
     "conversions (sm_100a)": (SM100, _CVT_100),
     "mma.sync": (BOTH, _mma()),
+    "special": (BOTH, _SPECIAL),
 }
 """By family: the targets that have it, and its forms."""
 
@@ -430,6 +430,5 @@ NOT_YET: Families = {
     "wgmma": (SM90, _wgmma()),
     "tcgen05": (SM100, _tcgen05(1)),
     "tcgen05 of pairs": (SM100, _tcgen05(2)),
-    "special": (BOTH, _SPECIAL),
 }
 """Families of which some forms are still refused."""

@@ -1133,6 +1133,16 @@ ret;
 """Every lane copies a word, and an mbarrier learns of it."""
 
 
+PRINT = """
+.local .b64 nothing;
+mov.b64 %rd2, letters; mov.b64 %rd3, nothing; cvta.local.u64 %rd3, %rd3;
+{ .param .b64 f; .param .b64 a; .param .b32 r;
+st.param.b64 [f], %rd2; st.param.b64 [a], %rd3; call (r), vprintf, (f, a); }
+ret;
+"""
+PRINTER = ".extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a); .global .b8 letters[2] = {65};"
+
+
 def test_every_kind_of_event_and_region_occurs(common):
     """In a kernel of either architecture, and a few programs."""
     seen: list[Any] = []
@@ -1140,6 +1150,7 @@ def test_every_kind_of_event_and_region_occurs(common):
         run(common[config], (256, 256, 64), "integer", sinks=(seen.append,))
     for body in (PHASES, MEETING, REQUEST, COPY_SINGLY, MULTIPLY.format(descriptor=CORE_MATRICES | 1 << 46) + "ret;"):
         seen += stream(body, module_scope=ROOM)
+    seen += stream(PRINT, module_scope=PRINTER)
     operations = [e.operation for e in of(seen, Issued)]
     found = {type(e) for e in seen} | {type(r) for o in operations for r in (*o.reads, *o.writes)}
     assert found == set(TOLD)

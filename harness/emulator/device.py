@@ -21,13 +21,14 @@ from harness.emulator.machine.grid import Clusters, residency
 from harness.emulator.machine.machine import Limits, Machine
 from harness.emulator.machine.register_pool import registers_at_entry
 from harness.emulator.machine.schedule import make_schedule
-from harness.emulator.machine.state import Grid, Launch, Region
+from harness.emulator.machine.state import Grid, Launch, Printed, Region
 from harness.emulator.memory.address_space import PARAM_WINDOW, RESERVED_SHARED
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.tensor_map import TensorMap
-from harness.emulator.ptx.ast import Kernel, Parameter
+from harness.emulator.ptx.ast import Kernel, Parameter, Variable
 from harness.emulator.ptx.parser import parse_module
 from harness.emulator.rules import RULES, Finding
+from harness.emulator.symbols import Symbols
 from harness.emulator.translate.check import check_module
 from harness.emulator.translate.program import translate
 from harness.emulator.units.mma import MmaUnit
@@ -71,6 +72,19 @@ class Module:
         """Names of the kernels."""
         return tuple(self._parsed.kernels)
 
+    def variable(self, name: str) -> Variable:
+        """A variable in global or constant memory, by its name or, if only one fits, by a part of it."""
+        known = {v.name: v for v in self._parsed.variables.values() if v.space in ("global", "const")}
+        found = [name] if name in known else [n for n in known if name in n]
+        if len(found) != 1:
+            which = f"fits {', '.join(found)}" if found else f"is none of {', '.join(known) or 'none'}"
+            raise LaunchError(f"variable '{name}' of the module {which}")
+        return known[found[0]]
+
+    def place(self, memory: GlobalMemory) -> Symbols:
+        """Put the variables into the memory of a device."""
+        return Symbols(self._parsed, memory)
+
     def code(self, entry: str | None) -> Code:
         """The translated kernel; ``entry`` may be left out if there is only one."""
         if entry is None:
@@ -93,6 +107,13 @@ class LaunchResult:
     counters: Counters
     seconds: float
     warnings: tuple[Finding, ...] = ()
+    printed: tuple[Printed, ...] = ()
+    """By printf, in the order in which it happened."""
+
+    @property
+    def output(self) -> str:
+        """All that was printed."""
+        return "".join(p.text for p in self.printed)
 
 
 class Device:
@@ -110,6 +131,7 @@ class Device:
         seed: int = 0,
     ):
         self._memory = GlobalMemory()
+        self._symbols: dict[Module, Symbols] = {}
         self._mma_unit = MmaUnit(accumulation)
         self._schedule = schedule
         self._seed = seed
@@ -126,6 +148,27 @@ class Device:
     def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
         """Copy an array back; every element must have been written."""
         return self._memory.download(address, dtype, shape)
+
+    def symbol(self, module: Module, name: str) -> int:
+        """Device address of a ``__device__`` variable of a module, which keeps its value from launch to launch."""
+        variable = module.variable(name)
+        if variable.space != "global":
+            raise LaunchError(f"'{variable.name}' is in {variable.space} memory, which has no device address")
+        return self._symbols_of(module).addresses[variable.name]
+
+    def set_symbol(self, module: Module, name: str, value: ArrayLike) -> None:
+        """Give a ``__device__`` or ``__constant__`` variable of a module a value: as many bytes as it has, or fewer."""
+        variable, symbols = module.variable(name), self._symbols_of(module)
+        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        if data.size > variable.size:
+            raise LaunchError(f"'{variable.name}' has {variable.size} bytes; the value has {data.size}")
+        memory = self._memory if variable.space == "global" else symbols.constants
+        memory.write(symbols.addresses[variable.name], data)
+
+    def _symbols_of(self, module: Module) -> Symbols:
+        if module not in self._symbols:
+            self._symbols[module] = module.place(self._memory)
+        return self._symbols[module]
 
     def launch(
         self,
@@ -177,24 +220,40 @@ class Device:
             if value is not None and not value > 0:
                 raise LaunchError(f"{name} {value}: must be above 0")
         limits = Limits(max_steps, timeout)
+        symbols = self._symbols_for(module, code)
         start = time.perf_counter()
 
         def make_grid() -> tuple[Grid, Machine]:
             schedule = make_schedule(self._schedule, self._seed)
             findings = Findings(strict, allow)
-            grid = Grid(code, shape, self._memory, self._mma_unit, schedule, findings, fan_out(tuple(sinks)))
+            sink = fan_out(tuple(sinks))
+            where = symbols.addresses if symbols else {}
+            constants = symbols.constants if symbols else None
+            grid = Grid(code, shape, self._memory, self._mma_unit, schedule, findings, sink, where, constants)
             clusters = Clusters(shape.cluster_count, capacity, schedule.rng)
             return grid, Machine(grid, schedule, clusters, limits)
 
         if workers > 1:
             _check_independent(code, self._schedule, sinks)
             counters, findings = run_in_processes(make_grid, workers, shape.cluster_count, progress)
+            printed: list[Printed] = []
         else:
             running, machine = make_grid()
             if running.sink is not None:
                 running.sink(GridStarted(shape, self._memory.ranges()))
             counters, findings = machine.run(progress), running.findings
-        return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple())
+            printed = running.printed
+        return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple(), tuple(printed))
+
+    def _symbols_for(self, module: Module, code: Code) -> Symbols | None:
+        """The variables that a kernel names, if there are any."""
+        if not code.symbols:
+            return None
+        symbols = self._symbols_of(module)
+        missing = [name for name in code.symbols if name not in symbols.addresses]
+        if missing:
+            raise LaunchError(f"kernel '{code.kernel.name}' names '{missing[0]}', which the module does not define")
+        return symbols
 
 
 def _check_rules(allow: Collection[str]) -> None:

@@ -31,6 +31,7 @@ _ERRORS = {
     "uninitialised": "Memory is written before it is read.",
     "convergence": "The lanes that an instruction needs execute it together, with agreeing operands.",
     "trap": "The program does not execute trap.",
+    "assert": "The program's assertions hold.",
     "mbarrier-init": "An mbarrier is initialised once before it is used.",
     "mbarrier-count": "A phase of an mbarrier gets as many arrivals as it was initialised for.",
     "mbarrier-bytes": "The bytes a phase expects are the bytes that arrive, and fewer than 2^20.",

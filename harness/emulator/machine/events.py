@@ -131,7 +131,8 @@ class WarpSynced(NamedTuple):
 class Access(NamedTuple):
     """A load, store or atomic of each of the agent's lanes (ascending), completed when the event is made.
 
-    ``mode``: "read", "write" or "atomic". ``space``: "shared", "global" or "param". ``cta``: rank whose shared memory
+    ``mode``: "read", "write" or "atomic". ``space``: "shared", "global", "param", "local" (each
+    thread has its own; functions' parameters are there, too) or "const". ``cta``: rank whose shared memory
     it is, -1 elsewhere. ``where``: one address for all lanes, or an array with one a lane (stmatrix and ldmatrix: one
     a row). ``nbytes``: of one item; ``items`` of them lie one after another. ``values``: what is in memory afterwards,
     for writes and atomics: one scalar for all, or an array (several items: a tuple of those).
@@ -146,6 +147,15 @@ class Access(NamedTuple):
     nbytes: int
     items: int
     values: Any
+
+
+class Written(NamedTuple):
+    """A lane has printed a text (vprintf)."""
+
+    agent: Agent
+    site: Site
+    lane: int
+    text: str
 
 
 class Fenced(NamedTuple):
@@ -402,7 +412,7 @@ class GroupLeft(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Groups of a ``kind`` ("bulk", "cp.async", "wgmma"), each (lane, number of the group); wgmma: lane -1, per warp."""
+    """Groups of a ``kind`` ("bulk", "cp.async", "wgmma"), each (lane, its number); wgmma: lane -1, per warp."""
 
     agent: Agent
     site: Site

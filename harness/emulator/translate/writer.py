@@ -133,9 +133,10 @@ class Operands:
         space, base = self.layout.find(operand.name)
         if space == "shared":
             return f"(f.cta.window + {RESERVED_SHARED + base + offset})"
-        if space == "param":
+        if space in ("param", "local"):
             return str(base + offset)
-        raise Unsupported
+        address = f"f.grid.symbols[{operand.name!r}]"
+        return f"({address} + {offset})" if offset else address
 
     def space_of(self, operand: Operand) -> str | None:
         if isinstance(operand, Memory) and isinstance(operand.base, Symbol):
