@@ -87,10 +87,10 @@ def test_symbols_that_are_not_there_or_not_clear(with_variables, name, message):
         device.symbol(name)
 
 
-def test_an_unwritten_constant_bank_is_an_error():
+def test_constant_memory_that_is_not_there_is_an_error():
     text = source("mov.b32 %r2, 0; ld.const.u32 %r1, [%r2];" + STORE)
     device = Device()
-    with pytest.raises(Exception, match=r"the module has no \.const variables"):
+    with pytest.raises(Fault, match="outside every allocation; nothing is allocated"):
         device.launch(Module.from_text(text), grid=1, block=1, arguments=[device.alloc(4)])
 
 
