@@ -335,17 +335,6 @@ def _mma() -> list[str]:
     return forms
 
 
-def _mma_100() -> list[str]:
-    forms = []
-    for x in (1, 2):
-        forms.append(f"ldmatrix.sync.aligned.m16n16.x{x}.trans.shared.b8 {_vector('r', 2 * x)}, [%r9];")
-        forms.append(f"ldmatrix.sync.aligned.m16n16.x{x}.trans.shared.b8x16.b6x16_p32 {_vector('r', 2 * x)}, [%r9];")
-    for x in (1, 2, 4):
-        forms.append(f"ldmatrix.sync.aligned.m8n16.x{x}.shared.b8x16.b4x16_p64 {_vector('r', x)}, [%r9];")
-        forms.append(f"stmatrix.sync.aligned.m16n8.x{x}.trans.shared.b8 [%r9], {_vector('r', x)};")
-    return forms
-
-
 def _wgmma() -> list[str]:
     forms = []
     for n, k, types, flags in (
@@ -414,8 +403,7 @@ _SPECIAL = [
     *_each("mov.u64 %d0, %{r};", r="clock64 globaltimer gridid current_graph_exec pm0_64"), "mov.pred %p0, %is_explicit_cluster;",
     "nanosleep.u32 %r1;", *_each("griddepcontrol.{w};", w="wait launch_dependents"), "pmevent 3;", "pmevent.mask 3;",
     "exit;", "@%p0 trap;", "brkpt;", ".pragma \"nounroll\";", ".pragma \"unknown; {\";",
-    "isspacep.param::entry %p0, %d1;", "mapa.u64 %d0, %d1, %r2;", "getctarank.shared::cluster.u32 %r0, %r1;",
-    "stacksave.u64 %d0;", "alloca.u64 %d0, %d1;", "stackrestore.u64 %d0;", "getctarank.u64 %r0, %d1;", "mapa.shared::cluster.u64 %d0, %d1, %r2;",
+    "isspacep.param::entry %p0, %d1;", "mapa.u64 %d0, %d1, %r2;", "getctarank.shared::cluster.u32 %r0, %r1;", "getctarank.u64 %r0, %d1;", "mapa.shared::cluster.u64 %d0, %d1, %r2;",
 ]  # fmt: skip
 
 Families = dict[str, tuple[tuple[str, ...], list[str]]]
@@ -427,6 +415,8 @@ FORMS: Families = {
     "single (sm_100a)": (SM100, _SINGLE_100),
     "conversions": (BOTH, _CVT),
     "conversions (sm_100a)": (SM100, _CVT_100),
+    "mma.sync": (BOTH, _mma()),
+    "special": (BOTH, _SPECIAL),
 }
 """By family: the targets that have it, and its forms."""
 
@@ -437,11 +427,8 @@ NOT_YET: Families = {
     "mbarrier": (BOTH, _MBARRIER),
     "bulk copies": (BOTH, _BULK),
     "bulk copies (sm_100a)": (SM100, _BULK_100),
-    "mma.sync": (BOTH, _mma()),
-    "matrices (sm_100a)": (SM100, _mma_100()),
     "wgmma": (SM90, _wgmma()),
     "tcgen05": (SM100, _tcgen05(1)),
     "tcgen05 of pairs": (SM100, _tcgen05(2)),
-    "special": (BOTH, _SPECIAL),
 }
 """Families of which some forms are still refused."""

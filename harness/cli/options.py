@@ -336,6 +336,15 @@ run_options = group(
 )
 
 
+ptx_option = click.option(
+    "--ptx",
+    "ptx_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Run this PTX, edited by hand, in place of the compiled one, by the same plan; on the emulator.",
+)
+
+
 @dataclass(frozen=True)
 class OutputOptions:
     """Where the outcome goes beside the screen."""

@@ -429,7 +429,7 @@ def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buff
             inner.fail(
                 "value",
                 text,
-                f"{drawn[0]} does not hold small whole numbers, so results are rounded; write for example "
+                f"{drawn[0]} may hold more than small whole numbers, so results are rounded; write for example "
                 f'{name} = {{ value = "{text}", tolerance = 1e-2 }}, or exact = true',
             )
         exact = exact or not loose

@@ -82,7 +82,7 @@ class Outcome:
     @property
     def output(self) -> str:
         """What the kernels printed."""
-        return "".join(getattr(one.result, "output", "") for one in self.launched)
+        return "".join(one.result.output for one in self.launched)
 
     def record(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -23,7 +23,7 @@ from harness.emulator.instructions.table import (
     only,
     tuple_of,
 )
-from harness.emulator.instructions.values import float_binary, signed
+from harness.emulator.instructions.values import M64, float_binary, signed
 from harness.emulator.machine.divergence import part
 from harness.emulator.machine.events import Access, Site
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value
@@ -36,6 +36,7 @@ from harness.emulator.memory.address_space import (
     space_of,
     spaces_of,
 )
+from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.shared import LaneWords, lane_words
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
 
@@ -87,7 +88,7 @@ Result = Any
 # ---- shared memory ----
 
 
-def _own(f: Fragment, address: Value) -> Any:
+def own_offsets(f: Fragment, address: Value) -> Any:
     """Offsets of shared::cta addresses: a scalar, or one a lane of the fragment. Those of other CTAs come out beyond
     any CTA's memory.
     """
@@ -117,7 +118,7 @@ def load_shared(f: Fragment, site: Site, address: Value, nbytes: int, count: int
         values = f.cta.shared.gather_words(words) if words is not None else None
         if values is not None:
             return _finish(f, values, nbytes, extend)
-    return _load(f, site, f.cta, _own(f, address), nbytes, count, extend)
+    return _load(f, site, f.cta, own_offsets(f, address), nbytes, count, extend)
 
 
 def _load(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, count: int, extend: int) -> Result:
@@ -155,7 +156,7 @@ def store_shared(f: Fragment, site: Site, address: Value, nbytes: int, values: t
         if words is not None and f.cta.shared.scatter_words(words, value):
             f.grid.wakeups.changes += 1
             return
-    _store(f, site, f.cta, _own(f, address), nbytes, values)
+    _store(f, site, f.cta, own_offsets(f, address), nbytes, values)
 
 
 def _store(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, values: tuple[Value, ...]) -> None:
@@ -240,12 +241,18 @@ def _join(found: list[tuple[Fragment, Result]], count: int) -> Result:
 
 
 def load_global(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    device, sink = f.grid.memory, f.grid.sink
+    return _load_device(f, site, "global", f.grid.memory, address, nbytes, count, extend)
+
+
+def _load_device(
+    f: Fragment, site: Site, space: str, device: GlobalMemory, address: Value, nbytes: int, count: int, extend: int
+) -> Result:
+    sink = f.grid.sink
     where = address if isinstance(address, int) else _lanes(f, address)
     if count > 1:
         _check_vector(where, nbytes, count)
     if sink is not None:
-        sink(Access(f.agent, site, "read", "global", -1, where, nbytes, count, None))
+        sink(Access(f.agent, site, "read", space, -1, where, nbytes, count, None))
     read: Callable[..., Any] = device.load_int if isinstance(where, int) else device.gather
     if count == 1:
         return _finish(f, read(where, nbytes), nbytes, extend)
@@ -288,14 +295,50 @@ def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
     return items(0) if count == 1 else tuple(items(n) for n in range(count))
 
 
-def load_const(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    """The constant bank lies in global memory, where the host writes it."""
-    bank = f.grid.launch.constants
-    if not bank:
-        raise Fault("reads constant memory, and the module has no .const variables", "address")
-    return load_global(
-        f, site, address + (bank if isinstance(address, int) else np.uint64(bank)), nbytes, count, extend
-    )
+# ---- local and constant memory ----
+
+
+def _offsets(f: Fragment, address: Value) -> Any:
+    """A local address of each lane."""
+    if isinstance(address, int):
+        return np.full(f.count, address, np.int64)
+    return _lanes(f, address).astype(np.int64)
+
+
+def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    """Also of parameters of functions, which live there."""
+    where, local = _offsets(f, address), f.warp.local
+    if count > 1:
+        _check_vector(where, nbytes, count)
+    if f.grid.sink is not None:
+        f.grid.sink(Access(f.agent, site, "read", "local", -1, where, nbytes, count, None))
+
+    def item(n: int) -> Value:
+        found = local.load(f.lane_index, where + n * nbytes, nbytes)
+        return _finish(f, int(found[0]) if f.single >= 0 else found, nbytes, extend)
+
+    return item(0) if count == 1 else tuple(item(n) for n in range(count))
+
+
+def store_local(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    where, local = _offsets(f, address), f.warp.local
+    if len(values) > 1:
+        _check_vector(where, nbytes, len(values))
+    mask, stored = (1 << 8 * nbytes) - 1, []
+    for n, value in enumerate(values):
+        if value is None:
+            raise Fault("stores a register in which a wgmma accumulates that was not waited for", "wgmma")
+        item = value & mask if isinstance(value, int) else _lanes(f, value) & value.dtype.type(mask)
+        local.store(f.lane_index, where + n * nbytes, nbytes, item)
+        stored.append(item)
+    f.grid.wakeups.changes += 1
+    if f.grid.sink is not None:
+        held = stored[0] if len(stored) == 1 else tuple(stored)
+        f.grid.sink(Access(f.agent, site, "write", "local", -1, where, nbytes, len(values), held))
+
+
+def load_constant(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    return _load_device(f, site, "const", f.grid.constants, address, nbytes, count, extend)
 
 
 # ---- generic addresses ----
@@ -324,16 +367,15 @@ _LOADS: dict[str, Callable[..., Result]] = {
     "shared": load_cluster,
     "global": load_global,
     "param": load_param,
-    "const": load_const,
+    "local": load_local,
+    "const": load_constant,
 }
-_STORES: dict[str, Callable[..., None]] = {"shared": store_cluster, "global": store_global}
+_STORES: dict[str, Callable[..., None]] = {"shared": store_cluster, "global": store_global, "local": store_local}
 
 
 def load_generic(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
     found = []
     for space, some, local in _by_space(f, address):
-        if space not in _LOADS:
-            raise Fault(f"loads from a generic address in {space} memory, which is not implemented", "unsupported")
         found.append((some, _LOADS[space](some, site, local, nbytes, count, extend)))
     return _join(found, count)
 
@@ -423,9 +465,10 @@ _SPACES = {
     "global": "global",
     "param": "param",
     "param::entry": "param",
+    "param::func": "local",
+    "local": "local",
     "const": "const",
 }
-_OTHER_SPACES = ("local", "param::func")
 _ORDER = ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys")
 _HINTS = (
     *_ORDER, "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::no_allocate", "L1::evict_last", "L1::evict_first",
@@ -436,9 +479,11 @@ _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
 def _space(i: Instruction, w: Translator, operand: Operand) -> str:
     """Which function serves the instruction's state space; "generic" where it names none."""
-    if any(m in _OTHER_SPACES for m in i.modifiers):
-        raise Unsupported
-    named = next((m for m in i.modifiers if m in _SPACES), None) or w.space_of(operand)
+    named = next((m for m in i.modifiers if m in _SPACES), None)
+    held_in = w.space_of(operand)
+    if named is None or (named == "param" and held_in == "local"):
+        # Parameters of functions are variables in local memory.
+        named = held_in
     if named is None:
         return "generic"
     if named not in _SPACES:
@@ -462,13 +507,15 @@ _LOAD_FUNCTIONS: dict[str, Callable[..., Result]] = {
     "cluster": load_cluster,
     "global": load_global,
     "param": load_param,
-    "const": load_const,
+    "local": load_local,
+    "const": load_constant,
     "generic": load_generic,
 }
 _STORE_FUNCTIONS: dict[str, Callable[..., None]] = {
     "shared": store_shared,
     "cluster": store_cluster,
     "global": store_global,
+    "local": store_local,
     "generic": store_generic,
 }
 
@@ -487,7 +534,7 @@ def join_halves(low: Value, high: Value) -> Value:
     return next(halves) | (next(halves) << 64)
 
 
-@instruction("ld", operands=range(2, 4), family="memory")
+@instruction("ld", "ldu", operands=range(2, 4), family="memory")
 def _ld(i: Instruction, w: Translator) -> Effect:
     only(i, _SPACES, _HINTS, _VECTORS)
     if kind_of(i) == "b128" and not any(i.has(v) for v in _VECTORS):
@@ -505,9 +552,25 @@ def _ld(i: Instruction, w: Translator) -> Effect:
     return Effect(function, arguments, destinations)
 
 
+def store_128(f: Fragment, site: Site, store: Callable[..., None], address: Value, value: Value) -> None:
+    """``st.b128``: the two halves of one register."""
+    if isinstance(value, int):
+        halves: tuple[Value, Value] = (value & M64, value >> 64)
+    else:
+        both = [int(v) for v in value]
+        halves = (np.array([v & M64 for v in both], np.uint64), np.array([v >> 64 for v in both], np.uint64))
+    store(f, site, address, 8, halves)
+
+
 @instruction("st", operands=range(2, 4), writes=0, family="memory")
 def _st(i: Instruction, w: Translator) -> Effect:
     only(i, _SPACES, _HINTS, _VECTORS)
+    if kind_of(i) == "b128" and not any(i.has(v) for v in _VECTORS):
+        space = _space(i, w, i.operands[0])
+        if space not in _STORE_FUNCTIONS:
+            raise Unsupported
+        arguments = [w.use(_STORE_FUNCTIONS[space]), w.pointer(memory(i.operands[0])), w.read(i.operands[1], "b128")]
+        return Effect(store_128, arguments)
     kind, sources = _items(i, i.operands[1])
     space = _space(i, w, i.operands[0])
     if space not in _STORE_FUNCTIONS:
@@ -533,7 +596,7 @@ def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
     else:
         named = f"{operation}.signed" if kind[0] == "s" and operation in ("min", "max") else operation
     space = _space(i, w, i.operands[first])
-    if space in ("param", "const"):
+    if space not in ("shared", "cluster", "global", "generic"):
         raise Unsupported
     b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
     arguments = [repr(space), repr(named), str(TYPE_BYTES[kind]), w.pointer(memory(i.operands[first])), b]

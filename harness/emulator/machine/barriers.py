@@ -77,6 +77,13 @@ class MBarrier:
             self.expected -= count
         self._changed()
 
+    def expect_arrival(self) -> None:
+        """The current phase, and this one only, awaits one more arrival (cp.async.mbarrier.arrive)."""
+        if self.pending == MAX_COUNT:
+            raise Fault(f"{self} awaits {MAX_COUNT} arrivals already; there can be no more", "mbarrier-count")
+        self.pending += 1
+        self.used = True
+
     def expect_bytes(self, count: int) -> None:
         self._count_bytes(count)
         self._changed()
