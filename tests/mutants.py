@@ -11,9 +11,11 @@ which lines each test file executes: a fault is shown to these files only, the f
 gets to the line. A fault is seen if a test fails, crashes or takes too long.
 
 The faults: operators, comparisons and conditions turned round, integers off by one, calls, assignments, ``break`` and
-``continue`` left out. Not touched: text (docstrings, strings, and f-strings unless they are code), what is raised,
-annotations, decorators, assertions, imports, and what ``LEFT_OUT`` in ``mutation.py`` names. Some faults change nothing
-that a program could notice: a survivor is a question, not always a gap. Processes that a test starts have no fault.
+``continue`` left out. Not touched is what is no code: text (docstrings, strings, and f-strings unless they are code),
+what is raised, annotations, decorators, assertions, imports. Nor is what no program can notice, whatever is written
+there: the -1 of ``reshape``, which any negative number can stand for; on which side the border is when a random number
+is compared with a share; and what ``LEFT_OUT`` in ``mutation.py`` names, each with its reason. Some other faults change
+nothing either: a survivor is a question, not always a gap. Processes that a test starts have no fault.
 """
 
 from __future__ import annotations

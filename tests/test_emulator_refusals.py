@@ -88,24 +88,21 @@ tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::clu
 """
 
 REFUSED = """
-add.u32;                                        add.sat.s32 %r1, %r2, %r3;
-add.cc.u32 %r1, %r2, %r3;                       add.rz.f32 %r1, %r2, %r3;
-add.f16 %rs1, %rs2, %rs3;                       add.b128 %q1, %q2, %q3;
-add %r1, %r2, %r3;                              sub.bf16 %rs1, %rs2, %rs3;
-mul.f16 %rs1, %rs2, %rs3;                       mul.lo.cc.u32 %r1, %r2, %r3;
-mul.ftz.f32 %r1, %r2, %r3;                      mad.lo.sat.s32 %r1, %r2, %r3, %r4;
-fma.rz.f32 %r1, %r2, %r3, %r4;                  fma.rn.f16 %rs1, %rs2, %rs3, %rs4;
-div.approx.f32 %r1, %r2, %r3;                   div.full.s32 %r1, %r2, %r3;
-div.f16 %rs1, %rs2, %rs3;                       min.ftz.f32 %r1, %r2, %r3;
-min.s32 %r1, %r2, %r3, %r4;                     max.bf16 %rs1, %rs2, %rs3;
-neg.f16 %rs1, %rs2;                             neg.ftz.f32 %r1, %r2;
-abs.bf16 %rs1, %rs2;                            rem.sat.s32 %r1, %r2, %r3;
+add.u32;
+add.b128 %q1, %q2, %q3;
+add %r1, %r2, %r3;
+mul.lo.cc.u32 %r1, %r2, %r3;
+mad.lo.sat.s32 %r1, %r2, %r3, %r4;
+div.full.s32 %r1, %r2, %r3;
+div.f16 %rs1, %rs2, %rs3;
+min.s32 %r1, %r2, %r3, %r4;
+rem.sat.s32 %r1, %r2, %r3;
 rem.f32 %r1, %r2, %r3;                          and.wrap.b32 %r1, %r2, %r3;
 not.wrap.b32 %r1, %r2;                          shl.wrap.b32 %r1, %r2, %r3;
 shr.sat.b32 %r1, %r2, %r3;                      shf.l.sat.b32 %r1, %r2, %r3, %r4;
 lop3.or.b32 %r1, %r2, %r3, %r4, 1;              prmt.f4e.b32 %r1, %r2, %r3, 0;
 bfe.sat.u32 %r1, %r2, 3, 4;                     bfi.sat.b32 %r1, %r2, %r3, 4, 5;
-popc.sat.b32 %r1, %r2;                          setp.lt.ftz.f32 %p1, %r2, %r3;
+popc.sat.b32 %r1, %r2;
 setp.lt.s32 %p1, %r2, %r3, %p4;                 setp.lt.and.s32 %p1, %r2, %r3;
 setp.ltu.s32 %p1, %r2, %r3;                     setp.lo.f32 %p1, %r2, %r3;
 setp.eq.b128 %p1, %q2, %q3;                     selp.sat.b32 %r1, %r2, %r3, %p1;
@@ -113,13 +110,11 @@ add.rn.f32 %r1, %r2, 0d3FF0000000000000;        mov.f32 %r1, 0d3FF0000000000000;
 mov.sat.b32 %r1, %r2;                           cvta.to.generic.u64 %rd1, %rd2;
 isspacep.everywhere %p1, %rd2;                  mapa.shared.u32 %r1, %r2, 0;
 getctarank.u32 %r1, %r2;                        cvt.u32 %r1, %r2;
-cvt.rn.relu.bf16x2.f32 %r1, %r2, %r3;           cvt.rn.bf16x2.f32 %r1, %r2;
-cvt.rz.bf16x2.f32 %r1, %r2, %r3;                cvt.rz.f16.f32 %rs1, %r2;
-cvt.rn.f32.bf16 %r1, %rs2;                      cvt.sat.u16.s32 %rs1, %r2;
-cvt.rz.f32.s32 %r1, %r2;                        cvt.rn.bf16.u64 %rs1, %rd2;
-cvt.rzi.ftz.s32.f32 %r1, %r2;                   cvt.rn.f32.f64 %r1, %rd2;
-cvt.f64.f32 %rd1, %r2;                          cvt.rn.s32.f32 %r1, %r2;
-cvt.u32.u16 %r1, %rs2, %rs3;                    cvt.rzi.s32.f16 %r1, %rs2;
+cvt.rn.bf16x2.f32 %r1, %r2;
+cvt.rn.f32.bf16 %r1, %rs2;
+
+cvt.rn.s32.f32 %r1, %r2;
+cvt.u32.u16 %r1, %rs2, %rs3;
 ld.global.noise.b32 %r1, [%rd1];                ld.const.b32 %r1, [%rd1];
 ld.local.b32 %r1, [%rd1];                       ld.global.v2.b32 %r1, [%rd1];
 ld.global.b32 {%r1, %r2}, [%rd1];               ld.global.v2.b32 {%r1, %rd2}, [%rd3];
@@ -247,8 +242,8 @@ def test_modifiers_of_branches_are_refused_too():
 
 
 def test_what_is_refused_stops_the_run_only_where_it_is_executed():
-    never = "setp.eq.u32 %p1, %r0, 99; @%p1 add.sat.s32 %r1, %r0, 1; ret;"
+    never = "setp.eq.u32 %p1, %r0, 99; @%p1 vadd.s32.s32.s32 %r1, %r0, %r0; ret;"
     launch(never)
-    with pytest.raises(Fault, match=r"not implemented: @%p1 add.sat.s32") as error:
+    with pytest.raises(Fault, match=r"not implemented: @%p1 vadd.s32") as error:
         launch(never.replace("99", "7"))
     assert error.value.rule == "unsupported"

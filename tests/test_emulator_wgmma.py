@@ -316,3 +316,13 @@ class TestFaults:
         text = MULTIPLY.replace("f32.f16.f16", change) if "f16" in change else MULTIPLY.replace("m64n8k16", change)
         with pytest.raises(Fault, match="not implemented"):
             program(ZERO + FENCE + text + COMMIT + WAIT)
+
+
+def test_products_of_a_warpgroup_complete_in_order_whichever_warp_issues_them_last():
+    """The first one overwrites the accumulator: after the second it would take that one's product away."""
+    first = MULTIPLY.replace(", 1, 1, 1, 0, 0", ", 0, 1, 1, 0, 0")
+    for seed in range(8):
+        found = matrix_of(
+            program(ZERO + FENCE + first + MULTIPLY + COMMIT + WAIT + STORE, schedule="random", seed=seed)
+        )
+        assert (found == 2 * PRODUCT).all(), seed

@@ -47,7 +47,7 @@ def test_pixi_expects_the_c_library_that_the_wheels_need():
 
 
 def test_pixi_environments_use_features_that_exist():
-    assert {"default", "gpu", "modular"} == set(PIXI["environments"])
+    assert {"default", "docs", "gpu", "modular"} == set(PIXI["environments"])
     assert {"torch", "report", "test"} <= set(PIXI["environments"]["gpu"])
     assert "torch" not in PIXI["environments"]["default"]
     for features in PIXI["environments"].values():
@@ -75,11 +75,12 @@ def pixi_tasks() -> dict[str, str]:
 
 def test_pixi_has_the_jobs():
     jobs = {"run", "compare", "bench", "report", "test", "test-quick", "test-gpu", "lint", "fmt", "list", "doctor"}
+    jobs |= {"docs"}
     assert set(pixi_tasks()) == jobs
     environment = PIXI["environments"]["default"]
     for feature, content in PIXI["feature"].items():
-        if "tasks" in content and feature != "torch":
-            assert feature in environment, "every job but test-gpu runs without naming an environment"
+        if "tasks" in content and feature not in ("torch", "docs"):
+            assert feature in environment, "every job but test-gpu and docs runs in the default environment"
     assert "torch" in PIXI["environments"]["gpu"]
 
 
@@ -92,7 +93,7 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(set(pixi_tasks()) - {"lint", "fmt"}))
+@pytest.mark.parametrize("name", sorted(set(pixi_tasks()) - {"lint", "fmt", "docs"}))
 def test_pixi_tasks_work(name, artifacts):
     program, *arguments = shlex.split(pixi_tasks()[name])
     extra = next((more for start, more in HARMLESS.items() if pixi_tasks()[name].startswith(start)), [])
@@ -150,6 +151,9 @@ def test_make_runs_the_same_jobs(tmp_path):
         assert (
             f"{environment}/bin/python -m {pixi_tasks()[job]}" in make("--dry-run", job, f"VENV={environment}").stdout
         )
+    plan = make("--dry-run", "docs", f"VENV={environment}").stdout
+    assert "install --editable '.[docs]'" in plan
+    assert f"{environment}/bin/python -m {pixi_tasks()['docs']}\n" in plan
     for job in ("lint", "fmt"):
         plan = make("--dry-run", job, f"VENV={environment}").stdout
         assert "install --editable '.[test,dev]'" in plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,16 +48,21 @@ class Measured:
     unsaved: str = ""
 
 
-def prepare(suite: Suite, cases: Sequence[Case], schedules: int = 1, schedule_seed: int = 0) -> list[Job]:
-    """Finds the device and the configuration for every case. schedules: see `harness.run.runner.schedules_of`."""
+def prepare(
+    suite: Suite, cases: Sequence[Case], *, processes: int = 1, schedules: int = 1, schedule_seed: int = 0
+) -> list[Job]:
+    """Finds the device and the configuration for every case. processes: how many time it on a GPU. schedules: how many
+    it must be right under on the emulator, see `harness.run.runner.schedules_of`.
+    """
     emulation = EmulationOptions(seed=schedule_seed)
     jobs = []
     for case in cases:
         try:
             gpu, arch = choose_device(suite.device, find_kernel(case.kernel), case.arch or "auto")
             config = case.config(arch)
-            under = 1 if gpu else schedules
-            jobs.append(Job(case, Request(config, case.shape, case.inputs, case.seed, emulation, under, gpu)))
+            request = Request(config, case.shape, case.inputs, case.seed, emulation, gpu=gpu)
+            request = replace(request, processes=processes) if gpu else replace(request, schedules=schedules)
+            jobs.append(Job(case, request))
         except HarnessError as error:
             # The way out is another option here than for a single run.
             jobs.append(Job(case, None, str(error).replace("--device emulator", "--suite emulator")))
@@ -131,13 +136,6 @@ def measure(
         report(measured, number)
         done.append(measured)
     return done
-
-
-def measure_again(job: Job, suite: Suite, run_id: str, mark: str) -> Measured:
-    """Runs a job once more, on a GPU in a process of its own; the record goes to the same run."""
-    assert job.request
-    bench = {"run": run_id, "suite": suite.name, "case": job.case.id, "fingerprint": mark}
-    return _measure(job, job.request, build([job.request.config])[0], bench)
 
 
 def _measure(job: Job, request: Request, artifact: Artifact | str, bench: dict[str, str]) -> Measured:

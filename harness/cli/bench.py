@@ -14,7 +14,7 @@ from harness.bench import run as runs
 from harness.bench.baseline import LAST, Baseline, check_name, resolve
 from harness.bench.history import History, Pointer, case_of, machine_of
 from harness.bench.suite import DEFAULT, Case, Suite, load_suite
-from harness.bench.times import THRESHOLD
+from harness.bench.times import MIN_PROCESSES, THRESHOLD
 from harness.bench.verdict import EXIT_REGRESSION, Judgement, have_times, judge
 from harness.cli import bench_output as output
 from harness.cli.clear_errors import written_clearly
@@ -26,6 +26,7 @@ from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
 from harness.files import write_text
 from harness.run import records
 
+PROCESSES = 5
 SCHEDULES = 4
 """A kernel that is right by luck under one schedule is found under others: each case has to be right under all."""
 
@@ -76,6 +77,13 @@ file_options = group(
     show_default=True,
     help="Per cent that a time must differ by to matter.",
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    default=PROCESSES,
+    show_default=True,
+    help=f"That time each case on a GPU, one after the other; with fewer than {MIN_PROCESSES} no verdict is possible.",
+)
 @schedules_option(None, f"{SCHEDULES} on the emulator")
 @schedule_seed_option
 @file_options
@@ -88,6 +96,7 @@ def bench(
     baseline_name: str,
     save_baseline: str | None,
     threshold: float,
+    processes: int,
     schedules: int | None,
     schedule_seed: int,
     files: Files,
@@ -107,7 +116,7 @@ def bench(
         return EXIT_OK
     progress = Console(stderr=True)
     under = _schedules(suite, schedules)
-    jobs = runs.prepare(suite, cases, under, schedule_seed)
+    jobs = runs.prepare(suite, cases, processes=processes, schedules=under, schedule_seed=schedule_seed)
     mark = runs.fingerprint(under, schedule_seed)
     run_id = _choose_run(progress, resume, jobs, suite, mark)
     view = _Past(jobs, baseline_name)
@@ -118,10 +127,6 @@ def bench(
         return EXIT_OK
     measured = _measure(progress, jobs, suite, run_id, mark)
     judgements = _judge(measured, view, run_id, threshold / 100)
-    judgements = tuple(
-        _confirm(progress, judgement, one.job, suite, run_id, mark, threshold / 100)
-        for judgement, one in zip(judgements, measured, strict=True)
-    )
     judgements = tuple(map(_with_repeat, judgements, measured))
     unsaved = [one.unsaved for one in measured if one.unsaved]
     notes = [*_save(save_baseline, judgements, run_id), *dict.fromkeys(unsaved)]
@@ -204,22 +209,6 @@ def _judge(measured: list[runs.Measured], view: _Past, run_id: str, threshold: f
         judge(one.job.case, one.record, base, reason=reason, cases=timed, threshold=threshold)
         for one, (base, reason) in zip(measured, found, strict=True)
     )
-
-
-def _confirm(
-    console: Console, first: Judgement, job: runs.Job, suite: Suite, run_id: str, mark: str, threshold: float
-) -> Judgement:
-    """A time that changed is measured again in a new process: the samples of one process do not show by how much
-    processes differ. The verdict stands if both agree.
-    """
-    if first.time is None or first.verdict not in ("SLOWER", "FASTER"):
-        return first
-    show_line(console, f"{job.case.id}: {first.verdict}; measuring it again")
-    again = runs.measure_again(job, suite, run_id, mark)
-    second = judge(job.case, again.record, first.baseline, reason=again.reason, threshold=threshold)
-    if second.verdict in (first.verdict, "WRONG"):
-        return second
-    return replace(first, verdict="UNSURE", reason=f"{first.verdict} at first, {second.verdict} when measured again")
 
 
 def _save(name: str | None, judgements: tuple[Judgement, ...], run_id: str) -> tuple[str, ...]:

@@ -81,14 +81,32 @@ def package_version(name: str) -> str | None:
 
 
 def find_gpus() -> list[Gpu]:
-    """The NVIDIA GPUs of this machine, as ``nvidia-smi`` (part of the driver) lists them; empty without
-    one.
+    """The NVIDIA GPUs that a program here sees, in its order: those that ``nvidia-smi`` (part of the driver) lists,
+    as far as CUDA_VISIBLE_DEVICES lets them through; empty without one.
     """
     smi = shutil.which("nvidia-smi")
-    fields = "name,compute_cap,memory.total,driver_version"
+    fields = "uuid,name,compute_cap,memory.total,driver_version"
     text = _first_words(Path(smi), f"--query-gpu={fields}", "--format=csv,noheader") if smi else None
     rows = [[cell.strip() for cell in line.split(",")] for line in (text or "").splitlines()]
-    return [Gpu(*row) for row in rows if len(row) == 4]
+    listed = {row[0]: Gpu(*row[1:]) for row in rows if len(row) == 5}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return list(listed.values()) if visible is None else _visible(visible, listed)
+
+
+def _visible(wanted: str, listed: dict[str, Gpu]) -> list[Gpu]:
+    """By number or by the start of a UUID; the first that does not exist hides all after it (CUDA C++ Programming
+    Guide, environment variables)."""
+    found = []
+    for word in (word.strip() for word in wanted.split(",")):
+        names = list(listed)
+        if word.isdecimal() and int(word) < len(names):
+            found.append(listed[names[int(word)]])
+            continue
+        matches = [uuid for uuid in names if word.startswith("GPU-") and uuid.startswith(word)]
+        if len(matches) != 1:
+            break
+        found.append(listed[matches[0]])
+    return found
 
 
 def versions() -> dict[str, str | None]:

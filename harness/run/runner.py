@@ -27,7 +27,8 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
-    emulation: how the emulator runs it. schedules: how many it must be right under, see `schedules_of`.
+    processes: how many time it on a GPU, one after the other. emulation: how the emulator runs it. schedules: how many
+    it must be right under, see `schedules_of`.
     """
 
     config: KernelConfig
@@ -38,6 +39,7 @@ class Request:
     schedules: int = 1
     gpu: Gpu | None = None
     timeout: float = 60.0
+    processes: int = 1
 
     @property
     def device_kind(self) -> str:
@@ -110,7 +112,15 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
 
 def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validation, dict]:
     """The verdict, and the fields of the record that depend on the device."""
-    return run_on_gpu(artifact, request.shape, gpu, inputs=request.inputs, seed=request.seed, timeout=request.timeout)
+    return run_on_gpu(
+        artifact,
+        request.shape,
+        gpu,
+        inputs=request.inputs,
+        seed=request.seed,
+        timeout=request.timeout,
+        processes=request.processes,
+    )
 
 
 def _emulate(

@@ -464,9 +464,7 @@ def _ld(i: Instruction, w: Translator) -> Effect:
     if len(widths) != 1:
         raise Unsupported
     bits = widths.pop()
-    extend = AS_IS
-    if bits > 8 * size:
-        extend = -bits if kind[0] == "s" else WIDEN if bits == 64 else AS_IS
+    extend = -bits if kind[0] == "s" else WIDEN if bits == 64 else AS_IS
     arguments = [w.pointer(memory(i.operands[1])), str(size), str(len(destinations)), str(extend)]
     return Effect(function, arguments, destinations)
 

@@ -150,6 +150,16 @@ def divide(a: Value, b: Value, bits: int, is_signed: bool, remainder: bool) -> V
     return lanewise(bits, scalar, a, b)
 
 
+def add_saturated(a: Value, b: Value, subtract: bool) -> Value:
+    """``add.sat.s32`` and ``sub.sat.s32``"""
+
+    def scalar(x: int, y: int) -> int:
+        x, y = signed(x, 32), signed(y, 32)
+        return max(-(1 << 31), min((1 << 31) - 1, x - y if subtract else x + y)) & M32
+
+    return lanewise(32, scalar, a, b)
+
+
 def lop3(a: Value, b: Value, c: Value, table: int) -> Value:
     """Any bitwise function of three inputs, by its truth table (PTX ISA 9.7.8.6)."""
     result: Value = 0
@@ -162,14 +172,14 @@ def lop3(a: Value, b: Value, c: Value, table: int) -> Value:
     return result
 
 
-def prmt(a: Value, b: Value, selector: Value) -> Value:
-    """``prmt.b32``, default mode: pick four bytes out of {b, a}."""
+def prmt(a: Value, b: Value, selector: Value, mode: str = "") -> Value:
+    """``prmt.b32``: pick four bytes out of {b, a} (PTX ISA 9.7.9.9). mode: nothing, or one of `PERMUTATIONS`."""
 
     def scalar(x: int, y: int, s: int) -> int:
         pool = (y << 32 | x).to_bytes(8, "little")
+        nibbles = [s >> 4 * i & 15 for i in range(4)] if not mode else PERMUTATIONS[mode](s & 3)
         out = 0
-        for i in range(4):
-            nibble = s >> 4 * i & 15
+        for i, nibble in enumerate(nibbles):
             byte = pool[nibble & 7]
             if nibble & 8:
                 byte = 0xFF if byte & 0x80 else 0
@@ -177,6 +187,16 @@ def prmt(a: Value, b: Value, selector: Value) -> Value:
         return out
 
     return lanewise(32, scalar, a, b, selector)
+
+
+PERMUTATIONS: dict[str, Callable[[int], list[int]]] = {
+    "f4e": lambda n: [n, n + 1, n + 2, n + 3],
+    "b4e": lambda n: [n, (n - 1) & 7, (n - 2) & 7, (n - 3) & 7],
+    "rc8": lambda n: [n] * 4,
+    "ecl": lambda n: [max(i, n) for i in range(4)],
+    "ecr": lambda n: [min(i, n) for i in range(4)],
+    "rc16": lambda n: [2 * (n & 1), 2 * (n & 1) + 1] * 2,
+}
 
 
 def funnel_shift(low: Value, high: Value, amount: Value, left: bool, wrap: bool) -> Value:
@@ -243,7 +263,7 @@ def to_float(value: Value, bits: int) -> Any:
 def from_float(value: Any, bits: int) -> Value:
     """NumPy float to its bit pattern; a single-precision NaN becomes the canonical one (PTX ISA 9.7.3)."""
     kind, pattern = (np.float64, np.uint64) if bits == 64 else (np.float32, np.uint32)
-    if isinstance(value, np.ndarray) and value.ndim:
+    if value.ndim:
         numbers = value.astype(kind)
         return np.where(np.isnan(numbers), CANONICAL_NAN[bits], numbers.view(pattern)).astype(pattern)
     number = kind(value)
@@ -298,7 +318,7 @@ def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
         toward = np.where(error > 0, np.inf, -np.inf)
         odd = np.where(inexact, np.nextafter(total, toward), total)
         result = odd.astype(np.float32)
-    return from_float(result if result.ndim else result[()], 32)
+    return from_float(result, 32)
 
 
 def _pack(convert: Callable[[Any, Any], Any], high: Value, low: Value) -> Value:
@@ -351,44 +371,8 @@ def round_to_half(value: Value, kind: str) -> Value:
     return packed & 0xFFFF
 
 
-def integer_to_half(value: Value, bits: int, is_signed: bool, kind: str) -> Value:
-    """``cvt.rn.bf16`` and ``cvt.rn.f16`` of an integer of up to 32 bits, rounded once."""
-    number = np.asarray(value).astype(np.int64)
-    if is_signed:
-        number = number - ((number >> (bits - 1)) << bits)
-    magnitude = np.abs(number)
-    # 24 bits, the last one set if any is lost, are exact in f32 and round to 16 bits as the number does.
-    lost = np.maximum(np.frexp(magnitude.astype(np.float64))[1] - 24, 0)
-    kept = magnitude >> lost
-    kept = (kept | (kept << lost != magnitude)) << lost
-    single = np.where(number < 0, -kept, kept).astype(np.float32)
-    return round_to_half(from_float(single if single.ndim else single[()], 32), kind)
-
-
 def half_to_float(value: Value, kind: str) -> Value:
     """``cvt.f32.f16`` and ``cvt.f32.bf16`` (exact)"""
     dtype = ml_dtypes.bfloat16 if kind == "bf16" else np.float16
     halves = np.asarray(value).astype(np.uint16).view(dtype).astype(np.float32)
-    return from_float(halves if halves.ndim else halves[()], 32)
-
-
-def integer_to_float(value: Value, bits: int, is_signed: bool, to_bits: int) -> Value:
-    def scalar(v: int) -> int:
-        return from_float((np.float64 if to_bits == 64 else np.float32)(signed(v, bits) if is_signed else v), to_bits)
-
-    return lanewise(to_bits, scalar, value)
-
-
-def float_to_integer(value: Value, from_bits: int, bits: int, is_signed: bool, rounding: str) -> Value:
-    """``cvt.rzi``, ``rni``, ``rmi``, ``rpi``: saturating, NaN gives 0 (PTX ISA 9.7.9.21)."""
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
-    rounders: dict[str, Callable[[Any], Any]] = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
-
-    def scalar(v: int) -> int:
-        number = float(rounders[rounding](to_float(v, from_bits)))
-        if number != number:
-            return 0
-        clamped = low if number <= low else high if number >= high else int(number)
-        return clamped & ((1 << bits) - 1)
-
-    return lanewise(bits, scalar, value)
+    return from_float(halves, 32)

@@ -86,12 +86,12 @@ def restrict(f: Fragment, guard: Value) -> Fragment | None:
 
 
 def part(f: Fragment, mask: int) -> Fragment:
-    """Some of a fragment's lanes, for the time of one instruction: everything else is shared."""
+    """Some of a fragment's lanes, for the time of one instruction, with the same registers and barrier tokens.
+
+    What such an instruction cannot do, since that takes the whole warp or a block of its own, is left away.
+    """
     some = Fragment(f.warp, mask, f.registers, f.block, f.joins)
     some.tokens = f.tokens
-    some.observed = f.observed
-    some.pending_loads = f.pending_loads
-    some.pending_stores = f.pending_stores
     return some
 
 

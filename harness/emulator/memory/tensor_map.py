@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -67,6 +68,15 @@ ELEMENT_TYPES = _element_types()
 def _require(ok: bool, argument: str, value: object, rule: str) -> None:
     if not ok:
         raise ValueError(f"tensor map: {argument} = {value}: {rule}")
+
+
+class ByteLayout(NamedTuple):
+    """Bytes of a part of a tensor as an array [.., dim 1, bytes of dim 0]. span: bytes from the first to the last."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    span: int
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -186,6 +196,24 @@ class TensorMap:
         return prod(self.box_shape) * self.element.bytes
 
     @cached_property
+    def last_whole(self) -> tuple[int, ...]:
+        """The largest coordinates at which a box still lies inside the tensor."""
+        extents = zip(self.dims, self.box_shape, self.steps, strict=True)
+        return tuple(dim - 1 - (extent - 1) * step for dim, extent, step in extents)
+
+    @cached_property
+    def whole_box(self) -> ByteLayout:
+        """The bytes of a box that lies inside the tensor, in global memory."""
+        return self.byte_layout(self.box_shape)
+
+    def byte_layout(self, counts: Sequence[int]) -> ByteLayout:
+        """The bytes of so many elements along each dimension, in global memory."""
+        inner = counts[0] * self.element.bytes
+        outer = tuple(step * pitch for step, pitch in zip(self.steps[1:], self.strides, strict=True))
+        span = inner + sum((count - 1) * stride for count, stride in zip(counts[1:], outer, strict=True))
+        return ByteLayout((*counts[:0:-1], inner), (*outer[::-1], 1), span, prod(counts[1:]) * inner)
+
+    @cached_property
     def row_pitch(self) -> int:
         """Bytes from one inner row of the box to the next in shared memory: the swizzle span, if any.
 
@@ -198,6 +226,11 @@ class TensorMap:
     def shared_bytes(self) -> int:
         """Bytes of shared memory the box spreads over, holes included."""
         return self.box_bytes // (self.box[0] * self.element.bytes) * self.row_pitch
+
+    @cached_property
+    def places(self) -> dict[int, Any]:
+        """What the TMA unit knows of boxes of this map, by their offset in shared memory."""
+        return {}
 
     @cached_property
     def pitches(self) -> tuple[int, ...]:

@@ -93,7 +93,6 @@ class TensorMemory:
         """Give back a block. Fault unless `column` came from `allocate` with the same size and is still
         owned.
         """
-        self._check_size(ncols, "tcgen05.dealloc")
         owned = self._allocations.get(column)
         if owned is None:
             raise Fault(
@@ -280,7 +279,6 @@ def place(shape: str, num: int, address: int, warp_in_group: int, pack16: bool =
     register = np.arange(num * rule.registers)[:, None]
     lanes, columns = _position(shape, thread, register)
     if pack16:
-        lanes = np.stack([lanes, lanes])
         columns = np.stack([2 * columns, 2 * columns + 1])
     columns = columns + column
     if shape == "16x32bx2":

@@ -9,7 +9,8 @@ TYPE_BYTES = {
     "b8": 1, "u8": 1, "s8": 1,
     "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2,
     "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4,
-    "b64": 8, "u64": 8, "s64": 8, "f64": 8,
+    "u16x2": 4, "s16x2": 4,
+    "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8,
     "b128": 16,
 }  # fmt: skip
 
@@ -48,10 +49,14 @@ class Special:
 
 @dataclass(frozen=True)
 class Immediate:
-    """A literal; floating-point literals carry their bit pattern and width in ``float_bits`` (32 or 64)."""
+    """A literal; floating-point literals carry their bit pattern and width in ``float_bits`` (32 or 64).
+
+    A ``decimal`` one is 64 bits wide and takes the type of the instruction.
+    """
 
     value: int
     float_bits: int = 0
+    decimal: bool = False
 
     def registers(self) -> list[Register]:
         return []

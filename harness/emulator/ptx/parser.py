@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from harness.emulator.errors import PtxSyntaxError
 from harness.emulator.ptx.ast import (
     TYPE_BYTES,
@@ -38,6 +40,7 @@ _OPCODE = re.compile(r"[\w.:]+")
 _NAME = re.compile(r"[%A-Za-z_$][\w$.]*")
 _RANGE = re.compile(r"(%?[A-Za-z_$][\w$]*?)<(\d+)>$")
 _NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
+_DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?$")
 _FLOAT = re.compile(r"0[fF]([0-9a-fA-F]{8})$|0[dD]([0-9a-fA-F]{16})$")
 _VARIABLE = re.compile(
     r"(?:\.align\s+(?P<align>\d+)\s+)?(?:\.v(?P<vector>[248])\s+)?\.(?P<type>[a-z]\w+)\s+(?P<name>[\w$%]+)"
@@ -54,6 +57,10 @@ _SPECIAL = re.compile(
     r"|clock64|globaltimer|globaltimer_lo|globaltimer_hi|lanemask_(?:eq|le|lt|ge|gt)|dynamic_smem_size"
     r"|total_smem_size|aggr_smem_size)$"
 )
+
+
+_CARRY_IN = ("addc", "subc", "madc")
+"""Instructions that read the carry flag."""
 
 
 def parse_module(text: str) -> ParsedModule:
@@ -270,11 +277,13 @@ class _Body:
     def __init__(self, parser: _Parser, module: ParsedModule):
         self.parser = parser
         self.module = module
-        self.slots = 0
+        self.registers: list[Register] = []
         self.instructions: list[Instruction] = []
         self.variables: dict[str, Variable] = {}
         self.branch_targets: dict[str, tuple[_Scope, list[str]]] = {}
         self.pending: list[tuple[Instruction, _Scope, list[str]]] = []
+        self.carry: Register | None = None
+        """The hidden register of the carry flag, in kernels that use it (PTX ISA 9.7.2)."""
         self.source = ("", "")
         self.sources: list[tuple[str, str]] = []
 
@@ -327,7 +336,9 @@ class _Body:
                 self._instruction(statement, scope, counted_line)
         self._resolve_labels()
         parser.sources[name] = self.sources
-        return Kernel(name, line, parameters, directives, self.instructions, self.slots, self.variables, parser.lines)
+        return Kernel(
+            name, line, parameters, directives, self.instructions, len(self.registers), self.variables, parser.lines
+        )
 
     def _declaration(self, statement: str, scope: _Scope, start: int) -> None:
         words = statement.split(None, 1)
@@ -351,8 +362,8 @@ class _Body:
             raise self.parser._error(start, f"unknown directive '{words[0]}' in a kernel body")
 
     def _new_register(self, name: str, kind: str) -> Register:
-        register = Register(self.slots, name, kind)
-        self.slots += 1
+        register = Register(len(self.registers), name, kind)
+        self.registers.append(register)
         return register
 
     def _find_register(self, name: str, scope: _Scope | None) -> Register | None:
@@ -368,11 +379,10 @@ class _Body:
         return None
 
     def _instruction(self, statement: str, scope: _Scope, line: int) -> None:
-        guard, negated = None, False
-        rest = statement
-        if rest.startswith("@"):
-            guard_text, rest = rest[1:].split(None, 1)
-            negated = guard_text.startswith("!")
+        guard, rest = None, statement
+        negated = statement.startswith("@!")
+        if statement.startswith("@"):
+            guard_text, rest = statement[1:].split(None, 1)
             guard = self._find_register(guard_text.lstrip("!"), scope)
             if guard is None:
                 raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{guard_text}'")
@@ -381,6 +391,8 @@ class _Body:
             raise PtxSyntaxError(f"PTX line {line}: cannot understand '{statement[:40]}'")
         opcode, *modifiers = word.group().split(".")
         operands = [self._operand(part, scope, line) for part in _split(rest[word.end() :])]
+        if "cc" in modifiers or opcode in _CARRY_IN:
+            operands = self._with_carry(opcode, "cc" in modifiers, operands, line)
         instruction = Instruction(
             len(self.instructions), line, _SPACE.sub(" ", statement), opcode, tuple(modifiers), operands, guard, negated
         )
@@ -390,6 +402,15 @@ class _Body:
             self.pending.append((instruction, scope, [rest.split()[-1]]))
         elif opcode == "brx":
             self.pending.append((instruction, scope, []))
+
+    def _with_carry(self, opcode: str, out: bool, operands: list[Operand], line: int) -> list[Operand]:
+        """The condition code register's carry, which extended-precision arithmetic names nowhere, as an operand."""
+        if not operands:
+            raise PtxSyntaxError(f"PTX line {line}: {opcode} without operands")
+        if self.carry is None:
+            self.carry = self._new_register("CC.CF", "b32")
+        first: Operand = Dual(operands[0], self.carry) if out else operands[0]
+        return [first, *operands[1:], *([self.carry] if opcode in _CARRY_IN else [])]
 
     def _resolve_labels(self) -> None:
         for instruction, scope, names in self.pending:
@@ -423,7 +444,7 @@ class _Body:
         if "|" in text:
             first, second = text.split("|")
             return Dual(self._operand(first.strip(), scope, line), self._operand(second.strip(), scope, line))
-        number = _number(text)
+        number = Immediate(32) if text == "WARP_SZ" else _number(text)
         if number is not None:
             return number
         register = self._find_register(text, scope)
@@ -479,6 +500,8 @@ def _number(text: str) -> Immediate | None:
         if float_match.group(1):
             return Immediate(int(float_match.group(1), 16), 32)
         return Immediate(int(float_match.group(2), 16), 64)
+    if _DECIMAL.match(text):
+        return Immediate(int(np.float64(text).view(np.uint64)), 64, decimal=True)
     if _NUMBER.match(text):
         digits = text.lstrip("+-").rstrip("U")
         base = 8 if len(digits) > 1 and digits[0] == "0" and digits.isdigit() else 0

@@ -78,6 +78,11 @@ def check_decided(f: Fragment, defined: int, name: str) -> None:
         )
 
 
+def narrow_literal(bits: int) -> int:
+    """A float64 literal's bits as those of an f32."""
+    return int(np.uint64(bits).view(np.float64).astype(np.float32).view(np.uint32))
+
+
 class Operands:
     """Operands as expressions, and the names by which generated code knows things; the `Translator` of emitters."""
 
@@ -113,6 +118,8 @@ class Operands:
             if kind == "pred":
                 return str(bool(operand.value))
             if operand.float_bits == 64 and kind == "f32":
+                if operand.decimal:
+                    return str(narrow_literal(operand.value))
                 raise Unsupported
             return str(operand.value & mask(kind))
         if isinstance(operand, Special):
@@ -408,7 +415,7 @@ class Writer:
     def _results(self, i: Instruction, effect: Effect, call: str, fragment: str, indent: int) -> None:
         """Assign what an effect returns, in the lanes that have executed it."""
         names = [self._name(destination) for destination in effect.results]
-        tracked = [r.slot for o in effect.results for r in o.registers() if r.slot in self._mask_slots]
+        written = [r for o in (*effect.results, *effect.poisons) for r in o.registers()]
         defined = str(EVERYWHERE)
         if effect.partial is not None:
             names.append("p")
@@ -418,8 +425,6 @@ class Writer:
                 self.line(call, indent)
         elif fragment == "f":
             self.line(f"{', '.join(names)} = {call}", indent)
-            for slot in tracked:
-                self.line(f"d{slot} = {defined}", indent)
         else:
             temporaries = [f"n{k}" for k in range(len(names))]
             self.line(f"{', '.join(temporaries)} = {call}", indent)
@@ -428,8 +433,9 @@ class Writer:
                     self.line(f"p = {new}", indent)
                 elif name != "_":
                     self.line(f"{name} = {self._use(select)}(g, {new}, {name}, {self._bits_of(i)})", indent)
-            for slot in tracked:
-                self.line(f"d{slot} = (d{slot} & ~t.mask) | (t.mask & {defined})", indent)
+        for slot in (r.slot for r in written if r.slot in self._mask_slots):
+            lanes = defined if fragment == "f" else f"(d{slot} & ~t.mask) | (t.mask & {defined})"
+            self.line(f"d{slot} = {lanes}", indent)
         self._note_assigned(r for o in effect.results for r in o.registers())
 
     # ---- several at once ----

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import add, le, mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,27 +78,27 @@ class _Inside:
                 f"{coords[0] * tmap.element.bytes} of the row must be a multiple of {CHUNK}"
             )
         self.tmap = tmap
-        self.first = []
-        self.counts = []
-        self.offset = 0
-        self.complete = True
+        self.complete = min(coords) >= 0 and all(map(le, coords, tmap.last_whole))
         self.empty = False
-        for coord, extent, dim, step, pitch in zip(
-            coords, tmap.box_shape, tmap.dims, tmap.steps, tmap.pitches, strict=True
-        ):
+        self.first: Sequence[int] = (0,) * len(coords)
+        self.counts: Sequence[int] = tmap.box_shape
+        if not self.complete:
+            self._clip(coords)
+        starts = map(add, coords, map(mul, self.first, tmap.steps))
+        self.offset = sum(map(mul, starts, tmap.pitches))
+
+    def _clip(self, coords: Sequence[int]) -> None:
+        firsts, counts = [], []
+        for coord, extent, dim, step in zip(coords, self.tmap.box_shape, self.tmap.dims, self.tmap.steps, strict=True):
             first, end = 0, extent
             if coord < 0:
                 first = -(coord // step)
             if coord + (extent - 1) * step >= dim:
                 end = -((coord - dim) // step)
-            count = end - first
-            if count != extent:
-                self.complete = False
-                if count <= 0:
-                    self.empty = True
-            self.first.append(first)
-            self.counts.append(count)
-            self.offset += (coord + first * step) * pitch
+            firsts.append(first)
+            counts.append(end - first)
+        self.first, self.counts = firsts, counts
+        self.empty = min(self.counts) <= 0
 
     def global_view(self, memory: GlobalMemory, reading: bool) -> tuple[NDArray[np.uint8], int]:
         """Byte view [.., dim 1, dim 0 bytes] of the part in global memory, and its size in bytes.
@@ -105,24 +106,15 @@ class _Inside:
         What is read must be valid; what will be written is marked valid.
         """
         tmap = self.tmap
-        inner = self.counts[0] * tmap.element.bytes
-        shape = [inner]
-        strides = [1]
-        extent = inner
-        nbytes = inner
-        for count, step, pitch in zip(self.counts[1:], tmap.steps[1:], tmap.pitches[1:], strict=True):
-            shape.insert(0, count)
-            strides.insert(0, step * pitch)
-            extent += (count - 1) * step * pitch
-            nbytes *= count
-        block, offset = memory.find(tmap.address + self.offset, extent)
+        layout = tmap.whole_box if self.complete else tmap.byte_layout(self.counts)
+        block, offset = memory.find(tmap.address + self.offset, layout.span)
         if block.valid is not None:
-            valid = np.ndarray(shape, np.bool_, block.valid, offset, strides)
+            valid = np.ndarray(layout.shape, np.bool_, block.valid, offset, layout.strides)
             if not reading:
                 valid[...] = True
             elif not valid.all():
                 self._report_poison(block, offset, valid)
-        return np.ndarray(shape, np.uint8, block.data, offset, strides), nbytes
+        return np.ndarray(layout.shape, np.uint8, block.data, offset, layout.strides), layout.nbytes
 
     def _report_poison(self, block: Allocation, offset: int, valid: NDArray[np.bool_]) -> None:
         position = np.argwhere(~valid)[0]
@@ -178,7 +170,11 @@ def _place(swizzle: Swizzle, offset: int, nbytes: int, inner: int, pitch: int) -
 
 
 def _place_of(tmap: TensorMap, offset: int) -> _Place:
-    return _place(tmap.swizzle, offset, tmap.box_bytes, tmap.box[0] * tmap.element.bytes, tmap.row_pitch)
+    place = tmap.places.get(offset)
+    if place is None:
+        place = _place(tmap.swizzle, offset, tmap.box_bytes, tmap.box[0] * tmap.element.bytes, tmap.row_pitch)
+        tmap.places[offset] = place
+    return place
 
 
 def chunk_positions(tmap: TensorMap, offset: int) -> NDArray[np.intp]:
@@ -211,7 +207,7 @@ def write_boxes(memories: Sequence[SharedMemory], tmap: TensorMap, offset: int, 
         shared.check_range(place.first, place.nbytes)
         shared.check_no_mbarrier(place.first, end, "filled by a TMA load")
         shared.chunks[chunks] = image
-        shared.valid[place.first : end] = True
+        shared.mark_valid(place.first, end, place)
 
 
 def read_box(
