@@ -150,11 +150,60 @@ def test_doctor_tells_what_is_there(harness_command):
         assert word in result.stdout
 
 
+def test_doctor_and_list_as_json(harness_command, tmp_path):
+    result = harness_command("doctor", "--json", "-")
+    data = json.loads(result.stdout)
+    assert result.exit_code == 0 and data["schema"] == 1 and data["able"] is True
+    found = {finding["name"]: finding for finding in data["findings"]}
+    assert set(found["Mojo"]) == {"name", "found", "use", "needed", "problem"}
+    assert {"ptxas", "nvdisasm", "results", "build cache"} <= set(found)
+    assert harness_command("list", "--json", tmp_path / "list.json").exit_code == 0
+    listed = json.loads((tmp_path / "list.json").read_text())
+    assert [kernel["name"] for kernel in listed["kernels"]] == list(KERNELS)
+    assert listed["presets"][0]["options"]["cluster"] == [4, 4]
+
+
+def program(folder: Path, name: str, script: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_doctor_says_what_is_broken_and_where(harness_command, monkeypatch, tmp_path):
+    ptxas = program(tmp_path, "ptxas", "echo no such library >&2; exit 127")
+    nvdisasm = program(tmp_path, "nvdisasm", "echo release 13.0, V13.0.85; echo Build x")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    lines = harness_command("doctor").stdout.splitlines()
+    assert any(f"{ptxas}: it ends with code 127: no such library" in line for line in lines)
+    assert any(f"13.0.85 at {nvdisasm}" in line for line in lines)
+    assert any(f"at {sys.executable}" in line for line in lines)
+    ptxas.write_text("nonsense")
+    assert f"{ptxas}: it cannot be run (Exec format error)" in harness_command("doctor").stdout
+
+
+def test_figures_of_a_broken_ptxas_say_so(artifacts, monkeypatch, tmp_path):
+    ptxas = program(tmp_path, "ptxas", "exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert artifacts[2, 1].statistics() == {"error": f"{ptxas}: it ends with code 1"}
+
+
+@pytest.mark.parametrize("variable", ["HARNESS_RESULTS_DIR", "HARNESS_CACHE_DIR"])
+def test_doctor_writes_to_the_folders(harness_command, monkeypatch, tmp_path, variable):
+    monkeypatch.setenv(variable, str(tmp_path / "new" / "folder"))
+    assert harness_command("doctor").exit_code == 0
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(variable, str(tmp_path / "file"))
+    result = harness_command("doctor")
+    assert result.exit_code == 3 and f"{tmp_path / 'file'}: cannot be written: Not a directory" in result.stdout
+
+
 def test_doctor_without_a_compiler(harness_command, monkeypatch):
     monkeypatch.setenv("HARNESS_MOJO", "/no/such/mojo")
     result = harness_command("doctor")
     assert result.exit_code == 3
-    assert "MISSING" in result.stdout
+    assert "/no/such/mojo: it cannot be run (No such file or directory)" in result.stdout
 
 
 def test_run_prints_a_report_and_logs_a_record(harness_command, artifacts, results_dir):

@@ -15,12 +15,14 @@ from harness.cli import render
 from harness.cli.bench import bench
 from harness.cli.clean import clean
 from harness.cli.clear_errors import ClearErrors, written_clearly
+from harness.cli.doctor import as_dict as doctors_findings
 from harness.cli.doctor import examine, is_able
 from harness.cli.inspection import build_command, explain
 from harness.cli.options import (
     ConfigOptions,
     OutputOptions,
     RunOptions,
+    check_output,
     config_options,
     output_options,
     run_options,
@@ -101,19 +103,33 @@ def compare_kernels(
     return compare.exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
+json_option = click.option("--json", "json_path", metavar="PATH|-", help="Write it as JSON; - is the screen.")
+
+
 @main.command("list")
-def list_kernels() -> None:
+@json_option
+def list_kernels(json_path: str | None) -> None:
     """List the kernels and the presets."""
+    if json_path is not None:
+        check_output(json_path, "--json")
+        kernels, presets = ([asdict(each) for each in table.values()] for table in (KERNELS, PRESETS))
+        write_output(_as_json({"schema": 1, "kernels": kernels, "presets": presets}), json_path)
+        return
     console = Console()
     render.show_kernels(console, KERNELS.values())
     render.show_presets(console, PRESETS.values())
 
 
 @main.command()
-def doctor() -> int:
+@json_option
+def doctor(json_path: str | None) -> int:
     """Show what is available and what will be used."""
+    check_output(json_path, "--json")
     findings = examine()
-    render.show_findings(Console(), findings)
+    if json_path is None:
+        render.show_findings(Console(), findings)
+    else:
+        write_output(_as_json(doctors_findings(findings)), json_path)
     return EXIT_OK if is_able(findings) else EXIT_CANNOT_RUN
 
 

@@ -175,7 +175,7 @@ def show_findings(console: Console, findings: Iterable[Finding]) -> None:
         console,
         "what is available, and what it is used for",
         ("", "found", "use"),
-        ((f.name, f.found or ("MISSING" if f.needed else "none"), f.use) for f in findings),
+        ((f.name, f.shown, f.use) for f in findings),
     )
 
 

@@ -30,7 +30,7 @@ from harness.compiler import cache
 from harness.compiler.driver import PLANNER_SOURCE, driver_source, gemm_parameters
 from harness.compiler.plan import Plan, parse_plan
 from harness.compiler.ptxas import assemble
-from harness.compiler.toolchain import mojo_version, package_version, ptxas_version, require_mojo
+from harness.compiler.toolchain import mojo_version, package_version, ptxas_version, require_mojo, why_no_ptxas
 from harness.config.config import KernelConfig
 from harness.errors import CannotRun
 from harness.problem.shape import Shape
@@ -70,7 +70,7 @@ class Artifact:
         """What ptxas says about the kernel (see `harness.compiler.ptxas`); asked once per version of ptxas."""
         version = ptxas_version()
         if version is None:
-            return {"error": "ptxas is not on PATH"}
+            return {"error": why_no_ptxas()}
         kept = self.folder / f"ptxas-{version}.json"
         if cache.is_whole(kept):
             return json.loads(kept.read_text(encoding="utf-8"))
