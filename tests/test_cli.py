@@ -294,6 +294,28 @@ def test_a_wrong_result_is_shown_recorded_and_exits_with_4(harness_command, arti
     assert [(m["row"], m["column"]) for m in validation["first_mismatches"]] == [(130, 300)]
 
 
+def test_a_wrong_result_can_be_kept(harness_command, artifacts, spoiled, tmp_path):
+    def change(output):
+        output[130, 300] += 1000
+
+    folder = tmp_path / "kept"
+    assert harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", folder).exit_code == 0
+    assert not folder.exists()
+    spoiled(change)
+    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", folder, "--inputs", "index", "--seed", 3)
+    assert result.exit_code == 4 and str(folder / "kernel6") in result.stderr
+    a, b, output, reference = (np.load(folder / "kernel6" / f"{n}.npy") for n in ("a", "b", "output", "reference"))
+    assert a.shape == (256, 128) and b.shape == (512, 128)
+    assert np.array_equal(a @ b.T, reference)
+    assert np.argwhere(output != reference.astype(output.dtype)).tolist() == [[130, 300]]
+    assert (folder / "kernel6" / "kernel.ptx").read_text() == artifacts[2, 1].ptx
+    assert json.loads((folder / "kernel6" / "plan.json").read_text())["problem"] == {"m": 256, "n": 512, "k": 128}
+    assert json.loads((folder / "kernel6" / "record.json").read_text())["inputs"]["seed"] == 3
+    (tmp_path / "file").write_text("")
+    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", tmp_path / "file" / "x")
+    assert result.exit_code == 4 and "x/kernel6: Not a directory" in result.stderr
+
+
 def test_tiles_that_are_never_written_are_wrong(harness_command, artifacts, monkeypatch):
     plan_of = Artifact.plan
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
@@ -35,10 +36,11 @@ from harness.cli.running import attempt, kernels_named, make_requests, save
 from harness.compiler.build import build_with_notice
 from harness.config.catalog import KERNELS
 from harness.config.presets import PRESETS
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
 from harness.problem.shape import Shape
 from harness.report.published import published_figures
 from harness.run import compare
+from harness.run.dump import dump as dump_result
 from harness.run.runner import Outcome
 
 
@@ -61,9 +63,24 @@ def main() -> None:
 @config_options
 @run_options
 @output_options
-def run(kernels: tuple[str, ...], shape: Shape, config: ConfigOptions, run: RunOptions, output: OutputOptions) -> int:
+@click.option(
+    "--dump",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep inputs, output, reference, PTX and plan of a wrong result there.",
+)
+def run(
+    kernels: tuple[str, ...],
+    shape: Shape,
+    config: ConfigOptions,
+    run: RunOptions,
+    output: OutputOptions,
+    dump: Path | None,
+) -> int:
     """Run each KERNEL, check its result and log a record."""
     requests = make_requests(kernels_named(kernels), shape, config, run, output)
+    if dump and requests[0].gpu:
+        raise UsageProblem("--dump keeps what the emulator computed, and a GPU would run this; add --device emulator")
     artifacts = build_with_notice([request.config for request in requests])
     entries: list[compare.Entry] = []
     written = True
@@ -72,6 +89,8 @@ def run(kernels: tuple[str, ...], shape: Shape, config: ConfigOptions, run: RunO
         entries.append(entry)
         if entry.outcome:
             written &= _keep(entry.outcome, entries, len(requests), output)
+            if dump and not entry.outcome.validation.passed:
+                written &= written_clearly(partial(_dump, entry.outcome, dump))
     if output.json_path == "-":
         written &= written_clearly(lambda: _write_records(entries, len(requests), "-"))
     return compare.exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
@@ -157,6 +176,11 @@ def _show(outcome: Outcome, output: OutputOptions, record_file: Path | None) -> 
     for what, place in (("written", output.json_path), ("added", record_file)):
         if place:
             render.show_line(console, f"record {what} to {place}")
+
+
+def _dump(outcome: Outcome, folder: Path) -> None:
+    place = dump_result(outcome, folder)
+    render.show_line(Console(stderr=True), f"inputs, output, reference, PTX and plan are in {place}")
 
 
 def _write_records(entries: Sequence[compare.Entry], kernels: int, path: str) -> None:
