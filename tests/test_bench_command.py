@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
+import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
@@ -16,6 +21,7 @@ import harness.bench.run as runs
 import harness.cli.main
 from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
+from harness.paths import ROOT
 
 SUITE = """
 schema = 1
@@ -87,6 +93,35 @@ def test_the_first_run_and_the_same_again(bench, results_dir):
     assert code == 0
     assert {name: case["verdict"] for name, case in found.items()} == dict.fromkeys(CASES, "SAME")
     assert len((results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()) == 4
+
+
+def on_a_terminal(*arguments: object) -> str:
+    """What a person sees of a command."""
+    reader, writer = os.openpty()
+    words = [sys.executable, "-m", "harness", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm", "NO_COLOR": "1"}
+    with subprocess.Popen(words, cwd=ROOT, stdin=writer, stdout=writer, stderr=writer, env=environment) as process:
+        os.close(writer)
+        seen = b""
+        with contextlib.suppress(OSError):  # what Linux says when the other side has ended
+            while more := os.read(reader, 1 << 16):
+                seen += more
+    os.close(reader)
+    assert process.returncode == 0, seen.decode()
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+
+
+def test_on_a_terminal_there_is_one_bar_and_what_is_not_the_same(bench, suite):
+    bench("--filter", "2x1")
+    options = ("--suite", suite, "--schedules", 1)
+    text = on_a_terminal("bench", *options)
+    assert "2/2" in text and "[1/2]" not in text
+    table = text[text.index("suite small") :]
+    assert CASES[0] not in table and CASES[1] in table
+    assert "1 cases are SAME and not shown; --all shows them" in table
+    assert table.strip().endswith("2 cases against last: 1 SAME, 1 NEW")
+    text = on_a_terminal("bench", *options, "--all")
+    assert all(case in text[text.index("suite small") :] for case in CASES)
 
 
 def test_one_more_instruction_is_a_regression_with_a_name(bench, one_more_instruction):

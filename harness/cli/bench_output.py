@@ -58,12 +58,16 @@ class Outcome:
         return f"{len(self.judgements)} cases against {self.baseline}: {found or 'nothing'}"
 
 
-def show(console: Console, outcome: Outcome) -> None:
-    """Tables on a terminal, plain lines otherwise."""
+def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
+    """A table of what is not SAME on a terminal, or of all cases; otherwise plain lines, of all cases."""
     columns = ("case", "verdict", *_time_columns(outcome), "what")
-    rows = [_row(judgement, len(columns)) for judgement in outcome.judgements]
+    folded = console.is_terminal and not show_all
+    shown = [judgement for judgement in outcome.judgements if not (folded and judgement.verdict == "SAME")]
+    rows = [_row(judgement, len(columns)) for judgement in shown]
     title = f"suite {outcome.suite}, baseline {outcome.baseline}"
-    if console.is_terminal:
+    if not rows:
+        show_line(console, title)
+    elif console.is_terminal:
         table = Table(title=title, title_justify="left")
         for column in columns:
             table.add_column(column, overflow="fold")
@@ -73,10 +77,12 @@ def show(console: Console, outcome: Outcome) -> None:
         console.print(table)
     else:
         show_table(console, title, columns, rows)
+    if len(shown) < len(outcome.judgements):
+        show_line(console, f"{len(outcome.judgements) - len(shown)} cases are SAME and not shown; --all shows them")
     changed = grouped_changes(outcome.judgements)
     if changed:
-        shown = [_change_row(group, outcome) for group in changed[:SHOWN]]
-        show_table(console, "what changed", CHANGE_COLUMNS, shown)
+        groups = [_change_row(group, outcome) for group in changed[:SHOWN]]
+        show_table(console, "what changed", CHANGE_COLUMNS, groups)
     if len(changed) > SHOWN:
         show_line(console, f"... and {len(changed) - SHOWN} more; --json, --csv and --markdown have them all")
     for note in outcome.notes:

@@ -137,5 +137,4 @@ def _git(*arguments: str) -> str | None:
 
 
 def _not_writable(path: Path, error: OSError) -> str:
-    way_out = "use --no-save, or set HARNESS_RESULTS_DIR to another folder"
-    return f"cannot write the record to {path}: {error.strerror}; {way_out}"
+    return f"cannot write the record to {path}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
