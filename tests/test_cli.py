@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import harness.cli.main
 from harness import paths
+from harness.cli.render import show_table
 from harness.compiler.build import Artifact
 from harness.compiler.toolchain import Gpu
 from harness.config.catalog import KERNELS
@@ -161,6 +165,15 @@ def test_doctor_and_list_as_json(harness_command, tmp_path):
     listed = json.loads((tmp_path / "list.json").read_text())
     assert [kernel["name"] for kernel in listed["kernels"]] == list(KERNELS)
     assert listed["presets"][0]["options"]["cluster"] == [4, 4]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_tables_on_narrow_terminals(width):
+    console = Console(file=io.StringIO(), force_terminal=True, no_color=True, width=width)
+    show_table(console, "title", ("name", "what", ""), [("one", "some words that go on", "more of them")])
+    text = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
+    assert max(map(len, text.splitlines())) <= width
+    assert {"one", "some", "words", "that", "go", "on", "more", "of", "them"} <= set(text.split())
 
 
 def program(folder: Path, name: str, script: str) -> Path:

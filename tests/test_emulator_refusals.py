@@ -115,7 +115,7 @@ cvt.rn.f32.bf16 %r1, %rs2;
 
 cvt.rn.s32.f32 %r1, %r2;
 cvt.u32.u16 %r1, %rs2, %rs3;
-ld.global.noise.b32 %r1, [%rd1];                ld.const.b32 %r1, [%rd1];
+ld.global.noise.b32 %r1, [%rd1];
 ld.local.b32 %r1, [%rd1];                       ld.global.v2.b32 %r1, [%rd1];
 ld.global.b32 {%r1, %r2}, [%rd1];               ld.global.v2.b32 {%r1, %rd2}, [%rd3];
 ld.global.pred %p1, [%rd1];                     st.global.noise.b32 [%rd1], %r1;

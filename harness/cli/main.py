@@ -25,11 +25,13 @@ from harness.cli.options import (
     RunOptions,
     check_output,
     config_options,
+    json_option,
     output_options,
     run_options,
     shape_option,
     write_output,
 )
+from harness.cli.ptx import ptx
 from harness.cli.repeat import command_of
 from harness.cli.report import report
 from harness.cli.running import attempt, kernels_named, make_requests, save
@@ -122,9 +124,6 @@ def compare_kernels(
     return compare.exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
-json_option = click.option("--json", "json_path", metavar="PATH|-", help="Write it as JSON; - is the screen.")
-
-
 @main.command("list")
 @json_option
 def list_kernels(json_path: str | None) -> None:
@@ -210,5 +209,5 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, clean, explain, report):
+for command in (bench, build_command, clean, explain, ptx, report):
     main.add_command(command)

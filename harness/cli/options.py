@@ -246,32 +246,28 @@ schedule_seed_option = click.option(
     help="For the random schedule; of several, the first one's.",
 )
 
-run_options = group(
-    "run",
-    RunOptions,
-    click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True),
-    click.option(
-        "--inputs",
-        type=click.Choice(KINDS),
-        help="Values of A and B; integer and index must match exactly.  "
-        "[default: normal on a GPU, where values change the speed, else integer]",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, LARGEST_SEED),
-        default=0,
-        show_default=True,
-        help="For the inputs.",
-    ),
-    schedules_option(1, "1"),
-    click.option(
-        "--schedule",
-        type=click.Choice(get_args(Schedule)),
-        default="fifo",
-        show_default=True,
-        help="Order in which the emulator completes things.",
-    ),
-    schedule_seed_option,
+schedule_option = click.option(
+    "--schedule",
+    type=click.Choice(get_args(Schedule)),
+    default="fifo",
+    show_default=True,
+    help="Order in which the emulator completes things.",
+)
+
+
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """One decorator for several options, shown in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+# How an emulated run goes.
+emulator_options = together(
     click.option(
         "--accumulation",
         type=click.Choice(get_args(Accumulation)),
@@ -292,6 +288,38 @@ run_options = group(
         help="Clusters the emulated GPU holds at once.  [default: as many as there is room for]",
     ),
     click.option("--max-steps", type=click.IntRange(1), help="Warp instructions after which an emulated run is ended."),
+)
+allow_option = click.option(
+    "--allow",
+    multiple=True,
+    type=click.Choice(WARNINGS),
+    help="Such a rule that may be broken; may be repeated.",
+)
+json_option = click.option(
+    "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."
+)
+
+run_options = group(
+    "run",
+    RunOptions,
+    click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True),
+    click.option(
+        "--inputs",
+        type=click.Choice(KINDS),
+        help="Values of A and B; integer and index must match exactly.  "
+        "[default: normal on a GPU, where values change the speed, else integer]",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, LARGEST_SEED),
+        default=0,
+        show_default=True,
+        help="For the inputs.",
+    ),
+    schedules_option(1, "1"),
+    schedule_option,
+    schedule_seed_option,
+    emulator_options,
     click.option(
         "--timeout",
         type=click.FloatRange(1),
@@ -304,12 +332,7 @@ run_options = group(
         show_default=True,
         help="Whether breaches of rules that hardware is known to tolerate are errors.",
     ),
-    click.option(
-        "--allow",
-        multiple=True,
-        type=click.Choice(WARNINGS),
-        help="Such a rule that may be broken; may be repeated.",
-    ),
+    allow_option,
 )
 
 
@@ -324,6 +347,6 @@ class OutputOptions:
 output_options = group(
     "output",
     OutputOptions,
-    click.option("--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."),
+    json_option,
     click.option("--no-save", is_flag=True, help="Do not add records to results/."),
 )

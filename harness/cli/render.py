@@ -66,7 +66,7 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     title = f"{request.config.kernel}  C[{request.shape.m},{request.shape.n}], K={request.shape.k}"
     show_table(console, title, ("", "value"), _summary(outcome))
     if record["counters"]:
-        show_table(console, "counters", ("counter", "count"), _flatten(record["counters"]))
+        show_table(console, "counters", ("counter", "count"), flatten_counters(record["counters"]))
     if not validation.passed:
         show_mistakes(console, validation)
     verdict, style = ("PASSED", "bold green") if validation.passed else ("WRONG RESULT", "bold red")
@@ -260,11 +260,12 @@ def _registers(ptxas: dict) -> str:
     return f"{ptxas['registers']} registers, {spills} bytes of spills, {ptxas['stack_bytes']} bytes of stack"
 
 
-def _flatten(counters: dict, prefix: str = "") -> list[tuple[str, str]]:
+def flatten_counters(counters: dict, prefix: str = "") -> list[tuple[str, str]]:
+    """Rows of a table: nested counters with the names of what they are in before theirs."""
     rows: list[tuple[str, str]] = []
     for name, value in counters.items():
         if isinstance(value, dict):
-            rows += _flatten(value, f"{prefix}{name}: ")
+            rows += flatten_counters(value, f"{prefix}{name}: ")
         else:
             rows.append((f"{prefix}{name}".replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)))
     return rows

@@ -164,8 +164,11 @@ WARNINGS = tuple(_WARNINGS)
 
 @dataclass
 class Finding:
-    """A warning of a run. ``count``: how often it happened at this place, in all warps, CTAs and rounds."""
+    """A warning of a run. ``count``: how often it happened at this place, in all warps, CTAs and rounds. ``line``: of
+    the PTX.
+    """
 
     rule: str
     message: str
     count: int = 1
+    line: int = 0

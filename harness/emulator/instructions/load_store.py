@@ -269,6 +269,16 @@ def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
     return items(0) if count == 1 else tuple(items(n) for n in range(count))
 
 
+def load_const(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    """The constant bank lies in global memory, where the host writes it."""
+    bank = f.grid.launch.constants
+    if not bank:
+        raise Fault("reads constant memory, and the module has no .const variables", "address")
+    return load_global(
+        f, site, address + (bank if isinstance(address, int) else np.uint64(bank)), nbytes, count, extend
+    )
+
+
 # ---- generic addresses ----
 
 
@@ -291,7 +301,12 @@ def _by_space(f: Fragment, address: Value) -> list[tuple[str, Fragment, Value]]:
     return parts
 
 
-_LOADS: dict[str, Callable[..., Result]] = {"shared": load_cluster, "global": load_global, "param": load_param}
+_LOADS: dict[str, Callable[..., Result]] = {
+    "shared": load_cluster,
+    "global": load_global,
+    "param": load_param,
+    "const": load_const,
+}
 _STORES: dict[str, Callable[..., None]] = {"shared": store_cluster, "global": store_global}
 
 
@@ -389,8 +404,9 @@ _SPACES = {
     "global": "global",
     "param": "param",
     "param::entry": "param",
+    "const": "const",
 }
-_OTHER_SPACES = ("const", "local", "param::func")
+_OTHER_SPACES = ("local", "param::func")
 _ORDER = ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys")
 _HINTS = (
     *_ORDER, "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::no_allocate", "L1::evict_last", "L1::evict_first",
@@ -427,6 +443,7 @@ _LOAD_FUNCTIONS: dict[str, Callable[..., Result]] = {
     "cluster": load_cluster,
     "global": load_global,
     "param": load_param,
+    "const": load_const,
     "generic": load_generic,
 }
 _STORE_FUNCTIONS: dict[str, Callable[..., None]] = {
@@ -497,7 +514,7 @@ def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
     else:
         named = f"{operation}.signed" if kind[0] == "s" and operation in ("min", "max") else operation
     space = _space(i, w, i.operands[first])
-    if space == "param":
+    if space in ("param", "const"):
         raise Unsupported
     b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
     arguments = [repr(space), repr(named), str(TYPE_BYTES[kind]), w.pointer(memory(i.operands[first])), b]

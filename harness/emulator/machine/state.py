@@ -60,6 +60,10 @@ class Launch:
     tensor_maps: dict[int, tuple[str, TensorMap]] = field(default_factory=dict)
     """By generic address: a name for counters, and the map."""
     regions: tuple[Region, ...] = ()
+    symbols: dict[str, int] = field(default_factory=dict)
+    """Device addresses of the module's variables."""
+    constants: int = 0
+    """Device address of the module's constant bank, where address 0 of the const space lies."""
 
     @property
     def clusters(self) -> Dim3:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from harness.emulator.errors import PtxSyntaxError
 from harness.emulator.ptx.ast import Kernel, Label, Memory, Operand, ParsedModule, Symbol, Vector
+from harness.emulator.variables import constant_offsets
 
 
 class Layout:
     """Offsets of variables in their state spaces.
 
     Static shared variables come first, dynamic shared memory follows at the alignment its ``.extern`` declares. Of the
-    module's variables only those count that the kernel names.
+    module's variables only those count that the kernel names. Where global ones lie is known at the launch.
     """
 
     def __init__(self, kernel: Kernel, module: ParsedModule):
         self.places: dict[str, tuple[str, int]] = {p.name: ("param", p.offset) for p in kernel.parameters}
         named = {name for i in kernel.instructions for operand in i.operands for name in _names(operand)}
         variables = {name: v for name, v in module.variables.items() if name in named} | kernel.variables
+        constants = constant_offsets(module.variables.values())
         offset = 0
         for variable in variables.values():
             if variable.space == "shared" and not variable.external:
@@ -30,7 +32,7 @@ class Layout:
                 self.places[variable.name] = ("shared", start)
                 self.static_shared = max(self.static_shared, start)
             elif variable.space != "shared":
-                self.places[variable.name] = (variable.space, 0)
+                self.places[variable.name] = (variable.space, constants.get(variable.name, 0))
 
     def find(self, name: str) -> tuple[str, int]:
         """(state space, offset) of a variable."""

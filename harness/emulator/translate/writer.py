@@ -133,8 +133,10 @@ class Operands:
         space, base = self.layout.find(operand.name)
         if space == "shared":
             return f"(f.cta.window + {RESERVED_SHARED + base + offset})"
-        if space == "param":
+        if space in ("param", "const"):
             return str(base + offset)
+        if space == "global":
+            return f"(f.grid.launch.symbols[{operand.name!r}] + {offset})"
         raise Unsupported
 
     def space_of(self, operand: Operand) -> str | None:

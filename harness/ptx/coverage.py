@@ -1,0 +1,2 @@
+def coverage_page() -> str:
+    return ""
