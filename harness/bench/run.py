@@ -77,8 +77,9 @@ def new_run() -> str:
 def fingerprint(schedules: int = 1, schedule_seed: int = 0) -> str:
     """Hash of what can change a result: kernels, harness, compiler, schedules. Only the same run is continued."""
     digest = hashlib.sha256()
-    for path in sorted((*paths.kernels_dir().rglob("*.mojo"), *(paths.ROOT / "harness").rglob("*.py"))):
-        digest.update(f"{path.relative_to(paths.ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    for folder, kind in ((paths.kernels_dir(), "*.mojo"), (paths.PACKAGE, "*.py")):
+        for path in sorted(folder.rglob(kind)):
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
     digest.update(repr((sorted(versions().items()), schedules, schedule_seed)).encode())
     return digest.hexdigest()[:16]
 

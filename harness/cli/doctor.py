@@ -41,7 +41,7 @@ class Finding:
 def examine() -> list[Finding]:
     """Everything a run may use, in the order it is used."""
     gpus = find_gpus()
-    sources = paths.ROOT / "kernels"
+    sources = paths.mojo_root() / "kernels"
     return [
         Finding("harness", f"{harness.__version__} at {Path(harness.__file__).parent}", "this program"),
         Finding("Python", f"{platform.python_version()} at {sys.executable}", "runs the harness"),

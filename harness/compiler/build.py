@@ -186,7 +186,7 @@ def _program(source: str) -> Path:
         driver = folder / "driver.mojo"
         driver.write_text(source, encoding="utf-8")
         program = cache.ensure(folder / "program") / place.name
-        _run_mojo([str(mojo), "build", "-I", str(paths.ROOT), str(driver), "-o", str(program)], folder)
+        _run_mojo([str(mojo), "build", "-I", str(paths.mojo_root()), str(driver), "-o", str(program)], folder)
         if _key(source) != key:
             raise CannotRun("the Mojo sources changed while they were being compiled; run it again")
         cache.publish(program.parent, place.parent, partial(cache.is_whole, place))
@@ -225,9 +225,9 @@ def readable_errors(text: str) -> str:
     """The part of the compiler's output that a person needs.
 
     Failed constraints come first, by their message; then errors with the source lines under them, with paths
-    relative to the checkout. Chains of instantiation notes are left out.
+    relative to the folder of ``kernels``. Chains of instantiation notes are left out.
     """
-    text = text.replace(f"{paths.ROOT}{os.sep}", "")
+    text = text.replace(f"{paths.mojo_root()}{os.sep}", "")
     constraints = list(dict.fromkeys(re.findall(r"constraint failed: (.*)", text)))
     blocks: list[list[str]] = []
     for line in text.splitlines():
