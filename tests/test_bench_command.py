@@ -19,6 +19,10 @@ from click.testing import CliRunner
 
 import harness.bench.run as runs
 import harness.cli.main
+from harness.bench.facts import Change
+from harness.bench.suite import load_suite
+from harness.bench.verdict import Judgement
+from harness.cli.bench_output import MARKDOWN_LIMIT, Outcome, to_markdown
 from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
 from harness.paths import ROOT
@@ -267,6 +271,38 @@ def test_files(bench, one_more_instruction, tmp_path):
     junit = ET.parse(files["junit"]).getroot()
     assert junit.attrib["tests"] == junit.attrib["failures"] == "2"
     assert junit.find("testcase/failure").attrib["message"].startswith("WORSE: PTX fence.proxy")
+
+
+def test_a_comment_is_bounded(bench, monkeypatch, tmp_path):
+    """GitHub takes 65,536 characters; the report of a hang alone can be longer."""
+
+    def hangs(*_):
+        raise CannotRun("Deadlock: " + "warp 5 waits | at line 99\n" * 20_000)
+
+    bench()
+    monkeypatch.setattr(runs, "run", hangs)
+    bench("--markdown", tmp_path / "x.md", "--json", tmp_path / "x.json")
+    text = (tmp_path / "x.md").read_text()
+    assert len(text) < 10_000 and text.count("| NOT MEASURED | Deadlock: warp 5 waits \\| at line 99") == 4
+    assert len((tmp_path / "x.json").read_text()) > 500_000
+
+
+@pytest.mark.parametrize("cases", [1, 100, 1000])
+def test_a_comment_with_many_cases_is_bounded(cases):
+    case = load_suite("emulator").cases[0]
+    judgements = tuple(
+        Judgement(
+            replace(case, seed=number), "WRONG", reason="many words " * 20, changes=(Change(f"figure {number}", 1, 2),)
+        )
+        for number in range(cases)
+    )
+    text = to_markdown(Outcome("emulator", "run", "last", 0.02, judgements))
+    assert len(text) <= MARKDOWN_LIMIT
+    assert text.count("<details>") == text.count("</details>") == 2
+    rows = [sum(line.startswith("| ") for line in part.splitlines()) - 2 for part in text.split("<summary>")]
+    more = [int(number) for number in re.findall(r"\.\.\. and (\d+) more", text)]
+    assert sum(rows) + sum(more) == 3 * cases
+    assert not more if cases == 1 else more
 
 
 class FakeGpu:
