@@ -283,3 +283,42 @@ def test_the_workflow_reports_a_change_that_fails(tmp_path):
     code, comment = compare_in_workflow(tmp_path, base, change)
     assert code == 2
     assert "**The change could not be measured** (exit code 2)" in comment and len(comment) < 7000
+
+
+def test_pre_commit_checks_what_lint_checks():
+    entries = re.findall(r"entry: (.*)", (ROOT / ".pre-commit-config.yaml").read_text())
+    recipe = (ROOT / "Makefile").read_text().split("\nlint:")[1].split("\n\n")[0]
+    assert entries == [line.strip().replace("$(VENV)", ".venv") for line in recipe.splitlines()[1:]]
+
+
+def test_every_environment_variable_is_documented():
+    used = {
+        name for path in (ROOT / "harness").rglob("*.py") for name in re.findall(r"HARNESS_[A-Z_]+", path.read_text())
+    }
+    named = set(re.findall(r"`(HARNESS_[A-Z_]+)`", (ROOT / "docs" / "command-line.md").read_text()))
+    assert used == named
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion(shell):
+    words = [sys.executable, "-c", "from harness.__main__ import entry; entry()"]
+
+    def answer(**variables: str) -> str:
+        environment = {**os.environ, **variables}
+        return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    script = answer(_HARNESS_COMPLETE=f"{shell}_source")
+    assert f"_HARNESS_COMPLETE={shell}_complete" in script
+    typed = {"COMP_WORDS": "harness run --schedule-", "COMP_CWORD": "--schedule-" if shell == "fish" else "2"}
+    assert "--schedule-seed" in answer(_HARNESS_COMPLETE=f"{shell}_complete", **typed)
+
+
+def test_the_commands_of_the_readme_leave_the_checkout_clean():
+    """What they write is ignored by git, or goes elsewhere."""
+    text = (ROOT / "README.md").read_text()
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    written = re.findall(r"^    harness [^#\n]*?(?: -o| --output| --json| --dump) ([\w./]+)", text, re.MULTILINE)
+    assert "plan.svg" in written
+    for path in [*written, "report/index.html"]:
+        assert subprocess.run(["git", "check-ignore", "--quiet", path], cwd=ROOT).returncode == 0, path
