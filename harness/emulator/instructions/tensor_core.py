@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from harness.emulator.instructions.mbarrier import reached
 from harness.emulator.instructions.table import (
@@ -68,16 +68,26 @@ def mma(
 
 
 def _tell(f: Fragment, site: Site, ctas: Sequence[Cta], what: Mma) -> Operation:
+    ranks = tuple([cta.rank for cta in ctas])
+    reads, writes = _regions(what, ranks)
+    return f.grid.operation("mma", f, site, reads=reads, writes=writes, mma=what, ctas=ranks)
+
+
+Regions = tuple[events.Region, ...]
+
+
+@lru_cache(maxsize=4096)
+def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
+    """What an MMA of these CTAs reads and writes. Loops come back to the same few descriptors."""
     plan = what.plan()
     blocks, _, _ = accumulator_layout(what.d_address, plan.idesc.m, plan.idesc.n, what.cta_group)
-    operands: list[events.Region] = [events.SharedChunks(c.rank, o.positions) for c in ctas for o in (plan.a, plan.b)]
-    d: tuple[events.Region, ...] = tuple(
-        events.TensorBlock(c.rank, range(b.lanes.start, b.lanes.stop), range(b.columns.start, b.columns.stop))
-        for c in ctas
+    operands = tuple(events.SharedChunks(rank, o.positions) for rank in ranks for o in (plan.a, plan.b))
+    d = tuple(
+        events.TensorBlock(rank, range(b.lanes.start, b.lanes.stop), range(b.columns.start, b.columns.stop))
+        for rank in ranks
         for b in blocks
     )
-    reads = (*operands, *d) if what.accumulate else tuple(operands)
-    return f.grid.operation("mma", f, site, reads=reads, writes=d, mma=what, ctas=tuple(c.rank for c in ctas))
+    return (*operands, *d) if what.accumulate else operands, d
 
 
 def _multiply(f: Fragment, ctas: Sequence[Cta], what: Mma, operation: Operation | None) -> None:

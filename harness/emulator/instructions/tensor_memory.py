@@ -244,6 +244,11 @@ def forget_load(f: Fragment, slot: int) -> None:
 def _deliver(f: Fragment, pending: PendingLoad) -> None:
     """The fragment's lanes get what they have not got yet."""
     rows = pending.read()
+    if f.mask == min(pending.open) == FULL_MASK:
+        pending.open = [0] * len(pending.slots)
+        for slot, row in zip(pending.slots, rows, strict=True):
+            f.registers[slot] = row
+        return
     for n, slot in enumerate(pending.slots):
         lanes = pending.open[n] & f.mask
         pending.open[n] &= ~f.mask
