@@ -24,7 +24,7 @@ test-gpu: $(VENV)/installed-gpu
 bench: $(VENV)/installed
 	$(VENV)/bin/python -m harness bench
 
-report: $(VENV)/installed-test
+report: $(VENV)/installed
 	$(VENV)/bin/python -m harness report
 
 # The pages run the harness while they are built.

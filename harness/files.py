@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from harness.errors import CannotRun
 
@@ -18,7 +21,8 @@ def write_text(path: str | Path, text: str) -> None:
     """
     try:
         if _is_plain(Path(path)):
-            _replace(Path(path).resolve(), text)
+            with whole_file(Path(path).resolve()) as whole:
+                whole.write(text.encode())
         else:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
@@ -35,11 +39,13 @@ def _is_plain(path: Path) -> bool:
         return True
 
 
-def _replace(path: Path, text: str) -> None:
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to be written, which takes its place when the block ends well; otherwise nothing changes."""
     descriptor, made = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(descriptor, "wb") as file:
+            yield file
             file.flush()
             os.fsync(descriptor)
         os.chmod(made, _mode(path))

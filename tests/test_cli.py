@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import harness.cli.main
 from harness import paths
+from harness.cli.render import show_table
 from harness.compiler.build import Artifact
 from harness.compiler.toolchain import Gpu
 from harness.config.catalog import KERNELS
@@ -150,11 +154,69 @@ def test_doctor_tells_what_is_there(harness_command):
         assert word in result.stdout
 
 
+def test_doctor_and_list_as_json(harness_command, tmp_path):
+    result = harness_command("doctor", "--json", "-")
+    data = json.loads(result.stdout)
+    assert result.exit_code == 0 and data["schema"] == 1 and data["able"] is True
+    found = {finding["name"]: finding for finding in data["findings"]}
+    assert set(found["Mojo"]) == {"name", "found", "use", "needed", "problem"}
+    assert {"ptxas", "nvdisasm", "results", "build cache"} <= set(found)
+    assert harness_command("list", "--json", tmp_path / "list.json").exit_code == 0
+    listed = json.loads((tmp_path / "list.json").read_text())
+    assert [kernel["name"] for kernel in listed["kernels"]] == list(KERNELS)
+    assert listed["presets"][0]["options"]["cluster"] == [4, 4]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_tables_on_narrow_terminals(width):
+    console = Console(file=io.StringIO(), force_terminal=True, no_color=True, width=width)
+    show_table(console, "title", ("name", "what", ""), [("one", "some words that go on", "more of them")])
+    text = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
+    assert max(map(len, text.splitlines())) <= width
+    assert {"one", "some", "words", "that", "go", "on", "more", "of", "them"} <= set(text.split())
+
+
+def program(folder: Path, name: str, script: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_doctor_says_what_is_broken_and_where(harness_command, monkeypatch, tmp_path):
+    ptxas = program(tmp_path, "ptxas", "echo no such library >&2; exit 127")
+    nvdisasm = program(tmp_path, "nvdisasm", "echo release 13.0, V13.0.85; echo Build x")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    lines = harness_command("doctor").stdout.splitlines()
+    assert any(f"{ptxas}: it ends with code 127: no such library" in line for line in lines)
+    assert any(f"13.0.85 at {nvdisasm}" in line for line in lines)
+    assert any(f"at {sys.executable}" in line for line in lines)
+    ptxas.write_text("nonsense")
+    assert f"{ptxas}: it cannot be run (Exec format error)" in harness_command("doctor").stdout
+
+
+def test_figures_of_a_broken_ptxas_say_so(artifacts, monkeypatch, tmp_path):
+    ptxas = program(tmp_path, "ptxas", "exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert artifacts[2, 1].statistics() == {"error": f"{ptxas}: it ends with code 1"}
+
+
+@pytest.mark.parametrize("variable", ["HARNESS_RESULTS_DIR", "HARNESS_CACHE_DIR"])
+def test_doctor_writes_to_the_folders(harness_command, monkeypatch, tmp_path, variable):
+    monkeypatch.setenv(variable, str(tmp_path / "new" / "folder"))
+    assert harness_command("doctor").exit_code == 0
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(variable, str(tmp_path / "file"))
+    result = harness_command("doctor")
+    assert result.exit_code == 3 and f"{tmp_path / 'file'}: cannot be written: Not a directory" in result.stdout
+
+
 def test_doctor_without_a_compiler(harness_command, monkeypatch):
     monkeypatch.setenv("HARNESS_MOJO", "/no/such/mojo")
     result = harness_command("doctor")
     assert result.exit_code == 3
-    assert "MISSING" in result.stdout
+    assert "/no/such/mojo: it cannot be run (No such file or directory)" in result.stdout
 
 
 def test_run_prints_a_report_and_logs_a_record(harness_command, artifacts, results_dir):
@@ -243,6 +305,28 @@ def test_a_wrong_result_is_shown_recorded_and_exits_with_4(harness_command, arti
     validation = json.loads(line)["validation"]
     assert not validation["passed"] and validation["mismatches"] == 1
     assert [(m["row"], m["column"]) for m in validation["first_mismatches"]] == [(130, 300)]
+
+
+def test_a_wrong_result_can_be_kept(harness_command, artifacts, spoiled, tmp_path):
+    def change(output):
+        output[130, 300] += 1000
+
+    folder = tmp_path / "kept"
+    assert harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", folder).exit_code == 0
+    assert not folder.exists()
+    spoiled(change)
+    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", folder, "--inputs", "index", "--seed", 3)
+    assert result.exit_code == 4 and str(folder / "kernel6") in result.stderr
+    a, b, output, reference = (np.load(folder / "kernel6" / f"{n}.npy") for n in ("a", "b", "output", "reference"))
+    assert a.shape == (256, 128) and b.shape == (512, 128)
+    assert np.array_equal(a @ b.T, reference)
+    assert np.argwhere(output != reference.astype(output.dtype)).tolist() == [[130, 300]]
+    assert (folder / "kernel6" / "kernel.ptx").read_text() == artifacts[2, 1].ptx
+    assert json.loads((folder / "kernel6" / "plan.json").read_text())["problem"] == {"m": 256, "n": 512, "k": 128}
+    assert json.loads((folder / "kernel6" / "record.json").read_text())["inputs"]["seed"] == 3
+    (tmp_path / "file").write_text("")
+    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", tmp_path / "file" / "x")
+    assert result.exit_code == 4 and "x/kernel6: Not a directory" in result.stderr
 
 
 def test_tiles_that_are_never_written_are_wrong(harness_command, artifacts, monkeypatch):
@@ -346,7 +430,11 @@ def test_results_that_cannot_be_written(harness_command, no_compiler, monkeypatc
     monkeypatch.setenv("HARNESS_RESULTS_DIR", str(in_the_way / "results"))
     result = harness_command("run", "kernel6")
     assert result.exit_code == 3
-    assert "cannot write the record to" in result.stderr and "--no-save" in result.stderr
+    assert "cannot write the record to" in result.stderr
+    assert result.stderr.endswith("; set HARNESS_RESULTS_DIR to another folder, or use --no-save\n")
+    result = harness_command("bench", "--filter", "kernel6 bf16 2x1")
+    assert result.exit_code == 3
+    assert result.stderr.endswith("; set HARNESS_RESULTS_DIR to another folder\n")  # it has no --no-save
 
 
 def harness_process(*arguments: str, code: str | None = None) -> subprocess.Popen:

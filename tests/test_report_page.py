@@ -19,7 +19,7 @@ from harness.report.published import published_figures
 from harness.report.style import DARK, FIGURE, LIGHT
 from harness.run import records
 
-pytest.importorskip("matplotlib", reason="matplotlib draws the figures (pip install -e '.[report]')")
+pytest.importorskip("matplotlib", reason="matplotlib draws the figures")
 
 FIGURES = {
     "measured-nvidia-h200",

@@ -96,7 +96,7 @@ def _known_commit(text: str, history: History) -> str | None:
 
 
 def _commit(text: str) -> str | None:
-    if text.startswith("-"):
+    if text.startswith("-") or paths.is_installed():
         return None
     command = ["git", "-C", str(paths.ROOT), "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}"]
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,11 +49,10 @@ class Measured:
 
 
 def prepare(
-    suite: Suite, cases: Sequence[Case], schedules: int = 1, schedule_seed: int = 0, processes: int = 1
+    suite: Suite, cases: Sequence[Case], *, processes: int = 1, schedules: int = 1, schedule_seed: int = 0
 ) -> list[Job]:
-    """Finds the device and the configuration for every case.
-
-    schedules: see `harness.run.runner.schedules_of`. processes: how many time a case on a GPU.
+    """Finds the device and the configuration for every case. processes: how many time it on a GPU. schedules: how many
+    it must be right under on the emulator, see `harness.run.runner.schedules_of`.
     """
     emulation = EmulationOptions(seed=schedule_seed)
     jobs = []
@@ -61,16 +60,8 @@ def prepare(
         try:
             gpu, arch = choose_device(suite.device, find_kernel(case.kernel), case.arch or "auto")
             config = case.config(arch)
-            request = Request(
-                config,
-                case.shape,
-                case.inputs,
-                case.seed,
-                emulation,
-                schedules=1 if gpu else schedules,
-                gpu=gpu,
-                processes=processes if gpu else 1,
-            )
+            request = Request(config, case.shape, case.inputs, case.seed, emulation, gpu=gpu)
+            request = replace(request, processes=processes) if gpu else replace(request, schedules=schedules)
             jobs.append(Job(case, request))
         except HarnessError as error:
             # The way out is another option here than for a single run.
@@ -86,8 +77,9 @@ def new_run() -> str:
 def fingerprint(schedules: int = 1, schedule_seed: int = 0) -> str:
     """Hash of what can change a result: kernels, harness, compiler, schedules. Only the same run is continued."""
     digest = hashlib.sha256()
-    for path in sorted((*paths.kernels_dir().rglob("*.mojo"), *(paths.ROOT / "harness").rglob("*.py"))):
-        digest.update(f"{path.relative_to(paths.ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    for folder, kind in ((paths.kernels_dir(), "*.mojo"), (paths.PACKAGE, "*.py")):
+        for path in sorted(folder.rglob(kind)):
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
     digest.update(repr((sorted(versions().items()), schedules, schedule_seed)).encode())
     return digest.hexdigest()[:16]
 

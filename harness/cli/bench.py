@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness.bench import history
 from harness.bench import run as runs
@@ -60,6 +63,7 @@ file_options = group(
 @click.option("--filter", "pattern", metavar="REGEX", help="Only the cases whose name this is found in.")
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the cases, one per line.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--all", "show_all", is_flag=True, help="Show the cases that are SAME on a terminal, too.")
 @click.option("--resume", is_flag=True, help="Go on where the last run of this suite was interrupted.")
 @click.option(
     "--baseline",
@@ -92,6 +96,7 @@ def bench(
     pattern: str | None,
     list_only: bool,
     dry_run: bool,
+    show_all: bool,
     resume: bool,
     baseline_name: str,
     save_baseline: str | None,
@@ -116,7 +121,7 @@ def bench(
         return EXIT_OK
     progress = Console(stderr=True)
     under = _schedules(suite, schedules)
-    jobs = runs.prepare(suite, cases, under, schedule_seed, processes)
+    jobs = runs.prepare(suite, cases, processes=processes, schedules=under, schedule_seed=schedule_seed)
     mark = runs.fingerprint(under, schedule_seed)
     run_id = _choose_run(progress, resume, jobs, suite, mark)
     view = _Past(jobs, baseline_name)
@@ -131,7 +136,7 @@ def bench(
     unsaved = [one.unsaved for one in measured if one.unsaved]
     notes = [*_save(save_baseline, judgements, run_id), *dict.fromkeys(unsaved)]
     outcome = output.Outcome(suite.name, run_id, view.label, threshold / 100, judgements, tuple(notes))
-    if not _write(outcome, files):
+    if not _write(outcome, files, show_all):
         return outcome.exit_code or EXIT_CANNOT_RUN
     if baseline_name != LAST and outcome.exit_code != EXIT_REGRESSION and not any(j.baseline for j in judgements):
         raise CannotRun(f"nothing could be compared: {judgements[0].reason}")
@@ -188,18 +193,43 @@ def _choose_run(console: Console, resume: bool, jobs: list[runs.Job], suite: Sui
 
 def _measure(console: Console, jobs: list[runs.Job], suite: Suite, run_id: str, mark: str) -> list[runs.Measured]:
     missing = {j.request.config for j in jobs if j.request and not is_built(j.request.config)}
-    if missing:
-        show_line(console, f"compiling {len(missing)} configurations with Mojo ...")
-
-    def report(measured: runs.Measured, number: int) -> None:
-        state = "kept" if measured.kept else "done" if measured.record else "not measured"
-        show_line(console, f"[{number:{len(str(len(jobs)))}}/{len(jobs)}] {measured.job.case.id}: {state}")
-
+    compiling = f"compiling {len(missing)} configurations with Mojo ..." if missing else ""
     try:
-        return runs.measure(jobs, suite, run_id, mark, report)
+        with _reporting(console, jobs, compiling) as report:
+            return runs.measure(jobs, suite, run_id, mark, report)
     except KeyboardInterrupt:
         show_line(console, "interrupted; what was measured is kept, --resume goes on from here")
         raise
+
+
+@contextmanager
+def _reporting(console: Console, jobs: list[runs.Job], first: str) -> Iterator[Callable[[runs.Measured, int], None]]:
+    """What is called after each case: one bar on a terminal, beside what went wrong; otherwise a line each."""
+    if not console.is_terminal:
+        if first:
+            show_line(console, first)
+        yield lambda measured, number: show_line(
+            console, f"[{number:{len(str(len(jobs)))}}/{len(jobs)}] {measured.job.case.id}: {_state(measured)}"
+        )
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(first or jobs[0].case.id, total=len(jobs))
+
+        def report(measured: runs.Measured, number: int) -> None:
+            if measured.failed or measured.record is None:
+                show_line(bar.console, f"{measured.job.case.id}: {_state(measured)}", "bold red")
+            bar.update(task, completed=number, description=jobs[number].case.id if number < len(jobs) else "")
+
+        yield report
+
+
+def _state(measured: runs.Measured) -> str:
+    if measured.record is None:
+        return "not measured"
+    if measured.failed:
+        return "wrong"
+    return "kept" if measured.kept else "done"
 
 
 def _judge(measured: list[runs.Measured], view: _Past, run_id: str, threshold: float) -> tuple[Judgement, ...]:
@@ -218,8 +248,11 @@ def _save(name: str | None, judgements: tuple[Judgement, ...], run_id: str) -> t
     right = [j for j in judgements if j.record and j.verdict != "WRONG"]
     if not right:
         return (f"baseline {name} not saved: nothing was measured",)
-    for kind in dict.fromkeys(j.record["device"]["kind"] for j in right if j.record):
-        history.save_pointer(name, kind, run_id)
+    try:
+        for kind in dict.fromkeys(j.record["device"]["kind"] for j in right if j.record):
+            history.save_pointer(name, kind, run_id)
+    except CannotRun as error:
+        return (f"baseline {name} not saved: {error}",)
     return (f"baseline {name} saved: {len(right)} cases",)
 
 
@@ -260,7 +293,7 @@ def _check_files(files: Files) -> None:
         check_output(path, f"--{form}")
 
 
-def _write(outcome: output.Outcome, files: Files) -> bool:
+def _write(outcome: output.Outcome, files: Files, show_all: bool) -> bool:
     """Files before the screen, whose reader may go away. Whether all could be written."""
     paths = files.by_format()
     results = [
@@ -272,5 +305,5 @@ def _write(outcome: output.Outcome, files: Files) -> bool:
         if path == "-":
             results.append(written_clearly(partial(click.echo, output.FORMATS[form](outcome), nl=False)))
     console = Console(stderr="-" in paths.values())
-    results.append(written_clearly(lambda: output.show(console, outcome)))
+    results.append(written_clearly(lambda: output.show(console, outcome, show_all)))
     return all(results)

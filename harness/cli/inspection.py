@@ -13,9 +13,10 @@ from harness.compiler.build import build_with_notice, plan_with_notice
 from harness.compiler.emit import KINDS, emit
 from harness.compiler.plan import parse_plan
 from harness.explain.svg import as_svg
-from harness.explain.text import as_dict, as_text
+from harness.explain.text import WIDTH, as_dict, as_text
 from harness.problem.shape import Shape
 
+MIN_WIDTH = 40
 FORMATS = ("text", "svg", "json")
 output_option = click.option(
     "-o",
@@ -46,7 +47,7 @@ def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, output:
     elif form == "json":
         write_output(json.dumps(as_dict(plan, json.loads(text)), indent=2) + "\n", output)
     else:
-        write_output(as_text(plan) + "\n", output)
+        write_output(as_text(plan, _width(output)) + "\n", output)
 
 
 @click.command("build")
@@ -71,3 +72,9 @@ def build_command(kernel: str, shape: Shape, config: ConfigOptions, what: str | 
         return
     done = "compiled" if artifact.compiled_now else "was compiled before"
     render.show_line(Console(), f"{artifact.config.label}: {done}, PTX in {artifact.folder / 'kernel.ptx'}")
+
+
+def _width(output: str) -> int:
+    """Of the terminal, if it is one that is narrower than the text; a line that it breaks is hard to read."""
+    console = Console()
+    return max(MIN_WIDTH, min(WIDTH, console.width)) if output == "-" and console.is_terminal else WIDTH

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,13 +16,16 @@ from harness.cli import render
 from harness.cli.bench import bench
 from harness.cli.clean import clean
 from harness.cli.clear_errors import ClearErrors, written_clearly
+from harness.cli.doctor import as_dict as doctors_findings
 from harness.cli.doctor import examine, is_able
 from harness.cli.inspection import build_command, explain
 from harness.cli.options import (
     ConfigOptions,
     OutputOptions,
     RunOptions,
+    check_output,
     config_options,
+    json_option,
     output_options,
     ptx_option,
     run_options,
@@ -35,11 +39,12 @@ from harness.cli.running import attempt, edited_pair, kernels_named, make_reques
 from harness.compiler.build import build_with_notice
 from harness.config.catalog import KERNELS
 from harness.config.presets import PRESETS
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
 from harness.problem.shape import Shape
 from harness.ptx.edited import put_in_place
 from harness.report.published import published_figures
 from harness.run import compare
+from harness.run.dump import dump as dump_result
 from harness.run.runner import Outcome
 
 
@@ -63,6 +68,12 @@ def main() -> None:
 @ptx_option
 @run_options
 @output_options
+@click.option(
+    "--dump",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep inputs, output, reference, PTX and plan of a wrong result there.",
+)
 def run(
     kernels: tuple[str, ...],
     shape: Shape,
@@ -70,6 +81,7 @@ def run(
     ptx_file: Path | None,
     run: RunOptions,
     output: OutputOptions,
+    dump: Path | None,
 ) -> int:
     """Run each KERNEL, check its result and log a record.
 
@@ -77,6 +89,8 @@ def run(
     """
     edited, run = read_edited_for(ptx_file, run)
     requests = make_requests(kernels_named(kernels), shape, config, run, output)
+    if dump and requests[0].gpu:
+        raise UsageProblem("--dump keeps what the emulator computed, and a GPU would run this; add --device emulator")
     compiled = build_with_notice([request.config for request in requests])
     pairs = list(zip(requests, compiled, strict=True))
     if edited:
@@ -89,6 +103,8 @@ def run(
         entries.append(entry)
         if entry.outcome:
             written &= _keep(entry.outcome, entries, len(requests), output)
+            if dump and not entry.outcome.validation.passed:
+                written &= written_clearly(partial(_dump, entry.outcome, dump))
     if output.json_path == "-":
         written &= written_clearly(lambda: _write_records(entries, len(requests), "-"))
     return compare.exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
@@ -134,18 +150,29 @@ def compare_kernels(
 
 
 @main.command("list")
-def list_kernels() -> None:
+@json_option
+def list_kernels(json_path: str | None) -> None:
     """List the kernels and the presets."""
+    if json_path is not None:
+        check_output(json_path, "--json")
+        kernels, presets = ([asdict(each) for each in table.values()] for table in (KERNELS, PRESETS))
+        write_output(_as_json({"schema": 1, "kernels": kernels, "presets": presets}), json_path)
+        return
     console = Console()
     render.show_kernels(console, KERNELS.values())
     render.show_presets(console, PRESETS.values())
 
 
 @main.command()
-def doctor() -> int:
+@json_option
+def doctor(json_path: str | None) -> int:
     """Show what is available and what will be used."""
+    check_output(json_path, "--json")
     findings = examine()
-    render.show_findings(Console(), findings)
+    if json_path is None:
+        render.show_findings(Console(), findings)
+    else:
+        write_output(_as_json(doctors_findings(findings)), json_path)
     return EXIT_OK if is_able(findings) else EXIT_CANNOT_RUN
 
 
@@ -173,6 +200,11 @@ def _show(outcome: Outcome, output: OutputOptions, record_file: Path | None) -> 
     for what, place in (("written", output.json_path), ("added", record_file)):
         if place:
             render.show_line(console, f"record {what} to {place}")
+
+
+def _dump(outcome: Outcome, folder: Path) -> None:
+    place = dump_result(outcome, folder)
+    render.show_line(Console(stderr=True), f"inputs, output, reference, PTX and plan are in {place}")
 
 
 def _write_records(entries: Sequence[compare.Entry], kernels: int, path: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from harness.cli.doctor import Finding
@@ -17,10 +18,16 @@ from harness.report.published import PublishedFigure
 from harness.run import compare
 from harness.run.runner import Outcome
 
+NARROW = 16
+"""Columns of a terminal that a column of a table needs on average to be readable."""
+
 
 def show_table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on a terminal; otherwise lines with the columns aligned by spaces and nothing cut off."""
     rows = [list(row) for row in rows]
+    if console.is_terminal and console.width < NARROW * len(columns):
+        _show_below_each_other(console, title, columns, rows)
+        return
     if console.is_terminal:
         table = Table(title=title, title_justify="left")
         for column in columns:
@@ -35,6 +42,17 @@ def show_table(console: Console, title: str, columns: Sequence[str], rows: Itera
         *("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [columns, *rows]),
     ]
     console.print("\n".join(line.rstrip() for line in lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_below_each_other(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """For a terminal on which a table would be columns of single words: a paragraph for each row."""
+    console.print(f"[bold]{escape(title)}[/]")
+    for first, *rest in rows:
+        console.print(escape(first) or "-", style="bold", highlight=False)
+        for column, cell in zip(columns[1:], rest, strict=True):
+            if cell:
+                text = escape(f"{column}: {cell}" if column else cell)
+                console.print(Padding(text, (0, 0, 0, 2)), highlight=False)
 
 
 def show_line(console: Console, text: str, style: str = "") -> None:
@@ -176,7 +194,7 @@ def show_findings(console: Console, findings: Iterable[Finding]) -> None:
         console,
         "what is available, and what it is used for",
         ("", "found", "use"),
-        ((f.name, f.found or ("MISSING" if f.needed else "none"), f.use) for f in findings),
+        ((f.name, f.shown, f.use) for f in findings),
     )
 
 

@@ -53,7 +53,7 @@ def report(output: Path, results: Path | None) -> None:
     try:
         from harness.report.figures import draw_all
     except ModuleNotFoundError as error:
-        raise CannotRun(f"{error.name} is not installed; install it with `pip install -e '.[report]'`") from None
+        raise CannotRun(f"{error.name} is not installed; install it with `pip install {error.name}`") from None
     published = published_figures()
     figures = draw_all(found.devices, published)
     try:

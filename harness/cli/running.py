@@ -43,8 +43,11 @@ def make_requests(
         )
     requests = [_request(kernel, shape, config, run) for kernel in kernels]
     if not output.no_save:
-        for request in requests:
-            records.record_file(request.device_kind)
+        try:
+            for request in requests:
+                records.record_file(request.device_kind)
+        except CannotRun as error:
+            raise CannotRun(f"{error}, or use --no-save") from error
     return requests
 
 

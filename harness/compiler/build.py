@@ -30,7 +30,7 @@ from harness.compiler import cache
 from harness.compiler.driver import PLANNER_SOURCE, driver_source, gemm_parameters
 from harness.compiler.plan import Plan, parse_plan
 from harness.compiler.ptxas import assemble
-from harness.compiler.toolchain import mojo_version, package_version, ptxas_version, require_mojo
+from harness.compiler.toolchain import mojo_version, package_version, ptxas_version, require_mojo, why_no_ptxas
 from harness.config.config import KernelConfig
 from harness.errors import CannotRun
 from harness.problem.shape import Shape
@@ -77,7 +77,7 @@ class Artifact:
         """What ptxas says about the kernel (see `harness.compiler.ptxas`); of compiled PTX asked once per version."""
         version = ptxas_version()
         if version is None:
-            return {"error": "ptxas is not on PATH"}
+            return {"error": why_no_ptxas()}
         kept = self.folder / f"ptxas-{version}.json"
         if cache.is_whole(kept) and not self.edited:
             return json.loads(kept.read_text(encoding="utf-8"))
@@ -193,7 +193,7 @@ def _program(source: str) -> Path:
         driver = folder / "driver.mojo"
         driver.write_text(source, encoding="utf-8")
         program = cache.ensure(folder / "program") / place.name
-        _run_mojo([str(mojo), "build", "-I", str(paths.ROOT), str(driver), "-o", str(program)], folder)
+        _run_mojo([str(mojo), "build", "-I", str(paths.mojo_root()), str(driver), "-o", str(program)], folder)
         if _key(source) != key:
             raise CannotRun("the Mojo sources changed while they were being compiled; run it again")
         cache.publish(program.parent, place.parent, partial(cache.is_whole, place))
@@ -232,9 +232,9 @@ def readable_errors(text: str) -> str:
     """The part of the compiler's output that a person needs.
 
     Failed constraints come first, by their message; then errors with the source lines under them, with paths
-    relative to the checkout. Chains of instantiation notes are left out.
+    relative to the folder of ``kernels``. Chains of instantiation notes are left out.
     """
-    text = text.replace(f"{paths.ROOT}{os.sep}", "")
+    text = text.replace(f"{paths.mojo_root()}{os.sep}", "")
     constraints = list(dict.fromkeys(re.findall(r"constraint failed: (.*)", text)))
     blocks: list[list[str]] = []
     for line in text.splitlines():

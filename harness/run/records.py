@@ -118,7 +118,12 @@ def read(path: Path, problem: Callable[[dict], str | None] = lambda record: None
 
 
 def source_version() -> dict | None:
-    """The commit of the checkout and whether files other than results differ from it; None outside of git."""
+    """The commit of the checkout and whether files other than results differ from it; None outside of git.
+
+    An installed harness may lie in someone else's repository, whose commit says nothing.
+    """
+    if paths.is_installed():
+        return None
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None
@@ -137,5 +142,4 @@ def _git(*arguments: str) -> str | None:
 
 
 def _not_writable(path: Path, error: OSError) -> str:
-    way_out = "use --no-save, or set HARNESS_RESULTS_DIR to another folder"
-    return f"cannot write the record to {path}: {error.strerror}; {way_out}"
+    return f"cannot write the record to {path}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"

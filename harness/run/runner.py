@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from harness.compiler.build import Artifact, build
 from harness.compiler.plan import Plan
 from harness.compiler.toolchain import Gpu, versions
@@ -16,7 +18,7 @@ from harness.errors import CannotRun
 from harness.gpu.backend import device_kind, run_on_gpu
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import Inputs, make_inputs
-from harness.problem.reference import compute_reference
+from harness.problem.reference import Reference, compute_reference
 from harness.problem.shape import Shape
 from harness.problem.validation import Validation, validate
 from harness.run import records
@@ -49,10 +51,20 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Arrays:
+    """What a run computed with, and what it should have computed."""
+
+    inputs: Inputs
+    output: np.ndarray
+    reference: Reference
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a run gave. record: the same as plain data, ready to be logged.
 
-    request: of several schedules only the one that gave a wrong result, if one did.
+    request: of several schedules only the one that gave a wrong result, if one did. arrays: of an emulated run with a
+    wrong result only.
     """
 
     request: Request
@@ -60,6 +72,7 @@ class Outcome:
     plan: Plan
     validation: Validation
     record: dict
+    arrays: Arrays | None = None
 
 
 class ScheduleProblem(CannotRun):
@@ -95,10 +108,11 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
     """
     artifact = artifact or build([request.config])[0]
     plan = artifact.plan(request.shape)
+    arrays = None
     if request.gpu:
         validation, fields = _run_on_gpu(request, request.gpu, artifact)
     else:
-        request, validation, fields = _emulate(request, artifact, plan, progress)
+        request, validation, arrays, fields = _emulate(request, artifact, plan, progress)
     record = records.new_record(
         kernel=request.config.kernel,
         config={"arch": plan.arch, **plan.config},
@@ -109,7 +123,7 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
         ptx=_about_ptx(artifact),
         **fields,
     )
-    return Outcome(request, artifact, plan, validation, record)
+    return Outcome(request, artifact, plan, validation, record, arrays)
 
 
 def _about_ptx(artifact: Artifact) -> dict:
@@ -133,8 +147,9 @@ def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validat
 
 def _emulate(
     request: Request, artifact: Artifact, plan: Plan, progress: Progress | None
-) -> tuple[Request, Validation, dict]:
-    """The request (of several schedules the first one that was wrong), the verdict, the fields of the record.
+) -> tuple[Request, Validation, Arrays | None, dict]:
+    """The request (of several schedules the first one that was wrong), the verdict, what a wrong one is about, and the
+    fields of the record.
 
     The counters are those of the first schedule: others wait more or less often.
     """
@@ -152,9 +167,9 @@ def _emulate(
             raise ScheduleProblem(f"under the {_name(one.emulation)}: {error}", one) from error
         validation = validate(emulation.output, reference, dtype, plan.tile)
         if not validation.passed:
-            return one, validation, _emulated_fields(one, [emulation])
+            return one, validation, Arrays(inputs, emulation.output, reference), _emulated_fields(one, [emulation])
         done.append(emulation)
-    return request, validation, _emulated_fields(request, done)
+    return request, validation, None, _emulated_fields(request, done)
 
 
 def _emulated_fields(request: Request, done: Sequence[Emulation]) -> dict:
