@@ -192,7 +192,8 @@ class Operations:
         operation = flight.operation
         self.model.say(
             "tmem-uninit", "error", f"{what} columns of tensor memory that nobody has written",
-            (operation.site, operation.agent), mend="the first MMA of a tile must not accumulate",
+            (operation.site, operation.agent),
+            mend="wait for the MMA that writes them; the first MMA of a tile must not accumulate",
         )  # fmt: skip
 
     def _record(self, flight: InFlight, kind: str, writes: bool, who: int | None = None, time: int = 0) -> Record:
