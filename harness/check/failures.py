@@ -113,7 +113,7 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
         if phase >= 2 and not _has_seen(model, agent, barrier, phase - 2):
             model.say(
                 "phase-lapped", "error",
-                f"phases {phase - 2} and {phase - 1} of {name} have ended before this looked: it waits for phase {phase}",
+                f"phases {phase - 2} and {phase - 1} of {name} ended before this looked: it waits for phase {phase}",
                 (event.site, agent), mend="let the one who waits arrive somewhere that the next phase depends on",
             )  # fmt: skip
             continue

@@ -49,7 +49,15 @@ class InFlight:
         return self.clocks[0]
 
     def observer(self) -> Observer:
-        return Observer(self.clocks[0], self.who, self.tensor)
+        return Observer(self.clocks[0], self.who, self.tensor, self.shape)
+
+    @property
+    def shape(self) -> object:
+        """Of an MMA: accumulator, and the part of the instruction descriptor with M and N."""
+        if self.operation.kind != "mma":
+            return None
+        mma = self.operation.detail["mma"]
+        return mma.d_address, mma.idesc >> 17
 
 
 @dataclass
@@ -201,7 +209,9 @@ class Operations:
         if who is None:
             who, time = flight.who, flight.time
         order = clock.rows[ORDER].copy()
-        return Record(clock.space, who, time, kind, writes, operation.agent, operation.site, order)
+        record = Record(clock.space, who, time, kind, writes, operation.agent, operation.site, order)
+        record.shape = flight.shape
+        return record
 
     # ---- start: operands are read ----
 
