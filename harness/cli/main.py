@@ -14,6 +14,7 @@ from rich.console import Console
 import harness
 from harness.cli import render
 from harness.cli.bench import bench
+from harness.cli.check import check_command
 from harness.cli.clean import clean
 from harness.cli.clear_errors import ClearErrors, written_clearly
 from harness.cli.doctor import as_dict as doctors_findings
@@ -57,7 +58,7 @@ class Commands(ClearErrors, click.Group):
 def main() -> None:
     """Compile, run and validate matmul kernels for Blackwell GPUs.
 
-    Exit codes: 0 ok, 2 usage, 3 could not run or measure, 4 wrong result.
+    Exit codes: 0 ok, 1 check has found errors, 2 usage, 3 could not run or measure, 4 wrong result.
     """
 
 
@@ -234,5 +235,5 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, clean, explain, ptx, report):
+for command in (bench, build_command, check_command, clean, explain, ptx, report):
     main.add_command(command)
