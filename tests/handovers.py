@@ -137,9 +137,11 @@ class Table:
                 module, entry, grid=self.grid, cluster=self.cluster, block=self.threads,
                 arguments=self.arguments(device), sinks=[checker], max_steps=20_000, **self.launch,
             )  # fmt: skip
-        except (Deadlock, Livelock):
+        except (Deadlock, Livelock) as error:
+            checker.failed(error)
             end = "hangs"
-        except Fault:
+        except Fault as error:
+            checker.failed(error)
             end = "stops"
         return Outcome(frozenset(f.rule for f in checker.report().findings if f.severity == "error"), end)
 
