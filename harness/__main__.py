@@ -2,7 +2,7 @@
 
 import signal
 
-from harness.cli import main
+from harness.cli.main import main
 
 
 def entry() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from harness.build import Artifact
-from harness.config import KernelConfig
-from harness.emulate import EmulationOptions, emulate
-from harness.inputs import make_inputs
-from harness.problem import Shape
-from harness.runner import validate_output
-from harness.validation import Validation
+from harness.compiler.build import Artifact
+from harness.config.config import KernelConfig
+from harness.problem.inputs import make_inputs
+from harness.problem.shape import Shape
+from harness.problem.validation import Validation
+from harness.run.emulate import EmulationOptions, emulate
+from harness.run.runner import validate_output
 
 BLOCK_K = 64
 

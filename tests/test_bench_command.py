@@ -9,13 +9,13 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from bench_support import noisy, timing
+from bench_support import timing
 from click.testing import CliRunner
 
 import harness.bench.run as runs
-import harness.cli
+import harness.cli.main
+from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
-from harness.toolchain import Gpu
 
 SUITE = """
 schema = 1
@@ -42,7 +42,7 @@ def bench(suite, artifacts):
     """Runs the command on the small suite; (exit code, output, errors)."""
 
     def run(*arguments: object):
-        done = CliRunner().invoke(harness.cli.main, ["bench", "--suite", str(suite), *map(str, arguments)])
+        done = CliRunner().invoke(harness.cli.main.main, ["bench", "--suite", str(suite), *map(str, arguments)])
         return done.exit_code, done.stdout, done.stderr
 
     return run
@@ -240,16 +240,18 @@ class FakeGpu:
         self.seconds, self.seed, self.run = 1e-3, 0, runs.run
         monkeypatch.setattr(runs, "choose_device", lambda wanted, kernel, arch: (self.gpu, "sm_100a"))
         monkeypatch.setattr(runs, "run", self)
-        self.gpu = H200
+        self.gpu, self.failure = H200, None
 
     def __call__(self, request, artifact):
         outcome = self.run(replace(request, gpu=None), artifact)
         self.seed += 1
-        times = timing(noisy(self.seconds, self.seed, spread=0.005)) if self.seconds else None
+        times = {"seconds": None, "reason": "no sign of life for 60 s"}
+        if self.seconds:
+            times = timing(self.seconds, self.seed, processes=request.processes) | {"reason": self.failure}
         outcome.record.update(
             device={"kind": request.device_kind, "name": self.gpu.name, "driver": self.gpu.driver},
             counters={},
-            timing=times or {"seconds": None, "reason": "no sign of life for 60 s"},
+            timing=times,
         )
         return outcome
 
@@ -268,7 +270,18 @@ def test_times_of_the_same_kernel_are_the_same(bench, gpu, results_dir):
     assert verdicts(bench) == (0, {"NEW"})
     assert verdicts(bench) == (0, {"SAME"})
     lines = (results_dir / "nvidia-h200.jsonl").read_text().splitlines()
-    assert all(len(json.loads(line)["timing"]["samples"]) == 30 for line in lines)
+    assert all(len(json.loads(line)["timing"]["samples"]) == 5 * 30 for line in lines)
+    assert all(len(json.loads(line)["timing"]["processes"]) == 5 for line in lines)
+
+
+def test_one_process_is_no_ground_for_a_verdict(bench, gpu):
+    bench()
+    gpu.seconds *= 2
+    code, found = results(bench, "--processes", "1")
+    assert code == 0
+    assert {(case["verdict"], case["reason"]) for case in found.values()} == {
+        ("UNSURE", "times of only 1 process; 3 are needed")
+    }
 
 
 def test_three_per_cent_more_time_is_a_regression(bench, gpu):
@@ -284,20 +297,23 @@ def test_three_per_cent_more_time_is_a_regression(bench, gpu):
     assert verdicts(bench, "--threshold", "10") == (0, {"SAME"})
 
 
-def test_one_slow_process_is_no_regression(bench, gpu, monkeypatch):
-    bench("--filter", CASES[0])
-    calm, slow = gpu.seconds, [1.05]
+def test_a_crash_while_timing_is_not_measured_unless_it_was_slower_before(bench, gpu):
+    bench()
+    gpu.failure = "process 4 of 5: the GPU process ended with code 9 while being timed"
+    code, found = results(bench)
+    assert code == 3
+    assert {(case["verdict"], case["reason"]) for case in found.values()} == {("NOT MEASURED", gpu.failure)}
+    gpu.seconds *= 1.5
+    code, found = results(bench)
+    assert code == 1
+    assert {(case["verdict"], case["reason"]) for case in found.values()} == {("SLOWER", gpu.failure)}
 
-    def once_slow(request, artifact):
-        gpu.seconds = calm * (slow.pop() if slow else 1)
-        return gpu(request, artifact)
 
-    monkeypatch.setattr(runs, "run", once_slow)
-    code, found = results(bench, "--filter", CASES[0])
-    assert code == 0
-    assert [(case["verdict"], case["reason"]) for case in found.values()] == [
-        ("UNSURE", "SLOWER at first, SAME when measured again")
-    ]
+def test_a_crash_without_anything_to_compare_with_is_not_measured(bench, gpu):
+    gpu.failure = "the GPU process ended with code 9 while being timed"
+    assert verdicts(bench) == (3, {"NOT MEASURED"})
+    gpu.failure = None
+    assert verdicts(bench) == (0, {"SAME"})
 
 
 def test_what_could_not_be_measured_is_not_slower(bench, gpu):

@@ -11,8 +11,8 @@ from bench_support import bench_record
 from harness.bench.facts import Change, changes, count_instructions, not_compared, static_facts
 from harness.bench.suite import Case
 from harness.bench.verdict import exit_code, judge
-from harness.problem import Shape
-from harness.runner import Request, run
+from harness.problem.shape import Shape
+from harness.run.runner import Request, run
 
 SHAPE = Shape(256, 512, 128)
 CASE = Case("kernel6", (2, 1), "bf16", SHAPE, "index")

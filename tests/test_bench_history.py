@@ -9,11 +9,11 @@ from multiprocessing import get_context
 import pytest
 from bench_support import CASE, EMULATED, H200, bench_record
 
-from harness import records
 from harness.bench import history
 from harness.bench.baseline import check_name, resolve
 from harness.bench.history import History, Machine, Pointer, key_of, machine_of
 from harness.errors import UsageProblem
+from harness.run import records
 
 HERE = Machine("emulated sm_100a", None)
 

@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from harness import build as build_module
-from harness import paths, ptxas, toolchain
-from harness.build import build, is_built, model_key, readable_errors
-from harness.catalog import KERNELS, SM_100A
-from harness.config import Budget, make_config
-from harness.driver import driver_source, op_parameters
+from harness import paths
+from harness.compiler import build as build_module
+from harness.compiler import ptxas, toolchain
+from harness.compiler.build import build, is_built, model_key, readable_errors
+from harness.compiler.driver import driver_source, op_parameters
+from harness.compiler.plan import TensorMapArgument, parse_plan
+from harness.config.catalog import KERNELS, SM_100A
+from harness.config.config import Budget, make_config
 from harness.errors import CannotRun, UsageProblem
-from harness.plan import TensorMapArgument, parse_plan
-from harness.problem import Shape
+from harness.problem.shape import Shape
 
 # Stands in for the compiler: notes each call, and "compiles" a shell script that prints what a kernel would.
 FAKE_MOJO = r"""#!/bin/sh

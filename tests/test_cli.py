@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import harness.cli
+import harness.cli.main
 from harness import paths
-from harness.build import Artifact
-from harness.catalog import KERNELS
+from harness.compiler.build import Artifact
+from harness.compiler.toolchain import Gpu
+from harness.config.catalog import KERNELS
 from harness.emulator import Deadlock
-from harness.toolchain import Gpu
 
 SMALL = ["--shape", "256,512,128", "--cluster", "2x1"]
 
@@ -27,7 +27,7 @@ SMALL = ["--shape", "256,512,128", "--cluster", "2x1"]
 @pytest.fixture
 def harness_command():
     """Runs the command line inside this process."""
-    return lambda *arguments: CliRunner().invoke(harness.cli.main, [str(a) for a in arguments])
+    return lambda *arguments: CliRunner().invoke(harness.cli.main.main, [str(a) for a in arguments])
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def no_compiler(monkeypatch):
     def fail(*_):
         raise AssertionError("nothing may be built")
 
-    monkeypatch.setattr(harness.cli, "build_with_notice", fail)
+    monkeypatch.setattr(harness.cli.main, "build_with_notice", fail)
 
 
 BAD_REQUESTS = [
@@ -212,7 +212,7 @@ def test_json_in_a_file(harness_command, artifacts, results_dir, tmp_path):
 @pytest.fixture
 def spoiled(monkeypatch):
     """Returns a function that changes the output of the emulator before it is validated."""
-    emulate = harness.runner.emulate
+    emulate = harness.run.runner.emulate
 
     def spoil(change):
         def spoiled_emulate(*args, **kwargs):
@@ -221,7 +221,7 @@ def spoiled(monkeypatch):
             change(output)
             return replace(emulation, output=output)
 
-        monkeypatch.setattr("harness.runner.emulate", spoiled_emulate)
+        monkeypatch.setattr("harness.run.runner.emulate", spoiled_emulate)
 
     return spoil
 
@@ -272,7 +272,7 @@ def test_a_deadlock_is_shown_whole(harness_command, artifacts, monkeypatch, resu
     def deadlock(*_, **__):
         raise Deadlock("nobody can run\n  barrier full[0] waits for 65536 bytes\n  warp 5 waits at line 99")
 
-    monkeypatch.setattr("harness.emulate.Device.launch", deadlock)
+    monkeypatch.setattr("harness.run.emulate.Device.launch", deadlock)
     result = harness_command("run", "kernel6", *SMALL)
     assert result.exit_code == 3
     assert result.stderr.splitlines() == [
@@ -287,7 +287,7 @@ def test_an_unexpected_error_is_no_traceback(harness_command, artifacts, monkeyp
     def broken(*_, **__):
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr("harness.runner.emulate", broken)
+    monkeypatch.setattr("harness.run.runner.emulate", broken)
     result = harness_command("run", "kernel6", *SMALL)
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-1] == (
@@ -305,7 +305,7 @@ def test_no_compiler(harness_command, monkeypatch, tmp_path):
 
 
 def test_device_gpu_without_a_gpu(harness_command, no_compiler, monkeypatch):
-    monkeypatch.setattr("harness.device.find_gpus", list)
+    monkeypatch.setattr("harness.run.device.find_gpus", list)
     result = harness_command("run", "kernel6", "--device", "gpu")
     assert result.exit_code == 3
     assert result.stderr.count("\n") == 1
@@ -325,8 +325,8 @@ def test_device_gpu_without_a_gpu(harness_command, no_compiler, monkeypatch):
     ],
 )
 def test_device_gpu_that_cannot_be_used(harness_command, no_compiler, monkeypatch, gpu, arguments, message):
-    monkeypatch.setattr("harness.device.find_gpus", lambda: [gpu])
-    monkeypatch.setattr("harness.device.package_version", lambda name: None)
+    monkeypatch.setattr("harness.run.device.find_gpus", lambda: [gpu])
+    monkeypatch.setattr("harness.run.device.package_version", lambda name: None)
     result = harness_command("run", "kernel6", "--device", "gpu", *arguments)
     assert result.exit_code == 3
     assert message in result.stderr and result.stderr.count("\n") == 1
@@ -383,14 +383,14 @@ def test_a_reader_that_goes_away():
 
 INTERRUPTED = """
 import sys, time
-import harness.runner
-from harness.cli import main
+import harness.run.runner
+from harness.cli.main import main
 
 def emulate(*args, **kwargs):
     print("emulating", flush=True)
     time.sleep(60)
 
-harness.runner.emulate = emulate
+harness.run.runner.emulate = emulate
 main(prog_name="harness")
 """
 

@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from harness.catalog import ARCHITECTURES, KERNELS, SM_100A
-from harness.config import Budget, KernelConfig, make_config, parse_cluster, parse_mma_shape
+from harness.config.catalog import ARCHITECTURES, KERNELS, SM_100A
+from harness.config.config import Budget, KernelConfig, make_config, parse_cluster, parse_mma_shape
 from harness.errors import UsageProblem
-from harness.problem import Shape
+from harness.problem.shape import Shape
 
 DRAWN = 600
 USUAL = {

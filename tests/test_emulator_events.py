@@ -13,7 +13,7 @@ from kernel_runs import cluster_tile, run
 from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, launch, source
 from replay import Contents, Memories, Replay
 
-from harness.config import make_config
+from harness.config.config import make_config
 from harness.emulator import Device, Module, TensorMap
 from harness.emulator.machine import events, lifetime
 from harness.emulator.machine.events import (

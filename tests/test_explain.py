@@ -9,14 +9,14 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from click.testing import CliRunner
 
-from harness.build import plan_json
-from harness.catalog import KERNELS
-from harness.cli import main
-from harness.config import make_config
-from harness.explain import WIDTH, as_dict, as_text, budget, ctas
-from harness.explain_svg import as_svg
-from harness.plan import Plan, parse_plan
-from harness.problem import Shape
+from harness.cli.main import main
+from harness.compiler.build import plan_json
+from harness.compiler.plan import Plan, parse_plan
+from harness.config.catalog import KERNELS
+from harness.config.config import make_config
+from harness.explain.svg import as_svg
+from harness.explain.text import WIDTH, as_dict, as_text, budget, ctas
+from harness.problem.shape import Shape
 
 SVG = "{http://www.w3.org/2000/svg}"
 CASES = [

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import harness.cli
+import harness.cli.main
 from harness.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -191,7 +191,7 @@ def test_the_workflow_measures_base_and_change():
     text = (ROOT / ".github" / "workflows" / "bench.yml").read_text()
     commands = re.findall(r"\.venv/bin/harness bench (.*)", text)
     assert commands[0].startswith("--save-baseline base") and commands[1].startswith("--baseline base")
-    help_text = CliRunner().invoke(harness.cli.main, ["bench", "--help"]).stdout
+    help_text = CliRunner().invoke(harness.cli.main.main, ["bench", "--help"]).stdout
     for option in re.findall(r"--[a-z-]+", " ".join(commands) + text.split("--baseline base")[1].split("||")[0]):
         assert option in help_text
     for target in re.findall(r"make (\S+)", text):

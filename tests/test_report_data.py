@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from bench_support import bench_record, series_records
 
-from harness import records
 from harness.bench.facts import static_facts
-from harness.problem import Shape
+from harness.problem.shape import Shape
 from harness.report import data
-from harness.runner import Request, run
+from harness.run import records
+from harness.run.runner import Request, run
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import pytest
 from bench_support import series_records
 from click.testing import CliRunner
 
-import harness.cli
-from harness import records
-from harness.published import published_figures
+import harness.cli.main
+from harness.report.published import published_figures
 from harness.report.style import DARK, FIGURE, LIGHT
+from harness.run import records
 
 pytest.importorskip("matplotlib", reason="matplotlib draws the figures (pip install -e '.[report]')")
 
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
     results.mkdir()
     for record in series_records():
         records.append(results / f"{record['device']['kind']}.jsonl", record)
-    done = CliRunner().invoke(harness.cli.main, ["report", "--results", str(results), "--output", str(output)])
+    done = CliRunner().invoke(harness.cli.main.main, ["report", "--results", str(results), "--output", str(output)])
     assert done.exit_code == 0, done.output
     assert "6 figures, 2 devices" in done.stdout
     return output
@@ -201,10 +201,10 @@ def test_in_a_browser(folder, tmp_path, mode, colors, width):
 
 def test_no_history(results_dir):
     run = CliRunner().invoke
-    done = run(harness.cli.main, ["report"])
+    done = run(harness.cli.main.main, ["report"])
     assert done.exit_code == 2 and "is not a folder; run `harness bench` first" in done.stderr
     results_dir.mkdir()
-    done = run(harness.cli.main, ["report"])
+    done = run(harness.cli.main.main, ["report"])
     assert done.exit_code == 3 and "there is no benchmark in" in done.stderr
 
 
@@ -213,7 +213,7 @@ def test_only_an_emulator(results_dir, tmp_path):
     for record in series_records():
         if record["device"]["kind"].startswith("emulated"):
             records.append(records.record_file(record["device"]["kind"]), record)
-    done = CliRunner().invoke(harness.cli.main, ["report", "--output", str(tmp_path / "r")])
+    done = CliRunner().invoke(harness.cli.main.main, ["report", "--output", str(tmp_path / "r")])
     assert done.exit_code == 0
     text = (tmp_path / "r" / "index.html").read_text()
     assert "not measured: no record of a GPU in the history" in text

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.build import Artifact
+from harness.compiler.build import Artifact
+from harness.compiler.plan import Plan
 from harness.emulator.ptx.parser import parse_module
-from harness.plan import Plan
 
 Direction = Literal["better", "worse", "changed"]
 

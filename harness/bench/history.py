@@ -1,7 +1,7 @@
 """The history: all records of a kind of device, and pointers into it.
 
 Records are lines of results/<device kind>.jsonl and pointers (named baselines) lines of
-results/baselines.jsonl. Both files are only ever added to, a whole line at a time (see `harness.records`).
+results/baselines.jsonl. Both files are only ever added to, a whole line at a time (see `harness.run.records`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import paths, records
-from harness.records import DamagedLine
+from harness import paths
+from harness.run import records
+from harness.run.records import DamagedLine
 
 BASELINES = "baselines"
 

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from harness import paths, records
+from harness import paths
 from harness.bench import history
 from harness.bench.facts import static_facts
 from harness.bench.suite import Case, Suite
-from harness.build import Artifact, build
-from harness.catalog import find_kernel
-from harness.config import KernelConfig
-from harness.device import choose_device
+from harness.compiler.build import Artifact, build
+from harness.compiler.toolchain import versions
+from harness.config.catalog import find_kernel
+from harness.config.config import KernelConfig
 from harness.errors import CannotRun, HarnessError
-from harness.runner import Request, check_memory, run
-from harness.toolchain import versions
+from harness.run import records
+from harness.run.device import choose_device
+from harness.run.runner import Request, check_memory, run
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,14 @@ class Measured:
     kept: bool = False
 
 
-def prepare(suite: Suite, cases: Sequence[Case]) -> list[Job]:
-    """Finds the device and the configuration for every case."""
+def prepare(suite: Suite, cases: Sequence[Case], processes: int = 1) -> list[Job]:
+    """Finds the device and the configuration for every case. processes: how many time it on a GPU."""
     jobs = []
     for case in cases:
         try:
             gpu, arch = choose_device(suite.device, find_kernel(case.kernel), case.arch or "auto")
             config = case.config(arch)
-            jobs.append(Job(case, Request(config, case.shape, case.inputs, case.seed, gpu=gpu)))
+            jobs.append(Job(case, Request(config, case.shape, case.inputs, case.seed, gpu=gpu, processes=processes)))
         except HarnessError as error:
             # The way out is another option here than for a single run.
             jobs.append(Job(case, None, str(error).replace("--device emulator", "--suite emulator")))
@@ -122,13 +123,6 @@ def measure(
         report(measured, number)
         done.append(measured)
     return done
-
-
-def measure_again(job: Job, suite: Suite, run_id: str, mark: str) -> Measured:
-    """Runs a job once more, on a GPU in a process of its own; the record goes to the same run."""
-    assert job.request
-    bench = {"run": run_id, "suite": suite.name, "case": job.case.id, "fingerprint": mark}
-    return _measure(job, job.request, build([job.request.config])[0], bench)
 
 
 def _measure(job: Job, request: Request, artifact: Artifact | str, bench: dict[str, str]) -> Measured:

@@ -14,12 +14,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from harness.config import KernelConfig, make_config, parse_cluster, parse_mma_shape
-from harness.dtypes import element_type
+from harness.config.config import KernelConfig, make_config, parse_cluster, parse_mma_shape
 from harness.errors import UsageProblem
-from harness.inputs import KINDS
 from harness.paths import ROOT
-from harness.problem import Shape, parse_shape
+from harness.problem.dtypes import element_type
+from harness.problem.inputs import KINDS
+from harness.problem.shape import Shape, parse_shape
 
 SCHEMA = 1
 DEVICES = ("emulator", "gpu")

@@ -23,7 +23,7 @@ MEANINGS = {
     "SAME": "no difference that is real and matters; exact figures are equal",
     "FASTER": "less time, beyond doubt and threshold",
     "SLOWER": "more time, beyond doubt and threshold",
-    "UNSURE": "the times scatter too much to tell",
+    "UNSURE": "the times scatter too much, or come from too few processes, to tell",
     "BETTER": "exact figures changed, none for the worse",
     "WORSE": "exact figures changed, at least one for the worse",
     "CHANGED": "exact figures changed, for better or worse cannot be said",
@@ -69,13 +69,25 @@ def judge(
     if not timed and not _is_emulated(record):
         why = (record.get("timing") or {}).get("reason") or "no times came back"
         return Judgement(case, "NOT MEASURED", record, baseline, reason=why)
+    # A GPU process that crashed or hung while it was timed; what was measured before is kept.
+    failure = (record["timing"].get("reason") or "") if timed else ""
     if baseline is None:
-        return Judgement(case, "NEW", record, reason=reason)
+        return Judgement(case, "NOT MEASURED" if failure else "NEW", record, reason=failure or reason)
     found = tuple(changes(baseline, record))
     notes = _notes(baseline, record)
     if timed and _is_timed(baseline):
-        time = compare_times(baseline["timing"], record["timing"], cases=cases, threshold=threshold)
-        return Judgement(case, time.verdict, record, baseline, time, found, time.reason, notes)
+        time = compare_times(
+            baseline["timing"],
+            record["timing"],
+            cases=cases,
+            threshold=threshold,
+            same_vendor=_vendor_of(baseline) == _vendor_of(record),
+        )
+        # What is known to be slower stays so, whatever happened afterwards; nothing else is known.
+        verdict = "NOT MEASURED" if failure and time.verdict != "SLOWER" else time.verdict
+        return Judgement(case, verdict, record, baseline, time, found, failure or time.reason, notes)
+    if failure:
+        return Judgement(case, "NOT MEASURED", record, baseline, changes=found, reason=failure, notes=notes)
     if timed:
         return Judgement(case, "NEW", record, baseline, changes=found, reason="the baseline has no times", notes=notes)
     return Judgement(case, _exact_verdict(found), record, baseline, changes=found, notes=notes)
@@ -107,6 +119,11 @@ def _exact_verdict(found: Sequence[Change]) -> str:
 
 def _is_timed(record: Mapping[str, Any]) -> bool:
     return bool((record.get("timing") or {}).get("samples"))
+
+
+def _vendor_of(record: Mapping[str, Any]) -> Any:
+    """What the vendor's GEMM came with; it is no yardstick for a record with another."""
+    return record["device"].get("torch")
 
 
 def _is_emulated(record: Mapping[str, Any]) -> bool:

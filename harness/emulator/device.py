@@ -192,7 +192,8 @@ class Device:
         else:
             running, machine = make_grid()
             if running.sink is not None:
-                running.sink(GridStarted(shape, self._memory.ranges()))
+                start = RESERVED_SHARED + code.static_shared
+                running.sink(GridStarted(shape, self._memory.ranges(), start))
             counters, findings = machine.run(progress), running.findings
         return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple())
 

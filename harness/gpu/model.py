@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import paths
-from harness.build import model_key
-from harness.config import KernelConfig
-from harness.driver import op_parameters
+from harness.compiler.build import model_key
+from harness.compiler.driver import op_parameters
+from harness.config.config import KernelConfig
 from harness.errors import CannotRun
 
 COMPILE_SECONDS = 600
@@ -48,7 +48,7 @@ def compile_artifact(config: KernelConfig) -> tuple[Path, bool]:
         except subprocess.TimeoutExpired:
             raise CannotRun(f"MAX did not compile {config.label} in {COMPILE_SECONDS} s") from None
         if not made.exists():
-            from harness.build import readable_errors
+            from harness.compiler.build import readable_errors
 
             raise CannotRun(f"MAX could not compile {config.label}:\n{readable_errors(done.stdout + done.stderr)}")
         os.replace(made, place)

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .probe import Outputs, Probe, encode
+from harness.probes.probe import Outputs, Probe, encode
 
 
 def entry(probe: Probe, outputs: Outputs, seconds: float) -> dict[str, Any]:

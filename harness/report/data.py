@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.bench import history
 from harness.bench.history import BASELINES, case_of, is_right
-from harness.records import DamagedLine
+from harness.run.records import DamagedLine
 
 ELEMENT_BYTES = 2
 Record = Mapping[str, Any]

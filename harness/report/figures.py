@@ -15,9 +15,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
 from harness.bench.history import case_of
-from harness.published import PublishedFigure
 from harness.report import data
 from harness.report.data import PEAKS, Device, Record, Saving
+from harness.report.published import PublishedFigure
 from harness.report.style import SETTINGS, color
 
 WIDTH = 9.0

@@ -7,10 +7,10 @@ from html import escape
 from typing import Any
 
 from harness.bench.history import case_of, machine_of
-from harness.published import PublishedFigure
 from harness.report import data
 from harness.report.data import PEAKS, Device, Record, Results
 from harness.report.figures import VENDORS, Figure
+from harness.report.published import PublishedFigure
 from harness.report.style import DARK, LIGHT, css_variables, for_page
 
 _STYLE = """

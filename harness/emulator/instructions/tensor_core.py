@@ -141,7 +141,7 @@ def _signal(f: Fragment, site: Site, targets: list[Cta], offset: int, operation:
             grid.submit(AsyncOperation("commit.arrive", run, f, site))
         return
     for target in targets:
-        barrier = reached(f, site, target, offset, "tcgen05.commit")
+        barrier = reached(f, site, target, offset, "tcgen05.commit", operation)
         grid.counters.commit_arrivals += 1
         if barrier is None:
             continue

@@ -227,6 +227,8 @@ def load_early(f: Fragment, site: Site, registers: list[Value], slot: int, name:
                 f"reads register {name} of the tcgen05.ld at PTX line {pending.site.line} before tcgen05.wait::ld",
             )
             _deliver(f, pending)
+            if f.grid.sink is not None and pending.operation is not None:
+                f.grid.sink(events.TensorMemoryWaited(f.agent, site, "use", (pending.operation,)))
             break
     return registers[slot]
 

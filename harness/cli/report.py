@@ -1,0 +1,57 @@
+"""``harness report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from harness import paths
+from harness.cli.render import show_line
+from harness.errors import CannotRun, UsageProblem
+from harness.report.data import load_results
+from harness.report.published import published_figures
+
+
+@click.command()
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("report"),
+    show_default=True,
+    help="Folder for index.html and the figures as SVG and PNG.",
+)
+@click.option(
+    "--results",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the history.  [default: results/ of the checkout]",
+)
+def report(output: Path, results: Path | None) -> None:
+    """Draw the history: one HTML page that needs no network, and its figures."""
+    folder = results or paths.results_dir()
+    if not folder.is_dir():
+        raise UsageProblem(f"--results {str(folder)!r} is not a folder; run `harness bench` first, or name another")
+    found = load_results(folder)
+    errors = Console(stderr=True)
+    for line in found.damaged:
+        show_line(errors, str(line), "yellow")
+    if not found.devices:
+        raise CannotRun(f"there is no benchmark in {folder}; run `harness bench` first")
+    try:
+        from harness.report.figures import draw_all
+        from harness.report.page import page
+    except ModuleNotFoundError as error:
+        raise CannotRun(f"{error.name} is not installed; install it with `pip install -e '.[report]'`") from None
+    published = published_figures()
+    figures = draw_all(found.devices, published)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        written = [path for figure in figures for path in figure.save(output)]
+        (output / "index.html").write_text(page(found, figures, published))
+    except OSError as error:
+        raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
+    console = Console()
+    show_line(console, f"{output / 'index.html'}: {len(figures)} figures, {len(found.devices)} devices")
+    show_line(console, f"{len(written)} figure files beside it")

@@ -1,0 +1,302 @@
+"""Compiles kernels with Mojo, once: the results are kept in a cache.
+
+A build turns one or several configurations into one host program that holds the PTX of each of them and can
+compute its launch plan. Another program plans any configuration without its PTX. Layout of the cache, where a
+key is a hash of all that can change the result:
+
+    programs/<key of its source>/program
+    kernels/<key of one configuration>/{kernel.ptx, artifact.json, ptxas-<version>.json}
+
+Folders appear by renaming a finished temporary folder. So another process sees all of a folder or nothing,
+two processes that build the same thing do not disturb each other, and an interrupted build leaves nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from pathlib import Path
+
+from rich.console import Console
+
+from harness import paths
+from harness.compiler.driver import PLANNER_SOURCE, driver_source, gemm_parameters
+from harness.compiler.plan import Plan, parse_plan
+from harness.compiler.ptxas import assemble
+from harness.compiler.toolchain import mojo_version, package_version, ptxas_version, require_mojo
+from harness.config.config import KernelConfig
+from harness.errors import CannotRun
+from harness.problem.shape import Shape
+
+COMPILE_SECONDS = 600
+ANSWER_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One compiled configuration. folder: its place in the cache; index: its number in the program."""
+
+    config: KernelConfig
+    folder: Path
+    program: Path
+    index: int
+    compiled_now: bool
+
+    @cached_property
+    def ptx(self) -> str:
+        return (self.folder / "kernel.ptx").read_text()
+
+    @property
+    def ptx_sha256(self) -> str:
+        return hashlib.sha256(self.ptx.encode()).hexdigest()
+
+    def plan(self, shape: Shape) -> Plan:
+        """The launch plan for a problem."""
+        return parse_plan(self.plan_json(shape))
+
+    def plan_json(self, shape: Shape) -> str:
+        """The launch plan as the compiled program computes it: one line of JSON."""
+        return _ask(self.program, "plan", self.index, shape.m, shape.n, shape.k)
+
+    def statistics(self) -> dict:
+        """What ptxas says about the kernel (see `harness.compiler.ptxas`); asked once per version of ptxas."""
+        version = ptxas_version()
+        if version is None:
+            return {"error": "ptxas is not on PATH"}
+        kept = self.folder / f"ptxas-{version}.json"
+        if kept.exists():
+            return json.loads(kept.read_text())
+        with tempfile.TemporaryDirectory(dir=_ensure(paths.cache_dir() / "tmp")) as temporary:
+            ptx = Path(temporary, "kernel.ptx")
+            ptx.write_text(self.ptx)
+            found = {**assemble(ptx, self.config.arch), "version": version}
+            answer = Path(temporary, kept.name)
+            answer.write_text(json.dumps(found))
+            if "error" not in found:
+                os.replace(answer, kept)
+        return found
+
+
+def build(configs: Sequence[KernelConfig]) -> list[Artifact]:
+    """The artifacts of these configurations, in their order. What the cache lacks is compiled in one go."""
+    missing = [config for config in dict.fromkeys(configs) if _load(config) is None]
+    if missing:
+        _compile(missing)
+    return [_require(config, compiled_now=config in missing) for config in configs]
+
+
+def build_with_notice(configs: Sequence[KernelConfig]) -> list[Artifact]:
+    """`build`, for a person: says on standard error what is being compiled, as that takes a while."""
+    missing = [config.label for config in dict.fromkeys(configs) if not is_built(config)]
+    if not missing:
+        return build(configs)
+    console = Console(stderr=True)
+    message = f"compiling {', '.join(missing)} with Mojo ..."
+    if console.is_terminal:
+        with console.status(message):
+            return build(configs)
+    print(message, file=sys.stderr)
+    return build(configs)
+
+
+def is_built(config: KernelConfig) -> bool:
+    """True if the cache holds this configuration."""
+    return _load(config) is not None
+
+
+def plan_json(config: KernelConfig, shape: Shape) -> str:
+    """The launch plan of any configuration, as `Artifact.plan_json` but without the entry's name.
+
+    The kernel is not compiled: the planner, the same for all configurations, is compiled once.
+    """
+    program = planner()
+    options = [f"{name}={value}" for name, value in gemm_parameters(config).items()]
+    return _ask(program, shape.m, shape.n, shape.k, *options)
+
+
+def planner() -> Path:
+    """The program that plans any configuration: ``planner M N K name=value ...`` (see ``kernels/plan.mojo``)."""
+    return _program(PLANNER_SOURCE)
+
+
+def model_key(config: KernelConfig) -> str:
+    """Names the MAX model of a configuration: a hash of sources, configuration and version of MAX.
+
+    Where the compiler lies does not count: models are carried to other machines.
+    """
+    return _digest(_sources_hash(paths.kernels_dir()), config.to_json(), str(package_version("max")))
+
+
+def _load(config: KernelConfig, compiled_now: bool = False) -> Artifact | None:
+    folder = _kernel_folder(config)
+    try:
+        about = json.loads((folder / "artifact.json").read_text())
+        program, index = _program_place(about["program"]), about["index"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return Artifact(config, folder, program, index, compiled_now) if program.exists() else None
+
+
+def _require(config: KernelConfig, compiled_now: bool) -> Artifact:
+    artifact = _load(config, compiled_now)
+    if artifact is None:
+        raise CannotRun(f"the build cache at {paths.cache_dir()} lost {config.label} again; is it being cleaned?")
+    return artifact
+
+
+def _compile(configs: list[KernelConfig]) -> None:
+    places = [_kernel_folder(config) for config in configs]
+    source = driver_source(configs)
+    key = _key(source)
+    program = _program(source)
+    with tempfile.TemporaryDirectory(dir=_ensure(paths.cache_dir() / "tmp")) as temporary:
+        for index, (config, place) in enumerate(zip(configs, places, strict=True)):
+            made = _ensure(Path(temporary, str(index)))
+            (made / "kernel.ptx").write_text(_ask(program, "ptx", index))
+            about = {"program": key, "index": index, "config": config.as_dict(), "mojo": mojo_version()}
+            (made / "artifact.json").write_text(json.dumps(about, indent=1))
+            _publish(made, place, partial(is_built, config))
+
+
+def _program(source: str) -> Path:
+    """The host program of a Mojo source that imports the kernels, from the cache or compiled now."""
+    mojo, key = require_mojo(), _key(source)
+    place = _program_place(key)
+    if place.exists():
+        return place
+    with tempfile.TemporaryDirectory(dir=_ensure(paths.cache_dir() / "tmp")) as temporary:
+        folder = Path(temporary)
+        driver = folder / "driver.mojo"
+        driver.write_text(source)
+        program = _ensure(folder / "program") / place.name
+        _run_mojo([str(mojo), "build", "-I", str(paths.ROOT), str(driver), "-o", str(program)], folder)
+        if _key(source) != key:
+            raise CannotRun("the Mojo sources changed while they were being compiled; run it again")
+        _publish(program.parent, place.parent, place.exists)
+    return place
+
+
+def _program_place(key: str) -> Path:
+    return paths.cache_dir() / "programs" / key / "program"
+
+
+def _publish(made: Path, place: Path, is_good: Callable[[], bool]) -> None:
+    """Moves a finished folder to its place, unless another process was faster; replaces what is damaged."""
+    _ensure(place.parent)
+    try:
+        os.rename(made, place)
+    except OSError:
+        if not is_good():
+            shutil.rmtree(place, ignore_errors=True)
+            os.rename(made, place)
+
+
+def _run_mojo(command: list[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotRun(f"the Mojo compiler did not finish in {COMPILE_SECONDS} s") from None
+    except OSError as error:
+        raise CannotRun(f"the Mojo compiler could not be started: {error}") from error
+    if done.returncode or not Path(command[-1]).exists():
+        raise CannotRun("the Mojo compiler reports:\n" + readable_errors(done.stdout + done.stderr))
+
+
+# What the compiler says about itself, and the errors that only say that there was one.
+_NOISE = re.compile(r"Failed to initialize Crashpad|Included from ")
+_FOLLOWING = re.compile(r"error: (function instantiation failed|failed to run the pass manager)")
+
+
+def readable_errors(text: str) -> str:
+    """The part of the compiler's output that a person needs.
+
+    Failed constraints come first, by their message; then errors with the source lines under them, with paths
+    relative to the checkout. Chains of instantiation notes are left out.
+    """
+    text = text.replace(f"{paths.ROOT}{os.sep}", "")
+    constraints = list(dict.fromkeys(re.findall(r"constraint failed: (.*)", text)))
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if re.match(r"\S.*: (error|warning|note|remark): ", line):
+            blocks.append([line])
+        elif blocks and not _NOISE.match(line):
+            blocks[-1].append(line)
+    errors = [
+        "\n".join(block)
+        for block in blocks
+        if re.match(r"\S+:\d+:\d+: error: ", block[0]) and not (constraints and _FOLLOWING.search(block[0]))
+    ]
+    return "\n".join([*constraints, *errors]) or text.strip() or "no message"
+
+
+def _ask(program: Path, *arguments: str | int) -> str:
+    """Runs a compiled program and returns what it prints."""
+    words = [str(argument) for argument in arguments]
+    try:
+        done = subprocess.run(
+            [program, *words],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotRun(f"the compiled program {program} could not be run: {error}") from error
+    if done.returncode:
+        message = (done.stderr + done.stdout).strip() or f"exit code {done.returncode}"
+        raise CannotRun(f"{' '.join(words)}: {message}")
+    return done.stdout
+
+
+def _kernel_folder(config: KernelConfig) -> Path:
+    return paths.cache_dir() / "kernels" / _key(driver_source([config]))
+
+
+def _key(source: str) -> str:
+    """Hash of the kernels' sources, the program's source and the compiler. The compiler counts with its
+    place, too: the program loads shared libraries from there."""
+    return _digest(_sources_hash(paths.kernels_dir()), _compiler(), source)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+@cache
+def _compiler() -> str:
+    return f"{require_mojo().resolve()} {mojo_version()}"
+
+
+def _sources_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.mojo")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _ensure(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotRun(
+            f"cannot write to {folder} ({error.strerror}); set HARNESS_CACHE_DIR to another folder"
+        ) from error
+    return folder
