@@ -23,9 +23,9 @@ UNORDERED_KEPT = 8
 class Record:
     """An access: component and time, and what is needed to tell about it.
 
-    ``kind``: "generic", or what an asynchronous operation does: "copy" (TMA load), "store" (bulk store), "mma", "wgmma",
-    "answer" (launch control), "load", "keep" (tcgen05.ld, .st), "alloc", "free". ``order``: what its agent knew of its
-    own cluster, if that was kept. ``strong``: an atomic, relaxed, volatile, acquire or release access.
+    ``kind``: "generic", or what an asynchronous operation does: "copy" (TMA load), "store" (bulk store), "mma",
+    "wgmma", "answer" (launch control), "load", "keep" (tcgen05.ld, .st), "alloc", "free". ``order``: what its agent
+    knew of its own cluster, if that was kept. ``strong``: an atomic, relaxed, volatile, acquire or release access.
     """
 
     __slots__ = ("agent", "id", "kind", "order", "site", "space", "strong", "time", "who", "writes")
@@ -116,7 +116,7 @@ class Histories:
         self.conflicts: list[Conflict] = []
         """Of the last step, unordered accesses."""
         self.ordered: list[tuple[Record, Record]] = []
-        """Of the last step, (write, later access) that are ordered but of different agents: more may be asked of them."""
+        """Of the last step, pairs that are ordered: more may be asked of them."""
 
     def step(self, number: int, access: Record, observer: Observer) -> int:
         """The history after an access. Conflicts are to be looked at if it was not seen before."""

@@ -93,7 +93,7 @@ class MBarrier:
             self.far.join(clock, LAST_ROW)
 
     def follow(self, issued: Clock) -> None:
-        """An asynchronous operation signals: it came after its issue, and makes nothing but its own accesses visible."""
+        """An asynchronous operation signals: it came after its issue, and makes only its own accesses visible."""
         self._gather(issued, NARROW)
 
     def commit(self, issued: Clock, tensor: Any, pipe: int, count: int) -> None:

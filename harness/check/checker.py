@@ -30,8 +30,8 @@ GENERATIONS_KEPT = 4
 class Checker:
     """Give it to ``Device.launch(sinks=[...])``, one for each launch; then ask for its `report`.
 
-    ``regions``: names of parts of dynamic shared memory (by default those of the launch). ``roles``: of warps, each with
-    a ``name`` and ``warps``.
+    ``regions``: names of parts of dynamic shared memory (by default those of the launch). ``roles``: of warps, each
+    with a ``name`` and ``warps``.
     """
 
     def __init__(self, regions: Sequence[Any] = (), roles: Sequence[Any] = ()) -> None:
@@ -84,7 +84,7 @@ class Checker:
                 events.Rejoined: lambda e: threads.join(e.parts),
                 events.WarpSynced: lambda e: threads.meet(e.agent, e.members),
                 events.Suspended: self._suspended,
-                events.Resumed: lambda e: self._waiting.pop(e.agent, None),
+                events.Resumed: self._resumed,
                 events.Access: generic.access,
                 events.Fenced: generic.fenced,
                 events.Issued: operations.issued,
@@ -148,6 +148,9 @@ class Checker:
 
     def _suspended(self, event: events.Suspended) -> None:
         self._waiting[event.agent] = event
+
+    def _resumed(self, event: events.Resumed) -> None:
+        self._waiting.pop(event.agent, None)
 
     # ---- mbarriers ----
 

@@ -78,12 +78,12 @@ class Collection:
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], list[Any]] = {}
 
-    def seen(self, rule: str, severity: Severity, first: Any, second: Any, times: int = 1) -> bool:
+    def seen(self, rule: str, severity: Severity, first: Any, second: Any) -> bool:
         """Count a finding at two sites; False if it is new and has to be added."""
         known = self._found.get((rule, severity, first, second))
         if known is None:
             return False
-        known[1] += times
+        known[1] += 1
         return True
 
     def add(self, finding: Finding, first: Any, second: Any) -> None:

@@ -1,4 +1,4 @@
-"""Who has accessed which bytes of a memory: by chunks of 16 bytes, and by single bytes where accesses divide a chunk."""
+"""Who has accessed which bytes of a memory: by chunks of 16 bytes, by single bytes where accesses divide a chunk."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Memory:
             self._tidy()
 
     def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> None:
-        cells = self.cells
+        cells, chunks = self.cells, chunks.ravel()
         now = cells[chunks]
         first = int(now[0])
         if first != DIVIDED and (now == first).all():

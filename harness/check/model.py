@@ -162,11 +162,11 @@ class Model:
         mend: str = "",
     ) -> None:
         """A finding about a rule that is broken at one or two places."""
-        keys = [one[0].line if one else None for one in (first, second)]
-        if self.findings.seen(rule, severity, *keys):
+        lines = (first[0].line if first else 0, second[0].line if second else 0)
+        if self.findings.seen(rule, severity, *lines):
             return
         places = [self.names.place(*one) if one else None for one in (first, second)]
-        self.findings.add(Finding(rule, severity, message, places[0], places[1], where, missing, mend), *keys)
+        self.findings.add(Finding(rule, severity, message, places[0], places[1], where, missing, mend), *lines)
 
     # ---- other CTAs ----
 

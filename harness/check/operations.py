@@ -16,7 +16,7 @@ import numpy as np
 from harness.check.accesses import Observer, Record
 from harness.check.barriers import Arrival
 from harness.check.boxes import inside, is_inside, rows_of
-from harness.check.clocks import BEFORE, EXECUTION, INFORMAL, ORDER, Clock, Rows
+from harness.check.clocks import BEFORE, EXECUTION, INFORMAL, NARROW, ORDER, Clock, Rows
 from harness.check.memory import Memory
 from harness.check.model import Allocation, Model
 from harness.check.threads import Cta
@@ -25,6 +25,7 @@ from harness.emulator.machine import events
 from harness.emulator.machine.events import Agent, GlobalBox, Operation, SharedBytes, SharedChunks, Site, TensorBlock
 
 WARPGROUP = 4
+GROUPS_KEPT = 16
 NEVER = 1 << 30
 """Time of an operation whose end nobody has seen."""
 
@@ -78,6 +79,9 @@ class Operations:
         self._pipes: dict[tuple[Any, ...], Pipe] = {}
         self._groups: dict[tuple[int, int, int, int], int] = {}
         """wgmmas that a warp had issued when it committed a group."""
+        self._collective: dict[tuple[int, int, int], dict[int, Clock]] = {}
+        """By warpgroup: what those who issued a wgmma knew, the last one of each group."""
+        self._ends: dict[tuple[int, int, int], set[int]] = {}
         self._landing: tuple[InFlight, tuple[events.Region, ...]] | None = None
 
     # ---- issue ----
@@ -236,6 +240,16 @@ class Operations:
     def _multiply_wgmma(self, flight: InFlight) -> None:
         """Each warp must have waited for what it multiplies: what counts is what all of them knew."""
         space = flight.clock.space
+        told = flight.clock.copy()
+        for clock in flight.clocks[1:]:
+            told.join(clock)
+        group = _warpgroup(flight.operation.agent)
+        held = self._collective.setdefault(group, {})
+        if held and (last := next(reversed(held))) not in self._ends.get(group, ()):
+            told.join(held.pop(last))
+        held[flight.time] = told
+        if len(held) > GROUPS_KEPT:
+            del held[next(iter(held))]
         width = min(clock.rows.shape[1] for clock in flight.clocks)
         rows = np.minimum.reduce([clock.rows[:, :width] for clock in flight.clocks])
         flight.clocks = [Clock(space, rows)]
@@ -365,6 +379,7 @@ class Operations:
             ((_, group),) = event.groups
             count = self._pipe("wgmma of warp", agent, agent.warp).count
             self._groups[agent.cluster, agent.cta, agent.warp, group] = count
+            self._ends.setdefault(_warpgroup(agent), set()).add(count)
 
     def awaited(self, event: events.Awaited) -> None:
         agent = event.agent
@@ -374,7 +389,12 @@ class Operations:
                 continue
             if event.kind == "wgmma":
                 count = self._groups.pop((agent.cluster, agent.cta, agent.warp, group), 0)
-                thread.own_clock().set(self._pipe("wgmma", agent, agent.warp // WARPGROUP).component, count)
+                component = self._pipe("wgmma", agent, agent.warp // WARPGROUP).component
+                thread.own_clock().set(component, count)
+                # All four warps have issued it, so what they had done before has happened.
+                told = self._collective.get(_warpgroup(agent), {}).get(count)
+                if told is not None:
+                    thread.acquire(told, NARROW)
                 continue
             bulk = self._bulk(agent, lane)
             clock = thread.own_clock()
@@ -415,11 +435,16 @@ class Operations:
 
     def forget(self, cluster: int) -> None:
         """A cluster has ended."""
-        for held in (self.bulk, self._groups):
+        tables: tuple[dict[Any, Any], ...] = (self.bulk, self._groups, self._collective, self._ends)
+        for held in tables:
             for key in [key for key in held if key[0] == cluster]:
-                del held[key]  # type: ignore[attr-defined]
+                del held[key]
         for name in [name for name in self._pipes if name[1] == cluster]:
             del self._pipes[name]
+
+
+def _warpgroup(agent: Agent) -> tuple[int, int, int]:
+    return agent.cluster, agent.cta, agent.warp // WARPGROUP
 
 
 def write_first(allocation: Allocation, observer: Observer) -> None:

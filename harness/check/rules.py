@@ -61,8 +61,9 @@ _WARNINGS = {
 _NOTES = {
     "proxy-war": "A proxy fence stands between generic reads and an asynchronous write that follows them.",
 }
-RULES = {
-    id: Rule(id, severity, summary)
-    for severity, rules in (("error", _ERRORS), ("warning", _WARNINGS), ("note", _NOTES))
-    for id, summary in rules.items()
-}
+_BY_SEVERITY: tuple[tuple[Severity, dict[str, str]], ...] = (
+    ("error", _ERRORS),
+    ("warning", _WARNINGS),
+    ("note", _NOTES),
+)
+RULES = {id: Rule(id, severity, summary) for severity, rules in _BY_SEVERITY for id, summary in rules.items()}
