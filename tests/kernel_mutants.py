@@ -26,16 +26,17 @@ from pathlib import Path
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is imported; a core a process
 
 import click
-from harness.check import Checker
 from kernel_mutations import Mutant, mutants
 from kernel_runs import BLOCK_K, cluster_tile, run
 from rich.console import Console
 from rich.table import Table
 
-from harness.build import Artifact, build
-from harness.config import KernelConfig, make_config
+from harness.check import Checker
+from harness.compiler.build import Artifact, build
+from harness.config.config import KernelConfig, make_config
+from harness.emulator import EmulatorError
 from harness.errors import CannotRun
-from harness.problem import Shape
+from harness.problem.shape import Shape
 
 KERNELS = ("kernel5", "kernel6", "kernel7", "kernel8")
 SHAPES = (("sm_100a", (2, 1)), ("sm_100a", (2, 2)), ("sm_100a", (4, 2)), ("sm_90a", (2, 1)))
@@ -148,6 +149,8 @@ class Subject:
             end = "right" if verdict.passed else "wrong"
         except CannotRun as error:
             end = str(error).partition("\n")[0]
+            assert isinstance(error.__cause__, EmulatorError), error
+            checker.failed(error.__cause__)
             assert not re.search("PtxSyntaxError|unsupported|does not implement", str(error)), str(error)
         return Counter((finding.severity, finding.rule) for finding in checker.report().findings), end
 

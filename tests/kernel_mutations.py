@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from harness.plan import Plan
+from harness.compiler.plan import Plan
 
 
 @dataclass(frozen=True)

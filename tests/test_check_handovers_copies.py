@@ -158,7 +158,11 @@ def ring(s) -> str:
     drain = "".join(wait(f"bars+{8 * (step % 2)}", step // 2 % 2) for step in (s.steps - 2, s.steps - 1))
     inits = "".join(f"mbarrier.init.shared::cta.b64 [bars+{8 * n}], {count};" for n, count in enumerate((1, 1, 32, 32)))
     return (
-        CLEAR + only("%thread eq 0", inits) + CTA_BARRIER + only("%thread eq 0", produce + drain) + only("%warp eq 1", consume)
+        CLEAR
+        + only("%thread eq 0", inits)
+        + CTA_BARRIER
+        + only("%thread eq 0", produce + drain)
+        + only("%warp eq 1", consume)
     )
 
 
