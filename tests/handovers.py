@@ -100,9 +100,12 @@ class Table:
         for values in itertools.product(*self.switches.values()):
             yield Setting(**dict(zip(self.switches, values, strict=True)))
 
+    def text(self, target: str, first: int | None = None) -> str:
+        """A module; an entry for each setting, or for the ``first`` ones."""
+        return HEADER.format(target=target) + "".join(self._entries[:first])
+
     @cached_property
-    def source(self) -> str:
-        """Every setting as an entry, without the header."""
+    def _entries(self) -> list[str]:
         parameters, take = [], ""
         for n, argument in enumerate(self.arguments(Device())):
             if isinstance(argument, TensorMap):
@@ -112,7 +115,7 @@ class Table:
                 parameters.append(f".param .u64 p{n}")
                 take += f"ld.param.u64 %m{n}, [p{n}];"
         cluster = f".explicitcluster .reqnctapercluster {self.cluster},1,1" if self.cluster > 1 else ""
-        return "".join(
+        return [
             ENTRY.format(
                 name=f"setting{number}",
                 parameters=", ".join(parameters),
@@ -122,10 +125,7 @@ class Table:
                 body=self.body(setting).replace(";", ";\n"),
             )
             for number, setting in enumerate(self.settings)
-        )
-
-    def text(self, target: str) -> str:
-        return HEADER.format(target=target) + self.source
+        ]
 
     def disagreements(self, target: str, schedules: Sequence[tuple[str, int]] = (("fifo", 0),)) -> list[str]:
         """Settings whose run does not come out as the formula says."""

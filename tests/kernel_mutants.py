@@ -44,23 +44,67 @@ SHAPES = (("sm_100a", (2, 1)), ("sm_100a", (2, 2)), ("sm_100a", (4, 2)), ("sm_90
 
 @dataclass(frozen=True)
 class Equivalent:
-    """Mutants that change nothing a program could rely on. ``kind`` and ``text`` are patterns; ``kernels`` matches
-    "kernel7 sm_100a 2x2".
+    """Mutants that change nothing a program could rely on, and why. Patterns: of the kind, of the instruction, of
+    "2 of 3" and of "kernel7 sm_100a 2x2".
     """
 
+    reason: str
     kind: str
     text: str
-    reason: str
+    which: str = ""
     kernels: str = ""
 
     def covers(self, kernel: str, mutant: Mutant) -> bool:
         return all(
             re.search(pattern, text)
-            for pattern, text in ((self.kind, mutant.kind), (self.text, mutant.text), (self.kernels, kernel))
+            for pattern, text in (
+                (self.kind, mutant.kind),
+                (self.text, mutant.text),
+                (self.which, mutant.which),
+                (self.kernels, kernel),
+            )
         )
 
 
-EQUIVALENT: tuple[Equivalent, ...] = ()
+LAST = r"^(\d+) of \1$"
+EQUIVALENT = (
+    Equivalent(
+        "The lanes are together again where the branch ends; what memory order they need, the barrier or the arrival "
+        "behind it gives, or only the elected lane has accessed anything.",
+        "dropped",
+        r"bar\.warp\.sync",
+    ),
+    Equivalent("It lets other kernels allocate; this one does not depend on it.", "dropped", "relinquish_alloc_permit"),
+    Equivalent(
+        "Bytes are waited for, not the arrival: the thread that arms the barrier hands nothing over.",
+        "relaxed arrival",
+        "expect_tx",
+    ),
+    Equivalent(
+        "fence.mbarrier_init.release.cluster stands before it, and nothing else is handed over.",
+        "relaxed arrival",
+        r"barrier\.cluster",
+        "^1 of",
+    ),
+    Equivalent(
+        "Everything that reaches a CTA has been waited for: its accumulator, and in the drain each stage's release.",
+        "dropped|relaxed arrival",
+        r"barrier\.cluster",
+        LAST,
+    ),
+    Equivalent(
+        "Allocation and deallocation are synchronous; no tcgen05 operation of another thread is waited for here.",
+        "dropped",
+        r"tcgen05\.fence",
+    ),
+    Equivalent(
+        "The drain: nothing comes after it but the end, and execution alone has to wait.",
+        "relaxed wait",
+        "try_wait",
+    ),
+    Equivalent("The mask is the same for both parities.", "mask moved to the other parity", ""),
+    Equivalent("Not a wait at the first stage of a ring.", "the parity turns a stage too late", ""),
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +115,7 @@ class Verdict:
     kind: str
     line: int
     text: str
+    which: str
     seen: str
     how: str
     schedule: str
@@ -113,7 +158,7 @@ class Subject:
         return list(mutants(self.artifact.ptx, self.artifact.plan(Shape(*self.size))))
 
     def judge(self, mutant: Mutant, seeds: int) -> Verdict:
-        where = (self.name, mutant.kind, mutant.line, mutant.text)
+        where = (self.name, mutant.kind, mutant.line, mutant.text, mutant.which)
         for schedule, seed in [("fifo", 0), *(("random", seed) for seed in range(seeds))]:
             seen, how = self._look(mutant, schedule, seed)
             if seen:

@@ -14,11 +14,14 @@ from harness.compiler.plan import Plan
 
 @dataclass(frozen=True)
 class Mutant:
-    """``kind``: what was done, one of `KINDS`; ``line``: where in the PTX, from 1; ``text``: the instruction there."""
+    """``kind``: what was done; ``line``: where in the PTX, from 1; ``text``: the instruction there; ``which`` of those
+    like it: "2 of 3".
+    """
 
     kind: str
     line: int
     text: str
+    which: str
     ptx: str
 
     def __str__(self) -> str:
@@ -41,20 +44,27 @@ class Kind:
 def mutants(ptx: str, plan: Plan) -> Iterator[Mutant]:
     """Every mutant of a kernel, in the order of `KINDS` and then of the lines."""
     for kind in (*KINDS, _wrong_phase(plan)):
-        for found in re.finditer(kind.pattern, ptx):
+        places = list(re.finditer(kind.pattern, ptx))
+        for number, found in enumerate(places, 1):
             put = kind.change(found)
             if put is not None and put != found.group():
-                yield _mutant(kind.name, ptx, found, put)
+                yield _mutant(kind.name, ptx, found, put, f"{number} of {len(places)}")
     yield from _moved(ptx)
 
 
-def _mutant(kind: str, ptx: str, found: re.Match[str], put: str) -> Mutant:
-    line = ptx.count("\n", 0, found.start()) + 1
-    text = re.sub(r"\s+", " ", found.group()).rstrip(";")
+def _mutant(kind: str, ptx: str, found: re.Match[str], put: str, which: str) -> Mutant:
     changed = ptx[: found.start()] + put + ptx[found.end() :]
     if "relaxed" in put:
         changed = re.sub(r"\.version 8\.[0-5]", ".version 8.6", changed, count=1)
-    return Mutant(kind, line, text, changed)
+    return Mutant(kind, _line(found), _text(found), which, changed)
+
+
+def _line(found: re.Match[str]) -> int:
+    return found.string.count("\n", 0, found.start()) + 1
+
+
+def _text(found: re.Match[str]) -> str:
+    return re.sub(r"\s+", " ", found.group()).rstrip(";")
 
 
 def _dropped(found: re.Match[str]) -> str:
@@ -178,16 +188,18 @@ def _moved(ptx: str) -> Iterator[Mutant]:
 
     A load moves by being repeated there, into registers of its own.
     """
-    for commit in re.finditer(r"tcgen05\.commit[^;]*;", ptx):
+    commits = list(re.finditer(r"tcgen05\.commit[^;]*;", ptx))
+    for number, commit in enumerate(commits, 1):
         block = ptx.rfind("\n$L", 0, commit.start())
         mmas = list(re.finditer(r"tcgen05\.mma\.[^;]*;", ptx[block : commit.start()]))
         if mmas:
             last = mmas[-1]
             start, end = block + last.start(), block + last.end()
             moved = ptx[:start] + ptx[end : commit.end()] + last.group() + ptx[commit.end() :]
-            text = re.sub(r"\s+", " ", commit.group()).rstrip(";")
-            yield Mutant("commit before the last MMA", ptx.count("\n", 0, commit.start()) + 1, text, moved)
-    for arrive in re.finditer(_ARRIVE, ptx):
+            which = f"{number} of {len(commits)}"
+            yield Mutant("commit before the last MMA", _line(commit), _text(commit), which, moved)
+    arrivals = list(re.finditer(_ARRIVE, ptx))
+    for number, arrive in enumerate(arrivals, 1):
         loads = list(_LOAD.finditer(ptx, 0, arrive.start()))
         if not loads:
             continue
@@ -196,9 +208,9 @@ def _moved(ptx: str) -> Iterator[Mutant]:
             together = re.compile(r"bar\.warp\.sync[^;]*;").search(ptx, end)
             assert together
             end = together.end()
-        text = re.sub(r"\s+", " ", arrive.group()).rstrip(";")
-        line = ptx.count("\n", 0, arrive.start()) + 1
-        yield Mutant("arrival before the load", line, text, f"{ptx[:end]} {again}{ptx[end:]}")
+        moved = f"{ptx[:end]} {again}{ptx[end:]}"
+        which = f"{number} of {len(arrivals)}"
+        yield Mutant("arrival before the load", _line(arrive), _text(arrive), which, moved)
 
 
 _LOAD = re.compile(
