@@ -102,6 +102,13 @@ EQUIVALENT = (
         "relaxed wait",
         "try_wait",
     ),
+    Equivalent(
+        "It releases the last stages of the last tile, for which only the drain waits.",
+        "relaxed arrival",
+        r"mbarrier\.arrive\.shared::cluster",
+        LAST,
+        "kernel[56] sm_90a",
+    ),
     Equivalent("The mask is the same for both parities.", "mask moved to the other parity", ""),
     Equivalent("Not a wait at the first stage of a ring.", "the parity turns a stage too late", ""),
 )
@@ -134,10 +141,12 @@ def name_of(config: KernelConfig) -> str:
 
 
 def size_of(config: KernelConfig) -> tuple[int, int, int]:
-    """One cluster tile, twice round the ring; three tiles, one after the other, where the kernel has several."""
+    """One cluster tile, twice round the ring; five tiles, one after the other, where the kernel has several: then the
+    answers of launch control, too, go round their ring.
+    """
     m, n = cluster_tile(config)
     if config.kernel == "kernel8":
-        return m, 3 * n, BLOCK_K * 4
+        return m, 5 * n, BLOCK_K * 2
     return m, n, BLOCK_K * (2 * config.stages + 1)
 
 
