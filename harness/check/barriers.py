@@ -9,7 +9,6 @@ from harness.check.accesses import Record
 from harness.check.clocks import ALL, BEFORE, INFORMAL, NARROW, RELAXED, VISIBLE, Clock, Components, Thread, publish
 from harness.emulator.machine.events import Agent, Site
 
-SCOPES = {"cta": 0, "": 0, "cluster": 1, "gpu": 2, "sys": 3}
 CLUSTER = 1
 ACQUIRES = ("acquire", "acq_rel", "sc")
 RELEASES = ("release", "acq_rel", "sc")
@@ -49,7 +48,7 @@ class MBarrier:
     """
 
     def __init__(self, space: Components, cta: int, offset: int, arrivals: int, init: Record) -> None:
-        self.component = space.new()
+        self.component = space.new(cta)
         self.cta = cta
         self.offset = offset
         self.expected = arrivals
@@ -139,7 +138,7 @@ class MBarrier:
                     thread.acquire(clock, rows)
                 else:
                     thread.acquire(clock, RELAXED)
-                    thread.pending.append((clock.copy(), rows))
+                    thread.pending.append((clock.copy(), rows, 0))
         if phase >= 0 and not any(w.thread is thread and w.phase == phase for w in self.waits):
             self.waits.append(Wait(phase, thread, thread.time, site, agent))
 

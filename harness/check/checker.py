@@ -11,9 +11,9 @@ from math import prod
 from typing import Any
 
 from harness.check import failures, lifetime
-from harness.check.accesses import Record
+from harness.check.accesses import SCOPES, Record
 from harness.check.allocation import Allocations
-from harness.check.barriers import SCOPES, Arrival, Group, MBarrier
+from harness.check.barriers import Arrival, Group, MBarrier
 from harness.check.clocks import ORDER
 from harness.check.findings import Report
 from harness.check.generic import Generic
@@ -175,7 +175,7 @@ class Checker:
         model, agent, site = self._checked_model, event.agent, event.site
         barrier = model.barriers[agent.cluster, event.cta, event.offset]
         thread = model.threads.of(agent)
-        scope = SCOPES[site.scope]
+        scope = SCOPES.get(site.scope, 0)
         check_use(model, barrier, thread.clock, site, agent, "arrives at")
         if event.cta != agent.cta:
             model.reach(thread.clock, agent.cluster, event.cta, site, agent, "an arrival")
@@ -203,7 +203,7 @@ class Checker:
         thread = model.threads.of(agent)
         check_use(model, barrier, thread.clock, site, agent, "waits at")
         barrier.used = True
-        barrier.wait(thread, site.semantics, SCOPES[site.scope], event.phase, site, agent)
+        barrier.wait(thread, site.semantics, SCOPES.get(site.scope, 0), event.phase, site, agent)
 
     # ---- barriers of threads ----
 

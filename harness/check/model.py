@@ -123,7 +123,7 @@ class Model:
             self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder))
         for first, second in ordered:
             if first.kind == "generic":
-                found = judgement.ordered(first, second, who, space)
+                found = judgement.ordered(first, second, who, space, holder)
                 if found is not None:
                     self.blame(found, first, second, self._bytes(space, place, nbytes, holder))
 

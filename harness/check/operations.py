@@ -26,6 +26,7 @@ from harness.emulator.machine.events import Agent, GlobalBox, Operation, SharedB
 
 WARPGROUP = 4
 GROUPS_KEPT = 16
+RESPONSE = "a launch-control response"
 NEVER = 1 << 30
 """Time of an operation whose end nobody has seen."""
 
@@ -106,7 +107,7 @@ class Operations:
         key = (kind, agent.cluster, agent.cta, number)
         found = self._pipes.get(key)
         if found is None:
-            found = self._pipes[key] = Pipe(self.model.threads.clusters[agent.cluster].components.new())
+            found = self._pipes[key] = Pipe(self.model.threads.clusters[agent.cluster].components.new(agent.cta))
         return found
 
     def _in_pipe(self, flight: InFlight, pipe: Pipe) -> None:
@@ -155,7 +156,7 @@ class Operations:
         found = self.bulk.get(key)
         if found is None:
             components = self.model.threads.clusters[agent.cluster].components
-            found = self.bulk[key] = Bulk(components.new(), components.new())
+            found = self.bulk[key] = Bulk(components.new(agent.cta), components.new(agent.cta))
         return found
 
     def _issue_tensor_load(self, flight: InFlight, agent: Agent) -> None:
@@ -205,7 +206,7 @@ class Operations:
 
     def started(self, event: events.Started) -> None:
         flight = self.in_flight.get(event.operation.id)
-        if flight is not None and not flight.read:
+        if flight is not None and not flight.read and event.operation.kind != "tma.load":
             self._start(flight)
 
     def _start(self, flight: InFlight) -> None:
@@ -343,7 +344,7 @@ class Operations:
                 assert isinstance(region, SharedBytes)
                 memory.access(region.offset, region.nbytes, record, observer)
             if who >= 0:
-                what = "a TMA copy" if kind == "copy" else "a launch-control response"
+                what = "a TMA copy" if kind == "copy" else RESPONSE
                 cta = self._cta(operation.agent, region.cta)
                 self.model.touch(cta, who, time, operation.site, operation.agent, what)
 

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.cli import render
 from harness.cli.bench import bench
+from harness.cli.check import check_command
 from harness.cli.clear_errors import ClearErrors, complain
 from harness.cli.doctor import examine, is_able
 from harness.cli.inspection import build_command, explain
@@ -46,7 +47,7 @@ class Commands(ClearErrors, click.Group):
 def main() -> None:
     """Compile, run and validate matmul kernels for Blackwell GPUs.
 
-    Exit codes: 0 ok, 2 usage, 3 could not run or measure, 4 wrong result.
+    Exit codes: 0 ok, 1 check has found errors, 2 usage, 3 could not run or measure, 4 wrong result.
     """
 
 
@@ -226,5 +227,5 @@ def _report_comparison(shape: Shape, entries: list[compare.Entry], json_path: st
         render.show_line(console, f"comparison written to {json_path}")
 
 
-for command in (bench, build_command, explain, report):
+for command in (bench, build_command, check_command, explain, report):
     main.add_command(command)
