@@ -1,4 +1,4 @@
-"""Truth tables of the hand-overs through tensor memory: one CTA, a pair, and two accumulators in turn."""
+"""Truth tables of the hand-overs to tensor cores: tcgen05 of one CTA and of a pair, two accumulators, wgmma."""
 
 from __future__ import annotations
 
@@ -306,7 +306,90 @@ def ping_pong_expects(s) -> Outcome:
     return outcome((s.commit == "before" or s.full == "relaxed" or (s.tiles > 2 and not given_back)) and "tmem-race")
 
 
+# ---- TMA load -> wgmma, and back ----
+
+WGMMA_A_BYTES, WGMMA_B_BYTES = 2048, 512
+
+
+def wgmma_descriptor(register: str, where: str) -> str:
+    return operand(register, where).replace(str(DESCRIPTOR), str(256 >> 4 << 32 | 3 << 62))
+
+
+WGMMA = (
+    wgmma_descriptor("%d0", "data")
+    + wgmma_descriptor("%d1", f"data+{WGMMA_A_BYTES}")
+    + """
+    setp.ne.u32 %p1, 0, 0;
+    wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %d0, %d1, %p1, 1, 1, 0, 0;
+    wgmma.commit_group.sync.aligned;
+    """
+)
+
+
+def load_wgmma(s) -> str:
+    """Thread 128 fills a stage, warps 0 to 3 multiply. bars: full, empty."""
+    nbytes = WGMMA_A_BYTES + WGMMA_B_BYTES
+    both = load(0, "data", "BAR") + load(1, f"data+{WGMMA_A_BYTES}", "BAR")
+
+    def fill(barrier: str) -> str:
+        arrive = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barrier}], {nbytes};"
+        return arrive + both.replace("BAR", barrier)
+
+    produce = consume = ""
+    for step in range(s.steps):
+        produce += waiting(s.empty, "bars+8", step % 2 ^ 1) + fill("bars")
+        consume += waiting(s.full, "bars", step % 2) + WGMMA
+        arrive = f"mbarrier.arrive{s.order}.shared::cta.b64 _, [bars+8];"
+        consume += placed(arrive, s.arrive, f"wgmma.wait_group.sync.aligned {s.pending};")
+    use, wait_for_all = "add.f32 %f4, %f0, %f1;", "wgmma.wait_group.sync.aligned 0;"
+    return (
+        "".join(f"mov.f32 %f{n}, 0f00000000;" for n in range(4))
+        + only("%thread eq 0", initialise(1, 128) + "mbarrier.init.shared::cta.b64 [bars+120], 1;")
+        + CTA_BARRIER
+        + only("%thread eq 0", fill("bars+120"))
+        + wait("bars+120")
+        + CTA_BARRIER
+        + only("%thread eq 128", produce + wait("bars", (s.steps - 1) % 2))
+        + only("%warp lt 4", consume + placed(use, s.use, wait_for_all))
+    )
+
+
+def load_wgmma_expects(s) -> Outcome:
+    """The accumulators of the last step are used before their wait only if its group is still pending then: the machine
+    stops before that wgmma has read anything. The second copy comes after the first one if all the waits between them
+    order memory, wherever the multiplication ends.
+    """
+    in_order = s.full == s.empty == "acquire" and not s.order
+    given_back = s.empty == "acquire" and s.arrive == "after" and s.pending == 0 and not s.order
+    early = s.use == "before" and s.pending > 0
+    reads_early = s.full != "acquire" and not (early and s.steps == 1)
+    return outcome(
+        (reads_early or (s.steps > 1 and not given_back)) and READ_OR_REFILLED,
+        s.steps > 1 and not in_order and "race-shared",
+        early and "register-before-wait",
+        end="stops" if early else "ends",
+    )
+
+
 TABLES = [
+    Table(
+        "TMA load -> wgmma -> TMA load",
+        dict(
+            steps=(2, 1),
+            full=("acquire", "relaxed"),
+            empty=("acquire", "relaxed"),
+            pending=(0, 1),
+            arrive=("after", "before"),
+            order=("", ".relaxed.cta"),
+            use=("after", "before"),
+        ),
+        load_wgmma,
+        load_wgmma_expects,
+        threads=160,
+        arguments=operands(64),
+        targets=("sm_90a",),
+    ),
     Table(
         "TMA load -> MMA -> tcgen05.ld",
         dict(
