@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import test_check_edges
 import test_check_handovers_copies
 import test_check_handovers_tensor
 import test_check_handovers_threads
@@ -14,6 +15,7 @@ import test_check_tolerated
 from harness.compiler import ptxas
 
 MODULES = (
+    test_check_edges,
     test_check_handovers_copies,
     test_check_handovers_tensor,
     test_check_handovers_threads,
