@@ -365,7 +365,7 @@ TABLES = [
     ),
     Table(
         "flag in global memory",
-        dict(store=tuple(FLAG_STORES), before=GRID_FENCES, load=tuple(FLAG_LOADS), after=GRID_FENCES[:3]),
+        dict(store=tuple(FLAG_STORES), before=GRID_FENCES, load=tuple(FLAG_LOADS), after=GRID_FENCES[:2]),
         flag,
         flag_expects,
         grid=2,
