@@ -28,10 +28,10 @@ class Record:
     ``kind``: "generic", or what an asynchronous operation does: "copy" (TMA load), "store" (bulk store), "mma",
     "wgmma", "answer" (launch control), "load", "keep" (tcgen05.ld, .st), "alloc", "free". ``order``: what its agent
     knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed, volatile, acquire or release
-    access, else WEAK.
+    access, else WEAK. ``shape``: of an MMA: its accumulator and size.
     """
 
-    __slots__ = ("agent", "id", "kind", "order", "scope", "site", "space", "time", "who", "writes")
+    __slots__ = ("agent", "id", "kind", "order", "scope", "shape", "site", "space", "time", "who", "writes")
     _ids = 0
 
     def __init__(
@@ -57,6 +57,7 @@ class Record:
         self.site = site
         self.order = order
         self.scope = scope
+        self.shape: object = None
 
     def knew(self, other: Record) -> bool:
         """Whether its agent had the other access behind it."""
@@ -78,18 +79,21 @@ def needed_scope(one: Agent, other: Agent) -> int:
 
 
 class Observer:
-    """Who makes an access, and what it knows. ``pipe``: a component whose actions complete in order with it."""
+    """Who makes an access, and what it knows. ``pipe``: a component whose actions of the same ``shape`` complete in
+    order with it (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape).
+    """
 
-    __slots__ = ("clock", "pipe", "tensor")
+    __slots__ = ("clock", "pipe", "shape", "tensor")
 
-    def __init__(self, clock: Clock, pipe: int = -1, tensor: Rows | None = None) -> None:
+    def __init__(self, clock: Clock, pipe: int = -1, tensor: Rows | None = None, shape: object = None) -> None:
+        self.shape = shape
         self.clock = clock
         self.pipe = pipe
         self.tensor = tensor
 
     def follows(self, record: Record) -> bool:
         """Whether the access happened before."""
-        if record.who == self.pipe and record.space is self.clock.space:
+        if record.who == self.pipe and record.space is self.clock.space and record.shape == self.shape:
             return True
         return self.clock.knows(record.space, record.who, record.time, ORDER)
 

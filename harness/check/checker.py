@@ -13,7 +13,7 @@ from typing import Any
 from harness.check import failures, lifetime
 from harness.check.accesses import SCOPES, Record
 from harness.check.allocation import Allocations
-from harness.check.barriers import Arrival, Group, MBarrier
+from harness.check.barriers import Arrival, Group, MBarrier, Wait
 from harness.check.clocks import ORDER
 from harness.check.findings import Report
 from harness.check.generic import Generic
@@ -188,11 +188,15 @@ class Checker:
     def _completed(self, event: events.PhaseCompleted) -> None:
         model = self._checked_model
         barrier = model.barriers[event.cluster, event.cta, event.offset]
-        for wait in barrier.complete():
+        self._lapped(barrier, barrier.complete())
+
+    def _lapped(self, barrier: MBarrier, waits: Sequence[Wait]) -> None:
+        model = self._checked_model
+        for wait in waits:
             model.say(
                 "phase-lapped", "warning",
-                f"a wait at {model.names.shared(event.offset, event.cta)} has no part in the end of the next phase: if "
-                "two phases end before it looks, it waits for ever",
+                f"a wait at {model.names.shared(barrier.offset, barrier.cta)} has no part in the end of the next "
+                "phase: if two phases end before it looks, it waits for ever",
                 (wait.site, wait.agent), missing="no path from this wait to an arrival in the next phase",
                 mend="let the one who waits arrive somewhere that the next phase depends on",
             )  # fmt: skip
@@ -203,7 +207,7 @@ class Checker:
         thread = model.threads.of(agent)
         check_use(model, barrier, thread.clock, site, agent, "waits at")
         barrier.used = True
-        barrier.wait(thread, site.semantics, SCOPES.get(site.scope, 0), event.phase, site, agent)
+        self._lapped(barrier, barrier.wait(thread, site.semantics, SCOPES.get(site.scope, 0), event.phase, site, agent))
 
     # ---- barriers of threads ----
 

@@ -49,7 +49,15 @@ class InFlight:
         return self.clocks[0]
 
     def observer(self) -> Observer:
-        return Observer(self.clocks[0], self.who, self.tensor)
+        return Observer(self.clocks[0], self.who, self.tensor, self.shape)
+
+    @property
+    def shape(self) -> object:
+        """Of an MMA: accumulator, and the part of the instruction descriptor with M and N."""
+        if self.operation.kind != "mma":
+            return None
+        mma = self.operation.detail["mma"]
+        return mma.d_address, mma.idesc >> 17
 
 
 @dataclass
@@ -192,7 +200,8 @@ class Operations:
         operation = flight.operation
         self.model.say(
             "tmem-uninit", "error", f"{what} columns of tensor memory that nobody has written",
-            (operation.site, operation.agent), mend="the first MMA of a tile must not accumulate",
+            (operation.site, operation.agent),
+            mend="wait for the MMA that writes them; the first MMA of a tile must not accumulate",
         )  # fmt: skip
 
     def _record(self, flight: InFlight, kind: str, writes: bool, who: int | None = None, time: int = 0) -> Record:
@@ -200,7 +209,9 @@ class Operations:
         if who is None:
             who, time = flight.who, flight.time
         order = clock.rows[ORDER].copy()
-        return Record(clock.space, who, time, kind, writes, operation.agent, operation.site, order)
+        record = Record(clock.space, who, time, kind, writes, operation.agent, operation.site, order)
+        record.shape = flight.shape
+        return record
 
     # ---- start: operands are read ----
 
