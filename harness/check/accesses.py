@@ -20,6 +20,8 @@ SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 WEAK = -1
 UNORDERED_KEPT = 8
 """Unordered accesses of each kind that a history keeps."""
+READS_KEPT = 64
+"""Readers since the last write that a history keeps: the youngest."""
 
 
 class Record:
@@ -165,7 +167,7 @@ class Histories:
                     return history
                 reads = (*history.reads[:n], Reads(entry.first, read), *history.reads[n + 1 :])
                 return History(history.writes, reads, history.old)
-        return History(history.writes, (*history.reads, Reads(read, read)), history.old)
+        return History(history.writes, (*history.reads[1 - READS_KEPT :], Reads(read, read)), history.old)
 
     def _write(self, history: History, write: Record, observer: Observer) -> History:
         kept_writes, kept_reads = [], []

@@ -12,7 +12,6 @@ from typing import Any
 
 from harness.check import failures, lifetime
 from harness.check.accesses import SCOPES, Record
-from harness.check.allocation import Allocations
 from harness.check.barriers import Arrival, Group, MBarrier, Wait
 from harness.check.clocks import ORDER
 from harness.check.findings import Report
@@ -20,6 +19,7 @@ from harness.check.generic import Generic
 from harness.check.model import Model
 from harness.check.names import Names
 from harness.check.operations import Operations
+from harness.check.tensor_life import TensorLife
 from harness.check.threads import Threads
 from harness.check.uses import check_use
 from harness.emulator.machine import events
@@ -71,7 +71,7 @@ class Checker:
         generic = Generic(model)
         threads: Threads = model.threads
         self._groups: dict[tuple[int, int, int], dict[int, Group]] = {}
-        allocations = self._allocations = Allocations(model)
+        tensor_life = self._tensor_life = TensorLife(model)
         self._waiting: dict[events.Agent, events.Suspended] = {}
         self._take.update(
             {
@@ -102,8 +102,8 @@ class Checker:
                 events.Waited: self._waited,
                 events.GroupArrived: self._group_arrived,
                 events.GroupLeft: self._group_left,
-                events.TensorMemoryAllocated: allocations.allocated,
-                events.TensorMemoryFreed: allocations.freed,
+                events.TensorMemoryAllocated: tensor_life.allocated,
+                events.TensorMemoryFreed: tensor_life.freed,
             }
         )
 
@@ -111,7 +111,7 @@ class Checker:
         model = self._checked_model
         failures.check_bytes(model, event.cluster)
         self._operations.forget(event.cluster)
-        self._allocations.forget(event.cluster)
+        self._tensor_life.forget(event.cluster)
         model.forget(event.cluster)
         for key in [key for key in self._groups if key[0] == event.cluster]:
             del self._groups[key]

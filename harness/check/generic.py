@@ -27,7 +27,6 @@ from harness.check.clocks import (
     Thread,
 )
 from harness.check.model import Model
-from harness.check.operations import write_first
 from harness.emulator.machine.events import Access, Agent, Fenced, Site
 
 STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
@@ -91,11 +90,7 @@ class Generic:
             for place in places.tolist():
                 self._access_global(place, nbytes, record, observer)
             return
-        if not record.writes and not allocation.written:
-            allocation.reads.append(((places, nbytes), record))
-            return
-        write_first(allocation, observer)
-        allocation.memory.access(places - allocation.base, nbytes, record, observer)
+        allocation.access((places, nbytes), record, observer)
 
     # ---- flags ----
 

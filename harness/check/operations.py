@@ -15,10 +15,10 @@ import numpy as np
 
 from harness.check.accesses import Observer, Record
 from harness.check.barriers import Arrival
-from harness.check.boxes import inside, is_inside, rows_of
+from harness.check.boxes import inside, is_inside
 from harness.check.clocks import BEFORE, EXECUTION, INFORMAL, NARROW, ORDER, Clock, Rows
 from harness.check.memory import Memory
-from harness.check.model import Allocation, Model
+from harness.check.model import Model
 from harness.check.threads import Cta
 from harness.check.uses import check_use
 from harness.emulator.machine import events
@@ -308,15 +308,8 @@ class Operations:
         """A box of global memory is read or written."""
         assert isinstance(box, GlobalBox)
         allocation = self.model.allocation(box.tensor_map.address)
-        if allocation is None:
-            return
-        if not record.writes and not allocation.written:
-            allocation.reads.append((box, record))
-            return
-        write_first(allocation, observer)
-        rows, nbytes = rows_of(box.tensor_map, box.coordinates)
-        if nbytes:
-            allocation.memory.access(rows - allocation.base, nbytes, record, observer)
+        if allocation is not None:
+            allocation.access(box, record, observer)
 
     def landed(self, event: events.BytesLanded) -> None:
         """Bytes complete in a phase: the copy whose ``Finished`` came before has written its regions."""
@@ -457,21 +450,6 @@ class Operations:
 
 def _warpgroup(agent: Agent) -> tuple[int, int, int]:
     return agent.cluster, agent.cta, agent.warp // WARPGROUP
-
-
-def write_first(allocation: Allocation, observer: Observer) -> None:
-    """Somebody writes: what was read so far gets its histories."""
-    if allocation.written:
-        return
-    allocation.written = True
-    for where, read in allocation.reads:
-        if isinstance(where, GlobalBox):
-            rows, nbytes = rows_of(where.tensor_map, where.coordinates)
-        else:
-            rows, nbytes = where
-        if nbytes:
-            allocation.memory.access(rows - allocation.base, nbytes, read, observer)
-    allocation.reads.clear()
 
 
 _ISSUED = {

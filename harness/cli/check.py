@@ -22,7 +22,7 @@ from harness.config.presets import configure
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, UsageProblem
 from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape
-from harness.run.check import Checked, CheckOptions, Target, check, strictly
+from harness.run.check import Checked, CheckOptions, Target, check, chosen
 from harness.run.emulate import Accumulation
 from harness.run.runner import check_memory
 
@@ -72,6 +72,7 @@ _check_options = together(
     click.option("--timeout", type=click.FloatRange(1), help="Seconds after which a run is ended."),
     click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes that share the runs."),
     click.option("--strict", is_flag=True, help="Warnings are errors."),
+    click.option("--notes", is_flag=True, help="Show notes, too."),
     click.option(
         "--allow", multiple=True, type=click.Choice(list(RULES)), help="Leave out this rule; may be repeated."
     ),
@@ -99,6 +100,7 @@ def check_command(
     ptx: str | None,
     jobs: int,
     strict: bool,
+    notes: bool,
     allow: tuple[str, ...],
     json_path: str | None,
     sarif_path: str | None,
@@ -125,7 +127,7 @@ def check_command(
     for config in configs:
         check_memory(shape, config.dtype)
     targets = _targets(configs, shape, ptx, replacement)
-    found = [strictly(one, strict, allow) for one in check(targets, how, jobs)]
+    found = [chosen(one, strict, notes, allow) for one in check(targets, how, jobs)]
     _report(found, how, json_path, sarif_path)
     return _exit_code(found)
 

@@ -109,11 +109,11 @@ def _check_once(target: Target, options: CheckOptions, number: int) -> Checked:
     return Checked(target, checker.report(), failure, correct)
 
 
-def strictly(checked: Checked, strict: bool, allow: Sequence[str]) -> Checked:
-    """The same with warnings as errors, if asked for, and without what is allowed."""
+def chosen(checked: Checked, strict: bool, notes: bool, allow: Sequence[str]) -> Checked:
+    """The same with warnings as errors and with notes, if asked for, and without the rules that are allowed."""
     findings = tuple(
         replace(finding, severity="error") if strict and finding.severity == "warning" else finding
         for finding in checked.report.findings
-        if finding.rule not in allow
+        if finding.rule not in allow and (notes or finding.severity != "note")
     )
     return replace(checked, report=Report(findings))
