@@ -8,7 +8,7 @@
 A mutant is run with a checker, in issue order and then under random schedules, until something is found that the
 original does not have. ``error`` and ``warning`` are findings of the checker; ``stopped``: the run ended in a report of
 the machine (a hang, a fault) without one; ``wrong``: nothing was said, and C is wrong. A mutant of which nothing is
-seen has to be one of `EQUIVALENT`, where the reason stands.
+seen has to be one of `EQUIVALENT`, where the reason stands. Code that the original does not reach is left alone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is imported; a core a process
 
@@ -35,6 +36,7 @@ from harness.check import Checker
 from harness.compiler.build import Artifact, build
 from harness.config.config import KernelConfig, make_config
 from harness.emulator import EmulatorError
+from harness.emulator.machine.events import Issued
 from harness.errors import CannotRun
 from harness.problem.shape import Shape
 
@@ -107,7 +109,7 @@ EQUIVALENT = (
         "relaxed arrival",
         r"mbarrier\.arrive\.shared::cluster",
         LAST,
-        "kernel[56] sm_90a",
+        "kernel[567] sm_90a",
     ),
     *(
         Equivalent(
@@ -151,12 +153,13 @@ def name_of(config: KernelConfig) -> str:
 
 
 def size_of(config: KernelConfig) -> tuple[int, int, int]:
-    """One cluster tile, twice round the ring; five tiles, one after the other, where the kernel has several: then the
-    answers of launch control, too, go round their ring.
+    """One cluster tile, twice round the ring. Several tiles, one after another, where the kernel walks over them: five
+    have the answers of launch control go round their ring, too.
     """
     m, n = cluster_tile(config)
     if config.kernel == "kernel8":
-        return m, 5 * n, BLOCK_K * 2
+        # On sm_90a a tile is stored during the K loop of the next one, a slice in each step.
+        return (m, 3 * n, BLOCK_K * 9) if config.arch == "sm_90a" else (m, 5 * n, BLOCK_K * 2)
     return m, n, BLOCK_K * (2 * config.stages + 1)
 
 
@@ -174,7 +177,21 @@ class Subject:
         self._own: dict[tuple[str, int], Seen] = {}
 
     def mutants(self) -> list[Mutant]:
-        return list(mutants(self.artifact.ptx, self.artifact.plan(Shape(*self.size))))
+        """Those of code that is reached."""
+        reached = self._lines_reached()
+        every = mutants(self.artifact.ptx, self.artifact.plan(Shape(*self.size)))
+        return [mutant for mutant in every if mutant.line in reached]
+
+    def _lines_reached(self) -> set[int]:
+        lines = set()
+
+        def note(event: Any) -> None:
+            site = event.operation.site if isinstance(event, Issued) else getattr(event, "site", None)
+            if site is not None:
+                lines.add(site.line)
+
+        run(self.artifact, self.size, "index", sinks=(note,), resident_clusters=1, strict=False)
+        return lines
 
     def judge(self, mutant: Mutant, seeds: int) -> Verdict:
         where = (self.name, mutant.kind, mutant.line, mutant.text, mutant.which)
