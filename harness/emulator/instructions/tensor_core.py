@@ -156,6 +156,7 @@ def _signal(f: Fragment, site: Site, targets: list[Cta], offset: int, operation:
             run = partial(_signal, f, site, [target], offset, operation)
             grid.submit(AsyncOperation("commit.arrive", run, f, site))
         return
+    who = f"tcgen05.commit of CTA rank {f.cta.rank}"
     for target in targets:
         barrier = reached(f, site, target, offset, "tcgen05.commit", operation)
         grid.counters.commit_arrivals += 1
@@ -163,7 +164,7 @@ def _signal(f: Fragment, site: Site, targets: list[Cta], offset: int, operation:
             continue
         if operation is not None and grid.sink is not None:
             grid.sink(events.Signalled(operation, target.rank, offset, barrier.phase))
-        barrier.arrive(1, f"tcgen05.commit of CTA rank {f.cta.rank}")
+        barrier.arrive(1, who)
 
 
 def barrier_address(address: Value) -> Value:
