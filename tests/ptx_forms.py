@@ -414,6 +414,7 @@ FORMS: Families = {
     "conversions (sm_100a)": (SM100, _CVT_100),
     "mma.sync": (BOTH, _mma()),
     "special": (BOTH, _SPECIAL),
+    "wgmma": (SM90, _wgmma()),
     "tcgen05": (SM100, _tcgen05(1)),
     "tcgen05 of pairs": (SM100, _tcgen05(2)),
 }
@@ -426,6 +427,5 @@ NOT_YET: Families = {
     "mbarrier": (BOTH, _MBARRIER),
     "bulk copies": (BOTH, _BULK),
     "bulk copies (sm_100a)": (SM100, _BULK_100),
-    "wgmma": (SM90, _wgmma()),
 }
 """Families of which some forms are still refused."""

@@ -193,7 +193,6 @@ wgmma.wait_group.sync.aligned 8;                wgmma.wait_group.sync.relaxed 0;
 wgmma.mma_async.sync.m64n8k16.f32.bf16.bf16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.f16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
-wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1;
 wgmma.mma_async.sync.aligned.m64n8k16.f32.tf32.tf32 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {{%f0, %f1, %f2, %f3, %f4, %f5}}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
