@@ -414,6 +414,9 @@ FORMS: Families = {
     "conversions (sm_100a)": (SM100, _CVT_100),
     "mma.sync": (BOTH, _mma()),
     "special": (BOTH, _SPECIAL),
+    "atomics and warps": (BOTH, _ATOMICS),
+    "atomics (sm_100a)": (SM100, _ATOMICS_100),
+    "wgmma": (SM90, _wgmma()),
     "tcgen05": (SM100, _tcgen05(1)),
     "tcgen05 of pairs": (SM100, _tcgen05(2)),
 }
@@ -421,11 +424,8 @@ FORMS: Families = {
 
 NOT_YET: Families = {
     "loads and stores": (BOTH, _LOADS),
-    "atomics and warps": (BOTH, _ATOMICS),
-    "atomics (sm_100a)": (SM100, _ATOMICS_100),
     "mbarrier": (BOTH, _MBARRIER),
     "bulk copies": (BOTH, _BULK),
     "bulk copies (sm_100a)": (SM100, _BULK_100),
-    "wgmma": (SM90, _wgmma()),
 }
 """Families of which some forms are still refused."""

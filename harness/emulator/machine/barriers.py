@@ -145,6 +145,7 @@ class CountingBarrier:
         "needed",
         "number",
         "on_completion",
+        "votes",
         "waiters",
         "wakeups",
     )
@@ -164,6 +165,8 @@ class CountingBarrier:
         self.needed = 0
         self.everybody = False
         self.generation = 0
+        self.votes: dict[int, tuple[int, int]] = {}
+        """Of bar.red, by generation: threads whose predicate holds, and threads in all."""
         self.waiters: list[Any] = []
 
     def arrive(self, threads: int, needed: int, everybody: bool) -> int:
