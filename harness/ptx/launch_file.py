@@ -424,7 +424,7 @@ def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buff
         exact = exact or not loose
     else:
         file, expression = None, _expression(inner, text, buffers)
-        drawn = [n for n in expression.names if (f := buffers[n].fill) is None or not f.exact]
+        drawn = [n for n in expression.names if not _sums_are_exact(buffers[n])]
         if not loose and not exact and drawn:
             inner.fail(
                 "value",
@@ -434,6 +434,10 @@ def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buff
             )
         exact = exact or not loose
     return Expectation(name, text, expression, file, exact, absolute or 0.0, relative or 0.0)
+
+
+def _sums_are_exact(buffer: Buffer) -> bool:
+    return not buffer.dtype.is_float or (buffer.fill is not None and buffer.fill.exact)
 
 
 def _expression(table: Table, text: str, buffers: Mapping[str, Buffer]) -> Expression:
