@@ -91,12 +91,29 @@ class Recorder:
 def trace_lines(folder: str) -> dict[str, set[int]]:
     """Starts to collect the executed lines of the files in a folder."""
     lines: dict[str, set[int]] = {}
+    known: dict[int, tuple[CodeType, Any]] = {}
+    """By id: the code, and what notes its lines, or None where there is nothing to be learned (any more)."""
 
     def enter(frame: FrameType, event: str, arg: object) -> Any:
-        return step if frame.f_code.co_filename.startswith(folder) else None
+        code = frame.f_code
+        found = known.get(id(code))
+        if found is None:
+            inside = code.co_filename.startswith(folder)
+            found = known[id(code)] = code, noting(code) if inside else None
+        return found[1]
 
-    def step(frame: FrameType, event: str, arg: object) -> Any:
-        lines.setdefault(frame.f_code.co_filename, set()).add(frame.f_lineno)
+    def noting(code: CodeType) -> Any:
+        seen = lines.setdefault(code.co_filename, set())
+        left = {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno}
+
+        def step(frame: FrameType, event: str, arg: object) -> Any:
+            seen.add(frame.f_lineno)
+            left.discard(frame.f_lineno)
+            if left:
+                return step
+            known[id(code)] = code, None
+            return None
+
         return step
 
     sys.settrace(enter)

@@ -372,15 +372,12 @@ def _tcgen05(g: int) -> list[str]:
     shapes = ("128x256b", "4x256b", "128x128b", "64x128b.warpx2::02_13", "64x128b.warpx2::01_23", "32x128b.warpx4")
     for shape in shapes:
         forms.append(f"tcgen05.cp.cta_group::{g}.{shape} [%r1], %d1;")
-    for fmt in ("b6x16_p32", "b4x16_p64"):
-        forms.append(f"tcgen05.cp.cta_group::{g}.128x256b.b8x16.{fmt} [%r1], %d1;")
-    forms.append(f"tcgen05.shift.cta_group::{g}.down [%r1];")
     if g == 2:
         return forms
     forms.append("tcgen05.mma.cta_group::1.kind::f16.collector::a::lastuse [%r1], %d1, %d2, %r2, %p0;")
     forms += _each("tcgen05.mma.ws.cta_group::1.kind::{k} [%r1], {a}, %d2, %r2, %p0;", k="f16 tf32 f8f6f4 i8",
                    a="%d1 [%r3]")  # fmt: skip
-    forms.append("tcgen05.mma.ws.cta_group::1.kind::f16.collector::b1::fill [%r1], %d1, %d2, %r2, %p0, %d3;")
+    forms.append("tcgen05.mma.ws.cta_group::1.kind::f16.collector::b1::fill [%r1], %d1, %d2, %r2, %p0, 0;")
     for shape, per in (("32x32b", 1), ("16x64b", 1), ("16x128b", 2), ("16x256b", 4)):
         for n, pack in product((1, 2, 4), ("", "16b")):
             registers = _vector("r", per * n)
@@ -417,6 +414,8 @@ FORMS: Families = {
     "conversions (sm_100a)": (SM100, _CVT_100),
     "mma.sync": (BOTH, _mma()),
     "special": (BOTH, _SPECIAL),
+    "tcgen05": (SM100, _tcgen05(1)),
+    "tcgen05 of pairs": (SM100, _tcgen05(2)),
 }
 """By family: the targets that have it, and its forms."""
 
@@ -428,7 +427,5 @@ NOT_YET: Families = {
     "bulk copies": (BOTH, _BULK),
     "bulk copies (sm_100a)": (SM100, _BULK_100),
     "wgmma": (SM90, _wgmma()),
-    "tcgen05": (SM100, _tcgen05(1)),
-    "tcgen05 of pairs": (SM100, _tcgen05(2)),
 }
 """Families of which some forms are still refused."""

@@ -288,3 +288,22 @@ def test_what_another_warp_has_loaded_is_still_undefined():
     body = ONE_WARP_LOADS + "@!%p1 bra LOADED; add.u32 %r1, %r11, 1;" + STORE_R1 + "ret; LOADED:" + AND_FREES + "ret;"
     with pytest.raises(Fault, match="%r1, which was never written in lanes 0xffffffff"):
         launch(body, threads=64, module_scope=WORDS)
+
+
+@pytest.mark.parametrize("choose", ["selp.b32 %r2, 3, 4, %p3;", "not.pred %p3, %p3; selp.b32 %r2, %r4, 4, %p3;"])
+def test_a_predicate_that_was_never_written_may_choose_what_nobody_uses(choose):
+    body = f"""
+    mov.b32 %r4, 6;
+    setp.gt.u32 %p1, %r0, 99;
+    @!%p1 bra OVER;
+    setp.eq.u32 %p3, %r0, 1;
+    OVER: {choose}
+    and.b32 %r5, %r0, 1;
+    setp.eq.u32 %p2, %r5, 0;
+    @%p2 bra EVEN;
+    mov.b32 %r2, 8;
+    EVEN: shr.u32 %r6, %r2, %r5;
+    mov.b32 %r1, 7;
+    """
+    for options in ({}, {"schedule": "random", "seed": 1}):
+        assert (launch(body + STORE_R1 + "ret;", **options).words(32) == 7).all()

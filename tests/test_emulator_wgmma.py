@@ -326,3 +326,13 @@ def test_products_of_a_warpgroup_complete_in_order_whichever_warp_issues_them_la
             program(ZERO + FENCE + first + MULTIPLY + COMMIT + WAIT + STORE, schedule="random", seed=seed)
         )
         assert (found == 2 * PRODUCT).all(), seed
+
+
+def test_accumulators_that_are_read_before_any_wgmma_hold_nothing():
+    """A warp that has not executed a wgmma, and one that has, but with other registers."""
+    early = "add.rn.f32 %d0, %d0, %d1;\n"
+    with pytest.raises(Fault, match=r"%d0, which holds nothing yet \(a wgmma accumulates in it, but none has yet\)"):
+        program(early + ZERO + FENCE + MULTIPLY + COMMIT + WAIT)
+    other = wgmma(8, "f16", ["%d4", "%d5", "%d6", "%d7"], "%rd4", "%rd5", "0", "1, 1, 0, 0")
+    with pytest.raises(Fault, match=r"%d0, which holds nothing yet \(a wgmma accumulates in it, but none has yet\)"):
+        program(FENCE + other + COMMIT + WAIT + early + ZERO + FENCE + MULTIPLY + COMMIT + WAIT)

@@ -75,10 +75,11 @@ class _Load:
 
     def land(self) -> None:
         """Write the box to all its destinations and signal its bytes."""
-        self.land_in(self.routes)
+        self.land_in(slice(None))
 
-    def land_in(self, routes: Sequence[Route]) -> None:
+    def land_in(self, some: slice) -> None:
         """The same for some of its destinations."""
+        routes = self.routes[some]
         grid, tmap = routes[0][0].grid, self.tmap
         counters, sink, nbytes = grid.counters, grid.sink, tmap.box_bytes
         if self.box is None:
@@ -93,12 +94,12 @@ class _Load:
             cta.check_alive("a TMA load writes into")
             signalled.check_alive("a TMA load signals")
         write_boxes([cta.shared for cta, _ in routes], tmap, self.offset, self.box)
-        for cta, signalled in routes:
+        landed = self.operation.writes[some] if self.operation is not None else ()
+        for n, (_, signalled) in enumerate(routes):
             barrier = signalled.mbarrier(self.barrier)
             if sink is not None and self.operation is not None:
-                landed = events.SharedChunks(cta.rank, chunk_positions(tmap, self.offset))
-                sink(events.Finished(self.operation, (landed,)))
                 o = self.operation
+                sink(events.Finished(o, (landed[n],)))
                 sink(events.BytesLanded(o, o.agent, o.site, signalled.rank, self.barrier, barrier.phase, nbytes))
             barrier.complete_bytes(nbytes)
         counters.tma_shared_bytes_written += nbytes * len(routes)
@@ -165,8 +166,8 @@ def tma_load(
         load = _Load(name, tmap, start, offset, routes, signal_offset, operation)
         grid.counters.tma_loads += 1
         if grid.choices.splits_multicast:
-            for one in routes:
-                grid.submit(AsyncOperation("tma.load", partial(load.land_in, [one]), f, site))
+            for n in range(len(routes)):
+                grid.submit(AsyncOperation("tma.load", partial(load.land_in, slice(n, n + 1)), f, site))
         else:
             grid.submit(AsyncOperation("tma.load", load.land, f, site))
 

@@ -45,8 +45,9 @@ def _shift(i: Instruction, w: Translator) -> Assign:
     bits = bits_of(kind)
     if i.opcode == "shr" and kind[0] == "s":
         result = call(w, values.shift_right_signed, value, amount, bits)
-    elif amount.isdigit() and int(amount) < bits:
-        result = f"({value} << {amount}) & {mask(kind)}" if i.opcode == "shl" else f"{value} >> {amount}"
+    elif amount.isdigit():
+        by = min(int(amount), bits)  # which leaves nothing
+        result = f"({value} << {by}) & {mask(kind)}" if i.opcode == "shl" else f"{value} >> {by}"
     else:
         result = call(w, values.shift_left if i.opcode == "shl" else values.shift_right, value, amount, bits)
     return Assign([(i.operands[0], result)])

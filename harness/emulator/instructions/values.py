@@ -10,6 +10,7 @@ The common integer operations are written inline by the emitters; what stands he
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Any
 
 import ml_dtypes
@@ -78,6 +79,11 @@ def sign_extend(value: Value, source_bits: int, bits: int) -> Value:
 
 
 # ---- integers ----
+
+
+def displaced(pointer: Value, offset: int, bits: int) -> Value:
+    """An address plus a constant, wrapped around."""
+    return (pointer + offset) & ((1 << bits) - 1) if isinstance(pointer, int) else pointer + offset
 
 
 def shift_left(value: Value, amount: Value, bits: int) -> Value:
@@ -280,31 +286,38 @@ def fused_multiply_add(a: Value, b: Value, c: Value) -> Value:
     """``fma.rn.f32``: the product, exact in float64, plus c, and rounded once.
 
     The sum is rounded to 53 bits and then to 24. That is the same as rounding once unless the 53 bits lie half-way
-    between two f32 values, or the result has fewer bits or none: zero, subnormal, infinite or NaN.
+    between two f32 values, or the result has fewer bits: it is subnormal, or NaN, which has one pattern only.
     """
     product = _wide(a) * _wide(b)
     addend = _wide(c)
     total = np.asarray(product + addend)
-    result = total.astype(np.float32).view(np.uint32)
     half_way = np.count_nonzero(total.view(np.uint64) & _F32_TAIL == _HALF_WAY)
-    special = np.count_nonzero((result & _EXPONENT) - _LOWEST_EXPONENT >= _EXPONENTS)
-    if half_way or special:
+    if half_way or not _is_normal_or_zero(total):
         return _fused_multiply_add_with_care(product, addend)
+    result = total.astype(np.float32).view(np.uint32)
     return result if result.ndim else int(result)
 
 
 def _wide(value: Value) -> Any:
     """f32 bits as float64."""
-    return to_float(value, 32).astype(np.float64)
+    if isinstance(value, int):
+        return _AS_FLOAT.unpack(_AS_BITS.pack(value))[0]
+    return value.view(np.float32).astype(np.float64)
 
 
+def _is_normal_or_zero(numbers: Any) -> bool:
+    """Whether all of these float64 are so as f32, or too large for it."""
+    magnitude = np.abs(numbers)
+    if magnitude.item(magnitude.argmin()) >= _LOWEST_NORMAL:
+        return True
+    return bool(((magnitude >= _LOWEST_NORMAL) | (magnitude == 0)).all())
+
+
+_AS_BITS, _AS_FLOAT = Struct("<I"), Struct("<f")
 _F32_TAIL = np.uint64((1 << 29) - 1)
 """The bits of a float64 that f32 has no room for."""
 _HALF_WAY = np.uint64(1 << 28)
-_EXPONENT = np.uint32(0x7F80_0000)
-_LOWEST_EXPONENT = np.uint32(0x0080_0000)
-_EXPONENTS = np.uint32(0x7F00_0000)
-"""Of an f32 pattern: the exponent's bits, the lowest of a normal number, and one more than those above it."""
+_LOWEST_NORMAL = 2.0**-126
 
 
 def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:

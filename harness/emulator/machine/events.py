@@ -235,7 +235,7 @@ class Operation:
     is covered by a wait, so these do not finish.
 
     ``kind``: "tma.load", "tma.store", "mma", "commit", "wgmma", "tmem.load", "tmem.store", "launch-control",
-    "cp.async" and "cp.async.arrive", which signals once its thread's earlier copies have landed.
+    "tmem.copy", "cp.async" and "cp.async.arrive", which signals once its thread's earlier copies have landed.
     ``detail``: what the operation computes, by name, for whoever wants to do it again.
     """
 

@@ -158,7 +158,7 @@ class TensorMemory:
     def load(self, place: Place) -> NDArray[np.uint32]:
         """tcgen05.ld: the registers of one warp, [registers, 32 threads]."""
         self._prepare(place)
-        if not self._flat_valid.take(place.flat).all():
+        if np.count_nonzero(self._flat_valid.take(place.flat)) != place.flat.size:
             bad = int(place.flat[~self._flat_valid[place.flat]].min())
             raise Fault(
                 f"tcgen05.ld {place.shape} reads tensor memory lane {bad // COLUMNS}, column {bad % COLUMNS}"

@@ -16,7 +16,7 @@ from harness.emulator.errors import Fault
 from harness.emulator.instructions import special
 from harness.emulator.instructions.table import Assign, Effect, Emitted, Unsupported, bits_of, find, mask
 from harness.emulator.instructions.tensor_memory import forget_load, load_early
-from harness.emulator.instructions.values import narrow, select
+from harness.emulator.instructions.values import displaced, narrow, select
 from harness.emulator.machine.code import BLOCKED, EXIT
 from harness.emulator.machine.divergence import diverge, diverge_many, restrict
 from harness.emulator.machine.events import Site
@@ -153,7 +153,7 @@ class Operands:
         expression = self.read(base, width)
         if not operand.offset:
             return expression
-        return f"(({expression} + {operand.offset & mask(width)}) & {mask(width)})"
+        return f"{self.use(displaced)}({expression}, {operand.offset & mask(width)}, {bits_of(width)})"
 
 
 class Writer:

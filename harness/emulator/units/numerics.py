@@ -161,6 +161,28 @@ def dot(
     return bits
 
 
+def integer_dot(
+    a: NDArray[np.int64], b: NDArray[np.int64], c_bits: NDArray[np.uint32], saturate: bool
+) -> NDArray[np.uint32]:
+    """D = A . B^T + C in s32: it wraps around, or stops at the ends of the range."""
+    # float64 holds the sums of 8-bit products exactly, and has the faster multiplication.
+    total = (a.astype(np.float64) @ b.T.astype(np.float64)).astype(np.int64) + c_bits.view(np.int32)
+    if saturate:
+        total = np.clip(total, -(1 << 31), (1 << 31) - 1)
+    return total.astype(np.uint64).astype(np.uint32)
+
+
+def aligned_sum(terms: list[NDArray[np.float64]], fraction_bits: int) -> NDArray[np.uint32]:
+    """f32 bits of a sum whose terms are cut `fraction_bits` below the largest one, as `tensor_core_dot` does."""
+    largest = np.full(terms[0].shape, ALIGNMENT_FLOOR)
+    for term in terms:
+        largest = np.maximum(largest, _exponent(term, F32_MIN_EXPONENT))
+    scale = np.ldexp(1.0, fraction_bits - largest)
+    plain = sum(terms[1:], terms[0])
+    total = sum((np.trunc(term * scale) for term in terms[1:]), np.trunc(terms[0] * scale)) / scale
+    return _truncate_to_f32(np.where(np.isfinite(plain), total, plain))
+
+
 def _exponent(values: NDArray[np.float64], smallest: int) -> NDArray[np.int32]:
     """Exponents with 1 <= significand < 2, not below `smallest`; a zero never is the largest."""
     exponent = np.maximum(np.frexp(values)[1] - 1, smallest)

@@ -94,10 +94,7 @@ def multiply(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accu
 def _compute(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
     """Bits of D [m, n] from numbers, and the bits of C."""
     if form.d_type == "s32":
-        total = a @ b.T + c.view(np.int32).astype(np.int64)
-        if form.saturate:
-            total = np.clip(total, -(1 << 31), (1 << 31) - 1)
-        return total.astype(np.uint64).astype(np.uint32)
+        return numerics.integer_dot(a, b, c, form.saturate)
     with np.errstate(all="ignore"):
         if form.d_type == "f64":
             # One fused multiply-add after the other would round each time; the ISA leaves the order open.
