@@ -8,6 +8,8 @@ from ptx_programs import source
 
 from harness.emulator import Device, Fault, LaunchError, Module, TensorMap
 from harness.emulator.names import find_name
+from harness.ptx.launch_file import read_launch_file
+from harness.ptx.launching import run
 
 VARIABLES = """
 .global .align 4 .u32 _ZN3lab5countE = 40;
@@ -280,3 +282,71 @@ def test_write_and_memset_reach_a_part_of_a_buffer():
         device.write(buffer + 12, np.zeros(2, np.uint32))
     with pytest.raises(LaunchError, match="memset 256: a byte is 0 to 255"):
         device.memset(buffer, 256, 1)
+
+
+# ---- element types smaller than a byte ----
+
+
+def load_small(tmap_of, x: int, nbytes: int) -> np.ndarray:
+    """8 rows of 128 bytes of shared memory, after a load at coordinates (x, 8) that signals so many bytes."""
+    text = LOAD_A_BOX.format(parameters=PARAMETERS, address=POINTER).replace("{0, 8}", f"{{{x}, 8}}")
+    module = Module.from_text(text.replace("[%r2], 1024;", f"[%r2], {nbytes};"))
+    device = Device()
+    out = device.alloc(1024)
+    pointer = device.upload_tensor_map(tmap_of(device))
+    device.launch(module, grid=1, arguments=[out, 1, None, pointer])
+    return device.download(out, np.uint8, (8, 128))
+
+
+BYTES = np.random.default_rng(5).integers(0, 256, (32, 384), dtype=np.uint8)
+
+
+def test_four_bits_packed_are_copied_as_bytes():
+    """256 elements are the 128 bytes of a box's row; x counts elements."""
+    for x in (0, 64, -32, 512):
+        loaded = load_small(lambda d: TensorMap.tiled(d.upload(BYTES), "b4x16", (32, 768), (8, 256)), x, 1024)
+        wide = np.pad(BYTES[8:16], ((0, 0), (16, 128)))
+        assert np.array_equal(loaded, wide[:, 16 + x // 2 : 16 + x // 2 + 128])
+
+
+@pytest.mark.parametrize(("name", "unit"), [("b4x16_p64", 8), ("b6x16_p32", 12)])
+def test_padded_types_leave_room_behind_16_elements(name, unit):
+    """128 elements are 8 units, each of which takes 16 bytes of shared memory and signals only its own."""
+    columns = 384 // unit * 16
+    for x in (0, 128):
+        loaded = load_small(lambda d: TensorMap.tiled(d.upload(BYTES), name, (32, columns), (8, 128)), x, 64 * unit)
+        first = x // 16 * unit
+        units = BYTES[8:16, first : first + 8 * unit].reshape(8, 8, unit)
+        assert np.array_equal(loaded.reshape(8, 8, 16)[:, :, :unit], units)
+    with pytest.raises(Fault, match=f"coordinate 64 of {name} is not a multiple of 128"):
+        load_small(lambda d: TensorMap.tiled(d.upload(BYTES), name, (32, columns), (8, 128)), 64, 64 * unit)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "box", "more", "message"),
+    [
+        ("b4x16", (63,), (32,), {}, r"dims\[0\] = 63: must be a multiple of 2 for b4x16"),
+        ("b4x16", (32, 64), (8, 16), {}, r"box\[0\] = 8 x 1 bytes = 8 bytes: must be a multiple of 16 bytes"),
+        ("b4x16_p64", (32, 192), (8, 128), {}, r"dims\[0\] = 192: must be a multiple of 128"),
+        ("b6x16_p32", (32, 256), (8, 64), {}, r"box\[0\] = 64: must be 128 for b6x16_p32"),
+        ("b6x16_p32", (32, 256), (8, 128), {"swizzle": "64B"}, "swizzle = B64: must be none or 128B"),
+        ("b4x16", (32, 64), (8, 32), {"fill_nan": True}, "b4x16 is no float type"),
+        ("e4m3", (32, 64), (8, 8), {}, r"box\[0\] = 8 x 1 bytes"),
+    ],
+)
+def test_what_the_driver_refuses_of_small_types(name, shape, box, more, message):
+    with pytest.raises(ValueError, match=message):
+        TensorMap.tiled(4096, name, shape, box, **more)
+
+
+def test_a_launch_file_makes_maps_over_small_types(tmp_path):
+    text = LOAD_A_BOX.format(parameters=PARAMETERS, address=POINTER)
+    (tmp_path / "load.ptx").write_text(text)
+    for dtype, columns in (("e2m1", 256), ("e4m3", 128), ("ue8m0", 128), ("tf32", 32), ("s8", 128)):
+        (tmp_path / "launch.toml").write_text(
+            f'ptx = "load.ptx"\n[buffers]\nX = {{ dtype = "{dtype}", shape = [32, {columns}], init = "normal" }}\n'
+            f'Y = {{ dtype = "{dtype}", shape = [8, {columns}], init = 1 }}\n'
+            f'[maps]\nx = {{ buffer = "X", tile = [8, {columns}] }}\n'
+            '[launch]\ngrid = 1\narguments = ["Y", 1, "null", "x"]\n[expect]\nY = { value = "X[8:16]", exact = true }\n'
+        )
+        assert run(read_launch_file(tmp_path / "launch.toml")).passed, dtype

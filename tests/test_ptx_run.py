@@ -224,6 +224,18 @@ def test_symbols_are_set_and_compared(write, tmp_path):
     )
 
 
+def test_what_a_kernel_prints_is_shown(write):
+    path = write(
+        f'ptx = "{FOLDER}/calls.ptx"\n[buffers]\nout = {{ dtype = "s32", shape = 64, init = 0 }}\n'
+        '[symbols]\nscale = { dtype = "f32", init = 0.5 }\ncounter = { dtype = "s32" }\n'
+        '[launch]\nkernel = "calls"\ngrid = 2\nblock = 32\narguments = ["out"]\n[expect]\ncounter = "counter + 14"\n'
+    )
+    result = command(path)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("thread 5 of block 0: 5 text  0.50 ff%\nthread 5 of block 1: 5 text  0.50 ff%\n")
+    assert "thread 5 of block 1" in json.loads(command(path, "--json", "-").stdout)["output"]
+
+
 TYPES = {
     "f64": np.float64, "f32": np.float32, "tf32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
     "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "ue8m0": ml_dtypes.float8_e8m0fnu,

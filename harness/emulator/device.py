@@ -269,7 +269,7 @@ class Device:
             block=_block(code.kernel, block),
             dynamic_shared=dynamic_smem,
             parameters=parameters.data,
-            tensor_maps={**self._maps, **parameters.maps},
+            tensor_maps={at: (name, map.in_units) for at, (name, map) in {**self._maps, **parameters.maps}.items()},
             regions=tuple(regions),
         )
         _check(code, shape)

@@ -17,7 +17,7 @@ from harness.emulator.ptx.sections import blank_kernels, kernel_sections
 from harness.errors import CannotRun, UsageProblem
 from harness.ptx.arguments import make_arguments
 from harness.ptx.launch_file import Launch, LaunchFile
-from harness.ptx.listing import compiler_of, read_ptx
+from harness.ptx.listing import compiler_of, read_ptx, target_of
 from harness.ptx.memory import Memory
 from harness.ptx.verdict import Verdict
 from harness.run import records
@@ -144,7 +144,7 @@ def run(file: LaunchFile, options: Options = DEFAULT, progress: Progress | None 
     return Outcome(
         file,
         options,
-        module.target,
+        target_of(module.target),
         compiler_of(text),
         hashlib.sha256(text.encode()).hexdigest(),
         launched,
