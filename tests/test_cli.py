@@ -77,7 +77,7 @@ BAD_REQUESTS = [
     (["kernel5", "--stages", "2"], "kernel5 has no pipeline, its only depth is 1; use kernel6 or kernel7 or kernel8"),
     (["kernel7", "--cta-group", "3"], "cta group 3 is not possible on sm_100a; use 1 or 2"),
     (["kernel7", "--mma-shape", "256"], "mma shape '256' is not MxN; write for example 256x256"),
-    (["kernel7", "--mma-shape", "64x64"], "M must be 128 or 256; use 256x64, or --cta-group 1"),
+    (["kernel7", "--mma-shape", "64x64"], "M must be 128 or 256; use 128x64, or cta group 1"),
     (["kernel7", "--mma-shape", "256x250"], "N must be a multiple of 32 up to 256; use 256x224"),
     (["kernel7", "--epilogue-width", "48"], "epilogue width 48 is not one of 16, 32, 64"),
     (["kernel7", "--preset", "cute-99"], "there is no preset 'cute-99'; use one of: cute-03, cute-04"),
