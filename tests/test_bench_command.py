@@ -418,4 +418,4 @@ def test_no_gpu(bench, suite):
     assert code == 3
     assert {case["verdict"] for case in found.values()} == {"NOT MEASURED"}
     assert all("no NVIDIA GPU was found" in case["reason"] for case in found.values())
-    assert all("use --suite emulator" in case["reason"] for case in found.values())
+    assert all("use suite emulator" in case["reason"] for case in found.values())

@@ -67,7 +67,7 @@ def resolve(text: str, history: History, pointers: list[Pointer]) -> Baseline:
     commit = _known_commit(text, history) or _commit(text)
     if commit is None:
         names = sorted({pointer.name for pointer in pointers})
-        saved = f"saved are {', '.join(names)}" if names else "none is saved, --save-baseline saves one"
+        saved = f"saved are {', '.join(names)}" if names else "none is saved"
         raise UsageProblem(f"baseline {text!r} is not {LAST}, a saved name or a commit; {saved}")
     measured = [record for record in history.records if (record.get("git") or {}).get("commit") == commit]
     if not any(not record["git"].get("dirty") for record in measured):

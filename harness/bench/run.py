@@ -19,7 +19,7 @@ from harness.config.catalog import find_kernel
 from harness.config.config import KernelConfig
 from harness.errors import CannotRun, HarnessError
 from harness.run import records
-from harness.run.device import choose_device
+from harness.run.device import NoDevice, choose_device
 from harness.run.emulate import EmulationOptions
 from harness.run.runner import Request, ScheduleProblem, check_memory, run
 
@@ -63,9 +63,10 @@ def prepare(
             request = Request(config, case.shape, case.inputs, case.seed, emulation, gpu=gpu)
             request = replace(request, processes=processes) if gpu else replace(request, schedules=schedules)
             jobs.append(Job(case, request))
+        except NoDevice as error:
+            jobs.append(Job(case, None, f"{error}; use suite emulator"))
         except HarnessError as error:
-            # The way out is another option here than for a single run.
-            jobs.append(Job(case, None, str(error).replace("--device emulator", "--suite emulator")))
+            jobs.append(Job(case, None, str(error)))
     return jobs
 
 

@@ -20,7 +20,7 @@ from harness.problem.shape import Shape
 from harness.ptx.edited import EditedPtx, read_edited
 from harness.run import records
 from harness.run.compare import Entry
-from harness.run.device import choose_device
+from harness.run.device import NoDevice, choose_device
 from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory
 from harness.run.runner import Progress as Report
 from harness.run.runner import run as run_request
@@ -66,7 +66,10 @@ def edited_pair(request: Request, artifact: Artifact) -> tuple[Request, Artifact
 
 
 def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) -> Request:
-    gpu, arch = choose_device(run.device, find_kernel(kernel), config.wanted_arch(kernel))
+    try:
+        gpu, arch = choose_device(run.device, find_kernel(kernel), config.wanted_arch(kernel))
+    except NoDevice as error:
+        raise CannotRun(f"{error}; use --device emulator") from None
     if gpu and (run.schedules > 1 or run.schedule != "fifo"):
         raise UsageProblem(f"schedules are the emulator's, and {gpu.name} would run the kernel; add --device emulator")
     request = Request(

@@ -226,5 +226,5 @@ def check_memory(shape: Shape, dtype: str) -> None:
     if needed > have:
         raise CannotRun(
             f"shape {shape} needs about {needed / 2**30:.1f} GiB to emulate and check; this machine has "
-            f"{have / 2**30:.1f} GiB; use a smaller --shape"
+            f"{have / 2**30:.1f} GiB; use a smaller shape"
         )
