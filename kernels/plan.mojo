@@ -14,6 +14,7 @@ with a null entry name; or one line on standard error and exit code 2 for a conf
 from .common.config import GemmConfig
 from .common.launch_plan import LaunchPlan
 from .common.plan_json import plan_json
+from .common.rules import config_error
 from std.sys import argv, exit, stderr
 
 
@@ -85,7 +86,7 @@ def configuration(options: List[String]) raises -> GemmConfig:
     )
     for name in values:
         raise Error("'", name, "' is not a parameter of a configuration")
-    var wrong = config.error()
+    var wrong = config_error(config)
     if wrong.byte_length() > 0:
         raise Error(wrong)
     return config

@@ -24,7 +24,7 @@ struct GemmConfig(TrivialRegisterPassable):
     each CTA holds half of its rows.
     sm_90a: `mma_m x mma_n` is the tile of a CTA, whose rows the consumer warpgroups share; instructions have 64 rows.
 
-    `error()` says what is wrong with a combination; it is empty for a legal one.
+    Any combination can be made; `config_error` (rules.mojo) says what is wrong with one.
     """
 
     var kernel: StaticString
@@ -109,7 +109,7 @@ struct GemmConfig(TrivialRegisterPassable):
             self.clc_depth = 2
         if sms == 0 and self.is_static():
             self.sms = 148 if self.has_tmem() else 132
-        if stages == 0 and self.shape_error().byte_length() == 0:
+        if stages == 0:
             self.stages = self.stages_that_fit() if self.pipelined() else 1
 
     # ---- series --------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def stages_that_fit(self) -> Int:
         var free = SHARED_MEMORY_LIMIT - self.c_bytes() - self.fixed_barrier_bytes()
-        return free // (self.a_bytes() + self.b_bytes() + 16)
+        return free // max(1, self.a_bytes() + self.b_bytes() + 16)
 
     # ---- names ---------------------------------------------------------------------------------------------------
     def dtype_name(self) -> StaticString:
@@ -330,169 +330,3 @@ struct GemmConfig(TrivialRegisterPassable):
             String("_n", self.sms) if self.is_static() else String(),
             String("_d", self.clc_depth) if self.asks_for_tiles() else String(),
         )
-
-    # ---- rules ---------------------------------------------------------------------------------------------------
-    def error(self) -> String:
-        """Empty for a legal configuration; otherwise the value, the rule and the way out, in one line."""
-        var wrong = self.shape_error()
-        if wrong.byte_length() > 0:
-            return wrong
-        if self.stages < 1 and self.stages_that_fit() < 1:
-            return String(
-                "shared memory: not even one stage fits beside the C tile of ",
-                self.c_bytes(),
-                " bytes: use a smaller MMA shape",
-            )
-        if self.stages < 1:
-            return String("stages ", self.stages, " is not at least 1")
-        if not self.pipelined() and self.stages != 1:
-            return String(self.kernel, " has one stage, not ", self.stages, ": kernel6 has a pipeline")
-        if self.shared_memory_bytes() > SHARED_MEMORY_LIMIT:
-            return String(
-                "shared memory: A ",
-                self.stages,
-                " x ",
-                self.a_bytes(),
-                " + B ",
-                self.stages,
-                " x ",
-                self.b_bytes(),
-                " + C ",
-                self.c_bytes(),
-                " + barriers ",
-                self.barrier_bytes(),
-                " = ",
-                self.shared_memory_bytes(),
-                " bytes > ",
-                SHARED_MEMORY_LIMIT,
-                ": at most ",
-                self.stages_that_fit(),
-                " stages fit",
-            )
-        return String()
-
-    def shape_error(self) -> String:
-        """The rules that do not depend on the number of stages."""
-        if self.step_of_series() == 0:
-            return String("kernel '", self.kernel, "' is not one of kernel5, kernel6, kernel7, kernel8")
-        if self.dtype != DType.bfloat16 and self.dtype != DType.float16:
-            return String("dtype ", self.dtype, " is not bfloat16 or float16")
-        if self.arch != "sm_100a" and self.arch != "sm_90a":
-            return String("arch '", self.arch, "' is not sm_100a or sm_90a")
-        var wrong = self.sm100_shape_error() if self.has_tmem() else self.sm90_shape_error()
-        if wrong.byte_length() > 0:
-            return wrong
-        if self.block_k * ELEMENT_BYTES != SWIZZLE_ROW_BYTES:
-            return String("block K ", self.block_k, ": a stage is one 128-byte swizzle row deep, which is 64")
-        if self.cluster_m < 1 or self.cluster_n < 1 or self.cluster_size() > 16:
-            return String(
-                "cluster ",
-                self.cluster_m,
-                "x",
-                self.cluster_n,
-                " has ",
-                self.cluster_size(),
-                " CTAs: 1 to 16 are possible",
-            )
-        if self.cluster_m % self.cta_group != 0:
-            return String(
-                "cluster ", self.cluster_m, "x", self.cluster_n, ": a CTA pair needs an even number of CTAs along M"
-            )
-        if self.band_m < 0:
-            return String("band of ", self.band_m, " CTAs along M: use at least 1, or 0 for the kernel's own choice")
-        wrong = self.walk_error()
-        if wrong.byte_length() > 0:
-            return wrong
-        if self.epilogue_width != 16 and self.epilogue_width != 32 and self.epilogue_width != 64:
-            return String("epilogue width ", self.epilogue_width, " is not 16, 32 or 64")
-        if self.warp_columns() % self.epilogue_width != 0:
-            return String(
-                "epilogue width ",
-                self.epilogue_width,
-                " does not divide the ",
-                self.warp_columns(),
-                " accumulator columns of a warp: use 16 or 32",
-            )
-        if self.sharing().a_parts() > self.cta_m() // 8 or self.sharing().b_parts() > self.cta_b_rows() // 8:
-            return String(
-                "cluster ",
-                self.cluster_m,
-                "x",
-                self.cluster_n,
-                " shares ",
-                self.cta_m(),
-                " rows of A among ",
-                self.sharing().a_parts(),
-                " CTAs and ",
-                self.cta_b_rows(),
-                " rows of B among ",
-                self.sharing().b_parts(),
-                ": each needs at least 8 rows, use a smaller cluster or no multicast",
-            )
-        return String()
-
-    def walk_error(self) -> String:
-        """The rules of the order of tiles."""
-        if self.scheduler != "none" and not self.is_static() and not self.asks_for_tiles():
-            return String("scheduler '", self.scheduler, "' is not one of clc, static, none")
-        if self.asks_for_tiles() and not self.has_tmem():
-            return String("scheduler clc: ", self.arch, " has no cluster launch control, use static")
-        if not self.walks_tiles() and (self.scheduler != "none" or self.raster_group != 1 or self.accumulators != 1):
-            return String(
-                self.kernel,
-                (
-                    " computes one tile a CTA, in the order of the grid, with one accumulator: kernel8 has --scheduler,"
-                    " --raster-group and --accumulators"
-                ),
-            )
-        if self.raster_group != 1 and self.raster_group != 4 and self.raster_group != 8 and self.raster_group != 16:
-            return String("raster group ", self.raster_group, " is not 1, 4, 8 or 16")
-        if self.accumulators != 1 and not (self.accumulators == 2 and self.has_tmem()):
-            return String("accumulators ", self.accumulators, ": use 1", ", or 2" if self.has_tmem() else " on sm_90a")
-        if self.clc_depth < 0 or self.clc_depth > 3 or (self.clc_depth > 0) != self.asks_for_tiles():
-            return String("clc depth ", self.clc_depth, ": use 1, 2 or 3 with the scheduler clc, else none")
-        if self.is_static() and self.sms < self.cluster_size():
-            return String("sms ", self.sms, ": a cluster needs ", self.cluster_size())
-        if self.sms != 0 and not self.is_static():
-            return String("sms ", self.sms, ": the scheduler ", self.scheduler, " launches all tiles, leave it out")
-        return String()
-
-    def sm100_shape_error(self) -> String:
-        """Shapes of tcgen05.mma, kind f16 (PTX ISA 9.7.16.2.1)."""
-        if self.cta_group != 1 and self.cta_group != 2:
-            return String("cta_group ", self.cta_group, " is not 1 or 2")
-        if self.mma_m != 64 * self.cta_group and self.mma_m != 128 * self.cta_group:
-            return String(
-                "MMA M ",
-                self.mma_m,
-                " with cta_group ",
-                self.cta_group,
-                ": use ",
-                64 * self.cta_group,
-                " or ",
-                128 * self.cta_group,
-            )
-        var n_step = 16 * self.cta_group
-        if self.mma_n < n_step or self.mma_n > 256 or self.mma_n % n_step != 0:
-            return String(
-                "MMA N ", self.mma_n, " with cta_group ", self.cta_group, ": use a multiple of ", n_step, " up to 256"
-            )
-        return String()
-
-    def sm90_shape_error(self) -> String:
-        """Tiles that the registers hold as accumulators, in instructions of 64 rows and up to 256 columns (PTX ISA
-        9.7.15.2)."""
-        if self.cta_group != 1:
-            return String(
-                "cta_group ",
-                self.cta_group,
-                ": sm_90a has no CTA pairs, use 1; GPUs of compute capability 10.0 have them",
-            )
-        if self.mma_m != 64 and self.mma_m != 128 and self.mma_m != 256:
-            return String("tile M ", self.mma_m, " on sm_90a: use 64, 128 or 256")
-        var most = 128 if self.mma_m == 256 else 256  # 128 accumulators a thread
-        if self.mma_n < 16 or self.mma_n > most or self.mma_n % 16 != 0:
-            return String(
-                "tile N ", self.mma_n, " with tile M ", self.mma_m, " on sm_90a: use a multiple of 16 up to ", most
-            )
-        return String()

@@ -1,0 +1,121 @@
+"""The barriers of a CTA: where they lie, what completes a phase, who arrives and who waits, for the launch plan."""
+from .config import GemmConfig
+from .json import array, object, pair, text
+from .shared_memory import SharedMemory
+
+
+def barriers_json(config: GemmConfig) -> String:
+    def barrier(
+        name: String,
+        offset: Int,
+        count: Int,
+        arrivals: Int,
+        bytes: Int,
+        arrives: StaticString,
+        waits: StaticString,
+    ) -> String:
+        return object(
+            [
+                text("name", name),
+                pair("offset", offset),
+                pair("count", count),
+                pair("arrivals", arrivals),
+                pair("bytes", bytes),
+                text("arrives", arrives),
+                text("waits", waits),
+            ]
+        )
+
+    var layout = SharedMemory(config)
+    var arrivals = config.empty_arrivals()
+    if not config.has_tmem():
+        return array(
+            [
+                barrier(
+                    "full",
+                    layout.full,
+                    config.stages,
+                    1,
+                    config.full_bytes(),
+                    (
+                        "this CTA's loading thread, announcing the bytes; TMA delivers them, sent by the CTAs that"
+                        " share a tile"
+                    ),
+                    "the consumers",
+                ),
+                barrier(
+                    "empty",
+                    layout.empty,
+                    config.stages,
+                    arrivals,
+                    0,
+                    "one thread of each consumer warpgroup that reads what this CTA loads into the stage",
+                    "this CTA's loading thread",
+                ),
+            ]
+        )
+    var found: List[String] = [
+        barrier(
+            "full",
+            layout.full,
+            config.stages,
+            1,
+            config.full_bytes(),
+            "the loading thread of the CTA that leads the MMA, announcing the bytes of all its CTAs; TMA delivers them",
+            "the MMA thread",
+        ),
+        barrier(
+            "empty",
+            layout.empty,
+            config.stages,
+            arrivals,
+            0,
+            "one commit of each MMA that reads what this CTA loads into the stage",
+            "this CTA's loading thread",
+        ),
+        barrier(
+            "accumulator full" if config.walks_tiles() else "accumulator",
+            layout.accumulator_full,
+            config.accumulators,
+            1,
+            0,
+            "the last commit of the MMA thread",
+            "the epilogue warps",
+        ),
+    ]
+    if config.walks_tiles():
+        found.append(
+            barrier(
+                "accumulator empty",
+                layout.accumulator_empty,
+                config.accumulators,
+                config.accumulator_readers(),
+                0,
+                "every epilogue warp of the CTAs of the MMA, after its last load from TMEM",
+                "the MMA thread",
+            )
+        )
+    if config.asks_for_tiles():
+        found.append(
+            barrier(
+                "answer full",
+                layout.answer_full,
+                config.clc_depth,
+                1,
+                16,
+                "this CTA's scheduler thread, announcing the bytes; the hardware delivers them to the whole cluster",
+                "every role of this CTA",
+            )
+        )
+        found.append(
+            barrier(
+                "answer empty",
+                layout.answer_empty,
+                config.clc_depth,
+                config.answer_readers(),
+                0,
+                "every role of every CTA of the cluster that has read the answer",
+                "the scheduler thread of rank 0",
+            )
+        )
+    return array(found)
