@@ -11,7 +11,8 @@ ELEMENT_BYTES = 2
 BLOCK_K = 64  # K elements of a stage: one row of the 128-byte swizzle
 EPILOGUE_WIDTHS = (64, 32, 16)
 RASTER_GROUPS = (1, 4, 8, 16)  # columns of cluster tiles that are walked along M together
-CLC_DEPTHS = (1, 2, 3)  # answers about the next tile that are kept
+CLC_DEPTHS = (1, 2, 3)  # answers of cluster launch control about the next tile that are kept
+STAYING = ("static", "dynamic")  # schedulers that launch no more clusters than run at the same time
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ SM_90A = Architecture(
     tensor_memory=False,
     shared_memory=227 * 1024,
     largest_cluster=16,
-    schedulers=("static", "none"),
+    schedulers=("static", "dynamic", "none"),
     sms=132,
     defaults=Defaults(cta_group=1, mma_shape={1: (128, 256)}, cluster=(2, 1)),
 )

@@ -19,6 +19,7 @@ from harness.catalog import (
     EPILOGUE_WIDTHS,
     KERNELS,
     RASTER_GROUPS,
+    STAYING,
     Architecture,
     Kernel,
     Tiling,
@@ -38,8 +39,8 @@ class KernelConfig:
     (CTAs along M, CTAs along N). epilogue_width: columns of C in one TMA store. multicast: False: each CTA
     loads all that it needs. scheduler: where a CTA's next tile comes from, none for one tile a CTA. raster_group:
     columns of cluster tiles that are walked along M together. accumulators: in tensor memory, filled in turn.
-    clc_depth: answers about the next tile that are kept, 0 unless the scheduler is clc. sms: multiprocessors that the
-    static scheduler fills.
+    clc_depth: answers about the next tile that are kept, 0 unless the scheduler is clc. sms: multiprocessors that
+    clusters which stay fill, 0 unless the scheduler is static or dynamic.
     """
 
     kernel: str
@@ -72,7 +73,7 @@ class KernelConfig:
             self.mma_shape,
             self.epilogue_width,
             self.accumulators,
-            self.clc_depth,
+            _answers(self.scheduler, self.clc_depth),
         )
         _check_epilogue(self.epilogue_width, budget.warp_columns)
         if self.multicast:
@@ -94,9 +95,9 @@ class KernelConfig:
         """The order of tiles and who gets them, for a kernel that has one."""
         if not find_kernel(self.kernel).walks_tiles:
             return ""
-        details = {"static": f" on {self.sms} SMs", "clc": f" depth {self.clc_depth}"}
+        details = f" on {self.sms} SMs" if self.sms else f" depth {self.clc_depth}" if self.clc_depth else ""
         return (
-            f" {self.scheduler}{details.get(self.scheduler, '')} group {self.raster_group}"
+            f" {self.scheduler}{details} group {self.raster_group}"
             f" accumulators {self.accumulators}"
         )
 
@@ -126,7 +127,7 @@ class Budget:
     mma_shape: tuple[int, int]
     epilogue_width: int
     accumulators: int = 1
-    clc_depth: int = 0
+    answers: int = 0
 
     @property
     def a_rows(self) -> int:
@@ -163,7 +164,7 @@ class Budget:
         """Full and empty barrier of each stage; with tensor memory the full barrier of each accumulator, the empty one
         where it is used again, and the word for the address; each answer about the next tile with its two barriers."""
         words = self.accumulators * (2 if self.kernel.walks_tiles else 1) + 1 if self.arch.tensor_memory else 0
-        return 8 * (2 * stages + words) + 32 * self.clc_depth
+        return 8 * (2 * stages + words) + 32 * self.answers
 
     def total(self, stages: int) -> int:
         return stages * self.stage_bytes + self.output_bytes + self.barrier_bytes(stages)
@@ -226,9 +227,9 @@ def make_config(
     if raster_group is None:
         raster_group = 8 if found.walks_tiles else 1
     if sms is None:
-        sms = architecture.sms if scheduler == "static" else 0
+        sms = architecture.sms if scheduler in STAYING else 0
     if stages is None:
-        budget = Budget(found, architecture, group, tile, width, accumulators, clc_depth)
+        budget = Budget(found, architecture, group, tile, width, accumulators, _answers(scheduler, clc_depth))
         _check_epilogue(width, budget.warp_columns)
         stages = found.stages or budget.most_stages()
     return KernelConfig(
@@ -247,6 +248,11 @@ def make_config(
         clc_depth=clc_depth,
         sms=sms,
     )
+
+
+def _answers(scheduler: str, clc_depth: int) -> int:
+    """Places for answers about the next tile; a counter needs one."""
+    return 1 if scheduler == "dynamic" else clc_depth
 
 
 def _fastest(tilings: Sequence[Tiling], shape: Shape, sms: int) -> Tiling:
@@ -352,14 +358,15 @@ def _check_walk(config: KernelConfig, kernel: Kernel, arch: Architecture) -> Non
     if scheduler == "clc" and depth not in CLC_DEPTHS:
         raise UsageProblem(f"clc depth {depth} is not one of {', '.join(map(str, CLC_DEPTHS))}; use 2")
     if scheduler != "clc" and depth:
-        raise UsageProblem(f"clc depth {depth}: the scheduler {scheduler} asks for nothing; leave --clc-depth out")
+        raise UsageProblem(f"clc depth {depth}: the scheduler {scheduler} keeps no answers of cluster launch control; leave --clc-depth out")
     size = config.cluster[0] * config.cluster[1]
-    if scheduler == "static" and sms < size:
+    if scheduler in STAYING and sms < size:
         raise UsageProblem(
             f"sms {sms}: a cluster of {config.cluster[0]}x{config.cluster[1]} needs {size}; use {size} or more"
         )
-    if scheduler != "static" and sms:
-        raise UsageProblem(f"sms {sms}: the scheduler {scheduler} launches all tiles; use --scheduler static")
+    if scheduler not in STAYING and sms:
+        use = " or ".join(name for name in arch.schedulers if name in STAYING)
+        raise UsageProblem(f"sms {sms}: the scheduler {scheduler} launches all tiles; use --scheduler {use}")
 
 
 def _check_epilogue(width: int, warp_columns: int) -> None:

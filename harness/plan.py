@@ -100,6 +100,17 @@ class ScalarArgument:
 
 
 @dataclass(frozen=True)
+class CounterArgument:
+    """The address of a counter in global memory, so many bytes. It must be 0 before the launch, and is 0 after it."""
+
+    name: str
+    bytes: int
+
+
+Argument = TensorMapArgument | ScalarArgument | CounterArgument
+
+
+@dataclass(frozen=True)
 class Plan:
     """How a kernel is launched; arguments are in the order of the kernel's parameters.
 
@@ -122,7 +133,7 @@ class Plan:
     roles: tuple[Role, ...]
     barriers: tuple[Barrier, ...]
     multicast: tuple[Multicast, ...]
-    arguments: tuple[TensorMapArgument | ScalarArgument, ...]
+    arguments: tuple[Argument, ...]
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -133,7 +144,7 @@ class Plan:
         return rows // self.config["cta_group"], columns
 
 
-_ARGUMENTS: dict[str, type] = {"tensor_map": TensorMapArgument, "scalar": ScalarArgument}
+_ARGUMENTS: dict[str, type] = {"tensor_map": TensorMapArgument, "scalar": ScalarArgument, "counter": CounterArgument}
 
 
 def parse_plan(text: str) -> Plan:

@@ -29,6 +29,7 @@ def gemm[
     k_iterations: UInt32,
     clusters_m: UInt32,
     clusters_n: UInt32,
+    counter: UInt64,
 ):
     """C = A . B^T. LaunchPlan has the grid, the sizes and the tensor maps."""
     comptime wrong = config_error(config)
@@ -36,7 +37,7 @@ def gemm[
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
-    var problem = Problem(a, b, c, k_iterations, clusters_m, clusters_n)
+    var problem = Problem(a, b, c, k_iterations, clusters_m, clusters_n, counter)
     comptime if config.arch == "sm_100a":
         run_sm100(Cta[config](), problem)
     else:

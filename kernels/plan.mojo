@@ -33,10 +33,10 @@ def kernel_name(text: String) raises -> StaticString:
 
 
 def scheduler_name(text: String) raises -> StaticString:
-    comptime for name in [StaticString(""), "clc", "static", "none"]:
+    comptime for name in [StaticString(""), "clc", "static", "dynamic", "none"]:
         if text == name:
             return name
-    raise Error("scheduler '", text, "' is not one of clc, static, none")
+    raise Error("scheduler '", text, "' is not one of clc, static, dynamic, none")
 
 
 def arch_name(text: String) raises -> StaticString:

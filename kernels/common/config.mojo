@@ -40,11 +40,11 @@ struct GemmConfig(TrivialRegisterPassable):
     var epilogue_width: Int  # columns of C in one TMA store
     var multicast: Bool
     var band_m: Int  # at most so many CTAs along M run side by side before the next columns; 0: all of them
-    var scheduler: StaticString  # where a cluster's next tile comes from: none (there is no next), static, clc
+    var scheduler: StaticString  # where a cluster's next tile comes from: none (there is no next), static, clc, dynamic
     var raster_group: Int  # columns of cluster tiles that are walked along M together
     var accumulators: Int  # in TMEM, in turn: the MMA fills one while the epilogue empties another
     var clc_depth: Int  # answers about the next tile that have their own place in shared memory; 0 without clc
-    var sms: Int  # that a static schedule fills; 0 without one
+    var sms: Int  # that clusters which stay fill; 0 where a cluster is launched for each tile
 
     def __init__(
         out self,
@@ -105,9 +105,9 @@ struct GemmConfig(TrivialRegisterPassable):
             self.raster_group = 8 if self.walks_tiles() else 1
         if accumulators == 0:
             self.accumulators = 2 if self.walks_tiles() and self.has_tmem() else 1
-        if clc_depth == 0 and self.asks_for_tiles():
+        if clc_depth == 0 and self.cancels_clusters():
             self.clc_depth = 2
-        if sms == 0 and self.is_static():
+        if sms == 0 and self.fills_sms():
             self.sms = 148 if self.has_tmem() else 132
         if stages == 0:
             self.stages = self.stages_that_fit() if self.pipelined() else 1
@@ -145,9 +145,26 @@ struct GemmConfig(TrivialRegisterPassable):
         """A cluster knows all of its tiles from the start."""
         return self.scheduler == "static"
 
-    def asks_for_tiles(self) -> Bool:
+    def cancels_clusters(self) -> Bool:
         """A cluster asks the hardware for each further tile: cluster launch control (PTX ISA 9.7.13.17)."""
         return self.scheduler == "clc"
+
+    def counts_tiles(self) -> Bool:
+        """A cluster takes the number of each further tile from a counter in global memory."""
+        return self.scheduler == "dynamic"
+
+    def asks_for_tiles(self) -> Bool:
+        """One thread learns which tile is next, and tells all roles of the cluster through a ring of answers."""
+        return self.cancels_clusters() or self.counts_tiles()
+
+    def fills_sms(self) -> Bool:
+        """As many clusters are launched as run at the same time, if there are as many tiles."""
+        return self.is_static() or self.counts_tiles()
+
+    def answers(self) -> Int:
+        """Answers about the next tile that have a place of their own in shared memory. With a counter one is enough,
+        and best: what a cluster has not asked for, another can still take."""
+        return 1 if self.counts_tiles() else self.clc_depth
 
     # ---- architecture --------------------------------------------------------------------------------------------
     def has_tmem(self) -> Bool:
@@ -197,9 +214,12 @@ struct GemmConfig(TrivialRegisterPassable):
         return 4 * self.cta_group
 
     def answer_readers(self) -> Int:
-        """Who reads an answer about the next tile in a cluster: in each CTA the producer, the scheduler and four
-        epilogue warps, and in each CTA that leads an MMA the MMA thread."""
-        return 6 * self.cluster_size() + self.cluster_size() // self.cta_group
+        """Who reads an answer about the next tile in a cluster. sm_100a: in each CTA the producer, the scheduler and
+        four epilogue warps, and in each CTA that leads an MMA the MMA thread. sm_90a: in each CTA the producer and the
+        warps of the consumers."""
+        if self.has_tmem():
+            return 6 * self.cluster_size() + self.cluster_size() // self.cta_group
+        return (1 + 4 * self.consumers()) * self.cluster_size()
 
     def a_slices(self) -> Slices:
         return Slices(self.cta_m(), self.sharing().a_parts())
@@ -261,8 +281,8 @@ struct GemmConfig(TrivialRegisterPassable):
     # ---- CTA -----------------------------------------------------------------------------------------------------
     def warps(self) -> Int:
         """sm_100a: four epilogue warps, a producer and an MMA warp where these are warps of their own, and a scheduler warp
-        where somebody must ask for tiles. sm_90a: the
-        consumer warpgroups, and a producer warpgroup where it is one of its own."""
+        where somebody must ask for tiles. sm_90a: the consumer warpgroups, and a producer warpgroup where it is one of
+        its own; its second warp asks for tiles."""
         if not self.has_tmem():
             return 4 * (self.consumers() + (1 if self.pipelined() else 0))
         return 4 + (2 if self.pipelined() else 0) + (1 if self.asks_for_tiles() else 0)
@@ -276,10 +296,9 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def fixed_barrier_bytes(self) -> Int:
         """sm_100a: the full barrier of each accumulator, its empty barrier where it is used again, the word for the
-        TMEM address; for each answer about the next tile 16 bytes and a full and an empty barrier."""
-        if not self.has_tmem():
-            return 0
-        return 8 * (self.accumulators * (2 if self.walks_tiles() else 1) + 1) + 32 * self.clc_depth
+        TMEM address. For each answer about the next tile 16 bytes and a full and an empty barrier."""
+        var tmem = 8 * (self.accumulators * (2 if self.walks_tiles() else 1) + 1) if self.has_tmem() else 0
+        return tmem + 32 * self.answers()
 
     def shared_memory_bytes(self) -> Int:
         return self.stages * (self.a_bytes() + self.b_bytes()) + self.c_bytes() + self.barrier_bytes()
@@ -327,6 +346,6 @@ struct GemmConfig(TrivialRegisterPassable):
             self.raster_group,
             "_a",
             self.accumulators,
-            String("_n", self.sms) if self.is_static() else String(),
-            String("_d", self.clc_depth) if self.asks_for_tiles() else String(),
+            String("_n", self.sms) if self.fills_sms() else String(),
+            String("_d", self.clc_depth) if self.cancels_clusters() else String(),
         )

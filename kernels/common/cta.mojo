@@ -97,8 +97,8 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
                         comptime if Self.config.walks_tiles():
                             # empty: every epilogue warp of the CTAs of the MMA
                             mbarrier_init(self.accumulator_empty(UInt32(i)), UInt32(Self.config.accumulator_readers()))
-                comptime for slot in range(Self.config.clc_depth):
-                    # full: this CTA's scheduler arrives and announces 16 bytes; empty: whoever reads an answer
+                comptime for slot in range(Self.config.answers()):
+                    # full: who brings the answer, or announces its bytes; empty: whoever reads it
                     mbarrier_init(self.answer_full(UInt32(slot)), 1)
                     mbarrier_init(self.answer_empty(UInt32(slot)), UInt32(Self.config.answer_readers()))
                 fence_mbarrier_init()

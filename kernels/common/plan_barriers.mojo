@@ -4,56 +4,61 @@ from .json import array, object, pair, text
 from .shared_memory import SharedMemory
 
 
-def barriers_json(config: GemmConfig) -> String:
-    def barrier(
-        name: String,
-        offset: Int,
-        count: Int,
-        arrivals: Int,
-        bytes: Int,
-        arrives: StaticString,
-        waits: StaticString,
-    ) -> String:
-        return object(
-            [
-                text("name", name),
-                pair("offset", offset),
-                pair("count", count),
-                pair("arrivals", arrivals),
-                pair("bytes", bytes),
-                text("arrives", arrives),
-                text("waits", waits),
-            ]
-        )
+def barrier(
+    name: String,
+    offset: Int,
+    count: Int,
+    arrivals: Int,
+    bytes: Int,
+    arrives: StaticString,
+    waits: StaticString,
+) -> String:
+    return object(
+        [
+            text("name", name),
+            pair("offset", offset),
+            pair("count", count),
+            pair("arrivals", arrivals),
+            pair("bytes", bytes),
+            text("arrives", arrives),
+            text("waits", waits),
+        ]
+    )
 
+
+def barriers_json(config: GemmConfig) -> String:
+    var found = sm100_barriers(config) if config.has_tmem() else sm90_barriers(config)
+    if config.asks_for_tiles():
+        found += answer_barriers(config)
+    return array(found)
+
+
+def sm90_barriers(config: GemmConfig) -> List[String]:
     var layout = SharedMemory(config)
-    var arrivals = config.empty_arrivals()
-    if not config.has_tmem():
-        return array(
-            [
-                barrier(
-                    "full",
-                    layout.full,
-                    config.stages,
-                    1,
-                    config.full_bytes(),
-                    (
-                        "this CTA's loading thread, announcing the bytes; TMA delivers them, sent by the CTAs that"
-                        " share a tile"
-                    ),
-                    "the consumers",
-                ),
-                barrier(
-                    "empty",
-                    layout.empty,
-                    config.stages,
-                    arrivals,
-                    0,
-                    "one thread of each consumer warpgroup that reads what this CTA loads into the stage",
-                    "this CTA's loading thread",
-                ),
-            ]
-        )
+    return [
+        barrier(
+            "full",
+            layout.full,
+            config.stages,
+            1,
+            config.full_bytes(),
+            "this CTA's loading thread, announcing the bytes; TMA delivers them, sent by the CTAs that share a tile",
+            "the consumers",
+        ),
+        barrier(
+            "empty",
+            layout.empty,
+            config.stages,
+            config.empty_arrivals(),
+            0,
+            "one thread of each consumer warpgroup that reads what this CTA loads into the stage",
+            "this CTA's loading thread",
+        ),
+    ]
+
+
+def sm100_barriers(config: GemmConfig) -> List[String]:
+    var layout = SharedMemory(config)
     var found: List[String] = [
         barrier(
             "full",
@@ -68,7 +73,7 @@ def barriers_json(config: GemmConfig) -> String:
             "empty",
             layout.empty,
             config.stages,
-            arrivals,
+            config.empty_arrivals(),
             0,
             "one commit of each MMA that reads what this CTA loads into the stage",
             "this CTA's loading thread",
@@ -95,27 +100,31 @@ def barriers_json(config: GemmConfig) -> String:
                 "the MMA thread",
             )
         )
-    if config.asks_for_tiles():
-        found.append(
-            barrier(
-                "answer full",
-                layout.answer_full,
-                config.clc_depth,
-                1,
-                16,
-                "this CTA's scheduler thread, announcing the bytes; the hardware delivers them to the whole cluster",
-                "every role of this CTA",
-            )
-        )
-        found.append(
-            barrier(
-                "answer empty",
-                layout.answer_empty,
-                config.clc_depth,
-                config.answer_readers(),
-                0,
-                "every role of every CTA of the cluster that has read the answer",
-                "the scheduler thread of rank 0",
-            )
-        )
-    return array(found)
+    return found^
+
+
+def answer_barriers(config: GemmConfig) -> List[String]:
+    var layout = SharedMemory(config)
+    var arrives: StaticString = "the scheduler thread of rank 0, after it has written the answer"
+    if config.cancels_clusters():
+        arrives = "this CTA's scheduler thread, announcing the bytes; the hardware delivers them to the whole cluster"
+    return [
+        barrier(
+            "answer full",
+            layout.answer_full,
+            config.answers(),
+            1,
+            16 if config.cancels_clusters() else 0,
+            arrives,
+            "every role of this CTA",
+        ),
+        barrier(
+            "answer empty",
+            layout.answer_empty,
+            config.answers(),
+            config.answer_readers(),
+            0,
+            "every role of every CTA of the cluster that has read the answer",
+            "the scheduler thread of rank 0",
+        ),
+    ]

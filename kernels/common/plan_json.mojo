@@ -1,7 +1,7 @@
 """The launch plan as JSON, for people and for programs that launch or emulate the kernel (schema 1)."""
 from .config import GemmConfig
 from .json import array, numbers, object, pair, quoted, text
-from .launch_plan import LaunchPlan, TensorMap
+from .launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
 from .multicast import Slices
 from .plan_barriers import barriers_json
 from .plan_roles import roles_json
@@ -50,7 +50,7 @@ def shared_memory_json(config: GemmConfig) -> String:
                     config.stages,
                     ", empty ",
                     config.stages,
-                    tmem_barriers_detail(config) if config.has_tmem() else String(),
+                    other_barriers_detail(config),
                     ": ",
                     config.barrier_bytes() // 8,
                     " x 8",
@@ -60,13 +60,15 @@ def shared_memory_json(config: GemmConfig) -> String:
     )
 
 
-def tmem_barriers_detail(config: GemmConfig) -> String:
-    var text = String(", accumulator ", config.accumulators)
-    if config.walks_tiles():
-        text += String(" full and ", config.accumulators, " empty")
+def other_barriers_detail(config: GemmConfig) -> String:
+    var text = String()
+    if config.has_tmem():
+        text = String(", accumulator ", config.accumulators)
+        if config.walks_tiles():
+            text += String(" full and ", config.accumulators, " empty")
     if config.asks_for_tiles():
-        text += String(", answer ", config.clc_depth, " x (16 bytes, full, empty)")
-    return String(text, ", TMEM address")
+        text += String(", answer ", config.answers(), " x (16 bytes, full, empty)")
+    return String(text, ", TMEM address" if config.has_tmem() else "")
 
 
 def multicast_json(config: GemmConfig) -> String:
@@ -124,8 +126,12 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
             ]
         )
 
-    def scalar(name: StaticString, value: Int) -> String:
-        return object([text("name", name), text("kind", "scalar"), text("type", "u32"), pair("value", value)])
+    def scalar(name: StaticString, value: Int, type: StaticString = "u32") -> String:
+        return object([text("name", name), text("kind", "scalar"), text("type", type), pair("value", value)])
+
+    var counter = scalar("counter", 0, "u64")
+    if config.counts_tiles():
+        counter = object([text("name", "counter"), text("kind", "counter"), pair("bytes", COUNTER_BYTES)])
 
     return array(
         [
@@ -135,6 +141,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
             scalar("k_iterations", plan.k_iterations),
             scalar("clusters_m", plan.clusters_m),
             scalar("clusters_n", plan.clusters_n),
+            counter,
         ]
     )
 

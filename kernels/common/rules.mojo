@@ -105,9 +105,11 @@ def shape_error(config: GemmConfig) -> String:
 
 def walk_error(config: GemmConfig) -> String:
     """The rules of the order of tiles."""
-    if config.scheduler != "none" and not config.is_static() and not config.asks_for_tiles():
-        return String("scheduler '", config.scheduler, "' is not one of clc, static, none")
-    if config.asks_for_tiles() and not config.has_tmem():
+    if config.scheduler != "none" and not config.fills_sms() and not config.cancels_clusters():
+        return String("scheduler '", config.scheduler, "' is not one of clc, static, dynamic, none")
+    if config.counts_tiles() and config.has_tmem():
+        return String("scheduler dynamic: ", config.arch, " has cluster launch control, use clc")
+    if config.cancels_clusters() and not config.has_tmem():
         return String("scheduler clc: ", config.arch, " has no cluster launch control, use static")
     if not config.walks_tiles() and (
         config.scheduler != "none" or config.raster_group != 1 or config.accumulators != 1
@@ -123,11 +125,11 @@ def walk_error(config: GemmConfig) -> String:
         return String("raster group ", config.raster_group, " is not 1, 4, 8 or 16")
     if config.accumulators != 1 and not (config.accumulators == 2 and config.has_tmem()):
         return String("accumulators ", config.accumulators, ": use 1", ", or 2" if config.has_tmem() else " on sm_90a")
-    if config.clc_depth < 0 or config.clc_depth > 3 or (config.clc_depth > 0) != config.asks_for_tiles():
+    if config.clc_depth < 0 or config.clc_depth > 3 or (config.clc_depth > 0) != config.cancels_clusters():
         return String("clc depth ", config.clc_depth, ": use 1, 2 or 3 with the scheduler clc, else none")
-    if config.is_static() and config.sms < config.cluster_size():
+    if config.fills_sms() and config.sms < config.cluster_size():
         return String("sms ", config.sms, ": a cluster needs ", config.cluster_size())
-    if config.sms != 0 and not config.is_static():
+    if config.sms != 0 and not config.fills_sms():
         return String("sms ", config.sms, ": the scheduler ", config.scheduler, " launches all tiles, leave it out")
     return String()
 
