@@ -78,7 +78,7 @@ class TileOrder:
 @dataclass(frozen=True)
 class TensorMapArgument:
     """A tensor map over A, B or C. dims and box are innermost first, in elements; strides in bytes, of dims
-    1 and up.
+    1 and up. l2_promotion: bytes that a copy makes L2 fetch at once.
     """
 
     name: str
@@ -88,6 +88,7 @@ class TensorMapArgument:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: str
+    l2_promotion: int
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID: a launch may begin while the one before it ends
 TENSOR_MAP_TYPES = {"fp16": 6, "bf16": 9}  # CUtensorMapDataType
 SWIZZLES = {"32B": 1, "64B": 2, "128B": 3}  # CUtensorMapSwizzle
-L2_PROMOTION_256B = 3  # CUtensorMapL2promotion
+L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion, by bytes
 
 
 class Kernel:
@@ -125,7 +125,7 @@ class Kernel:
             (ctypes.c_uint32 * rank)(*([1] * rank)),
             0,
             SWIZZLES[argument["swizzle"]],
-            self.plan.get("l2_promotion", L2_PROMOTION_256B),
+            L2_PROMOTIONS[argument["l2_promotion"]],
             0,
         )
         self.kept.append(memory)

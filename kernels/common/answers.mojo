@@ -3,6 +3,7 @@ from .config import GemmConfig
 from .cta import Cta
 from .ptx import (
     address_in,
+    load_shared,
     mbarrier_arrive_expect_tx,
     mbarrier_arrive_release,
     mbarrier_wait,
@@ -31,6 +32,15 @@ def ask_for_tiles[config: GemmConfig](cta: Cta[config], var tiles: TileScheduler
 
 @inline(.always)
 def take_tiles[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[config]):
+    """With the dynamic schedule, one thread of every CTA."""
+    if cta.rank == 0:
+        count_tiles(cta, tiles)
+    else:
+        collect_readers(cta, tiles)
+
+
+@inline(.always)
+def count_tiles[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[config]):
     """Takes number after number from the counter as slots for answers become empty, and tells every CTA of the cluster.
     One thread of rank 0.
 
@@ -49,4 +59,21 @@ def take_tiles[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[config
     # Drain: the last arrivals of other CTAs must not find this one gone.
     comptime for _ in range(config.answers()):
         mbarrier_wait(cta.answer_empty(slots.stage), slots.parity)
+        slots.advance()
+
+
+@inline(.always)
+def collect_readers[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[config]):
+    """Tells rank 0 when the roles of this CTA have read an answer. One thread of another CTA.
+
+    The roles could tell it themselves. But what they read must come before what rank 0 writes, in another CTA: that
+    takes a fence of cluster scope, which would hold up the consumers at each tile, and holds up nobody here.
+    """
+    var slots = Ring[config.answers()](parity=0)
+    var number = tiles.number
+    while number < tiles.count():
+        mbarrier_wait_acquire(cta.answer_full(slots.stage), slots.parity)
+        number = load_shared(cta.answer(slots.stage))
+        mbarrier_wait(cta.answer_empty(slots.stage), slots.parity)
+        mbarrier_arrive_release(address_in(cta.answer_empty(slots.stage), 0))
         slots.advance()

@@ -105,9 +105,11 @@ def sm100_barriers(config: GemmConfig) -> List[String]:
 
 def answer_barriers(config: GemmConfig) -> List[String]:
     var layout = SharedMemory(config)
-    var arrives: StaticString = "the scheduler thread of rank 0, after it has written the answer"
+    var writer: StaticString = "the scheduler thread of rank 0, after it has written the answer"
+    var readers: StaticString = "every role of this CTA that has read the answer; at rank 0 also the other CTAs"
     if config.cancels_clusters():
-        arrives = "this CTA's scheduler thread, announcing the bytes; the hardware delivers them to the whole cluster"
+        writer = "this CTA's scheduler thread, announcing the bytes; the hardware delivers them to the whole cluster"
+        readers = "every role of every CTA of the cluster that has read the answer"
     return [
         barrier(
             "answer full",
@@ -115,7 +117,7 @@ def answer_barriers(config: GemmConfig) -> List[String]:
             config.answers(),
             1,
             16 if config.cancels_clusters() else 0,
-            arrives,
+            writer,
             "every role of this CTA",
         ),
         barrier(
@@ -124,7 +126,7 @@ def answer_barriers(config: GemmConfig) -> List[String]:
             config.answers(),
             config.answer_readers(),
             0,
-            "every role of every CTA of the cluster that has read the answer",
-            "the scheduler thread of rank 0",
+            readers,
+            "the scheduler thread",
         ),
     ]

@@ -112,7 +112,7 @@ def tiles_json(config: GemmConfig, plan: LaunchPlan) -> String:
 
 
 def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
-    def map(name: StaticString, map: TensorMap, dtype: StaticString) -> String:
+    def map(name: StaticString, map: TensorMap, dtype: StaticString, promotion: Int) -> String:
         return object(
             [
                 text("name", name),
@@ -123,6 +123,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
                 pair("strides", numbers(map.row_bytes())),
                 pair("box", numbers(map.box_columns, map.box_rows)),
                 text("swizzle", String(map.swizzle_bytes(), "B")),
+                pair("l2_promotion", promotion),
             ]
         )
 
@@ -135,9 +136,9 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
 
     return array(
         [
-            map("a_map", plan.a, config.dtype_name()),
-            map("b_map", plan.b, config.dtype_name()),
-            map("c_map", plan.c, config.dtype_name()),
+            map("a_map", plan.a, config.dtype_name(), config.l2_promotion()),
+            map("b_map", plan.b, config.dtype_name(), config.l2_promotion()),
+            map("c_map", plan.c, config.dtype_name(), config.l2_promotion()),
             scalar("k_iterations", plan.k_iterations),
             scalar("clusters_m", plan.clusters_m),
             scalar("clusters_n", plan.clusters_n),

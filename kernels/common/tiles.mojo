@@ -9,7 +9,6 @@ from .ptx import (
     fence_proxy_async,
     load_shared,
     mbarrier_arrive_cluster,
-    mbarrier_arrive_release,
     mbarrier_wait,
     mbarrier_wait_acquire,
 )
@@ -39,8 +38,8 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     With the last two, an answer goes round like a stage: a thread of rank 0 waits until its slot is empty in all CTAs,
     and asks; the answer comes to every CTA of the cluster, on the CTA's full barrier; every role reads it there, and
-    arrives at the empty barrier of rank 0. The last answer grants nothing: nobody asks again, and nobody ends before it
-    has arrived. Who asks is in answers.mojo.
+    says so on the empty barrier. The last answer grants nothing: nobody asks again, and nobody ends before it has
+    arrived. Who asks is in answers.mojo.
     """
 
     var tile: Tile  # the current one, if there is one
@@ -118,12 +117,9 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def hand_back(self, cta: Cta[Self.config], slot: UInt32):
-        """The answer has been read: rank 0 may ask again."""
-        var empty = address_in(cta.answer_empty(slot), 0)
-        comptime if Self.config.cancels_clusters():
-            mbarrier_arrive_cluster(empty)
-        else:
-            mbarrier_arrive_release(empty)
+        """The answer has been read. Rank 0 hears of it, at once or through the thread that collects for its CTA."""
+        comptime collects = Self.config.counts_tiles()
+        mbarrier_arrive_cluster(address_in(cta.answer_empty(slot), cta.rank if collects else 0))
 
     @inline(.always)
     def find(mut self):

@@ -90,7 +90,7 @@ def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
             if elect_one_sync():
                 produce(cta, problem, tiles)
         comptime if config.counts_tiles():
-            if warp_of_group(cta) == 1 and cta.rank == 0:
+            if warp_of_group(cta) == 1:
                 if elect_one_sync():
                     take_tiles(cta, tiles)
     else:
