@@ -27,11 +27,12 @@ class Defaults:
 @dataclass(frozen=True)
 class Tiling:
     """A tile of a CTA with the cluster that suits it. slower: seconds for the same multiplications, as a factor; the
-    smaller the tile, the more often its operands are read."""
+    smaller the tile, the more often its operands are read. ping_pong: its warpgroups take tiles in turn."""
 
     mma_shape: tuple[int, int]
     cluster: tuple[int, int]
     slower: float
+    ping_pong: bool = False
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ class KernelConfig:
     loads all that it needs. scheduler: where a CTA's next tile comes from, none for one tile a CTA. raster_group:
     columns of cluster tiles that are walked along M together. accumulators: in tensor memory, filled in turn.
     clc_depth: answers about the next tile that are kept, 0 unless the scheduler is clc. sms: multiprocessors that
-    clusters which stay fill, 0 unless the scheduler is static or dynamic.
+    clusters which stay fill, 0 unless the scheduler is static or dynamic. ping_pong: on sm_90a, the warpgroups of a CTA
+    take its tiles in turn, in place of halves of each.
     """
 
     kernel: str
@@ -57,6 +58,7 @@ class KernelConfig:
     accumulators: int = 1
     clc_depth: int = 0
     sms: int = 0
+    ping_pong: bool = False
 
     def __post_init__(self) -> None:
         kernel = find_kernel(self.kernel)
@@ -66,6 +68,7 @@ class KernelConfig:
         _check_mma(self.cta_group, self.mma_shape, arch)
         _check_cluster(self.cluster, self.cta_group, arch)
         _check_walk(self, kernel, arch)
+        _check_ping_pong(self, arch)
         budget = Budget(
             kernel,
             arch,
@@ -74,6 +77,7 @@ class KernelConfig:
             self.epilogue_width,
             self.accumulators,
             _answers(self.scheduler, self.clc_depth),
+            self.ping_pong,
         )
         _check_epilogue(self.epilogue_width, budget.warp_columns)
         if self.multicast:
@@ -98,7 +102,7 @@ class KernelConfig:
         details = f" on {self.sms} SMs" if self.sms else f" depth {self.clc_depth}" if self.clc_depth else ""
         return (
             f" {self.scheduler}{details} group {self.raster_group}"
-            f" accumulators {self.accumulators}"
+            f" accumulators {self.accumulators}{' ping-pong' if self.ping_pong else ''}"
         )
 
     def as_dict(self) -> dict:
@@ -128,6 +132,7 @@ class Budget:
     epilogue_width: int
     accumulators: int = 1
     answers: int = 0
+    ping_pong: bool = False
 
     @property
     def a_rows(self) -> int:
@@ -157,7 +162,7 @@ class Budget:
     def output_bytes(self) -> int:
         """The tile of C, or as many steps of it as the kernel keeps."""
         steps = self.kernel.output_steps or self.warp_columns // self.epilogue_width
-        boxes = 2 if self.splits_columns else 1
+        boxes = 2 if self.splits_columns or self.ping_pong else 1
         return steps * boxes * self.a_rows * self.epilogue_width * ELEMENT_BYTES
 
     def barrier_bytes(self, stages: int) -> int:
@@ -190,6 +195,7 @@ def make_config(
     accumulators: int | None = None,
     clc_depth: int | None = None,
     sms: int | None = None,
+    ping_pong: bool | None = None,
     shape: Shape | None = None,
 ) -> KernelConfig:
     """A configuration of the named kernel, with defaults where nothing is asked for.
@@ -204,11 +210,14 @@ def make_config(
     tilings = [
         tiling
         for tiling in found.tilings.get(name, ())
-        if mma_shape in (None, tiling.mma_shape) and cluster in (None, tiling.cluster)
+        if mma_shape in (None, tiling.mma_shape)
+        and cluster in (None, tiling.cluster)
+        and (ping_pong in (None, tiling.ping_pong))
+        and not (tiling.ping_pong and scheduler not in (None, "static"))
     ]
     if tilings:
         tiling = _fastest(tilings, shape, architecture.sms if sms is None else sms) if shape else tilings[0]
-        mma_shape, cluster = tiling.mma_shape, tiling.cluster
+        mma_shape, cluster, ping_pong = tiling.mma_shape, tiling.cluster, tiling.ping_pong
     group = defaults.cta_group if cta_group is None else cta_group
     if mma_shape is None:
         _check_group(group, architecture)
@@ -220,6 +229,8 @@ def make_config(
         width = _default_width(Budget(found, architecture, group, tile, found.epilogue_width))
     if scheduler is None:
         scheduler = architecture.schedulers[0] if found.walks_tiles else "none"
+    if ping_pong is None:
+        ping_pong = False
     if accumulators is None:
         accumulators = 2 if found.walks_tiles and architecture.tensor_memory else 1
     if clc_depth is None:
@@ -229,7 +240,7 @@ def make_config(
     if sms is None:
         sms = architecture.sms if scheduler in STAYING else 0
     if stages is None:
-        budget = Budget(found, architecture, group, tile, width, accumulators, _answers(scheduler, clc_depth))
+        budget = Budget(found, architecture, group, tile, width, accumulators, _answers(scheduler, clc_depth), ping_pong)
         _check_epilogue(width, budget.warp_columns)
         stages = found.stages or budget.most_stages()
     return KernelConfig(
@@ -247,6 +258,7 @@ def make_config(
         accumulators=accumulators,
         clc_depth=clc_depth,
         sms=sms,
+        ping_pong=ping_pong,
     )
 
 
@@ -367,6 +379,22 @@ def _check_walk(config: KernelConfig, kernel: Kernel, arch: Architecture) -> Non
     if scheduler not in STAYING and sms:
         use = " or ".join(name for name in arch.schedulers if name in STAYING)
         raise UsageProblem(f"sms {sms}: the scheduler {scheduler} launches all tiles; use --scheduler {use}")
+
+
+def _check_ping_pong(config: KernelConfig, arch: Architecture) -> None:
+    if not config.ping_pong:
+        return
+    if arch.tensor_memory or config.scheduler != "static":
+        raise UsageProblem(
+            f"ping-pong with {config.kernel} of {arch.name} and the scheduler {config.scheduler}: the warpgroups of "
+            "sm_90a take turns on a list of tiles; use kernel8 with --arch sm_90a --scheduler static"
+        )
+    rows, columns = config.mma_shape
+    if rows * columns > 128 * 128:
+        raise UsageProblem(
+            f"mma shape {rows}x{columns} with ping-pong: one warpgroup has all rows of a tile and holds 128x128 or "
+            "64x256 accumulators; use 128x128"
+        )
 
 
 def _check_epilogue(width: int, warp_columns: int) -> None:

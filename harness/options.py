@@ -102,7 +102,7 @@ config_options = together(
     click.option(
         "--scheduler",
         type=click.Choice(SCHEDULERS),
-        help="Where the next tile of a CTA comes from: cluster launch control, a fixed list, or there is none.  "
+        help="Where the next tile of a CTA comes from: cluster launch control, a fixed list, a counter, or there is none.  "
         f"{THE_KERNELS}",
     ),
     click.option(
@@ -126,7 +126,12 @@ config_options = together(
     click.option(
         "--sms",
         type=click.IntRange(1),
-        help="Multiprocessors that the static scheduler fills.  [default: a B200's or H200's]",
+        help="Multiprocessors that clusters which stay fill.  [default: a B200's or H200's]",
+    ),
+    click.option(
+        "--ping-pong/--cooperative",
+        default=None,
+        help=f"On sm_90a: warpgroups take tiles in turn, or halves of each.  {THE_KERNELS}",
     ),
 )
 

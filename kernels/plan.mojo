@@ -83,6 +83,7 @@ def configuration(options: List[String]) raises -> GemmConfig:
         accumulators=number("accumulators", 0),
         clc_depth=number("clc_depth", 0),
         sms=number("sms", 0),
+        ping_pong=values.pop("ping_pong", "false") == "true",
     )
     for name in values:
         raise Error("'", name, "' is not a parameter of a configuration")

@@ -45,6 +45,7 @@ struct GemmConfig(TrivialRegisterPassable):
     var accumulators: Int  # in TMEM, in turn: the MMA fills one while the epilogue empties another
     var clc_depth: Int  # answers about the next tile that have their own place in shared memory; 0 without clc
     var sms: Int  # that clusters which stay fill; 0 where a cluster is launched for each tile
+    var ping_pong: Bool  # sm_90a: the consumer warpgroups take tiles in turn, in place of halves of each
 
     def __init__(
         out self,
@@ -67,6 +68,7 @@ struct GemmConfig(TrivialRegisterPassable):
         accumulators: Int = 0,
         clc_depth: Int = 0,
         sms: Int = 0,
+        ping_pong: Bool = False,
     ):
         """Zeros stand for a choice of the kernel's: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA;
         as many `stages` as fit (kernel5: one); `epilogue_width` 64, but 32 where C leaves in turns; `band_m` 2048 rows
@@ -93,6 +95,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.accumulators = accumulators
         self.clc_depth = clc_depth
         self.sms = sms
+        self.ping_pong = ping_pong
         if band_m == 0 and self.writes_in_turns() and not self.walks_tiles() and arch == "sm_90a":
             self.band_m = 2048 // max(1, self.mma_m)
         if epilogue_width == 0:
@@ -173,11 +176,15 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.arch == "sm_100a"
 
     def consumers(self) -> Int:
-        """Warpgroups that multiply, sm_90a: each has 64 or 128 rows of the tile."""
-        return 1 if self.mma_m == 64 else 2
+        """Warpgroups that multiply, sm_90a: each has 64 or 128 rows."""
+        return 1 if self.mma_m == 64 and not self.ping_pong else 2
+
+    def consumers_of_tile(self) -> Int:
+        """Of them, those that share the rows of a tile, and so all read its stages."""
+        return 1 if self.ping_pong else self.consumers()
 
     def consumer_m(self) -> Int:
-        return self.mma_m // self.consumers()
+        return self.mma_m // self.consumers_of_tile()
 
     # ---- tiles ---------------------------------------------------------------------------------------------------
     def cta_m(self) -> Int:
@@ -207,7 +214,7 @@ struct GemmConfig(TrivialRegisterPassable):
     def empty_arrivals(self) -> Int:
         """Arrivals an empty barrier waits for: each reader of what a CTA loads into a stage says once that it has read
         it. A reader is an MMA on sm_100a, a consumer warpgroup on sm_90a."""
-        return self.sharing().readers() * (1 if self.has_tmem() else self.consumers())
+        return self.sharing().readers() * (1 if self.has_tmem() else self.consumers_of_tile())
 
     def accumulator_readers(self) -> Int:
         """Warps that read an accumulator in TMEM: four of each CTA of the MMA."""
@@ -353,4 +360,5 @@ struct GemmConfig(TrivialRegisterPassable):
             self.accumulators,
             String("_n", self.sms) if self.fills_sms() else String(),
             String("_d", self.clc_depth) if self.cancels_clusters() else String(),
+            "_pp" if self.ping_pong else "",
         )

@@ -24,6 +24,7 @@ def config_json(config: GemmConfig) -> String:
             pair("accumulators", config.accumulators),
             pair("clc_depth", config.clc_depth),
             pair("sms", config.sms),
+            pair("ping_pong", config.ping_pong),
             pair("multicast", config.multicast),
             text("label", config.label()),
         ]

@@ -61,15 +61,14 @@ def sm90_roles(config: GemmConfig) -> String:
         "each warpgroup, for its rows, tile after tile: wait for a full stage, multiply, release the stage to the CTAs"
         " that wrote into it; meanwhile one step of the tile before: registers to shared memory, TMA store"
     )
-    var roles: List[String] = [
-        role("set-up", 0, 0, "initialise the barriers"),
-        role(
-            "consumers",
-            0,
-            last,
-            multiply_on if config.walks_tiles() else multiply,
-        ),
-    ]
+    comptime in_turn = (
+        "the warpgroups in turn, each a tile: wait for a full stage, multiply, release the stage to the CTAs that wrote"
+        " into it; then, while the other multiplies, registers to shared memory, TMA store"
+    )
+    var does: StaticString = multiply_on if config.walks_tiles() else multiply
+    if config.ping_pong:
+        does = in_turn
+    var roles: List[String] = [role("set-up", 0, 0, "initialise the barriers"), role("consumers", 0, last, does)]
     comptime load = "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA"
     if not config.pipelined():
         roles.append(role("load", 0, 0, load))

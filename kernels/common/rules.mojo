@@ -129,6 +129,11 @@ def walk_error(config: GemmConfig) -> String:
         return String("clc depth ", config.clc_depth, ": use 1, 2 or 3 with the scheduler clc, else none")
     if config.fills_sms() and config.sms < config.cluster_size():
         return String("sms ", config.sms, ": a cluster needs ", config.cluster_size())
+    if config.ping_pong and (config.has_tmem() or not config.is_static()):
+        return String(
+            "ping-pong: the warpgroups of sm_90a take turns on a list of tiles, use kernel8 for it with --scheduler"
+            " static"
+        )
     if config.sms != 0 and not config.fills_sms():
         return String("sms ", config.sms, ": the scheduler ", config.scheduler, " launches all tiles, leave it out")
     return String()
@@ -168,7 +173,9 @@ def sm90_shape_error(config: GemmConfig) -> String:
         )
     if config.mma_m != 64 and config.mma_m != 128 and config.mma_m != 256:
         return String("tile M ", config.mma_m, " on sm_90a: use 64, 128 or 256")
-    var most = 128 if config.mma_m == 256 else 256  # 128 accumulators a thread
+    if config.ping_pong and config.mma_m == 256:
+        return String("tile M 256 with ping-pong: a warpgroup has all rows of a tile, use 64 or 128")
+    var most = 128 if config.consumer_m() == 128 else 256  # 128 accumulators a thread
     if config.mma_n < 16 or config.mma_n > most or config.mma_n % 16 != 0:
         return String(
             "tile N ", config.mma_n, " with tile M ", config.mma_m, " on sm_90a: use a multiple of 16 up to ", most

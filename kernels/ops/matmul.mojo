@@ -37,6 +37,7 @@ struct Matmul:
         accumulators: Int = 0,
         clc_depth: Int = 0,
         sms: Int = 0,
+        ping_pong: Bool = False,
     ](
         c: OutputTensor[dtype=dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
@@ -60,6 +61,7 @@ struct Matmul:
             accumulators=accumulators,
             clc_depth=clc_depth,
             sms=sms,
+            ping_pong=ping_pong,
         )
         multiply[target, config](c, a, b, ctx)
 
@@ -85,6 +87,7 @@ struct MatmulInto:
         accumulators: Int = 0,
         clc_depth: Int = 0,
         sms: Int = 0,
+        ping_pong: Bool = False,
     ](
         c: MutableInputTensor[dtype=dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
@@ -108,6 +111,7 @@ struct MatmulInto:
             accumulators=accumulators,
             clc_depth=clc_depth,
             sms=sms,
+            ping_pong=ping_pong,
         )
         multiply[target, config](c, a, b, ctx)
 

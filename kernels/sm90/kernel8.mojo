@@ -9,7 +9,8 @@ it to 16 bits, which takes 64 registers a thread in place of 128, and starts the
 only for the rounding. Then, after each K step that it has started, it writes one step of the old tile: registers, shared
 memory, TMA store. A warpgroup does this by itself; the other may be some stages ahead.
 
-Every role gets the same tiles, each from its own TileScheduler.
+Every role gets the same tiles, each from its own TileScheduler. With `ping_pong` the consumers take them in turn:
+ping_pong.mojo.
 """
 from ..common.answers import take_tiles
 from ..common.config import GemmConfig
@@ -23,6 +24,7 @@ from .cta import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
 from .mainloop import Consumer, SideJob, multiply_tile
+from .ping_pong import take_turns
 from .wgmma import Accumulator
 from max.gpu.primitives.cluster import elect_one_sync
 
@@ -56,6 +58,10 @@ struct WriteOut[config: GemmConfig](SideJob, TrivialRegisterPassable):
                 if self.step == UInt32(step):
                     write_step[Self.config, Epilogue[Self.config], step](self.epilogue, self.c_map)
             self.step += 1
+
+    @inline(.always)
+    def all_started(mut self):
+        pass
 
     @inline(.always)
     def finish(mut self):
@@ -95,4 +101,7 @@ def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
                     take_tiles(cta, tiles)
     else:
         take_registers[config]()
-        write_and_multiply(cta, problem, tiles)
+        comptime if config.ping_pong:
+            take_turns(cta, problem, tiles)
+        else:
+            write_and_multiply(cta, problem, tiles)
