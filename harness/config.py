@@ -236,7 +236,7 @@ def make_config(
     if clc_depth is None:
         clc_depth = 2 if scheduler == "clc" else 0
     if raster_group is None:
-        raster_group = 8 if found.walks_tiles else 1
+        raster_group = (16 if ping_pong else 8) if found.walks_tiles else 1
     if sms is None:
         sms = architecture.sms if scheduler in STAYING else 0
     if stages is None:

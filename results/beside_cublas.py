@@ -37,29 +37,36 @@ INPUTS = ("normal", "-1, 0, 1")
 
 
 # ---- where the compiler is -------------------------------------------------------------------------------------------
-def pack_one(text: str, shape_text: str, folder: Path) -> dict[str, Any]:
-    """Compiles a kernel, given as its name and options of `make_config`, and leaves its machine code in the folder."""
+def pack_all(runs: list[tuple[str, str]], folder: Path) -> list[dict[str, Any]]:
+    """Compiles what is to run, kernels with shapes, and leaves the machine code in the folder. A kernel is given as its
+    name and options of `make_config`."""
     from harness.build import build
     from harness.config import make_config, parse_cluster, parse_mma_shape
     from harness.problem import parse_shape
     from harness.ptxas import assemble
 
-    kernel, *words = text.split()
     readers: dict[str, Callable[[str], Any]] = {
         "scheduler": str,
         "mma_shape": parse_mma_shape,
         "cluster": parse_cluster,
+        "ping_pong": bool,
     }
-    options = {name: readers.get(name, int)(value) for name, value in (word.split("=") for word in words)}
-    shape = parse_shape(shape_text)
-    [artifact] = build([make_config(kernel, arch=ARCH, shape=shape, **options)])
-    plan = json.loads(artifact.plan_json(shape))
-    ptx = folder / f"{plan['entry']}.ptx"
-    ptx.write_text(artifact.ptx)
-    found = assemble(ptx, ARCH)
-    if "error" in found:
-        raise click.ClickException(found["error"])
-    return {"kernel": text, "shape": shape_text, "code": f"{plan['entry']}.cubin", "plan": plan}
+    configs = []
+    for shape, text in runs:
+        kernel, *words = text.split()
+        options = {name: readers.get(name, int)(value) for name, value in (word.split("=") for word in words)}
+        configs.append(make_config(kernel, arch=ARCH, shape=parse_shape(shape), **options))
+    packed = []
+    for (shape, text), artifact in zip(runs, build(configs), strict=True):
+        plan = json.loads(artifact.plan_json(parse_shape(shape)))
+        ptx = folder / f"{plan['entry']}.ptx"
+        if not ptx.with_suffix(".cubin").exists():
+            ptx.write_text(artifact.ptx)
+            found = assemble(ptx, ARCH)
+            if "error" in found:
+                raise click.ClickException(found["error"])
+        packed.append({"kernel": text, "shape": shape, "code": f"{plan['entry']}.cubin", "plan": plan})
+    return packed
 
 
 # ---- where the GPU is ------------------------------------------------------------------------------------------------
@@ -302,7 +309,7 @@ def pack(folder: Path, shapes: tuple[str, ...], kernels: tuple[str, ...]) -> Non
     """Compile every kernel for every shape."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     folder.mkdir(parents=True, exist_ok=True)
-    runs = [pack_one(kernel, shape, folder) for shape in shapes for kernel in kernels]
+    runs = pack_all([(shape, kernel) for shape in shapes for kernel in kernels], folder)
     (folder / "runs.json").write_text(json.dumps(runs))
     (folder / "beside_cublas.py").write_text(Path(__file__).read_text())
 

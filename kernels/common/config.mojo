@@ -73,7 +73,7 @@ struct GemmConfig(TrivialRegisterPassable):
         """Zeros stand for a choice of the kernel's: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA;
         as many `stages` as fit (kernel5: one); `epilogue_width` 64, but 32 where C leaves in turns; `band_m` 2048 rows
         for kernel7 on sm_90a, else no bands. So do an empty `scheduler`: where CTAs stay clc on sm_100a, static on
-        sm_90a; `raster_group` 8; `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2; `sms` those of a B200 or
+        sm_90a; `raster_group` 8, with `ping_pong` and its smaller tiles 16; `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2; `sms` those of a B200 or
         H200."""
         self.kernel = kernel
         self.arch = arch
@@ -105,7 +105,7 @@ struct GemmConfig(TrivialRegisterPassable):
             if self.walks_tiles():
                 self.scheduler = "clc" if self.has_tmem() else "static"
         if raster_group == 0:
-            self.raster_group = 8 if self.walks_tiles() else 1
+            self.raster_group = (16 if ping_pong else 8) if self.walks_tiles() else 1
         if accumulators == 0:
             self.accumulators = 2 if self.walks_tiles() and self.has_tmem() else 1
         if clc_depth == 0 and self.cancels_clusters():
