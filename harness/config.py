@@ -240,7 +240,9 @@ def make_config(
     if sms is None:
         sms = architecture.sms if scheduler in STAYING else 0
     if stages is None:
-        budget = Budget(found, architecture, group, tile, width, accumulators, _answers(scheduler, clc_depth), ping_pong)
+        budget = Budget(
+            found, architecture, group, tile, width, accumulators, _answers(scheduler, clc_depth), ping_pong
+        )
         _check_epilogue(width, budget.warp_columns)
         stages = found.stages or budget.most_stages()
     return KernelConfig(
@@ -370,7 +372,9 @@ def _check_walk(config: KernelConfig, kernel: Kernel, arch: Architecture) -> Non
     if scheduler == "clc" and depth not in CLC_DEPTHS:
         raise UsageProblem(f"clc depth {depth} is not one of {', '.join(map(str, CLC_DEPTHS))}; use 2")
     if scheduler != "clc" and depth:
-        raise UsageProblem(f"clc depth {depth}: the scheduler {scheduler} keeps no answers of cluster launch control; leave --clc-depth out")
+        raise UsageProblem(
+            f"clc depth {depth}: the scheduler {scheduler} keeps no answers of cluster launch control; leave --clc-depth out"
+        )
     size = config.cluster[0] * config.cluster[1]
     if scheduler in STAYING and sms < size:
         raise UsageProblem(

@@ -37,7 +37,7 @@ CONFIGS = [
     )
 ]
 BROKEN = CONFIGS[1]
-SIZE = (256, 256, 3 * 64)  # 16 cluster tiles for two clusters, each once and a half round the ring
+SIZE = (192, 128, 3 * 64)  # six cluster tiles for two clusters, each once and a half round the ring
 pytestmark = pytest.mark.xdist_group("dynamic")
 
 
@@ -57,7 +57,7 @@ def test_every_tile_exactly_once(built, config):
     clusters = config.sms // (config.cluster[0] * config.cluster[1])
     many = (3 * rows - 5, 4 * columns - 8, 136)
     for size, tiles in ((many, 12), ((rows, clusters * columns, 64), clusters), ((rows - 1, 8, 8), 1)):
-        for schedule, seed, resident in (("fifo", 0, None), ("random", 1, None), ("random", 2, 1)):
+        for schedule, seed, resident in (("random", 1, None), ("random", 2, 1)):
             counters, validation = kernel_runs.run(
                 built[config], size, "index", schedule=schedule, seed=seed, resident_clusters=resident
             )
@@ -121,11 +121,11 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_seen(built, name):
-    assert any(outcome(built[BROKEN], FAULTS[name], SIZE, "random", seed) != "right" for seed in range(12))
+    assert any(outcome(built[BROKEN], FAULTS[name], SIZE, "random", seed) != "right" for seed in range(8))
 
 
 def test_a_counter_that_is_not_left_at_zero_is_reported(built):
-    with pytest.raises(CannotRun, match="argument counter: the kernel left 16 in the counter, not 0"):
+    with pytest.raises(CannotRun, match="argument counter: the kernel left 6 in the counter, not 0"):
         kernel_runs.run(built[BROKEN], SIZE, "index", ptx=FAULTS["the counter never wraps"](built[BROKEN].ptx))
 
 
@@ -142,7 +142,7 @@ def test_every_wait_matters(built, alter):
     unseen = {
         nth
         for nth in range(waits)
-        if all(outcome(artifact, alter(nth), SIZE, "random", seed) == "right" for seed in range(16))
+        if all(outcome(artifact, alter(nth), SIZE, "random", seed) == "right" for seed in range(8))
     }
     print(alter.__name__, unseen)
     assert not unseen
