@@ -25,6 +25,7 @@ from harness.emulator.machine.state import Grid, Launch, Printed, Region
 from harness.emulator.memory.address_space import PARAM_WINDOW, RESERVED_SHARED
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.tensor_map import TensorMap
+from harness.emulator.memory.tensor_map_bytes import encode
 from harness.emulator.ptx.ast import Kernel, Parameter, Variable
 from harness.emulator.ptx.parser import parse_module
 from harness.emulator.rules import RULES, Finding
@@ -148,6 +149,10 @@ class Device:
     def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
         """Copy an array back; every element must have been written."""
         return self._memory.download(address, dtype, shape)
+
+    def upload_tensor_map(self, tensor_map: TensorMap, name: str = "") -> int:
+        """Put a tensor map into device memory, for kernels that take a pointer to it; returns its address."""
+        return self._memory.upload(np.frombuffer(encode(tensor_map), np.uint8), name)
 
     def symbol(self, module: Module, name: str) -> int:
         """Device address of a ``__device__`` variable of a module, which keeps its value from launch to launch."""
@@ -338,6 +343,7 @@ def _pack_arguments(kernel: Kernel, arguments: Sequence[Any]) -> dict[str, Any]:
                     f"{parameter.align}; a tensor map needs {TENSOR_MAP_BYTES} bytes aligned to 64 (grid constant)"
                 )
             maps[PARAM_WINDOW + parameter.offset] = (where, argument)
+            block[parameter.offset : parameter.offset + TENSOR_MAP_BYTES] = encode(argument)
         else:
             block[parameter.offset : parameter.offset + parameter.size] = _encode(where, parameter, argument)
     return {"parameters": bytes(block), "tensor_maps": maps}
