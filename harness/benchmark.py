@@ -18,14 +18,14 @@ from typing import Any
 
 import click
 
-from harness.build import build, build_with_notice
-from harness.clear_errors import ClearErrors
-from harness.config import KernelConfig, make_config
-from harness.emulate import EmulationOptions, emulate
+from harness.cli.clear_errors import ClearErrors
+from harness.cli.options import Parsed
+from harness.compiler.build import build, build_with_notice
+from harness.config.config import KernelConfig, make_config
 from harness.errors import CannotRun
-from harness.inputs import make_inputs
-from harness.options import Parsed
-from harness.problem import Shape, parse_shape
+from harness.problem.inputs import make_inputs
+from harness.problem.shape import Shape, parse_shape
+from harness.run.emulate import EmulationOptions, emulate
 
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 DEFAULT_SIZES = "512,2048,4096"

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.library import custom_op
 
-from harness.config import KernelConfig, make_config
+from harness.config.config import KernelConfig, make_config
 from harness.errors import UsageProblem
 from harness.gpu.capability import arch_of_gpu
 from harness.gpu.model import compile_artifact
-from harness.problem import Shape
+from harness.problem.shape import Shape
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -37,7 +37,7 @@ def matmul(
     """C = A . B^T on the GPU that holds the tensors.
 
     Shapes: a [M, K], b [N, K], out [M, N]; contiguous, one dtype (bfloat16 or float16), one CUDA device; K and N
-    multiples of 8. ``options``: those of ``harness.config.make_config`` (cluster, stages, ...).
+    multiples of 8. ``options``: those of ``harness.config.config.make_config`` (cluster, stages, ...).
 
     Raises ValueError for tensors or options that do not fit, CannotRun if MAX cannot compile or load the kernel. The
     first call of a configuration compiles it, which takes some ten seconds; the result is cached on disk.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from kernel_runs import run
 
-from harness.build import Artifact
+from harness.compiler.build import Artifact
 from harness.errors import CannotRun
 
 Alteration = Callable[[str], str]

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
+import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from bench_support import noisy, timing
+from bench_support import timing
 from click.testing import CliRunner
 
 import harness.bench.run as runs
-import harness.cli
+import harness.cli.main
+from harness.bench.facts import Change
+from harness.bench.suite import load_suite
+from harness.bench.verdict import Judgement
+from harness.cli.bench_output import MARKDOWN_LIMIT, Outcome, to_markdown
+from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
-from harness.toolchain import Gpu
+from harness.paths import ROOT
 
 SUITE = """
 schema = 1
@@ -42,7 +52,7 @@ def bench(suite, artifacts):
     """Runs the command on the small suite; (exit code, output, errors)."""
 
     def run(*arguments: object):
-        done = CliRunner().invoke(harness.cli.main, ["bench", "--suite", str(suite), *map(str, arguments)])
+        done = CliRunner().invoke(harness.cli.main.main, ["bench", "--suite", str(suite), *map(str, arguments)])
         return done.exit_code, done.stdout, done.stderr
 
     return run
@@ -87,6 +97,35 @@ def test_the_first_run_and_the_same_again(bench, results_dir):
     assert code == 0
     assert {name: case["verdict"] for name, case in found.items()} == dict.fromkeys(CASES, "SAME")
     assert len((results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()) == 4
+
+
+def on_a_terminal(*arguments: object) -> str:
+    """What a person sees of a command."""
+    reader, writer = os.openpty()
+    words = [sys.executable, "-m", "harness", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm", "NO_COLOR": "1"}
+    with subprocess.Popen(words, cwd=ROOT, stdin=writer, stdout=writer, stderr=writer, env=environment) as process:
+        os.close(writer)
+        seen = b""
+        with contextlib.suppress(OSError):  # what Linux says when the other side has ended
+            while more := os.read(reader, 1 << 16):
+                seen += more
+    os.close(reader)
+    assert process.returncode == 0, seen.decode()
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+
+
+def test_on_a_terminal_there_is_one_bar_and_what_is_not_the_same(bench, suite):
+    bench("--filter", "2x1")
+    options = ("--suite", suite, "--schedules", 1)
+    text = on_a_terminal("bench", *options)
+    assert "2/2" in text and "[1/2]" not in text
+    table = text[text.index("suite small") :]
+    assert CASES[0] not in table and CASES[1] in table
+    assert "1 cases are SAME and not shown; --all shows them" in table
+    assert table.strip().endswith("2 cases against last: 1 SAME, 1 NEW")
+    text = on_a_terminal("bench", *options, "--all")
+    assert all(case in text[text.index("suite small") :] for case in CASES)
 
 
 def test_one_more_instruction_is_a_regression_with_a_name(bench, one_more_instruction):
@@ -157,7 +196,7 @@ def test_an_interrupted_run_goes_on(bench, monkeypatch, results_dir):
     lines = [json.loads(line) for line in (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()]
     assert [line["bench"]["case"] for line in lines] == CASES
     assert len({line["bench"]["run"] for line in lines}) == 1
-    monkeypatch.setattr(runs, "fingerprint", lambda: "other sources")
+    monkeypatch.setattr(runs, "fingerprint", lambda *_: "other sources")
     _, _, errors = bench("--resume")
     assert "cannot be resumed: kernels, harness or compiler changed since; starting anew" in errors
     assert len(calls) == 5
@@ -200,6 +239,7 @@ WRONG = [
     (["--baseline", "HEAD"], "was not measured on this kind of device"),
     (["--save-baseline", "last"], "baseline name 'last'"),
     (["--json", "-", "--csv", "-"], "only one of"),
+    (["--schedules", "0"], "0 is not in the range"),
     (["--junit", "/nowhere/x.xml"], "is not a file in an existing folder"),
     (["--threshold", "-1"], "--threshold"),
 ]
@@ -233,6 +273,38 @@ def test_files(bench, one_more_instruction, tmp_path):
     assert junit.find("testcase/failure").attrib["message"].startswith("WORSE: PTX fence.proxy")
 
 
+def test_a_comment_is_bounded(bench, monkeypatch, tmp_path):
+    """GitHub takes 65,536 characters; the report of a hang alone can be longer."""
+
+    def hangs(*_):
+        raise CannotRun("Deadlock: " + "warp 5 waits | at line 99\n" * 20_000)
+
+    bench()
+    monkeypatch.setattr(runs, "run", hangs)
+    bench("--markdown", tmp_path / "x.md", "--json", tmp_path / "x.json")
+    text = (tmp_path / "x.md").read_text()
+    assert len(text) < 10_000 and text.count("| NOT MEASURED | Deadlock: warp 5 waits \\| at line 99") == 4
+    assert len((tmp_path / "x.json").read_text()) > 500_000
+
+
+@pytest.mark.parametrize("cases", [1, 100, 1000])
+def test_a_comment_with_many_cases_is_bounded(cases):
+    case = load_suite("emulator").cases[0]
+    judgements = tuple(
+        Judgement(
+            replace(case, seed=number), "WRONG", reason="many words " * 20, changes=(Change(f"figure {number}", 1, 2),)
+        )
+        for number in range(cases)
+    )
+    text = to_markdown(Outcome("emulator", "run", "last", 0.02, judgements))
+    assert len(text) <= MARKDOWN_LIMIT
+    assert text.count("<details>") == text.count("</details>") == 2
+    rows = [sum(line.startswith("| ") for line in part.splitlines()) - 2 for part in text.split("<summary>")]
+    more = [int(number) for number in re.findall(r"\.\.\. and (\d+) more", text)]
+    assert sum(rows) + sum(more) == 3 * cases
+    assert not more if cases == 1 else more
+
+
 class FakeGpu:
     """Stands for a GPU: emulates for the figures, and makes up times."""
 
@@ -240,16 +312,18 @@ class FakeGpu:
         self.seconds, self.seed, self.run = 1e-3, 0, runs.run
         monkeypatch.setattr(runs, "choose_device", lambda wanted, kernel, arch: (self.gpu, "sm_100a"))
         monkeypatch.setattr(runs, "run", self)
-        self.gpu = H200
+        self.gpu, self.failure = H200, None
 
     def __call__(self, request, artifact):
         outcome = self.run(replace(request, gpu=None), artifact)
         self.seed += 1
-        times = timing(noisy(self.seconds, self.seed, spread=0.005)) if self.seconds else None
+        times = {"seconds": None, "reason": "no sign of life for 60 s"}
+        if self.seconds:
+            times = timing(self.seconds, self.seed, processes=request.processes) | {"reason": self.failure}
         outcome.record.update(
             device={"kind": request.device_kind, "name": self.gpu.name, "driver": self.gpu.driver},
             counters={},
-            timing=times or {"seconds": None, "reason": "no sign of life for 60 s"},
+            timing=times,
         )
         return outcome
 
@@ -268,7 +342,18 @@ def test_times_of_the_same_kernel_are_the_same(bench, gpu, results_dir):
     assert verdicts(bench) == (0, {"NEW"})
     assert verdicts(bench) == (0, {"SAME"})
     lines = (results_dir / "nvidia-h200.jsonl").read_text().splitlines()
-    assert all(len(json.loads(line)["timing"]["samples"]) == 30 for line in lines)
+    assert all(len(json.loads(line)["timing"]["samples"]) == 5 * 30 for line in lines)
+    assert all(len(json.loads(line)["timing"]["processes"]) == 5 for line in lines)
+
+
+def test_one_process_is_no_ground_for_a_verdict(bench, gpu):
+    bench()
+    gpu.seconds *= 2
+    code, found = results(bench, "--processes", "1")
+    assert code == 0
+    assert {(case["verdict"], case["reason"]) for case in found.values()} == {
+        ("UNSURE", "times of only 1 process; 3 are needed")
+    }
 
 
 def test_three_per_cent_more_time_is_a_regression(bench, gpu):
@@ -284,20 +369,23 @@ def test_three_per_cent_more_time_is_a_regression(bench, gpu):
     assert verdicts(bench, "--threshold", "10") == (0, {"SAME"})
 
 
-def test_one_slow_process_is_no_regression(bench, gpu, monkeypatch):
-    bench("--filter", CASES[0])
-    calm, slow = gpu.seconds, [1.05]
+def test_a_crash_while_timing_is_not_measured_unless_it_was_slower_before(bench, gpu):
+    bench()
+    gpu.failure = "process 4 of 5: the GPU process ended with code 9 while being timed"
+    code, found = results(bench)
+    assert code == 3
+    assert {(case["verdict"], case["reason"]) for case in found.values()} == {("NOT MEASURED", gpu.failure)}
+    gpu.seconds *= 1.5
+    code, found = results(bench)
+    assert code == 1
+    assert {(case["verdict"], case["reason"]) for case in found.values()} == {("SLOWER", gpu.failure)}
 
-    def once_slow(request, artifact):
-        gpu.seconds = calm * (slow.pop() if slow else 1)
-        return gpu(request, artifact)
 
-    monkeypatch.setattr(runs, "run", once_slow)
-    code, found = results(bench, "--filter", CASES[0])
-    assert code == 0
-    assert [(case["verdict"], case["reason"]) for case in found.values()] == [
-        ("UNSURE", "SLOWER at first, SAME when measured again")
-    ]
+def test_a_crash_without_anything_to_compare_with_is_not_measured(bench, gpu):
+    gpu.failure = "the GPU process ended with code 9 while being timed"
+    assert verdicts(bench) == (3, {"NOT MEASURED"})
+    gpu.failure = None
+    assert verdicts(bench) == (0, {"SAME"})
 
 
 def test_what_could_not_be_measured_is_not_slower(bench, gpu):
@@ -330,4 +418,4 @@ def test_no_gpu(bench, suite):
     assert code == 3
     assert {case["verdict"] for case in found.values()} == {"NOT MEASURED"}
     assert all("no NVIDIA GPU was found" in case["reason"] for case in found.values())
-    assert all("use --suite emulator" in case["reason"] for case in found.values())
+    assert all("use suite emulator" in case["reason"] for case in found.values())

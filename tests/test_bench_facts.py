@@ -11,8 +11,8 @@ from bench_support import bench_record
 from harness.bench.facts import Change, changes, count_instructions, not_compared, static_facts
 from harness.bench.suite import Case
 from harness.bench.verdict import exit_code, judge
-from harness.problem import Shape
-from harness.runner import Request, run
+from harness.problem.shape import Shape
+from harness.run.runner import Request, run
 
 SHAPE = Shape(256, 512, 128)
 CASE = Case("kernel6", (2, 1), "bf16", SHAPE, "index")
@@ -109,6 +109,13 @@ def test_what_was_not_found_out_is_not_a_change():
     judged = judge(CASE, unknown, known)
     assert judged.verdict == "SAME"
     assert "not compared: registers and spills" in judged.notes
+
+
+def test_a_counter_that_an_older_emulator_lacked_is_no_change():
+    old = bench_record("1")
+    new = bench_record("2", counters={**old["counters"], "new_counter": 7, "tmem_columns": 512})
+    assert [change.name for change in changes(old, new)] == ["tmem columns"]
+    assert [change.name for change in changes(new, old)] == ["tmem columns"]
 
 
 def test_another_compiler_is_said():

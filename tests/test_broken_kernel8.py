@@ -10,9 +10,9 @@ from kernel_faults import Alteration, outcome, substitute
 from kernel_runs import run
 from test_broken_kernels import drop_wait, flip_wait, waits_in
 
-from harness.build import Artifact
-from harness.catalog import ARCHITECTURES
-from harness.config import make_config
+from harness.compiler.build import Artifact
+from harness.config.catalog import ARCHITECTURES
+from harness.config.config import make_config
 
 SIZE = (512, 512, 3 * 64)  # four cluster tiles for one cluster, each once and a half round the ring
 SEEDS = 12

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import harness.runner
-from harness import compare
-from harness.catalog import KERNELS
-from harness.cli import main
+import harness.run.runner
+from harness.cli.main import main
+from harness.config.catalog import KERNELS
 from harness.errors import CannotRun
+from harness.run import compare
 
 SMALL = ["--shape", "256,512,448", "--cluster", "2x1"]
 
@@ -47,6 +47,14 @@ def test_all_kernels_side_by_side(command, results_dir):
     assert (seven["tiles come from"], seven["accumulators"], eight["accumulators"]) == ("the grid", 1, 2)
     lines = (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [entry["record"] for entry in data["kernels"]]
+
+
+@pytest.mark.parametrize("shape", ["512,512,128", "500,296,584", "8"])
+def test_the_multicast_factor_counts_receivers_for_any_shape(command, artifacts, shape):
+    """A cluster of 4x2 CTAs in pairs: two share each slice of A, and two each slice of B."""
+    options = ["--cluster", "4x2", "--shape", shape, "--no-save", "--json", "-"]
+    figures = json.loads(command("kernel6", *options).stdout)["kernels"][0]["figures"]
+    assert figures["multicast factor"] == 2
 
 
 def test_what_a_cta_that_stays_saves(command):
@@ -86,14 +94,14 @@ def test_a_preset_for_all(command):
 @pytest.fixture
 def answers(monkeypatch):
     """Alters what the emulator answers for one kernel."""
-    emulate = harness.runner.emulate
+    emulate = harness.run.runner.emulate
 
     def alter(kernel, change):
         def altered(ptx, plan, *args, **kwargs):
             emulation = emulate(ptx, plan, *args, **kwargs)
             return change(emulation) if plan.kernel == kernel else emulation
 
-        monkeypatch.setattr("harness.runner.emulate", altered)
+        monkeypatch.setattr("harness.run.runner.emulate", altered)
 
     return alter
 
@@ -129,7 +137,7 @@ def test_a_kernel_that_cannot_run_does_not_stop_the_others(command, answers, res
 
 
 def test_a_wrong_result_outweighs_one_that_is_missing(series, answers):
-    outcome = harness.runner.run(harness.runner.Request(series["kernel6"].config, shape()))
+    outcome = harness.run.runner.run(harness.run.runner.Request(series["kernel6"].config, shape()))
     bad = replace(outcome, validation=replace(outcome.validation, passed=False))
     missing = compare.Entry(outcome.request.config, None, "stuck")
     assert compare.exit_code([missing, compare.Entry(outcome.request.config, bad)]) == 4
@@ -137,11 +145,11 @@ def test_a_wrong_result_outweighs_one_that_is_missing(series, answers):
 
 
 def shape():
-    return harness.problem.Shape(256, 256, 64)
+    return harness.problem.shape.Shape(256, 256, 64)
 
 
 def test_a_time_on_a_gpu_is_shown_with_the_ratio_to_the_vendor(series):
-    outcome = harness.runner.run(harness.runner.Request(series["kernel7"].config, shape()))
+    outcome = harness.run.runner.run(harness.run.runner.Request(series["kernel7"].config, shape()))
     timing = {"seconds": 1e-4, "tflops": 1374.4, "vendor": {"cublas": {"ratio": 0.9123}}}
     measured = replace(outcome, record={**outcome.record, "timing": timing, "counters": {}})
     entry = compare.Entry(outcome.request.config, measured)

@@ -10,8 +10,8 @@ import stat
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import main
-from harness.problem import Shape
+from harness.cli.main import main
+from harness.problem.shape import Shape
 
 KERNEL = ["kernel6", "--cluster", "2x1"]
 

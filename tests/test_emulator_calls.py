@@ -32,24 +32,30 @@ def test_a_program_of_nvcc_with_calls(name, schedule):
     lines = sorted(result.output.splitlines())
     assert lines == [f"thread 5 of block {b}: 5 text  2.50 ff%" for b in range(2)]
     assert sorted((p.cta, p.thread) for p in result.printed) == [((b, 0, 0), (5, 0, 0)) for b in range(2)]
-    assert device.download(device.symbol(module, "counter"), np.int32, 1) == 14
+    assert device.download(device.symbol("counter"), np.int32, 1) == 14
 
 
 def test_variables_are_set_by_name_and_keep_their_value():
     device, module = Device(), cuda("calls")
     out = device.alloc(128)
-    device.set_symbol(module, "table", np.array([2, 7, 1, 8], np.int32))
-    device.set_symbol(module, "scale", np.array([0.125], np.float32))
+    device.write(device.symbol("table", module), np.array([2, 7, 1, 8], np.int32))
+    device.write(device.symbol("scale"), np.array([0.125], np.float32))
     for _ in range(2):
         result = device.launch(module, "calls", grid=1, block=32, arguments=[out])
     assert device.download(out, np.int32, 32).tolist() == [expected(t, [2, 7, 1, 8]) for t in range(32)]
     assert "0.12 ff" in result.output
-    assert device.download(device.symbol(module, "count"), np.int32, 1) == 14
-    for name, message in (("nothing", "is none of"), ("e", "fits"), ("table", "const memory")):
+    assert device.download(device.symbol("count"), np.int32, 1) == 14
+    for name, message in (("nothing", "no variable 'nothing'"), ("e", "is not clear")):
         with pytest.raises(LaunchError, match=message):
-            device.symbol(module, name)
-    with pytest.raises(LaunchError, match="has 4 bytes; the value has 8"):
-        device.set_symbol(module, "scale", np.zeros(1, np.float64))
+            device.symbol(name)
+    with pytest.raises(Fault, match="outside every allocation"):
+        device.write(device.symbol("scale"), np.zeros(1, np.float64))
+
+
+def test_what_is_printed_has_an_order_and_is_not_shared_out_to_processes():
+    device = Device()
+    with pytest.raises(LaunchError, match="several workers: "):
+        device.launch(cuda("calls"), "calls", grid=2, block=32, arguments=[device.alloc(256)], workers=2)
 
 
 @pytest.mark.parametrize("name", ["calls", "calls_debug"])

@@ -13,7 +13,7 @@ from kernel_runs import cluster_tile, run
 from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, launch, source
 from replay import Contents, Memories, Replay
 
-from harness.config import make_config
+from harness.config.config import make_config
 from harness.emulator import Device, Module, TensorMap
 from harness.emulator.machine import events, lifetime
 from harness.emulator.machine.events import (
@@ -38,6 +38,7 @@ from harness.emulator.machine.events import (
     GroupCompleted,
     GroupLeft,
     Issued,
+    Missed,
     PhaseCompleted,
     Polled,
     RegisterBlock,
@@ -1143,6 +1144,69 @@ ret;
 PRINTER = ".extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a); .global .b8 letters[2] = {65};"
 
 
+LATE = """
+mov.b32 %r3, words;
+setp.ne.u32 %p1, %r0, 0;
+@%p1 ret;
+mbarrier.init.shared.b64 [%r3], 1;
+mov.u32 %r4, %cluster_ctarank;
+setp.eq.u32 %p2, %r4, 0;
+@%p2 ret;
+mov.b32 %r5, 2000;
+DELAY:
+sub.u32 %r5, %r5, 1;
+setp.ne.u32 %p3, %r5, 0;
+@%p3 bra DELAY;
+mapa.shared::cluster.u32 %r7, %r3, 0;
+mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r7];
+mov.b16 %rs1, 1;
+tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r3], %rs1;
+ret;
+"""
+"""The CTA of rank 0 has left when a thread of the other one arrives there, and when a commit does."""
+
+
+def test_an_arrival_at_a_cta_that_has_exited_is_told():
+    thread, commit = of(stream(LATE, grid=2, cluster=2), Missed)
+    assert (thread.agent.cta, thread.cta, thread.offset, thread.operation) == (1, 0, 0x400, None)
+    assert (commit.cta, commit.offset, commit.operation.kind) == (0, 0x400, "commit")
+
+
+def test_the_use_of_a_register_before_the_wait_for_its_load_is_told():
+    load = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2], {%r0}; tcgen05.wait::st.sync.aligned;"
+    load += "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r1}, [%r2];"
+    seen = stream(ALLOCATE + load + "add.u32 %r4, %r1, 1;" + FREE + "ret;")
+    _, use = of(seen, TensorMemoryWaited)
+    assert (use.kind, use.site.opcode) == ("use", "add")
+    assert [o.kind for o in use.operations] == ["tmem.load"]
+
+
+def test_a_wait_for_an_mbarrier_says_for_which_phase():
+    body = """
+    mov.b32 %r3, words;
+    setp.eq.u32 %p1, %r0, 0;
+    @%p1 mbarrier.init.shared.b64 [%r3+8], 1;
+    bar.sync 0;
+    setp.lt.u32 %p2, %r0, 32;
+    @%p2 bra AGAIN;
+    bar.sync 1, 32;
+    setp.eq.u32 %p2, %r0, 32;
+    mov.b32 %r5, 2000;
+    DELAY:
+    sub.u32 %r5, %r5, 1;
+    setp.ne.u32 %p3, %r5, 0;
+    @%p3 bra DELAY;
+    @%p2 mbarrier.arrive.shared.b64 _, [%r3+8];
+    ret;
+    AGAIN:
+    mbarrier.try_wait.parity.shared.b64 %p4, [%r3+8], 0;
+    @!%p4 bra AGAIN;
+    ret;
+    """
+    waits = [e.mbarrier for e in of(stream(body, threads=64), Suspended)]
+    assert waits == [None, (0x408, 0)]
+
+
 def test_every_kind_of_event_and_region_occurs(common):
     """In a kernel of either architecture, and a few programs."""
     seen: list[Any] = []
@@ -1151,6 +1215,7 @@ def test_every_kind_of_event_and_region_occurs(common):
     for body in (PHASES, MEETING, REQUEST, COPY_SINGLY, MULTIPLY.format(descriptor=CORE_MATRICES | 1 << 46) + "ret;"):
         seen += stream(body, module_scope=ROOM)
     seen += stream(PRINT, module_scope=PRINTER)
+    seen += stream(LATE, grid=2, cluster=2)
     operations = [e.operation for e in of(seen, Issued)]
     found = {type(e) for e in seen} | {type(r) for o in operations for r in (*o.reads, *o.writes)}
     assert found == set(TOLD)

@@ -21,8 +21,9 @@ def samples(name: str, seed: str, count: int = COUNT) -> list[int]:
     form = FORMS[name]
     rng = np.random.default_rng(zlib.crc32(f"{name} {seed}".encode()))
     one = form.bias << form.fraction
-    special = [0, form.sign, 1, form.sign | 3, form.infinity, form.sign | form.infinity, form.infinity | 1,
-               form.largest, one, form.sign | one, one + 1, one - 1, 1 << form.fraction, (1 << form.fraction) - 1]  # fmt: skip
+    least = 1 << form.fraction
+    special = [0, form.sign, 1, form.sign | 3, form.infinity, form.sign | form.infinity, form.infinity | 1]
+    special += [form.largest, one, form.sign | one, one + 1, one - 1, least, least - 1]
     near = [int(n) % (4 << form.fraction) + one - (2 << form.fraction) for n in rng.integers(0, 1 << 62, count)]
     near = [n | (form.sign if k % 2 else 0) for k, n in enumerate(near)]
     wild = [int(n) & (2 * form.sign - 1) for n in rng.integers(0, 1 << 62, count)]

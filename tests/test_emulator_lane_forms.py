@@ -13,7 +13,8 @@ from harness.emulator import Device, Module
 FAMILIES = ("integer", "half", "single and double", "single (sm_100a)", "conversions", "conversions (sm_100a)")
 WIDTH = {"h": 16, "r": 32, "f": 32, "d": 64, "e": 64}
 VALUES = {
-    "h": (0x3C01, 0xC123, 0x3E00, 0x0007), "r": (0x3F9A3C01, 0xC0203E00, 3, 17), "f": (0x3F8CCCCD, 0xC0133333, 0x41200001, 5),
+    "h": (0x3C01, 0xC123, 0x3E00, 0x0007), "r": (0x3F9A3C01, 0xC0203E00, 3, 17),
+    "f": (0x3F8CCCCD, 0xC0133333, 0x41200001, 5),
     "d": (0x3F8CCCCD_40133333, 0x3F800000_C0000001, 0x40000000_41000000, 2),
     "e": (0x3FF3333333333333, 0xC00123456789ABCD, 0x4010000000000001, 9),
 }  # fmt: skip

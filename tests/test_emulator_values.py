@@ -197,6 +197,7 @@ def test_a_fused_multiply_add_is_rounded_once():
         assert values.fused_multiply_add(*(f32(x) for x in case)) & 0x7FFFFFFF == wanted & 0x7FFFFFFF, case
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_fused_multiply_add_of_infinities():
     infinity, largest = 0x7F800000, 0x7F7FFFFF
     assert values.fused_multiply_add(infinity, f32(1), infinity ^ 1 << 31) == 0x7FFFFFFF
@@ -273,3 +274,16 @@ def test_a_reduction_takes_every_lane_of_its_mask(operation, reference):
     expected = [77] * 32
     expected[3:6] = [reference(three) % (1 << 32)] * 3
     assert run(body + STORE_R1 + "ret;").tolist() == expected
+
+
+def test_a_fused_multiply_add_with_a_subnormal_result_is_rounded_once():
+    """Just beside the middle between two subnormal numbers, by less than float64 can hold."""
+    factors = (2.0**-75 * (1 + 2.0**-16), 2.0**-75 * (1 - 2.0**-16))
+    for addend, below, above in ((2.0**-127 + 2.0**-149, 0, 1), (2.0**-127, 0, 1)):
+        ulp = 2.0**-149
+        # The product is half of the last place but for 2^-182.
+        assert values.fused_multiply_add(*map(f32, factors), f32(addend)) == f32(addend + below * ulp)
+        more = (factors[0], 2.0**-75 * (1 + 2.0**-16))
+        assert values.fused_multiply_add(*map(f32, more), f32(addend)) == f32(addend + above * ulp)
+        many = [np.full(32, f32(x), np.uint32) for x in (*factors, addend)]
+        assert (values.fused_multiply_add(*many) == f32(addend + below * ulp)).all()

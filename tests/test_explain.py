@@ -9,14 +9,14 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from click.testing import CliRunner
 
-from harness.build import plan_json
-from harness.catalog import KERNELS
-from harness.cli import main
-from harness.config import make_config
-from harness.explain import WIDTH, as_dict, as_text, budget, ctas
-from harness.explain_svg import as_svg
-from harness.plan import Plan, parse_plan
-from harness.problem import Shape
+from harness.cli.main import main
+from harness.compiler.build import plan_json
+from harness.compiler.plan import Plan, parse_plan
+from harness.config.catalog import KERNELS
+from harness.config.config import make_config
+from harness.explain.svg import as_svg
+from harness.explain.text import WIDTH, as_dict, as_text, budget, ctas
+from harness.problem.shape import Shape
 
 SVG = "{http://www.w3.org/2000/svg}"
 CASES = [
@@ -41,6 +41,17 @@ def plan_of(kernel: str, options: dict, shape: Shape = Shape(500, 1000, 600)) ->
 
 def explain(*arguments: str):
     return CliRunner().invoke(main, ["explain", *arguments])
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize(
+    ("kernel", "options"), [("kernel7", {}), ("kernel8", {"scheduler": "static", "cluster": (2, 1)})]
+)
+def test_narrow_terminals_get_narrow_text(kernel, options, width):
+    wide, text = (as_text(plan_of(kernel, options), columns) for columns in (WIDTH, width))
+    assert max(map(len, text.splitlines())) <= width
+    words = [word for word in wide.split() if set(word) != {"#"}]
+    assert sorted(set(words) - set(text.split())) == [], "every word is there"
 
 
 def test_the_budget_of_the_series():

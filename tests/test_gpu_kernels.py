@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from harness.build import build
-from harness.catalog import KERNELS
-from harness.config import make_config
+from harness.compiler.build import build
+from harness.compiler.toolchain import find_gpus
+from harness.config.catalog import KERNELS
+from harness.config.config import make_config
 from harness.errors import CannotRun
 from harness.gpu.capability import arch_of_gpu, check_arch
 from harness.gpu.measure import measure
-from harness.problem import Shape
-from harness.toolchain import find_gpus
+from harness.problem.shape import Shape
 
 GPUS = find_gpus()
 pytestmark = pytest.mark.gpu

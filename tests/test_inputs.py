@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.dtypes import ELEMENT_TYPES
 from harness.errors import UsageProblem
-from harness.inputs import CHUNK, KINDS, index_operand, make_inputs, row_scales
-from harness.problem import Shape
+from harness.problem.dtypes import ELEMENT_TYPES
+from harness.problem.inputs import CHUNK, KINDS, index_operand, make_inputs, row_scales
+from harness.problem.shape import Shape
 
 SHAPE = Shape(512, 768, 640)
 

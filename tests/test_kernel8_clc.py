@@ -9,10 +9,10 @@ from kernel_runs import cluster_tile
 from test_broken_kernel8 import constant
 from test_broken_kernels import drop_wait, flip_wait, waits_in
 
-from harness.build import Artifact
-from harness.config import make_config
+from harness.compiler.build import Artifact
+from harness.config.config import make_config
 from harness.errors import CannotRun
-from harness.validation import Validation
+from harness.problem.validation import Validation
 
 SEEDS = 50
 CONFIGS = [

@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 
-from harness.build import Artifact
-from harness.config import make_config
-from harness.problem import Shape
+from harness.compiler.build import Artifact
+from harness.config.config import make_config
+from harness.problem.shape import Shape
 
 CONFIGS = {
     "kernel5 pair": make_config("kernel5", cluster=(4, 4)),

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_runs import cluster_tile, run, sizes
 
-from harness.catalog import ARCHITECTURES, KERNELS
-from harness.config import KernelConfig, make_config
-from harness.dtypes import ELEMENT_TYPES
-from harness.presets import PRESETS, configure
-from harness.problem import Shape
+from harness.config.catalog import ARCHITECTURES, KERNELS
+from harness.config.config import KernelConfig, make_config
+from harness.config.presets import PRESETS, configure
+from harness.problem.dtypes import ELEMENT_TYPES
+from harness.problem.shape import Shape
 
 # CTAs of an MMA in clusters of sm_100a, where a kernel may choose: a pair needs an even number along M.
 CLUSTERS = {(1, 1): 1, (2, 1): 2, (1, 2): 1, (2, 2): 2, (4, 1): 2, (4, 2): 2, (4, 4): 2}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kernel_runs import cluster_tile, run
 
-from harness.config import KernelConfig, make_config
+from harness.config.config import KernelConfig, make_config
 
 ELEMENT_BYTES = 2
 # cluster, CTAs of an MMA: the part of the bytes of A and of B that need not be read, as (CTAs that share) - 1 of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kernel_runs import cluster_tile, run
 
-from harness.catalog import ARCHITECTURES, KERNELS
-from harness.config import make_config
+from harness.config.catalog import ARCHITECTURES, KERNELS
+from harness.config.config import make_config
 
 SEEDS = 50
 CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))  # 250 schedules a kernel and architecture

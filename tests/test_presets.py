@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.catalog import KERNELS
+from harness.config.catalog import KERNELS
+from harness.config.presets import PRESETS, configure
 from harness.errors import UsageProblem
-from harness.presets import PRESETS, configure
-from harness.published import published_figures
+from harness.report.published import published_figures
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

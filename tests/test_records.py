@@ -10,8 +10,9 @@ from multiprocessing import get_context
 
 import pytest
 
-from harness import paths, records
+from harness import paths
 from harness.errors import CannotRun
+from harness.run import records
 
 
 def test_records_come_back_in_order(tmp_path):

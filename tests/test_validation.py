@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.dtypes import BF16, ELEMENT_TYPES, FP16
-from harness.inputs import Inputs, make_inputs
-from harness.problem import Shape
-from harness.reference import compute_reference
-from harness.validation import validate
+from harness.problem.dtypes import BF16, ELEMENT_TYPES, FP16
+from harness.problem.inputs import Inputs, make_inputs
+from harness.problem.reference import compute_reference
+from harness.problem.shape import Shape
+from harness.problem.validation import validate
 
 TILE = (128, 256)
 SHAPE = Shape(300, 520, 264)

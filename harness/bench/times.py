@@ -1,11 +1,14 @@
-"""Compares two sets of times: is the difference real, and does it matter?
+"""Compares the times of two measurements: is the difference real, and does it matter?
 
-Both are needed. Real: the bootstrap interval of the ratio of medians does not hold 1, at a confidence that
-leaves one false alarm in twenty for all cases of a suite together (Bonferroni). Matters: the ratio is beyond
-the threshold. SAME is said only if the whole interval lies within the threshold; all else is UNSURE.
+The unit is the process, not the sample: samples of one process resemble each other, so that many of them only say
+very exactly what that process saw. Each process counts once, with its median. Where both measurements timed the same
+vendor's GEMM in turn with the kernel, what counts is the kernel's time over the vendor's, process by process: clocks,
+temperature and the particular GPU are in both and cancel.
 
-The vendor's GEMM, timed in turn with the kernel, is the control: where its time moved as well, clocks or
-temperature did, so a difference must also be there in the ratio to the vendor's.
+Welch's t interval of the mean logarithms (B. L. Welch, Biometrika 34, 1947) gives the ratio, new over old.
+FASTER, SLOWER: the interval leaves out 1, at a confidence that leaves one false alarm in twenty for all cases of a
+suite together (Bonferroni), and the ratio is beyond the threshold. SAME: two one-sided tests at 5 % put the ratio
+within the threshold (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987). All else is UNSURE.
 """
 
 from __future__ import annotations
@@ -15,39 +18,34 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 THRESHOLD = 0.02
 FALSE_ALARMS = 0.05
-RESAMPLES = 10_000
-MIN_SAMPLES = 5
-"""Fewer say nothing: the interval of a median of four samples is at best as wide as the samples are."""
+MIN_PROCESSES = 3
+"""Fewer say nothing of how much processes differ."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """new over old, above 1 if slower: the ratio of medians and its confidence interval."""
+    """new over old, above 1 if slower: the ratio and its confidence interval."""
 
     ratio: float
     low: float
     high: float
 
-    def verdict(self, threshold: float) -> str:
-        if self.low > 1 and self.ratio > 1 + threshold:
-            return "SLOWER"
-        if self.high < 1 and self.ratio < 1 / (1 + threshold):
-            return "FASTER"
-        if 1 / (1 + threshold) <= self.low and self.high <= 1 + threshold:
-            return "SAME"
-        return "UNSURE"
-
 
 @dataclass(frozen=True)
 class TimeVerdict:
-    """verdict: SAME, FASTER, SLOWER or UNSURE; controlled: the same after taking out the vendor's drift."""
+    """verdict: SAME, FASTER, SLOWER or UNSURE. interval: what decides over FASTER and SLOWER, for time alone, or beside
+    the vendor named by ``beside``; equal: the narrower one that decides over SAME; time: the ratio of the times alone.
+    """
 
     verdict: str
     interval: Interval | None
-    controlled: Interval | None = None
+    equal: Interval | None = None
+    beside: str | None = None
+    time: float | None = None
     reason: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,48 +53,64 @@ class TimeVerdict:
 
 
 def compare_times(
-    old: Mapping[str, Any], new: Mapping[str, Any], *, cases: int = 1, threshold: float = THRESHOLD
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    *,
+    cases: int = 1,
+    threshold: float = THRESHOLD,
+    same_vendor: bool = True,
 ) -> TimeVerdict:
-    """The verdict on the ``timing`` of two records. cases: how many are compared at the same time."""
-    fewest = min(len(old["samples"]), len(new["samples"]))
-    if fewest < MIN_SAMPLES:
-        return TimeVerdict("UNSURE", None, reason=f"only {fewest} samples; {MIN_SAMPLES} are needed")
-    raw = ratio_interval(old["samples"], new["samples"], cases)
-    verdict = raw.verdict(threshold)
-    control = _control(old, new)
-    if control is None:
-        return TimeVerdict(verdict, raw)
-    name, before, after = control
-    adjusted = ratio_interval(before, after, cases)
-    if adjusted.verdict(threshold) == verdict:
-        return TimeVerdict(verdict, raw, adjusted)
-    reason = f"{verdict} by time, {adjusted.verdict(threshold)} beside {name}"
-    return TimeVerdict("UNSURE", raw, adjusted, reason)
+    """The verdict on the ``timing`` of two records. cases: how many are compared at the same time. same_vendor: the
+    vendor's GEMM is the same program in both.
+    """
+    before, after = _processes(old), _processes(new)
+    fewest = min(len(before), len(after))
+    if fewest < MIN_PROCESSES:
+        many = "1 process" if fewest == 1 else f"{fewest} processes"
+        return TimeVerdict("UNSURE", None, reason=f"times of only {many}; {MIN_PROCESSES} are needed")
+    beside = _common_vendor([*before, *after]) if same_vendor else None
+    values = [_value(process, beside) for process in before], [_value(process, beside) for process in after]
+    alarm = ratio_interval(*values, 1 - FALSE_ALARMS / max(cases, 1))
+    equal = ratio_interval(*values, 0.9)
+    time = float(np.median([p["seconds"] for p in after]) / np.median([p["seconds"] for p in before]))
+    return TimeVerdict(_verdict(alarm, equal, threshold), alarm, equal, beside, time)
 
 
-def ratio_interval(old: Sequence[float], new: Sequence[float], cases: int = 1) -> Interval:
-    """Percentile bootstrap of median(new) / median(old); repeatable, as the resampling is seeded."""
-    before, after = np.asarray(old, float), np.asarray(new, float)
-    generator = np.random.default_rng(0)
-    ratios = _medians(after, generator) / _medians(before, generator)
-    tail = FALSE_ALARMS / max(cases, 1) / 2
-    low, high = np.quantile(ratios, [tail, 1 - tail])
-    return Interval(float(np.median(after) / np.median(before)), float(low), float(high))
+def ratio_interval(old: Sequence[float], new: Sequence[float], confidence: float) -> Interval:
+    """exp of Welch's interval for mean(log(new)) - mean(log(old)); each needs two values or more."""
+    before, after = np.log(np.asarray(old, float)), np.log(np.asarray(new, float))
+    difference = after.mean() - before.mean()
+    parts = np.array([values.var(ddof=1) / len(values) for values in (before, after)])
+    error = np.sqrt(parts.sum())
+    if error == 0:
+        return Interval(*[float(np.exp(difference))] * 3)
+    # Welch and Satterthwaite's degrees of freedom.
+    freedom = parts.sum() ** 2 / (parts**2 / [len(before) - 1, len(after) - 1]).sum()
+    half = stdtrit(freedom, 0.5 + confidence / 2) * error
+    return Interval(*(float(np.exp(difference + side)) for side in (0, -half, half)))
 
 
-def _medians(samples: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    picks = generator.integers(0, len(samples), (RESAMPLES, len(samples)))
-    return np.median(samples[picks], axis=1)
+def _verdict(alarm: Interval, equal: Interval, threshold: float) -> str:
+    if alarm.low > 1 and alarm.ratio > 1 + threshold:
+        return "SLOWER"
+    if alarm.high < 1 and alarm.ratio < 1 / (1 + threshold):
+        return "FASTER"
+    if 1 / (1 + threshold) <= equal.low and equal.high <= 1 + threshold:
+        return "SAME"
+    return "UNSURE"
 
 
-def _control(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, list[float], list[float]] | None:
-    """(vendor, old, new): times over the vendor's of the same turn, for the first vendor both have."""
-    for name, before in (old.get("vendor") or {}).items():
-        after = (new.get("vendor") or {}).get(name)
-        if after and min(len(before["samples"]), len(after["samples"])) >= MIN_SAMPLES:
-            return name, _ratios(old["samples"], before["samples"]), _ratios(new["samples"], after["samples"])
-    return None
+def _processes(timing: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Records without this field are of one process."""
+    return timing.get("processes") or [timing]
 
 
-def _ratios(kernel: Sequence[float], vendor: Sequence[float]) -> list[float]:
-    return [a / b for a, b in zip(kernel, vendor, strict=False)]
+def _common_vendor(processes: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first vendor that every process has timed."""
+    names = [list(process.get("vendor") or {}) for process in processes]
+    return next((name for name in names[0] if all(name in others for others in names)), None)
+
+
+def _value(process: Mapping[str, Any], beside: str | None) -> float:
+    """Time, or time over the vendor's. A record holds the ratio the other way round."""
+    return process["seconds"] if beside is None else 1 / process["vendor"][beside]["ratio"]

@@ -23,7 +23,7 @@ MEANINGS = {
     "SAME": "no difference that is real and matters; exact figures are equal",
     "FASTER": "less time, beyond doubt and threshold",
     "SLOWER": "more time, beyond doubt and threshold",
-    "UNSURE": "the times scatter too much to tell",
+    "UNSURE": "the times scatter too much, or come from too few processes, to tell",
     "BETTER": "exact figures changed, none for the worse",
     "WORSE": "exact figures changed, at least one for the worse",
     "CHANGED": "exact figures changed, for better or worse cannot be said",
@@ -51,6 +51,17 @@ class Judgement:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What came of comparing two records. name: one of MEANINGS. The rest as in `Judgement`."""
+
+    name: str
+    reason: str = ""
+    time: TimeVerdict | None = None
+    changes: tuple[Change, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 def judge(
     case: Case,
     record: Mapping[str, Any] | None,
@@ -63,22 +74,42 @@ def judge(
     """reason: why there is no record, or no baseline. cases: how many have their times compared in all."""
     if record is None:
         return Judgement(case, "NOT MEASURED", reason=reason)
+    found = compare_records(record, baseline, cases=cases, threshold=threshold)
+    why = found.reason or (reason if baseline is None else "")
+    return Judgement(case, found.name, record, baseline, found.time, found.changes, why, found.notes)
+
+
+def compare_records(
+    record: Mapping[str, Any], baseline: Mapping[str, Any] | None, *, cases: int = 1, threshold: float = THRESHOLD
+) -> Verdict:
+    """The verdict on a record beside an older one. cases: how many have their times compared in all."""
     if not is_right(record):
-        return Judgement(case, "WRONG", record, baseline, reason=_mistakes(record))
+        return Verdict("WRONG", _mistakes(record))
     timed = _is_timed(record)
     if not timed and not _is_emulated(record):
-        why = (record.get("timing") or {}).get("reason") or "no times came back"
-        return Judgement(case, "NOT MEASURED", record, baseline, reason=why)
+        return Verdict("NOT MEASURED", (record.get("timing") or {}).get("reason") or "no times came back")
+    # A GPU process that crashed or hung while it was timed; what was measured before is kept.
+    failure = (record["timing"].get("reason") or "") if timed else ""
     if baseline is None:
-        return Judgement(case, "NEW", record, reason=reason)
+        return Verdict("NOT MEASURED" if failure else "NEW", failure)
     found = tuple(changes(baseline, record))
     notes = _notes(baseline, record)
     if timed and _is_timed(baseline):
-        time = compare_times(baseline["timing"], record["timing"], cases=cases, threshold=threshold)
-        return Judgement(case, time.verdict, record, baseline, time, found, time.reason, notes)
+        time = compare_times(
+            baseline["timing"],
+            record["timing"],
+            cases=cases,
+            threshold=threshold,
+            same_vendor=_vendor_of(baseline) == _vendor_of(record),
+        )
+        # What is known to be slower stays so, whatever happened afterwards; nothing else is known.
+        name = "NOT MEASURED" if failure and time.verdict != "SLOWER" else time.verdict
+        return Verdict(name, failure or time.reason, time, found, notes)
+    if failure:
+        return Verdict("NOT MEASURED", failure, changes=found, notes=notes)
     if timed:
-        return Judgement(case, "NEW", record, baseline, changes=found, reason="the baseline has no times", notes=notes)
-    return Judgement(case, _exact_verdict(found), record, baseline, changes=found, notes=notes)
+        return Verdict("NEW", "the baseline has no times", changes=found, notes=notes)
+    return Verdict(_exact_verdict(found), changes=found, notes=notes)
 
 
 def exit_code(judgements: Sequence[Judgement]) -> int:
@@ -107,6 +138,11 @@ def _exact_verdict(found: Sequence[Change]) -> str:
 
 def _is_timed(record: Mapping[str, Any]) -> bool:
     return bool((record.get("timing") or {}).get("samples"))
+
+
+def _vendor_of(record: Mapping[str, Any]) -> Any:
+    """What the vendor's GEMM came with; it is no yardstick for a record with another."""
+    return record["device"].get("torch")
 
 
 def _is_emulated(record: Mapping[str, Any]) -> bool:

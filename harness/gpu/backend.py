@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.build import Artifact
+from harness.compiler.build import Artifact
+from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
 from harness.gpu.measure import measure
-from harness.problem import Shape
-from harness.toolchain import Gpu
-from harness.validation import Validation
+from harness.problem.shape import Shape
+from harness.problem.validation import Validation
 
 
 def device_kind(gpu: Gpu) -> str:
@@ -18,14 +18,21 @@ def device_kind(gpu: Gpu) -> str:
 
 
 def run_on_gpu(
-    artifact: Artifact, shape: Shape, gpu: Gpu, *, inputs: str, seed: int, timeout: float
+    artifact: Artifact,
+    shape: Shape,
+    gpu: Gpu,
+    *,
+    inputs: str,
+    seed: int,
+    timeout: float,
+    processes: int = 1,
 ) -> tuple[Validation, dict[str, Any]]:
     """(the verdict, the fields of the record that depend on the device).
 
     Raises CannotRun if the kernel gave no output to judge; what was measured before a later failure is kept in the
     record, with the failure as the reason.
     """
-    measured = measure(artifact, shape, gpu, inputs=inputs, seed=seed, timeout=timeout)
+    measured = measure(artifact, shape, gpu, inputs=inputs, seed=seed, timeout=timeout, processes=processes)
     if measured.validation is None:
         label = f"{artifact.config.label} on {gpu.name}, C[{shape.m},{shape.n}], K={shape.k}"
         raise CannotRun(f"{label}: {measured.failure or 'the GPU process reported nothing'}")
@@ -38,7 +45,7 @@ def run_on_gpu(
             "name": gpu.name,
             "compute_capability": gpu.compute_capability,
             "driver": gpu.driver,
-            **{str(k): measured.device[k] for k in ("multiprocessors", "torch") if k in measured.device},
+            **{str(k): measured.device[k] for k in ("multiprocessors", "torch", "uuid") if k in measured.device},
         },
         "counters": {},
         "timing": timing,

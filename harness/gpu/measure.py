@@ -1,18 +1,23 @@
-"""One kernel on one problem on this machine's GPU: validated, then timed beside the vendor's GEMM."""
+"""One kernel on one problem on this machine's GPU: validated, then timed beside the vendor's GEMM.
+
+The samples of one process resemble each other more than those of two: where its memory lies, and how warm the GPU
+was, stay with a process. So a time that is to be compared comes from several processes, and the process is the unit.
+"""
 
 from __future__ import annotations
 
 import statistics as standard
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.build import Artifact
+from harness.compiler.build import Artifact
+from harness.compiler.toolchain import Gpu
 from harness.gpu import statistics
 from harness.gpu.capability import check_arch
 from harness.gpu.model import compile_artifact
-from harness.gpu.supervisor import supervise
-from harness.problem import Shape
-from harness.toolchain import Gpu
+from harness.gpu.supervisor import Outcome, supervise
+from harness.problem.shape import Shape
 
 CAP_SECONDS = 10.0
 """Longest time to sample one kernel, if the medians stay uncertain."""
@@ -20,11 +25,12 @@ CAP_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Measurement:
-    """What came back from the GPU process.
+    """What came back from the GPU processes.
 
-    validation: a `Validation` as plain data, None if the kernel did not get that far. timing: for records; None
-    without samples. failure: why it ended early, None if it did not. device: name, compute capability,
-    multiprocessors. launches: the kernel launches that MAX enqueued for one call (name, grid, block, dynamic_smem).
+    validation: a `Validation` as plain data, None if the kernel did not get that far; the first wrong one, if one is.
+    timing: for records; None without samples. failure: why it ended early, None if it did not. device: name, compute
+    capability, multiprocessors. launches: the kernel launches that MAX enqueued for one call (name, grid, block,
+    dynamic_smem).
     """
 
     validation: dict[str, Any] | None
@@ -46,72 +52,114 @@ def measure(
     timeout: float,
     time: bool = True,
     vendor: bool = True,
+    processes: int = 1,
 ) -> Measurement:
-    """Runs in a child process. ``timeout``: seconds without a sign of life after which the child is ended."""
+    """Runs in child processes, one after the other, until one fails or is wrong.
+
+    ``timeout``: seconds without a sign of life after which a child is ended.
+    """
     config = artifact.config
     major, minor = (int(part) for part in gpu.compute_capability.split("."))
     check_arch(config.arch, major, minor, gpu.name)
     model, compiled_now = compile_artifact(config)
-    outcome = supervise(
-        {
-            "config": config.to_json(),
-            "artifact": str(model),
-            "tile": list(artifact.plan(shape).tile),
-            "shape": [shape.m, shape.n, shape.k],
-            "inputs": inputs,
-            "seed": seed,
-            "cap_seconds": CAP_SECONDS,
-            "vendor": vendor,
-            "time": time,
-        },
-        timeout,
-    )
-    events = outcome.events
-    validation = events.get("checked", {}).get("validation")
-    timing = None
-    if validation and validation["passed"] and ("finished" in events or "sampled" in events):
-        finished = events.get("finished", {}).get("timing") or {}
-        samples = finished.get("samples") or events.get("sampled", {}).get("samples")
-        if samples and len(samples["kernel"]) >= 2:
-            timing = describe(samples, shape) | {
-                k: finished[k] for k in ("input_sets", "before", "after") if k in finished
-            }
+    request = {
+        "config": config.to_json(),
+        "artifact": str(model),
+        "tile": list(artifact.plan(shape).tile),
+        "shape": [shape.m, shape.n, shape.k],
+        "inputs": inputs,
+        "seed": seed,
+        "cap_seconds": CAP_SECONDS,
+        "vendor": vendor,
+        "time": time,
+    }
+    outcomes: list[Outcome] = []
+    failure = None
+    for number in range(1, processes + 1):
+        outcome = supervise(request, timeout)
+        outcomes.append(outcome)
+        validation = outcome.events.get("checked", {}).get("validation")
+        failure = outcome.failure or _another_gpu(outcome, gpu)
+        if failure and processes > 1:
+            failure = f"process {number} of {processes}: {failure}"
+        if failure or not validation or not validation["passed"]:
+            break
+    last = outcomes[-1]
     return Measurement(
-        validation,
-        timing,
-        outcome.failure,
+        last.events.get("checked", {}).get("validation") or outcomes[0].events.get("checked", {}).get("validation"),
+        _combine([found for found in map(_times, outcomes) if found], shape),
+        failure,
         compiled_now,
-        outcome.notes,
-        events.get("started", {}),
-        events.get("launched", {}).get("launches", []),
+        list(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+        last.events.get("started", {}),
+        outcomes[0].events.get("launched", {}).get("launches", []),
     )
 
 
-def describe(samples: dict[str, list[float]], shape: Shape) -> dict[str, Any]:
+def _another_gpu(outcome: Outcome, gpu: Gpu) -> str | None:
+    """The GPU of the record has to be the one that was used."""
+    used = outcome.events.get("started", {}).get("name", gpu.name)
+    if used == gpu.name:
+        return None
+    return f"it ran on {used}, but the driver lists {gpu.name} first; name one GPU in CUDA_VISIBLE_DEVICES"
+
+
+def _times(outcome: Outcome) -> dict[str, Any] | None:
+    """What one process measured, if its output was right."""
+    validation = outcome.events.get("checked", {}).get("validation")
+    if not validation or not validation["passed"]:
+        return None
+    finished = outcome.events.get("finished", {}).get("timing") or {}
+    samples = finished.get("samples") or outcome.events.get("sampled", {}).get("samples")
+    if not samples or len(samples["kernel"]) < 2:
+        return None
+    return {"samples": samples, **{k: finished[k] for k in ("input_sets", "before", "after") if k in finished}}
+
+
+def _combine(found: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any] | None:
+    """The timing of all processes: `describe` of their samples, with each process by itself beside it."""
+    if not found:
+        return None
+    timing = describe([one["samples"] for one in found], shape)
+    for process, one in zip(timing["processes"], found, strict=True):
+        process |= {k: one[k] for k in ("before", "after") if k in one}
+    return timing | {k: found[-1][k] for k in ("input_sets", "before", "after") if k in found[-1]}
+
+
+def describe(runs: Sequence[dict[str, list[float]]], shape: Shape) -> dict[str, Any]:
     """Timing part of a record: medians, spread, TFLOPS, and ratios to the vendor's GEMM pair by pair.
 
-    Ratios above 1 mean that the kernel is faster. FLOPs are 2 M N K.
+    runs: the samples of each process, by contestant. seconds and ratio: the median of the processes' medians. Ratios
+    above 1 mean that the kernel is faster. FLOPs are 2 M N K. ``processes``: these figures for each process; the
+    samples are all of them, one process after the other.
     """
     flops = 2 * shape.m * shape.n * shape.k
-    kernel = statistics.summarize(samples["kernel"])
-    record: dict[str, Any] = {
-        "seconds": kernel.median,
-        "tflops": flops / kernel.median / 1e12,
-        "summary": kernel.as_dict(),
-        "samples": samples["kernel"],
-        "vendor": {},
-    }
+    processes = [_describe_process(samples) for samples in runs]
+    record = _summarize([one["seconds"] for one in processes], [s for run in runs for s in run["kernel"]], flops)
+    record |= {"vendor": {}, "processes": processes}
+    for name in dict.fromkeys(name for one in processes for name in one["vendor"]):
+        those = [one["vendor"][name] for one in processes if name in one["vendor"]]
+        samples = [s for run in runs for s in run.get(name, ())]
+        record["vendor"][name] = {
+            **_summarize([one["seconds"] for one in those], samples, flops),
+            "ratio": standard.median(one["ratio"] for one in those),
+        }
+    return record
+
+
+def _describe_process(samples: dict[str, list[float]]) -> dict[str, Any]:
+    kernel = samples["kernel"]
+    vendor = {}
     for name, times in samples.items():
         if name == "kernel" or len(times) < 2:
             continue
-        count = min(len(times), len(samples["kernel"]))
-        pairs = statistics.ratios(times[:count], samples["kernel"][:count])
-        summary = statistics.summarize(times)
-        record["vendor"][name] = {
-            "seconds": summary.median,
-            "tflops": flops / summary.median / 1e12,
-            "ratio": standard.median(pairs),
-            "summary": summary.as_dict(),
-            "samples": times,
-        }
-    return record
+        count = min(len(times), len(kernel))
+        pairs = statistics.ratios(times[:count], kernel[:count])
+        vendor[name] = {"seconds": standard.median(times), "ratio": standard.median(pairs)}
+    return {"seconds": standard.median(kernel), "samples": len(kernel), "vendor": vendor}
+
+
+def _summarize(medians: list[float], samples: list[float], flops: int) -> dict[str, Any]:
+    seconds = standard.median(medians)
+    summary = statistics.summarize(samples).as_dict()
+    return {"seconds": seconds, "tflops": flops / seconds / 1e12, "summary": summary, "samples": samples}

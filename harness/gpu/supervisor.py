@@ -33,7 +33,12 @@ def supervise(request: dict[str, Any], timeout: float, command: list[str] | None
 
     A child that crashes, hangs or prints nonsense makes a failure in the outcome; what it reported before is kept.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)])}
+    # Devices are numbered as nvidia-smi numbers them, so that CUDA_VISIBLE_DEVICES means the same everywhere.
+    environment = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)]),
+    }
     start = time.monotonic()
     child = subprocess.Popen(
         command or [sys.executable, "-m", "harness.gpu.worker"],

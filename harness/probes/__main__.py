@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from harness.emulator import EmulatorError
-
-from . import emulator, gpu, recording
-from .catalogue import PROBES
-from .probe import Outputs, Probe, differences
+from harness.probes import emulator, gpu, recording
+from harness.probes.catalogue import PROBES
+from harness.probes.probe import Outputs, Probe, differences
 
 SHOWN_DIFFERENCES = 5
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .probe import Case, Map, Outputs, Pointer, Probe
-from .ptx import CLUSTER_SYNC, ONLY_THREAD_0, UNTOUCHED, fill, kernel, poll, tma_load
+from harness.probes.probe import Case, Map, Outputs, Pointer, Probe
+from harness.probes.ptx import CLUSTER_SYNC, ONLY_THREAD_0, UNTOUCHED, fill, kernel, poll, tma_load
 
 THREADS = 32
 REGION = 1024

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from harness.emulator import Device, Module
-
-from .probe import Argument, Case, Map, Outputs, Pointer, Probe
+from harness.probes.probe import Argument, Case, Map, Outputs, Pointer, Probe
 
 
 def run(probe: Probe) -> Outputs:

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from harness.emulator import TensorMap
-
-from .catalogue import PROBES
-from .probe import Argument, Case, Map, Outputs, Pointer, Probe, decode, encode
+from harness.probes.catalogue import PROBES
+from harness.probes.probe import Argument, Case, Map, Outputs, Pointer, Probe, decode, encode
 
 TIME_LIMIT = 30.0
 """Seconds a child may take, the start of Python and of the driver included."""

@@ -8,10 +8,9 @@ import ml_dtypes
 import numpy as np
 
 from harness.emulator import Swizzle
-
-from .probe import Case, Outputs, Pointer, Probe
-from .ptx import CTA_SYNC, copy_in, descriptor, kernel, wgmma, with_start
-from .tile import Tile
+from harness.probes.probe import Case, Outputs, Pointer, Probe
+from harness.probes.ptx import CTA_SYNC, copy_in, descriptor, kernel, wgmma, with_start
+from harness.probes.tile import Tile
 
 THREADS = 128
 M, K = 64, 16

@@ -8,9 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from harness.emulator import Swizzle
-
-from .probe import Argument, Case, Map, Pointer
-from .ptx import CTA_SYNC, ONLY_THREAD_0, descriptor, kernel, poll, tma_load, wgmma, with_start
+from harness.probes.probe import Argument, Case, Map, Pointer
+from harness.probes.ptx import CTA_SYNC, ONLY_THREAD_0, descriptor, kernel, poll, tma_load, wgmma, with_start
 
 THREADS = 128
 M = 64

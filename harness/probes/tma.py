@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from harness.emulator import Swizzle
-
-from .probe import Case, Map, Outputs, Pointer, Probe
-from .ptx import CTA_SYNC, ONLY_THREAD_0, UNTOUCHED, dump, fill, kernel, poll, tma_load
+from harness.probes.probe import Case, Map, Outputs, Pointer, Probe
+from harness.probes.ptx import CTA_SYNC, ONLY_THREAD_0, UNTOUCHED, dump, fill, kernel, poll, tma_load
 
 THREADS = 64
 REGION = 1024

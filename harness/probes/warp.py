@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .probe import Case, Outputs, Pointer, Probe
-from .ptx import dump, fill, kernel
+from harness.probes.probe import Case, Outputs, Pointer, Probe
+from harness.probes.ptx import dump, fill, kernel
 
 LANES = 32
 

@@ -130,8 +130,8 @@ def _minmax(i: Instruction, w: Translator) -> Assign:
         only(i)
     read = _sources(i, w, kind)
     if kind == "f32":
-        result = read[0]
-        for other in read[1:]:
+        result, *others = read
+        for other in others:
             result = call(w, values.float_binary, f"np.f{i.opcode}", result, other, 32)
         return Assign([(i.operands[0], result)])
     if not is_integer(kind) or len(read) != 2:
@@ -154,5 +154,4 @@ def _neg(i: Instruction, w: Translator) -> Assign:
     negative = f"(0 - {a}) & {mask(kind)}"
     if i.opcode == "neg":
         return Assign([(i.operands[0], negative)])
-    # Of a value and its negative, the one with the smaller bit pattern is not negative.
-    return Assign([(i.operands[0], call(w, values.minimum, a, negative, 0))])
+    return Assign([(i.operands[0], call(w, values.maximum, a, negative, 1 << (bits_of(kind) - 1)))])

@@ -7,6 +7,7 @@ to global memory, in a bulk group of its thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -343,18 +344,14 @@ def _rows(tmap: TensorMap) -> tuple[TensorMap, TensorMap]:
     """Of a map for gather4 and scatter4: one for a single row, and one for how four of them lie in shared memory."""
     if tmap.rank != 2 or any(step != 1 for step in tmap.element_strides):
         raise Fault("gather4 and scatter4 need a tensor map of rank 2 without element strides", "tensor-map")
-    boxes = ((tmap.box[0], rows) for rows in (1, ROWS))
-    one, four = (
-        TensorMap(tmap.address, tmap.element, tmap.dims, tmap.strides, box, (), tmap.swizzle, tmap.fill_nan)
-        for box in boxes
-    )
+    one, four = (replace(tmap, box=(tmap.box[0], rows), element_strides=()) for rows in (1, ROWS))
     return one, four
 
 
-def _row_starts(start: tuple[Value, ...], lane: int) -> list[tuple[int, int]]:
+def _row_starts(tmap: TensorMap, start: tuple[Value, ...], lane: int) -> list[tuple[int, int]]:
     if len(start) != 1 + ROWS:
         raise Fault(f"gives {len(start)} coordinates; gather4 and scatter4 take a column and {ROWS} rows", "tensor-map")
-    column, *rows = signed_coordinates(start, lane)
+    column, *rows = signed_coordinates(tmap, start, lane)
     return [(column, row) for row in rows]
 
 
@@ -416,7 +413,7 @@ def gather(
             targets = cluster.masked(lane_value(mask, lane), "a TMA multicast")
         routes = [(cta, cta if group == 1 else cta.pair_member(signal >> RANK_SHIFT & 1)) for cta in targets]
         maps = _rows(tmap)
-        copy = _Gather(f, name, maps, _row_starts(start, lane))
+        copy = _Gather(f, name, maps, _row_starts(tmap, start, lane))
         grid.counters.tma_loads += 1
         operation = None
         if grid.sink is not None:
@@ -440,7 +437,7 @@ def scatter(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], s
     for lane in f.lanes:
         _, tmap = tensor_map_at(f, lane_value(address, lane))
         one, four = _rows(tmap)
-        starts = _row_starts(start, lane)
+        starts = _row_starts(tmap, start, lane)
         offset = _box_offset(f, lane_value(source, lane))
         box = events.SharedChunks(f.cta.rank, chunk_positions(four, offset))
         written = tuple(events.GlobalBox(one, at) for at in starts)

@@ -299,12 +299,15 @@ def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, sour
 
 
 def _resize(w: Translator, value: str, source: str, to: str, destination: Operand) -> str:
-    """Integer to integer: the value is kept, or truncated, then extended to the register's width."""
+    """Integer to integer: truncated, or extended by the sign of the source; then extended to the register's width by
+    the sign of the destination (PTX ISA 9.7.9.21, the note on wider registers).
+    """
     source_bits, bits = bits_of(source), bits_of(to)
     register_bits = bits_of(destination.type) if isinstance(destination, Register) else bits
     if bits < source_bits:
-        value, source_bits = call(w, values.narrow, value, bits), bits
-        source = to
-    if source[0] == "s" and register_bits > source_bits:
-        return call(w, values.sign_extend, value, source_bits, register_bits)
-    return call(w, values.widen, value) if register_bits == 64 and source_bits < 64 else value
+        value = call(w, values.narrow, value, bits)
+    elif source[0] == "s" and bits > source_bits:
+        value, source_bits = call(w, values.sign_extend, value, source_bits, bits), bits
+    if to[0] == "s" and register_bits > bits:
+        return call(w, values.sign_extend, value, bits, register_bits)
+    return call(w, values.widen, value) if register_bits == 64 and min(source_bits, bits) < 64 else value

@@ -45,8 +45,9 @@ def _shift(i: Instruction, w: Translator) -> Assign:
     bits = bits_of(kind)
     if i.opcode == "shr" and kind[0] == "s":
         result = call(w, values.shift_right_signed, value, amount, bits)
-    elif amount.isdigit() and int(amount) < bits:
-        result = f"({value} << {amount}) & {mask(kind)}" if i.opcode == "shl" else f"{value} >> {amount}"
+    elif amount.isdigit():
+        by = min(int(amount), bits)  # which leaves nothing
+        result = f"({value} << {by}) & {mask(kind)}" if i.opcode == "shl" else f"{value} >> {by}"
     else:
         result = call(w, values.shift_left if i.opcode == "shl" else values.shift_right, value, amount, bits)
     return Assign([(i.operands[0], result)])
@@ -116,11 +117,8 @@ def bit_mask(position: Value, width: Value, clamp: bool) -> Value:
     """``bmsk``: ones from a position on (PTX ISA 9.7.1.24). Clamped, what lies past the end is cut off."""
 
     def scalar(a: int, b: int) -> int:
-        start, count = a & 31, b & 31
-        if clamp and a >= 32:
-            return 0
-        past_the_end = start + count >= 32 or (clamp and b >= 32)
-        end = 32 if past_the_end else start + count
+        start, count = (min(a, 32), b) if clamp else (a & 31, b & 31)
+        end = min(start + count, 32)
         return ((1 << end) - 1) & ~((1 << start) - 1)
 
     return values.lanewise(32, scalar, position, width)

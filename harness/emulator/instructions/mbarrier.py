@@ -8,7 +8,17 @@ from harness.emulator.errors import Fault
 from harness.emulator.instructions.table import Assign, Effect, Translator, Unsupported, call, instruction, memory, only
 from harness.emulator.instructions.values import narrow
 from harness.emulator.machine.barriers import MBarrier
-from harness.emulator.machine.events import Arrived, BarrierInit, BarrierInvalidated, BytesLanded, Polled, Site, Waited
+from harness.emulator.machine.events import (
+    Arrived,
+    BarrierInit,
+    BarrierInvalidated,
+    BytesLanded,
+    Missed,
+    Operation,
+    Polled,
+    Site,
+    Waited,
+)
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value
 from harness.emulator.machine.state import Cta, Fragment
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
@@ -38,9 +48,13 @@ def _place(f: Fragment, address: int, cluster: bool) -> tuple[Cta, int]:
     return f.cta, _own_offset(f, address)
 
 
-def reached(f: Fragment, site: Site, cta: Cta, offset: int, what: str) -> MBarrier | None:
+def reached(
+    f: Fragment, site: Site, cta: Cta, offset: int, what: str, operation: Operation | None = None
+) -> MBarrier | None:
     """The mbarrier that an arrival reaches; None if it comes too late to matter, which is a warning."""
     if cta.exited:
+        if f.grid.sink is not None:
+            f.grid.sink(Missed(f.agent, site, cta.rank, offset, operation))
         f.grid.findings.warn("peer-exited", site, f"{what} reaches CTA rank {cta.rank}, which has already exited")
         return None
     if offset in cta.invalidated and offset not in cta.mbarriers:
@@ -278,7 +292,7 @@ def _tell(f: Fragment, site: Site, lanes: int, barrier: MBarrier, wanted: int, b
 def _wait(i: Instruction, w: Translator) -> Effect:
     _check(i, ("shared", "shared::cta"), "parity")
     by_state = not i.has("parity")
-    operand = w.read(i.operands[2], "b64" if by_state else "u32")
+    operand = w.read(i.operands[2], "b64")
     arguments = [_pointer(i, w, i.operands[1]), operand, str(by_state), str(i.modifiers[0] == "test_wait")]
     return Effect(wait, arguments, i.operands[:1])
 

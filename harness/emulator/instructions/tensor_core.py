@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from harness.emulator.instructions import tensor_kinds
 from harness.emulator.instructions.mbarrier import reached
@@ -65,16 +65,26 @@ def mma(
 
 
 def _tell(f: Fragment, site: Site, ctas: Sequence[Cta], what: Mma) -> Operation:
+    ranks = tuple([cta.rank for cta in ctas])
+    reads, writes = _regions(what, ranks)
+    return f.grid.operation("mma", f, site, reads=reads, writes=writes, mma=what, ctas=ranks)
+
+
+Regions = tuple[events.Region, ...]
+
+
+@lru_cache(maxsize=4096)
+def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
+    """What an MMA of these CTAs reads and writes. Loops come back to the same few descriptors."""
     plan = what.plan()
     blocks, _, _ = accumulator_layout(what.d_address, plan.idesc.m, plan.idesc.n, what.cta_group)
-    operands: list[events.Region] = [events.SharedChunks(c.rank, o.positions) for c in ctas for o in (plan.a, plan.b)]
-    d: tuple[events.Region, ...] = tuple(
-        events.TensorBlock(c.rank, range(b.lanes.start, b.lanes.stop), range(b.columns.start, b.columns.stop))
-        for c in ctas
+    operands = tuple(events.SharedChunks(rank, o.positions) for rank in ranks for o in (plan.a, plan.b))
+    d = tuple(
+        events.TensorBlock(rank, range(b.lanes.start, b.lanes.stop), range(b.columns.start, b.columns.stop))
+        for rank in ranks
         for b in blocks
     )
-    reads = (*operands, *d) if what.accumulate else tuple(operands)
-    return f.grid.operation("mma", f, site, reads=reads, writes=d, mma=what, ctas=tuple(c.rank for c in ctas))
+    return (*operands, *d) if what.accumulate else operands, d
 
 
 def _multiply(f: Fragment, ctas: Sequence[Cta], what: Mma, operation: Operation | None) -> None:
@@ -146,14 +156,15 @@ def _signal(f: Fragment, site: Site, targets: list[Cta], offset: int, operation:
             run = partial(_signal, f, site, [target], offset, operation)
             grid.submit(AsyncOperation("commit.arrive", run, f, site))
         return
+    who = f"tcgen05.commit of CTA rank {f.cta.rank}"
     for target in targets:
-        barrier = reached(f, site, target, offset, "tcgen05.commit")
+        barrier = reached(f, site, target, offset, "tcgen05.commit", operation)
         grid.counters.commit_arrivals += 1
         if barrier is None:
             continue
         if operation is not None and grid.sink is not None:
             grid.sink(events.Signalled(operation, target.rank, offset, barrier.phase))
-        barrier.arrive(1, f"tcgen05.commit of CTA rank {f.cta.rank}")
+        barrier.arrive(1, who)
 
 
 def barrier_address(address: Value) -> Value:

@@ -5,6 +5,8 @@ A map is an argument of the kernel, or 128 bytes anywhere in the parameters or i
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from harness.emulator.errors import Fault
@@ -50,24 +52,44 @@ def _read(f: Fragment, address: int) -> bytes:
     raise Fault(f"the tensor map address 0x{address:x} is in {space} memory", "tensor-map")
 
 
+@lru_cache(maxsize=1024)
+def _decoded(data: bytes) -> TensorMap:
+    return tensor_map_bytes.decode(data).in_units
+
+
 def tensor_map_at(f: Fragment, address: int) -> tuple[str, TensorMap]:
     """A name for counters, and the map."""
     found = f.grid.launch.tensor_maps.get(address)
     if found is not None:
         return found
+    data = _read(f, address)
     space = space_of(address)
-    return f"{space} 0x{address - WINDOWS[space]:x}", tensor_map_bytes.decode(_read(f, address))
+    if space == "global":
+        return f.grid.memory.find(address, NBYTES)[0].name, _decoded(data)
+    return f"{space} 0x{address - WINDOWS[space]:x}", _decoded(data)
 
 
 def coordinates_of(tmap: TensorMap, coordinates: tuple[Value, ...], lane: int) -> tuple[int, ...]:
     if len(coordinates) != tmap.rank:
         raise Fault(f"gives {len(coordinates)} coordinates for a tensor map of rank {tmap.rank}", "tensor-map")
-    return signed_coordinates(coordinates, lane)
+    return signed_coordinates(tmap, coordinates, lane)
 
 
-def signed_coordinates(coordinates: tuple[Value, ...], lane: int) -> tuple[int, ...]:
+def signed_coordinates(tmap: TensorMap, coordinates: tuple[Value, ...], lane: int) -> tuple[int, ...]:
+    """The first one in the units of the map."""
     values = [lane_value(c, lane) for c in coordinates]
-    return tuple([v - (1 << 32) if v >> 31 else v for v in values])
+    signed = [v - (1 << 32) if v >> 31 else v for v in values]
+    if tmap.coordinate_unit > 1:
+        signed[0] = _units(tmap, signed[0])
+    return tuple(signed)
+
+
+def _units(tmap: TensorMap, coordinate: int) -> int:
+    """The first coordinate, of a type smaller than a byte, in what is copied together (PTX ISA 5.5.1.1)."""
+    step = 128 if tmap.element.global_bytes else tmap.coordinate_unit
+    if coordinate % step:
+        raise Fault(f"coordinate {coordinate} of {tmap.element.name} is not a multiple of {step}", "tensor-map")
+    return coordinate // tmap.coordinate_unit
 
 
 def map_operand(operand: Operand, w: Translator) -> str:

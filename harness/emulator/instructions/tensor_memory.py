@@ -230,6 +230,8 @@ def load_early(f: Fragment, site: Site, registers: list[Value], slot: int, name:
                 f"reads register {name} of the tcgen05.ld at PTX line {pending.site.line} before tcgen05.wait::ld",
             )
             _deliver(f, pending)
+            if f.grid.sink is not None and pending.operation is not None:
+                f.grid.sink(events.TensorMemoryWaited(f.agent, site, "use", (pending.operation,)))
             break
     return registers[slot]
 
@@ -245,6 +247,11 @@ def forget_load(f: Fragment, slot: int) -> None:
 def _deliver(f: Fragment, pending: PendingLoad) -> None:
     """The fragment's lanes get what they have not got yet."""
     rows = pending.read()
+    if f.mask == min(pending.open) == FULL_MASK:
+        pending.open = [0] * len(pending.slots)
+        for slot, row in zip(pending.slots, rows, strict=True):
+            f.registers[slot] = row
+        return
     for n, slot in enumerate(pending.slots):
         lanes = pending.open[n] & f.mask
         pending.open[n] &= ~f.mask

@@ -10,12 +10,12 @@ The common integer operations are written inline by the emitters; what stands he
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from harness.emulator.errors import Fault
 from harness.emulator.machine.lanes import WARP_SIZE
 from harness.emulator.units.numerics import cvt_rn_bf16x2, cvt_rn_f16x2
 
@@ -78,6 +78,11 @@ def sign_extend(value: Value, source_bits: int, bits: int) -> Value:
 
 
 # ---- integers ----
+
+
+def displaced(pointer: Value, offset: int, bits: int) -> Value:
+    """An address plus a constant, wrapped around."""
+    return (pointer + offset) & ((1 << bits) - 1) if isinstance(pointer, int) else pointer + offset
 
 
 def shift_left(value: Value, amount: Value, bits: int) -> Value:
@@ -263,7 +268,7 @@ def to_float(value: Value, bits: int) -> Any:
 def from_float(value: Any, bits: int) -> Value:
     """NumPy float to its bit pattern; a single-precision NaN becomes the canonical one (PTX ISA 9.7.3)."""
     kind, pattern = (np.float64, np.uint64) if bits == 64 else (np.float32, np.uint32)
-    if isinstance(value, np.ndarray) and value.ndim:
+    if value.ndim:
         numbers = value.astype(kind)
         return np.where(np.isnan(numbers), CANONICAL_NAN[bits], numbers.view(pattern)).astype(pattern)
     number = kind(value)
@@ -280,31 +285,38 @@ def fused_multiply_add(a: Value, b: Value, c: Value) -> Value:
     """``fma.rn.f32``: the product, exact in float64, plus c, and rounded once.
 
     The sum is rounded to 53 bits and then to 24. That is the same as rounding once unless the 53 bits lie half-way
-    between two f32 values, or the result has fewer bits or none: zero, subnormal, infinite or NaN.
+    between two f32 values, or the result has fewer bits: it is subnormal, or NaN, which has one pattern only.
     """
     product = _wide(a) * _wide(b)
     addend = _wide(c)
     total = np.asarray(product + addend)
-    result = total.astype(np.float32).view(np.uint32)
     half_way = np.count_nonzero(total.view(np.uint64) & _F32_TAIL == _HALF_WAY)
-    special = np.count_nonzero((result & _EXPONENT) - _LOWEST_EXPONENT >= _EXPONENTS)
-    if half_way or special:
+    if half_way or not _is_normal_or_zero(total):
         return _fused_multiply_add_with_care(product, addend)
+    result = total.astype(np.float32).view(np.uint32)
     return result if result.ndim else int(result)
 
 
 def _wide(value: Value) -> Any:
     """f32 bits as float64."""
-    return to_float(value, 32).astype(np.float64)
+    if isinstance(value, int):
+        return _AS_FLOAT.unpack(_AS_BITS.pack(value))[0]
+    return value.view(np.float32).astype(np.float64)
 
 
+def _is_normal_or_zero(numbers: Any) -> bool:
+    """Whether all of these float64 are so as f32, or too large for it."""
+    magnitude = np.abs(numbers)
+    if magnitude.item(magnitude.argmin()) >= _LOWEST_NORMAL:
+        return True
+    return bool(((magnitude >= _LOWEST_NORMAL) | (magnitude == 0)).all())
+
+
+_AS_BITS, _AS_FLOAT = Struct("<I"), Struct("<f")
 _F32_TAIL = np.uint64((1 << 29) - 1)
 """The bits of a float64 that f32 has no room for."""
 _HALF_WAY = np.uint64(1 << 28)
-_EXPONENT = np.uint32(0x7F80_0000)
-_LOWEST_EXPONENT = np.uint32(0x0080_0000)
-_EXPONENTS = np.uint32(0x7F00_0000)
-"""Of an f32 pattern: the exponent's bits, the lowest of a normal number, and one more than those above it."""
+_LOWEST_NORMAL = 2.0**-126
 
 
 def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
@@ -318,14 +330,10 @@ def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
         toward = np.where(error > 0, np.inf, -np.inf)
         odd = np.where(inexact, np.nextafter(total, toward), total)
         result = odd.astype(np.float32)
-    return from_float(result if result.ndim else result[()], 32)
+    return from_float(result, 32)
 
 
 def _pack(convert: Callable[[Any, Any], Any], high: Value, low: Value) -> Value:
-    if high is None or low is None:
-        raise Fault(
-            "converts a register that holds nothing yet: it belongs to a wgmma that was not waited for", "wgmma"
-        )
     if isinstance(high, np.ndarray) or isinstance(low, np.ndarray):
         shape = np.broadcast_shapes(np.shape(high), np.shape(low))
         high = np.broadcast_to(np.asarray(high, np.uint32), shape)
@@ -375,4 +383,4 @@ def half_to_float(value: Value, kind: str) -> Value:
     """``cvt.f32.f16`` and ``cvt.f32.bf16`` (exact)"""
     dtype = ml_dtypes.bfloat16 if kind == "bf16" else np.float16
     halves = np.asarray(value).astype(np.uint16).view(dtype).astype(np.float32)
-    return from_float(halves if halves.ndim else halves[()], 32)
+    return from_float(halves, 32)

@@ -52,10 +52,14 @@ class Site:
 
 
 class GridStarted(NamedTuple):
-    """``allocations``: (name, first address, bytes) of the device memory as it is at the launch."""
+    """``allocations``: (name, first address, bytes) of the device memory as it is at the launch.
+
+    ``dynamic_shared``: offset of dynamic shared memory in a CTA's window.
+    """
 
     launch: Any
     allocations: tuple[tuple[str, int, int], ...]
+    dynamic_shared: int
 
 
 class CtaStarted(NamedTuple):
@@ -104,11 +108,12 @@ class Rejoined(NamedTuple):
 
 
 class Suspended(NamedTuple):
-    """The agent cannot go on; ``what`` says what it waits for."""
+    """The agent cannot go on; ``what`` says what it waits for; ``mbarrier``: offset and phase, if it is one."""
 
     agent: Agent
     site: Site
     what: str
+    mbarrier: tuple[int, int] | None = None
 
 
 class Resumed(NamedTuple):
@@ -311,6 +316,16 @@ class Arrived(NamedTuple):
     drop: bool
 
 
+class Missed(NamedTuple):
+    """An arrival comes to a CTA that has exited: of a thread, or of an asynchronous operation."""
+
+    agent: Agent
+    site: Site
+    cta: int
+    offset: int
+    operation: Operation | None
+
+
 class ArrivalExpected(NamedTuple):
     """The phase awaits one more arrival, which an asynchronous operation makes (cp.async.mbarrier.arrive)."""
 
@@ -432,7 +447,10 @@ class Awaited(NamedTuple):
 
 
 class TensorMemoryWaited(NamedTuple):
-    """tcgen05.wait::ld or ::st, and the operations it covers."""
+    """tcgen05.wait::ld or ::st, and the operations it covers.
+
+    ``kind``: "ld", "st", or "use": a register of a tcgen05.ld was read before tcgen05.wait::ld.
+    """
 
     agent: Agent
     site: Site

@@ -326,7 +326,9 @@ class Machine:
         elif following >= 0:
             arrive_at_join(fragment)
         elif following == BLOCKED and self.grid.sink is not None and fragment.waiting is not None:
-            self.grid.sink(events.Suspended(fragment.agent, fragment.waiting.site, fragment.waiting.what))
+            waiting = fragment.waiting
+            on = (waiting.on.offset, waiting.on.phase) if isinstance(waiting.on, MBarrier) else None
+            self.grid.sink(events.Suspended(fragment.agent, waiting.site, waiting.what, on))
 
     def _had_turn(self, fragment: Fragment) -> bool:
         """It could go on. Put it aside if it only polls; after a long time, let everything else happen first."""

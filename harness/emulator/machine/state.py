@@ -196,6 +196,8 @@ class Cluster:
         self.barrier = CountingBarrier("the cluster barrier", CLUSTER_BARRIER, grid.wakeups, self._completed(grid))
         shape = grid.launch.cluster
         first = tuple(i * s for i, s in zip(self.index, shape, strict=True))
+        self.routes: dict[tuple[Any, ...], tuple[tuple[Cta, Cta], ...]] = {}
+        """Where TMA loads go and whom they signal, as `instructions.bulk` has found for their operands."""
         self.ctas = [
             Cta(grid, self, x + shape[0] * (y + shape[1] * z), (first[0] + x, first[1] + y, first[2] + z))
             for z in range(shape[2])

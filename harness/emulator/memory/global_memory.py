@@ -163,6 +163,12 @@ class GlobalMemory:
         block.data[offset : offset + values.size] = values
         block.mark_valid(offset, values.size)
 
+    def fill(self, address: int, value: int, nbytes: int) -> None:
+        """Write one byte's value to `nbytes` bytes."""
+        block, offset = self.find(address, nbytes)
+        block.data[offset : offset + nbytes] = value
+        block.mark_valid(offset, nbytes)
+
     def load_int(self, address: int, nbytes: int) -> int:
         """One naturally aligned little-endian unsigned integer of 1, 2, 4 or 8 bytes."""
         return int.from_bytes(self.read(address, nbytes, nbytes).tobytes(), "little")

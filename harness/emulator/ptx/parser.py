@@ -357,7 +357,7 @@ class _Body:
     def __init__(self, parser: _Parser, module: ParsedModule):
         self.parser = parser
         self.module = module
-        self.slots = 0
+        self.registers: list[Register] = []
         self.instructions: list[Instruction] = []
         self.variables: dict[str, Variable] = {}
         self.branch_targets: dict[str, tuple[_Scope, list[str]]] = {}
@@ -376,7 +376,11 @@ class _Body:
         self._statements(None, f"kernel '{kernel.name}'")
         self._resolve_labels()
         self.parser.sources[kernel.name] = self.sources
-        kernel.instructions, kernel.register_count, kernel.variables = self.instructions, self.slots, self.variables
+        kernel.instructions, kernel.register_count, kernel.variables = (
+            self.instructions,
+            len(self.registers),
+            self.variables,
+        )
         kernel.local_bytes = self.local_bytes
 
     def _statements(self, scope: _Scope | None, what: str) -> None:
@@ -479,8 +483,8 @@ class _Body:
         return name if name in self.module.variables else None
 
     def _new_register(self, name: str, kind: str) -> Register:
-        register = Register(self.slots, name, kind)
-        self.slots += 1
+        register = Register(len(self.registers), name, kind)
+        self.registers.append(register)
         return register
 
     def _find_register(self, name: str, scope: _Scope | None) -> Register | None:
@@ -496,11 +500,10 @@ class _Body:
         return None
 
     def _instruction(self, statement: str, scope: _Scope, line: int) -> None:
-        guard, negated = None, False
-        rest = statement
-        if rest.startswith("@"):
-            guard_text, rest = rest[1:].split(None, 1)
-            negated = guard_text.startswith("!")
+        guard, rest = None, statement
+        negated = statement.startswith("@!")
+        if statement.startswith("@"):
+            guard_text, rest = statement[1:].split(None, 1)
             guard = self._find_register(guard_text.lstrip("!"), scope)
             if guard is None:
                 raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{guard_text}'")

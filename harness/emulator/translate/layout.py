@@ -10,7 +10,7 @@ class Layout:
     """Offsets of variables in their state spaces.
 
     Static shared variables come first, dynamic shared memory follows at the alignment its ``.extern`` declares. Of the
-    module's variables only those count that the kernel names.
+    module's variables only those count that the kernel names. Where global ones lie is known at the launch.
     """
 
     def __init__(self, kernel: Kernel, module: ParsedModule):

@@ -1,0 +1,209 @@
+"""The history of a place in memory, and which new accesses do not fit it.
+
+Places that are accessed together share a history, so that a history is looked at once for all of them: memories hold
+numbers of histories. A history is never changed; an access leads to another one.
+
+What is unordered is so under every schedule; which of the two accesses comes first in a run is chance. So that both
+orders are called the same, the *generation* decides: the contents that a reader was meant to find. A reader that has
+not waited for any write of a generation, or that comes after one that has read it and was waited for, is too early;
+else it is the write that comes too early.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from harness.check.clocks import ORDER, Clock, Components, Rows, column
+from harness.emulator.machine.events import Agent, Site
+
+SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
+WEAK = -1
+UNORDERED_KEPT = 8
+"""Unordered accesses of each kind that a history keeps."""
+READS_KEPT = 64
+"""Readers since the last write that a history keeps: the youngest."""
+
+
+class Record:
+    """An access: component and time, and what is needed to tell about it.
+
+    ``kind``: "generic", or what an asynchronous operation does: "copy" (TMA load), "store" (bulk store), "mma",
+    "wgmma", "answer" (launch control), "load", "keep" (tcgen05.ld, .st), "alloc", "free". ``order``: what its agent
+    knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed, volatile, acquire or release
+    access, else WEAK. ``shape``: of an MMA: its accumulator and size.
+    """
+
+    __slots__ = ("agent", "id", "kind", "order", "scope", "shape", "site", "space", "time", "who", "writes")
+    _ids = 0
+
+    def __init__(
+        self,
+        space: Components,
+        who: int,
+        time: int,
+        kind: str,
+        writes: bool,
+        agent: Agent,
+        site: Site,
+        order: Rows | None = None,
+        scope: int = WEAK,
+    ) -> None:
+        Record._ids += 1
+        self.id = Record._ids
+        self.space = space
+        self.who = who
+        self.time = time
+        self.kind = kind
+        self.writes = writes
+        self.agent = agent
+        self.site = site
+        self.order = order
+        self.scope = scope
+        self.shape: object = None
+
+    def knew(self, other: Record) -> bool:
+        """Whether its agent had the other access behind it."""
+        if self.order is None or other.space is not self.space:
+            return False
+        return column(self.order, other.who) >= other.time
+
+    def agrees(self, other: Record) -> bool:
+        """Whether both are strong, each in a scope that holds the other one, so that they do not race."""
+        needed = needed_scope(self.agent, other.agent)
+        return self.scope >= needed and other.scope >= needed
+
+
+def needed_scope(one: Agent, other: Agent) -> int:
+    """The narrowest scope that holds both."""
+    if one.cluster != other.cluster:
+        return SCOPES["gpu"]
+    return SCOPES["cluster"] if one.cta != other.cta else SCOPES["cta"]
+
+
+class Observer:
+    """Who makes an access, and what it knows. ``pipe``: a component whose actions of the same ``shape`` complete in
+    order with it (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape).
+    """
+
+    __slots__ = ("clock", "pipe", "shape", "tensor")
+
+    def __init__(self, clock: Clock, pipe: int = -1, tensor: Rows | None = None, shape: object = None) -> None:
+        self.shape = shape
+        self.clock = clock
+        self.pipe = pipe
+        self.tensor = tensor
+
+    def follows(self, record: Record) -> bool:
+        """Whether the access happened before."""
+        if record.who == self.pipe and record.space is self.clock.space and record.shape == self.shape:
+            return True
+        return self.clock.knows(record.space, record.who, record.time, ORDER)
+
+
+class Reads(NamedTuple):
+    """By one component at one instruction: the first and the last time."""
+
+    first: Record
+    last: Record
+
+
+class History(NamedTuple):
+    """``writes``: the last one, and those that are unordered with it. ``reads``: since then, and unordered ones.
+    ``old``: writes and reads of the generation before.
+    """
+
+    writes: tuple[Record, ...] = ()
+    reads: tuple[Reads, ...] = ()
+    old: tuple[tuple[Record, ...], tuple[Reads, ...]] | None = None
+
+
+UNTOUCHED = History()
+
+
+class Conflict(NamedTuple):
+    """``late``: of a read and a write, the write has come too soon after the read rather than the read before it."""
+
+    old: Record
+    new: Record
+    late: bool
+
+
+class Histories:
+    """Histories by number; 0 is that of an untouched place."""
+
+    def __init__(self) -> None:
+        self.all: list[History] = [UNTOUCHED]
+        self._next: dict[tuple[int, int], int] = {}
+        self.conflicts: list[Conflict] = []
+        """Of the last step, unordered accesses."""
+        self.ordered: list[tuple[Record, Record]] = []
+        """Of the last step, pairs that are ordered: more may be asked of them."""
+
+    def step(self, number: int, access: Record, observer: Observer) -> int:
+        """The history after an access. Conflicts are to be looked at if it was not seen before."""
+        key = (number, access.id)
+        found = self._next.get(key)
+        if found is not None:
+            return found
+        history = self.all[number]
+        new = self._write(history, access, observer) if access.writes else self._read(history, access, observer)
+        if new is history:
+            self._next[key] = number
+            return number
+        self.all.append(new)
+        self._next[key] = len(self.all) - 1
+        return len(self.all) - 1
+
+    def _read(self, history: History, read: Record, observer: Observer) -> History:
+        for write in history.writes:
+            if observer.follows(write):
+                self.ordered.append((write, read))
+            elif not write.agrees(read):
+                old_writes, old_reads = history.old or ((), ())
+                self.conflicts.append(Conflict(write, read, _is_late(read, write, old_writes, old_reads)))
+        for n, entry in enumerate(history.reads):
+            if entry.last.who == read.who and entry.last.site is read.site and entry.last.space is read.space:
+                if entry.last is read:
+                    return history
+                reads = (*history.reads[:n], Reads(entry.first, read), *history.reads[n + 1 :])
+                return History(history.writes, reads, history.old)
+        return History(history.writes, (*history.reads[1 - READS_KEPT :], Reads(read, read)), history.old)
+
+    def _write(self, history: History, write: Record, observer: Observer) -> History:
+        kept_writes, kept_reads = [], []
+        for earlier in history.writes:
+            if earlier is write:
+                return history
+            if observer.follows(earlier) or (earlier.kind, write.kind) == ("free", "alloc"):
+                # An allocation waits by itself until its columns have been freed.
+                self.ordered.append((earlier, write))
+            else:
+                kept_writes.append(earlier)
+                if not earlier.agrees(write):
+                    self.conflicts.append(Conflict(earlier, write, False))
+        for entry in history.reads:
+            read = entry.last
+            if observer.follows(read):
+                self.ordered.append((read, write))
+                continue
+            kept_reads.append(entry)
+            if not read.agrees(write):
+                self.conflicts.append(Conflict(read, write, _is_late(read, write, history.writes, history.reads)))
+        writes = (write, *kept_writes[:UNORDERED_KEPT])
+        return History(writes, tuple(kept_reads[:UNORDERED_KEPT]), (history.writes, history.reads))
+
+    def keep_only(self, numbers: Any) -> dict[int, int]:
+        """Forget all other histories; returns the new numbers."""
+        kept = sorted({0, *numbers})
+        self.all = [self.all[n] for n in kept]
+        self._next.clear()
+        return {old: new for new, old in enumerate(kept)}
+
+
+def _is_late(read: Record, write: Record, writes: tuple[Record, ...], reads: tuple[Reads, ...]) -> bool:
+    """Whether the read belongs to the generation of these writes and reads, which the unordered write ends."""
+    if not any(read.knew(w) for w in writes if w is not write):
+        return False
+    return not any(
+        entry.first.who == read.who and entry.first.time < read.time and write.knew(entry.first) for entry in reads
+    )

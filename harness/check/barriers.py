@@ -1,0 +1,171 @@
+"""What mbarriers and barriers of threads hand over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from harness.check.accesses import Record
+from harness.check.clocks import ALL, BEFORE, INFORMAL, NARROW, RELAXED, VISIBLE, Clock, Components, Thread, publish
+from harness.emulator.machine.events import Agent, Site
+
+CLUSTER = 1
+ACQUIRES = ("acquire", "acq_rel", "sc")
+RELEASES = ("release", "acq_rel", "sc")
+LAST_ROW = slice(VISIBLE, VISIBLE + 1)
+UP_TO_BEFORE = slice(0, BEFORE + 1)
+BEHIND_INFORMAL = slice(INFORMAL + 1, ALL.stop)
+
+
+@dataclass
+class Arrival:
+    """One that nobody of the barrier's CTA has seen the end of its phase of. ``who``: a component, at a time."""
+
+    phase: int
+    who: int
+    time: int
+    site: Site
+    agent: Agent
+    commit: bool
+
+
+@dataclass
+class Wait:
+    """Somebody has learned of the end of a phase."""
+
+    phase: int
+    thread: Thread
+    time: int
+    site: Site
+    agent: Agent
+
+
+class MBarrier:
+    """An mbarrier as its users see it. ``component``: its phases, as something that one can know to be over.
+
+    ``over``: what the ends of its phases tell. ``now``: what has been told in the phase that is not over.
+    ``far``, ``over_far``: what only a wait of cluster scope learns.
+    """
+
+    def __init__(self, space: Components, cta: int, offset: int, arrivals: int, init: Record) -> None:
+        self.component = space.new(cta)
+        self.cta = cta
+        self.offset = offset
+        self.expected = arrivals
+        self.pending = arrivals
+        self.bytes = 0
+        self.announced = 0
+        self.phase = 0
+        self.used = False
+        self.init = init
+        self.over: Clock | None = None
+        self.over_far: Clock | None = None
+        self.now: Clock | None = None
+        self.far: Clock | None = None
+        self.unseen: list[Arrival] = []
+        self.waits: list[Wait] = []
+        self.last: tuple[Site, Agent] | None = None
+        self.last_expect: tuple[Site, Agent] | None = None
+
+    def _gather(self, clock: Clock, rows: slice) -> None:
+        if self.now is None:
+            self.now = Clock(clock.space)
+        self.now.join(clock, rows)
+
+    def arrive(self, thread: Thread, semantics: str, scope: int) -> None:
+        """A thread arrives: what it has done so far is told to whoever waits."""
+        near = thread.cta == self.cta
+        told = thread.release()
+        if semantics in RELEASES:
+            self._tell(told, near, scope)
+            return
+        self._gather(told, RELAXED)
+        if thread.fenced is not None:
+            clock, fence_scope = thread.fenced
+            self._tell(clock, near, fence_scope)
+
+    def _tell(self, clock: Clock, near: bool, scope: int) -> None:
+        self._gather(clock, ALL if near else NARROW)
+        if not near and scope >= CLUSTER:
+            if self.far is None:
+                self.far = Clock(clock.space)
+            self.far.join(clock, LAST_ROW)
+
+    def follow(self, issued: Clock) -> None:
+        """An asynchronous operation signals: it came after its issue, and makes only its own accesses visible."""
+        self._gather(issued, NARROW)
+
+    def commit(self, issued: Clock, tensor: Any, pipe: int, count: int) -> None:
+        """tcgen05.commit arrives: the MMAs of its thread are over. It stands for a fence::before_thread_sync, too."""
+        self.follow(issued)
+        assert self.now is not None
+        publish(self.now, tensor)
+        self.now.set(pipe, count)
+
+    def complete(self) -> list[Wait]:
+        """The phase is over. Returns who has waited for the one before without a part in the end of this one."""
+        if self.over is None:
+            self.over = Clock(self._space())
+        if self.now is not None:
+            self.over.join(self.now)
+        if self.far is not None:
+            if self.over_far is None:
+                self.over_far = Clock(self.over.space)
+            self.over_far.join(self.far, LAST_ROW)
+        self.over.set(self.component, self.phase + 1)
+        lapped = [w for w in self.waits if w.phase == self.phase - 1 and not self._knows(w)]
+        self.waits = [w for w in self.waits if w.phase >= self.phase]
+        self.now = self.far = None
+        self.phase += 1
+        self.pending = self.expected
+        return lapped
+
+    def _space(self) -> Components:
+        return self.init.space
+
+    def _knows(self, wait: Wait) -> bool:
+        return self.now is not None and self.now.knows(wait.thread.clock.space, wait.thread.own, wait.time, 0)
+
+    def wait(self, thread: Thread, semantics: str, scope: int, phase: int, site: Site, agent: Agent) -> list[Wait]:
+        """A thread learns that a phase is over. Returns that wait if the next phase has ended without it."""
+        self.unseen = [arrival for arrival in self.unseen if arrival.phase > phase]
+        if self.over is not None and phase >= 0:
+            told = [(self.over, ALL)]
+            if self.over_far is not None and scope >= CLUSTER:
+                told.append((self.over_far, LAST_ROW))
+            for clock, rows in told:
+                if semantics in ACQUIRES:
+                    thread.acquire(clock, rows)
+                else:
+                    thread.acquire(clock, RELAXED)
+                    thread.pending.append((clock.copy(), rows, 0))
+        if phase < 0:
+            return []
+        wait = Wait(phase, thread, thread.time, site, agent)
+        if phase + 1 < self.phase:
+            return [wait]
+        if not any(w.thread is thread and w.phase == phase for w in self.waits):
+            self.waits.append(wait)
+        return []
+
+
+class Group:
+    """One generation of a barrier of threads."""
+
+    def __init__(self) -> None:
+        self.clock: Clock | None = None
+
+    def arrive(self, thread: Thread, semantics: str, plain: bool) -> None:
+        """``plain``: a bar.sync, which says nothing of tcgen05 operations that no fence has put in front of it."""
+        told = thread.release()
+        if self.clock is None:
+            self.clock = Clock(told.space)
+        if semantics not in RELEASES:
+            self.clock.join(told, RELAXED)
+            if thread.fenced is not None and thread.fenced[1] >= CLUSTER:
+                self.clock.join(thread.fenced[0])
+        elif plain:
+            self.clock.join(told, UP_TO_BEFORE)
+            self.clock.join(told, BEHIND_INFORMAL)
+        else:
+            self.clock.join(told)

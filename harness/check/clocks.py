@@ -1,0 +1,228 @@
+"""Vector clocks: what an agent knows to have happened, in several senses.
+
+A *component* is an agent that acts in program order: a part of a warp, the MMAs of one thread, the bulk groups of one
+thread, the wgmmas of a warpgroup, the tcgen05 loads of a warp, the phases of an mbarrier. A *clock* holds, for each
+component of a cluster, up to which of its actions one knows, once for each *row*: the same synchronisation may order
+execution, and yet not make writes visible to another proxy or another CTA.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+EXECUTION = 0
+"""It has happened; relaxed arrivals say so, too."""
+INITIALISED = 1
+"""The initialisations of mbarriers that fence.mbarrier_init has published."""
+ORDER = 2
+"""It has happened before, in the sense of release and acquire; their scope may have been too narrow."""
+BEFORE = 3
+"""tcgen05 operations in front of a tcgen05.fence::before_thread_sync, or of a commit."""
+INFORMAL = 4
+"""tcgen05 operations that are known to be over, with no fence, but not by a plain bar.sync only."""
+LOCAL = 5
+"""Generic accesses to the shared memory of one's own CTA that a proxy fence has made visible to the async proxy."""
+REMOTE = 6
+"""The same of accesses to the shared memory of another CTA."""
+GLOBAL = 7
+"""The same of accesses to global memory."""
+VISIBLE = 8
+"""It happened before, and its writes are visible: scope and semantics were wide enough all along."""
+ROWS = 9
+OWN = np.array([EXECUTION, ORDER, VISIBLE])
+"""Rows in which an agent always knows itself."""
+
+RELAXED = slice(0, 2)
+"""Rows that even a relaxed synchronisation carries over."""
+NARROW = slice(0, VISIBLE)
+"""Those of one whose scope does not cover both CTAs, or of an asynchronous operation that another one follows."""
+ALL = slice(0, ROWS)
+
+Rows = NDArray[np.int32]
+
+
+class Components:
+    """The components of a cluster. ``capacity``: how many the clocks made from now on have room for."""
+
+    __slots__ = ("_owners", "capacity", "number")
+
+    def __init__(self, number: int, capacity: int) -> None:
+        self.number = number
+        self.capacity = capacity
+        self._owners: list[int] = []
+
+    def new(self, cta: int) -> int:
+        """Of a CTA."""
+        self._owners.append(cta)
+        if len(self._owners) > self.capacity:
+            self.capacity *= 2
+        return len(self._owners) - 1
+
+    def of(self, cta: int, width: int) -> NDArray[np.bool_]:
+        """Which of the first components are a CTA's."""
+        owners = np.full(width, -1)
+        owners[: len(self._owners)] = self._owners[:width]
+        return owners == cta
+
+
+class Clock:
+    """``rows``: by row and component. ``foreign``: what is known of other clusters, by their components."""
+
+    __slots__ = ("foreign", "rows", "space")
+
+    def __init__(self, space: Components, rows: Rows | None = None) -> None:
+        self.space = space
+        self.rows: Rows = np.zeros((ROWS, space.capacity), np.int32) if rows is None else rows
+        self.foreign: dict[Components, Rows] | None = None
+
+    def copy(self) -> Clock:
+        made = Clock(self.space, self.rows.copy())
+        if self.foreign:
+            made.foreign = dict(self.foreign)
+        return made
+
+    def knows(self, space: Components, who: int, time: int, row: int = ORDER) -> bool:
+        """Whether an action of a component is known in the sense of a row."""
+        if space is self.space:
+            rows = self.rows
+        elif self.foreign and space in self.foreign:
+            rows = self.foreign[space]
+        else:
+            return False
+        return who < rows.shape[1] and bool(rows[row, who] >= time)
+
+    def set(self, who: int, time: int, rows: slice = ALL) -> None:
+        if who >= self.rows.shape[1]:
+            self.rows = _widened(self.rows, self.space.capacity)
+        column = self.rows[rows, who]
+        np.maximum(column, time, out=column)
+
+    def join(self, other: Clock, rows: slice = ALL) -> None:
+        """Learn what another one knows. The other may be of another cluster."""
+        if other.space is self.space:
+            self.rows = _joined(self.rows, other.rows, rows)
+        else:
+            self._join_foreign(other.space, other.rows, rows)
+        if other.foreign:
+            for space, known in other.foreign.items():
+                if space is not self.space:
+                    self._join_foreign(space, known, rows)
+                else:
+                    self.rows = _joined(self.rows, known, rows)
+
+    def _join_foreign(self, space: Components, known: Rows, rows: slice) -> None:
+        """Rows of other clusters are never changed in place."""
+        held = self.foreign.get(space) if self.foreign else None
+        self.foreign = dict(self.foreign or {})
+        mine = np.zeros_like(known) if held is None else held.copy()
+        self.foreign[space] = _joined(mine, known, rows)
+
+
+def _joined(mine: Rows, other: Rows, rows: slice) -> Rows:
+    width = other.shape[1]
+    if mine.shape[1] < width:
+        mine = _widened(mine, width)
+    part = mine[rows, :width]
+    np.maximum(part, other[rows], out=part)
+    return mine
+
+
+def _widened(rows: Rows, width: int) -> Rows:
+    wide = np.zeros((ROWS, width), np.int32)
+    wide[:, : rows.shape[1]] = rows
+    return wide
+
+
+class Thread:
+    """A part of a warp that executes together, as a component that knows things.
+
+    ``tensor``: tcgen05 operations it may follow by its own, as tcgen05.fence::after_thread_sync says. ``fenced``: what
+    its last fence has released, with the fence's scope. ``version`` changes whenever it learns or tells something.
+    """
+
+    __slots__ = ("_lent", "clock", "cta", "fenced", "lanes", "own", "pending", "records", "tensor", "time", "version")
+
+    def __init__(self, own: int, clock: Clock, tensor: Rows, cta: int, lanes: int) -> None:
+        self.own = own
+        self.clock = clock
+        self.tensor = tensor
+        self.cta = cta
+        self.lanes = lanes
+        self.fenced: tuple[Clock, int] | None = None
+        self.pending: list[tuple[Clock, slice, int]] = []
+        self.records: dict = {}
+        self.version = 0
+        self._lent = False
+        known = int(clock.rows[ORDER, own]) if own < clock.rows.shape[1] else 0
+        self.time = known + 1
+        clock.set(own, self.time, slice(EXECUTION, EXECUTION + 1))
+        self._tick_rows()
+
+    def _tick_rows(self) -> None:
+        self.clock.rows[OWN, self.own] = self.time
+
+    def peek(self) -> Clock:
+        """What it knows now; this will not change."""
+        self._lent = True
+        return self.clock
+
+    def release(self) -> Clock:
+        """What it knows now, up to its own actions so far: what it does from now on is not included."""
+        told = self.clock
+        self.clock = told.copy()
+        self._lent = False
+        self.time += 1
+        self._tick_rows()
+        self.version += 1
+        return told
+
+    def own_clock(self) -> Clock:
+        """To be changed."""
+        if self._lent:
+            self.clock = self.clock.copy()
+            self._lent = False
+        self.version += 1
+        return self.clock
+
+    def acquire(self, clock: Clock, rows: slice = ALL) -> None:
+        self.own_clock().join(clock, rows)
+
+    def may_follow(self, who: int, time: int) -> None:
+        """A tcgen05 operation of its own is known to be over."""
+        self.tensor = _wide_enough(self.tensor, who, self.clock.space.capacity).copy()
+        self.tensor[who] = max(int(self.tensor[who]), time)
+
+    def fence_after(self) -> None:
+        """tcgen05.fence::after_thread_sync."""
+        before = self.clock.rows[BEFORE]
+        wide = np.zeros(len(before), np.int32) if len(self.tensor) < len(before) else self.tensor.copy()
+        wide[: len(self.tensor)] = self.tensor
+        wide[: len(before)] = np.maximum(wide[: len(before)], before)
+        self.tensor = wide
+        self.version += 1
+
+    def fence_before(self) -> None:
+        """tcgen05.fence::before_thread_sync."""
+        clock = self.own_clock()
+        publish(clock, self.tensor)
+
+
+def publish(clock: Clock, tensor: Rows) -> None:
+    """tcgen05 operations pass on through whatever synchronises next."""
+    if len(tensor) > clock.rows.shape[1]:
+        clock.rows = _widened(clock.rows, len(tensor))
+    part = clock.rows[BEFORE : INFORMAL + 1, : len(tensor)]
+    np.maximum(part, tensor, out=part)
+
+
+def _wide_enough(row: Rows, who: int, capacity: int) -> Rows:
+    if who < len(row):
+        return row
+    wide = np.zeros(capacity, np.int32)
+    wide[: len(row)] = row
+    return wide
+
+
+def column(row: Rows, who: int) -> int:
+    return int(row[who]) if who < len(row) else 0

@@ -1,0 +1,228 @@
+"""Loads, stores and atomics of threads, and fences: the generic proxy (PTX ISA 8.6 to 8.9).
+
+An atomic, volatile, relaxed, acquire or release access is *strong*: two of them do not race, and a reader that finds
+what another thread wrote learns what that one had released, by the write itself or by a fence in front of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.check.accesses import SCOPES, WEAK, Observer, Record, needed_scope
+from harness.check.barriers import ACQUIRES, RELEASES
+from harness.check.clocks import (
+    ALL,
+    GLOBAL,
+    INITIALISED,
+    LOCAL,
+    NARROW,
+    ORDER,
+    RELAXED,
+    REMOTE,
+    VISIBLE,
+    Clock,
+    Rows,
+    Thread,
+)
+from harness.check.model import Model
+from harness.emulator.machine.events import Access, Agent, Fenced, Site
+
+STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
+ATOMICS = ("atom", "red")
+SYSTEM = SCOPES["sys"]
+
+
+class Told(NamedTuple):
+    """What a strong write tells its readers. ``scope``: how far; ``written``: the write's own, if a fence tells it."""
+
+    clock: Clock
+    scope: int
+    written: int
+    agent: Agent
+
+
+class Generic:
+    """Takes accesses and fences."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._flags: dict[tuple[str, int, int, int], list[Told]] = {}
+
+    # ---- accesses ----
+
+    def access(self, event: Access) -> None:
+        if event.space == "param":
+            return
+        agent, site = event.agent, event.site
+        thread = self.model.threads.of(agent)
+        scope = _scope(site)
+        strong = scope != WEAK
+        reads, writes = event.mode != "write", event.mode != "read"
+        if strong and reads:
+            self._learn(event, thread, scope)
+        record = _record(thread, agent, site, writes, scope)
+        observer = Observer(thread.peek())
+        nbytes = event.nbytes * event.items
+        if event.space == "shared":
+            if event.cta != agent.cta:
+                self._reach_peer(event, thread)
+            self.model.shared[agent.cluster, event.cta].access(event.where, nbytes, record, observer)
+        else:
+            self._access_global(event.where, nbytes, record, observer)
+        if writes:
+            self._tell(event, thread, scope)
+
+    def _reach_peer(self, event: Access, thread: Thread) -> None:
+        agent, site = event.agent, event.site
+        self.model.reach(thread.clock, agent.cluster, event.cta, site, agent, "an access")
+        cta = self.model.threads.cta(agent.cluster, event.cta)
+        self.model.touch(cta, thread.own, thread.time, site, agent, f"the access by {site.opcode}")
+
+    def _access_global(self, where: Any, nbytes: int, record: Record, observer: Observer) -> None:
+        first = where if isinstance(where, int) else int(where[0])
+        allocation = self.model.allocation(first)
+        if allocation is None:
+            return
+        places = np.atleast_1d(np.asarray(where)).astype(np.int64)
+        if int(places.max()) >= allocation.base + allocation.nbytes or int(places.min()) < allocation.base:
+            for place in places.tolist():
+                self._access_global(place, nbytes, record, observer)
+            return
+        allocation.access((places, nbytes), record, observer)
+
+    # ---- flags ----
+
+    def _places(self, event: Access) -> list[tuple[str, int, int, int]]:
+        cluster = event.agent.cluster if event.space == "shared" else -1
+        where = [event.where] if isinstance(event.where, int) else np.unique(event.where).tolist()
+        return [(event.space, cluster, event.cta, place) for place in where]
+
+    def _learn(self, event: Access, thread: Thread, scope: int) -> None:
+        agent, site = event.agent, event.site
+        for place in self._places(event):
+            for told in self._flags.get(place, ()):
+                needed = needed_scope(told.agent, agent)
+                meets = min(scope, told.written) >= needed
+                rows = ALL if meets and told.scope >= needed else NARROW
+                if site.semantics in ACQUIRES and meets:
+                    thread.acquire(told.clock, rows)
+                else:
+                    thread.acquire(told.clock, RELAXED)
+                    if meets:
+                        thread.pending.append((told.clock, rows, needed))
+
+    def _tell(self, event: Access, thread: Thread, scope: int) -> None:
+        agent, site = event.agent, event.site
+        if scope == WEAK:
+            if self._flags:
+                for place in self._places(event):
+                    self._flags.pop(place, None)
+            return
+        told = None
+        if site.semantics in RELEASES:
+            told = Told(thread.release(), scope, scope, agent._replace(lanes=0))
+        elif thread.fenced is not None:
+            told = Told(*thread.fenced, scope, agent._replace(lanes=0))
+        for place in self._places(event):
+            held = self._flags.get(place, []) if event.mode == "atomic" else []
+            self._flags[place] = _with(held, told) if told is not None else held
+
+    # ---- fences ----
+
+    def fenced(self, event: Fenced) -> None:
+        site = event.site
+        thread = self.model.threads.of(event.agent)
+        words = site.modifiers
+        if site.opcode == "tcgen05":
+            if words[0].endswith("before_thread_sync"):
+                thread.fence_before()
+            else:
+                thread.fence_after()
+        elif site.opcode == "wgmma":
+            return
+        elif words[0] == "proxy":
+            _fence_proxy(thread, words)
+        elif words[0] == "mbarrier_init":
+            _publish(thread.own_clock(), INITIALISED, VISIBLE)
+            thread.release()
+        else:
+            _fence_threads(thread, SCOPES.get(site.scope, 0))
+
+
+def _record(thread: Thread, agent: Agent, site: Site, writes: bool, scope: int) -> Record:
+    """The same one as long as the thread learns and tells nothing."""
+    key = (site.index, agent.lanes, writes)
+    version, record = thread.records.get(key, (-1, None))
+    if version == thread.version and record is not None:
+        return record
+    version, order = thread.records.get("order", (-1, None))
+    if version != thread.version:
+        order = thread.clock.rows[ORDER].copy()
+        thread.records.clear()
+        thread.records["order"] = (thread.version, order)
+    record = Record(
+        thread.clock.space, thread.own, thread.time, "generic", writes, agent, site, order, scope
+    )  # fmt: skip
+    thread.records[key] = (thread.version, record)
+    return record
+
+
+def _scope(site: Site) -> int:
+    """Of a strong access; a volatile one is as one of the whole system."""
+    if site.semantics not in STRONG and site.opcode not in ATOMICS:
+        return WEAK
+    return SYSTEM if site.semantics == "volatile" else SCOPES.get(site.scope, SYSTEM)
+
+
+def _with(held: list[Told], told: Told) -> list[Told]:
+    """Those of one CTA and scope are joined: atomics continue what others have released."""
+    rest = []
+    for one in held:
+        if one[1:] == told[1:] and one.clock.space is told.clock.space:
+            clock = one.clock.copy()
+            clock.join(told.clock)
+            told = told._replace(clock=clock)
+        else:
+            rest.append(one)
+    return [*rest, told]
+
+
+def _fence_threads(thread: Thread, scope: int) -> None:
+    """fence and membar: what relaxed reads have found is acquired, what follows as a relaxed write is released."""
+    for clock, rows, needed in thread.pending:
+        thread.acquire(clock, rows if scope >= needed else NARROW)
+    thread.pending.clear()
+    thread.fenced = (thread.release(), scope)
+
+
+def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:
+    """fence.proxy.async of a state space, or of all; .shared::cta covers the memory of the thread's own CTA."""
+    if not words[1].startswith("async"):
+        return
+    space = words[2] if len(words) > 2 and words[1] == "async" else ""
+    clock = thread.own_clock()
+    if space == "shared::cta":
+        own = clock.space.of(thread.cta, clock.rows.shape[1])
+        clock.rows[LOCAL, own] = np.maximum(clock.rows[LOCAL, own], clock.rows[ORDER, own])
+        clock.rows[REMOTE, ~own] = np.maximum(clock.rows[REMOTE, ~own], clock.rows[ORDER, ~own])
+    elif space != "global":
+        _publish(clock, LOCAL, ORDER)
+        _publish(clock, REMOTE, ORDER)
+    if space in ("", "global"):
+        _publish(clock, GLOBAL, ORDER)
+    thread.release()
+
+
+def _publish(clock: Clock, row: int, source: int) -> None:
+    """What is known in one sense is known in another one, too."""
+
+    def of(rows: Rows) -> None:
+        np.maximum(rows[row], rows[source], out=rows[row])
+
+    of(clock.rows)
+    if clock.foreign:
+        clock.foreign = {space: rows.copy() for space, rows in clock.foreign.items()}
+        for rows in clock.foreign.values():
+            of(rows)

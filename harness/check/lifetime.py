@@ -1,0 +1,58 @@
+"""CTAs end: what can still reach them, and what they leave behind."""
+
+from __future__ import annotations
+
+from harness.check.clocks import EXECUTION, Clock
+from harness.check.model import Model
+from harness.check.operations import RESPONSE
+from harness.emulator.machine.events import Agent, CtaEnded, Missed, Site
+
+_MEND = "a cluster barrier at the end of the kernel, or a wait for the last signal that can come"
+
+
+def check_ended(model: Model, event: CtaEnded) -> None:
+    """All that comes from outside must be known to be over by a thread of the CTA."""
+    cta = model.threads.cta(event.cluster, event.cta)
+    known = cta.ended
+    assert known is not None
+    for who, one in model.incoming[event.cluster, event.cta].items():
+        if not known.knows(known.space, who, one.time, EXECUTION):
+            rule = "clc-exit-pending" if one.what == RESPONSE else "peer-exited"
+            model.say(
+                rule, "error", f"{one.what} can reach CTA {event.cta} after it has exited",
+                (one.site, one.agent), missing=f"no thread of CTA {event.cta} knows that it is over", mend=_MEND,
+            )  # fmt: skip
+    for (cluster, rank, offset), barrier in model.barriers.items():
+        if (cluster, rank) != (event.cluster, event.cta):
+            continue
+        for arrival in barrier.unseen:
+            _judge(model, known, offset, rank, arrival.who, arrival.time, arrival.commit, arrival.site, arrival.agent)
+
+
+def _judge(
+    model: Model, known: Clock, offset: int, rank: int, who: int, time: int, commit: bool, site: Site, agent: Agent
+) -> None:
+    """An arrival at a barrier of a CTA, in a phase whose end no thread of the CTA has waited for."""
+    if commit:
+        later = known.knows(known.space, who, time, EXECUTION)
+        what, severity = "tcgen05.commit arrives", "warning" if later else "error"
+    elif agent.cta == rank or known.knows(known.space, who, time, EXECUTION):
+        return
+    else:
+        what, severity = "an arrival comes", "error"
+    model.say(
+        "peer-exited",
+        "error" if severity == "error" else "warning",
+        f"{what} at {model.names.shared(offset, rank)}, and the CTA may have exited",
+        (site, agent),
+        missing=f"no thread of CTA {rank} waits for the phase it belongs to",
+        mend=_MEND,
+    )
+
+
+def missed(model: Model, event: Missed, who: int, time: int) -> None:
+    """An arrival has come to a CTA that has exited."""
+    known = model.threads.cta(event.agent.cluster, event.cta).ended
+    assert known is not None
+    commit = event.operation is not None
+    _judge(model, known, event.offset, event.cta, who, time, commit, event.site, event.agent)

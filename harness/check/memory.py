@@ -1,0 +1,120 @@
+"""Who has accessed which bytes of a memory: by chunks of 16 bytes, by single bytes where accesses divide a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.check.accesses import Conflict, Histories, Observer, Record
+
+CHUNK = 16
+DIVIDED = -1
+CROWDED = 1 << 14
+"""Histories after which those that no place has any more are forgotten."""
+
+Chunks = NDArray[np.int64]
+Told = Callable[[list[Conflict], list[tuple[Record, Record]], int, int, Observer], None]
+"""Takes what a step has found: unordered and ordered pairs, the byte it concerns, how many bytes, and who."""
+
+
+class Memory:
+    """``cells``: the number of the history of each chunk, or DIVIDED."""
+
+    def __init__(self, nbytes: int, tell: Told) -> None:
+        self.histories = Histories()
+        self.cells: NDArray[np.int32] = np.zeros(-(-nbytes // CHUNK), np.int32)
+        self.divided: dict[int, list[int]] = {}
+        self._tell = tell
+        self._crowded = CROWDED
+
+    def access(self, where: int | NDArray, nbytes: int, record: Record, observer: Observer) -> None:
+        """``nbytes`` at one place or at several."""
+        whole, parts = chunks_of(where, nbytes)
+        if len(whole):
+            self.access_chunks(whole, record, observer)
+        for chunk, mask in parts:
+            self._access_bytes(chunk, mask, record, observer)
+        if len(self.histories.all) > self._crowded:
+            self._tidy()
+
+    def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> None:
+        cells, chunks = self.cells, chunks.ravel()
+        now = cells[chunks]
+        first = int(now[0])
+        if first != DIVIDED and (now == first).all():
+            new = self._step(first, record, observer, int(chunks[0]) * CHUNK, len(chunks) * CHUNK)
+            if new != first:
+                cells[chunks] = new
+        else:
+            self._access_unlike(chunks, now, record, observer)
+        if len(self.histories.all) > self._crowded:
+            self._tidy()
+
+    def _access_unlike(self, chunks: Chunks, now: NDArray, record: Record, observer: Observer) -> None:
+        numbers, first, which, counts = np.unique(now, return_index=True, return_inverse=True, return_counts=True)
+        new = numbers.copy()
+        for n, number in enumerate(numbers.tolist()):
+            if number != DIVIDED:
+                place = int(chunks[first[n]]) * CHUNK
+                new[n] = self._step(number, record, observer, place, int(counts[n]) * CHUNK)
+        self.cells[chunks] = new[which]
+        if numbers[0] == DIVIDED:
+            for chunk in chunks[now == DIVIDED].tolist():
+                self._access_bytes(chunk, (1 << CHUNK) - 1, record, observer)
+
+    def _access_bytes(self, chunk: int, mask: int, record: Record, observer: Observer) -> None:
+        held = self.divided.get(chunk)
+        if held is None:
+            held = self.divided[chunk] = [int(self.cells[chunk])] * CHUNK
+            self.cells[chunk] = DIVIDED
+        for byte in range(CHUNK):
+            if mask >> byte & 1:
+                held[byte] = self._step(held[byte], record, observer, chunk * CHUNK + byte, 1)
+        if held.count(held[0]) == CHUNK:
+            self.cells[chunk] = held[0]
+            del self.divided[chunk]
+
+    def _step(self, number: int, record: Record, observer: Observer, place: int, nbytes: int) -> int:
+        histories = self.histories
+        new = histories.step(number, record, observer)
+        if histories.conflicts or histories.ordered:
+            self._tell(histories.conflicts, histories.ordered, place, nbytes, observer)
+            histories.conflicts.clear()
+            histories.ordered.clear()
+        return new
+
+    def _tidy(self) -> None:
+        held = {number for numbers in self.divided.values() for number in numbers}
+        new = self.histories.keep_only({*np.unique(self.cells).tolist(), *held} - {DIVIDED})
+        table = np.full(max(new) + 2, DIVIDED, np.int32)
+        for old, number in new.items():
+            table[old] = number
+        self.cells = table[self.cells]
+        for chunk, numbers in self.divided.items():
+            self.divided[chunk] = [new[number] for number in numbers]
+        self._crowded = max(CROWDED, 2 * len(self.histories.all))
+
+
+def chunks_of(where: int | NDArray, nbytes: int) -> tuple[Chunks, tuple[tuple[int, int], ...]]:
+    """The chunks that are covered, and of those in part the mask of bytes."""
+    if isinstance(where, int):
+        return _chunks_of(np.array([where], np.int64).tobytes(), nbytes)
+    return _chunks_of(np.asarray(where, np.int64).tobytes(), nbytes)
+
+
+@lru_cache(maxsize=4096)
+def _chunks_of(places: bytes, nbytes: int) -> tuple[Chunks, tuple[tuple[int, int], ...]]:
+    where = np.frombuffer(places, np.int64)
+    if nbytes % CHUNK == 0 and not (where % CHUNK).any():
+        chunks = (where[:, None] // CHUNK + np.arange(nbytes // CHUNK)).ravel()
+        return np.unique(chunks), ()
+    touched = np.unique((where[:, None] + np.arange(nbytes)).ravel())
+    chunks, which = np.unique(touched // CHUNK, return_inverse=True)
+    masks = np.zeros(len(chunks), np.int64)
+    np.bitwise_or.at(masks, which, 1 << (touched % CHUNK))
+    whole = masks == (1 << CHUNK) - 1
+    parts = zip(chunks[~whole].tolist(), masks[~whole].tolist(), strict=True)
+    return chunks[whole], tuple(parts)

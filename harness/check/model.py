@@ -1,0 +1,180 @@
+"""Everything that is known of a run: agents, memories, barriers, findings. The parts of the checker share it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, NamedTuple
+
+from harness.check import judgement
+from harness.check.accesses import Conflict, Observer, Record
+from harness.check.allocations import Allocation
+from harness.check.barriers import MBarrier
+from harness.check.clocks import Clock
+from harness.check.findings import Collection, Finding
+from harness.check.judgement import Verdict
+from harness.check.memory import Memory
+from harness.check.names import Names
+from harness.check.rules import Severity
+from harness.check.tensor_memory import TensorMemory
+from harness.check.threads import Cta, Threads, has_started
+from harness.emulator.machine.events import Agent, Site
+
+SHARED_BYTES = 1 << 18
+"""More than any CTA has."""
+
+
+class Incoming(NamedTuple):
+    """The last thing of a component that touches a CTA from outside."""
+
+    time: int
+    site: Site
+    agent: Agent
+    what: str
+
+
+class Model:
+    """The state of a launch as the checker sees it."""
+
+    def __init__(self, names: Names, ctas_of_cluster: int, allocations: tuple[tuple[str, int, int], ...]) -> None:
+        self.names = names
+        self.threads = Threads(ctas_of_cluster)
+        self.findings = Collection()
+        self.shared: dict[tuple[int, int], Memory] = {}
+        self.tensor: dict[tuple[int, int], TensorMemory] = {}
+        self.barriers: dict[tuple[int, int, int], MBarrier] = {}
+        self.incoming: dict[tuple[int, int], dict[int, Incoming]] = {}
+        self.allocations = [self._allocation(*one) for one in sorted(allocations, key=lambda a: a[1])]
+        self._bases = [one.base for one in self.allocations]
+
+    # ---- memories ----
+
+    def start(self, cluster: int, rank: int, warps: int) -> None:
+        self.threads.start(cluster, rank, warps)
+        key = (cluster, rank)
+        self.incoming[key] = {}
+
+        def tell_shared(
+            conflicts: list[Conflict], ordered: list[tuple[Record, Record]], place: int, nbytes: int, who: Observer
+        ) -> None:
+            self._judge(conflicts, ordered, "shared", who, place, nbytes, rank)
+
+        def tell_tensor(
+            conflicts: list[Conflict], ordered: list[tuple[Record, Record]], columns: range, who: Observer
+        ) -> None:
+            where = f"tensor memory columns {columns.start}-{columns.stop - 1} of CTA {rank}"
+            for conflict in conflicts:
+                self.blame(judgement.tensor_unordered(conflict), conflict.old, conflict.new, where)
+            for first, second in ordered:
+                verdict = judgement.tensor_ordered(first, second, who)
+                if verdict is not None:
+                    self.blame(verdict, first, second, where)
+
+        self.shared[key] = Memory(SHARED_BYTES, tell_shared)
+        self.tensor[key] = TensorMemory(tell_tensor)
+
+    def forget(self, cluster: int) -> None:
+        """A cluster has ended."""
+        for rank in self.threads.clusters[cluster].ctas:
+            del self.shared[cluster, rank], self.tensor[cluster, rank], self.incoming[cluster, rank]
+        for key in [key for key in self.barriers if key[0] == cluster]:
+            del self.barriers[key]
+        del self.threads.clusters[cluster]
+
+    def _allocation(self, name: str, base: int, nbytes: int) -> Allocation:
+        def tell(
+            conflicts: list[Conflict], ordered: list[tuple[Record, Record]], place: int, nbytes: int, who: Observer
+        ) -> None:
+            self._judge(conflicts, ordered, "global", who, place, nbytes, name)
+
+        return Allocation(name, base, nbytes, Memory(nbytes, tell))
+
+    def allocation(self, address: int) -> Allocation | None:
+        position = bisect_right(self._bases, address) - 1
+        if position < 0:
+            return None
+        found = self.allocations[position]
+        return found if address < found.base + found.nbytes else None
+
+    # ---- findings ----
+
+    def _judge(
+        self,
+        conflicts: list[Conflict],
+        ordered: list[tuple[Record, Record]],
+        space: str,
+        who: Observer,
+        place: int,
+        nbytes: int,
+        holder: Any,
+    ) -> None:
+        for conflict in conflicts:
+            verdict = judgement.unordered(conflict, who, space)
+            self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder))
+        for first, second in ordered:
+            if first.kind == "generic":
+                found = judgement.ordered(first, second, who, space, holder)
+                if found is not None:
+                    self.blame(found, first, second, self._bytes(space, place, nbytes, holder))
+
+    def _bytes(self, space: str, place: int, nbytes: int, holder: Any) -> str:
+        if space == "shared":
+            return self.names.shared(place, holder, nbytes)
+        name = f"'{holder}'" if holder else "an allocation"
+        return f"{name} + {place} ({nbytes} bytes)"
+
+    def blame(self, verdict: Verdict, old: Record, new: Record, where: str) -> None:
+        """A finding about two accesses."""
+        first, second = (new, old) if verdict.swap else (old, new)
+        if self.findings.seen(verdict.rule, verdict.severity, first.site.line, second.site.line):
+            return
+        finding = Finding(
+            verdict.rule,
+            verdict.severity,
+            f"{where}: {verdict.what}",
+            self.names.place(first.site, first.agent),
+            self.names.place(second.site, second.agent),
+            where,
+            verdict.missing,
+            verdict.mend,
+        )
+        self.findings.add(finding, first.site.line, second.site.line)
+
+    def say(
+        self,
+        rule: str,
+        severity: Severity,
+        message: str,
+        first: tuple[Site, Agent] | None,
+        second: tuple[Site, Agent] | None = None,
+        where: str = "",
+        missing: str = "",
+        mend: str = "",
+        every_first: bool = True,
+    ) -> None:
+        """A finding about a rule that is broken at one or two places. ``every_first``: one for each first place."""
+        lines = (first[0].line if first and every_first else 0, second[0].line if second else 0)
+        if self.findings.seen(rule, severity, *lines):
+            return
+        places = [self.names.place(*one) if one else None for one in (first, second)]
+        self.findings.add(Finding(rule, severity, message, places[0], places[1], where, missing, mend), *lines)
+
+    # ---- other CTAs ----
+
+    def reach(self, clock: Clock, cluster: int, rank: int, site: Site, agent: Agent, what: str) -> None:
+        """Something of another CTA is reached: it must be known to run."""
+        if rank == agent.cta:
+            return
+        cta = self.threads.cta(cluster, rank)
+        if not has_started(clock, cta):
+            self.say(
+                "peer-not-started", "error", f"{what} reaches CTA {rank}, which may not have started", (site, agent),
+                missing=f"nothing that CTA {rank} has done is known here",
+                mend="a cluster barrier (arrive and wait by all threads) before",
+            )  # fmt: skip
+
+    def touch(self, cta: Cta, who: int, time: int, site: Site, agent: Agent, what: str) -> None:
+        """Something from outside touches a CTA, which must know that it is over before it exits."""
+        held = self.incoming[cta.cluster.number, cta.rank]
+        known = held.get(who)
+        if known is None or known.time < time:
+            held[who] = Incoming(time, site, agent, what)

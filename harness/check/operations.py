@@ -1,0 +1,464 @@
+"""Asynchronous operations: what they touch between issue and completion, and who learns of it.
+
+An operation acts with what its thread knew at issue. Operations that complete in order share a component: the MMAs of
+a thread, its bulk groups, the wgmmas of a warpgroup, the tcgen05 loads of a warp. Copies belong to the phase of the
+mbarrier that counts their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.check.accesses import Observer, Record
+from harness.check.barriers import Arrival
+from harness.check.boxes import inside, is_inside
+from harness.check.clocks import BEFORE, EXECUTION, INFORMAL, NARROW, ORDER, Clock, Rows
+from harness.check.memory import Memory
+from harness.check.model import Model
+from harness.check.threads import Cta
+from harness.check.uses import check_use
+from harness.emulator.machine import events
+from harness.emulator.machine.events import Agent, GlobalBox, Operation, SharedBytes, SharedChunks, Site, TensorBlock
+
+WARPGROUP = 4
+GROUPS_KEPT = 16
+RESPONSE = "a launch-control response"
+NEVER = 1 << 30
+"""Time of an operation whose end nobody has seen."""
+
+
+@dataclass
+class InFlight:
+    """An operation that has been issued. ``clocks``: what those who issued it knew. ``time``: in its component."""
+
+    operation: Operation
+    clocks: list[Clock]
+    tensor: Rows
+    who: int = -1
+    time: int = NEVER
+    landed: set[int] = field(default_factory=set)
+    read: bool = False
+    record: Record | None = None
+
+    @property
+    def clock(self) -> Clock:
+        return self.clocks[0]
+
+    def observer(self) -> Observer:
+        return Observer(self.clocks[0], self.who, self.tensor, self.shape)
+
+    @property
+    def shape(self) -> object:
+        """Of an MMA: accumulator, and the part of the instruction descriptor with M and N."""
+        if self.operation.kind != "mma":
+            return None
+        mma = self.operation.detail["mma"]
+        return mma.d_address, mma.idesc >> 17
+
+
+@dataclass
+class Pipe:
+    """Operations that complete in order: their component, and how many there were."""
+
+    component: int
+    count: int = 0
+
+
+@dataclass
+class Bulk:
+    """Bulk groups of a thread: components of their reads and of their writes, and the youngest group with a store."""
+
+    reads: int
+    writes: int
+    youngest: int = 0
+    last: tuple[Site, Agent] | None = None
+
+
+class Operations:
+    """Takes the events of asynchronous operations."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.in_flight: dict[int, InFlight] = {}
+        self.bulk: dict[tuple[int, int, int, int], Bulk] = {}
+        self._pipes: dict[tuple[Any, ...], Pipe] = {}
+        self._groups: dict[tuple[int, int, int, int], int] = {}
+        """wgmmas that a warp had issued when it committed a group."""
+        self._collective: dict[tuple[int, int, int], dict[int, Clock]] = {}
+        """By warpgroup: what those who issued a wgmma knew, the last one of each group."""
+        self._ends: dict[tuple[int, int, int], set[int]] = {}
+        self._landing: tuple[InFlight, tuple[events.Region, ...]] | None = None
+
+    # ---- issue ----
+
+    def issued(self, event: events.Issued) -> None:
+        operation = event.operation
+        thread = self.model.threads.of(event.agent)
+        known = self.in_flight.get(operation.id)
+        tensor = thread.tensor
+        if known is not None:
+            known.clocks.append(thread.release())
+            self._pipe("wgmma of warp", event.agent, event.agent.warp).count = known.time
+            return
+        flight = InFlight(operation, [thread.release()], tensor)
+        self.in_flight[operation.id] = flight
+        _ISSUED[operation.kind](self, flight, event.agent)
+
+    def _cta(self, agent: Agent, rank: int | None = None) -> Cta:
+        return self.model.threads.cta(agent.cluster, agent.cta if rank is None else rank)
+
+    def _pipe(self, kind: str, agent: Agent, number: int) -> Pipe:
+        key = (kind, agent.cluster, agent.cta, number)
+        found = self._pipes.get(key)
+        if found is None:
+            found = self._pipes[key] = Pipe(self.model.threads.clusters[agent.cluster].components.new(agent.cta))
+        return found
+
+    def _in_pipe(self, flight: InFlight, pipe: Pipe) -> None:
+        pipe.count += 1
+        flight.who, flight.time = pipe.component, pipe.count
+
+    def mma_pipe(self, agent: Agent) -> Pipe:
+        """MMAs and commits of one thread."""
+        lane = (agent.lanes & -agent.lanes).bit_length() - 1
+        return self._pipe("mma", agent, agent.warp * 32 + lane)
+
+    def _issue_mma(self, flight: InFlight, agent: Agent) -> None:
+        self._in_pipe(flight, self.mma_pipe(agent))
+        for rank in flight.operation.detail["ctas"]:
+            self._reach(flight, rank, "an MMA of a pair")
+
+    def _issue_commit(self, flight: InFlight, agent: Agent) -> None:
+        pipe = self.mma_pipe(agent)
+        flight.who, flight.time = pipe.component, pipe.count
+        for rank, _ in flight.operation.detail["signals"]:
+            self._reach(flight, rank, "tcgen05.commit")
+
+    def _issue_wgmma(self, flight: InFlight, agent: Agent) -> None:
+        self._in_pipe(flight, self._pipe("wgmma", agent, agent.warp // WARPGROUP))
+        self._pipe("wgmma of warp", agent, agent.warp).count = flight.time
+
+    def _issue_copy(self, flight: InFlight, agent: Agent) -> None:
+        what = "a TMA copy" if flight.operation.kind == "tma.load" else "a launch-control response"
+        for region in flight.operation.writes:
+            self._reach(flight, region.cta, what)  # type: ignore[union-attr]
+        for rank, _ in flight.operation.detail["signals"]:
+            self._reach(flight, rank, what)
+
+    def _reach(self, flight: InFlight, rank: int, what: str) -> None:
+        operation = flight.operation
+        self.model.reach(flight.clock, operation.agent.cluster, rank, operation.site, operation.agent, what)
+
+    def _issue_store(self, flight: InFlight, agent: Agent) -> None:
+        lane, number = flight.operation.detail["group"]
+        bulk = self._bulk(agent, lane)
+        bulk.youngest, bulk.last = number + 1, (flight.operation.site, agent)
+        flight.who, flight.time = bulk.reads, number + 1
+
+    def _bulk(self, agent: Agent, lane: int) -> Bulk:
+        key = (agent.cluster, agent.cta, agent.warp, lane)
+        found = self.bulk.get(key)
+        if found is None:
+            components = self.model.threads.clusters[agent.cluster].components
+            found = self.bulk[key] = Bulk(components.new(agent.cta), components.new(agent.cta))
+        return found
+
+    def _issue_tensor_load(self, flight: InFlight, agent: Agent) -> None:
+        self._in_pipe(flight, self._pipe("load", agent, agent.warp))
+        written = self._touch_tensor(flight, "load", flight.operation.reads, False)
+        if not written:
+            self._unwritten(flight, "tcgen05.ld reads")
+        del self.in_flight[flight.operation.id]
+
+    def _issue_tensor_store(self, flight: InFlight, agent: Agent) -> None:
+        self._in_pipe(flight, self._pipe("keep", agent, agent.warp))
+        self._touch_tensor(flight, "keep", flight.operation.writes, True)
+        del self.in_flight[flight.operation.id]
+
+    # ---- tensor memory ----
+
+    def _touch_tensor(self, flight: InFlight, kind: str, regions: Iterable[Any], writes: bool) -> bool:
+        """Returns whether all of it had been written before."""
+        operation = flight.operation
+        record = self._record(flight, kind, writes)
+        observer = flight.observer()
+        if kind != "mma":
+            # The loads of a warp, and its stores, complete in order, but stores and loads do not follow one another.
+            observer = Observer(flight.clock, flight.who if writes else -1, flight.tensor)
+        written = True
+        for block in regions:
+            if isinstance(block, TensorBlock):
+                memory = self.model.tensor[operation.agent.cluster, block.cta]
+                written &= memory.access(block.lanes, block.columns, record, observer)
+        return written
+
+    def _unwritten(self, flight: InFlight, what: str) -> None:
+        operation = flight.operation
+        self.model.say(
+            "tmem-uninit", "error", f"{what} columns of tensor memory that nobody has written",
+            (operation.site, operation.agent),
+            mend="wait for the MMA that writes them; the first MMA of a tile must not accumulate",
+        )  # fmt: skip
+
+    def _record(self, flight: InFlight, kind: str, writes: bool, who: int | None = None, time: int = 0) -> Record:
+        operation, clock = flight.operation, flight.clock
+        if who is None:
+            who, time = flight.who, flight.time
+        order = clock.rows[ORDER].copy()
+        record = Record(clock.space, who, time, kind, writes, operation.agent, operation.site, order)
+        record.shape = flight.shape
+        return record
+
+    # ---- start: operands are read ----
+
+    def started(self, event: events.Started) -> None:
+        flight = self.in_flight.get(event.operation.id)
+        if flight is not None and not flight.read and event.operation.kind != "tma.load":
+            self._start(flight)
+
+    def _start(self, flight: InFlight) -> None:
+        flight.read = True
+        kind = flight.operation.kind
+        if kind == "mma":
+            self._multiply(flight)
+        elif kind == "wgmma":
+            self._multiply_wgmma(flight)
+        elif kind == "tma.store":
+            self._read_source(flight)
+
+    def _multiply(self, flight: InFlight) -> None:
+        operation = flight.operation
+        record, observer = self._record(flight, "mma", False), flight.observer()
+        cluster = operation.agent.cluster
+        accumulates = False
+        for region in operation.reads:
+            if isinstance(region, SharedChunks):
+                self.model.shared[cluster, region.cta].access_chunks(region.chunks, record, observer)
+            else:
+                accumulates = True
+        written = self._touch_tensor(flight, "mma", operation.writes, True)
+        if accumulates and not written:
+            self._unwritten(flight, "the MMA accumulates in")
+        for rank in operation.detail["ctas"]:
+            if rank != operation.agent.cta:
+                self.model.touch(
+                    self._cta(operation.agent, rank), flight.who, flight.time, operation.site, operation.agent, "an MMA"
+                )
+
+    def _multiply_wgmma(self, flight: InFlight) -> None:
+        """Each warp must have waited for what it multiplies: what counts is what all of them knew."""
+        space = flight.clock.space
+        told = flight.clock.copy()
+        for clock in flight.clocks[1:]:
+            told.join(clock)
+        group = _warpgroup(flight.operation.agent)
+        held = self._collective.setdefault(group, {})
+        if held and (last := next(reversed(held))) not in self._ends.get(group, ()):
+            told.join(held.pop(last))
+        held[flight.time] = told
+        if len(held) > GROUPS_KEPT:
+            del held[next(iter(held))]
+        width = min(clock.rows.shape[1] for clock in flight.clocks)
+        rows = np.minimum.reduce([clock.rows[:, :width] for clock in flight.clocks])
+        flight.clocks = [Clock(space, rows)]
+        record, observer = self._record(flight, "wgmma", False), flight.observer()
+        for region in flight.operation.reads:
+            if isinstance(region, SharedChunks):
+                agent = flight.operation.agent
+                self.model.shared[agent.cluster, region.cta].access_chunks(region.chunks, record, observer)
+
+    def _read_source(self, flight: InFlight) -> None:
+        operation = flight.operation
+        source, target = operation.reads[0], operation.writes[0]
+        assert isinstance(source, SharedChunks) and isinstance(target, GlobalBox)
+        chunks = source.chunks
+        if not is_inside(target.tensor_map, target.coordinates):
+            chunks = chunks[inside(target.tensor_map, target.coordinates)]
+        if len(chunks):
+            record = self._record(flight, "store", False)
+            self.model.shared[operation.agent.cluster, source.cta].access_chunks(chunks, record, flight.observer())
+
+    # ---- completion ----
+
+    def finished(self, event: events.Finished) -> None:
+        flight = self.in_flight.get(event.operation.id)
+        if flight is None:
+            return
+        kind = event.operation.kind
+        if kind in ("tma.load", "launch-control"):
+            self._landing = (flight, event.regions)
+            return
+        if kind == "tma.store":
+            self._write_target(flight)
+        del self.in_flight[event.operation.id]
+
+    def _write_target(self, flight: InFlight) -> None:
+        operation = flight.operation
+        lane, number = operation.detail["group"]
+        bulk = self._bulk(operation.agent, lane)
+        clock = flight.clock
+        record = Record(clock.space, bulk.writes, number + 1, "store", True, operation.agent, operation.site)
+        self.access_box(operation.writes[0], record, flight.observer())
+
+    def access_box(self, box: Any, record: Record, observer: Observer) -> None:
+        """A box of global memory is read or written."""
+        assert isinstance(box, GlobalBox)
+        allocation = self.model.allocation(box.tensor_map.address)
+        if allocation is not None:
+            allocation.access(box, record, observer)
+
+    def landed(self, event: events.BytesLanded) -> None:
+        """Bytes complete in a phase: the copy whose ``Finished`` came before has written its regions."""
+        cluster = event.agent.cluster
+        barrier = self.model.barriers[cluster, event.cta, event.offset]
+        barrier.used = True
+        barrier.bytes -= event.nbytes
+        if self._landing is None or event.operation is None:
+            thread = self.model.threads.of(event.agent)
+            barrier.arrive(thread, "relaxed", 0)
+            return
+        flight, regions = self._landing
+        self._landing = None
+        check_use(self.model, barrier, flight.clock, event.site, event.agent, "the copy signals")
+        barrier.follow(flight.clock)
+        self._land(flight, regions, barrier.component, event.phase + 1)
+        flight.landed |= {region.cta for region in regions}  # type: ignore[union-attr]
+        if len(flight.landed) == len(flight.operation.writes):
+            del self.in_flight[flight.operation.id]
+
+    def _land(self, flight: InFlight, regions: Iterable[Any], who: int, time: int) -> None:
+        operation = flight.operation
+        kind = "copy" if operation.kind == "tma.load" else "answer"
+        cluster = operation.agent.cluster
+        observer = Observer(flight.clock)
+        record = self._record(flight, kind, True, who, time)
+        if kind == "copy" and not flight.read:
+            flight.read = True
+            read = Record(record.space, who, time, kind, False, operation.agent, operation.site)
+            self.access_box(operation.reads[0], read, observer)
+        for region in regions:
+            memory: Memory = self.model.shared[cluster, region.cta]
+            if isinstance(region, SharedChunks):
+                memory.access_chunks(region.chunks, record, observer)
+            else:
+                assert isinstance(region, SharedBytes)
+                memory.access(region.offset, region.nbytes, record, observer)
+            if who >= 0:
+                what = "a TMA copy" if kind == "copy" else RESPONSE
+                cta = self._cta(operation.agent, region.cta)
+                self.model.touch(cta, who, time, operation.site, operation.agent, what)
+
+    def signalled(self, event: events.Signalled) -> None:
+        flight = self.in_flight[event.operation.id]
+        operation = flight.operation
+        agent = operation.agent
+        barrier = self.model.barriers[agent.cluster, event.cta, event.offset]
+        barrier.used = True
+        check_use(self.model, barrier, flight.clock, operation.site, agent, "tcgen05.commit signals")
+        barrier.commit(flight.clock, flight.tensor, flight.who, flight.time)
+        barrier.last = (operation.site, agent)
+        barrier.pending -= 1
+        barrier.unseen.append(Arrival(event.phase, flight.who, flight.time, operation.site, agent, True))
+        self._end_commit(flight, event.cta)
+
+    def missed(self, operation: Operation, cta: int) -> tuple[int, int]:
+        """A commit has come to a CTA that has exited. Returns component and time of what it stands for."""
+        flight = self.in_flight[operation.id]
+        self._end_commit(flight, cta)
+        return flight.who, flight.time
+
+    def _end_commit(self, flight: InFlight, cta: int) -> None:
+        flight.landed.add(cta)
+        if len(flight.landed) == len(flight.operation.detail["signals"]):
+            del self.in_flight[flight.operation.id]
+
+    # ---- groups and waits ----
+
+    def committed(self, event: events.Committed) -> None:
+        if event.kind == "wgmma":
+            agent = event.agent
+            ((_, group),) = event.groups
+            count = self._pipe("wgmma of warp", agent, agent.warp).count
+            self._groups[agent.cluster, agent.cta, agent.warp, group] = count
+            self._ends.setdefault(_warpgroup(agent), set()).add(count)
+
+    def awaited(self, event: events.Awaited) -> None:
+        agent = event.agent
+        thread = self.model.threads.of(agent)
+        for lane, group in event.groups:
+            if group < 0:
+                continue
+            if event.kind == "wgmma":
+                count = self._groups.pop((agent.cluster, agent.cta, agent.warp, group), 0)
+                component = self._pipe("wgmma", agent, agent.warp // WARPGROUP).component
+                thread.own_clock().set(component, count)
+                # All four warps have issued it, so what they had done before has happened.
+                told = self._collective.get(_warpgroup(agent), {}).get(count)
+                if told is not None:
+                    thread.acquire(told, NARROW)
+                continue
+            bulk = self._bulk(agent, lane)
+            clock = thread.own_clock()
+            clock.set(bulk.reads, group + 1)
+            if not event.reads_only:
+                clock.set(bulk.writes, group + 1)
+
+    def tensor_awaited(self, event: events.TensorMemoryWaited) -> None:
+        """Loads, or stores, of the thread are over."""
+        if not event.operations:
+            return
+        agent = event.agent
+        thread = self.model.threads.of(agent)
+        pipe = self._pipe("keep" if event.kind == "st" else "load", agent, agent.warp)
+        clock = thread.own_clock()
+        for rows in (slice(EXECUTION, BEFORE), slice(INFORMAL, None)):
+            clock.set(pipe.component, pipe.count, rows)
+        thread.may_follow(pipe.component, pipe.count)
+        if event.kind == "use":
+            load = event.operations[0]
+            self.model.say(
+                "register-before-wait", "warning", "a register of tcgen05.ld is used before tcgen05.wait::ld",
+                (load.site, load.agent), (event.site, agent), mend="tcgen05.wait::ld.sync.aligned before the use",
+            )  # fmt: skip
+
+    # ---- the end ----
+
+    def flush(self) -> None:
+        """The run has ended: what was under way is looked at as if it happened now."""
+        for flight in list(self.in_flight.values()):
+            operation = flight.operation
+            if operation.kind in ("tma.load", "launch-control"):
+                rest = [r for r in operation.writes if r.cta not in flight.landed]  # type: ignore[union-attr]
+                self._land(flight, rest, -1, NEVER)
+            elif operation.kind in ("mma", "tma.store") and not flight.read:
+                self._start(flight)
+        self.in_flight.clear()
+
+    def forget(self, cluster: int) -> None:
+        """A cluster has ended."""
+        tables: tuple[dict[Any, Any], ...] = (self.bulk, self._groups, self._collective, self._ends)
+        for held in tables:
+            for key in [key for key in held if key[0] == cluster]:
+                del held[key]
+        for name in [name for name in self._pipes if name[1] == cluster]:
+            del self._pipes[name]
+
+
+def _warpgroup(agent: Agent) -> tuple[int, int, int]:
+    return agent.cluster, agent.cta, agent.warp // WARPGROUP
+
+
+_ISSUED = {
+    "tma.load": Operations._issue_copy,
+    "launch-control": Operations._issue_copy,
+    "tma.store": Operations._issue_store,
+    "mma": Operations._issue_mma,
+    "commit": Operations._issue_commit,
+    "wgmma": Operations._issue_wgmma,
+    "tmem.load": Operations._issue_tensor_load,
+    "tmem.store": Operations._issue_tensor_store,
+}

@@ -1,0 +1,332 @@
+"""The outcome of a benchmark for people and for programs: table, JSON, CSV, Markdown, JUnit."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.bench.facts import Change
+from harness.bench.verdict import MEANINGS, Judgement, exit_code
+from harness.cli.render import show_line, show_table
+
+STYLES = {
+    "SAME": "green",
+    "FASTER": "bold green",
+    "BETTER": "bold green",
+    "SLOWER": "bold red",
+    "WORSE": "bold red",
+    "WRONG": "bold white on red",
+    "UNSURE": "yellow",
+    "CHANGED": "yellow",
+    "NOT MEASURED": "magenta",
+    "NEW": "cyan",
+}
+MARKDOWN_LIMIT = 60_000
+"""GitHub takes comments of 65,536 characters; this leaves room for what is put around the table."""
+CELL = 300
+"""Characters of a cell in Markdown; a hang is told in thousands, which the JSON and JUnit files have."""
+ROOM_FOR_REST = 1000
+"""Characters for the ends of tables that do not fit."""
+SHOWN = 40
+"""Rows of the table of changes; the rest is counted, and whole in the files."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run of a suite against a baseline. notes: what to say once about all of it."""
+
+    suite: str
+    run: str
+    baseline: str
+    threshold: float
+    judgements: tuple[Judgement, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code(self.judgements)
+
+    @property
+    def summary(self) -> str:
+        counts = {verdict: 0 for verdict in MEANINGS}
+        for judgement in self.judgements:
+            counts[judgement.verdict] += 1
+        found = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+        return f"{len(self.judgements)} cases against {self.baseline}: {found or 'nothing'}"
+
+
+def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
+    """A table of what is not SAME on a terminal, or of all cases; otherwise plain lines, of all cases."""
+    columns = ("case", "verdict", *_time_columns(outcome), "what")
+    folded = console.is_terminal and not show_all
+    shown = [judgement for judgement in outcome.judgements if not (folded and judgement.verdict == "SAME")]
+    rows = [_row(judgement, len(columns)) for judgement in shown]
+    title = f"suite {outcome.suite}, baseline {outcome.baseline}"
+    if not rows:
+        show_line(console, title)
+    elif console.is_terminal:
+        table = Table(title=title, title_justify="left")
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            cells = [escape(cell) for cell in row]
+            table.add_row(cells[0], f"[{STYLES[row[1]]}]{cells[1]}[/]", *cells[2:])
+        console.print(table)
+    else:
+        show_table(console, title, columns, rows)
+    if len(shown) < len(outcome.judgements):
+        show_line(console, f"{len(outcome.judgements) - len(shown)} cases are SAME and not shown; --all shows them")
+    changed = grouped_changes(outcome.judgements)
+    if changed:
+        groups = [_change_row(group, outcome) for group in changed[:SHOWN]]
+        show_table(console, "what changed", CHANGE_COLUMNS, groups)
+    if len(changed) > SHOWN:
+        show_line(console, f"... and {len(changed) - SHOWN} more; --json, --csv and --markdown have them all")
+    for note in outcome.notes:
+        show_line(console, note)
+    style = "bold red" if outcome.exit_code in (1, 4) else "bold"
+    show_line(console, outcome.summary, style)
+
+
+@dataclass(frozen=True)
+class ChangeGroup:
+    """One figure that changed by the same number in several cases. example: of the first of them."""
+
+    example: Change
+    cases: list[str]
+
+
+def grouped_changes(judgements: Sequence[Judgement]) -> list[ChangeGroup]:
+    """Every change once with the cases that show it: causes before effects, worse before better."""
+    groups: dict[tuple[str, int], ChangeGroup] = {}
+    for judgement in judgements:
+        for change in judgement.changes:
+            group = groups.setdefault((change.name, change.difference), ChangeGroup(change, []))
+            group.cases.append(judgement.case.id)
+    return sorted(groups.values(), key=lambda group: (*group.example.rank, -len(group.cases)))
+
+
+def as_dict(outcome: Outcome) -> dict[str, Any]:
+    """Plain data for JSON."""
+    return {
+        "schema": 1,
+        "suite": outcome.suite,
+        "run": outcome.run,
+        "baseline": outcome.baseline,
+        "threshold": outcome.threshold,
+        "exit_code": outcome.exit_code,
+        "summary": outcome.summary,
+        "notes": list(outcome.notes),
+        "cases": [_case(judgement) for judgement in outcome.judgements],
+    }
+
+
+def to_json(outcome: Outcome) -> str:
+    return json.dumps(as_dict(outcome), indent=2, allow_nan=False) + "\n"
+
+
+def to_csv(outcome: Outcome) -> str:
+    """One line per case."""
+    text = io.StringIO()
+    columns = (
+        "case",
+        "verdict",
+        "reason",
+        "seconds",
+        "tflops",
+        "ratio",
+        "low",
+        "high",
+        "baseline",
+        "changes",
+    )
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for judgement in outcome.judgements:
+        timing, interval = _timing(judgement), judgement.time and judgement.time.interval
+        times = (interval.ratio, interval.low, interval.high) if interval else ("", "", "")
+        writer.writerow(
+            (
+                judgement.case.id,
+                judgement.verdict,
+                judgement.reason,
+                timing.get("seconds") or "",
+                timing.get("tflops") or "",
+                *times,
+                _commit(judgement.baseline),
+                "; ".join(map(str, judgement.changes)),
+            )
+        )
+    return text.getvalue()
+
+
+def to_markdown(outcome: Outcome) -> str:
+    """For a comment on a pull request: the summary, what is not SAME, and all cases folded away.
+
+    At most `MARKDOWN_LIMIT` characters: a cell is cut, and so is a table that does not fit; what is missing is counted.
+    """
+    columns = ("case", "verdict", *_time_columns(outcome), "what")
+    rows = [_row(judgement, len(columns)) for judgement in outcome.judgements]
+    notable = [row for row in rows if row[1] not in ("SAME", "NEW")]
+    parts = [f"### Benchmark `{outcome.suite}`", f"**{outcome.summary}**", *(_cut(note) for note in outcome.notes)]
+    left = MARKDOWN_LIMIT - ROOM_FOR_REST - sum(len(part) + 2 for part in parts)
+    changed = [_change_row(group, outcome) for group in grouped_changes(outcome.judgements)]
+    for title, names, cells in (
+        ("", columns, notable),
+        (f"{len(changed)} figures changed", CHANGE_COLUMNS, changed),
+        (f"all {len(rows)} cases", columns, rows),
+    ):
+        if not cells:
+            continue
+        around = [f"<details><summary>{title}</summary>", "</details>"] if title else []
+        table = _markdown_table(names, cells, left - sum(len(part) + 2 for part in around))
+        added = [around[0], table, around[1]] if around else [table]
+        left -= sum(len(part) + 2 for part in added)
+        parts += added
+    return "\n\n".join(parts) + "\n"
+
+
+def to_junit(outcome: Outcome) -> str:
+    """Regressions and wrong results are failures, what could not be measured is an error."""
+    judgements = outcome.judgements
+    failed = [j for j in judgements if j.verdict in ("SLOWER", "WORSE", "WRONG")]
+    errors = [j for j in judgements if j.verdict == "NOT MEASURED"]
+    suite = ET.Element(
+        "testsuite",
+        name=f"bench {outcome.suite}",
+        tests=str(len(judgements)),
+        failures=str(len(failed)),
+        errors=str(len(errors)),
+        skipped="0",
+    )
+    for judgement in judgements:
+        case = ET.SubElement(suite, "testcase", classname=judgement.case.kernel, name=judgement.case.id)
+        lines = [judgement.reason, *judgement.notes, *map(str, judgement.changes)]
+        text = "\n".join(line for line in lines if line)
+        kind = "failure" if judgement in failed else "error" if judgement in errors else "system-out"
+        child = ET.SubElement(case, kind)
+        if kind != "system-out":
+            child.set("message", f"{judgement.verdict}: {_what(judgement)}")
+        child.text = f"{judgement.verdict}\n{text}"
+    ET.indent(suite)
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+FORMATS = {"json": to_json, "csv": to_csv, "markdown": to_markdown, "junit": to_junit}
+
+
+def _row(judgement: Judgement, columns: int) -> list[str]:
+    times = [] if columns == 3 else _time_cells(judgement)
+    return [judgement.case.id, judgement.verdict, *times, _what(judgement)]
+
+
+def _time_columns(outcome: Outcome) -> tuple[str, ...]:
+    timed = any(_timing(judgement).get("samples") for judgement in outcome.judgements)
+    return ("time", "TFLOPS", "new/old", "interval") if timed else ()
+
+
+def _time_cells(judgement: Judgement) -> list[str]:
+    timing, interval = _timing(judgement), judgement.time and judgement.time.interval
+    if not timing.get("samples"):
+        return ["-"] * 4
+    return [
+        f"{timing['seconds'] * 1e6:.1f} us",
+        f"{timing['tflops']:.1f}",
+        f"{interval.ratio:.4f}" if interval else "-",
+        f"{interval.low:.4f} to {interval.high:.4f}" if interval else "-",
+    ]
+
+
+def _what(judgement: Judgement) -> str:
+    """The most telling thing about a case, in one cell."""
+    shown = [str(change) for change in judgement.changes[:3]]
+    if len(judgement.changes) > len(shown):
+        shown.append(f"{len(judgement.changes) - len(shown)} more")
+    reason = " ".join(judgement.reason.split())
+    return "; ".join(part for part in (reason, *shown, *judgement.notes) if part)
+
+
+CHANGE_COLUMNS = ("", "figure", "by", "for example", "in")
+
+
+def _change_row(group: ChangeGroup, outcome: Outcome) -> list[str]:
+    change = group.example
+    example = str(change).removeprefix(f"{change.name} ")
+    return [change.direction, change.name, f"{change.difference:+,}", example, _where(group.cases, outcome)]
+
+
+def _where(cases: list[str], outcome: Outcome) -> str:
+    """The cases, or that they are all of a kernel."""
+    if len(cases) == 1:
+        return cases[0]
+    kernels = sorted({case.split()[0] for case in cases})
+    measured = [j.case.id for j in outcome.judgements if j.record and j.case.kernel in kernels]
+    return f"{'all ' if len(measured) == len(cases) else ''}{len(cases)} cases of {', '.join(kernels)}"
+
+
+def _case(judgement: Judgement) -> dict[str, Any]:
+    record = judgement.record or {}
+    timing = _timing(judgement)
+    return {
+        "case": judgement.case.id,
+        "verdict": judgement.verdict,
+        "reason": judgement.reason,
+        "notes": list(judgement.notes),
+        "device": (record.get("device") or {}).get("name"),
+        "commit": _commit(record),
+        "seconds": timing.get("seconds"),
+        "tflops": timing.get("tflops"),
+        "time": judgement.time.as_dict() if judgement.time else None,
+        "baseline": _baseline(judgement.baseline),
+        "changes": [{"name": c.name, "old": c.old, "new": c.new, "direction": c.direction} for c in judgement.changes],
+    }
+
+
+def _baseline(record: Any) -> dict[str, Any] | None:
+    if not record:
+        return None
+    timing = record.get("timing") or {}
+    return {
+        "run": record["bench"]["run"],
+        "time": record.get("time"),
+        "commit": _commit(record),
+        "seconds": timing.get("seconds"),
+    }
+
+
+def _timing(judgement: Judgement) -> dict[str, Any]:
+    return (judgement.record or {}).get("timing") or {}
+
+
+def _commit(record: Any) -> str:
+    git = (record or {}).get("git") or {}
+    return f"{git.get('commit', '')[:10]}{'+' if git.get('dirty') else ''}" if git else ""
+
+
+def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], limit: int) -> str:
+    """As many rows as fit into the characters, and how many there are besides."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(_cut(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    lines = [line(columns), line(["---"] * len(columns))]
+    left = limit - sum(len(one) + 1 for one in lines)
+    for number, row in enumerate(rows):
+        lines.append(line(row))
+        left -= len(lines[-1]) + 1
+        if left < 0:
+            return "\n".join([*lines[:-1], "", f"... and {len(rows) - number} more; the JSON and JUnit files have all"])
+    return "\n".join(lines)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= CELL else f"{text[: CELL - 4]} ..."

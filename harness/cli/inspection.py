@@ -1,0 +1,80 @@
+"""The commands that look at a kernel without running it: ``explain`` and ``build``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.console import Console
+
+from harness.cli import render
+from harness.cli.options import ConfigOptions, check_output, config_options, shape_option, write_output
+from harness.compiler.build import build_with_notice, plan_with_notice
+from harness.compiler.emit import KINDS, emit
+from harness.compiler.plan import parse_plan
+from harness.explain.svg import as_svg
+from harness.explain.text import WIDTH, as_dict, as_text
+from harness.problem.shape import Shape
+
+MIN_WIDTH = 40
+FORMATS = ("text", "svg", "json")
+output_option = click.option(
+    "-o",
+    "--output",
+    metavar="PATH|-",
+    default="-",
+    show_default=True,
+    help="Where to write; - is the screen.",
+)
+
+
+@click.command()
+@click.argument("kernel")
+@shape_option
+@config_options
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@output_option
+def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, output: str) -> None:
+    """Explain how KERNEL is launched: shared memory, roles, barriers, multicast.
+
+    Everything shown is computed from the launch plan.
+    """
+    check_output(output, "--output")
+    text = plan_with_notice(config.configure(kernel, shape), shape)
+    plan = parse_plan(text)
+    if form == "svg":
+        write_output(as_svg(plan), output)
+    elif form == "json":
+        write_output(json.dumps(as_dict(plan, json.loads(text)), indent=2) + "\n", output)
+    else:
+        write_output(as_text(plan, _width(output)) + "\n", output)
+
+
+@click.command("build")
+@click.argument("kernel")
+@shape_option
+@config_options
+@click.option(
+    "--emit",
+    "what",
+    type=click.Choice(list(KINDS)),
+    help="Write this: PTX, machine code, the launch plan for the shape, or figures about the code.",
+)
+@output_option
+def build_command(kernel: str, shape: Shape, config: ConfigOptions, what: str | None, output: str) -> None:
+    """Compile KERNEL, and write its code or what is known about it."""
+    check_output(output, "--output")
+    if what is None and output != "-":
+        raise click.UsageError("--output needs to know what to write; add --emit ptx, sass, plan or asm-stats")
+    [artifact] = build_with_notice([config.configure(kernel, shape)])
+    if what is not None:
+        write_output(emit(artifact, what, shape), output)
+        return
+    done = "compiled" if artifact.compiled_now else "was compiled before"
+    render.show_line(Console(), f"{artifact.config.label}: {done}, PTX in {artifact.folder / 'kernel.ptx'}")
+
+
+def _width(output: str) -> int:
+    """Of the terminal, if it is one that is narrower than the text; a line that it breaks is hard to read."""
+    console = Console()
+    return max(MIN_WIDTH, min(WIDTH, console.width)) if output == "-" and console.is_terminal else WIDTH

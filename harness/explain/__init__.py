@@ -1,0 +1,1 @@
+"""A kernel's plan as text, data and picture."""

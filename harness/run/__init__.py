@@ -1,0 +1,1 @@
+"""One run: which device, the run itself, its record, several side by side."""

@@ -1,0 +1,213 @@
+"""Kernels side by side on one problem: what each step of the series changes, in exact figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from harness.config.config import KernelConfig
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT
+from harness.run.runner import Outcome
+
+Value = int | float | str | None
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel of a comparison: its outcome, or why there is none. edited: the file of PTX run in its place."""
+
+    config: KernelConfig
+    outcome: Outcome | None
+    failure: str | None = None
+    edited: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return name_of(self.config.kernel, self.edited)
+
+
+def name_of(kernel: str, edited: Path | None) -> str:
+    """What a kernel, or the PTX that is run in its place, is called in tables."""
+    return f"{kernel} ({edited.name})" if edited else kernel
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the table. value: None where it is not known."""
+
+    name: str
+    value: Callable[[Outcome], Value]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What differs between one kernel and the next: (figure, before, after)."""
+
+    before: str
+    after: str
+    changes: list[tuple[str, Value, Value]] = field(default_factory=list)
+
+
+def _counter(name: str) -> Callable[[Outcome], Value]:
+    return lambda outcome: (outcome.record["counters"] or {}).get(name)
+
+
+def _bytes_read(tensor: str) -> Callable[[Outcome], Value]:
+    return lambda outcome: (outcome.record["counters"] or {}).get("tma_global_bytes_read_by_tensor", {}).get(tensor)
+
+
+def multicast_factor(counters: Mapping[str, Any]) -> float | None:
+    """How many CTAs a byte that TMA loads goes to. Boxes count whole, with what lies beyond the edge of a matrix.
+
+    None: unknown, of a GPU's run, and of a record that is older than the counter where it cannot be told from fill.
+    """
+    boxes, written = (counters.get(name) for name in ("tma_box_bytes", "tma_shared_bytes_written"))
+    return round(written / boxes, 3) if boxes and written else None
+
+
+def _instructions(outcome: Outcome) -> Value:
+    counters = outcome.record["counters"] or {}
+    return sum(counters["instructions"].values()) if "instructions" in counters else None
+
+
+def _ptxas(*names: str) -> Callable[[Outcome], Value]:
+    def total(outcome: Outcome) -> Value:
+        statistics = outcome.record["ptx"]["ptxas"]
+        return None if "error" in statistics else sum(statistics[name] for name in names)
+
+    return total
+
+
+def _output_bytes(outcome: Outcome) -> Value:
+    return next(part.bytes for part in outcome.plan.shared_memory if part.name == "C tile")
+
+
+def _launched(of_each: Callable[[Outcome], int]) -> Callable[[Outcome], Value]:
+    """What every CTA that starts does once, in all."""
+
+    def total(outcome: Outcome) -> Value:
+        started = (outcome.record["counters"] or {}).get("ctas")
+        return None if started is None else started * of_each(outcome)
+
+    return total
+
+
+def _scheduler(outcome: Outcome) -> Value:
+    config = outcome.request.config
+    return config.scheduler if outcome.plan.tiles else "the grid"
+
+
+def _mma(outcome: Outcome) -> Value:
+    config = outcome.request.config
+    rows, columns = config.mma_shape
+    return f"{rows}x{columns}, {'pair' if config.cta_group == 2 else '1 CTA'}"
+
+
+def _cluster(outcome: Outcome) -> Value:
+    cm, cn = outcome.request.config.cluster
+    return f"{cm}x{cn}{'' if outcome.request.config.multicast else ', no multicast'}"
+
+
+FIGURES = (
+    Figure("dtype", lambda outcome: outcome.request.config.dtype),
+    Figure("MMA", _mma),
+    Figure("cluster", _cluster),
+    Figure("stages", lambda outcome: outcome.request.config.stages),
+    Figure("tiles come from", _scheduler),
+    Figure("accumulators", lambda outcome: outcome.request.config.accumulators),
+    Figure("CTAs started", _counter("ctas")),
+    Figure("barriers initialised", _launched(lambda outcome: sum(b.count for b in outcome.plan.barriers))),
+    Figure("TMEM allocations", _launched(lambda outcome: int(outcome.plan.tmem_columns > 0))),
+    Figure("warps", lambda outcome: outcome.plan.block[0] // 32),
+    Figure("shared memory, bytes", lambda outcome: outcome.plan.dynamic_smem),
+    Figure("of it for C", _output_bytes),
+    Figure("TMEM columns", lambda outcome: outcome.plan.tmem_columns),
+    Figure("registers a thread", _ptxas("registers")),
+    Figure("spilled bytes", _ptxas("spill_store_bytes", "spill_load_bytes")),
+    Figure("global bytes read", _counter("tma_global_bytes_read")),
+    Figure("of A", _bytes_read("A")),
+    Figure("of B", _bytes_read("B")),
+    Figure("shared bytes written", _counter("tma_shared_bytes_written")),
+    Figure("multicast factor", lambda outcome: multicast_factor(outcome.record["counters"] or {})),
+    Figure("MMA instructions", _counter("mma_instructions")),
+    Figure("barrier waits", _counter("mbarrier_waits")),
+    Figure("of them suspended", _counter("mbarrier_stalls")),
+    Figure("TMA stores", _counter("tma_stores")),
+    Figure("stores in flight", _counter("max_stores_in_flight")),
+    Figure("warp instructions", _instructions),
+)
+
+
+def verdict(entry: Entry) -> str:
+    """Whether the result is right, in a word or two."""
+    if entry.outcome is None:
+        return "could not run"
+    validation = entry.outcome.validation
+    if not validation.passed:
+        return f"WRONG: {validation.mismatches:,}"
+    return "exact" if validation.exact else "within tolerance"
+
+
+def exit_code(entries: Sequence[Entry]) -> int:
+    """A wrong result outweighs a kernel that could not run."""
+    if any(entry.outcome and not entry.outcome.validation.passed for entry in entries):
+        return EXIT_WRONG_RESULT
+    return EXIT_OK if all(entry.outcome for entry in entries) else EXIT_CANNOT_RUN
+
+
+def performance(entry: Entry) -> list[tuple[str, str]]:
+    """TFLOPS, and the ratio to each vendor's GEMM that was timed beside the kernel, for a GPU run."""
+    timing: dict[str, Any] = entry.outcome.record["timing"] if entry.outcome else {}
+    tflops = timing.get("tflops")
+    rows = [("TFLOPS", "not measured" if tflops is None else f"{tflops:.1f}")]
+    for vendor, measured in timing.get("vendor", {}).items():
+        rows.append((f"ratio to {vendor}", f"{measured['ratio']:.3f}"))
+    return rows
+
+
+def figures(entry: Entry) -> dict[str, Value]:
+    """The rows of one kernel's column."""
+    return {figure.name: figure.value(entry.outcome) if entry.outcome else None for figure in FIGURES}
+
+
+def steps(entries: Sequence[Entry]) -> list[Step]:
+    """What changes from each kernel to the next, among those that ran."""
+    ran = [entry for entry in entries if entry.outcome]
+    found = []
+    for one, other in pairwise(ran):
+        before, after = figures(one), figures(other)
+        changes = [(name, before[name], after[name]) for name in before if before[name] != after[name]]
+        found.append(Step(one.name, other.name, changes))
+    return found
+
+
+def as_dict(entries: Sequence[Entry]) -> dict[str, Any]:
+    """For ``--json``."""
+    return {
+        "schema": SCHEMA,
+        "kernels": [
+            {
+                "kernel": entry.config.kernel,
+                "edited": str(entry.edited) if entry.edited else None,
+                "label": entry.config.label,
+                "verdict": verdict(entry),
+                "failure": entry.failure,
+                "performance": dict(performance(entry)),
+                "figures": figures(entry),
+                "record": entry.outcome.record if entry.outcome else None,
+            }
+            for entry in entries
+        ],
+        "steps": [
+            {
+                "from": step.before,
+                "to": step.after,
+                "changes": [{"figure": name, "from": a, "to": b} for name, a, b in step.changes],
+            }
+            for step in steps(entries)
+        ],
+    }

@@ -1,0 +1,145 @@
+"""Result records: one JSON object per line, only ever added to.
+
+A record is there whole or not at all: writers take turns by a lock on the file, and what could not be written to its
+end, and to the disk (fsync), is taken away again. A line that was left unfinished all the same, by a machine that lost
+power, is reported by readers and swallows nothing. The schema is described in results/README.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness import paths
+from harness.errors import CannotRun
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class DamagedLine:
+    """A line of a record file that is not a record."""
+
+    path: Path
+    number: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number}: skipped: {self.reason}"
+
+
+def record_file(device_kind: str) -> Path:
+    """The file of a kind of device, for example ``emulated-sm_100a``; an error if it cannot be written."""
+    path = paths.results_dir() / f"{device_kind}.jsonl"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotRun(_not_writable(path, error)) from error
+    existing = path if path.exists() else path.parent
+    if not os.access(existing, os.W_OK):
+        raise CannotRun(_not_writable(path, PermissionError(13, "Permission denied")))
+    return path
+
+
+def new_record(**fields: object) -> dict:
+    """A record with the fields that every record has: schema version, time and source."""
+    return {
+        "schema": SCHEMA,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git": source_version(),
+        **fields,
+    }
+
+
+def append(path: Path, record: dict) -> None:
+    """Adds a record to a file."""
+    line = json.dumps(record, allow_nan=False, separators=(",", ":"))
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _append_whole(descriptor, f"{line}\n".encode(), locked=_lock(descriptor))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CannotRun(_not_writable(path, error)) from error
+
+
+def _lock(descriptor: int) -> bool:
+    """Waits for other writers until the file is closed. Whether that can be had: some network file systems lack it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
+
+
+def _append_whole(descriptor: int, line: bytes, locked: bool) -> None:
+    """All of a line at the end of a file and on the disk, or the file as it was."""
+    size = os.fstat(descriptor).st_size
+    # A line that someone else left unfinished must not swallow this one.
+    data = b"\n" + line if size and os.pread(descriptor, 1, size - 1) != b"\n" else line
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    except BaseException:  # an interruption, too
+        if locked:  # else what follows may be another's
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, size)
+        raise
+
+
+def read(path: Path, problem: Callable[[dict], str | None] = lambda record: None) -> Iterator[dict | DamagedLine]:
+    """The records of a file in order, with a `DamagedLine` in the place of a line that is not a record.
+
+    problem: says what a record lacks for the reader's purpose; None: nothing.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                yield DamagedLine(path, number, f"not JSON ({error})")
+                continue
+            if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+                yield DamagedLine(path, number, f"not a record of schema {SCHEMA}")
+                continue
+            found = problem(record)
+            yield DamagedLine(path, number, found) if found else record
+
+
+def source_version() -> dict | None:
+    """The commit of the checkout and whether files other than results differ from it; None outside of git.
+
+    An installed harness may lie in someone else's repository, whose commit says nothing.
+    """
+    if paths.is_installed():
+        return None
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git("status", "--porcelain", "--", ".", ":!results")
+    return {"commit": commit, "dirty": bool(changed)}
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", paths.ROOT, *arguments], capture_output=True, encoding="utf-8", errors="replace", timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _not_writable(path: Path, error: OSError) -> str:
+    return f"cannot write the record to {path}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
