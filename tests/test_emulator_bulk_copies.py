@@ -332,6 +332,6 @@ def test_a_tensor_map_is_a_field_a_pointer_or_changed_by_the_kernel(where):
 def test_bytes_that_are_no_tensor_map():
     device = Device()
     out, pointer = device.alloc(512), device.upload(np.zeros(128, np.uint8))
-    with pytest.raises(Fault, match="there is no tensor map at this address"):
+    with pytest.raises(Fault, match="is not that of a tensor map"):
         device.launch(Module.from_text(FROM_MEMORY.format(body="", target="sm_90a")), grid=1, block=32,
                       arguments=[out, bytes(320), pointer])  # fmt: skip

@@ -62,8 +62,15 @@ def tensor_map_at(f: Fragment, address: int) -> tuple[str, TensorMap]:
     found = f.grid.launch.tensor_maps.get(address)
     if found is not None:
         return found
-    data = _read(f, address)
     space = space_of(address)
+    try:
+        data = _read(f, address)
+    except Fault as fault:
+        if fault.rule == "alignment":
+            raise
+        data = b""
+    if not tensor_map_bytes.is_tensor_map(data):
+        raise Fault(f"the tensor map address 0x{address:x} is not that of a tensor map", "tensor-map")
     if space == "global":
         return f.grid.memory.find(address, NBYTES)[0].name, _decoded(data)
     return f"{space} 0x{address - WINDOWS[space]:x}", _decoded(data)

@@ -19,18 +19,10 @@ _MAGIC = b"TENSORMP"
 _LAYOUT = struct.Struct("<8sQ5I4Q5H5B5B")
 """Mark, address, dimensions, strides, box, element strides, then rank, element type, interleave, swizzle, fill."""
 _ELEMENTS = {
-    0: "u8",
-    1: "u16",
-    2: "u32",
-    3: "s32",
-    4: "u64",
-    5: "s64",
-    6: "f16",
-    7: "f32",
-    9: "f64",
-    10: "bf16",
-    11: "tf32",
-}
+    0: "u8", 1: "u16", 2: "u32", 3: "s32", 4: "u64", 5: "s64", 6: "f16", 7: "f32", 9: "f64", 10: "bf16", 11: "tf32",
+    13: "b4x16", 14: "b4x16_p64", 15: "b6x16_p32", 16: "e4m3", 17: "e5m2", 18: "ue8m0",
+}  # fmt: skip
+"""Those from 16 on are bytes to the driver, which has no names for them."""
 _ELEMENT_CODES = {name: code for code, name in _ELEMENTS.items()}
 _SWIZZLES = {0: Swizzle.NONE, 1: Swizzle.B32, 2: Swizzle.B64, 3: Swizzle.B128}
 _SWIZZLE_CODES = {swizzle: code for code, swizzle in _SWIZZLES.items()}
@@ -52,12 +44,16 @@ def encode(tmap: TensorMap) -> bytes:
     return _LAYOUT.pack(_MAGIC, tmap.address, *fields, *codes).ljust(NBYTES, b"\0")
 
 
+def is_tensor_map(data: bytes) -> bool:
+    return data.startswith(_MAGIC)
+
+
 @lru_cache(maxsize=1024)
 def decode(data: bytes) -> TensorMap:
     """The map that 128 bytes hold. Fault if they hold none, or one whose fields do not fit together."""
-    mark, address, *fields = _LAYOUT.unpack_from(data)
-    if mark != _MAGIC:
-        raise Fault("there is no tensor map at this address", "tensor-map")
+    _, address, *fields = _LAYOUT.unpack_from(data)
+    if not is_tensor_map(data):
+        raise Fault("these bytes are not those of a tensor map", "tensor-map")
     dims, strides, box, steps = fields[:5], fields[5:9], fields[9:14], fields[14:19]
     rank, element, interleave, swizzle, fill = fields[19:]
     if element not in _ELEMENTS or swizzle not in _SWIZZLES or interleave:
@@ -86,8 +82,8 @@ WITH_ORDINAL = ("global_dim", "global_stride", "box_dim", "element_stride")
 def replace(data: bytes, field: str, ordinal: int, value: int) -> bytes:
     """The bytes with one field changed. The rank is given less one."""
     mark, address, *fields = _LAYOUT.unpack_from(data)
-    if mark != _MAGIC:
-        raise Fault("there is no tensor map at this address", "tensor-map")
+    if not is_tensor_map(data):
+        raise Fault("the bytes to be changed are not those of a tensor map", "tensor-map")
     first, count, limit = {
         "global_dim": (0, 5, 32),
         "global_stride": (5, 4, 64),
