@@ -1,4 +1,4 @@
-"""Programs of nvcc (tests/data/cuda): a GEMM by mma.sync, a histogram in a cluster's shared memory, CUDA's functions."""
+"""Programs of nvcc (tests/data/cuda): a GEMM by mma.sync, a histogram in a cluster, CUDA's functions."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from harness.emulator.instructions.table import (
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import Instruction
 from harness.emulator.units import float_math
-from harness.emulator.units.formats import BF16, F16, F32, F64
+from harness.emulator.units.formats import BF16, F16, F32, F64, Numbers
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 _FORMATS = {"f16": F16, "f16x2": F16, "bf16": BF16, "bf16x2": BF16, "f32": F32, "f32x2": F32, "f64": F64}
@@ -244,7 +244,7 @@ def _rsqrt(i: Instruction, w: Translator) -> Assign:
 
 
 def gross(operation: str, ftz: bool, value: Value) -> Value:
-    """``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64``: of the result's bits the upper 32 only (PTX ISA 9.7.3.14)."""
+    """``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64``: the upper 32 bits of the result (PTX ISA 9.7.3.14)."""
     bits = unpack(value, "f64")
     upper = np.uint64(0xFFFF_FFFF_0000_0000)
     if ftz:

@@ -191,7 +191,7 @@ _PLAIN64: dict[str, Callable[..., Any]] = {
 
 
 def compute64(operation: str, mode: str, *operands: Numbers) -> Numbers:
-    """add, sub, mul, div, rcp, sqrt and fma of f64 in any rounding; rsqrt to nearest, but for a unit in the last place."""
+    """add, sub, mul, div, rcp, sqrt and fma of f64 in any rounding; rsqrt within a unit in the last place."""
     if operation == "sqrt":
         return _square_root64(operands[0], mode)
     with np.errstate(all="ignore"):
