@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 EXIT_OK = 0
+EXIT_FINDINGS = 1
 EXIT_USAGE = 2
 EXIT_CANNOT_RUN = 3
 EXIT_WRONG_RESULT = 4

@@ -335,17 +335,6 @@ def _mma() -> list[str]:
     return forms
 
 
-def _mma_100() -> list[str]:
-    forms = []
-    for x in (1, 2):
-        forms.append(f"ldmatrix.sync.aligned.m16n16.x{x}.trans.shared.b8 {_vector('r', 2 * x)}, [%r9];")
-        forms.append(f"ldmatrix.sync.aligned.m16n16.x{x}.trans.shared.b8x16.b6x16_p32 {_vector('r', 2 * x)}, [%r9];")
-    for x in (1, 2, 4):
-        forms.append(f"ldmatrix.sync.aligned.m8n16.x{x}.shared.b8x16.b4x16_p64 {_vector('r', x)}, [%r9];")
-        forms.append(f"stmatrix.sync.aligned.m16n8.x{x}.trans.shared.b8 [%r9], {_vector('r', x)};")
-    return forms
-
-
 def _wgmma() -> list[str]:
     forms = []
     for n, k, types, flags in (
@@ -383,15 +372,12 @@ def _tcgen05(g: int) -> list[str]:
     shapes = ("128x256b", "4x256b", "128x128b", "64x128b.warpx2::02_13", "64x128b.warpx2::01_23", "32x128b.warpx4")
     for shape in shapes:
         forms.append(f"tcgen05.cp.cta_group::{g}.{shape} [%r1], %d1;")
-    for fmt in ("b6x16_p32", "b4x16_p64"):
-        forms.append(f"tcgen05.cp.cta_group::{g}.128x256b.b8x16.{fmt} [%r1], %d1;")
-    forms.append(f"tcgen05.shift.cta_group::{g}.down [%r1];")
     if g == 2:
         return forms
     forms.append("tcgen05.mma.cta_group::1.kind::f16.collector::a::lastuse [%r1], %d1, %d2, %r2, %p0;")
     forms += _each("tcgen05.mma.ws.cta_group::1.kind::{k} [%r1], {a}, %d2, %r2, %p0;", k="f16 tf32 f8f6f4 i8",
                    a="%d1 [%r3]")  # fmt: skip
-    forms.append("tcgen05.mma.ws.cta_group::1.kind::f16.collector::b1::fill [%r1], %d1, %d2, %r2, %p0, %d3;")
+    forms.append("tcgen05.mma.ws.cta_group::1.kind::f16.collector::b1::fill [%r1], %d1, %d2, %r2, %p0, 0;")
     for shape, per in (("32x32b", 1), ("16x64b", 1), ("16x128b", 2), ("16x256b", 4)):
         for n, pack in product((1, 2, 4), ("", "16b")):
             registers = _vector("r", per * n)
@@ -414,8 +400,7 @@ _SPECIAL = [
     *_each("mov.u64 %d0, %{r};", r="clock64 globaltimer gridid current_graph_exec pm0_64"), "mov.pred %p0, %is_explicit_cluster;",
     "nanosleep.u32 %r1;", *_each("griddepcontrol.{w};", w="wait launch_dependents"), "pmevent 3;", "pmevent.mask 3;",
     "exit;", "@%p0 trap;", "brkpt;", ".pragma \"nounroll\";", ".pragma \"unknown; {\";",
-    "isspacep.param::entry %p0, %d1;", "mapa.u64 %d0, %d1, %r2;", "getctarank.shared::cluster.u32 %r0, %r1;",
-    "stacksave.u64 %d0;", "alloca.u64 %d0, %d1;", "stackrestore.u64 %d0;", "getctarank.u64 %r0, %d1;", "mapa.shared::cluster.u64 %d0, %d1, %r2;",
+    "isspacep.param::entry %p0, %d1;", "mapa.u64 %d0, %d1, %r2;", "getctarank.shared::cluster.u32 %r0, %r1;", "getctarank.u64 %r0, %d1;", "mapa.shared::cluster.u64 %d0, %d1, %r2;",
 ]  # fmt: skip
 
 Families = dict[str, tuple[tuple[str, ...], list[str]]]
@@ -427,21 +412,20 @@ FORMS: Families = {
     "single (sm_100a)": (SM100, _SINGLE_100),
     "conversions": (BOTH, _CVT),
     "conversions (sm_100a)": (SM100, _CVT_100),
+    "mma.sync": (BOTH, _mma()),
+    "special": (BOTH, _SPECIAL),
+    "atomics and warps": (BOTH, _ATOMICS),
+    "atomics (sm_100a)": (SM100, _ATOMICS_100),
+    "wgmma": (SM90, _wgmma()),
+    "tcgen05": (SM100, _tcgen05(1)),
+    "tcgen05 of pairs": (SM100, _tcgen05(2)),
 }
 """By family: the targets that have it, and its forms."""
 
 NOT_YET: Families = {
     "loads and stores": (BOTH, _LOADS),
-    "atomics and warps": (BOTH, _ATOMICS),
-    "atomics (sm_100a)": (SM100, _ATOMICS_100),
     "mbarrier": (BOTH, _MBARRIER),
     "bulk copies": (BOTH, _BULK),
     "bulk copies (sm_100a)": (SM100, _BULK_100),
-    "mma.sync": (BOTH, _mma()),
-    "matrices (sm_100a)": (SM100, _mma_100()),
-    "wgmma": (SM90, _wgmma()),
-    "tcgen05": (SM100, _tcgen05(1)),
-    "tcgen05 of pairs": (SM100, _tcgen05(2)),
-    "special": (BOTH, _SPECIAL),
 }
 """Families of which some forms are still refused."""

@@ -38,6 +38,7 @@ from harness.emulator.machine.events import (
     GroupCompleted,
     GroupLeft,
     Issued,
+    Missed,
     PhaseCompleted,
     Polled,
     RegisterBlock,
@@ -527,6 +528,12 @@ def test_matrix_accesses_are_told_row_by_row(watched):
 
 
 # ---- mbarriers ----
+
+
+def test_small_copies_are_replayed(watched):
+    stream(COPY_SINGLY.replace("ret;", "bar.sync 0; ld.shared.b32 %r5, [%r4]; ret;"), module_scope=ROOM)
+    watched.check()
+
 
 PHASES = """
 mov.b32 %r3, words;
@@ -1108,7 +1115,96 @@ def test_an_instruction_has_the_semantics_and_scope_that_ptx_gives_it(text, expe
 
 TOLD = [t for t in vars(events).values() if isinstance(t, type) and issubclass(t, tuple) and t is not Agent]
 """Events, and the regions of operations."""
-REGIONS = (events.SharedChunks, SharedBytes, GlobalBox, TensorBlock, RegisterBlock)
+REGIONS = (
+    events.SharedChunks, SharedBytes, events.SharedItems, events.GlobalItems, GlobalBox, TensorBlock, RegisterBlock,
+)  # fmt: skip
+
+
+COPY_SINGLY = """
+mov.b32 %r3, words; mad.lo.u32 %r4, %r0, 4, %r3;
+setp.eq.u32 %p1, %r0, 0;
+@%p1 mbarrier.init.shared.b64 [%r3+1024], 32;
+mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; st.global.b32 [%rd1], %r0;
+bar.warp.sync -1;
+cp.async.ca.shared.global [%r4], [%rd1], 4;
+cp.async.mbarrier.arrive.shared.b64 [%r3+1024];
+cp.async.wait_all;
+ret;
+"""
+"""Every lane copies a word, and an mbarrier learns of it."""
+
+
+PRINT = """
+.local .b64 nothing;
+mov.b64 %rd2, letters; mov.b64 %rd3, nothing; cvta.local.u64 %rd3, %rd3;
+{ .param .b64 f; .param .b64 a; .param .b32 r;
+st.param.b64 [f], %rd2; st.param.b64 [a], %rd3; call (r), vprintf, (f, a); }
+ret;
+"""
+PRINTER = ".extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a); .global .b8 letters[2] = {65};"
+
+
+LATE = """
+mov.b32 %r3, words;
+setp.ne.u32 %p1, %r0, 0;
+@%p1 ret;
+mbarrier.init.shared.b64 [%r3], 1;
+mov.u32 %r4, %cluster_ctarank;
+setp.eq.u32 %p2, %r4, 0;
+@%p2 ret;
+mov.b32 %r5, 2000;
+DELAY:
+sub.u32 %r5, %r5, 1;
+setp.ne.u32 %p3, %r5, 0;
+@%p3 bra DELAY;
+mapa.shared::cluster.u32 %r7, %r3, 0;
+mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r7];
+mov.b16 %rs1, 1;
+tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r3], %rs1;
+ret;
+"""
+"""The CTA of rank 0 has left when a thread of the other one arrives there, and when a commit does."""
+
+
+def test_an_arrival_at_a_cta_that_has_exited_is_told():
+    thread, commit = of(stream(LATE, grid=2, cluster=2), Missed)
+    assert (thread.agent.cta, thread.cta, thread.offset, thread.operation) == (1, 0, 0x400, None)
+    assert (commit.cta, commit.offset, commit.operation.kind) == (0, 0x400, "commit")
+
+
+def test_the_use_of_a_register_before_the_wait_for_its_load_is_told():
+    load = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2], {%r0}; tcgen05.wait::st.sync.aligned;"
+    load += "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r1}, [%r2];"
+    seen = stream(ALLOCATE + load + "add.u32 %r4, %r1, 1;" + FREE + "ret;")
+    _, use = of(seen, TensorMemoryWaited)
+    assert (use.kind, use.site.opcode) == ("use", "add")
+    assert [o.kind for o in use.operations] == ["tmem.load"]
+
+
+def test_a_wait_for_an_mbarrier_says_for_which_phase():
+    body = """
+    mov.b32 %r3, words;
+    setp.eq.u32 %p1, %r0, 0;
+    @%p1 mbarrier.init.shared.b64 [%r3+8], 1;
+    bar.sync 0;
+    setp.lt.u32 %p2, %r0, 32;
+    @%p2 bra AGAIN;
+    bar.sync 1, 32;
+    setp.eq.u32 %p2, %r0, 32;
+    mov.b32 %r5, 2000;
+    DELAY:
+    sub.u32 %r5, %r5, 1;
+    setp.ne.u32 %p3, %r5, 0;
+    @%p3 bra DELAY;
+    @%p2 mbarrier.arrive.shared.b64 _, [%r3+8];
+    ret;
+    AGAIN:
+    mbarrier.try_wait.parity.shared.b64 %p4, [%r3+8], 0;
+    @!%p4 bra AGAIN;
+    ret;
+    """
+    waits = [e.mbarrier for e in of(stream(body, threads=64), Suspended)]
+    assert waits == [None, (0x408, 0)]
 
 
 def test_every_kind_of_event_and_region_occurs(common):
@@ -1116,12 +1212,15 @@ def test_every_kind_of_event_and_region_occurs(common):
     seen: list[Any] = []
     for config in (make_config("kernel7", cluster=(2, 1)), make_config("kernel7", arch="sm_90a")):
         run(common[config], (256, 256, 64), "integer", sinks=(seen.append,))
-    for body in (PHASES, MEETING, REQUEST, MULTIPLY.format(descriptor=CORE_MATRICES | 1 << 46) + "ret;"):
+    for body in (PHASES, MEETING, REQUEST, COPY_SINGLY, MULTIPLY.format(descriptor=CORE_MATRICES | 1 << 46) + "ret;"):
         seen += stream(body, module_scope=ROOM)
+    seen += stream(PRINT, module_scope=PRINTER)
+    seen += stream(LATE, grid=2, cluster=2)
     operations = [e.operation for e in of(seen, Issued)]
     found = {type(e) for e in seen} | {type(r) for o in operations for r in (*o.reads, *o.writes)}
     assert found == set(TOLD)
     kinds = {"tma.load", "tma.store", "mma", "commit", "wgmma", "tmem.load", "tmem.store", "launch-control"}
+    kinds |= {"cp.async", "cp.async.arrive"}
     assert {o.kind for o in operations} == kinds
 
 
@@ -1141,6 +1240,7 @@ def test_without_a_sink_no_event_is_made(monkeypatch, common):
     launch(MUCH, threads=64, initial=np.zeros(1), **options)
     launch(PHASES, **options)
     launch(MEETING, **options)
+    launch(COPY_SINGLY, **options)
     launch(MULTIPLY.format(descriptor=CORE_MATRICES | 1 << 46) + "ret;", **options)
     with pytest.raises(AssertionError, match="is made"):
         stream("ret;")

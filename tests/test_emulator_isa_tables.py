@@ -432,3 +432,32 @@ def test_addresses_tell_the_cta_they_lie_in(rank):
 def test_conversions_of_other_types_are_refused_where_they_are_executed(types):
     body = f"setp.eq.u32 %p1, %r0, 99; mov.b32 %r1, 4; @%p1 cvt.{types} %r1, %r0;"
     assert (run(body + STORE_R1 + "ret;") == 4).all()
+
+
+# ---- registers of 128 bits ----
+
+
+@pytest.mark.parametrize("low", ["0x1122334455667788", "%rd4"])
+@pytest.mark.parametrize("high", ["0x99AABBCCDDEEFF00", "%rd5"])
+def test_the_halves_of_128_bits_may_be_alike_in_all_lanes_or_not(low, high):
+    body = f"""
+    .reg .b128 %q<4>;
+    mul.wide.u32 %rd4, %r0, 0x10001;
+    not.b64 %rd5, %rd4;
+    mov.b64 %rd6, {low};
+    mov.b64 %rd7, {high};
+    mov.b128 %q1, {{%rd6, %rd7}};
+    mov.b128 {{%rd8, %rd9}}, %q1;
+    mul.wide.u32 %rd1, %r0, 16;
+    add.u64 %rd1, %rd1, %rd0;
+    st.global.v2.b64 [%rd1], {{%rd8, %rd9}};
+    ld.global.b128 %q2, [%rd1];
+    mov.b128 {{%rd10, %rd11}}, %q2;
+    st.global.v2.b64 [%rd1+512], {{%rd11, %rd10}};
+    ret;
+    """
+    found = launch(body, words=256).words(256).view(np.uint64).reshape(2, 32, 2)
+    lane = (LANES * 0x10001).astype(np.uint64)
+    expected = np.stack([lane if x == "%rd4" else ~lane if x == "%rd5" else np.full(32, int(x, 16), np.uint64)
+                         for x in (low, high)], axis=1)  # fmt: skip
+    assert (found[0] == expected).all() and (found[1] == expected[:, ::-1]).all()

@@ -112,18 +112,17 @@ isspacep.everywhere %p1, %rd2;                  mapa.shared.u32 %r1, %r2, 0;
 getctarank.u32 %r1, %r2;                        cvt.u32 %r1, %r2;
 cvt.rn.bf16x2.f32 %r1, %r2;
 cvt.rn.f32.bf16 %r1, %rs2;
-
 cvt.rn.s32.f32 %r1, %r2;
 cvt.u32.u16 %r1, %rs2, %rs3;
 ld.global.noise.b32 %r1, [%rd1];
-ld.local.b32 %r1, [%rd1];                       ld.global.v2.b32 %r1, [%rd1];
+ld.global.v2.b32 %r1, [%rd1];
 ld.global.b32 {%r1, %r2}, [%rd1];               ld.global.v2.b32 {%r1, %rd2}, [%rd3];
 ld.global.pred %p1, [%rd1];                     st.global.noise.b32 [%rd1], %r1;
-st.param.b32 [%rd1], %r1;                       st.global.b128 [%rd1], %q1;
+st.param.b32 [%rd1], %r1;
 st.global.v4.b32 [%rd1], {%r1, %r2};            atom.global.noise.add.u32 %r1, [%rd2], %r3;
 atom.global.b32 %r1, [%rd2], %r3;               atom.global.cas.b32 %r1, [%rd2], %r3;
 atom.global.min.f32 %r1, [%rd2], %r3;           atom.global.add.bf16 %rs1, [%rd2], %rs3;
-atom.global.exch.b128 %q1, [%rd2], %q3;         atom.param.add.u32 %r1, [%rd2], %r3;
+atom.param.add.u32 %r1, [%rd2], %r3;
 atom.global.add.f16 %rs1, [%rd2], %rs3;         red.local.add.u32 [%rd1], %r2;
 shfl.sync.sideways.b32 %r1, %r2, %r3, 31, -1;   shfl.idx.b32 %r1, %r2, %r3, 31, -1;
 shfl.sync.idx.b32 %r1, 5, %r3, 31, -1;          shfl.sync.idx.up.b32 %r1, %r2, %r3, 31, -1;
@@ -131,7 +130,7 @@ vote.sync.most.pred %p1, %p2, -1;               redux.sync.mul.u32 %r1, %r2, -1;
 redux.sync.add.u64 %rd1, %rd2, -1;              elect.sync %r1, -1;
 elect.sync.all %r1|%p1, -1;                     bar.warp.sync.aligned -1;
 bar.sync.relaxed 0;                             bar.arrive.relaxed 0, 32;
-bar.red.popc.u32 %r1, 0, %p1;                   barrier.cluster.arrive.acquire;
+barrier.cluster.arrive.acquire;
 barrier.cluster.wait.release;                   mbarrier.init.shared::cluster.b64 [%r1], 1;
 mbarrier.inval.shared::cluster.b64 [%r1];       mbarrier.init.shared.b32 [%r1], 1;
 mbarrier.arrive.noComplete.shared.b64 %rd1, [%r1], 1; mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r1];
@@ -161,7 +160,7 @@ clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b64.b128 %r1, %q1;
 clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r1, %r2, %r3}, %q1;
 clusterlaunchcontrol.query_cancel.get_first_ctaid.v2.b32.b128 {%r1, %r2, %r3, %r4}, %q1;
 stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r1], {%r2}; stmatrix.sync.aligned.m8n8.x1.shared.b8 [%r1], {%r2};
-stmatrix.sync.aligned.m8n8.x1.b16 [%r1], {%r2}; stmatrix.sync.aligned.m16n8.x1.shared.b16 [%r1], {%r2};
+stmatrix.sync.aligned.m16n8.x1.shared.b16 [%r1], {%r2};
 ldmatrix.sync.aligned.m8n8.x1.shared::cluster.b16 {%r1}, [%r5];
 tcgen05.alloc.sync.aligned.shared::cta.b32 [%r1], 32; tcgen05.alloc.cta_group::1.cta_group::2.b32 [%r1], 32;
 tcgen05.alloc.cta_group::1.sync.aligned.shared::cluster.b32 [%r1], 32;
@@ -173,11 +172,9 @@ tcgen05.st.sync.aligned.16x64b.x2.pack::16b.b32 [%r1], {%r2, %r3};
 tcgen05.ld.sync.aligned.16x64b.x2.b64 {%r1, %r2}, [%r3]; tcgen05.ld.sync.aligned.16x64b.x2.b32 {%r1, 5}, [%r3];
 tcgen05.wait::ld.sync.aligned.relaxed;          tcgen05.wait::st.relaxed;
 tcgen05.fence::before_thread_sync.relaxed;
-tcgen05.mma.cta_group::1.kind::tf32 [%r1], %rd1, %rd2, %r2, %p1;
 tcgen05.mma.cta_group::1 [%r1], %rd1, %rd2, %r2, %p1;
 tcgen05.mma.cta_group::1.kind::f16.ws [%r1], %rd1, %rd2, %r2, %p1;
-tcgen05.mma.cta_group::1.kind::f16 [%r1], [%r3], %rd2, %r2, %p1;
-MMA, {%r3, %r4}, %p1;                           MMA, %p1, 3;
+MMA, {%r3, %r4}, %p1;
 tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%rd1], %rs1;
 tcgen05.commit.cta_group::1.multicast::cluster.mbarrier::arrive::one.b64 [%rd1];
 tcgen05.commit.mbarrier::arrive::one.b64 [%rd1];
@@ -196,7 +193,6 @@ wgmma.wait_group.sync.aligned 8;                wgmma.wait_group.sync.relaxed 0;
 wgmma.mma_async.sync.m64n8k16.f32.bf16.bf16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.f16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
-wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1;
 wgmma.mma_async.sync.aligned.m64n8k16.f32.tf32.tf32 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {{%f0, %f1, %f2, %f3, %f4, %f5}}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
@@ -247,3 +243,11 @@ def test_what_is_refused_stops_the_run_only_where_it_is_executed():
     with pytest.raises(Fault, match=r"not implemented: @%p1 vadd.s32") as error:
         launch(never.replace("99", "7"))
     assert error.value.rule == "unsupported"
+
+
+def test_an_unknown_instruction_writes_its_first_operand():
+    """Where it is not executed that register is unwritten, as it would be of any other instruction."""
+    body = "setp.eq.u32 %p1, %r0, 99; @!%p1 bra OVER; frobnicate.b32 %r5, %r0; OVER: add.u32 %r6, %r5, 1;"
+    launch(body + "ret;")
+    with pytest.raises(Fault, match="%r6, which was never written in lanes 0xffffffff"):
+        launch(body + "st.global.b32 [%rd0], %r6; ret;")

@@ -7,8 +7,10 @@ import re
 import numpy as np
 import pytest
 from cuda_programs import cuda
+from ptx_programs import STORE_R1, launch
 
 from harness.emulator import Device, LaunchError, Livelock
+from harness.emulator.machine.events import CtaEnded, CtaStarted
 from harness.emulator.machine.grid import residency
 
 KB = 1024
@@ -157,3 +159,15 @@ def test_room_for_nothing_is_refused():
 def test_what_an_sm_has_is_shared_out_among_whole_ctas(target, cluster, shared, threads, registers, clusters):
     """2048 threads, 32 CTAs, 228 KiB and 65536 registers on each of 132 or 148 SMs; other targets count as sm_100."""
     assert residency(target, cluster, shared, threads, registers) == clusters
+
+
+def test_a_cluster_starts_when_those_before_it_cannot_go_on():
+    """Without cluster launch control nobody can see the others start, so that few have to be kept at once."""
+    told: list[tuple[str, int]] = []
+
+    def note(event: object) -> None:
+        if isinstance(event, CtaStarted | CtaEnded):
+            told.append((type(event).__name__, event.cluster))
+
+    launch("mov.b32 %r1, 1;" + STORE_R1 + "ret;", grid=3, sinks=[note])
+    assert told == [(name, cluster) for cluster in range(3) for name in ("CtaStarted", "CtaEnded")]

@@ -336,3 +336,12 @@ def test_accumulators_that_are_read_before_any_wgmma_hold_nothing():
     other = wgmma(8, "f16", ["%d4", "%d5", "%d6", "%d7"], "%rd4", "%rd5", "0", "1, 1, 0, 0")
     with pytest.raises(Fault, match=r"%d0, which holds nothing yet \(a wgmma accumulates in it, but none has yet\)"):
         program(FENCE + other + COMMIT + WAIT + early + ZERO + FENCE + MULTIPLY + COMMIT + WAIT)
+
+
+@pytest.mark.parametrize("operands", ["%r1, %d0", "%d0, %r1", "%d0, %d1"])
+def test_converting_an_accumulator_that_was_not_waited_for(operands):
+    convert = f"mov.b32 %r1, 0;\nbar.sync 0;\ncvt.rn.bf16x2.f32 %r2, {operands};\n"
+    with pytest.raises(
+        Fault, match=r"reads register %d\d, which holds nothing yet \(a wgmma accumulates in it, and no"
+    ):
+        program(ZERO + FENCE + MULTIPLY + COMMIT + convert + WAIT)

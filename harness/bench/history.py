@@ -41,12 +41,12 @@ class History:
 
 
 def load(path: Path) -> History:
-    """Reads a file of records, without those of ``harness run``. A missing file is an empty history."""
+    """Reads a file of records, without those of ``harness run`` and of edited PTX. No file is an empty history."""
     history = History()
     for entry in records.read(path, _problem) if path.exists() else ():
         if isinstance(entry, DamagedLine):
             history.damaged.append(entry)
-        elif "bench" in entry:
+        elif "bench" in entry and not is_edited(entry):
             history.records.append(entry)
     return history
 
@@ -84,6 +84,11 @@ def key_of(record: Mapping[str, Any]) -> tuple:
     toolchain = record.get("toolchain") or {}
     versions = tuple((name, toolchain.get(name)) for name in ("mojo", "max"))
     return (machine_of(record), versions, case_of(record))
+
+
+def is_edited(record: Mapping[str, Any]) -> bool:
+    """Whether PTX edited by hand was run: such a record says nothing of the kernel."""
+    return bool((record.get("ptx") or {}).get("edited"))
 
 
 def is_right(record: Mapping[str, Any]) -> bool:

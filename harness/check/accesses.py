@@ -16,8 +16,12 @@ from typing import Any, NamedTuple
 from harness.check.clocks import ORDER, Clock, Components, Rows, column
 from harness.emulator.machine.events import Agent, Site
 
+SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
+WEAK = -1
 UNORDERED_KEPT = 8
 """Unordered accesses of each kind that a history keeps."""
+READS_KEPT = 64
+"""Readers since the last write that a history keeps: the youngest."""
 
 
 class Record:
@@ -25,10 +29,11 @@ class Record:
 
     ``kind``: "generic", or what an asynchronous operation does: "copy" (TMA load), "store" (bulk store), "mma",
     "wgmma", "answer" (launch control), "load", "keep" (tcgen05.ld, .st), "alloc", "free". ``order``: what its agent
-    knew of its own cluster, if that was kept. ``strong``: an atomic, relaxed, volatile, acquire or release access.
+    knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed, volatile, acquire or release
+    access, else WEAK. ``shape``: of an MMA: its accumulator and size.
     """
 
-    __slots__ = ("agent", "id", "kind", "order", "site", "space", "strong", "time", "who", "writes")
+    __slots__ = ("agent", "id", "kind", "order", "scope", "shape", "site", "space", "time", "who", "writes")
     _ids = 0
 
     def __init__(
@@ -41,7 +46,7 @@ class Record:
         agent: Agent,
         site: Site,
         order: Rows | None = None,
-        strong: bool = False,
+        scope: int = WEAK,
     ) -> None:
         Record._ids += 1
         self.id = Record._ids
@@ -53,7 +58,8 @@ class Record:
         self.agent = agent
         self.site = site
         self.order = order
-        self.strong = strong
+        self.scope = scope
+        self.shape: object = None
 
     def knew(self, other: Record) -> bool:
         """Whether its agent had the other access behind it."""
@@ -61,20 +67,35 @@ class Record:
             return False
         return column(self.order, other.who) >= other.time
 
+    def agrees(self, other: Record) -> bool:
+        """Whether both are strong, each in a scope that holds the other one, so that they do not race."""
+        needed = needed_scope(self.agent, other.agent)
+        return self.scope >= needed and other.scope >= needed
+
+
+def needed_scope(one: Agent, other: Agent) -> int:
+    """The narrowest scope that holds both."""
+    if one.cluster != other.cluster:
+        return SCOPES["gpu"]
+    return SCOPES["cluster"] if one.cta != other.cta else SCOPES["cta"]
+
 
 class Observer:
-    """Who makes an access, and what it knows. ``pipe``: a component whose actions complete in order with it."""
+    """Who makes an access, and what it knows. ``pipe``: a component whose actions of the same ``shape`` complete in
+    order with it (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape).
+    """
 
-    __slots__ = ("clock", "pipe", "tensor")
+    __slots__ = ("clock", "pipe", "shape", "tensor")
 
-    def __init__(self, clock: Clock, pipe: int = -1, tensor: Rows | None = None) -> None:
+    def __init__(self, clock: Clock, pipe: int = -1, tensor: Rows | None = None, shape: object = None) -> None:
+        self.shape = shape
         self.clock = clock
         self.pipe = pipe
         self.tensor = tensor
 
     def follows(self, record: Record) -> bool:
         """Whether the access happened before."""
-        if record.who == self.pipe and record.space is self.clock.space:
+        if record.who == self.pipe and record.space is self.clock.space and record.shape == self.shape:
             return True
         return self.clock.knows(record.space, record.who, record.time, ORDER)
 
@@ -137,7 +158,7 @@ class Histories:
         for write in history.writes:
             if observer.follows(write):
                 self.ordered.append((write, read))
-            elif not (write.strong and read.strong):
+            elif not write.agrees(read):
                 old_writes, old_reads = history.old or ((), ())
                 self.conflicts.append(Conflict(write, read, _is_late(read, write, old_writes, old_reads)))
         for n, entry in enumerate(history.reads):
@@ -146,18 +167,19 @@ class Histories:
                     return history
                 reads = (*history.reads[:n], Reads(entry.first, read), *history.reads[n + 1 :])
                 return History(history.writes, reads, history.old)
-        return History(history.writes, (*history.reads, Reads(read, read)), history.old)
+        return History(history.writes, (*history.reads[1 - READS_KEPT :], Reads(read, read)), history.old)
 
     def _write(self, history: History, write: Record, observer: Observer) -> History:
         kept_writes, kept_reads = [], []
         for earlier in history.writes:
             if earlier is write:
                 return history
-            if observer.follows(earlier):
+            if observer.follows(earlier) or (earlier.kind, write.kind) == ("free", "alloc"):
+                # An allocation waits by itself until its columns have been freed.
                 self.ordered.append((earlier, write))
             else:
                 kept_writes.append(earlier)
-                if not (earlier.strong and write.strong):
+                if not earlier.agrees(write):
                     self.conflicts.append(Conflict(earlier, write, False))
         for entry in history.reads:
             read = entry.last
@@ -165,7 +187,7 @@ class Histories:
                 self.ordered.append((read, write))
                 continue
             kept_reads.append(entry)
-            if not (read.strong and write.strong):
+            if not read.agrees(write):
                 self.conflicts.append(Conflict(read, write, _is_late(read, write, history.writes, history.reads)))
         writes = (write, *kept_writes[:UNORDERED_KEPT])
         return History(writes, tuple(kept_reads[:UNORDERED_KEPT]), (history.writes, history.reads))

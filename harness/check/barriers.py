@@ -9,7 +9,6 @@ from harness.check.accesses import Record
 from harness.check.clocks import ALL, BEFORE, INFORMAL, NARROW, RELAXED, VISIBLE, Clock, Components, Thread, publish
 from harness.emulator.machine.events import Agent, Site
 
-SCOPES = {"cta": 0, "": 0, "cluster": 1, "gpu": 2, "sys": 3}
 CLUSTER = 1
 ACQUIRES = ("acquire", "acq_rel", "sc")
 RELEASES = ("release", "acq_rel", "sc")
@@ -49,7 +48,7 @@ class MBarrier:
     """
 
     def __init__(self, space: Components, cta: int, offset: int, arrivals: int, init: Record) -> None:
-        self.component = space.new()
+        self.component = space.new(cta)
         self.cta = cta
         self.offset = offset
         self.expected = arrivals
@@ -127,8 +126,8 @@ class MBarrier:
     def _knows(self, wait: Wait) -> bool:
         return self.now is not None and self.now.knows(wait.thread.clock.space, wait.thread.own, wait.time, 0)
 
-    def wait(self, thread: Thread, semantics: str, scope: int, phase: int, site: Site, agent: Agent) -> None:
-        """A thread learns that a phase is over."""
+    def wait(self, thread: Thread, semantics: str, scope: int, phase: int, site: Site, agent: Agent) -> list[Wait]:
+        """A thread learns that a phase is over. Returns that wait if the next phase has ended without it."""
         self.unseen = [arrival for arrival in self.unseen if arrival.phase > phase]
         if self.over is not None and phase >= 0:
             told = [(self.over, ALL)]
@@ -139,9 +138,15 @@ class MBarrier:
                     thread.acquire(clock, rows)
                 else:
                     thread.acquire(clock, RELAXED)
-                    thread.pending.append((clock.copy(), rows))
-        if phase >= 0 and not any(w.thread is thread and w.phase == phase for w in self.waits):
-            self.waits.append(Wait(phase, thread, thread.time, site, agent))
+                    thread.pending.append((clock.copy(), rows, 0))
+        if phase < 0:
+            return []
+        wait = Wait(phase, thread, thread.time, site, agent)
+        if phase + 1 < self.phase:
+            return [wait]
+        if not any(w.thread is thread and w.phase == phase for w in self.waits):
+            self.waits.append(wait)
+        return []
 
 
 class Group:

@@ -11,15 +11,15 @@ from math import prod
 from typing import Any
 
 from harness.check import failures, lifetime
-from harness.check.accesses import Record
-from harness.check.allocation import Allocations
-from harness.check.barriers import SCOPES, Arrival, Group, MBarrier
+from harness.check.accesses import SCOPES, Record
+from harness.check.barriers import Arrival, Group, MBarrier, Wait
 from harness.check.clocks import ORDER
 from harness.check.findings import Report
 from harness.check.generic import Generic
 from harness.check.model import Model
 from harness.check.names import Names
 from harness.check.operations import Operations
+from harness.check.tensor_life import TensorLife
 from harness.check.threads import Threads
 from harness.check.uses import check_use
 from harness.emulator.machine import events
@@ -71,7 +71,7 @@ class Checker:
         generic = Generic(model)
         threads: Threads = model.threads
         self._groups: dict[tuple[int, int, int], dict[int, Group]] = {}
-        allocations = self._allocations = Allocations(model)
+        tensor_life = self._tensor_life = TensorLife(model)
         self._waiting: dict[events.Agent, events.Suspended] = {}
         self._take.update(
             {
@@ -102,8 +102,8 @@ class Checker:
                 events.Waited: self._waited,
                 events.GroupArrived: self._group_arrived,
                 events.GroupLeft: self._group_left,
-                events.TensorMemoryAllocated: allocations.allocated,
-                events.TensorMemoryFreed: allocations.freed,
+                events.TensorMemoryAllocated: tensor_life.allocated,
+                events.TensorMemoryFreed: tensor_life.freed,
             }
         )
 
@@ -111,7 +111,7 @@ class Checker:
         model = self._checked_model
         failures.check_bytes(model, event.cluster)
         self._operations.forget(event.cluster)
-        self._allocations.forget(event.cluster)
+        self._tensor_life.forget(event.cluster)
         model.forget(event.cluster)
         for key in [key for key in self._groups if key[0] == event.cluster]:
             del self._groups[key]
@@ -175,7 +175,7 @@ class Checker:
         model, agent, site = self._checked_model, event.agent, event.site
         barrier = model.barriers[agent.cluster, event.cta, event.offset]
         thread = model.threads.of(agent)
-        scope = SCOPES[site.scope]
+        scope = SCOPES.get(site.scope, 0)
         check_use(model, barrier, thread.clock, site, agent, "arrives at")
         if event.cta != agent.cta:
             model.reach(thread.clock, agent.cluster, event.cta, site, agent, "an arrival")
@@ -188,11 +188,15 @@ class Checker:
     def _completed(self, event: events.PhaseCompleted) -> None:
         model = self._checked_model
         barrier = model.barriers[event.cluster, event.cta, event.offset]
-        for wait in barrier.complete():
+        self._lapped(barrier, barrier.complete())
+
+    def _lapped(self, barrier: MBarrier, waits: Sequence[Wait]) -> None:
+        model = self._checked_model
+        for wait in waits:
             model.say(
                 "phase-lapped", "warning",
-                f"a wait at {model.names.shared(event.offset, event.cta)} has no part in the end of the next phase: if "
-                "two phases end before it looks, it waits for ever",
+                f"a wait at {model.names.shared(barrier.offset, barrier.cta)} has no part in the end of the next "
+                "phase: if two phases end before it looks, it waits for ever",
                 (wait.site, wait.agent), missing="no path from this wait to an arrival in the next phase",
                 mend="let the one who waits arrive somewhere that the next phase depends on",
             )  # fmt: skip
@@ -203,7 +207,7 @@ class Checker:
         thread = model.threads.of(agent)
         check_use(model, barrier, thread.clock, site, agent, "waits at")
         barrier.used = True
-        barrier.wait(thread, site.semantics, SCOPES[site.scope], event.phase, site, agent)
+        self._lapped(barrier, barrier.wait(thread, site.semantics, SCOPES.get(site.scope, 0), event.phase, site, agent))
 
     # ---- barriers of threads ----
 

@@ -21,19 +21,21 @@ BEFORE = 3
 """tcgen05 operations in front of a tcgen05.fence::before_thread_sync, or of a commit."""
 INFORMAL = 4
 """tcgen05 operations that are known to be over, with no fence, but not by a plain bar.sync only."""
-SHARED = 5
-"""Generic accesses to shared memory that a proxy fence has made visible to the async proxy."""
-GLOBAL = 6
-"""The same of global memory."""
-VISIBLE = 7
+LOCAL = 5
+"""Generic accesses to the shared memory of one's own CTA that a proxy fence has made visible to the async proxy."""
+REMOTE = 6
+"""The same of accesses to the shared memory of another CTA."""
+GLOBAL = 7
+"""The same of accesses to global memory."""
+VISIBLE = 8
 """It happened before, and its writes are visible: scope and semantics were wide enough all along."""
-ROWS = 8
+ROWS = 9
 OWN = np.array([EXECUTION, ORDER, VISIBLE])
 """Rows in which an agent always knows itself."""
 
 RELAXED = slice(0, 2)
 """Rows that even a relaxed synchronisation carries over."""
-NARROW = slice(0, 7)
+NARROW = slice(0, VISIBLE)
 """Those of one whose scope does not cover both CTAs, or of an asynchronous operation that another one follows."""
 ALL = slice(0, ROWS)
 
@@ -43,18 +45,25 @@ Rows = NDArray[np.int32]
 class Components:
     """The components of a cluster. ``capacity``: how many the clocks made from now on have room for."""
 
-    __slots__ = ("capacity", "count", "number")
+    __slots__ = ("_owners", "capacity", "number")
 
     def __init__(self, number: int, capacity: int) -> None:
         self.number = number
-        self.count = 0
         self.capacity = capacity
+        self._owners: list[int] = []
 
-    def new(self) -> int:
-        self.count += 1
-        if self.count > self.capacity:
+    def new(self, cta: int) -> int:
+        """Of a CTA."""
+        self._owners.append(cta)
+        if len(self._owners) > self.capacity:
             self.capacity *= 2
-        return self.count - 1
+        return len(self._owners) - 1
+
+    def of(self, cta: int, width: int) -> NDArray[np.bool_]:
+        """Which of the first components are a CTA's."""
+        owners = np.full(width, -1)
+        owners[: len(self._owners)] = self._owners[:width]
+        return owners == cta
 
 
 class Clock:
@@ -141,7 +150,7 @@ class Thread:
         self.cta = cta
         self.lanes = lanes
         self.fenced: tuple[Clock, int] | None = None
-        self.pending: list[tuple[Clock, slice | int]] = []
+        self.pending: list[tuple[Clock, slice, int]] = []
         self.records: dict = {}
         self.version = 0
         self._lent = False

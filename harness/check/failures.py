@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from harness.check.barriers import MBarrier
+from harness.check.clocks import EXECUTION
 from harness.check.model import Model
 from harness.emulator.errors import Deadlock, Fault
 from harness.emulator.machine.events import Agent, Arrived, Site, Suspended
@@ -24,7 +25,7 @@ _RULES = {
     "clc-after-failure": "clc-after-failure",
     "clc-exit-pending": "clc-exit-pending",
     "clc-failed-coordinates": "clc-failed-coordinates",
-    "clc-unarmed": "clc-unarmed",
+    "clc-unarmed": "bytes",
     "uninitialised": "memory",
 }
 """Of faults of the machine that are about synchronisation."""
@@ -80,8 +81,10 @@ def _note_fault(model: Model, error: Fault) -> None:
     text = str(error)
     rule = _RULES.get(error.rule, "")
     if error.rule == "cluster":
-        rule = "mask" if "mask" in text else "peer-exited" if "already exited" in text else "mask"
-    if not rule or (rule != "memory" and model.findings.has(rule)):
+        rule = "peer-exited" if "already exited" in text else "mask"
+    elif error.rule == "exit" and "tensor memory" in text:
+        rule = "tmem-alloc-order"
+    if not rule or model.findings.has(rule) or (rule == "memory" and model.findings.report().errors):
         return
     lines = text.split("\n")
     head = re.search(r"PTX line (\d+): (.*)", lines[0])
@@ -107,6 +110,13 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
         if barrier is None:
             continue
         name = model.names.shared(offset, agent.cta)
+        if phase >= 2 and not _has_seen(model, agent, barrier, phase - 2):
+            model.say(
+                "phase-lapped", "error",
+                f"phases {phase - 2} and {phase - 1} of {name} ended before this looked: it waits for phase {phase}",
+                (event.site, agent), mend="let the one who waits arrive somewhere that the next phase depends on",
+            )  # fmt: skip
+            continue
         if barrier.bytes and not barrier.pending:
             _wrong_bytes(model, barrier, agent.cta, offset)
         lacks = []
@@ -119,3 +129,9 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
             f"waits for phase {phase} of {name}, which never ends: it lacks {' and '.join(lacks) or 'nothing'}",
             (event.site, agent), mend="see who should arrive there, and the parity that is waited for",
         )  # fmt: skip
+
+
+def _has_seen(model: Model, agent: Agent, barrier: MBarrier, phase: int) -> bool:
+    """Whether the agent knows that a phase is over."""
+    clock = model.threads.of(agent).clock
+    return clock.knows(clock.space, barrier.component, phase + 1, EXECUTION)

@@ -10,11 +10,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.check.accesses import Observer, Record
-from harness.check.barriers import ACQUIRES, RELEASES, SCOPES
-from harness.check.clocks import ALL, GLOBAL, INITIALISED, NARROW, ORDER, RELAXED, SHARED, VISIBLE, Clock, Rows, Thread
+from harness.check.accesses import SCOPES, WEAK, Observer, Record, needed_scope
+from harness.check.barriers import ACQUIRES, RELEASES
+from harness.check.clocks import (
+    ALL,
+    GLOBAL,
+    INITIALISED,
+    LOCAL,
+    NARROW,
+    ORDER,
+    RELAXED,
+    REMOTE,
+    VISIBLE,
+    Clock,
+    Rows,
+    Thread,
+)
 from harness.check.model import Model
-from harness.check.operations import write_first
 from harness.emulator.machine.events import Access, Agent, Fenced, Site
 
 STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
@@ -23,12 +35,12 @@ SYSTEM = SCOPES["sys"]
 
 
 class Told(NamedTuple):
-    """What a strong write tells its readers, and how far its scope reaches."""
+    """What a strong write tells its readers. ``scope``: how far; ``written``: the write's own, if a fence tells it."""
 
     clock: Clock
     scope: int
-    cluster: int
-    cta: int
+    written: int
+    agent: Agent
 
 
 class Generic:
@@ -45,11 +57,12 @@ class Generic:
             return
         agent, site = event.agent, event.site
         thread = self.model.threads.of(agent)
-        strong = site.semantics in STRONG or site.opcode in ATOMICS
+        scope = _scope(site)
+        strong = scope != WEAK
         reads, writes = event.mode != "write", event.mode != "read"
         if strong and reads:
-            self._learn(event, thread)
-        record = _record(thread, agent, site, writes, strong)
+            self._learn(event, thread, scope)
+        record = _record(thread, agent, site, writes, scope)
         observer = Observer(thread.peek())
         nbytes = event.nbytes * event.items
         if event.space == "shared":
@@ -59,7 +72,7 @@ class Generic:
         else:
             self._access_global(event.where, nbytes, record, observer)
         if writes:
-            self._tell(event, thread, strong)
+            self._tell(event, thread, scope)
 
     def _reach_peer(self, event: Access, thread: Thread) -> None:
         agent, site = event.agent, event.site
@@ -77,11 +90,7 @@ class Generic:
             for place in places.tolist():
                 self._access_global(place, nbytes, record, observer)
             return
-        if not record.writes and not allocation.written:
-            allocation.reads.append(((places, nbytes), record))
-            return
-        write_first(allocation, observer)
-        allocation.memory.access(places - allocation.base, nbytes, record, observer)
+        allocation.access((places, nbytes), record, observer)
 
     # ---- flags ----
 
@@ -90,29 +99,32 @@ class Generic:
         where = [event.where] if isinstance(event.where, int) else np.unique(event.where).tolist()
         return [(event.space, cluster, event.cta, place) for place in where]
 
-    def _learn(self, event: Access, thread: Thread) -> None:
+    def _learn(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site
         for place in self._places(event):
             for told in self._flags.get(place, ()):
-                needed = _needed(told, agent)
-                acquires = site.semantics in ACQUIRES and SCOPES[site.scope] >= needed
-                wide = told.scope >= needed
-                thread.acquire(told.clock, (ALL if wide else NARROW) if acquires else RELAXED)
-                if not acquires:
-                    thread.pending.append((told.clock, needed if wide else SYSTEM + 1))
+                needed = needed_scope(told.agent, agent)
+                meets = min(scope, told.written) >= needed
+                rows = ALL if meets and told.scope >= needed else NARROW
+                if site.semantics in ACQUIRES and meets:
+                    thread.acquire(told.clock, rows)
+                else:
+                    thread.acquire(told.clock, RELAXED)
+                    if meets:
+                        thread.pending.append((told.clock, rows, needed))
 
-    def _tell(self, event: Access, thread: Thread, strong: bool) -> None:
+    def _tell(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site
-        if not strong:
+        if scope == WEAK:
             if self._flags:
                 for place in self._places(event):
                     self._flags.pop(place, None)
             return
         told = None
         if site.semantics in RELEASES:
-            told = Told(thread.release(), SCOPES[site.scope], agent.cluster, agent.cta)
+            told = Told(thread.release(), scope, scope, agent._replace(lanes=0))
         elif thread.fenced is not None:
-            told = Told(*thread.fenced, agent.cluster, agent.cta)
+            told = Told(*thread.fenced, scope, agent._replace(lanes=0))
         for place in self._places(event):
             held = self._flags.get(place, []) if event.mode == "atomic" else []
             self._flags[place] = _with(held, told) if told is not None else held
@@ -136,10 +148,10 @@ class Generic:
             _publish(thread.own_clock(), INITIALISED, VISIBLE)
             thread.release()
         else:
-            _fence_threads(thread, SCOPES[site.scope])
+            _fence_threads(thread, SCOPES.get(site.scope, 0))
 
 
-def _record(thread: Thread, agent: Agent, site: Site, writes: bool, strong: bool) -> Record:
+def _record(thread: Thread, agent: Agent, site: Site, writes: bool, scope: int) -> Record:
     """The same one as long as the thread learns and tells nothing."""
     key = (site.index, agent.lanes, writes)
     version, record = thread.records.get(key, (-1, None))
@@ -151,17 +163,17 @@ def _record(thread: Thread, agent: Agent, site: Site, writes: bool, strong: bool
         thread.records.clear()
         thread.records["order"] = (thread.version, order)
     record = Record(
-        thread.clock.space, thread.own, thread.time, "generic", writes, agent, site, order, strong
+        thread.clock.space, thread.own, thread.time, "generic", writes, agent, site, order, scope
     )  # fmt: skip
     thread.records[key] = (thread.version, record)
     return record
 
 
-def _needed(told: Told, agent: Agent) -> int:
-    """The scope that holds both threads."""
-    if told.cluster != agent.cluster:
-        return SCOPES["gpu"]
-    return SCOPES["cluster"] if told.cta != agent.cta else SCOPES["cta"]
+def _scope(site: Site) -> int:
+    """Of a strong access; a volatile one is as one of the whole system."""
+    if site.semantics not in STRONG and site.opcode not in ATOMICS:
+        return WEAK
+    return SYSTEM if site.semantics == "volatile" else SCOPES.get(site.scope, SYSTEM)
 
 
 def _with(held: list[Told], told: Told) -> list[Told]:
@@ -179,23 +191,26 @@ def _with(held: list[Told], told: Told) -> list[Told]:
 
 def _fence_threads(thread: Thread, scope: int) -> None:
     """fence and membar: what relaxed reads have found is acquired, what follows as a relaxed write is released."""
-    for clock, needed in thread.pending:
-        if isinstance(needed, slice):
-            thread.acquire(clock, needed)
-        else:
-            thread.acquire(clock, ALL if scope >= needed else NARROW)
+    for clock, rows, needed in thread.pending:
+        thread.acquire(clock, rows if scope >= needed else NARROW)
     thread.pending.clear()
     thread.fenced = (thread.release(), scope)
 
 
 def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:
+    """fence.proxy.async of a state space, or of all; .shared::cta covers the memory of the thread's own CTA."""
     if not words[1].startswith("async"):
         return
-    spaces = [word for word in words if word.startswith("shared") or word == "global"]
+    space = words[2] if len(words) > 2 and words[1] == "async" else ""
     clock = thread.own_clock()
-    if spaces != ["global"]:
-        _publish(clock, SHARED, ORDER)
-    if spaces in ([], ["global"]):
+    if space == "shared::cta":
+        own = clock.space.of(thread.cta, clock.rows.shape[1])
+        clock.rows[LOCAL, own] = np.maximum(clock.rows[LOCAL, own], clock.rows[ORDER, own])
+        clock.rows[REMOTE, ~own] = np.maximum(clock.rows[REMOTE, ~own], clock.rows[ORDER, ~own])
+    elif space != "global":
+        _publish(clock, LOCAL, ORDER)
+        _publish(clock, REMOTE, ORDER)
+    if space in ("", "global"):
         _publish(clock, GLOBAL, ORDER)
     thread.release()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from harness.check.accesses import Conflict, Observer, Record
-from harness.check.clocks import EXECUTION, GLOBAL, INFORMAL, SHARED, VISIBLE, column
+from harness.check.clocks import EXECUTION, GLOBAL, INFORMAL, LOCAL, REMOTE, VISIBLE, column
 from harness.check.rules import Severity
 
 ASYNC = ("copy", "store", "mma", "wgmma", "answer")
@@ -88,18 +88,18 @@ def _two_writes(old: Record, new: Record, space: str) -> Verdict:
     )
 
 
-def ordered(first: Record, second: Record, observer: Observer, space: str) -> Verdict | None:
-    """Accesses that are ordered: are the writes visible, and across proxies?"""
+def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Verdict | None:
+    """Accesses that are ordered: are the writes visible, and across proxies? ``holder``: CTA of shared memory."""
     if first.kind != "generic":
         return None
     clock = observer.clock
-    row = SHARED if space == "shared" else GLOBAL
+    row = GLOBAL if space == "global" else LOCAL if first.agent.cta == holder else REMOTE
 
     def knows(row: int) -> bool:
         return clock.knows(first.space, first.who, first.time, row)
 
     if first.writes and not second.writes:
-        if not knows(VISIBLE) and not (first.strong and second.strong):
+        if not knows(VISIBLE) and not first.agrees(second):
             return _not_visible(first, second, space)
         if second.kind in ASYNC and not knows(row):
             return _no_proxy_fence(first, second, space)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from harness.check.clocks import EXECUTION, ORDER, Clock
+from harness.check.clocks import EXECUTION, Clock
 from harness.check.model import Model
+from harness.check.operations import RESPONSE
 from harness.emulator.machine.events import Agent, CtaEnded, Missed, Site
 
 _MEND = "a cluster barrier at the end of the kernel, or a wait for the last signal that can come"
@@ -15,9 +16,10 @@ def check_ended(model: Model, event: CtaEnded) -> None:
     known = cta.ended
     assert known is not None
     for who, one in model.incoming[event.cluster, event.cta].items():
-        if not known.knows(known.space, who, one.time, ORDER):
+        if not known.knows(known.space, who, one.time, EXECUTION):
+            rule = "clc-exit-pending" if one.what == RESPONSE else "peer-exited"
             model.say(
-                "peer-exited", "error", f"{one.what} can reach CTA {event.cta} after it has exited",
+                rule, "error", f"{one.what} can reach CTA {event.cta} after it has exited",
                 (one.site, one.agent), missing=f"no thread of CTA {event.cta} knows that it is over", mend=_MEND,
             )  # fmt: skip
     for (cluster, rank, offset), barrier in model.barriers.items():
@@ -34,7 +36,7 @@ def _judge(
     if commit:
         later = known.knows(known.space, who, time, EXECUTION)
         what, severity = "tcgen05.commit arrives", "warning" if later else "error"
-    elif agent.cta == rank or known.knows(known.space, who, time, ORDER):
+    elif agent.cta == rank or known.knows(known.space, who, time, EXECUTION):
         return
     else:
         what, severity = "an arrival comes", "error"

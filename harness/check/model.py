@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from harness.check import judgement
 from harness.check.accesses import Conflict, Observer, Record
+from harness.check.allocations import Allocation
 from harness.check.barriers import MBarrier
 from harness.check.clocks import Clock
 from harness.check.findings import Collection, Finding
@@ -29,18 +30,6 @@ class Incoming(NamedTuple):
     site: Site
     agent: Agent
     what: str
-
-
-class Allocation:
-    """Global memory. As long as nobody writes, reads are only noted."""
-
-    def __init__(self, name: str, base: int, nbytes: int, memory: Memory) -> None:
-        self.name = name
-        self.base = base
-        self.nbytes = nbytes
-        self.memory = memory
-        self.written = False
-        self.reads: list[tuple[Any, Record]] = []
 
 
 class Model:
@@ -123,7 +112,7 @@ class Model:
             self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder))
         for first, second in ordered:
             if first.kind == "generic":
-                found = judgement.ordered(first, second, who, space)
+                found = judgement.ordered(first, second, who, space, holder)
                 if found is not None:
                     self.blame(found, first, second, self._bytes(space, place, nbytes, holder))
 
@@ -160,9 +149,10 @@ class Model:
         where: str = "",
         missing: str = "",
         mend: str = "",
+        every_first: bool = True,
     ) -> None:
-        """A finding about a rule that is broken at one or two places."""
-        lines = (first[0].line if first else 0, second[0].line if second else 0)
+        """A finding about a rule that is broken at one or two places. ``every_first``: one for each first place."""
+        lines = (first[0].line if first and every_first else 0, second[0].line if second else 0)
         if self.findings.seen(rule, severity, *lines):
             return
         places = [self.names.place(*one) if one else None for one in (first, second)]

@@ -15,10 +15,10 @@ import numpy as np
 
 from harness.check.accesses import Observer, Record
 from harness.check.barriers import Arrival
-from harness.check.boxes import inside, is_inside, rows_of
+from harness.check.boxes import inside, is_inside
 from harness.check.clocks import BEFORE, EXECUTION, INFORMAL, NARROW, ORDER, Clock, Rows
 from harness.check.memory import Memory
-from harness.check.model import Allocation, Model
+from harness.check.model import Model
 from harness.check.threads import Cta
 from harness.check.uses import check_use
 from harness.emulator.machine import events
@@ -26,6 +26,7 @@ from harness.emulator.machine.events import Agent, GlobalBox, Operation, SharedB
 
 WARPGROUP = 4
 GROUPS_KEPT = 16
+RESPONSE = "a launch-control response"
 NEVER = 1 << 30
 """Time of an operation whose end nobody has seen."""
 
@@ -48,7 +49,15 @@ class InFlight:
         return self.clocks[0]
 
     def observer(self) -> Observer:
-        return Observer(self.clocks[0], self.who, self.tensor)
+        return Observer(self.clocks[0], self.who, self.tensor, self.shape)
+
+    @property
+    def shape(self) -> object:
+        """Of an MMA: accumulator, and the part of the instruction descriptor with M and N."""
+        if self.operation.kind != "mma":
+            return None
+        mma = self.operation.detail["mma"]
+        return mma.d_address, mma.idesc >> 17
 
 
 @dataclass
@@ -106,7 +115,7 @@ class Operations:
         key = (kind, agent.cluster, agent.cta, number)
         found = self._pipes.get(key)
         if found is None:
-            found = self._pipes[key] = Pipe(self.model.threads.clusters[agent.cluster].components.new())
+            found = self._pipes[key] = Pipe(self.model.threads.clusters[agent.cluster].components.new(agent.cta))
         return found
 
     def _in_pipe(self, flight: InFlight, pipe: Pipe) -> None:
@@ -155,7 +164,7 @@ class Operations:
         found = self.bulk.get(key)
         if found is None:
             components = self.model.threads.clusters[agent.cluster].components
-            found = self.bulk[key] = Bulk(components.new(), components.new())
+            found = self.bulk[key] = Bulk(components.new(agent.cta), components.new(agent.cta))
         return found
 
     def _issue_tensor_load(self, flight: InFlight, agent: Agent) -> None:
@@ -191,7 +200,8 @@ class Operations:
         operation = flight.operation
         self.model.say(
             "tmem-uninit", "error", f"{what} columns of tensor memory that nobody has written",
-            (operation.site, operation.agent), mend="the first MMA of a tile must not accumulate",
+            (operation.site, operation.agent),
+            mend="wait for the MMA that writes them; the first MMA of a tile must not accumulate",
         )  # fmt: skip
 
     def _record(self, flight: InFlight, kind: str, writes: bool, who: int | None = None, time: int = 0) -> Record:
@@ -199,13 +209,15 @@ class Operations:
         if who is None:
             who, time = flight.who, flight.time
         order = clock.rows[ORDER].copy()
-        return Record(clock.space, who, time, kind, writes, operation.agent, operation.site, order)
+        record = Record(clock.space, who, time, kind, writes, operation.agent, operation.site, order)
+        record.shape = flight.shape
+        return record
 
     # ---- start: operands are read ----
 
     def started(self, event: events.Started) -> None:
         flight = self.in_flight.get(event.operation.id)
-        if flight is not None and not flight.read:
+        if flight is not None and not flight.read and event.operation.kind != "tma.load":
             self._start(flight)
 
     def _start(self, flight: InFlight) -> None:
@@ -296,15 +308,8 @@ class Operations:
         """A box of global memory is read or written."""
         assert isinstance(box, GlobalBox)
         allocation = self.model.allocation(box.tensor_map.address)
-        if allocation is None:
-            return
-        if not record.writes and not allocation.written:
-            allocation.reads.append((box, record))
-            return
-        write_first(allocation, observer)
-        rows, nbytes = rows_of(box.tensor_map, box.coordinates)
-        if nbytes:
-            allocation.memory.access(rows - allocation.base, nbytes, record, observer)
+        if allocation is not None:
+            allocation.access(box, record, observer)
 
     def landed(self, event: events.BytesLanded) -> None:
         """Bytes complete in a phase: the copy whose ``Finished`` came before has written its regions."""
@@ -343,7 +348,7 @@ class Operations:
                 assert isinstance(region, SharedBytes)
                 memory.access(region.offset, region.nbytes, record, observer)
             if who >= 0:
-                what = "a TMA copy" if kind == "copy" else "a launch-control response"
+                what = "a TMA copy" if kind == "copy" else RESPONSE
                 cta = self._cta(operation.agent, region.cta)
                 self.model.touch(cta, who, time, operation.site, operation.agent, what)
 
@@ -445,21 +450,6 @@ class Operations:
 
 def _warpgroup(agent: Agent) -> tuple[int, int, int]:
     return agent.cluster, agent.cta, agent.warp // WARPGROUP
-
-
-def write_first(allocation: Allocation, observer: Observer) -> None:
-    """Somebody writes: what was read so far gets its histories."""
-    if allocation.written:
-        return
-    allocation.written = True
-    for where, read in allocation.reads:
-        if isinstance(where, GlobalBox):
-            rows, nbytes = rows_of(where.tensor_map, where.coordinates)
-        else:
-            rows, nbytes = where
-        if nbytes:
-            allocation.memory.access(rows - allocation.base, nbytes, read, observer)
-    allocation.reads.clear()
 
 
 _ISSUED = {

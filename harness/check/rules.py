@@ -51,8 +51,7 @@ _ERRORS = {
     "clc-after-failure": "A CTA that has seen a failed launch-control request does not make another.",
     "clc-exit-pending": "A CTA does not exit while a launch-control request of it is under way.",
     "clc-failed-coordinates": "The coordinates of a failed launch-control request are not used.",
-    "clc-unarmed": "Each CTA's mbarrier expects the 16 bytes of the launch-control response it will get.",
-    "memory": "Memory is written before it is read, inside its bounds and aligned.",
+    "memory": "Memory is written before it is read.",
 }
 _WARNINGS = {
     "phase-lapped": "Whoever waits for a phase has looked before the one after it can complete.",

@@ -50,13 +50,13 @@ class Cluster:
         self.ctas: dict[int, Cta] = {}
 
     def start(self, rank: int, warps: int) -> Cta:
-        cta = self.ctas[rank] = Cta(self, rank, self.components.new())
+        cta = self.ctas[rank] = Cta(self, rank, self.components.new(rank))
         for index in range(warps):
             clock = Clock(self.components)
             clock.set(cta.started, 1)
             warp = cta.warps[index] = Warp()
             tensor = np.zeros(self.components.capacity, np.int32)
-            warp.parts.append(Thread(self.components.new(), clock, tensor, rank, FULL))
+            warp.parts.append(Thread(self.components.new(rank), clock, tensor, rank, FULL))
         return cta
 
 
@@ -93,7 +93,7 @@ class Threads:
         cluster, warp = self._warp(agent)
         known = whole.release()
         for part in parts[1:]:
-            own = warp.spare.pop() if warp.spare else cluster.components.new()
+            own = warp.spare.pop() if warp.spare else cluster.components.new(whole.cta)
             made = Thread(own, known.copy(), whole.tensor, whole.cta, part.lanes)
             made.fenced, made.pending = whole.fenced, list(whole.pending)
             warp.parts.append(made)

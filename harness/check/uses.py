@@ -30,4 +30,5 @@ def check_use(model: Model, barrier: MBarrier, clock: Clock, site: Site, agent: 
         "no fence.mbarrier_init on the path" if visible else "no path from the initialisation to the use",
         "fence.mbarrier_init.release.cluster after the initialisation, and a cluster barrier (a CTA barrier is enough "
         "for the threads of one CTA)",
+        every_first=False,
     )

@@ -14,6 +14,7 @@ from rich.console import Console
 import harness
 from harness.cli import render
 from harness.cli.bench import bench
+from harness.cli.check import check_command
 from harness.cli.clean import clean
 from harness.cli.clear_errors import ClearErrors, written_clearly
 from harness.cli.doctor import as_dict as doctors_findings
@@ -27,6 +28,7 @@ from harness.cli.options import (
     config_options,
     json_option,
     output_options,
+    ptx_option,
     run_options,
     shape_option,
     write_output,
@@ -34,12 +36,13 @@ from harness.cli.options import (
 from harness.cli.ptx import ptx
 from harness.cli.repeat import command_of
 from harness.cli.report import report
-from harness.cli.running import attempt, kernels_named, make_requests, save
+from harness.cli.running import attempt, edited_pair, kernels_named, make_requests, read_edited_for, save
 from harness.compiler.build import build_with_notice
 from harness.config.catalog import KERNELS
 from harness.config.presets import PRESETS
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
 from harness.problem.shape import Shape
+from harness.ptx.edited import put_in_place
 from harness.report.published import published_figures
 from harness.run import compare
 from harness.run.dump import dump as dump_result
@@ -55,7 +58,7 @@ class Commands(ClearErrors, click.Group):
 def main() -> None:
     """Compile, run and validate matmul kernels for Blackwell GPUs.
 
-    Exit codes: 0 ok, 2 usage, 3 could not run or measure, 4 wrong result.
+    Exit codes: 0 ok, 1 check has found errors, 2 usage, 3 could not run or measure, 4 wrong result.
     """
 
 
@@ -63,6 +66,7 @@ def main() -> None:
 @click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
 @shape_option
 @config_options
+@ptx_option
 @run_options
 @output_options
 @click.option(
@@ -75,18 +79,27 @@ def run(
     kernels: tuple[str, ...],
     shape: Shape,
     config: ConfigOptions,
+    ptx_file: Path | None,
     run: RunOptions,
     output: OutputOptions,
     dump: Path | None,
 ) -> int:
-    """Run each KERNEL, check its result and log a record."""
+    """Run each KERNEL, check its result and log a record.
+
+    With --ptx the kernel that FILE holds is run as it is there.
+    """
+    edited, run = read_edited_for(ptx_file, run)
     requests = make_requests(kernels_named(kernels), shape, config, run, output)
     if dump and requests[0].gpu:
         raise UsageProblem("--dump keeps what the emulator computed, and a GPU would run this; add --device emulator")
-    artifacts = build_with_notice([request.config for request in requests])
+    compiled = build_with_notice([request.config for request in requests])
+    pairs = list(zip(requests, compiled, strict=True))
+    if edited:
+        for position, artifact in put_in_place(edited, compiled, shape).items():
+            pairs[position] = edited_pair(requests[position], artifact)
     entries: list[compare.Entry] = []
     written = True
-    for request, artifact in zip(requests, artifacts, strict=True):
+    for request, artifact in pairs:
         entry = attempt(request, artifact, f"{request.config.kernel}: " if len(requests) > 1 else "")
         entries.append(entry)
         if entry.outcome:
@@ -102,21 +115,34 @@ def run(
 @click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
 @shape_option
 @config_options
+@ptx_option
 @run_options
 @output_options
 def compare_kernels(
-    kernels: tuple[str, ...], shape: Shape, config: ConfigOptions, run: RunOptions, output: OutputOptions
+    kernels: tuple[str, ...],
+    shape: Shape,
+    config: ConfigOptions,
+    ptx_file: Path | None,
+    run: RunOptions,
+    output: OutputOptions,
 ) -> int:
     """Run several KERNELs on the same problem and show what each step changes.
 
     Each result is checked, and logged as by run. Figures that others have published are shown below, as
-    theirs.
+    theirs. With --ptx the kernel that FILE holds is shown twice: as it is compiled, and as it is there.
     """
+    edited, run = read_edited_for(ptx_file, run)
     requests = make_requests(kernels_named(kernels), shape, config, run, output)
-    artifacts = build_with_notice([request.config for request in requests])
+    compiled = build_with_notice([request.config for request in requests])
+    in_place = put_in_place(edited, compiled, shape) if edited else {}
+    pairs = []
+    for position, pair in enumerate(zip(requests, compiled, strict=True)):
+        pairs.append(pair)
+        if position in in_place:
+            pairs.append(edited_pair(pair[0], in_place[position]))
     entries = []
-    for request, artifact in zip(requests, artifacts, strict=True):
-        entry = attempt(request, artifact, f"{request.config.kernel}: ")
+    for request, artifact in pairs:
+        entry = attempt(request, artifact, f"{compare.name_of(request.config.kernel, request.ptx)}: ")
         entries.append(entry)
         if entry.outcome and not output.no_save:
             save(entry.outcome)
@@ -209,5 +235,5 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, clean, explain, ptx, report):
+for command in (bench, build_command, check_command, clean, explain, ptx, report):
     main.add_command(command)

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.cli import ptx_output as output
 from harness.cli.options import (
     LARGEST_SEED,
+    MOST_SCHEDULES,
     allow_option,
     check_output,
     emulator_options,
@@ -28,6 +29,7 @@ from harness.cli.render import show_line
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name
 from harness.errors import EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from harness.ptx.corpus import exit_code, look_through
 from harness.ptx.coverage import coverage_page
 from harness.ptx.launch_file import read_launch_file
 from harness.ptx.launching import Options, Outcome
@@ -88,13 +90,19 @@ def init(file: Path, target: str, kernel: str | None) -> None:
 @ptx.command()
 @click.argument("file", metavar="LAUNCH.toml", type=path_type)
 @click.option(
-    "--seed", type=click.IntRange(0, LARGEST_SEED), default=0, show_default=True, help="Of the random schedule."
+    "--seed",
+    type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
+    default=0,
+    show_default=True,
+    help="Of the random schedule.",
 )
 @click.option(
     "--schedules",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Run under N random schedules, with seeds from --seed on; --jobs of them side by side.",
+    type=click.IntRange(1, MOST_SCHEDULES),
+    default=1,
+    show_default=True,
+    help="Schedules that the result must be right under: fifo, and random ones with seeds from --seed on; --jobs of "
+    "them side by side.",
 )
 @schedule_option
 @emulator_options
@@ -110,21 +118,16 @@ def init(file: Path, target: str, kernel: str | None) -> None:
 @allow_option
 @click.option("--dump", metavar="DIR", type=path_type, help="Write what buffers hold at the end there, as .npy files.")
 @json_option
-def run(file: Path, schedules: int | None, dump: Path | None, json_path: str | None, **options: Any) -> int:
+def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **options: Any) -> int:
     """Launch what LAUNCH.toml says, and compare buffers with what it expects."""
     check_output(json_path, "--json")
     if dump is not None and dump.exists() and not dump.is_dir():
         raise UsageProblem(f"--dump {dump} is not a folder; name one")
-    asked_schedule = click.get_current_context().get_parameter_source("schedule")
-    if (
-        schedules is not None
-        and options["schedule"] == "fifo"
-        and asked_schedule is click.core.ParameterSource.COMMANDLINE
-    ):
-        raise UsageProblem("--schedules with --schedule fifo: that order is always the same; leave --schedule out")
+    if schedules > 1 and options["schedule"] == "random":
+        raise UsageProblem(f"--schedules {schedules} runs fifo and {schedules - 1} random; leave --schedule random out")
     launch_file = read_launch_file(file)
     settings = Options(**{field.name: options[field.name] for field in fields(Options)})
-    if schedules is None:
+    if schedules == 1:
         with _progress(f"emulating {file.name}", "clusters") as progress:
             outcome, tried = run_once(launch_file, settings, progress), []
     else:
@@ -135,6 +138,26 @@ def run(file: Path, schedules: int | None, dump: Path | None, json_path: str | N
         _dump(outcome, dump)
     _report(outcome, tried, json_path)
     return EXIT_OK if outcome.passed else EXIT_WRONG_RESULT
+
+
+@ptx.command()
+@click.argument("folder", metavar="DIR", type=path_type)
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Files looked through side by side.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.")
+@json_option
+def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None) -> int:
+    """List every kernel below DIR, run what has a launch file there, and show a table."""
+    check_output(json_path, "--json")
+    with _progress(f"looking through {folder}", "files") as progress:
+        rows = look_through(folder, Options(timeout=timeout), jobs, progress)
+    text = json.dumps([row.as_dict() for row in rows], indent=2)
+    if json_path == "-":
+        click.echo(text)
+    else:
+        output.show_corpus(Console(), folder, rows)
+        if json_path:
+            _write(Path(json_path), text + "\n")
+    return exit_code(rows)
 
 
 @ptx.command()
@@ -164,7 +187,8 @@ def _first_failure(tried: list[Tried]) -> Outcome:
     """The first outcome that is wrong, else the first. A schedule without a result is an error, if it comes first."""
     for one in tried:
         if one.outcome is None:
-            raise CannotRun(f"{one.error}\nseed {one.seed}; to see it alone: --schedule random --seed {one.seed}")
+            alone = "fifo" if one.seed is None else f"random --seed {one.seed}"
+            raise CannotRun(f"{one.error}\nto see it alone: --schedule {alone}")
         if not one.passed:
             return one.outcome
     assert tried[0].outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from harness.cli.render import flatten_counters, show_line, show_table
 from harness.emulator.names import readable_name
+from harness.ptx.corpus import NOT_RUN, Row
 from harness.ptx.launching import Outcome
 from harness.ptx.listing import ListedKernel, Listing
 from harness.ptx.schedules import Tried
@@ -119,11 +121,38 @@ def show_mistakes(console: Console, outcome: Outcome) -> None:
             )
 
 
+def show_corpus(console: Console, folder: Path, rows: Sequence[Row]) -> None:
+    """A table of kernels, and below it why results are not right."""
+    show_table(
+        console,
+        f"{folder}: {len({row.file for row in rows})} files, {len({(row.file, row.kernel) for row in rows})} kernels",
+        ("file", "kernel", "compiler", "implemented", "exact", "warnings", "seconds"),
+        [
+            (
+                row.file,
+                row.kernel,
+                row.compiler or "?",
+                row.implemented,
+                row.result,
+                "-" if row.warnings is None else str(row.warnings),
+                "-" if row.seconds is None else f"{row.seconds:.2f}",
+            )
+            for row in rows
+        ],
+    )
+    for row in rows:
+        if row.reason:
+            show_line(console, f"{row.launch}: {row.result}: {row.reason}")
+    counts = Counter(row.result for row in rows)
+    found = ", ".join(f"{count} {'not launched' if name == NOT_RUN else name}" for name, count in counts.items())
+    show_line(console, found, "bold")
+
+
 def _schedules(outcome: Outcome, tried: Sequence[Tried]) -> str:
     if not tried:
         seed = f", seed {outcome.options.seed}" if outcome.options.schedule == "random" else ""
         return f"{outcome.options.schedule}{seed}"
     right = sum(one.passed for one in tried)
-    wrong = [str(one.seed) for one in tried if not one.passed]
-    failed = f"; not seeds {', '.join(wrong[:10])}" if wrong else ""
-    return f"{right} of {len(tried)} random ones right{failed}"
+    wrong = [one.name for one in tried if not one.passed]
+    failed = f"; not {', '.join(wrong[:10])}" if wrong else ""
+    return f"{right} of {len(tried)} right{failed}"

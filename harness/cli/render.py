@@ -70,7 +70,8 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     if not validation.passed:
         show_mistakes(console, validation)
     verdict, style = ("PASSED", "bold green") if validation.passed else ("WRONG RESULT", "bold red")
-    show_line(console, f"{request.config.kernel} on {record['device']['name']}: {verdict}", style)
+    edited = f" with PTX of {outcome.artifact.edited}" if outcome.artifact.edited else ""
+    show_line(console, f"{request.config.kernel}{edited} on {record['device']['name']}: {verdict}", style)
 
 
 def show_mistakes(console: Console, validation: Validation) -> None:
@@ -138,7 +139,7 @@ def show_comparison(
     ]
     devices = {entry.outcome.record["device"]["name"]: None for entry in entries if entry.outcome}
     title = f"C[{shape.m},{shape.n}], K={shape.k} on {', '.join(devices) or 'nothing'}"
-    show_table(console, title, ("", *(entry.config.kernel for entry in entries)), rows)
+    show_table(console, title, ("", *(entry.name for entry in entries)), rows)
     for step in compare.steps(entries):
         show_line(console, "")
         changes = ((name, _value(before), _value(after)) for name, before, after in step.changes)
@@ -202,12 +203,15 @@ def _summary(outcome: Outcome) -> list[tuple[str, str]]:
     device, ptxas, toolchain = record["device"], record["ptx"]["ptxas"], record["toolchain"]
     config = request.config
     built = "just now" if outcome.artifact.compiled_now else "earlier, taken from the build cache"
+    compiled = f"{built}; Mojo {toolchain['mojo']}"
+    if outcome.artifact.edited:
+        compiled = f"no: edited PTX from {outcome.artifact.edited}"
     rule = "equal to the rounded reference" if validation.exact else f"within {validation.tolerance}"
     launch = f"grid {_by(plan.grid)}, cluster {_by(plan.cluster)}, block {_by(plan.block)}"
     return [
         ("device", _device(device)),
         ("config", config.label.removeprefix(f"{config.kernel} ")),
-        ("compiled", f"{built}; Mojo {toolchain['mojo']}"),
+        ("compiled", compiled),
         ("ptxas", ptxas.get("error") or _registers(ptxas)),
         ("launch", f"{launch}, {plan.dynamic_smem} bytes of shared memory"),
         ("inputs", f"{request.inputs}, seed {request.seed}"),

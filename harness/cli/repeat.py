@@ -13,6 +13,8 @@ def command_of(request: Request) -> str:
     """``harness run`` with everything said, so that no default can change what it does."""
     words = ["harness", "run", request.config.kernel, *_config(request.config)]
     words += ["--shape", f"{request.shape.m},{request.shape.n},{request.shape.k}"]
+    if request.ptx:
+        words += ["--ptx", str(request.ptx)]
     words += ["--inputs", request.inputs, "--seed", str(request.seed), "--device", "gpu" if request.gpu else "emulator"]
     return shlex.join(words if request.gpu else [*words, *_emulation(request)])
 

@@ -17,6 +17,7 @@ from harness.compiler.build import Artifact
 from harness.config.catalog import KERNELS, find_kernel
 from harness.errors import EXIT_CANNOT_RUN, CannotRun, UsageProblem
 from harness.problem.shape import Shape
+from harness.ptx.edited import EditedPtx, read_edited
 from harness.run import records
 from harness.run.compare import Entry
 from harness.run.device import NoDevice, choose_device
@@ -50,6 +51,20 @@ def make_requests(
     return requests
 
 
+def read_edited_for(path: Path | None, run: RunOptions) -> tuple[EditedPtx | None, RunOptions]:
+    """The PTX to run in place of the compiled one, if any; on a GPU MAX compiles and launches the kernels itself."""
+    if path is None:
+        return None, run
+    if run.device == "gpu":
+        raise UsageProblem(f"--ptx {path} runs on the emulator only; leave out --device gpu")
+    return read_edited(path), replace(run, device="emulator")
+
+
+def edited_pair(request: Request, artifact: Artifact) -> tuple[Request, Artifact]:
+    """What is run for an artifact whose PTX was edited."""
+    return replace(request, ptx=artifact.edited), artifact
+
+
 def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) -> Request:
     try:
         gpu, arch = choose_device(run.device, find_kernel(kernel), config.wanted_arch(kernel))
@@ -75,11 +90,11 @@ def attempt(request: Request, artifact: Artifact, label: str = "") -> Entry:
     """Runs with a bar on standard error if that is a terminal. Says so if there is no result; label: of what."""
     try:
         with _progress(request) as report:
-            return Entry(request.config, run_request(request, artifact, progress=report))
+            return Entry(request.config, run_request(request, artifact, progress=report), edited=request.ptx)
     except CannotRun as error:
         again = f"\nto repeat: {command_of(error.request)}" if isinstance(error, ScheduleProblem) else ""
         complain(f"{label}{error}{again}", EXIT_CANNOT_RUN)
-        return Entry(request.config, None, str(error))
+        return Entry(request.config, None, str(error), request.ptx)
 
 
 @contextmanager

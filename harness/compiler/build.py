@@ -42,16 +42,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Artifact:
-    """One compiled configuration. folder: its place in the cache; index: its number in the program."""
+    """One compiled configuration. folder: its place in the cache; index: its number in the program.
+
+    edited: the file whose PTX, edited_ptx, is run in place of the compiled one (see `harness.ptx.edited`).
+    """
 
     config: KernelConfig
     folder: Path
     program: Path
     index: int
     compiled_now: bool
+    edited: Path | None = None
+    edited_ptx: str = ""
 
     @cached_property
     def ptx(self) -> str:
+        if self.edited:
+            return self.edited_ptx
         return (self.folder / "kernel.ptx").read_text(encoding="utf-8")
 
     @property
@@ -67,12 +74,12 @@ class Artifact:
         return _ask(self.program, "plan", self.index, shape.m, shape.n, shape.k)
 
     def statistics(self) -> dict:
-        """What ptxas says about the kernel (see `harness.compiler.ptxas`); asked once per version of ptxas."""
+        """What ptxas says about the kernel (see `harness.compiler.ptxas`); of compiled PTX asked once per version."""
         version = ptxas_version()
         if version is None:
             return {"error": why_no_ptxas()}
         kept = self.folder / f"ptxas-{version}.json"
-        if cache.is_whole(kept):
+        if cache.is_whole(kept) and not self.edited:
             return json.loads(kept.read_text(encoding="utf-8"))
         with cache.temporary_folder() as temporary:
             ptx = Path(temporary, "kernel.ptx")
@@ -80,7 +87,7 @@ class Artifact:
             found = {**assemble(ptx, self.config.arch), "version": version}
             answer = Path(temporary, kept.name)
             answer.write_text(json.dumps(found), encoding="utf-8")
-            if "error" not in found:
+            if "error" not in found and not self.edited:
                 cache.publish_file(answer, kept)
         return found
 

@@ -22,18 +22,18 @@ from harness.emulator.machine.grid import Clusters, residency
 from harness.emulator.machine.machine import Limits, Machine
 from harness.emulator.machine.register_pool import registers_at_entry
 from harness.emulator.machine.schedule import make_schedule
-from harness.emulator.machine.state import Grid, Launch, Region
-from harness.emulator.memory.address_space import RESERVED_SHARED
+from harness.emulator.machine.state import Grid, Launch, Printed, Region
+from harness.emulator.memory.address_space import CONST_WINDOW, RESERVED_SHARED, space_of
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.parser import parse_module
 from harness.emulator.rules import RULES, Finding
+from harness.emulator.symbols import FIRST_CONSTANT, Symbols
 from harness.emulator.translate.check import check_module
 from harness.emulator.translate.program import translate
 from harness.emulator.units.mma import MmaUnit
-from harness.emulator.variables import ModuleMemory, place_variables
 from harness.emulator.workers import run_in_processes
 
 SHARED_MEMORY_LIMIT = 232_448
@@ -88,9 +88,9 @@ class Module:
             self._codes[kernel.name] = translate(kernel, self._parsed)
         return self._codes[kernel.name]
 
-    def place_variables(self, memory: GlobalMemory) -> ModuleMemory:
+    def place_variables(self, memory: GlobalMemory, constants: GlobalMemory) -> Symbols:
         """Gives the module's variables a place in a device's memory; a device asks for it once."""
-        return place_variables(self._parsed.variables.values(), memory)
+        return Symbols(self._parsed, memory, constants)
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,13 @@ class LaunchResult:
     counters: Counters
     seconds: float
     warnings: tuple[Finding, ...] = ()
+    printed: tuple[Printed, ...] = ()
+    """By printf, in the order in which it happened."""
+
+    @property
+    def output(self) -> str:
+        """All that was printed."""
+        return "".join(p.text for p in self.printed)
 
 
 class Device:
@@ -119,10 +126,12 @@ class Device:
         seed: int = 0,
     ):
         self._memory = GlobalMemory()
+        self._constants = GlobalMemory(FIRST_CONSTANT)
+        """Constant memory, by addresses in its own space."""
         self._mma_unit = MmaUnit(accumulation)
         self._schedule = schedule
         self._seed = seed
-        self._loaded: dict[Module, ModuleMemory] = {}
+        self._loaded: dict[Module, Symbols] = {}
         self._maps: dict[int, tuple[str, TensorMap]] = {}
         """Tensor maps in global memory, by address."""
         make_schedule(schedule, seed)
@@ -137,18 +146,27 @@ class Device:
 
     def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
         """Copy an array back; every element must have been written."""
-        return self._memory.download(address, dtype, shape)
+        memory, place = self._memory_at(address)
+        return memory.download(place, dtype, shape)
 
     def write(self, address: int, array: ArrayLike) -> None:
         """Copy an array (row-major) over what is at a device address: into a buffer or a symbol, or a part of one."""
         source = np.ascontiguousarray(array)
-        self._memory.write(address, source.reshape(-1).view(np.uint8))
+        memory, place = self._memory_at(address)
+        memory.write(place, source.reshape(-1).view(np.uint8))
 
     def memset(self, address: int, value: int, nbytes: int) -> None:
         """Write the byte ``value`` to ``nbytes`` bytes of device memory."""
         if not 0 <= value < 256:
             raise LaunchError(f"memset {value}: a byte is 0 to 255")
-        self._memory.fill(address, value, nbytes)
+        memory, place = self._memory_at(address)
+        memory.fill(place, value, nbytes)
+
+    def _memory_at(self, address: int) -> tuple[GlobalMemory, int]:
+        """The memory that a generic address lies in, and the address in its own space."""
+        if space_of(address) == "const":
+            return self._constants, address - CONST_WINDOW
+        return self._memory, address
 
     def upload_tensor_map(self, tensor_map: TensorMap, name: str = "") -> int:
         """Put a tensor map into global memory, for kernels that take a pointer to it; returns its device address.
@@ -161,25 +179,36 @@ class Device:
         return address
 
     def load(self, module: Module) -> None:
-        """Give a module's variables memory with their first values. The first launch does it, too."""
+        """Give a module's variables memory with their first values; so does the first launch that needs them."""
         if module not in self._loaded:
-            self._loaded[module] = module.place_variables(self._memory)
+            self._loaded[module] = module.place_variables(self._memory, self._constants)
 
     def symbol(self, name: str, module: Module | None = None) -> int:
-        """Device address of a ``__device__`` or ``__constant__`` variable, to `write` to and `download` from.
+        """Generic address of a ``__device__`` or ``__constant__`` variable, to `write` to and to `download` from.
 
         The name may be mangled or not, or a part that no other variable has. ``module``: is loaded if need be; without
         it all modules are searched that were loaded or launched.
         """
-        memory, found = self._find_symbol(name, module)
-        return memory.addresses[found]
+        symbols, found = self._find_symbol(name, module)
+        return symbols.generic_address(found)
 
     def symbol_bytes(self, name: str, module: Module | None = None) -> int:
         """The size of such a variable."""
-        memory, found = self._find_symbol(name, module)
-        return memory.sizes[found]
+        symbols, found = self._find_symbol(name, module)
+        return symbols.variables[found].size
 
-    def _find_symbol(self, name: str, module: Module | None) -> tuple[ModuleMemory, str]:
+    def _addresses(self, module: Module, code: Code) -> dict[str, int]:
+        """Of the variables that a kernel names, if there are any."""
+        if not code.symbols:
+            return {}
+        self.load(module)
+        addresses = self._loaded[module].addresses
+        missing = [name for name in code.symbols if name not in addresses]
+        if missing:
+            raise LaunchError(f"kernel '{code.kernel.name}' names '{missing[0]}', which the module does not define")
+        return addresses
+
+    def _find_symbol(self, name: str, module: Module | None) -> tuple[Symbols, str]:
         if module is not None:
             self.load(module)
         places = [self._loaded[module]] if module is not None else list(self._loaded.values())
@@ -232,8 +261,7 @@ class Device:
         code = module.code(entry)
         if cluster is None:
             cluster = code.kernel.directives.get("reqnctapercluster") or 1
-        self.load(module)
-        variables = self._loaded[module]
+        addresses = self._addresses(module, code)
         parameters = pack(code.kernel, arguments)
         shape = Launch(
             grid=_dim3("grid", grid),
@@ -241,10 +269,8 @@ class Device:
             block=_block(code.kernel, block),
             dynamic_shared=dynamic_smem,
             parameters=parameters.data,
-            tensor_maps={**self._maps, **parameters.maps},
+            tensor_maps={at: (name, map.in_units) for at, (name, map) in {**self._maps, **parameters.maps}.items()},
             regions=tuple(regions),
-            symbols=variables.addresses,
-            constants=variables.constants,
         )
         _check(code, shape)
         _check_rules(allow)
@@ -258,20 +284,24 @@ class Device:
         def make_grid() -> tuple[Grid, Machine]:
             schedule = make_schedule(self._schedule, self._seed)
             findings = Findings(strict, allow)
-            grid = Grid(code, shape, self._memory, self._mma_unit, schedule, findings, fan_out(tuple(sinks)))
+            sink = fan_out(tuple(sinks))
+            unit, constants = self._mma_unit, self._constants
+            grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants)
             clusters = Clusters(shape.cluster_count, capacity, schedule.rng)
             return grid, Machine(grid, schedule, clusters, limits)
 
         if workers > 1:
             _check_independent(code, self._schedule, sinks)
             counters, findings = run_in_processes(make_grid, workers, shape.cluster_count, progress)
+            printed: list[Printed] = []
         else:
             running, machine = make_grid()
             if running.sink is not None:
-                start = RESERVED_SHARED + code.static_shared
-                running.sink(GridStarted(shape, self._memory.ranges(), start))
+                dynamic = RESERVED_SHARED + code.static_shared
+                running.sink(GridStarted(shape, self._memory.ranges(), dynamic))
             counters, findings = machine.run(progress), running.findings
-        return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple())
+            printed = running.printed
+        return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple(), tuple(printed))
 
 
 def _check_rules(allow: Collection[str]) -> None:
@@ -296,6 +326,8 @@ def _check_independent(code: Code, schedule: str, sinks: Sequence[Sink]) -> None
     reason = ""
     if code.between_clusters:
         reason = f"clusters may depend on one another by PTX {code.between_clusters}"
+    elif any("vprintf" in site.text for site in code.sites):
+        reason = "what is printed has an order"
     elif sinks:
         reason = "event sinks see what happens in one process only"
     elif schedule != "fifo":

@@ -25,7 +25,8 @@ def find_name(wanted: str, names: Iterable[str], what: str) -> str:
     readable = dict(zip(names, demangle(tuple(names)), strict=True))
     tests = (
         lambda name: wanted in (readable[name], base_name(readable[name])),
-        lambda name: name.endswith(wanted),
+        lambda name: base_name(readable[name]).rpartition("::")[2] == wanted,
+        lambda name: wanted[-1].isdigit() and name.endswith(wanted),  # param_1 is not param_10
         lambda name: wanted in name or wanted in readable[name],
     )
     for test in tests if wanted else ():

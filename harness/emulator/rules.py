@@ -56,6 +56,10 @@ _ERRORS = {
         "The program does not execute trap.",
         "`trap`",
     ),
+    "assert": (
+        "The program's assertions hold.",
+        "none: CUDA C++ Programming Guide, Assertion",
+    ),
     "mbarrier-init": (
         "An mbarrier is initialised once before it is used.",
         "`mbarrier.init`",

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.emulator import Swizzle
+from harness.emulator.memory.tensor_map import ELEMENT_TYPES
 from harness.errors import UsageProblem
 from harness.problem.inputs import CHUNK
 from harness.ptx.elements import DATA_TYPES, DataType, find_type
@@ -70,6 +71,7 @@ class Buffer:
 class Map:
     """A tensor map over a buffer. Sizes are innermost first, as in the driver API; None: the whole buffer's.
 
+    element: a name of `harness.emulator.memory.tensor_map.ELEMENT_TYPES`.
     tile: the box with the outermost dimension first instead, at most as many entries as the buffer has dimensions.
     """
 
@@ -80,7 +82,7 @@ class Map:
     dims: tuple[int, ...] | None
     strides: tuple[int, ...] | None
     element_strides: tuple[int, ...]
-    element: DataType | None
+    element: str
     swizzle: Swizzle
     fill_nan: bool
     offset: int
@@ -278,13 +280,24 @@ def _map(name: str, table: Table, buffers: Mapping[str, Buffer]) -> Map:
         table.sizes("dims", "the tensor's extents, innermost first"),
         table.sizes("strides", "bytes between neighbours along dimensions 1 and up", least=0),
         table.sizes("element_strides", "steps along each dimension, innermost first") or (),
-        _dtype(table, "element", "the type of the elements") if "element" in table else None,
+        _element(table, buffers[buffer].dtype),
         mode,
         table.choice("fill", ("zeros", "nan"), "zeros") == "nan",
         table.whole("offset", 0, LARGEST_SIZE, "bytes from the buffer's start", default=0),
     )
     table.close(("buffer", "tile", "box", "dims", "strides", "element_strides", "element", "swizzle", "fill", "offset"))
     return made
+
+
+def _element(table: Table, dtype: DataType) -> str:
+    """The tensor map's element type: what is said, else the buffer's own if there is one, else one of the same bits."""
+    name = table.optional_text("element", f"one of {', '.join(ELEMENT_TYPES)}")
+    if name is None:
+        own = {"e2m1": "b4x16", "e2m3": "b6x16_p32", "e3m2": "b6x16_p32"}.get(dtype.name, dtype.name)
+        return own if own in ELEMENT_TYPES else f"u{dtype.bits}"
+    if name not in ELEMENT_TYPES:
+        table.fail("element", name, f"must be one of {', '.join(ELEMENT_TYPES)}")
+    return name
 
 
 # ---- launches ----
@@ -424,16 +437,20 @@ def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buff
         exact = exact or not loose
     else:
         file, expression = None, _expression(inner, text, buffers)
-        drawn = [n for n in expression.names if (f := buffers[n].fill) is None or not f.exact]
+        drawn = [n for n in expression.names if not _sums_are_exact(buffers[n])]
         if not loose and not exact and drawn:
             inner.fail(
                 "value",
                 text,
-                f"{drawn[0]} does not hold small whole numbers, so results are rounded; write for example "
+                f"{drawn[0]} may hold more than small whole numbers, so results are rounded; write for example "
                 f'{name} = {{ value = "{text}", tolerance = 1e-2 }}, or exact = true',
             )
         exact = exact or not loose
     return Expectation(name, text, expression, file, exact, absolute or 0.0, relative or 0.0)
+
+
+def _sums_are_exact(buffer: Buffer) -> bool:
+    return not buffer.dtype.is_float or (buffer.fill is not None and buffer.fill.exact)
 
 
 def _expression(table: Table, text: str, buffers: Mapping[str, Buffer]) -> Expression:

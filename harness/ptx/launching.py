@@ -17,7 +17,7 @@ from harness.emulator.ptx.sections import blank_kernels, kernel_sections
 from harness.errors import CannotRun, UsageProblem
 from harness.ptx.arguments import make_arguments
 from harness.ptx.launch_file import Launch, LaunchFile
-from harness.ptx.listing import compiler_of, read_ptx
+from harness.ptx.listing import compiler_of, read_ptx, target_of
 from harness.ptx.memory import Memory
 from harness.ptx.verdict import Verdict
 from harness.run import records
@@ -82,7 +82,7 @@ class Outcome:
     @property
     def output(self) -> str:
         """What the kernels printed."""
-        return "".join(getattr(one.result, "output", "") for one in self.launched)
+        return "".join(one.result.output for one in self.launched)
 
     def record(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -144,7 +144,7 @@ def run(file: LaunchFile, options: Options = DEFAULT, progress: Progress | None 
     return Outcome(
         file,
         options,
-        module.target,
+        target_of(module.target),
         compiler_of(text),
         hashlib.sha256(text.encode()).hexdigest(),
         launched,

@@ -19,6 +19,8 @@ from harness.errors import CannotRun, UsageProblem
 
 _LINE = re.compile(r"PTX line (\d+):\s*(.*)", re.S)
 TENSOR_MAP_BYTES = 128
+_UNNAMED = ("$", "__unnamed")
+"""How the names of strings and the like begin, which nobody sets."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +125,23 @@ def list_kernels(text: str) -> Listing:
         outside = parse_module(blank_kernels(text, lambda _: True))
     except PtxSyntaxError as error:
         raise CannotRun(f"the text outside of kernels cannot be parsed: {error}") from error
-    symbols = [(v.space, v.name, v.size) for v in outside.variables.values() if v.space in ("global", "const")]
+    symbols = [
+        (v.space, v.name, v.size)
+        for v in outside.variables.values()
+        if v.space in ("global", "const") and v.size and not v.name.startswith(_UNNAMED)
+    ]
     return Listing(
-        outside.target,
+        target_of(outside.target),
         outside.version,
         compiler_of(text),
         tuple(_list_kernel(text, section) for section in sections),
         tuple(symbols),
     )
+
+
+def target_of(directive: str) -> str:
+    """``sm_100a, debug`` as ``sm_100a``."""
+    return directive.partition(",")[0].strip()
 
 
 def _list_kernel(text: str, section: Section) -> ListedKernel:
@@ -159,7 +170,7 @@ def _list_kernel(text: str, section: Section) -> ListedKernel:
 
 
 def _refusals(kernel: Kernel, module: ParsedModule) -> list[Refusal]:
-    target = module.target.split(",")[0].strip()
+    target = target_of(module.target)
     lacking = {i.index for i in unimplemented(kernel, module)}
     found = []
     for i in kernel.instructions:

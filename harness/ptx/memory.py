@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator import Device, EmulatorError, LaunchError, Module, TensorMap
-from harness.emulator.memory.tensor_map import ELEMENT_TYPES
+from harness.emulator.memory.tensor_map import ElementType
 from harness.errors import CannotRun, UsageProblem
 from harness.ptx.elements import DataType
 from harness.ptx.expression import ExpressionError
 from harness.ptx.launch_file import Buffer, Expectation, LaunchFile, Map
 from harness.ptx.values import as_numbers, load_file, make_values
 from harness.ptx.verdict import Verdict, judge
-
-_SAME_BITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
 @dataclass(frozen=True)
@@ -151,9 +149,8 @@ class Memory:
 
     def _map(self, wanted: Map) -> TensorMap:
         placed = self.buffers[wanted.buffer]
-        dtype = wanted.element or placed.buffer.dtype
         dims = wanted.dims or tuple(reversed(placed.shape))
-        strides = wanted.strides or _packed_strides(dims, dtype)
+        strides = wanted.strides or _packed_strides(dims, placed.buffer.dtype)
         if wanted.tile is not None:
             if len(wanted.tile) > len(dims):
                 self._refuse(wanted, f"tile = {list(wanted.tile)} has more entries than the {len(dims)} dimensions")
@@ -163,7 +160,7 @@ class Memory:
         try:
             return TensorMap(
                 placed.address + wanted.offset,
-                _map_element(dtype),  # type: ignore[arg-type]  # names are accepted
+                ElementType.from_name(wanted.element),
                 dims,
                 strides,
                 box,
@@ -176,11 +173,6 @@ class Memory:
 
     def _refuse(self, wanted: Map, problem: str) -> NoReturn:
         raise UsageProblem(f"{self.file.path}: maps.{wanted.name}: {problem}")
-
-
-def _map_element(dtype: DataType) -> str:
-    """The tensor map's own type if there is one, else whole numbers of the same size: the bits are what is copied."""
-    return dtype.name if dtype.name in ELEMENT_TYPES else _SAME_BITS.get(dtype.bits // 8, dtype.name)
 
 
 def _packed_strides(dims: tuple[int, ...], dtype: DataType) -> tuple[int, ...]:

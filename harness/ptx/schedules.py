@@ -1,4 +1,4 @@
-"""Runs a launch file under many random schedules: the same result must come out of each."""
+"""Runs a launch file under several schedules: the same result must come out of each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from harness.ptx.launching import Options, Outcome, run
 
 @dataclass(frozen=True)
 class Tried:
-    """What one schedule gave: an outcome, or why there is none."""
+    """What one schedule gave: an outcome, or why there is none. seed: of a random one, else None."""
 
-    seed: int
+    seed: int | None
     outcome: Outcome | None
     error: str = ""
+
+    @property
+    def name(self) -> str:
+        return "fifo" if self.seed is None else f"seed {self.seed}"
 
     @property
     def passed(self) -> bool:
@@ -29,21 +33,22 @@ class Tried:
 def run_schedules(
     file: LaunchFile, options: Options, count: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Tried]:
-    """Random schedules with seeds from ``options.seed`` on. ``options.jobs`` processes run them side by side.
+    """Fifo, and random schedules with seeds from ``options.seed`` on, count in all. ``options.jobs`` processes run them
+    side by side.
 
     progress is called with (schedules done, count). Raises UsageProblem for what the file asks wrongly.
     """
-    seeds = range(options.seed, options.seed + count)
-    one = partial(_try, file, replace(options, schedule="random", jobs=1))
+    seeds = [None, *range(options.seed, options.seed + count - 1)]
+    one = partial(_try, file, replace(options, jobs=1))
     if options.jobs == 1:
         return [_count(tried, n, count, progress) for n, tried in enumerate(map(one, seeds), 1)]
     with ProcessPoolExecutor(min(options.jobs, count), multiprocessing.get_context("fork")) as pool:
         return [_count(tried, n, count, progress) for n, tried in enumerate(pool.map(one, seeds), 1)]
 
 
-def _try(file: LaunchFile, options: Options, seed: int) -> Tried:
+def _try(file: LaunchFile, options: Options, seed: int | None) -> Tried:
     try:
-        outcome = run(file, replace(options, seed=seed))
+        outcome = run(file, replace(options, schedule="fifo" if seed is None else "random", seed=seed or 0))
     except CannotRun as error:
         return Tried(seed, None, str(error))
     return Tried(seed, outcome)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from harness.config.config import KernelConfig
@@ -17,11 +18,21 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """One kernel of a comparison: its outcome, or why there is none."""
+    """One kernel of a comparison: its outcome, or why there is none. edited: the file of PTX run in its place."""
 
     config: KernelConfig
     outcome: Outcome | None
     failure: str | None = None
+    edited: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return name_of(self.config.kernel, self.edited)
+
+
+def name_of(kernel: str, edited: Path | None) -> str:
+    """What a kernel, or the PTX that is run in its place, is called in tables."""
+    return f"{kernel} ({edited.name})" if edited else kernel
 
 
 @dataclass(frozen=True)
@@ -170,7 +181,7 @@ def steps(entries: Sequence[Entry]) -> list[Step]:
     for one, other in pairwise(ran):
         before, after = figures(one), figures(other)
         changes = [(name, before[name], after[name]) for name in before if before[name] != after[name]]
-        found.append(Step(one.config.kernel, other.config.kernel, changes))
+        found.append(Step(one.name, other.name, changes))
     return found
 
 
@@ -181,6 +192,7 @@ def as_dict(entries: Sequence[Entry]) -> dict[str, Any]:
         "kernels": [
             {
                 "kernel": entry.config.kernel,
+                "edited": str(entry.edited) if entry.edited else None,
                 "label": entry.config.label,
                 "verdict": verdict(entry),
                 "failure": entry.failure,

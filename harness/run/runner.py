@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -29,8 +30,8 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
-    processes: how many time it on a GPU, one after the other. emulation: how the emulator runs it. schedules: how many
-    it must be right under, see `schedules_of`.
+    schedules: how many it must be right under, see `schedules_of`. processes: how many time it on a GPU, one after the
+    other. emulation: how the emulator runs it. ptx: where the edited PTX is from that the artifact holds, if it does.
     """
 
     config: KernelConfig
@@ -42,6 +43,7 @@ class Request:
     gpu: Gpu | None = None
     timeout: float = 60.0
     processes: int = 1
+    ptx: Path | None = None
 
     @property
     def device_kind(self) -> str:
@@ -118,10 +120,16 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
         inputs={"kind": request.inputs, "seed": request.seed},
         toolchain=versions(),
         validation=validation.as_dict(),
-        ptx={"sha256": artifact.ptx_sha256, "ptxas": artifact.statistics()},
+        ptx=_about_ptx(artifact),
         **fields,
     )
     return Outcome(request, artifact, plan, validation, record, arrays)
+
+
+def _about_ptx(artifact: Artifact) -> dict:
+    """A record of edited PTX says so, and is never taken for one of the compiled kernel."""
+    edited = {"edited": str(artifact.edited)} if artifact.edited else {}
+    return {"sha256": artifact.ptx_sha256, **edited, "ptxas": artifact.statistics()}
 
 
 def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validation, dict]:

@@ -42,7 +42,18 @@ def _coordinates(tmap: TensorMap, coordinates: tuple[Value, ...], lane: int) -> 
     if len(coordinates) != tmap.rank:
         raise Fault(f"gives {len(coordinates)} coordinates for a tensor map of rank {tmap.rank}", "tensor-map")
     values = [lane_value(c, lane) for c in coordinates]
-    return tuple([v - (1 << 32) if v >> 31 else v for v in values])
+    signed = [v - (1 << 32) if v >> 31 else v for v in values]
+    if tmap.coordinate_unit > 1:
+        signed[0] = _units(tmap, signed[0])
+    return tuple(signed)
+
+
+def _units(tmap: TensorMap, coordinate: int) -> int:
+    """The first coordinate, of a type smaller than a byte, in what is copied together (PTX ISA 5.5.1.1)."""
+    step = 128 if tmap.element.global_bytes else tmap.coordinate_unit
+    if coordinate % step:
+        raise Fault(f"coordinate {coordinate} of {tmap.element.name} is not a multiple of {step}", "tensor-map")
+    return coordinate // tmap.coordinate_unit
 
 
 Route = tuple[Cta, Cta]

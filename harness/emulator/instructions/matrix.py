@@ -22,9 +22,9 @@ from harness.emulator.instructions.table import (
 from harness.emulator.machine.events import Access, Site
 from harness.emulator.machine.lanes import FULL_MASK, Value, stack_rows
 from harness.emulator.machine.state import Fragment
-from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
 from harness.emulator.memory.bytes import CHUNK
-from harness.emulator.ptx.ast import Instruction
+from harness.emulator.ptx.ast import Instruction, Operand
 
 ROWS = 8
 """Rows of one matrix, of 16 bytes each."""
@@ -102,8 +102,14 @@ def _check_form(i: Instruction, count: int) -> None:
     only(i, _FORMS)
     if not i.has(f"x{count}") or not i.has("m8n8") or i.modifiers[-1] != "b16":
         raise Unsupported
-    if not (i.has("shared") or i.has("shared::cta")):
-        raise Unsupported
+
+
+def _pointer(i: Instruction, w: Translator, operand: Operand) -> str:
+    """The shared address; without a state space it is a generic one."""
+    pointer = w.pointer(memory(operand))
+    if i.has("shared") or i.has("shared::cta"):
+        return pointer
+    return f"{w.use(shared_from_generic)}({pointer})"
 
 
 @instruction("stmatrix", operands=2, writes=0, family="matrix")
@@ -111,14 +117,14 @@ def _stmatrix(i: Instruction, w: Translator) -> Effect:
     sources = elements(i.operands[1])
     _check_form(i, len(sources))
     values = tuple_of(w.read(e, "b32") for e in sources)
-    return Effect(store_matrix, [w.pointer(memory(i.operands[0])), values, str(i.has("trans"))])
+    return Effect(store_matrix, [_pointer(i, w, i.operands[0]), values, str(i.has("trans"))])
 
 
 @instruction("ldmatrix", operands=2, family="matrix")
 def _ldmatrix(i: Instruction, w: Translator) -> Effect:
     destinations = elements(i.operands[0])
     _check_form(i, len(destinations))
-    pointer, transpose = w.pointer(memory(i.operands[1])), str(i.has("trans"))
+    pointer, transpose = _pointer(i, w, i.operands[1]), str(i.has("trans"))
     if len(destinations) == 1:
         return Effect(load_one_matrix, [pointer, transpose], destinations)
     return Effect(load_matrix, [pointer, str(len(destinations)), transpose], destinations)

@@ -103,18 +103,21 @@ def map_generic_to_rank(address: Value, rank: Value) -> Value:
 
 @instruction("mapa", operands=3)
 def _mapa(i: Instruction, w: Translator) -> Assign:
-    only_form(i, "shared::cluster.u32", "u64")
-    generic = i.modifiers[-1] == "u64"
+    only_form(i, "shared::cluster.u32", "shared::cluster.u64", "u64")
+    generic = i.modifiers == ("u64",)
     source = i.operands[1]
     address = w.read(source, i.modifiers[-1])
     if generic and isinstance(source, Symbol | Label):
         raise Unsupported
+    if i.modifiers == ("shared::cluster", "u64"):
+        mapped = call(w, map_to_rank, call(w, values.narrow, address, 32), w.read(i.operands[2], "u32"))
+        return Assign([(i.operands[0], call(w, values.widen, mapped))])
     function = map_generic_to_rank if generic else map_to_rank
     return Assign([(i.operands[0], call(w, function, address, w.read(i.operands[2], "u32")))])
 
 
 @instruction("getctarank", operands=2)
 def _getctarank(i: Instruction, w: Translator) -> Assign:
-    only_form(i, "shared::cluster.u32", "u64")
+    only_form(i, "shared::cluster.u32", "shared::cluster.u64", "u64")
     address = w.read(i.operands[1], i.modifiers[-1])
     return Assign([(i.operands[0], f"{call(w, values.narrow, address, 32)} >> {RANK_SHIFT}")])

@@ -16,7 +16,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from harness.emulator.errors import Fault
 from harness.emulator.machine.lanes import WARP_SIZE
 from harness.emulator.units.numerics import cvt_rn_bf16x2, cvt_rn_f16x2
 
@@ -335,10 +334,6 @@ def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
 
 
 def _pack(convert: Callable[[Any, Any], Any], high: Value, low: Value) -> Value:
-    if high is None or low is None:
-        raise Fault(
-            "converts a register that holds nothing yet: it belongs to a wgmma that was not waited for", "wgmma"
-        )
     if isinstance(high, np.ndarray) or isinstance(low, np.ndarray):
         shape = np.broadcast_shapes(np.shape(high), np.shape(low))
         high = np.broadcast_to(np.asarray(high, np.uint32), shape)

@@ -72,10 +72,11 @@ class GlobalMemory:
     ALIGNMENT = 256
     GUARD = 1 << 21
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = GLOBAL_WINDOW) -> None:
+        """first: the first address that is handed out."""
         self.allocations: list[Allocation] = []
         self._bases: list[int] = []
-        self._next = GLOBAL_WINDOW
+        self._next = first
 
     def alloc(self, nbytes: int, name: str = "") -> int:
         """Reserve `nbytes` poisoned bytes; returns their 256-byte aligned device address."""

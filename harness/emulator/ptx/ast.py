@@ -154,7 +154,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A kernel parameter: byte offset in the parameter block, size, alignment, and element type."""
+    """A parameter: byte offset in the kernel's parameter block, size, alignment, and element type."""
 
     name: str
     offset: int
@@ -162,11 +162,17 @@ class Parameter:
     align: int
     type: str
     is_array: bool
+    in_register: bool = False
+    """Whether it is a register (``.reg``), as only functions have them."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A module- or function-scope variable; ``size`` 0 with ``external`` means dynamic shared memory."""
+    """A module- or function-scope variable; ``size`` 0 with ``external`` means dynamic shared memory.
+
+    ``addresses``: (byte offset, symbol, addend, whether it is a generic address) of the pointers in its initial value.
+    ``offset``: where a local variable lies in the thread's frame.
+    """
 
     name: str
     space: str
@@ -174,6 +180,18 @@ class Variable:
     size: int
     external: bool
     initializer: bytes | None = None
+    addresses: tuple[tuple[int, str, int, bool], ...] = ()
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Function:
+    """One ``.func`` that has a body: its parameters, and where the text of the body begins."""
+
+    name: str
+    results: tuple[Parameter, ...]
+    parameters: tuple[Parameter, ...]
+    body: int
 
 
 @dataclass
@@ -189,6 +207,8 @@ class Kernel:
     variables: dict[str, Variable]
     text: Sequence[str] = ()
     """The lines of the file."""
+    local_bytes: int = 0
+    """Local memory of a thread: its variables, those of the functions it calls, and their parameters."""
 
     @property
     def parameter_bytes(self) -> int:

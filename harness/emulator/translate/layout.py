@@ -1,10 +1,9 @@
-"""Where a kernel's variables live: static and dynamic shared memory, parameters, constants."""
+"""Where a kernel's variables live: static and dynamic shared memory, parameters, local memory."""
 
 from __future__ import annotations
 
 from harness.emulator.errors import PtxSyntaxError
 from harness.emulator.ptx.ast import Kernel, Label, Memory, Operand, ParsedModule, Symbol, Vector
-from harness.emulator.variables import constant_offsets
 
 
 class Layout:
@@ -18,7 +17,6 @@ class Layout:
         self.places: dict[str, tuple[str, int]] = {p.name: ("param", p.offset) for p in kernel.parameters}
         named = {name for i in kernel.instructions for operand in i.operands for name in _names(operand)}
         variables = {name: v for name, v in module.variables.items() if name in named} | kernel.variables
-        constants = constant_offsets(module.variables.values())
         offset = 0
         for variable in variables.values():
             if variable.space == "shared" and not variable.external:
@@ -26,13 +24,15 @@ class Layout:
                 self.places[variable.name] = ("shared", offset)
                 offset += variable.size
         self.static_shared = offset
+        self.symbols = tuple(v.name for v in variables.values() if v.space in ("global", "const"))
+        """Variables of the device that the kernel names; a launch says where they are."""
         for variable in variables.values():
             if variable.space == "shared" and variable.external:
                 start = -(-offset // variable.align) * variable.align
                 self.places[variable.name] = ("shared", start)
                 self.static_shared = max(self.static_shared, start)
             elif variable.space != "shared":
-                self.places[variable.name] = (variable.space, constants.get(variable.name, 0))
+                self.places[variable.name] = (variable.space, variable.offset)
 
     def find(self, name: str) -> tuple[str, int]:
         """(state space, offset) of a variable."""

@@ -57,12 +57,14 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
         initial=initial + [0] * len(tracked),
         lane_masks=frozenset(mask_slots.values()),
         static_shared=layout.static_shared,
+        local_bytes=kernel.local_bytes,
+        symbols=layout.symbols,
         uses_launch_control=any(i.opcode == "clusterlaunchcontrol" for i in instructions),
         between_clusters=next(
             (
                 f"line {i.line}: {i.text}"
                 for i in instructions
-                if i.opcode == "clusterlaunchcontrol" or cfg.reaches_other_ctas(i)
+                if i.opcode in ("clusterlaunchcontrol", "call") or cfg.reaches_other_ctas(i)
             ),
             "",
         ),

@@ -133,11 +133,10 @@ class Operands:
         space, base = self.layout.find(operand.name)
         if space == "shared":
             return f"(f.cta.window + {RESERVED_SHARED + base + offset})"
-        if space in ("param", "const"):
+        if space in ("param", "local"):
             return str(base + offset)
-        if space == "global":
-            return f"(f.grid.launch.symbols[{operand.name!r}] + {offset})"
-        raise Unsupported
+        address = f"f.grid.symbols[{operand.name!r}]"
+        return f"({address} + {offset})" if offset else address
 
     def space_of(self, operand: Operand) -> str | None:
         if isinstance(operand, Memory) and isinstance(operand.base, Symbol):

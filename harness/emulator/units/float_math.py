@@ -292,7 +292,7 @@ def finish(
 
 def _nan64(numbers: Numbers) -> NDArray[Any]:
     nan = np.uint64(F64.nan or 0)
-    return np.where(np.isnan(numbers), nan, np.ascontiguousarray(numbers, np.float64).view(np.uint64))
+    return np.where(np.isnan(numbers), nan, np.asarray(numbers, np.float64).view(np.uint64))
 
 
 def inputs(bits: NDArray[Any], form: Format, ftz: bool) -> Numbers:

@@ -39,11 +39,22 @@ def load_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int]) -> tu
     source, nbytes = inside.global_view(memory, reading=True)
     if tmap.element.name == "tf32":
         source = numerics.round_to_tf32(np.ascontiguousarray(source).view(np.uint32)).view(np.uint8)
+    if tmap.element.global_bytes:
+        source = _pad(source, tmap)
     if inside.complete:
         return source.flatten(), nbytes
     dense = _filled(tmap)
     inside.dense_view(dense)[...] = source
     return dense, nbytes
+
+
+def _pad(source: NDArray[np.uint8], tmap: TensorMap) -> NDArray[np.uint8]:
+    """Rows of units as they lie in shared memory: each with zeros behind it (what is there is not documented)."""
+    size, padded = tmap.global_bytes, tmap.element.bytes
+    units = np.ascontiguousarray(source).reshape(*source.shape[:-1], source.shape[-1] // size, size)
+    spread: NDArray[np.uint8] = np.zeros((*units.shape[:-1], padded), np.uint8)
+    spread[..., :size] = units
+    return spread.reshape(*source.shape[:-1], -1)
 
 
 def store_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int], dense: NDArray[np.uint8]) -> int:
@@ -53,6 +64,8 @@ def store_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int], dens
     """
     if min(coords) < 0:
         raise Fault(f"TMA store to coordinates {tuple(coords)}: a store must not start at a negative coordinate")
+    if tmap.element.global_bytes:
+        raise Fault(f"a TMA store of {tmap.element.name} is not implemented", "unsupported")
     inside = _Inside(tmap, coords)
     if inside.empty:
         return 0
@@ -120,7 +133,7 @@ class _Inside:
         position = np.argwhere(~valid)[0]
         byte = offset + int(position @ np.array(valid.strides))
         at = [int(p) for p in position[::-1]]
-        at[0] //= self.tmap.element.bytes
+        at[0] //= self.tmap.global_bytes
         where = tuple(f + p for f, p in zip(self.first, at, strict=True))
         raise Fault(
             f"TMA load reads byte {byte} of '{block.name}' ({block.base + byte:#x}), which was never written "
@@ -141,9 +154,9 @@ def _filled(tmap: TensorMap) -> NDArray[np.uint8]:
     """A dense box as it is where the tensor is not."""
     size, nan_bits = tmap.element.bytes, tmap.element.nan_bits
     if not tmap.fill_nan or nan_bits is None:
-        return np.zeros(tmap.box_bytes, np.uint8)
+        return np.zeros(tmap.dense_bytes, np.uint8)
     nan = np.frombuffer(nan_bits.to_bytes(size, "little"), np.uint8)
-    return np.tile(nan, tmap.box_bytes // size)
+    return np.tile(nan, tmap.dense_bytes // size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +185,7 @@ def _place(swizzle: Swizzle, offset: int, nbytes: int, inner: int, pitch: int) -
 def _place_of(tmap: TensorMap, offset: int) -> _Place:
     place = tmap.places.get(offset)
     if place is None:
-        place = _place(tmap.swizzle, offset, tmap.box_bytes, tmap.box[0] * tmap.element.bytes, tmap.row_pitch)
+        place = _place(tmap.swizzle, offset, tmap.dense_bytes, tmap.box[0] * tmap.element.bytes, tmap.row_pitch)
         tmap.places[offset] = place
     return place
 

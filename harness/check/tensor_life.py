@@ -12,7 +12,7 @@ from harness.emulator.machine.events import TensorMemoryAllocated, TensorMemoryF
 Life = TensorMemoryAllocated | TensorMemoryFreed
 
 
-class Allocations:
+class TensorLife:
     """Who has allocated and freed columns in each CTA: by cluster, CTA and first column."""
 
     def __init__(self, model: Model) -> None:
