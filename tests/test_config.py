@@ -266,13 +266,27 @@ ODD_OPTIONS: dict[str, list] = {
     "stages": [None, 0, 2, 20],
     "cluster": [None, (1, 1), (3, 5), (16, 1), (1, 16), (8, 4), (0, 1)],
     "epilogue_width": [None, 48, 64],
-    "scheduler": [None, "clc", "static"],
+    "scheduler": [None, "clc", "static", "dynamic"],
+    "ping_pong": [None, True, False],
     "raster_group": [None, 3],
     "accumulators": [None, 2, 3],
     "clc_depth": [None, 0, 4],
     "sms": [None, 2],
 }
 WORDS = {name.replace("_", " "): name for name in ODD_OPTIONS}
+
+
+def setting(words: str, subject: str) -> tuple[str, object]:
+    """An option and its value: ``cta group 1``, ``128x64``, ``at most 5``, ``no multicast``, ``kernel8``."""
+    if words.startswith("no "):
+        return words.removeprefix("no ").replace(" ", "_"), False
+    words = words.removeprefix("at most ").removesuffix(" or more")
+    named = next((word for word in WORDS if words.startswith(f"{word} ")), None)
+    value = words.removeprefix(f"{named} ")
+    if value in KERNELS:
+        return "kernel", value
+    read = tuple(map(int, value.split("x"))) if "x" in value else int(value) if value.isdecimal() else value
+    return WORDS[named] if named else subject, read
 
 
 def advice(message: str, subject: str) -> list[dict]:
@@ -282,16 +296,7 @@ def advice(message: str, subject: str) -> list[dict]:
         if left_out := re.fullmatch(r"leave (.*) out", part):
             found.append(dict.fromkeys(name.replace(" ", "_") for name in left_out[1].split(" and ")))
             continue
-        words = part.removeprefix("use ").removeprefix("at most ").removesuffix(" or more")
-        named = next((word for word in WORDS if words.startswith(f"{word} ")), None)
-        value = words.removeprefix(f"{named} ")
-        if words == "no multicast":
-            found.append({"multicast": False})
-        elif value in KERNELS:
-            found.append({"kernel": value})
-        else:
-            read = tuple(map(int, value.split("x"))) if "x" in value else int(value) if value.isdecimal() else value
-            found.append({WORDS[named] if named else subject: read})
+        found.append(dict(setting(words, subject) for words in part.removeprefix("use ").split(" and ")))
     return found
 
 
