@@ -264,6 +264,11 @@ def make_config(
     )
 
 
+FEW_CLUSTERS, OUTSIDE_SLOWER = 8, 1.5
+"""Where a CTA of the last clusters along M lies outside of C altogether, and clusters along M are few, the tiles of an H200
+took 1.2 to 1.6 times as long as their rounds say (777x8192x8192: one cluster of 4); with 24 along M it did not show."""
+
+
 def _answers(scheduler: str, clc_depth: int) -> int:
     """Places for answers about the next tile; a counter needs one."""
     return 1 if scheduler == "dynamic" else clc_depth
@@ -275,7 +280,10 @@ def _fastest(tilings: Sequence[Tiling], shape: Shape, sms: int) -> Tiling:
     def cost(tiling: Tiling) -> float:
         (rows, columns), (cm, cn) = tiling.mma_shape, tiling.cluster
         clusters = ceil(shape.m / (rows * cm)) * ceil(shape.n / (columns * cn))
-        return ceil(clusters / max(1, sms // (cm * cn))) * rows * columns * tiling.slower
+        rounds = ceil(clusters / max(1, sms // (cm * cn)))
+        ctas_m = ceil(shape.m / rows)
+        outside = ctas_m % cm and ceil(ctas_m / cm) <= FEW_CLUSTERS
+        return rounds * rows * columns * tiling.slower * (OUTSIDE_SLOWER if outside else 1)
 
     return min(tilings, key=cost)
 
@@ -373,7 +381,7 @@ def _check_walk(config: KernelConfig, kernel: Kernel, arch: Architecture) -> Non
         raise UsageProblem(f"clc depth {depth} is not one of {', '.join(map(str, CLC_DEPTHS))}; use 2")
     if scheduler != "clc" and depth:
         raise UsageProblem(
-            f"clc depth {depth}: the scheduler {scheduler} keeps no answers of cluster launch control; leave --clc-depth out"
+            f"clc depth {depth}: the scheduler {scheduler} asks no hardware for tiles; leave --clc-depth out"
         )
     size = config.cluster[0] * config.cluster[1]
     if scheduler in STAYING and sms < size:

@@ -142,8 +142,8 @@ def _check_counter(counter: CounterArgument, left: np.ndarray) -> None:
     """The next launch gets the counter as this one leaves it."""
     if left.any():
         raise CannotRun(
-            f"argument {counter.name}: the kernel left {int.from_bytes(left.tobytes(), 'little')} in the counter, not 0; "
-            "the next launch would leave out tiles"
+            f"argument {counter.name}: the kernel left {int.from_bytes(left.tobytes(), 'little')} in the counter, "
+            "not 0; the next launch would leave out tiles"
         )
 
 
