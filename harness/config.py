@@ -265,8 +265,9 @@ def make_config(
 
 
 FEW_CLUSTERS, OUTSIDE_SLOWER = 8, 1.5
-"""Where a CTA of the last clusters along M lies outside of C altogether, and clusters along M are few, the tiles of an H200
-took 1.2 to 1.6 times as long as their rounds say (777x8192x8192: one cluster of 4); with 24 along M it did not show."""
+"""Where a CTA of the last clusters along M lies outside of C altogether, and clusters along M are few, the tiles of an
+H200 took 1.2 to 1.6 times as long as their rounds say (777x8192x8192: one cluster of 4); with 24 along M it did not
+show."""
 
 
 def _answers(scheduler: str, clc_depth: int) -> int:
