@@ -1,6 +1,6 @@
 """Which configurations of a kernel can be asked for.
 
-The rules are those of ``kernels/common/config.mojo`` in the words of the command line, checked before
+The rules are those of ``kernels/common/rules.mojo`` in the words of the command line, checked before
 anything is compiled.
 """
 
