@@ -382,7 +382,7 @@ def _check_walk(config: KernelConfig, kernel: Kernel, arch: Architecture) -> Non
         raise UsageProblem(f"clc depth {depth} is not one of {', '.join(map(str, CLC_DEPTHS))}; use 2")
     if scheduler != "clc" and depth:
         raise UsageProblem(
-            f"clc depth {depth}: the scheduler {scheduler} asks no hardware for tiles; leave --clc-depth out"
+            f"clc depth {depth}: the scheduler {scheduler} asks for nothing by clc; leave --clc-depth out"
         )
     size = config.cluster[0] * config.cluster[1]
     if scheduler in STAYING and sms < size:
