@@ -52,6 +52,8 @@ class Protocol:
         self._roles = roles
         self._names = Names((), roles)
         self._done: dict[tuple[int, int, int], Counter[str]] = {}
+        self._pending: dict[tuple[int, int, int, str], Counter[str]] = {}
+        """What asynchronous operations of a warp do that no wait has covered, by the kind of their groups."""
         self._multiplied: dict[tuple[int, int, int], Counter[str]] = {}
         self._take: dict[type, Callable[[Any], None]] = {
             events.GridStarted: self._started,
@@ -111,15 +113,17 @@ class Protocol:
             touched += [f"writes {place}" for place in self._places(operation.writes)]
             self._multiplied.setdefault(agent[:3], Counter()).update(f"{what} (MMA)" for what in touched)
         elif operation.kind == "wgmma":
-            for place in self._places(operation.reads):
-                self._note(agent, f"reads {place} (wgmma)")
+            self._pending.setdefault((*agent[:3], "wgmma"), Counter()).update(
+                f"reads {place} (wgmma)" for place in self._places(operation.reads)
+            )
         elif operation.kind == "tmem.load":
             self._note(agent, f"reads {TENSOR} (tcgen05.ld)")
         elif operation.kind == "tmem.store":
             self._note(agent, f"writes {TENSOR} (tcgen05.st)")
         elif operation.kind == "tma.store":
-            for place in self._places(operation.reads):
-                self._note(agent, f"reads {place} (TMA store)")
+            self._pending.setdefault((*agent[:3], "bulk"), Counter()).update(
+                f"reads {place} (TMA store)" for place in self._places(operation.reads)
+            )
 
     def _places(self, regions: Sequence[events.Region]) -> list[str]:
         found = []
@@ -174,10 +178,14 @@ class Protocol:
         self._of(_group(event.barrier)).waits[self._who(event.agent)] += 1
 
     def _awaited(self, event: events.Awaited) -> None:
-        name = "bulk groups" if event.kind == "bulk" else "wgmma groups"
-        handover = self._of(f"{name} of a thread" if event.kind == "bulk" else f"{name} of a warp")
-        handover.waits[f"{self._who(event.agent)}: {_verb(event.site)}"] += 1
+        agent = event.agent
+        handover = self._of(f"{event.kind} groups")
+        handover.waits[f"{self._who(agent)}: {_verb(event.site)}"] += 1
         handover.rounds += 1
+        pending = self._pending.pop((*agent[:3], event.kind), None)
+        if pending:
+            handover.gives.update(pending)
+            self._done.setdefault(agent[:3], Counter()).update(pending)
 
     def _fenced(self, event: events.Fenced) -> None:
         self.fences[f"{self._who(event.agent)}: {event.site.opcode}.{'.'.join(event.site.modifiers)}"] += 1
@@ -200,21 +208,8 @@ def _verb(site: Site) -> str:
     return ".".join(word for word in words if word != "sync") or site.opcode
 
 
-def as_text(protocol: Protocol) -> str:
-    """The hand-overs in at most 110 columns."""
-    lines = ["hand-overs of a run: who tells whom, through which barrier, and what that hands over"]
-    for handover in protocol.handovers.values():
-        counted = f", {handover.nbytes:,} bytes counted" if handover.nbytes else ""
-        lines += ["", f"{handover.barrier}: {handover.rounds} rounds{counted}"]
-        for label, found in (("tells", handover.arrives), ("gives", handover.gives), ("waits", handover.waits)):
-            times = "" if label == "gives" else "{1} x "
-            lines += [f"  {label}  {times.format('', count)}{what}" for what, count in found.items()]
-    lines += ["", "fences"]
-    lines += [f"  {count} x {what}" for what, count in protocol.fences.items()] or ["  none"]
-    return "\n".join(lines)
-
-
 def as_dict(protocol: Protocol) -> dict[str, Any]:
+    """The hand-overs as plain data."""
     return {
         "handovers": [handover.as_dict() for handover in protocol.handovers.values()],
         "fences": dict(protocol.fences),
