@@ -24,7 +24,7 @@ from test_check_handovers_tensor import (
     operands,
 )
 
-from harness.emulator import Device, TensorMap
+from harness.emulator import Device, Module, TensorMap
 
 OWN = "mov.b32 %r1, data; shl.b32 %r2, %lane, 2; add.u32 %r1, %r1, %r2;"
 ZERO = OWN + only("%warp eq 0", "st.shared.b32 [%r1], 0;") + CTA_BARRIER
@@ -174,6 +174,24 @@ def bytes_by_another(form: str) -> str:
     )
 
 
+def signal_of_a_copy(form: str) -> str:
+    """Warp 0 writes elsewhere, then thread 0 issues a copy; warp 1 waits for the copy and reads what was written.
+
+    The completion of a copy hands over the copy alone. Thread 0 arrives itself, or thread 32 does for it.
+    """
+    arms = {"writer": "%thread eq 0", "reader": "%thread eq 32"}[form]
+    return (
+        ZERO
+        + only("%thread eq 0", initialise(1))
+        + CTA_BARRIER
+        + only("%warp eq 0", WRITE + "bar.warp.sync -1;")
+        + only(arms, ARM)
+        + only("%thread eq 0", LOAD.format(0, "data+1024", "bars"))
+        + only("%warp eq 1", wait("bars") + READ)
+        + only("%thread eq 0", wait("bars"))
+    )
+
+
 # ---- tensor memory ----
 
 
@@ -287,3 +305,13 @@ TABLES = EDGES
 def test_edge(table):
     found = table.disagreements(table.targets[0])
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(("form", "severity"), [("writer", None), ("reader", "warning")])
+def test_a_copy_hands_over_itself_alone(form, severity):
+    """Hardware completes what comes before the issue first, so this is no error."""
+    table = Table("copy", {"form": (form,)}, lambda s: signal_of_a_copy(form), lambda s: outcome(),
+                  arguments=tensor_of_words)  # fmt: skip
+    report, end = table.report(Device(), Module.from_text(table.text("sm_100a")), "setting0")
+    found = [finding.severity for finding in report.findings if finding.rule == "race-shared"]
+    assert (found, end) == ([severity] if severity else [], "ends")
