@@ -7,7 +7,7 @@ usable = $(shell $(1) -c 'import sys; print("ok" if (3, 11) <= sys.version_info 
 
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test test-quick test-gpu bench report lint fmt
+.PHONY: run test test-quick test-gpu bench report docs lint fmt
 
 run: $(VENV)/installed
 	$(VENV)/bin/python -m harness run kernel6
@@ -24,8 +24,12 @@ test-gpu: $(VENV)/installed-gpu
 bench: $(VENV)/installed
 	$(VENV)/bin/python -m harness bench
 
-report: $(VENV)/installed-test
+report: $(VENV)/installed
 	$(VENV)/bin/python -m harness report
+
+# The pages run the harness while they are built.
+docs: $(VENV)/installed-docs
+	PATH="$(abspath $(VENV))/bin:$$PATH" NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
@@ -57,3 +61,7 @@ $(VENV)/installed-gpu: pyproject.toml | $(VENV)/bin/python
 $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --editable '.[test,dev]'
 	@touch $@ $(VENV)/installed $(VENV)/installed-test
+
+$(VENV)/installed-docs: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable '.[docs]'
+	@touch $@ $(VENV)/installed

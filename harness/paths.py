@@ -1,4 +1,7 @@
-"""Where things are: the checkout with its Mojo sources, the results and the build cache."""
+"""Where things are, in a checkout and when installed: Mojo sources, suites, records, the build cache.
+
+A wheel carries the sources and suites inside the package, in ``data/``, a folder that a checkout does not have.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,47 @@ import platformdirs
 
 from harness.errors import CannotRun
 
-ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parent
+"""The checkout; of an installed harness, the folder of all packages."""
+DATA = PACKAGE / "data"
+APPLICATION = "blackwell-matmul-lab"
+
+
+def is_installed() -> bool:
+    """Whether this is an installed package, not a checkout."""
+    return DATA.is_dir()
+
+
+def mojo_root() -> Path:
+    """The folder that holds ``kernels``, as the compiler needs it."""
+    return DATA if is_installed() else ROOT
 
 
 def kernels_dir() -> Path:
-    """The folder of the Mojo sources, which lies beside the package in a checkout."""
-    path = ROOT / "kernels"
+    """The folder of the Mojo sources."""
+    path = mojo_root() / "kernels"
     if not path.is_dir():
-        raise CannotRun(f"no Mojo sources at {path}: install the harness from a checkout with `pip install -e .`")
+        raise CannotRun(f"no Mojo sources at {path}: install the harness again, with `pip install .` in a checkout")
     return path
 
 
+def suites_dir() -> Path:
+    """The suites of the benchmark that come with the project."""
+    return DATA / "suites" if is_installed() else ROOT / "results" / "suites"
+
+
 def results_dir() -> Path:
-    """The folder of the result records; HARNESS_RESULTS_DIR overrides it."""
+    """The folder of the result records: results/ of the checkout, or the user's data folder; HARNESS_RESULTS_DIR
+    overrides both.
+    """
     override = os.environ.get("HARNESS_RESULTS_DIR")
-    return Path(override) if override else ROOT / "results"
+    if override:
+        return Path(override)
+    return platformdirs.user_data_path(APPLICATION) / "results" if is_installed() else ROOT / "results"
 
 
 def cache_dir() -> Path:
     """The folder of the build cache; HARNESS_CACHE_DIR overrides it."""
     override = os.environ.get("HARNESS_CACHE_DIR")
-    return Path(override) if override else platformdirs.user_cache_path("blackwell-matmul-lab")
+    return Path(override) if override else platformdirs.user_cache_path(APPLICATION)

@@ -111,6 +111,7 @@ def _emulated(run, commit, kernel, number, cluster, extra) -> dict[str, Any]:
         "instructions": {"alu": 1000 * (number + 1) + extra, "tma": 40},
         "tma_global_bytes_read": sum(read.values()),
         "tma_global_bytes_read_by_tensor": read,
+        "tma_box_bytes": sum(read.values()),
         "tma_shared_bytes_written": 8 << 20,
         "tma_global_bytes_written": 2 << 20,
         "max_stores_in_flight": 1 + number // 2,

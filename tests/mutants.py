@@ -11,9 +11,11 @@ which lines each test file executes: a fault is shown to these files only, the f
 gets to the line. A fault is seen if a test fails, crashes or takes too long.
 
 The faults: operators, comparisons and conditions turned round, integers off by one, calls, assignments, ``break`` and
-``continue`` left out. Not touched: text (docstrings, strings, and f-strings unless they are code), what is raised,
-annotations, decorators, assertions, imports, and what ``LEFT_OUT`` in ``mutation.py`` names. Some faults change nothing
-that a program could notice: a survivor is a question, not always a gap. Processes that a test starts have no fault.
+``continue`` left out. Not touched is what is no code: text (docstrings, strings, and f-strings unless they are code),
+what is raised, annotations, decorators, assertions, imports. Nor is what no program can notice, whatever is written
+there: the -1 of ``reshape``, which any negative number can stand for; on which side the border is when a random number
+is compared with a share; and what ``LEFT_OUT`` in ``mutation.py`` names, each with its reason. Some other faults change
+nothing either: a survivor is a question, not always a gap. Processes that a test starts have no fault.
 """
 
 from __future__ import annotations
@@ -89,12 +91,29 @@ class Recorder:
 def trace_lines(folder: str) -> dict[str, set[int]]:
     """Starts to collect the executed lines of the files in a folder."""
     lines: dict[str, set[int]] = {}
+    known: dict[int, tuple[CodeType, Any]] = {}
+    """By id: the code, and what notes its lines, or None where there is nothing to be learned (any more)."""
 
     def enter(frame: FrameType, event: str, arg: object) -> Any:
-        return step if frame.f_code.co_filename.startswith(folder) else None
+        code = frame.f_code
+        found = known.get(id(code))
+        if found is None:
+            inside = code.co_filename.startswith(folder)
+            found = known[id(code)] = code, noting(code) if inside else None
+        return found[1]
 
-    def step(frame: FrameType, event: str, arg: object) -> Any:
-        lines.setdefault(frame.f_code.co_filename, set()).add(frame.f_lineno)
+    def noting(code: CodeType) -> Any:
+        seen = lines.setdefault(code.co_filename, set())
+        left = {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno}
+
+        def step(frame: FrameType, event: str, arg: object) -> Any:
+            seen.add(frame.f_lineno)
+            left.discard(frame.f_lineno)
+            if left:
+                return step
+            known[id(code)] = code, None
+            return None
+
         return step
 
     sys.settrace(enter)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-LEFT_OUT = {  # "name()": a function, and the arguments of calls; "name=": an argument; "name": what it is set to
+LEFT_OUT = {  # "name()": a function, and the arguments of calls; "name=": an argument; "name": what it is set to or by
     "__repr__()": "text for people",
     "__str__()": "text for people",
     "describe()": "text for people",
@@ -37,6 +37,9 @@ LEFT_OUT = {  # "name()": a function, and the arguments of calls; "name=": an ar
     "PATIENCE": "patience before a livelock is reported",
     "PATIENCE_WITH_SIBLINGS": "patience before a livelock is reported",
     "LIMIT_CHECK": "how often the limits are looked at",
+    "self._turns": "how often the limits are looked at",
+    "self._steps_to_change": "when a random schedule changes its shares: every order is legal",
+    "_TICK": "how far a clock goes on when it is read: no measure of any time",
     "PANEL_SLICES": "how much is multiplied at a time",
     "_CACHE_LINE": "costs time, changes no value",
 }
@@ -115,8 +118,12 @@ def _points(node: ast.AST, statement: ast.stmt | None, bound: set[str], kind: Ki
 
 def _left_out(parent: ast.AST, name: str, node: ast.AST, kind: Kind) -> bool:
     called = ""
+    if name in ("annotation", "returns", "decorator_list"):
+        return True
     match node:
         case ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom():
+            return True
+        case ast.Assign([ast.Name("__slots__")]):  # costs memory, changes no value
             return True
         case ast.Expr(value):
             return _left_out(node, "", value, kind)
@@ -125,7 +132,11 @@ def _left_out(parent: ast.AST, name: str, node: ast.AST, kind: Kind) -> bool:
             return not kind.f_strings or bool(said)
         case ast.BinOp(left, ast.BitOr(), right):  # int | None
             words = [ast.unparse(side).split(".")[-1] for side in (left, right)]
-            return any(re.fullmatch(r"[A-Z]\w*[a-z]\w*", word) for word in words)
+            return any(re.fullmatch(r"[A-Z]\w*[a-z]\w*(\[.*\])?", word) for word in words)
+        case ast.cmpop() if isinstance(parent, ast.Compare) and _draws(parent):
+            return True
+        case ast.UnaryOp(ast.USub(), ast.Constant(1)) if isinstance(parent, ast.Call):
+            return ast.unparse(parent.func).endswith(".reshape")
         case ast.If(test):
             return "TYPE_CHECKING" in ast.unparse(test)
         case ast.FunctionDef(returns=ast.expr() as returns) if kind.reports and "str" in ast.unparse(returns):
@@ -138,8 +149,14 @@ def _left_out(parent: ast.AST, name: str, node: ast.AST, kind: Kind) -> bool:
             called = f"{arg}="
         case ast.expr() if isinstance(parent, ast.Assign | ast.AnnAssign) and name == "value":
             called = ast.unparse(parent.targets[0] if isinstance(parent, ast.Assign) else parent.target)
-    outside = name in ("annotation", "returns", "decorator_list")
-    return outside or called in LEFT_OUT or EXCEPTIONS.fullmatch(called) is not None
+        case ast.AugAssign(target):
+            called = ast.unparse(target)
+    return called in LEFT_OUT or EXCEPTIONS.fullmatch(called) is not None
+
+
+def _draws(comparison: ast.Compare) -> bool:
+    """Whether it asks if a random number is below a share: which side its border is on cannot be noticed."""
+    return ast.unparse(comparison.left).endswith(".random()") and isinstance(comparison.ops[0], ast.Lt | ast.GtE)
 
 
 def _choices(name: str, node: ast.AST, bound: set[str]) -> Iterator[list[ast.AST]]:

@@ -177,10 +177,25 @@ class Replay:
             (block,) = event.regions
             assert set(np.unique(at[0])) <= set(block.lanes) and set(np.unique(at[1])) <= set(block.columns)
             self._ctas[operation.agent.cluster, block.cta].tensor.put(at, values)
+        elif operation.kind == "cp.async":
+            self._copy_items(operation)
         elif operation.kind == "launch-control":
             for region in event.regions:
                 memory = self._ctas[operation.agent.cluster, region.cta].shared
                 memory.put(slice(region.offset, region.offset + region.nbytes), operation.detail["answer"])
+
+    def _copy_items(self, operation: Operation) -> None:
+        """An item a lane; what the source does not give is zero."""
+        (source,), (target,) = operation.reads, operation.writes
+        shared = self._ctas[operation.agent.cluster, target.cta].shared
+        for address, size, offset in zip(source.addresses, source.nbytes, target.offsets, strict=True):
+            item = np.zeros(target.nbytes, np.uint8)
+            if size:
+                base, memory = self._allocation(int(address))
+                at = slice(int(address) - base, int(address) - base + int(size))
+                assert memory.valid[at].all()
+                item[:size] = memory.data[at]
+            shared.put(slice(int(offset), int(offset) + target.nbytes), item)
 
     def _fetch(self, operation: Operation) -> _Box:
         """What a load finds in global memory; zeros outside the tensor."""

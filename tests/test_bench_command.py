@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
+import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
@@ -14,8 +19,13 @@ from click.testing import CliRunner
 
 import harness.bench.run as runs
 import harness.cli.main
+from harness.bench.facts import Change
+from harness.bench.suite import load_suite
+from harness.bench.verdict import Judgement
+from harness.cli.bench_output import MARKDOWN_LIMIT, Outcome, to_markdown
 from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
+from harness.paths import ROOT
 
 SUITE = """
 schema = 1
@@ -89,6 +99,35 @@ def test_the_first_run_and_the_same_again(bench, results_dir):
     assert len((results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()) == 4
 
 
+def on_a_terminal(*arguments: object) -> str:
+    """What a person sees of a command."""
+    reader, writer = os.openpty()
+    words = [sys.executable, "-m", "harness", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm", "NO_COLOR": "1"}
+    with subprocess.Popen(words, cwd=ROOT, stdin=writer, stdout=writer, stderr=writer, env=environment) as process:
+        os.close(writer)
+        seen = b""
+        with contextlib.suppress(OSError):  # what Linux says when the other side has ended
+            while more := os.read(reader, 1 << 16):
+                seen += more
+    os.close(reader)
+    assert process.returncode == 0, seen.decode()
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+
+
+def test_on_a_terminal_there_is_one_bar_and_what_is_not_the_same(bench, suite):
+    bench("--filter", "2x1")
+    options = ("--suite", suite, "--schedules", 1)
+    text = on_a_terminal("bench", *options)
+    assert "2/2" in text and "[1/2]" not in text
+    table = text[text.index("suite small") :]
+    assert CASES[0] not in table and CASES[1] in table
+    assert "1 cases are SAME and not shown; --all shows them" in table
+    assert table.strip().endswith("2 cases against last: 1 SAME, 1 NEW")
+    text = on_a_terminal("bench", *options, "--all")
+    assert all(case in text[text.index("suite small") :] for case in CASES)
+
+
 def test_one_more_instruction_is_a_regression_with_a_name(bench, one_more_instruction):
     bench()
     one_more_instruction()
@@ -157,7 +196,7 @@ def test_an_interrupted_run_goes_on(bench, monkeypatch, results_dir):
     lines = [json.loads(line) for line in (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()]
     assert [line["bench"]["case"] for line in lines] == CASES
     assert len({line["bench"]["run"] for line in lines}) == 1
-    monkeypatch.setattr(runs, "fingerprint", lambda: "other sources")
+    monkeypatch.setattr(runs, "fingerprint", lambda *_: "other sources")
     _, _, errors = bench("--resume")
     assert "cannot be resumed: kernels, harness or compiler changed since; starting anew" in errors
     assert len(calls) == 5
@@ -200,6 +239,7 @@ WRONG = [
     (["--baseline", "HEAD"], "was not measured on this kind of device"),
     (["--save-baseline", "last"], "baseline name 'last'"),
     (["--json", "-", "--csv", "-"], "only one of"),
+    (["--schedules", "0"], "0 is not in the range"),
     (["--junit", "/nowhere/x.xml"], "is not a file in an existing folder"),
     (["--threshold", "-1"], "--threshold"),
 ]
@@ -231,6 +271,38 @@ def test_files(bench, one_more_instruction, tmp_path):
     junit = ET.parse(files["junit"]).getroot()
     assert junit.attrib["tests"] == junit.attrib["failures"] == "2"
     assert junit.find("testcase/failure").attrib["message"].startswith("WORSE: PTX fence.proxy")
+
+
+def test_a_comment_is_bounded(bench, monkeypatch, tmp_path):
+    """GitHub takes 65,536 characters; the report of a hang alone can be longer."""
+
+    def hangs(*_):
+        raise CannotRun("Deadlock: " + "warp 5 waits | at line 99\n" * 20_000)
+
+    bench()
+    monkeypatch.setattr(runs, "run", hangs)
+    bench("--markdown", tmp_path / "x.md", "--json", tmp_path / "x.json")
+    text = (tmp_path / "x.md").read_text()
+    assert len(text) < 10_000 and text.count("| NOT MEASURED | Deadlock: warp 5 waits \\| at line 99") == 4
+    assert len((tmp_path / "x.json").read_text()) > 500_000
+
+
+@pytest.mark.parametrize("cases", [1, 100, 1000])
+def test_a_comment_with_many_cases_is_bounded(cases):
+    case = load_suite("emulator").cases[0]
+    judgements = tuple(
+        Judgement(
+            replace(case, seed=number), "WRONG", reason="many words " * 20, changes=(Change(f"figure {number}", 1, 2),)
+        )
+        for number in range(cases)
+    )
+    text = to_markdown(Outcome("emulator", "run", "last", 0.02, judgements))
+    assert len(text) <= MARKDOWN_LIMIT
+    assert text.count("<details>") == text.count("</details>") == 2
+    rows = [sum(line.startswith("| ") for line in part.splitlines()) - 2 for part in text.split("<summary>")]
+    more = [int(number) for number in re.findall(r"\.\.\. and (\d+) more", text)]
+    assert sum(rows) + sum(more) == 3 * cases
+    assert not more if cases == 1 else more
 
 
 class FakeGpu:
@@ -346,4 +418,4 @@ def test_no_gpu(bench, suite):
     assert code == 3
     assert {case["verdict"] for case in found.values()} == {"NOT MEASURED"}
     assert all("no NVIDIA GPU was found" in case["reason"] for case in found.values())
-    assert all("use --suite emulator" in case["reason"] for case in found.values())
+    assert all("use suite emulator" in case["reason"] for case in found.values())

@@ -111,6 +111,13 @@ def test_what_was_not_found_out_is_not_a_change():
     assert "not compared: registers and spills" in judged.notes
 
 
+def test_a_counter_that_an_older_emulator_lacked_is_no_change():
+    old = bench_record("1")
+    new = bench_record("2", counters={**old["counters"], "new_counter": 7, "tmem_columns": 512})
+    assert [change.name for change in changes(old, new)] == ["tmem columns"]
+    assert [change.name for change in changes(new, old)] == ["tmem columns"]
+
+
 def test_another_compiler_is_said():
     other = bench_record(toolchain={"mojo": "1.3.0", "max": "26.7.0", "ptxas": "13.0"})
     assert judge(CASE, other, bench_record()).notes == ("mojo 1.2.0 -> 1.3.0",)

@@ -34,11 +34,23 @@ def test_damaged_lines_are_reported_and_skipped(results_dir):
     with path.open("a") as file:
         file.write('{"schema": 1, "bench": {"run"\n')
         file.write(json.dumps({"schema": 1, "bench": {"run": "2"}}) + "\n")
+        file.write('{"schema": 1}\n')
     records.append(path, bench_record("3"))
     found = history.load(path)
     assert [record["bench"]["run"] for record in found.records] == ["1", "3"]
-    assert [line.number for line in found.damaged] == [2, 3]
+    assert [line.number for line in found.damaged] == [2, 3, 4]
     assert "without bench.case" in found.damaged[1].reason
+    assert str(found.damaged[2]) == f"{path}:4: skipped: a record without device"
+
+
+def test_damaged_baselines_are_reported_and_skipped(results_dir):
+    history.save_pointer("good", "nvidia-h200", "7")
+    path = history.pointers_file()
+    records.append(path, {"schema": 1})
+    records.append(path, {"schema": 1, "baseline": "x", "device": "nvidia-h200", "run": 3})
+    pointers, damaged = history.load_pointers("nvidia-h200")
+    assert pointers == [Pointer("good", "nvidia-h200", "7")]
+    assert [line.reason for line in damaged] == ["a baseline without baseline", "a baseline without run"]
 
 
 def append_many(path, run: int) -> None:

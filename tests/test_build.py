@@ -13,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from harness import paths
+from harness.cli.main import main
 from harness.compiler import build as build_module
 from harness.compiler import ptxas, toolchain
 from harness.compiler.build import build, is_built, model_key, readable_errors
@@ -154,19 +156,80 @@ def test_sources_that_change_during_the_compilation(fake, tmp_path):
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize("damage", ["no program", "no artifact", "half an artifact"])
-def test_a_damaged_cache_is_repaired(fake, tmp_path, damage):
+@pytest.mark.parametrize("name", ["program", "kernel.ptx", "artifact.json"])
+def test_what_the_cache_lost_is_made_again(fake, tmp_path, name, capsys):
     build(TWO[:1])
-    [about] = (tmp_path / "cache").rglob("artifact.json")
-    if damage == "no program":
-        shutil.rmtree(tmp_path / "cache" / "programs")
-    elif damage == "no artifact":
-        about.unlink()
-    else:
-        about.write_text('{"program": "x')
+    [lost] = (tmp_path / "cache").rglob(name)
+    lost.unlink()
     assert not is_built(TWO[0])
     assert build(TWO[:1])[0].ptx == "// ptx 0\n"
-    assert calls(fake) == (2 if damage == "no program" else 1)
+    assert calls(fake) == (2 if name == "program" else 1)
+    assert capsys.readouterr().err == ""
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def edit(path: Path) -> None:
+    first, *rest = path.read_bytes()
+    path.write_bytes(bytes([first ^ 1, *rest]))
+
+
+def lose_checksum(path: Path) -> None:
+    path.with_name(path.name + ".sha256").unlink()
+
+
+@pytest.mark.parametrize("damage", [truncate, edit, lose_checksum])
+@pytest.mark.parametrize("name", ["program", "kernel.ptx", "artifact.json"])
+def test_a_file_that_is_not_as_it_was_compiled_is_made_again(fake, tmp_path, name, damage, capsys):
+    build(TWO[:1])
+    [path] = (tmp_path / "cache").rglob(name)
+    good = path.read_bytes()
+    damage(path)
+    assert not is_built(TWO[0])
+    [artifact] = build(TWO[:1])
+    assert artifact.ptx == "// ptx 0\n" and artifact.plan_json(Shape(8, 8, 8)) == "// plan 0\n"
+    assert path.read_bytes() == good
+    assert calls(fake) == (2 if name == "program" else 1)
+    notice = f"harness: {path} is not what was compiled (its checksum differs); it is made again\n"
+    assert capsys.readouterr().err == notice
+
+
+@pytest.mark.parametrize("damage", [truncate, lose_checksum])
+def test_figures_of_ptxas_that_are_damaged_are_asked_for_again(fake, monkeypatch, damage, capsys):
+    monkeypatch.setattr(build_module, "ptxas_version", lambda: "1.2")
+    monkeypatch.setattr(build_module, "assemble", lambda *_: {"registers": 64})
+    [artifact] = build(TWO[:1])
+    found = artifact.statistics()
+    monkeypatch.setattr(build_module, "assemble", lambda *_: pytest.fail("it is kept"))
+    assert artifact.statistics() == found == {"registers": 64, "version": "1.2"}
+    damage(artifact.folder / "ptxas-1.2.json")
+    monkeypatch.setattr(build_module, "assemble", lambda *_: {"registers": 65})
+    assert artifact.statistics()["registers"] == artifact.statistics()["registers"] == 65
+    assert "ptxas-1.2.json is not what was compiled" in capsys.readouterr().err
+
+
+def test_clean_deletes_the_cache_and_nothing_else(fake, tmp_path):
+    build(TWO[:1])
+    other = tmp_path / "cache" / "other"
+    other.write_text("")
+    refused = CliRunner().invoke(main, ["clean"])
+    assert refused.exit_code == 2 and "add --yes" in refused.stderr and is_built(TWO[0])
+    done = CliRunner().invoke(main, ["clean", "--yes"])
+    assert done.exit_code == 0
+    assert "kernels   1        0.0 MiB" in done.stdout
+    assert list((tmp_path / "cache").iterdir()) == [other]
+    assert not is_built(TWO[0])
+    again = CliRunner().invoke(main, ["clean", "--yes"])
+    assert (again.exit_code, again.stdout) == (0, f"the build cache at {tmp_path / 'cache'} is empty\n")
+
+
+def test_explain_says_that_the_planner_is_compiled(fake, capsys):
+    build_module.plan_with_notice(TWO[0], Shape(8, 8, 8))
+    assert capsys.readouterr().err == "compiling the planner (once) with Mojo ...\n"
+    build_module.plan_with_notice(TWO[0], Shape(8, 8, 8))
+    assert capsys.readouterr().err == ""
 
 
 def build_one(_: int) -> str:
@@ -176,7 +239,7 @@ def build_one(_: int) -> str:
 def test_builds_at_the_same_time_do_not_disturb_each_other(fake, tmp_path):
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(build_one, range(8))) == ["// ptx 0\n"] * 8
-    assert [path.name for path in (tmp_path / "cache" / "tmp").iterdir()] == []
+    assert [path.name for path in (tmp_path / "cache" / "builds" / "tmp").iterdir()] == []
 
 
 def test_a_cache_that_cannot_be_written(fake, tmp_path, monkeypatch):
@@ -367,4 +430,4 @@ def test_a_configuration_that_does_not_fit_does_not_compile(tmp_path, monkeypatc
     assert lines[0] == "the Mojo compiler reports:"
     assert "262256 bytes > 232448" in lines[1]
     assert len(lines) == 2
-    assert os.listdir(tmp_path / "tmp") == []
+    assert os.listdir(tmp_path / "builds" / "tmp") == []

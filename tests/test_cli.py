@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import harness.cli.main
 from harness import paths
+from harness.cli.render import show_table
 from harness.compiler.build import Artifact
 from harness.compiler.toolchain import Gpu
 from harness.config.catalog import KERNELS
@@ -42,9 +46,8 @@ def no_compiler(monkeypatch):
 
 BAD_REQUESTS = [
     (["kernel9"], "there is no kernel 'kernel9'; use one of: kernel5, kernel6, kernel7, kernel8"),
-    ([], "Missing argument 'KERNEL'"),
-    (["kernel6", "kernel6"], "unexpected extra argument (kernel6)"),
-    (["kernel6", "two\nlines"], "unexpected extra argument (two lines)"),
+    ([], "Missing argument 'KERNEL...|all'"),
+    (["kernel6", "two\nlines"], "there is no kernel 'two\\nlines'"),
     (["kernel6", "--shape", "0"], "M=0 must be between 1 and 2147483647"),
     (["kernel6", "--shape", ""], "shape '' is not M,N,K or one number"),
     (["kernel6", "--shape", "-8"], "shape '-8' is not M,N,K or one number"),
@@ -55,6 +58,7 @@ BAD_REQUESTS = [
     (["kernel6", "--shape", "٨"], "shape '٨' is not M,N,K or one number"),
     (["kernel6", "--shape", "8,12,8"], "N=12 must be a multiple of 8 (TMA needs rows"),
     (["kernel6", "--shape", "8,8,100"], "use K=104"),
+    (["kernel6", "--shape", "8,8,2147483647"], "use K=2147483640"),
     (["kernel6", "--shape", "2147483648,8,8"], "M=2147483648 must be between 1 and 2147483647"),
     (["kernel6", "--shape", "9" * 5000], "every size must be between 1 and 2147483647"),
     (["kernel6", "--cluster", "4"], "cluster '4' is not CMxCN"),
@@ -63,7 +67,7 @@ BAD_REQUESTS = [
     (["kernel6", "--cluster", "-2x1"], "cluster '-2x1' is not CMxCN"),
     (["kernel6", "--cluster", "0x1"], "both sizes must be at least 1"),
     (["kernel6", "--cluster", "2x0"], "both sizes must be at least 1"),
-    (["kernel6", "--cluster", "1x1"], "use an even number, for example 2x1"),
+    (["kernel6", "--cluster", "1x1"], "use 2x1, or cta group 1"),
     (["kernel6", "--cluster", "3x2"], "3 CTAs along M cannot be split into pairs"),
     (["kernel6", "--cluster", "8x4"], "has 32 CTAs; a cluster has at most 16"),
     (["kernel6", "--stages", "0"], "the ring needs at least 1; kernel6 takes 1 to 5"),
@@ -71,10 +75,10 @@ BAD_REQUESTS = [
         ["kernel6", "--stages", "6"],
         "A and B 196608 + C 65536 + barriers 112 = 262256, more than the 232448 bytes",
     ),
-    (["kernel5", "--stages", "2"], "kernel5 has no pipeline, its only depth is 1; use kernel6 or kernel7 or kernel8"),
+    (["kernel5", "--stages", "2"], "kernel5 has no pipeline, its only depth is 1; use kernel6 or kernel7"),
     (["kernel7", "--cta-group", "3"], "cta group 3 is not possible on sm_100a; use 1 or 2"),
     (["kernel7", "--mma-shape", "256"], "mma shape '256' is not MxN; write for example 256x256"),
-    (["kernel7", "--mma-shape", "64x64"], "M must be 128 or 256; use 256x64, or --cta-group 1"),
+    (["kernel7", "--mma-shape", "64x64"], "M must be 128 or 256; use 128x64, or cta group 1"),
     (["kernel7", "--mma-shape", "256x250"], "N must be a multiple of 32 up to 256; use 256x224"),
     (["kernel7", "--epilogue-width", "48"], "epilogue width 48 is not one of 16, 32, 64"),
     (["kernel7", "--preset", "cute-99"], "there is no preset 'cute-99'; use one of: cute-03, cute-04"),
@@ -88,6 +92,9 @@ BAD_REQUESTS = [
     (["kernel6", "--seed", "-1"], "-1 is not in the range 0<=x<=4294967295"),
     (["kernel6", "--seed", "x"], "'x' is not a valid integer"),
     (["kernel6", "--schedule", "lifo"], "'lifo' is not one of 'fifo', 'random'"),
+    (["kernel6", "--schedules", "0"], "0 is not in the range 1<=x<=10000"),
+    (["kernel6", "--schedules", "2", "--schedule", "random"], "leave --schedule random out"),
+    (["kernel6", "--schedule-seed", "-1"], "-1 is not in the range 0<=x<=4294957295"),
     (["kernel6", "--accumulation", "f64"], "'f64' is not one of 'f32', 'tensor_core'"),
     (["kernel6", "--json", "/no/such/folder/x.json"], "is not a file in an existing folder"),
     (["kernel6", "--json", "/tmp"], "is not a file in an existing folder"),
@@ -148,11 +155,69 @@ def test_doctor_tells_what_is_there(harness_command):
         assert word in result.stdout
 
 
+def test_doctor_and_list_as_json(harness_command, tmp_path):
+    result = harness_command("doctor", "--json", "-")
+    data = json.loads(result.stdout)
+    assert result.exit_code == 0 and data["schema"] == 1 and data["able"] is True
+    found = {finding["name"]: finding for finding in data["findings"]}
+    assert set(found["Mojo"]) == {"name", "found", "use", "needed", "problem"}
+    assert {"ptxas", "nvdisasm", "results", "build cache"} <= set(found)
+    assert harness_command("list", "--json", tmp_path / "list.json").exit_code == 0
+    listed = json.loads((tmp_path / "list.json").read_text())
+    assert [kernel["name"] for kernel in listed["kernels"]] == list(KERNELS)
+    assert listed["presets"][0]["options"]["cluster"] == [4, 4]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_tables_on_narrow_terminals(width):
+    console = Console(file=io.StringIO(), force_terminal=True, no_color=True, width=width)
+    show_table(console, "title", ("name", "what", ""), [("one", "some words that go on", "more of them")])
+    text = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
+    assert max(map(len, text.splitlines())) <= width
+    assert {"one", "some", "words", "that", "go", "on", "more", "of", "them"} <= set(text.split())
+
+
+def program(folder: Path, name: str, script: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_doctor_says_what_is_broken_and_where(harness_command, monkeypatch, tmp_path):
+    ptxas = program(tmp_path, "ptxas", "echo no such library >&2; exit 127")
+    nvdisasm = program(tmp_path, "nvdisasm", "echo release 13.0, V13.0.85; echo Build x")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    lines = harness_command("doctor").stdout.splitlines()
+    assert any(f"{ptxas}: it ends with code 127: no such library" in line for line in lines)
+    assert any(f"13.0.85 at {nvdisasm}" in line for line in lines)
+    assert any(f"at {sys.executable}" in line for line in lines)
+    ptxas.write_text("nonsense")
+    assert f"{ptxas}: it cannot be run (Exec format error)" in harness_command("doctor").stdout
+
+
+def test_figures_of_a_broken_ptxas_say_so(artifacts, monkeypatch, tmp_path):
+    ptxas = program(tmp_path, "ptxas", "exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert artifacts[2, 1].statistics() == {"error": f"{ptxas}: it ends with code 1"}
+
+
+@pytest.mark.parametrize("variable", ["HARNESS_RESULTS_DIR", "HARNESS_CACHE_DIR"])
+def test_doctor_writes_to_the_folders(harness_command, monkeypatch, tmp_path, variable):
+    monkeypatch.setenv(variable, str(tmp_path / "new" / "folder"))
+    assert harness_command("doctor").exit_code == 0
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(variable, str(tmp_path / "file"))
+    result = harness_command("doctor")
+    assert result.exit_code == 3 and f"{tmp_path / 'file'}: cannot be written: Not a directory" in result.stdout
+
+
 def test_doctor_without_a_compiler(harness_command, monkeypatch):
     monkeypatch.setenv("HARNESS_MOJO", "/no/such/mojo")
     result = harness_command("doctor")
     assert result.exit_code == 3
-    assert "MISSING" in result.stdout
+    assert "/no/such/mojo: it cannot be run (No such file or directory)" in result.stdout
 
 
 def test_run_prints_a_report_and_logs_a_record(harness_command, artifacts, results_dir):
@@ -183,7 +248,7 @@ def test_all_inputs_pass(harness_command, artifacts, inputs, shape):
 
 
 def test_schedule_seed_and_accumulation_are_passed_on(harness_command, artifacts):
-    arguments = ["--schedule", "random", "--seed", 7, "--accumulation", "tensor_core", "--inputs", "normal"]
+    arguments = ["--schedule", "random", "--schedule-seed", 7, "--accumulation", "tensor_core", "--inputs", "normal"]
     result = harness_command("run", "kernel6", *SMALL, *arguments, "--json", "-")
     assert result.exit_code == 0, result.output
     device = json.loads(result.stdout)["device"]
@@ -241,6 +306,28 @@ def test_a_wrong_result_is_shown_recorded_and_exits_with_4(harness_command, arti
     validation = json.loads(line)["validation"]
     assert not validation["passed"] and validation["mismatches"] == 1
     assert [(m["row"], m["column"]) for m in validation["first_mismatches"]] == [(130, 300)]
+
+
+def test_a_wrong_result_can_be_kept(harness_command, artifacts, spoiled, tmp_path):
+    def change(output):
+        output[130, 300] += 1000
+
+    folder = tmp_path / "kept"
+    assert harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", folder).exit_code == 0
+    assert not folder.exists()
+    spoiled(change)
+    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", folder, "--inputs", "index", "--seed", 3)
+    assert result.exit_code == 4 and str(folder / "kernel6") in result.stderr
+    a, b, output, reference = (np.load(folder / "kernel6" / f"{n}.npy") for n in ("a", "b", "output", "reference"))
+    assert a.shape == (256, 128) and b.shape == (512, 128)
+    assert np.array_equal(a @ b.T, reference)
+    assert np.argwhere(output != reference.astype(output.dtype)).tolist() == [[130, 300]]
+    assert (folder / "kernel6" / "kernel.ptx").read_text() == artifacts[2, 1].ptx
+    assert json.loads((folder / "kernel6" / "plan.json").read_text())["problem"] == {"m": 256, "n": 512, "k": 128}
+    assert json.loads((folder / "kernel6" / "record.json").read_text())["inputs"]["seed"] == 3
+    (tmp_path / "file").write_text("")
+    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", tmp_path / "file" / "x")
+    assert result.exit_code == 4 and "x/kernel6: Not a directory" in result.stderr
 
 
 def test_tiles_that_are_never_written_are_wrong(harness_command, artifacts, monkeypatch):
@@ -344,7 +431,11 @@ def test_results_that_cannot_be_written(harness_command, no_compiler, monkeypatc
     monkeypatch.setenv("HARNESS_RESULTS_DIR", str(in_the_way / "results"))
     result = harness_command("run", "kernel6")
     assert result.exit_code == 3
-    assert "cannot write the record to" in result.stderr and "--no-save" in result.stderr
+    assert "cannot write the record to" in result.stderr
+    assert result.stderr.endswith("; set HARNESS_RESULTS_DIR to another folder, or use --no-save\n")
+    result = harness_command("bench", "--filter", "kernel6 bf16 2x1")
+    assert result.exit_code == 3
+    assert result.stderr.endswith("; set HARNESS_RESULTS_DIR to another folder\n")  # it has no --no-save
 
 
 def harness_process(*arguments: str, code: str | None = None) -> subprocess.Popen:

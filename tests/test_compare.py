@@ -49,6 +49,14 @@ def test_all_kernels_side_by_side(command, results_dir):
     assert [json.loads(line) for line in lines] == [entry["record"] for entry in data["kernels"]]
 
 
+@pytest.mark.parametrize("shape", ["512,512,128", "500,296,584", "8"])
+def test_the_multicast_factor_counts_receivers_for_any_shape(command, artifacts, shape):
+    """A cluster of 4x2 CTAs in pairs: two share each slice of A, and two each slice of B."""
+    options = ["--cluster", "4x2", "--shape", shape, "--no-save", "--json", "-"]
+    figures = json.loads(command("kernel6", *options).stdout)["kernels"][0]["figures"]
+    assert figures["multicast factor"] == 2
+
+
 def test_what_a_cta_that_stays_saves(command):
     """12 cluster tiles for 2 clusters: a sixth of the starts."""
     options = ["--shape", "1536,512,64", "--cluster", "2x1", "--no-save", "--json", "-"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
+from itertools import combinations, product
 
 import pytest
 
@@ -172,23 +174,23 @@ def test_labels_differ_where_configurations_do():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"arch": "sm_120a"}, "is written for sm_100a and sm_90a, not for 'sm_120a'; use --arch sm_100a"),
-        ({"arch": "sm_90a", "cta_group": 2}, "cta group 2 is not possible on sm_90a; use 1, or --arch sm_100a"),
+        ({"arch": "sm_120a"}, "is written for sm_100a and sm_90a, not for 'sm_120a'; use sm_100a or sm_90a"),
+        ({"arch": "sm_90a", "cta_group": 2}, "cta group 2 is not possible on sm_90a; use 1, or arch sm_100a"),
         ({"arch": "sm_90a", "mma_shape": (256, 256)}, "N must be a multiple of 16 up to 128; use 256x128"),
         ({"dtype": "fp8"}, "dtype 'fp8' is not supported; use one of: bf16, fp16"),
         ({"cta_group": 3}, "cta group 3 is not possible on sm_100a; use 1 or 2"),
-        ({"mma_shape": (64, 64)}, "M must be 128 or 256; use 256x64, or --cta-group 1"),
+        ({"mma_shape": (64, 64)}, "M must be 128 or 256; use 128x64, or cta group 1"),
         ({"mma_shape": (512, 256)}, "M must be 128 or 256; use 256x256"),
         ({"mma_shape": (256, 100)}, "N must be a multiple of 32 up to 256; use 256x96"),
         ({"mma_shape": (256, 512)}, "N must be a multiple of 32 up to 256; use 256x256"),
-        ({"cta_group": 1, "mma_shape": (128, 8)}, "N must be a multiple of 16 up to 256; use 128x16"),
+        ({"cta_group": 1, "mma_shape": (128, 8)}, "N must be a multiple of 16 up to 256; use 128x32"),
         ({"cluster": (3, 2)}, "3 CTAs along M cannot be split into pairs"),
         ({"cluster": (4, 5)}, "has 20 CTAs; a cluster has at most 16"),
         ({"epilogue_width": 8}, "epilogue width 8 is not one of 16, 32, 64; use 64"),
         ({"mma_shape": (256, 96), "epilogue_width": 64}, "does not divide the 96 accumulator columns"),
         (
             {"cta_group": 1, "mma_shape": (64, 64), "cluster": (1, 16)},
-            "16 CTAs share 64 rows of A and each needs at least 8; use a smaller cluster or --no-multicast",
+            "16 CTAs share 64 rows of A and each needs at least 8; use 1x8, or no multicast",
         ),
         ({"stages": 7}, "229376 + C 65536 + barriers 128 = 295040, more than the 232448 bytes"),
     ],
@@ -244,7 +246,7 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
         ("kernel8", {"scheduler": "static", "sms": 0}, "sms 0: a cluster of 4x4 needs 16; use 16 or more"),
         ("kernel8", {"accumulators": 3}, "accumulators 3: they are in tensor memory; use 1 or 2"),
         ("kernel8", {"arch": "sm_90a", "accumulators": 2}, "as sm_90a has no tensor memory; use 1"),
-        ("kernel8", {"arch": "sm_90a", "scheduler": "clc"}, "'clc' is not one of sm_90a's; use static, none"),
+        ("kernel8", {"arch": "sm_90a", "scheduler": "clc"}, "'clc' is not one of sm_90a's; use static or none"),
         ("kernel8", {"scheduler": "clc", "clc_depth": 4}, "clc depth 4 is not one of 1, 2, 3"),
         ("kernel8", {"scheduler": "static", "clc_depth": 1}, "clc depth 1: the scheduler static asks for nothing"),
         ("kernel8", {"scheduler": "static", "sms": 2}, "sms 2: a cluster of 4x4 needs 16"),
@@ -254,3 +256,61 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
 def test_rules_of_the_order_of_tiles(kernel, options, message):
     with pytest.raises(UsageProblem, match=message):
         make_config(kernel, **options)
+
+
+# Each value of a list but the first is odd somewhere. Every pair of odd values is refused for one of them.
+ODD_OPTIONS: dict[str, list] = {
+    "arch": ["auto", "sm_90a"],
+    "cta_group": [None, 1, 2, 3],
+    "mma_shape": [None, (64, 64), (128, 256), (256, 250), (64, 8), (100, 512)],
+    "stages": [None, 0, 2, 20],
+    "cluster": [None, (1, 1), (3, 5), (16, 1), (1, 16), (8, 4), (0, 1)],
+    "epilogue_width": [None, 48, 64],
+    "scheduler": [None, "clc", "static"],
+    "raster_group": [None, 3],
+    "accumulators": [None, 2, 3],
+    "clc_depth": [None, 0, 4],
+    "sms": [None, 2],
+}
+WORDS = {name.replace("_", " "): name for name in ODD_OPTIONS}
+
+
+def advice(message: str, subject: str) -> list[dict]:
+    """What a refusal says to do, read as a person would: options to be set otherwise, None to be left out."""
+    found = []
+    for part in re.split(r", or | or (?!more)", message.rsplit("; ", 1)[1]):
+        if left_out := re.fullmatch(r"leave (.*) out", part):
+            found.append(dict.fromkeys(name.replace(" ", "_") for name in left_out[1].split(" and ")))
+            continue
+        words = part.removeprefix("use ").removeprefix("at most ").removesuffix(" or more")
+        named = next((word for word in WORDS if words.startswith(f"{word} ")), None)
+        value = words.removeprefix(f"{named} ")
+        if words == "no multicast":
+            found.append({"multicast": False})
+        elif value in KERNELS:
+            found.append({"kernel": value})
+        else:
+            read = tuple(map(int, value.split("x"))) if "x" in value else int(value) if value.isdecimal() else value
+            found.append({WORDS[named] if named else subject: read})
+    return found
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_a_refusal_advises_is_accepted(kernel):
+    refused = 0
+    for one, other in combinations(ODD_OPTIONS, 2):
+        for value, second in product(ODD_OPTIONS[one], ODD_OPTIONS[other]):
+            asked = {"kernel": kernel, one: value, other: second}
+            try:
+                make_config(**asked)
+                continue
+            except UsageProblem as problem:
+                message = str(problem)
+            refused += 1
+            assert "--" not in message and "\n" not in message
+            subject = next((name for word, name in WORDS.items() if message.startswith(word)), "arch")
+            changes = advice(message, subject)
+            assert changes, message
+            for change in changes:
+                make_config(**{name: value for name, value in {**asked, **change}.items() if value is not None})
+    assert refused > 100

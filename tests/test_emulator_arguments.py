@@ -59,6 +59,11 @@ def test_numpy_scalars_and_negative_numbers_keep_their_bits():
     assert block[16:24] == b"\xff" * 8 and block[24:28] == bytes([7, 0, 0, 0]) and block[44:48] == bytes([9, 0, 0, 0])
 
 
+def test_a_whole_number_for_a_float_is_that_number():
+    block = copied(0, 0, 0, 3, -2, bytes(12), 0)
+    assert block[16:24] == np.float64(3).tobytes() and block[24:28] == np.float32(-2).tobytes()
+
+
 GOOD = [0, 0, 0, 0.0, 0.0, bytes(12), 0]
 
 
@@ -74,7 +79,9 @@ def test_integers_must_fit_as_signed_or_unsigned(position, least, most):
 @pytest.mark.parametrize(
     ("position", "value", "message"),
     [
-        (0, 1.0, "argument 1 has 4 bytes; parameter 'a' has 1"),
+        (0, 1.0, r"argument 1 = 1.0: 'a' is an integer \(.u8\); give a whole number"),
+        (1, 2.5, r"argument 2 = 2.5: 'b' is an integer \(.u32\); give a whole number"),
+        (6, -1.0, r"argument 7 = -1.0: 'g' is an integer \(.s32\)"),
         (1, np.int64(1), "argument 2 has 8 bytes; parameter 'b' has 4"),
         (3, b"1234", "argument 4 has 4 bytes; parameter 'd' has 8"),
         (5, 1, "argument 6 must be a TensorMap or 12 bytes"),

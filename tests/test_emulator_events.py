@@ -529,6 +529,12 @@ def test_matrix_accesses_are_told_row_by_row(watched):
 
 # ---- mbarriers ----
 
+
+def test_small_copies_are_replayed(watched):
+    stream(COPY_SINGLY.replace("ret;", "bar.sync 0; ld.shared.b32 %r5, [%r4]; ret;"), module_scope=ROOM)
+    watched.check()
+
+
 PHASES = """
 mov.b32 %r3, words;
 setp.eq.u32 %p1, %r0, 0;
@@ -1109,7 +1115,33 @@ def test_an_instruction_has_the_semantics_and_scope_that_ptx_gives_it(text, expe
 
 TOLD = [t for t in vars(events).values() if isinstance(t, type) and issubclass(t, tuple) and t is not Agent]
 """Events, and the regions of operations."""
-REGIONS = (events.SharedChunks, SharedBytes, GlobalBox, TensorBlock, RegisterBlock)
+REGIONS = (
+    events.SharedChunks, SharedBytes, events.SharedItems, events.GlobalItems, GlobalBox, TensorBlock, RegisterBlock,
+)  # fmt: skip
+
+
+COPY_SINGLY = """
+mov.b32 %r3, words; mad.lo.u32 %r4, %r0, 4, %r3;
+setp.eq.u32 %p1, %r0, 0;
+@%p1 mbarrier.init.shared.b64 [%r3+1024], 32;
+mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; st.global.b32 [%rd1], %r0;
+bar.warp.sync -1;
+cp.async.ca.shared.global [%r4], [%rd1], 4;
+cp.async.mbarrier.arrive.shared.b64 [%r3+1024];
+cp.async.wait_all;
+ret;
+"""
+"""Every lane copies a word, and an mbarrier learns of it."""
+
+
+PRINT = """
+.local .b64 nothing;
+mov.b64 %rd2, letters; mov.b64 %rd3, nothing; cvta.local.u64 %rd3, %rd3;
+{ .param .b64 f; .param .b64 a; .param .b32 r;
+st.param.b64 [f], %rd2; st.param.b64 [a], %rd3; call (r), vprintf, (f, a); }
+ret;
+"""
+PRINTER = ".extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a); .global .b8 letters[2] = {65};"
 
 
 LATE = """
@@ -1180,13 +1212,15 @@ def test_every_kind_of_event_and_region_occurs(common):
     seen: list[Any] = []
     for config in (make_config("kernel7", cluster=(2, 1)), make_config("kernel7", arch="sm_90a")):
         run(common[config], (256, 256, 64), "integer", sinks=(seen.append,))
-    for body in (PHASES, MEETING, REQUEST, MULTIPLY.format(descriptor=CORE_MATRICES | 1 << 46) + "ret;"):
+    for body in (PHASES, MEETING, REQUEST, COPY_SINGLY, MULTIPLY.format(descriptor=CORE_MATRICES | 1 << 46) + "ret;"):
         seen += stream(body, module_scope=ROOM)
+    seen += stream(PRINT, module_scope=PRINTER)
     seen += stream(LATE, grid=2, cluster=2)
     operations = [e.operation for e in of(seen, Issued)]
     found = {type(e) for e in seen} | {type(r) for o in operations for r in (*o.reads, *o.writes)}
     assert found == set(TOLD)
     kinds = {"tma.load", "tma.store", "mma", "commit", "wgmma", "tmem.load", "tmem.store", "launch-control"}
+    kinds |= {"cp.async", "cp.async.arrive"}
     assert {o.kind for o in operations} == kinds
 
 
@@ -1206,6 +1240,7 @@ def test_without_a_sink_no_event_is_made(monkeypatch, common):
     launch(MUCH, threads=64, initial=np.zeros(1), **options)
     launch(PHASES, **options)
     launch(MEETING, **options)
+    launch(COPY_SINGLY, **options)
     launch(MULTIPLY.format(descriptor=CORE_MATRICES | 1 << 46) + "ret;", **options)
     with pytest.raises(AssertionError, match="is made"):
         stream("ret;")

@@ -96,6 +96,15 @@ def test_inner_scopes_have_registers_and_labels_of_their_own():
     assert (run(body + STORE_R1 + "ret;") == 106).all()
 
 
+@pytest.mark.parametrize("text", ["ld.shared.b32 %r1, [nothing];", "mov.u32 %r1, nothing;"])
+def test_a_symbol_that_is_not_declared_is_named_with_its_line(text):
+    program = source(f"mov.b32 %r1, 1;\n{text}\nret;")
+    line = program[: program.index(text)].count("\n") + 1
+    with pytest.raises(PtxSyntaxError) as caught:
+        Module.from_text(program).code(None)
+    assert str(caught.value) == f"PTX line {line}: {text.rstrip(';')}: unknown symbol 'nothing'"
+
+
 def test_a_range_of_registers_ends_before_its_number():
     assert kernel("mov.b32 %r63, 1;").instructions[2].operands[0].name == "%r63"
     with pytest.raises(PtxSyntaxError, match="unknown register '%r64'"):
@@ -114,8 +123,8 @@ def test_the_same_name_is_the_same_register():
         (".shared .b8 v", 1, 1),
         (".shared .u64 v", 8, 8),
         (".shared .align 16 .b8 v[40]", 16, 40),
-        (".shared .v2 .f32 v", 4, 8),
-        (".shared .v4 .u16 v[3]", 2, 24),
+        (".shared .v2 .f32 v", 8, 8),
+        (".shared .v4 .u16 v[3]", 8, 24),
         (".extern .shared .align 128 .b8 v[]", 128, 0),
         (".global .attribute(.managed) .u32 v", 4, 4),
     ],

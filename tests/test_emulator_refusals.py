@@ -88,24 +88,21 @@ tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::clu
 """
 
 REFUSED = """
-add.u32;                                        add.sat.s32 %r1, %r2, %r3;
-add.cc.u32 %r1, %r2, %r3;                       add.rz.f32 %r1, %r2, %r3;
-add.f16 %rs1, %rs2, %rs3;                       add.b128 %q1, %q2, %q3;
-add %r1, %r2, %r3;                              sub.bf16 %rs1, %rs2, %rs3;
-mul.f16 %rs1, %rs2, %rs3;                       mul.lo.cc.u32 %r1, %r2, %r3;
-mul.ftz.f32 %r1, %r2, %r3;                      mad.lo.sat.s32 %r1, %r2, %r3, %r4;
-fma.rz.f32 %r1, %r2, %r3, %r4;                  fma.rn.f16 %rs1, %rs2, %rs3, %rs4;
-div.approx.f32 %r1, %r2, %r3;                   div.full.s32 %r1, %r2, %r3;
-div.f16 %rs1, %rs2, %rs3;                       min.ftz.f32 %r1, %r2, %r3;
-min.s32 %r1, %r2, %r3, %r4;                     max.bf16 %rs1, %rs2, %rs3;
-neg.f16 %rs1, %rs2;                             neg.ftz.f32 %r1, %r2;
-abs.bf16 %rs1, %rs2;                            rem.sat.s32 %r1, %r2, %r3;
+add.u32;
+add.b128 %q1, %q2, %q3;
+add %r1, %r2, %r3;
+mul.lo.cc.u32 %r1, %r2, %r3;
+mad.lo.sat.s32 %r1, %r2, %r3, %r4;
+div.full.s32 %r1, %r2, %r3;
+div.f16 %rs1, %rs2, %rs3;
+min.s32 %r1, %r2, %r3, %r4;
+rem.sat.s32 %r1, %r2, %r3;
 rem.f32 %r1, %r2, %r3;                          and.wrap.b32 %r1, %r2, %r3;
 not.wrap.b32 %r1, %r2;                          shl.wrap.b32 %r1, %r2, %r3;
 shr.sat.b32 %r1, %r2, %r3;                      shf.l.sat.b32 %r1, %r2, %r3, %r4;
 lop3.or.b32 %r1, %r2, %r3, %r4, 1;              prmt.f4e.b32 %r1, %r2, %r3, 0;
 bfe.sat.u32 %r1, %r2, 3, 4;                     bfi.sat.b32 %r1, %r2, %r3, 4, 5;
-popc.sat.b32 %r1, %r2;                          setp.lt.ftz.f32 %p1, %r2, %r3;
+popc.sat.b32 %r1, %r2;
 setp.lt.s32 %p1, %r2, %r3, %p4;                 setp.lt.and.s32 %p1, %r2, %r3;
 setp.ltu.s32 %p1, %r2, %r3;                     setp.lo.f32 %p1, %r2, %r3;
 setp.eq.b128 %p1, %q2, %q3;                     selp.sat.b32 %r1, %r2, %r3, %p1;
@@ -113,22 +110,19 @@ add.rn.f32 %r1, %r2, 0d3FF0000000000000;        mov.f32 %r1, 0d3FF0000000000000;
 mov.sat.b32 %r1, %r2;                           cvta.to.generic.u64 %rd1, %rd2;
 isspacep.everywhere %p1, %rd2;                  mapa.shared.u32 %r1, %r2, 0;
 getctarank.u32 %r1, %r2;                        cvt.u32 %r1, %r2;
-cvt.rn.relu.bf16x2.f32 %r1, %r2, %r3;           cvt.rn.bf16x2.f32 %r1, %r2;
-cvt.rz.bf16x2.f32 %r1, %r2, %r3;                cvt.rz.f16.f32 %rs1, %r2;
-cvt.rn.f32.bf16 %r1, %rs2;                      cvt.sat.u16.s32 %rs1, %r2;
-cvt.rz.f32.s32 %r1, %r2;                        cvt.rn.bf16.u64 %rs1, %rd2;
-cvt.rzi.ftz.s32.f32 %r1, %r2;                   cvt.rn.f32.f64 %r1, %rd2;
-cvt.f64.f32 %rd1, %r2;                          cvt.rn.s32.f32 %r1, %r2;
-cvt.u32.u16 %r1, %rs2, %rs3;                    cvt.rzi.s32.f16 %r1, %rs2;
-ld.global.noise.b32 %r1, [%rd1];                ld.const.b32 %r1, [%rd1];
-ld.local.b32 %r1, [%rd1];                       ld.global.v2.b32 %r1, [%rd1];
+cvt.rn.bf16x2.f32 %r1, %r2;
+cvt.rn.f32.bf16 %r1, %rs2;
+cvt.rn.s32.f32 %r1, %r2;
+cvt.u32.u16 %r1, %rs2, %rs3;
+ld.global.noise.b32 %r1, [%rd1];
+ld.global.v2.b32 %r1, [%rd1];
 ld.global.b32 {%r1, %r2}, [%rd1];               ld.global.v2.b32 {%r1, %rd2}, [%rd3];
 ld.global.pred %p1, [%rd1];                     st.global.noise.b32 [%rd1], %r1;
-st.param.b32 [%rd1], %r1;                       st.global.b128 [%rd1], %q1;
+st.param.b32 [%rd1], %r1;
 st.global.v4.b32 [%rd1], {%r1, %r2};            atom.global.noise.add.u32 %r1, [%rd2], %r3;
 atom.global.b32 %r1, [%rd2], %r3;               atom.global.cas.b32 %r1, [%rd2], %r3;
 atom.global.min.f32 %r1, [%rd2], %r3;           atom.global.add.bf16 %rs1, [%rd2], %rs3;
-atom.global.exch.b128 %q1, [%rd2], %q3;         atom.param.add.u32 %r1, [%rd2], %r3;
+atom.param.add.u32 %r1, [%rd2], %r3;
 atom.global.add.f16 %rs1, [%rd2], %rs3;         red.local.add.u32 [%rd1], %r2;
 shfl.sync.sideways.b32 %r1, %r2, %r3, 31, -1;   shfl.idx.b32 %r1, %r2, %r3, 31, -1;
 shfl.sync.idx.b32 %r1, 5, %r3, 31, -1;          shfl.sync.idx.up.b32 %r1, %r2, %r3, 31, -1;
@@ -136,7 +130,7 @@ vote.sync.most.pred %p1, %p2, -1;               redux.sync.mul.u32 %r1, %r2, -1;
 redux.sync.add.u64 %rd1, %rd2, -1;              elect.sync %r1, -1;
 elect.sync.all %r1|%p1, -1;                     bar.warp.sync.aligned -1;
 bar.sync.relaxed 0;                             bar.arrive.relaxed 0, 32;
-bar.red.popc.u32 %r1, 0, %p1;                   barrier.cluster.arrive.acquire;
+barrier.cluster.arrive.acquire;
 barrier.cluster.wait.release;                   mbarrier.init.shared::cluster.b64 [%r1], 1;
 mbarrier.inval.shared::cluster.b64 [%r1];       mbarrier.init.shared.b32 [%r1], 1;
 mbarrier.arrive.noComplete.shared.b64 %rd1, [%r1], 1; mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r1];
@@ -166,7 +160,7 @@ clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b64.b128 %r1, %q1;
 clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r1, %r2, %r3}, %q1;
 clusterlaunchcontrol.query_cancel.get_first_ctaid.v2.b32.b128 {%r1, %r2, %r3, %r4}, %q1;
 stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r1], {%r2}; stmatrix.sync.aligned.m8n8.x1.shared.b8 [%r1], {%r2};
-stmatrix.sync.aligned.m8n8.x1.b16 [%r1], {%r2}; stmatrix.sync.aligned.m16n8.x1.shared.b16 [%r1], {%r2};
+stmatrix.sync.aligned.m16n8.x1.shared.b16 [%r1], {%r2};
 ldmatrix.sync.aligned.m8n8.x1.shared::cluster.b16 {%r1}, [%r5];
 tcgen05.alloc.sync.aligned.shared::cta.b32 [%r1], 32; tcgen05.alloc.cta_group::1.cta_group::2.b32 [%r1], 32;
 tcgen05.alloc.cta_group::1.sync.aligned.shared::cluster.b32 [%r1], 32;
@@ -178,11 +172,9 @@ tcgen05.st.sync.aligned.16x64b.x2.pack::16b.b32 [%r1], {%r2, %r3};
 tcgen05.ld.sync.aligned.16x64b.x2.b64 {%r1, %r2}, [%r3]; tcgen05.ld.sync.aligned.16x64b.x2.b32 {%r1, 5}, [%r3];
 tcgen05.wait::ld.sync.aligned.relaxed;          tcgen05.wait::st.relaxed;
 tcgen05.fence::before_thread_sync.relaxed;
-tcgen05.mma.cta_group::1.kind::tf32 [%r1], %rd1, %rd2, %r2, %p1;
 tcgen05.mma.cta_group::1 [%r1], %rd1, %rd2, %r2, %p1;
 tcgen05.mma.cta_group::1.kind::f16.ws [%r1], %rd1, %rd2, %r2, %p1;
-tcgen05.mma.cta_group::1.kind::f16 [%r1], [%r3], %rd2, %r2, %p1;
-MMA, {%r3, %r4}, %p1;                           MMA, %p1, 3;
+MMA, {%r3, %r4}, %p1;
 tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%rd1], %rs1;
 tcgen05.commit.cta_group::1.multicast::cluster.mbarrier::arrive::one.b64 [%rd1];
 tcgen05.commit.mbarrier::arrive::one.b64 [%rd1];
@@ -201,7 +193,6 @@ wgmma.wait_group.sync.aligned 8;                wgmma.wait_group.sync.relaxed 0;
 wgmma.mma_async.sync.m64n8k16.f32.bf16.bf16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.f16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
-wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1;
 wgmma.mma_async.sync.aligned.m64n8k16.f32.tf32.tf32 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {{%f0, %f1, %f2, %f3, %f4, %f5}}, %rd1, %rd2, %p1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {WGMMA_D}, %rd1, %rd2, %p1, 1, 1, 0, 0;
@@ -247,8 +238,16 @@ def test_modifiers_of_branches_are_refused_too():
 
 
 def test_what_is_refused_stops_the_run_only_where_it_is_executed():
-    never = "setp.eq.u32 %p1, %r0, 99; @%p1 add.sat.s32 %r1, %r0, 1; ret;"
+    never = "setp.eq.u32 %p1, %r0, 99; @%p1 vadd.s32.s32.s32 %r1, %r0, %r0; ret;"
     launch(never)
-    with pytest.raises(Fault, match=r"not implemented: @%p1 add.sat.s32") as error:
+    with pytest.raises(Fault, match=r"not implemented: @%p1 vadd.s32") as error:
         launch(never.replace("99", "7"))
     assert error.value.rule == "unsupported"
+
+
+def test_an_unknown_instruction_writes_its_first_operand():
+    """Where it is not executed that register is unwritten, as it would be of any other instruction."""
+    body = "setp.eq.u32 %p1, %r0, 99; @!%p1 bra OVER; frobnicate.b32 %r5, %r0; OVER: add.u32 %r6, %r5, 1;"
+    launch(body + "ret;")
+    with pytest.raises(Fault, match="%r6, which was never written in lanes 0xffffffff"):
+        launch(body + "st.global.b32 [%rd0], %r6; ret;")

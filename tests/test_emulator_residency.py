@@ -7,8 +7,11 @@ import re
 import numpy as np
 import pytest
 from cuda_programs import cuda
+from ptx_programs import STORE_R1, launch
 
 from harness.emulator import Device, LaunchError, Livelock
+from harness.emulator.machine.events import CtaEnded, CtaStarted
+from harness.emulator.machine.grid import residency
 
 KB = 1024
 
@@ -130,3 +133,41 @@ def test_room_for_more_than_the_gpu_holds_can_be_asked_for():
 def test_room_for_nothing_is_refused():
     with pytest.raises(LaunchError, match="resident_clusters"):
         meet(4, resident_clusters=0)
+
+
+@pytest.mark.parametrize(
+    ("target", "cluster", "shared", "threads", "registers", "clusters"),
+    [
+        ("sm_100a", 1, 228 * KB, 32, None, 148),
+        ("sm_100a", 1, 114 * KB, 32, None, 2 * 148),
+        ("sm_100a", 1, 114 * KB + 1, 32, None, 148),
+        ("sm_90a", 1, KB, 32, None, 32 * 132),
+        ("sm_90a", 1, KB, 64, None, 32 * 132),
+        ("sm_90a", 1, KB, 65, None, 21 * 132),
+        ("sm_90a", 1, KB, 1024, None, 2 * 132),
+        ("sm_100a", 1, KB, 1024, 64, 148),
+        ("sm_100a", 1, KB, 1024, 32, 2 * 148),
+        ("sm_100a", 1, KB, 512, 64, 2 * 148),
+        ("sm_100a", 1, KB, 512, 72, 148),
+        ("sm_100a", 2, 228 * KB, 32, None, 74),
+        ("sm_100a", 3, 228 * KB, 32, None, 49),
+        ("sm_100a", 3, 114 * KB, 32, None, 98),
+        ("sm_120a", 1, 228 * KB, 32, None, 148),
+        ("sm_100a", 16, 400 * KB, 1024, 255, 9),
+    ],
+)
+def test_what_an_sm_has_is_shared_out_among_whole_ctas(target, cluster, shared, threads, registers, clusters):
+    """2048 threads, 32 CTAs, 228 KiB and 65536 registers on each of 132 or 148 SMs; other targets count as sm_100."""
+    assert residency(target, cluster, shared, threads, registers) == clusters
+
+
+def test_a_cluster_starts_when_those_before_it_cannot_go_on():
+    """Without cluster launch control nobody can see the others start, so that few have to be kept at once."""
+    told: list[tuple[str, int]] = []
+
+    def note(event: object) -> None:
+        if isinstance(event, CtaStarted | CtaEnded):
+            told.append((type(event).__name__, event.cluster))
+
+    launch("mov.b32 %r1, 1;" + STORE_R1 + "ret;", grid=3, sinks=[note])
+    assert told == [(name, cluster) for cluster in range(3) for name in ("CtaStarted", "CtaEnded")]

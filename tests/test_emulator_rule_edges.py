@@ -22,7 +22,8 @@ def fault(body: str, **options) -> Fault:
 
 @pytest.mark.parametrize("count", [0, 16, 33, 128, 96 + 4096])
 def test_counts_that_a_barrier_cannot_have(count):
-    assert fault(f"bar.sync 0, {count}; ret;", threads=96).rule == "barrier"
+    error = fault(f"bar.sync 0, {count}; ret;", threads=96)
+    assert error.rule == "barrier" and f"thread count {count} must be a multiple of 32" in str(error)
 
 
 @pytest.mark.parametrize(("number", "legal"), [(0, True), (15, True), (16, False)])

@@ -242,3 +242,24 @@ def test_signed_minima_and_maxima_across_lanes(kind, operation, expected):
     ld.shared.b32 %r1, [%r3];
     """
     assert (run(body + STORE_R1 + "ret;", module_scope=WORDS).view(np.int32) == expected).all()
+
+
+@pytest.mark.parametrize("bits", [16, 32, 64])
+def test_constant_shifts_past_the_width_leave_nothing(bits):
+    """In all lanes alike and lane by lane (PTX ISA 9.7.8.9 and 9.7.8.10)."""
+    register = {16: "%rs", 32: "%r", 64: "%rd"}[bits]
+    for amount in (bits - 1, bits, bits + 1, 255, 0xFFFFFFFF):
+        for source in ("mov.b32 %r4, -1;", "not.b32 %r4, %r0; or.b32 %r4, %r4, %r0;"):
+            body = f"""
+            {source}
+            cvt.u16.u32 %rs4, %r4;
+            cvt.s64.s32 %rd4, %r4;
+            shl.b{bits} {register}5, {register}4, {amount};
+            shr.u{bits} {register}6, {register}4, {amount};
+            setp.eq.u{bits} %p1, {register}5, 0;
+            selp.b32 %r1, 0, 1, %p1;
+            setp.eq.u{bits} %p2, {register}6, 0;
+            selp.b32 %r2, 0, 2, %p2;
+            or.b32 %r1, %r1, %r2;
+            """
+            assert (run(body + STORE_R1 + "ret;") == (3 if amount < bits else 0)).all(), (amount, source)

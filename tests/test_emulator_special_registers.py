@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from ptx_programs import STORE_R1, WORDS, launch, run
 
+from harness.emulator.instructions import special
+from harness.emulator.machine import state
+
 LANES = np.arange(32, dtype=np.uint64)
 ALL = (1 << 32) - 1
 
@@ -110,3 +113,31 @@ def test_clocks_go_on_and_their_halves_fit_together():
     assert 0 < first < words[4] < then < words[6] and then - first >= 500
     assert words[5] == words[7] == 0
     assert max(words[4] - first, words[6] - then) < 500, "each look at a clock takes a little time only"
+
+
+@pytest.mark.parametrize(
+    ("register", "kind", "expected"),
+    [
+        ("clock", "u32", 0x89ABCDEF),
+        ("clock_hi", "u32", 0xFEDC4567),
+        ("clock64", "u64", 0xFEDC4567_89ABCDEF),
+        ("globaltimer", "u64", 0xFEDC4567_89ABCDEF),
+        ("globaltimer_lo", "u32", 0x89ABCDEF),
+        ("globaltimer_hi", "u32", 0xFEDC4567),
+    ],
+)
+def test_halves_of_a_clock_that_has_run_for_long(register, kind, expected, monkeypatch):
+    """A grid whose clock starts just before 0x1_FEDC4567_89ABCDEF: of its 65 bits the register has the low ones."""
+    start = state.Grid.__init__
+
+    def late(self, *arguments) -> None:
+        start(self, *arguments)
+        self.clock = 0x1_FEDC4567_89ABCDEF - special._TICK
+
+    monkeypatch.setattr(state.Grid, "__init__", late)
+    value = "%r1" if kind == "u32" else "%rd1"
+    body = (
+        f"setp.ne.u32 %p1, %r0, 0; @%p1 exit; mov.{kind} {value}, %{register}; st.global.{kind} [%rd0], {value}; ret;"
+    )
+    found = launch(body, words=2)
+    assert found.device.download(found.out, np.uint32 if kind == "u32" else np.uint64, 1)[0] == expected

@@ -11,6 +11,7 @@ import pytest
 from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, Run, launch, run
 
 from harness.emulator import Fault, PtxSyntaxError
+from harness.emulator.machine.events import TensorMemoryWaited
 
 LANES = np.arange(32)
 SCHEDULES = [("fifo", 0), *(("random", seed) for seed in range(6))]
@@ -229,3 +230,14 @@ def test_what_one_cta_allocated_is_freed_by_one_cta():
     launch(ALLOCATE + DEALLOC.format(1), **shape)
     with pytest.raises((Fault, PtxSyntaxError), match="cta_group"):
         launch(ALLOCATE + DEALLOC.format(2), **shape)
+
+
+def test_a_wait_tells_of_the_loads_since_the_last_one():
+    load = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r10}, [%r2]; "
+    store = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2], {%r0}; "
+    body = ALLOCATE + 2 * store + "tcgen05.wait::st.sync.aligned;" + load + "tcgen05.wait::ld.sync.aligned;"
+    body += 2 * load + "tcgen05.wait::ld.sync.aligned;" + store + "tcgen05.wait::st.sync.aligned;" + FREE
+    found = []
+    launch(body + "ret;", module_scope=WORDS, sinks=[found.append])
+    waits = [(e.kind, len(e.operations)) for e in found if isinstance(e, TensorMemoryWaited)]
+    assert waits == [("st", 2), ("ld", 1), ("ld", 2), ("st", 1)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_programs import STORE_R1, WORDS, launch, run
+from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, launch, run
 
 from harness.emulator import Fault
 
@@ -258,3 +258,52 @@ def test_the_report_names_a_lane():
     body = "setp.ne.u32 %p1, %r0, 21; @%p1 mov.b32 %r1, 1;"
     with pytest.raises(Fault, match=r"lane 21\b"):
         run(body + STORE_R1 + "ret;")
+
+
+# ---- registers that tcgen05.ld defines on one way only ----
+
+ONE_WARP_LOADS = (
+    "setp.ge.u32 %p1, %r0, 32; @%p1 bra MEET;"
+    + ALLOCATE
+    + """
+add.u32 %r8, %r0, 50;
+tcgen05.st.sync.aligned.32x32b.x2.b32 [%r2], {%r0, %r8};
+tcgen05.wait::st.sync.aligned;
+tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r10, %r11}, [%r2];
+MEET: bar.sync 0;
+"""
+)
+AND_FREES = "tcgen05.wait::ld.sync.aligned; mad.lo.u32 %r1, %r10, 100, %r11;" + FREE
+
+
+def test_what_one_warp_has_loaded_before_a_barrier_it_may_use_behind_it():
+    body = ONE_WARP_LOADS + "mov.b32 %r1, 5; @%p1 bra STORE;" + AND_FREES + "STORE:" + STORE_R1 + "ret;"
+    lane = np.arange(32)
+    for options in ({}, {"schedule": "random", "seed": 4}):
+        out = launch(body, threads=64, module_scope=WORDS, **options).words(64)
+        assert (out == np.concatenate([101 * lane + 50, np.full(32, 5)])).all()
+
+
+def test_what_another_warp_has_loaded_is_still_undefined():
+    body = ONE_WARP_LOADS + "@!%p1 bra LOADED; add.u32 %r1, %r11, 1;" + STORE_R1 + "ret; LOADED:" + AND_FREES + "ret;"
+    with pytest.raises(Fault, match="%r1, which was never written in lanes 0xffffffff"):
+        launch(body, threads=64, module_scope=WORDS)
+
+
+@pytest.mark.parametrize("choose", ["selp.b32 %r2, 3, 4, %p3;", "not.pred %p3, %p3; selp.b32 %r2, %r4, 4, %p3;"])
+def test_a_predicate_that_was_never_written_may_choose_what_nobody_uses(choose):
+    body = f"""
+    mov.b32 %r4, 6;
+    setp.gt.u32 %p1, %r0, 99;
+    @!%p1 bra OVER;
+    setp.eq.u32 %p3, %r0, 1;
+    OVER: {choose}
+    and.b32 %r5, %r0, 1;
+    setp.eq.u32 %p2, %r5, 0;
+    @%p2 bra EVEN;
+    mov.b32 %r2, 8;
+    EVEN: shr.u32 %r6, %r2, %r5;
+    mov.b32 %r1, 7;
+    """
+    for options in ({}, {"schedule": "random", "seed": 1}):
+        assert (launch(body + STORE_R1 + "ret;", **options).words(32) == 7).all()

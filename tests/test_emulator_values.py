@@ -11,6 +11,7 @@ import pytest
 from ptx_programs import STORE_R1, run
 
 from harness.emulator.instructions import values
+from harness.emulator.instructions.convert import float_to_integer
 
 WORDS = [0, 1, 0x80000000, 0x7FFFFFFF, 0xFFFFFFFF, 0x12345678, 0xC0000003]
 LONG_WORDS = [0, 1, 1 << 63, (1 << 63) - 1, (1 << 64) - 1, 0x123456789ABCDEF0]
@@ -196,6 +197,7 @@ def test_a_fused_multiply_add_is_rounded_once():
         assert values.fused_multiply_add(*(f32(x) for x in case)) & 0x7FFFFFFF == wanted & 0x7FFFFFFF, case
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_fused_multiply_add_of_infinities():
     infinity, largest = 0x7F800000, 0x7F7FFFFF
     assert values.fused_multiply_add(infinity, f32(1), infinity ^ 1 << 31) == 0x7FFFFFFF
@@ -216,9 +218,10 @@ def test_a_fused_multiply_add_of_infinities():
 )
 def test_floats_become_integers_in_four_ways(rounding, expected):
     numbers = [-2.25, -1.5, -0.5, 0.0, 0.5, 1.5, 2.25]
-    found = [values.float_to_integer(f32(x), 32, 32, True, rounding) for x in numbers]
+    mode = rounding[:2]
+    found = [float_to_integer("s32", "f32", 32, mode, False, f32(x)) for x in numbers]
     assert [values.signed(v, 32) for v in found] == expected
-    long = [values.float_to_integer(int(np.float64(x).view(np.uint64)), 64, 64, True, rounding) for x in numbers]
+    long = [float_to_integer("s64", "f64", 64, mode, False, int(np.float64(x).view(np.uint64))) for x in numbers]
     assert [values.signed(v, 64) for v in long] == expected
 
 
@@ -241,8 +244,9 @@ def test_floats_become_integers_in_four_ways(rounding, expected):
     ],
 )
 def test_what_does_not_fit_an_integer_becomes_its_nearest_end(number, bits, is_signed, expected):
-    assert values.float_to_integer(f32(number), 32, bits, is_signed, "rzi") == expected
-    many = values.float_to_integer(np.full(32, f32(number), np.uint32), 32, bits, is_signed, "rzi")
+    kind = f"{'s' if is_signed else 'u'}{bits}"
+    assert float_to_integer(kind, "f32", bits, "rz", False, f32(number)) == expected
+    many = float_to_integer(kind, "f32", bits, "rz", False, np.full(32, f32(number), np.uint32))
     assert many.tolist() == [expected] * 32
 
 
@@ -270,3 +274,16 @@ def test_a_reduction_takes_every_lane_of_its_mask(operation, reference):
     expected = [77] * 32
     expected[3:6] = [reference(three) % (1 << 32)] * 3
     assert run(body + STORE_R1 + "ret;").tolist() == expected
+
+
+def test_a_fused_multiply_add_with_a_subnormal_result_is_rounded_once():
+    """Just beside the middle between two subnormal numbers, by less than float64 can hold."""
+    factors = (2.0**-75 * (1 + 2.0**-16), 2.0**-75 * (1 - 2.0**-16))
+    for addend, below, above in ((2.0**-127 + 2.0**-149, 0, 1), (2.0**-127, 0, 1)):
+        ulp = 2.0**-149
+        # The product is half of the last place but for 2^-182.
+        assert values.fused_multiply_add(*map(f32, factors), f32(addend)) == f32(addend + below * ulp)
+        more = (factors[0], 2.0**-75 * (1 + 2.0**-16))
+        assert values.fused_multiply_add(*map(f32, more), f32(addend)) == f32(addend + above * ulp)
+        many = [np.full(32, f32(x), np.uint32) for x in (*factors, addend)]
+        assert (values.fused_multiply_add(*many) == f32(addend + below * ulp)).all()

@@ -316,3 +316,32 @@ class TestFaults:
         text = MULTIPLY.replace("f32.f16.f16", change) if "f16" in change else MULTIPLY.replace("m64n8k16", change)
         with pytest.raises(Fault, match="not implemented"):
             program(ZERO + FENCE + text + COMMIT + WAIT)
+
+
+def test_products_of_a_warpgroup_complete_in_order_whichever_warp_issues_them_last():
+    """The first one overwrites the accumulator: after the second it would take that one's product away."""
+    first = MULTIPLY.replace(", 1, 1, 1, 0, 0", ", 0, 1, 1, 0, 0")
+    for seed in range(8):
+        found = matrix_of(
+            program(ZERO + FENCE + first + MULTIPLY + COMMIT + WAIT + STORE, schedule="random", seed=seed)
+        )
+        assert (found == 2 * PRODUCT).all(), seed
+
+
+def test_accumulators_that_are_read_before_any_wgmma_hold_nothing():
+    """A warp that has not executed a wgmma, and one that has, but with other registers."""
+    early = "add.rn.f32 %d0, %d0, %d1;\n"
+    with pytest.raises(Fault, match=r"%d0, which holds nothing yet \(a wgmma accumulates in it, but none has yet\)"):
+        program(early + ZERO + FENCE + MULTIPLY + COMMIT + WAIT)
+    other = wgmma(8, "f16", ["%d4", "%d5", "%d6", "%d7"], "%rd4", "%rd5", "0", "1, 1, 0, 0")
+    with pytest.raises(Fault, match=r"%d0, which holds nothing yet \(a wgmma accumulates in it, but none has yet\)"):
+        program(FENCE + other + COMMIT + WAIT + early + ZERO + FENCE + MULTIPLY + COMMIT + WAIT)
+
+
+@pytest.mark.parametrize("operands", ["%r1, %d0", "%d0, %r1", "%d0, %d1"])
+def test_converting_an_accumulator_that_was_not_waited_for(operands):
+    convert = f"mov.b32 %r1, 0;\nbar.sync 0;\ncvt.rn.bf16x2.f32 %r2, {operands};\n"
+    with pytest.raises(
+        Fault, match=r"reads register %d\d, which holds nothing yet \(a wgmma accumulates in it, and no"
+    ):
+        program(ZERO + FENCE + MULTIPLY + COMMIT + convert + WAIT)

@@ -43,6 +43,17 @@ def explain(*arguments: str):
     return CliRunner().invoke(main, ["explain", *arguments])
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize(
+    ("kernel", "options"), [("kernel7", {}), ("kernel8", {"scheduler": "static", "cluster": (2, 1)})]
+)
+def test_narrow_terminals_get_narrow_text(kernel, options, width):
+    wide, text = (as_text(plan_of(kernel, options), columns) for columns in (WIDTH, width))
+    assert max(map(len, text.splitlines())) <= width
+    words = [word for word in wide.split() if set(word) != {"#"}]
+    assert sorted(set(words) - set(text.split())) == [], "every word is there"
+
+
 def test_the_budget_of_the_series():
     """One stage of 16 + 16 beside 64 KB of C; 160 + 64; C in 16 KB, and a sixth stage."""
     five, six, seven, eight = (budget(plan_of(kernel, {})) for kernel in KERNELS)

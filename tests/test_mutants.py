@@ -127,6 +127,27 @@ def test_functions_of_reports_that_return_text_are_left_out(root):
     assert {mutant.before for mutant in everything(root) if "reports" in mutant.path} == {"n + 3"}
 
 
+def test_what_no_program_can_notice_is_left_out(root):
+    text = """
+Shape = int | Sequence[int]
+
+
+def f(n: int | Sequence[int], rng, x, *more: str | Iterable[str]) -> int | None:
+    self._turns += 1
+    if rng.random() < 0.25:
+        x.reshape(-1, n)
+    return max(-1, n)
+"""
+    (root / "package" / "types.py").write_text(text)
+    found = {(m.before, m.after) for seed in range(9) for m in everything(root, seed) if "types" in m.path}
+    assert found == {
+        ("rng.random() < 0.25", "not rng.random() < 0.25"),
+        ("x.reshape(-1, n)", "pass"),
+        ("-1", "-2"),
+        ("-1", "-0"),
+    }
+
+
 def test_the_draw_is_reproducible(root):
     few = draw(root, "package", 5, seed=3)
     assert len(few) == 5 and few == draw(root, "package", 5, seed=3) != draw(root, "package", 5, seed=4)

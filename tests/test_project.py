@@ -47,8 +47,8 @@ def test_pixi_expects_the_c_library_that_the_wheels_need():
 
 
 def test_pixi_environments_use_features_that_exist():
-    assert {"default", "gpu", "modular"} == set(PIXI["environments"])
-    assert {"torch", "report", "test"} <= set(PIXI["environments"]["gpu"])
+    assert {"default", "docs", "gpu", "modular"} == set(PIXI["environments"])
+    assert {"torch", "test"} <= set(PIXI["environments"]["gpu"])
     assert "torch" not in PIXI["environments"]["default"]
     for features in PIXI["environments"].values():
         assert set(features) <= set(PIXI["feature"])
@@ -57,6 +57,7 @@ def test_pixi_environments_use_features_that_exist():
 def test_the_default_install_is_light():
     names = set(requirements(PROJECT["dependencies"]))
     assert "max" in names
+    assert "matplotlib" in names, "harness report is one of the documented commands"
     assert not names & {"modular", "torch"}
     assert set(requirements(PROJECT["optional-dependencies"]["torch"])) == {"torch"}
 
@@ -75,11 +76,12 @@ def pixi_tasks() -> dict[str, str]:
 
 def test_pixi_has_the_jobs():
     jobs = {"run", "compare", "bench", "report", "test", "test-quick", "test-gpu", "lint", "fmt", "list", "doctor"}
+    jobs |= {"docs"}
     assert set(pixi_tasks()) == jobs
     environment = PIXI["environments"]["default"]
     for feature, content in PIXI["feature"].items():
-        if "tasks" in content and feature != "torch":
-            assert feature in environment, "every job but test-gpu runs without naming an environment"
+        if "tasks" in content and feature not in ("torch", "docs"):
+            assert feature in environment, "every job but test-gpu and docs runs in the default environment"
     assert "torch" in PIXI["environments"]["gpu"]
 
 
@@ -92,7 +94,7 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(set(pixi_tasks()) - {"lint", "fmt"}))
+@pytest.mark.parametrize("name", sorted(set(pixi_tasks()) - {"lint", "fmt", "docs"}))
 def test_pixi_tasks_work(name, artifacts):
     program, *arguments = shlex.split(pixi_tasks()[name])
     extra = next((more for start, more in HARMLESS.items() if pixi_tasks()[name].startswith(start)), [])
@@ -150,6 +152,9 @@ def test_make_runs_the_same_jobs(tmp_path):
         assert (
             f"{environment}/bin/python -m {pixi_tasks()[job]}" in make("--dry-run", job, f"VENV={environment}").stdout
         )
+    plan = make("--dry-run", "docs", f"VENV={environment}").stdout
+    assert "install --editable '.[docs]'" in plan
+    assert f"{environment}/bin/python -m {pixi_tasks()['docs']}\n" in plan
     for job in ("lint", "fmt"):
         plan = make("--dry-run", job, f"VENV={environment}").stdout
         assert "install --editable '.[test,dev]'" in plan
@@ -187,12 +192,133 @@ def test_continuous_integration_runs_the_tests():
     assert commands == ["make lint", "make test"]
 
 
-def test_the_workflow_measures_base_and_change():
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_are_pinned_and_cached(path):
+    text = path.read_text()
+    used = re.findall(r"uses: (\S+)(.*)", text)
+    assert used
+    for action, comment in used:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action), action
+        assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
+    assert "cache: pip" in text
+    for target in re.findall(r"run: make (\S+)", text):
+        assert f"\n{target}:" in (ROOT / "Makefile").read_text()
+
+
+def test_a_workflow_runs_lint_and_tests():
+    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    assert re.findall(r"- run: (.*)", text) == ["make lint", "make test"]
+    assert "contents: read" in text and "write" not in text
+
+
+def test_only_a_token_that_may_write_comments():
     text = (ROOT / ".github" / "workflows" / "bench.yml").read_text()
-    commands = re.findall(r"\.venv/bin/harness bench (.*)", text)
-    assert commands[0].startswith("--save-baseline base") and commands[1].startswith("--baseline base")
+    step = text[text.index("- name: Comment with the table") : text.index("- name: Fail on a regression")]
+    assert "head.repo.full_name == github.repository" in step and "github.actor != 'dependabot[bot]'" in step
+    assert "--body-file out/comment.md" in step and "steps.artifact.outputs.artifact-url" in step
+    assert text.index("upload-artifact") < text.index("gh pr comment")
+
+
+FAKE_HARNESS = """#!/bin/sh
+echo "$@" >> "{folder}/calls"
+for word in "$@"; do
+    case "$last" in
+    --save-baseline)
+        mkdir -p "$HARNESS_RESULTS_DIR"
+        echo '{{"schema":1,"baseline":"base"}}' >> "$HARNESS_RESULTS_DIR/baselines.jsonl" ;;
+    --markdown) echo "### Benchmark" > "$word" ;;
+    --json | --junit) echo "{{}}" > "$word" ;;
+    esac
+    last=$word
+done
+echo "the last words of a run"
+exit {code}
+"""
+
+
+def fake_checkout(folder: Path, code: int, makes: bool = True) -> Path:
+    """A checkout whose harness notes how it is called, writes what it is asked for, and exits with a code."""
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / "Makefile").write_text(".venv/installed:\n\t@" + ("true" if makes else "echo no compiler; false") + "\n")
+    program = folder / ".venv" / "bin" / "harness"
+    program.write_text(FAKE_HARNESS.format(folder=folder, code=code))
+    program.chmod(0o755)
+    return folder
+
+
+def compare_in_workflow(tmp_path: Path, base: Path, change: Path) -> tuple[int, str]:
+    out = tmp_path / "out"
+    done = subprocess.run([ROOT / ".github" / "bench.sh", base, change, out], capture_output=True, text=True)
+    return done.returncode, (out / "comment.md").read_text()
+
+
+@needs_make
+@pytest.mark.parametrize("code", [0, 1, 4])
+def test_the_workflow_compares_the_change_with_the_base(tmp_path, code):
+    base, change = fake_checkout(tmp_path / "base", 0), fake_checkout(tmp_path / "change", code)
+    assert compare_in_workflow(tmp_path, base, change) == (code, "### Benchmark\n")
+    assert (base / "calls").read_text() == "bench --save-baseline base\n"
+    assert (change / "calls").read_text().startswith("bench --baseline base --markdown ")
     help_text = CliRunner().invoke(harness.cli.main.main, ["bench", "--help"]).stdout
-    for option in re.findall(r"--[a-z-]+", " ".join(commands) + text.split("--baseline base")[1].split("||")[0]):
+    for option in re.findall(r"--[a-z-]+", (base / "calls").read_text() + (change / "calls").read_text()):
         assert option in help_text
-    for target in re.findall(r"make (\S+)", text):
-        assert f"{target.replace('.venv', '$(VENV)')}:" in (ROOT / "Makefile").read_text()
+
+
+@needs_make
+def test_the_workflow_reports_a_base_that_fails(tmp_path):
+    base, change = fake_checkout(tmp_path / "base", 0, makes=False), fake_checkout(tmp_path / "change", 0)
+    code, comment = compare_in_workflow(tmp_path, base, change)
+    assert code == 0
+    assert "The base could not be measured" in comment and "no compiler" in comment and "### Benchmark" in comment
+    assert "--baseline" not in (change / "calls").read_text()
+
+
+@needs_make
+def test_the_workflow_reports_a_change_that_fails(tmp_path):
+    base, change = fake_checkout(tmp_path / "base", 0), fake_checkout(tmp_path / "change", 0, makes=False)
+    (change / "Makefile").write_text(".venv/installed:\n\t@seq 100000; false\n")
+    code, comment = compare_in_workflow(tmp_path, base, change)
+    assert code == 2
+    assert "**The change could not be measured** (exit code 2)" in comment and len(comment) < 7000
+
+
+def test_pre_commit_checks_what_lint_checks():
+    entries = re.findall(r"entry: (.*)", (ROOT / ".pre-commit-config.yaml").read_text())
+    recipe = (ROOT / "Makefile").read_text().split("\nlint:")[1].split("\n\n")[0]
+    assert entries == [line.strip().replace("$(VENV)", ".venv") for line in recipe.splitlines()[1:]]
+
+
+def test_every_environment_variable_is_documented():
+    used = {
+        name for path in (ROOT / "harness").rglob("*.py") for name in re.findall(r"HARNESS_[A-Z_]+", path.read_text())
+    }
+    named = set(re.findall(r"`(HARNESS_[A-Z_]+)`", (ROOT / "docs" / "command-line.md").read_text()))
+    assert used == named
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion(shell):
+    words = [sys.executable, "-c", "from harness.__main__ import entry; entry()"]
+
+    def answer(**variables: str) -> str:
+        environment = {**os.environ, **variables}
+        return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    script = answer(_HARNESS_COMPLETE=f"{shell}_source")
+    assert f"_HARNESS_COMPLETE={shell}_complete" in script
+    typed = {"COMP_WORDS": "harness run --schedule-", "COMP_CWORD": "--schedule-" if shell == "fish" else "2"}
+    assert "--schedule-seed" in answer(_HARNESS_COMPLETE=f"{shell}_complete", **typed)
+
+
+def test_the_commands_of_the_readme_leave_the_checkout_clean():
+    """What they write is ignored by git, or goes elsewhere."""
+    text = (ROOT / "README.md").read_text()
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    written = re.findall(r"^    harness [^#\n]*?(?: -o| --output| --json| --dump) ([\w./]+)", text, re.MULTILINE)
+    assert "plan.svg" in written
+    for path in [*written, "report/index.html"]:
+        assert subprocess.run(["git", "check-ignore", "--quiet", path], cwd=ROOT).returncode == 0, path

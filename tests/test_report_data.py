@@ -8,6 +8,7 @@ from bench_support import bench_record, series_records
 from harness.bench.facts import static_facts
 from harness.problem.shape import Shape
 from harness.report import data
+from harness.report.state import state_of
 from harness.run import records
 from harness.run.runner import Request, run
 
@@ -83,4 +84,35 @@ def test_cubes_are_written_short(words, shown):
 def test_commit_labels():
     assert data.commit_label(bench_record(commit="0123456789" * 4)) == "0123456"
     assert data.commit_label(bench_record(commit="0123456789" * 4, dirty=True)) == "0123456+"
-    assert data.commit_label({**bench_record("1"), "git": None}) == "2026-01-01"
+    assert data.commit_label({**bench_record("1"), "git": None}) == "no commit"
+    assert data.version_label(bench_record("1")) == "aaaaaaa, 2026-01-01"
+
+
+def test_no_two_runs_have_the_same_label():
+    morning = bench_record("1")
+    evening = {**morning, "time": "2026-01-01T18:30:00+00:00"}
+    other = bench_record("2")
+    labels = data.run_labels([morning, evening, other])
+    assert labels == ["aaaaaaa, 2026-01-01 00:00", "aaaaaaa, 2026-01-01 18:30", "aaaaaaa, 2026-01-02"]
+
+
+def test_the_state_of_what_is_right_and_unchanged(results):
+    gpu, emulated = (state_of(device) for device in results.devices)
+    assert emulated.verdict == "9 cases are right, counted, not timed"
+    assert emulated.changed == "Against the run before: 9 BETTER"
+    assert emulated.when == "Last run: bbbbbbb, 2026-01-02"
+    assert not emulated.attention
+    assert {change.since for change in emulated.changes} == {"aaaaaaa, 2026-01-01"}
+    assert "instructions executed" in emulated.changes[0].what
+    # The wrong result is of another machine, but in the same file, and must not be overlooked.
+    assert gpu.attention and gpu.verdict.startswith("1 of 4 cases are WRONG")
+
+
+def test_a_wrong_newest_result_asks_for_attention():
+    right, wrong = bench_record("1"), bench_record("2", passed=False)
+    state = state_of(data.Device("emulated-sm_100a", [right], [right, wrong]))
+    assert state.attention and state.verdict == "1 of 1 cases are WRONG, counted, not timed"
+    assert [(change.verdict, change.what) for change in state.changes] == [("WRONG", "7 of 262,144 elements are wrong")]
+    mended = bench_record("3")
+    state = state_of(data.Device("emulated-sm_100a", [right, mended], [right, wrong, mended]))
+    assert not state.attention and state.changed == "Against the run before: 1 SAME"

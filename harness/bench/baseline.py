@@ -67,7 +67,7 @@ def resolve(text: str, history: History, pointers: list[Pointer]) -> Baseline:
     commit = _known_commit(text, history) or _commit(text)
     if commit is None:
         names = sorted({pointer.name for pointer in pointers})
-        saved = f"saved are {', '.join(names)}" if names else "none is saved, --save-baseline saves one"
+        saved = f"saved are {', '.join(names)}" if names else "none is saved"
         raise UsageProblem(f"baseline {text!r} is not {LAST}, a saved name or a commit; {saved}")
     measured = [record for record in history.records if (record.get("git") or {}).get("commit") == commit]
     if not any(not record["git"].get("dirty") for record in measured):
@@ -96,11 +96,11 @@ def _known_commit(text: str, history: History) -> str | None:
 
 
 def _commit(text: str) -> str | None:
-    if text.startswith("-"):
+    if text.startswith("-") or paths.is_installed():
         return None
     command = ["git", "-C", str(paths.ROOT), "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -130,6 +130,7 @@ _GROUPS = (("facts",), ("ptx", "ptxas"), ("counters",))
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """The figures that differ between two records of the same case, causes before effects."""
     old, new = _comparable(old, new), _comparable(new, old)
+    old, new = _known_counters(old, new), _known_counters(new, old)
     found = []
     for executed, part in ((False, static_figures), (True, executed_figures)):
         before, after = part(old), part(new)
@@ -155,6 +156,12 @@ def _comparable(record: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[
     """The record without the groups of figures that the other one lacks."""
     missing = {group[0] for group in _GROUPS if not _known(other, group)}
     return {name: value for name, value in record.items() if name not in missing}
+
+
+def _known_counters(record: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record without the counters that the other one's emulator did not have."""
+    ours, theirs = record.get("counters") or {}, other.get("counters") or {}
+    return {**record, "counters": {name: value for name, value in ours.items() if name in theirs}}
 
 
 def _known(record: Mapping[str, Any], group: tuple[str, ...]) -> bool:

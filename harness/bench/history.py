@@ -41,12 +41,12 @@ class History:
 
 
 def load(path: Path) -> History:
-    """Reads a file of records, without those of ``harness run``. A missing file is an empty history."""
+    """Reads a file of records, without those of ``harness run`` and of edited PTX. No file is an empty history."""
     history = History()
     for entry in records.read(path, _problem) if path.exists() else ():
         if isinstance(entry, DamagedLine):
             history.damaged.append(entry)
-        elif "bench" in entry:
+        elif "bench" in entry and not is_edited(entry):
             history.records.append(entry)
     return history
 
@@ -61,8 +61,8 @@ _NEEDED = {
 
 
 def _problem(record: Mapping[str, Any]) -> str | None:
-    if "bench" not in record:
-        return None
+    if "bench" not in record:  # of a single run, which takes no part
+        return None if isinstance(record.get("device"), dict) else "a record without device"
     for part, names in _NEEDED.items():
         for name in names:
             if not isinstance(record.get(part), dict) or name not in record[part]:
@@ -84,6 +84,11 @@ def key_of(record: Mapping[str, Any]) -> tuple:
     toolchain = record.get("toolchain") or {}
     versions = tuple((name, toolchain.get(name)) for name in ("mojo", "max"))
     return (machine_of(record), versions, case_of(record))
+
+
+def is_edited(record: Mapping[str, Any]) -> bool:
+    """Whether PTX edited by hand was run: such a record says nothing of the kernel."""
+    return bool((record.get("ptx") or {}).get("edited"))
 
 
 def is_right(record: Mapping[str, Any]) -> bool:
@@ -109,12 +114,17 @@ def load_pointers(device: str) -> tuple[list[Pointer], list[DamagedLine]]:
     found: list[Pointer] = []
     damaged: list[DamagedLine] = []
     path = pointers_file()
-    for entry in records.read(path) if path.exists() else ():
+    for entry in records.read(path, _pointer_problem) if path.exists() else ():
         if isinstance(entry, DamagedLine):
             damaged.append(entry)
-        elif entry.get("device") == device and entry.get("baseline") and entry.get("run"):
+        elif entry["device"] == device:
             found.append(Pointer(entry["baseline"], device, entry["run"]))
     return found, damaged
+
+
+def _pointer_problem(record: Mapping[str, Any]) -> str | None:
+    missing = [name for name in ("baseline", "device", "run") if not isinstance(record.get(name), str)]
+    return f"a baseline without {missing[0]}" if missing else None
 
 
 def save_pointer(name: str, device: str, run: str) -> Path:

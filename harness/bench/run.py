@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,8 +19,9 @@ from harness.config.catalog import find_kernel
 from harness.config.config import KernelConfig
 from harness.errors import CannotRun, HarnessError
 from harness.run import records
-from harness.run.device import choose_device
-from harness.run.runner import Request, check_memory, run
+from harness.run.device import NoDevice, choose_device
+from harness.run.emulate import EmulationOptions
+from harness.run.runner import Request, ScheduleProblem, check_memory, run
 
 
 @dataclass(frozen=True)
@@ -34,25 +35,38 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """A job that is done. record None: not measured, and why. kept: taken over from an interrupted run."""
+    """A job that is done. record None: not measured, and why. kept: taken over from an interrupted run.
+
+    failed: the run that went wrong, of several schedules the one. unsaved: why the record is not in the history.
+    """
 
     job: Job
     record: dict[str, Any] | None
     reason: str = ""
     kept: bool = False
+    failed: Request | None = None
+    unsaved: str = ""
 
 
-def prepare(suite: Suite, cases: Sequence[Case], processes: int = 1) -> list[Job]:
-    """Finds the device and the configuration for every case. processes: how many time it on a GPU."""
+def prepare(
+    suite: Suite, cases: Sequence[Case], *, processes: int = 1, schedules: int = 1, schedule_seed: int = 0
+) -> list[Job]:
+    """Finds the device and the configuration for every case. processes: how many time it on a GPU. schedules: how many
+    it must be right under on the emulator, see `harness.run.runner.schedules_of`.
+    """
+    emulation = EmulationOptions(seed=schedule_seed)
     jobs = []
     for case in cases:
         try:
             gpu, arch = choose_device(suite.device, find_kernel(case.kernel), case.arch or "auto")
             config = case.config(arch)
-            jobs.append(Job(case, Request(config, case.shape, case.inputs, case.seed, gpu=gpu, processes=processes)))
+            request = Request(config, case.shape, case.inputs, case.seed, emulation, gpu=gpu)
+            request = replace(request, processes=processes) if gpu else replace(request, schedules=schedules)
+            jobs.append(Job(case, request))
+        except NoDevice as error:
+            jobs.append(Job(case, None, f"{error}; use suite emulator"))
         except HarnessError as error:
-            # The way out is another option here than for a single run.
-            jobs.append(Job(case, None, str(error).replace("--device emulator", "--suite emulator")))
+            jobs.append(Job(case, None, str(error)))
     return jobs
 
 
@@ -61,12 +75,13 @@ def new_run() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
-def fingerprint() -> str:
-    """Hash of what can change a result: kernels, harness, compiler. A run is continued only with the same."""
+def fingerprint(schedules: int = 1, schedule_seed: int = 0) -> str:
+    """Hash of what can change a result: kernels, harness, compiler, schedules. Only the same run is continued."""
     digest = hashlib.sha256()
-    for path in sorted((*paths.kernels_dir().rglob("*.mojo"), *(paths.ROOT / "harness").rglob("*.py"))):
-        digest.update(f"{path.relative_to(paths.ROOT)}\0".encode() + path.read_bytes() + b"\0")
-    digest.update(repr(sorted(versions().items())).encode())
+    for folder, kind in ((paths.kernels_dir(), "*.mojo"), (paths.PACKAGE, "*.py")):
+        for path in sorted(folder.rglob(kind)):
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
+    digest.update(repr((sorted(versions().items()), schedules, schedule_seed)).encode())
     return digest.hexdigest()[:16]
 
 
@@ -133,10 +148,14 @@ def _measure(job: Job, request: Request, artifact: Artifact | str, bench: dict[s
             check_memory(request.shape, request.config.dtype)
         outcome = run(request, artifact)
     except CannotRun as error:
-        return Measured(job, None, str(error))
+        return Measured(job, None, str(error), failed=error.request if isinstance(error, ScheduleProblem) else request)
     record = {**outcome.record, "facts": static_facts(artifact, outcome.plan), "bench": bench}
-    records.append(records.record_file(request.device_kind), record)
-    return Measured(job, record)
+    failed = None if outcome.validation.passed else outcome.request
+    try:
+        records.append(records.record_file(request.device_kind), record)
+    except CannotRun as error:
+        return Measured(job, record, failed=failed, unsaved=str(error))
+    return Measured(job, record, failed=failed)
 
 
 def _build_all(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact | str]:

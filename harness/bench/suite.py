@@ -14,9 +14,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from harness import paths
 from harness.config.config import KernelConfig, make_config, parse_cluster, parse_mma_shape
 from harness.errors import UsageProblem
-from harness.paths import ROOT
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape, parse_shape
@@ -24,7 +24,6 @@ from harness.problem.shape import Shape, parse_shape
 SCHEMA = 1
 DEVICES = ("emulator", "gpu")
 DEFAULT = "emulator"
-FOLDER = ROOT / "results" / "suites"
 
 # What a table of cases combines, with what it can leave to the top level, and the options of its kernels.
 _WALK = ("scheduler", "raster_group", "accumulators", "clc_depth", "sms")
@@ -105,7 +104,7 @@ class Suite:
 
 
 def find_suite(name: str) -> Path:
-    """The file of a suite: one of the names in results/suites, or a path."""
+    """The file of a suite: one of `suite_names`, or a path."""
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():
@@ -115,19 +114,19 @@ def find_suite(name: str) -> Path:
         raise UsageProblem(
             f"there is no suite {name!r}; use one of {', '.join(suite_names())}, or the path of a .toml file"
         )
-    return FOLDER / f"{name}.toml"
+    return paths.suites_dir() / f"{name}.toml"
 
 
 def suite_names() -> list[str]:
     """The suites that come with the project."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    return sorted(path.stem for path in paths.suites_dir().glob("*.toml"))
 
 
 def load_suite(name: str) -> Suite:
     """Reads a suite by name or path; errors name the file, the table and the value."""
     path = find_suite(name)
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageProblem(f"suite {path}: {error}") from error
     try:

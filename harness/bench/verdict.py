@@ -51,6 +51,17 @@ class Judgement:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What came of comparing two records. name: one of MEANINGS. The rest as in `Judgement`."""
+
+    name: str
+    reason: str = ""
+    time: TimeVerdict | None = None
+    changes: tuple[Change, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 def judge(
     case: Case,
     record: Mapping[str, Any] | None,
@@ -63,16 +74,24 @@ def judge(
     """reason: why there is no record, or no baseline. cases: how many have their times compared in all."""
     if record is None:
         return Judgement(case, "NOT MEASURED", reason=reason)
+    found = compare_records(record, baseline, cases=cases, threshold=threshold)
+    why = found.reason or (reason if baseline is None else "")
+    return Judgement(case, found.name, record, baseline, found.time, found.changes, why, found.notes)
+
+
+def compare_records(
+    record: Mapping[str, Any], baseline: Mapping[str, Any] | None, *, cases: int = 1, threshold: float = THRESHOLD
+) -> Verdict:
+    """The verdict on a record beside an older one. cases: how many have their times compared in all."""
     if not is_right(record):
-        return Judgement(case, "WRONG", record, baseline, reason=_mistakes(record))
+        return Verdict("WRONG", _mistakes(record))
     timed = _is_timed(record)
     if not timed and not _is_emulated(record):
-        why = (record.get("timing") or {}).get("reason") or "no times came back"
-        return Judgement(case, "NOT MEASURED", record, baseline, reason=why)
+        return Verdict("NOT MEASURED", (record.get("timing") or {}).get("reason") or "no times came back")
     # A GPU process that crashed or hung while it was timed; what was measured before is kept.
     failure = (record["timing"].get("reason") or "") if timed else ""
     if baseline is None:
-        return Judgement(case, "NOT MEASURED" if failure else "NEW", record, reason=failure or reason)
+        return Verdict("NOT MEASURED" if failure else "NEW", failure)
     found = tuple(changes(baseline, record))
     notes = _notes(baseline, record)
     if timed and _is_timed(baseline):
@@ -84,13 +103,13 @@ def judge(
             same_vendor=_vendor_of(baseline) == _vendor_of(record),
         )
         # What is known to be slower stays so, whatever happened afterwards; nothing else is known.
-        verdict = "NOT MEASURED" if failure and time.verdict != "SLOWER" else time.verdict
-        return Judgement(case, verdict, record, baseline, time, found, failure or time.reason, notes)
+        name = "NOT MEASURED" if failure and time.verdict != "SLOWER" else time.verdict
+        return Verdict(name, failure or time.reason, time, found, notes)
     if failure:
-        return Judgement(case, "NOT MEASURED", record, baseline, changes=found, reason=failure, notes=notes)
+        return Verdict("NOT MEASURED", failure, changes=found, notes=notes)
     if timed:
-        return Judgement(case, "NEW", record, baseline, changes=found, reason="the baseline has no times", notes=notes)
-    return Judgement(case, _exact_verdict(found), record, baseline, changes=found, notes=notes)
+        return Verdict("NEW", "the baseline has no times", changes=found, notes=notes)
+    return Verdict(_exact_verdict(found), changes=found, notes=notes)
 
 
 def exit_code(judgements: Sequence[Judgement]) -> int:

@@ -25,7 +25,7 @@ def rows_of(tmap: TensorMap, coordinates: tuple[int, ...]) -> tuple[NDArray[np.i
     last = min(tmap.dims[0], coordinates[0] + tmap.box_shape[0])
     if last <= first or not len(starts):
         return starts[:0], 0
-    return starts + first * tmap.element.bytes, (last - first) * tmap.element.bytes
+    return starts + first * tmap.global_bytes, (last - first) * tmap.global_bytes
 
 
 def is_inside(tmap: TensorMap, coordinates: tuple[int, ...]) -> bool:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness.bench import history
 from harness.bench import run as runs
@@ -16,12 +20,42 @@ from harness.bench.suite import DEFAULT, Case, Suite, load_suite
 from harness.bench.times import MIN_PROCESSES, THRESHOLD
 from harness.bench.verdict import EXIT_REGRESSION, Judgement, have_times, judge
 from harness.cli import bench_output as output
+from harness.cli.clear_errors import written_clearly
+from harness.cli.options import check_output, group, schedule_seed_option, schedules_option
 from harness.cli.render import show_line, show_table
+from harness.cli.repeat import command_of
 from harness.compiler.build import is_built
-from harness.errors import EXIT_OK, CannotRun, UsageProblem
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
+from harness.files import write_text
 from harness.run import records
 
 PROCESSES = 5
+SCHEDULES = 4
+"""A kernel that is right by luck under one schedule is found under others: each case has to be right under all."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the outcome goes, by format; - is the screen."""
+
+    json: str | None
+    csv: str | None
+    markdown: str | None
+    junit: str | None
+
+    def by_format(self) -> dict[str, str]:
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {form: path for form, path in found.items() if path is not None}
+
+
+file_options = group(
+    "files",
+    Files,
+    click.option("--json", metavar="PATH|-", help="Write everything as JSON; - is the screen, instead of the table."),
+    click.option("--csv", metavar="PATH|-", help="One line per case."),
+    click.option("--markdown", metavar="PATH|-", help="For a comment on a pull request."),
+    click.option("--junit", metavar="PATH|-", help="For continuous integration."),
+)
 
 
 @click.command()
@@ -29,6 +63,7 @@ PROCESSES = 5
 @click.option("--filter", "pattern", metavar="REGEX", help="Only the cases whose name this is found in.")
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the cases, one per line.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--all", "show_all", is_flag=True, help="Show the cases that are SAME on a terminal, too.")
 @click.option("--resume", is_flag=True, help="Go on where the last run of this suite was interrupted.")
 @click.option(
     "--baseline",
@@ -53,26 +88,23 @@ PROCESSES = 5
     show_default=True,
     help=f"That time each case on a GPU, one after the other; with fewer than {MIN_PROCESSES} no verdict is possible.",
 )
-@click.option(
-    "--json",
-    "json",
-    metavar="PATH|-",
-    help="Write everything as JSON; - is the screen, instead of the table.",
-)
-@click.option("--csv", "csv", metavar="PATH|-", help="One line per case.")
-@click.option("--markdown", "markdown", metavar="PATH|-", help="For a comment on a pull request.")
-@click.option("--junit", "junit", metavar="PATH|-", help="For continuous integration.")
+@schedules_option(None, f"{SCHEDULES} on the emulator")
+@schedule_seed_option
+@file_options
 def bench(
     suite_name: str,
     pattern: str | None,
     list_only: bool,
     dry_run: bool,
+    show_all: bool,
     resume: bool,
     baseline_name: str,
     save_baseline: str | None,
     threshold: float,
     processes: int,
-    **files: str | None,
+    schedules: int | None,
+    schedule_seed: int,
+    files: Files,
 ) -> int:
     """Run a suite, compare it with a baseline and keep the history.
 
@@ -88,8 +120,9 @@ def bench(
             click.echo(case.id)
         return EXIT_OK
     progress = Console(stderr=True)
-    jobs = runs.prepare(suite, cases, processes)
-    mark = runs.fingerprint()
+    under = _schedules(suite, schedules)
+    jobs = runs.prepare(suite, cases, processes=processes, schedules=under, schedule_seed=schedule_seed)
+    mark = runs.fingerprint(under, schedule_seed)
     run_id = _choose_run(progress, resume, jobs, suite, mark)
     view = _Past(jobs, baseline_name)
     for line in view.damaged:
@@ -99,10 +132,12 @@ def bench(
         return EXIT_OK
     measured = _measure(progress, jobs, suite, run_id, mark)
     judgements = _judge(measured, view, run_id, threshold / 100)
-    outcome = output.Outcome(
-        suite.name, run_id, view.label, threshold / 100, judgements, _save(save_baseline, judgements, run_id)
-    )
-    _write(outcome, files)
+    judgements = tuple(map(_with_repeat, judgements, measured))
+    unsaved = [one.unsaved for one in measured if one.unsaved]
+    notes = [*_save(save_baseline, judgements, run_id), *dict.fromkeys(unsaved)]
+    outcome = output.Outcome(suite.name, run_id, view.label, threshold / 100, judgements, tuple(notes))
+    if not _write(outcome, files, show_all):
+        return outcome.exit_code or EXIT_CANNOT_RUN
     if baseline_name != LAST and outcome.exit_code != EXIT_REGRESSION and not any(j.baseline for j in judgements):
         raise CannotRun(f"nothing could be compared: {judgements[0].reason}")
     return outcome.exit_code
@@ -158,18 +193,43 @@ def _choose_run(console: Console, resume: bool, jobs: list[runs.Job], suite: Sui
 
 def _measure(console: Console, jobs: list[runs.Job], suite: Suite, run_id: str, mark: str) -> list[runs.Measured]:
     missing = {j.request.config for j in jobs if j.request and not is_built(j.request.config)}
-    if missing:
-        show_line(console, f"compiling {len(missing)} configurations with Mojo ...")
-
-    def report(measured: runs.Measured, number: int) -> None:
-        state = "kept" if measured.kept else "done" if measured.record else "not measured"
-        show_line(console, f"[{number:{len(str(len(jobs)))}}/{len(jobs)}] {measured.job.case.id}: {state}")
-
+    compiling = f"compiling {len(missing)} configurations with Mojo ..." if missing else ""
     try:
-        return runs.measure(jobs, suite, run_id, mark, report)
+        with _reporting(console, jobs, compiling) as report:
+            return runs.measure(jobs, suite, run_id, mark, report)
     except KeyboardInterrupt:
         show_line(console, "interrupted; what was measured is kept, --resume goes on from here")
         raise
+
+
+@contextmanager
+def _reporting(console: Console, jobs: list[runs.Job], first: str) -> Iterator[Callable[[runs.Measured, int], None]]:
+    """What is called after each case: one bar on a terminal, beside what went wrong; otherwise a line each."""
+    if not console.is_terminal:
+        if first:
+            show_line(console, first)
+        yield lambda measured, number: show_line(
+            console, f"[{number:{len(str(len(jobs)))}}/{len(jobs)}] {measured.job.case.id}: {_state(measured)}"
+        )
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(first or jobs[0].case.id, total=len(jobs))
+
+        def report(measured: runs.Measured, number: int) -> None:
+            if measured.failed or measured.record is None:
+                show_line(bar.console, f"{measured.job.case.id}: {_state(measured)}", "bold red")
+            bar.update(task, completed=number, description=jobs[number].case.id if number < len(jobs) else "")
+
+        yield report
+
+
+def _state(measured: runs.Measured) -> str:
+    if measured.record is None:
+        return "not measured"
+    if measured.failed:
+        return "wrong"
+    return "kept" if measured.kept else "done"
 
 
 def _judge(measured: list[runs.Measured], view: _Past, run_id: str, threshold: float) -> tuple[Judgement, ...]:
@@ -188,8 +248,11 @@ def _save(name: str | None, judgements: tuple[Judgement, ...], run_id: str) -> t
     right = [j for j in judgements if j.record and j.verdict != "WRONG"]
     if not right:
         return (f"baseline {name} not saved: nothing was measured",)
-    for kind in dict.fromkeys(j.record["device"]["kind"] for j in right if j.record):
-        history.save_pointer(name, kind, run_id)
+    try:
+        for kind in dict.fromkeys(j.record["device"]["kind"] for j in right if j.record):
+            history.save_pointer(name, kind, run_id)
+    except CannotRun as error:
+        return (f"baseline {name} not saved: {error}",)
     return (f"baseline {name} saved: {len(right)} cases",)
 
 
@@ -209,22 +272,38 @@ def _show_plan(jobs: list[runs.Job], view: _Past, run_id: str) -> None:
     show_table(Console(), "what would be done", ("case", "device", "to do", "last measured"), rows)
 
 
-def _check_files(files: dict[str, str | None]) -> None:
-    if sum(path == "-" for path in files.values()) > 1:
+def _schedules(suite: Suite, asked: int | None) -> int:
+    if suite.device != "emulator" and asked is not None:
+        raise UsageProblem(f"--schedules {asked}: suite {suite.name} runs on a GPU, which has none; leave it out")
+    return asked or SCHEDULES
+
+
+def _with_repeat(judgement: Judgement, measured: runs.Measured) -> Judgement:
+    """Adds the command that repeats a failure."""
+    if measured.failed is None:
+        return judgement
+    return replace(judgement, notes=(*judgement.notes, f"to repeat: {command_of(measured.failed)}"))
+
+
+def _check_files(files: Files) -> None:
+    paths = files.by_format()
+    if list(paths.values()).count("-") > 1:
         raise UsageProblem("only one of --json, --csv, --markdown and --junit can be - (the screen)")
-    for name, path in files.items():
-        if path in (None, "-"):
-            continue
-        place = Path(str(path))
-        if not path or place.is_dir() or not place.parent.is_dir():
-            raise UsageProblem(f"--{name} {path!r} is not a file in an existing folder; name one, or use -")
+    for form, path in paths.items():
+        check_output(path, f"--{form}")
 
 
-def _write(outcome: output.Outcome, files: dict[str, str | None]) -> None:
-    console = Console(stderr=True) if "-" in files.values() else Console()
-    output.show(console, outcome)
-    for name, path in files.items():
+def _write(outcome: output.Outcome, files: Files, show_all: bool) -> bool:
+    """Files before the screen, whose reader may go away. Whether all could be written."""
+    paths = files.by_format()
+    results = [
+        written_clearly(partial(write_text, path, output.FORMATS[form](outcome)))
+        for form, path in paths.items()
+        if path != "-"
+    ]
+    for form, path in paths.items():
         if path == "-":
-            click.echo(output.FORMATS[name](outcome), nl=False)
-        elif path:
-            Path(path).write_text(output.FORMATS[name](outcome))
+            results.append(written_clearly(partial(click.echo, output.FORMATS[form](outcome), nl=False)))
+    console = Console(stderr="-" in paths.values())
+    results.append(written_clearly(lambda: output.show(console, outcome, show_all)))
+    return all(results)

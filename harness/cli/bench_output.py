@@ -30,6 +30,12 @@ STYLES = {
     "NOT MEASURED": "magenta",
     "NEW": "cyan",
 }
+MARKDOWN_LIMIT = 60_000
+"""GitHub takes comments of 65,536 characters; this leaves room for what is put around the table."""
+CELL = 300
+"""Characters of a cell in Markdown; a hang is told in thousands, which the JSON and JUnit files have."""
+ROOM_FOR_REST = 1000
+"""Characters for the ends of tables that do not fit."""
 SHOWN = 40
 """Rows of the table of changes; the rest is counted, and whole in the files."""
 
@@ -58,12 +64,16 @@ class Outcome:
         return f"{len(self.judgements)} cases against {self.baseline}: {found or 'nothing'}"
 
 
-def show(console: Console, outcome: Outcome) -> None:
-    """Tables on a terminal, plain lines otherwise."""
+def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
+    """A table of what is not SAME on a terminal, or of all cases; otherwise plain lines, of all cases."""
     columns = ("case", "verdict", *_time_columns(outcome), "what")
-    rows = [_row(judgement, len(columns)) for judgement in outcome.judgements]
+    folded = console.is_terminal and not show_all
+    shown = [judgement for judgement in outcome.judgements if not (folded and judgement.verdict == "SAME")]
+    rows = [_row(judgement, len(columns)) for judgement in shown]
     title = f"suite {outcome.suite}, baseline {outcome.baseline}"
-    if console.is_terminal:
+    if not rows:
+        show_line(console, title)
+    elif console.is_terminal:
         table = Table(title=title, title_justify="left")
         for column in columns:
             table.add_column(column, overflow="fold")
@@ -73,10 +83,12 @@ def show(console: Console, outcome: Outcome) -> None:
         console.print(table)
     else:
         show_table(console, title, columns, rows)
+    if len(shown) < len(outcome.judgements):
+        show_line(console, f"{len(outcome.judgements) - len(shown)} cases are SAME and not shown; --all shows them")
     changed = grouped_changes(outcome.judgements)
     if changed:
-        shown = [_change_row(group, outcome) for group in changed[:SHOWN]]
-        show_table(console, "what changed", CHANGE_COLUMNS, shown)
+        groups = [_change_row(group, outcome) for group in changed[:SHOWN]]
+        show_table(console, "what changed", CHANGE_COLUMNS, groups)
     if len(changed) > SHOWN:
         show_line(console, f"... and {len(changed) - SHOWN} more; --json, --csv and --markdown have them all")
     for note in outcome.notes:
@@ -158,22 +170,28 @@ def to_csv(outcome: Outcome) -> str:
 
 
 def to_markdown(outcome: Outcome) -> str:
-    """For a comment on a pull request: the summary, what is not SAME, and all cases folded away."""
+    """For a comment on a pull request: the summary, what is not SAME, and all cases folded away.
+
+    At most `MARKDOWN_LIMIT` characters: a cell is cut, and so is a table that does not fit; what is missing is counted.
+    """
     columns = ("case", "verdict", *_time_columns(outcome), "what")
     rows = [_row(judgement, len(columns)) for judgement in outcome.judgements]
     notable = [row for row in rows if row[1] not in ("SAME", "NEW")]
-    parts = [f"### Benchmark `{outcome.suite}`", f"**{outcome.summary}**", *outcome.notes]
-    if notable:
-        parts.append(_markdown_table(columns, notable))
-    changed = grouped_changes(outcome.judgements)
-    if changed:
-        table = _markdown_table(CHANGE_COLUMNS, [_change_row(group, outcome) for group in changed])
-        parts += [f"<details><summary>{len(changed)} figures changed</summary>", table, "</details>"]
-    parts += [
-        f"<details><summary>all {len(rows)} cases</summary>",
-        _markdown_table(columns, rows),
-        "</details>",
-    ]
+    parts = [f"### Benchmark `{outcome.suite}`", f"**{outcome.summary}**", *(_cut(note) for note in outcome.notes)]
+    left = MARKDOWN_LIMIT - ROOM_FOR_REST - sum(len(part) + 2 for part in parts)
+    changed = [_change_row(group, outcome) for group in grouped_changes(outcome.judgements)]
+    for title, names, cells in (
+        ("", columns, notable),
+        (f"{len(changed)} figures changed", CHANGE_COLUMNS, changed),
+        (f"all {len(rows)} cases", columns, rows),
+    ):
+        if not cells:
+            continue
+        around = [f"<details><summary>{title}</summary>", "</details>"] if title else []
+        table = _markdown_table(names, cells, left - sum(len(part) + 2 for part in around))
+        added = [around[0], table, around[1]] if around else [table]
+        left -= sum(len(part) + 2 for part in added)
+        parts += added
     return "\n\n".join(parts) + "\n"
 
 
@@ -294,8 +312,21 @@ def _commit(record: Any) -> str:
     return f"{git.get('commit', '')[:10]}{'+' if git.get('dirty') else ''}" if git else ""
 
 
-def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], limit: int) -> str:
+    """As many rows as fit into the characters, and how many there are besides."""
 
-    return "\n".join([line(columns), line(["---"] * len(columns)), *(line(row) for row in rows)])
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(_cut(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    lines = [line(columns), line(["---"] * len(columns))]
+    left = limit - sum(len(one) + 1 for one in lines)
+    for number, row in enumerate(rows):
+        lines.append(line(row))
+        left -= len(lines[-1]) + 1
+        if left < 0:
+            return "\n".join([*lines[:-1], "", f"... and {len(rows) - number} more; the JSON and JUnit files have all"])
+    return "\n".join(lines)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= CELL else f"{text[: CELL - 4]} ..."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,12 +15,22 @@ from harness.check.findings import Finding
 from harness.check.rules import RULES
 from harness.check.sarif import as_sarif
 from harness.cli import render
-from harness.cli.options import LARGEST_SEED, check_output, config_options, shape_option, together
+from harness.cli.clear_errors import written_clearly
+from harness.cli.options import (
+    LARGEST_SEED,
+    ConfigOptions,
+    check_output,
+    config_options,
+    group,
+    json_option,
+    shape_option,
+    write_output,
+)
 from harness.compiler.build import build_with_notice
 from harness.config.catalog import KERNELS
 from harness.config.config import KernelConfig
-from harness.config.presets import configure
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, UsageProblem
+from harness.files import write_text
 from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape
 from harness.run.check import Checked, CheckOptions, Target, check, chosen
@@ -36,10 +47,9 @@ def _show_rules(context: click.Context, parameter: click.Parameter, asked: bool)
         context.exit()
 
 
-_check_options = together(
-    click.option(
-        "--ptx", metavar="FILE", help="Check this PTX in place of what KERNEL compiles to, with the same launch."
-    ),
+_how_options = group(
+    "how",
+    CheckOptions,
     click.option(
         "--schedules",
         type=click.IntRange(1),
@@ -70,22 +80,30 @@ _check_options = together(
     ),
     click.option("--max-steps", type=click.IntRange(1), help="Warp instructions after which a run is ended."),
     click.option("--timeout", type=click.FloatRange(1), help="Seconds after which a run is ended."),
-    click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes that share the runs."),
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What of the findings is told, and where to."""
+
+    strict: bool
+    notes: bool
+    allow: tuple[str, ...]
+    json_path: str | None
+    sarif_path: str | None
+
+
+_shown_options = group(
+    "shown",
+    Shown,
     click.option("--strict", is_flag=True, help="Warnings are errors."),
     click.option("--notes", is_flag=True, help="Show notes, too."),
     click.option(
         "--allow", multiple=True, type=click.Choice(list(RULES)), help="Leave out this rule; may be repeated."
     ),
-    click.option("--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."),
+    json_option,
     click.option("--sarif", "sarif_path", metavar="PATH", help="Write SARIF 2.1.0 there, for code-scanning services."),
-    click.option(
-        "--rules",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_show_rules,
-        help="List the rules, and exit.",
-    ),
 )
 
 
@@ -93,18 +111,21 @@ _check_options = together(
 @click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
 @shape_option
 @config_options
-@_check_options
+@click.option("--ptx", metavar="FILE", help="Check this PTX in place of what KERNEL compiles to, with the same launch.")
+@_how_options
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes that share the runs.")
+@_shown_options
+@click.option(
+    "--rules", is_flag=True, is_eager=True, expose_value=False, callback=_show_rules, help="List the rules, and exit."
+)
 def check_command(
     kernels: tuple[str, ...],
     shape: Shape,
+    config: ConfigOptions,
     ptx: str | None,
+    how: CheckOptions,
     jobs: int,
-    strict: bool,
-    notes: bool,
-    allow: tuple[str, ...],
-    json_path: str | None,
-    sarif_path: str | None,
-    **options: Any,
+    shown: Shown,
 ) -> int:
     """Check the synchronisation of KERNELs, on the emulated GPU.
 
@@ -114,27 +135,26 @@ def check_command(
     Exit codes: 0 no errors, 1 errors, 2 usage, 3 a run did not end (what was found until then is shown), 4 wrong
     result.
     """
-    check_output(json_path, "--json")
-    check_output(sarif_path, "--sarif")
-    how = CheckOptions(**{name: options.pop(name) for name in CheckOptions.__dataclass_fields__})
+    check_output(shown.json_path, "--json")
+    check_output(shown.sarif_path, "--sarif")
     names = list(dict.fromkeys(name for word in kernels for name in (KERNELS if word == "all" else [word])))
     if ptx is not None and len(names) != 1:
         raise UsageProblem(
             f"--ptx {ptx!r} takes the place of one kernel's PTX, and {len(names)} kernels are named; name one"
         )
     replacement = None if ptx is None else _read(ptx)
-    configs = [configure(name, shape=shape, **options) for name in names]
-    for config in configs:
-        check_memory(shape, config.dtype)
+    configs = [config.configure(name, shape) for name in names]
+    for each in configs:
+        check_memory(shape, each.dtype)
     targets = _targets(configs, shape, ptx, replacement)
-    found = [chosen(one, strict, notes, allow) for one in check(targets, how, jobs)]
-    _report(found, how, json_path, sarif_path)
-    return _exit_code(found)
+    found = [chosen(one, shown.strict, shown.notes, shown.allow) for one in check(targets, how, jobs)]
+    written = written_clearly(lambda: _report(found, how, shown))
+    return _exit_code(found) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageProblem(f"--ptx {path!r} cannot be read: {error}; name a file of PTX text") from None
 
@@ -160,22 +180,21 @@ def _exit_code(found: Sequence[Checked]) -> int:
     return EXIT_FINDINGS if any(one.report.errors for one in found) else EXIT_OK
 
 
-def _report(found: Sequence[Checked], how: CheckOptions, json_path: str | None, sarif_path: str | None) -> None:
-    if sarif_path:
+def _report(found: Sequence[Checked], how: CheckOptions, shown: Shown) -> None:
+    if shown.sarif_path:
         sarif = as_sarif([(one.target.file, one.report) for one in found])
-        Path(sarif_path).write_text(json.dumps(sarif, indent=2) + "\n")
-    text = json.dumps({"reports": [_as_dict(one, how) for one in found]}, indent=2)
-    if json_path == "-":
-        click.echo(text)
+        write_text(shown.sarif_path, json.dumps(sarif, indent=2) + "\n")
+    text = json.dumps({"reports": [_as_dict(one, how) for one in found]}, indent=2) + "\n"
+    if shown.json_path:
+        write_output(text, shown.json_path)
+    if shown.json_path == "-":
         return
     console = Console()
     for one in found:
         _show(console, one, how)
-    if json_path:
-        Path(json_path).write_text(text + "\n")
-        render.show_line(console, f"report written to {json_path}")
-    if sarif_path:
-        render.show_line(console, f"SARIF written to {sarif_path}")
+    for what, path in (("report", shown.json_path), ("SARIF", shown.sarif_path)):
+        if path:
+            render.show_line(console, f"{what} written to {path}")
 
 
 def _as_dict(one: Checked, how: CheckOptions) -> dict[str, Any]:

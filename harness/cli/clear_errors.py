@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TextIO
 
 import click
 
-from harness.errors import EXIT_CANNOT_RUN, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, HarnessError
+from harness.errors import EXIT_CANNOT_RUN, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CannotRun, HarnessError
 
 
 class ClearErrors(click.Command):
     """Mixed into the class of a command or of a group of commands."""
 
-    def main(self, *args, **kwargs) -> NoReturn:  # type: ignore[override]
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
         kwargs["standalone_mode"] = False
+        code: Any
         try:
             code = super().main(*args, **kwargs)
+            sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             code = EXIT_USAGE
@@ -29,15 +33,71 @@ class ClearErrors(click.Command):
             code = complain("interrupted", EXIT_INTERRUPTED)
         except MemoryError as error:
             code = complain(f"out of memory ({error}); use a smaller --shape", EXIT_CANNOT_RUN)
+        except OSError as error:
+            code = complain(explain_os_error(error), EXIT_CANNOT_RUN)
         except Exception as error:
             if os.environ.get("HARNESS_TRACEBACK"):
                 raise
             what = f"{type(error).__name__}: {error}".replace("\n", " ")
             code = complain(f"unexpected {what}; set HARNESS_TRACEBACK=1 to see where", EXIT_CANNOT_RUN)
+        for stream in (sys.stdout, sys.stderr):
+            _give_up_if_broken(stream)
         sys.exit(code if isinstance(code, int) else EXIT_OK)
 
 
 def complain(message: str, code: int) -> int:
     """Says on standard error what is wrong; returns the exit code."""
-    click.echo(f"harness: error: {message}", err=True)
+    _say(f"harness: error: {message}")
     return code
+
+
+def warn(message: str) -> None:
+    """Says on standard error what went wrong beside the matter."""
+    _say(f"harness: warning: {message}")
+
+
+def written_clearly(write: Callable[[], None]) -> bool:
+    """Whether a finished result could be written; says why not. Its own exit code must not be lost with it."""
+    try:
+        write()
+    except CannotRun as error:
+        complain(str(error), error.exit_code)
+    except OSError as error:
+        complain(explain_os_error(error), EXIT_CANNOT_RUN)
+        _give_up_if_broken(sys.stdout)
+    else:
+        return True
+    return False
+
+
+def explain_os_error(error: OSError) -> str:
+    """One line: what could not be used, and why."""
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is not None:
+        return f"cannot use {os.fsdecode(error.filename)}: {reason}"
+    return f"cannot write the output, or read an input: {reason}"
+
+
+def speak_any_encoding() -> None:
+    """Has standard output and error take every character: what their encoding lacks is written as ``\\u2026``."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _say(text: str) -> None:
+    # Where even this cannot be written, the exit code is all that is left to say.
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
+
+
+def _give_up_if_broken(stream: TextIO) -> None:
+    """Lets what is left in a stream that cannot be written (a full disk) go, so that the end of the program does not
+    fail over it.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            stream.flush()

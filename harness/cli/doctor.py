@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import platform
+import shutil
+import sys
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
+import harness
 from harness import paths
-from harness.compiler.toolchain import Gpu, find_gpus, find_mojo, mojo_version, package_version, ptxas_version
+from harness.compiler.ptxas import find_nvdisasm
+from harness.compiler.toolchain import Gpu, ask_version, find_gpus, find_mojo, package_version
 from harness.config.catalog import KERNELS
 from harness.errors import CannotRun
 from harness.run.device import choose_device
@@ -14,44 +20,85 @@ from harness.run.device import choose_device
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. needed: without it nothing runs."""
+    """One thing looked at. found: version and place, None if it is not there. problem: why what is there is of no use.
+
+    needed: without it nothing runs.
+    """
 
     name: str
     found: str | None
     use: str
     needed: bool = False
+    problem: str | None = None
+
+    @property
+    def shown(self) -> str:
+        if self.problem:
+            return f"{self.found}: {self.problem}" if self.found else self.problem
+        return self.found or ("MISSING" if self.needed else "none")
 
 
 def examine() -> list[Finding]:
     """Everything a run may use, in the order it is used."""
     gpus = find_gpus()
-    torch = package_version("torch")
+    sources = paths.mojo_root() / "kernels"
     return [
-        Finding("Python", platform.python_version(), "runs the harness"),
-        Finding("Mojo", _with_place(mojo_version(), find_mojo()), "compiles the kernels", needed=True),
+        Finding("harness", f"{harness.__version__} at {Path(harness.__file__).parent}", "this program"),
+        Finding("Python", f"{platform.python_version()} at {sys.executable}", "runs the harness"),
+        _program("Mojo", find_mojo(), "compiles the kernels", needed=True),
         Finding(
             "MAX",
             package_version("max"),
             "brings the Mojo compiler and the GPU library of the kernels",
             needed=True,
         ),
-        Finding(
-            "sources",
-            str(paths.ROOT / "kernels") if (paths.ROOT / "kernels").is_dir() else None,
-            "the kernels",
-            True,
-        ),
-        Finding(
-            "ptxas",
-            ptxas_version(),
-            "register and spill figures" if ptxas_version() else "optional: no register figures",
-        ),
+        Finding("sources", str(sources) if sources.is_dir() else None, "the kernels", needed=True),
+        _program("ptxas", shutil.which("ptxas"), "optional: register and spill figures"),
+        _program("nvdisasm", find_nvdisasm(), "optional: machine code"),
         Finding("GPU", ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in gpus) or None, _use_of_gpu(gpus)),
-        Finding("torch", torch, "inputs, reference and the vendor's GEMM on a GPU"),
+        Finding("torch", package_version("torch"), "inputs, reference and the vendor's GEMM on a GPU"),
         Finding("emulator", ", ".join(emulated_archs()), "runs the kernels where no GPU does"),
-        Finding("results", str(paths.results_dir()), "records are added here"),
-        Finding("build cache", str(paths.cache_dir()), "compiled kernels are kept here"),
+        _folder("results", paths.results_dir(), "records are added here"),
+        _folder("build cache", paths.cache_dir(), "compiled kernels are kept here"),
     ]
+
+
+def as_dict(findings: list[Finding]) -> dict[str, object]:
+    """Plain data for JSON. able: whether kernels can be run."""
+    rows = [
+        {"name": f.name, "found": f.found, "use": f.use, "needed": f.needed, "problem": f.problem} for f in findings
+    ]
+    return {"schema": 1, "able": is_able(findings), "findings": rows}
+
+
+def is_able(findings: list[Finding]) -> bool:
+    """True if kernels can be run."""
+    return all(finding.found and not finding.problem for finding in findings if finding.needed)
+
+
+def emulated_archs() -> list[str]:
+    """The architectures that some kernel is written for."""
+    return sorted({arch for kernel in KERNELS.values() for arch in kernel.archs})
+
+
+def _program(name: str, place: str | Path | None, use: str, needed: bool = False) -> Finding:
+    if place is None:
+        return Finding(name, None, use, needed)
+    version, problem = ask_version(Path(place))
+    return Finding(name, f"{version} at {place}" if version else str(place), use, needed, problem)
+
+
+def _folder(name: str, folder: Path, use: str) -> Finding:
+    """A folder, or the nearest one above that is there, is written to."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"x" * 4096)
+            file.flush()
+    except OSError as error:
+        return Finding(name, str(folder), use, True, f"cannot be written: {error.strerror}")
+    free = shutil.disk_usage(there).free
+    return Finding(name, f"{folder} ({free / 2**30:,.1f} GiB free)", use, True)
 
 
 def _use_of_gpu(gpus: list[Gpu]) -> str:
@@ -63,17 +110,3 @@ def _use_of_gpu(gpus: list[Gpu]) -> str:
         return f"runs the kernels for {choose_device('gpu', kernel, 'auto')[1]}"
     except CannotRun as error:
         return f"not used: {error}"
-
-
-def emulated_archs() -> list[str]:
-    """The architectures that some kernel is written for."""
-    return sorted({arch for kernel in KERNELS.values() for arch in kernel.archs})
-
-
-def is_able(findings: list[Finding]) -> bool:
-    """True if kernels can be run."""
-    return all(finding.found for finding in findings if finding.needed)
-
-
-def _with_place(version: str | None, place: object) -> str | None:
-    return f"{version} at {place}" if version else None

@@ -4,39 +4,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+import harness
 from harness.cli import render
 from harness.cli.bench import bench
 from harness.cli.check import check_command
-from harness.cli.clear_errors import ClearErrors, complain
+from harness.cli.clean import clean
+from harness.cli.clear_errors import ClearErrors, written_clearly
+from harness.cli.doctor import as_dict as doctors_findings
 from harness.cli.doctor import examine, is_able
 from harness.cli.inspection import build_command, explain
-from harness.cli.options import GPU_SILENCE, check_output, config_options, run_options, shape_option
-from harness.cli.report import report
-from harness.compiler.build import Artifact, build_with_notice
-from harness.config.catalog import KERNELS, find_kernel
-from harness.config.config import make_config
-from harness.config.presets import PRESETS, chosen_options
-from harness.errors import (
-    EXIT_CANNOT_RUN,
-    EXIT_OK,
-    EXIT_WRONG_RESULT,
-    CannotRun,
+from harness.cli.options import (
+    ConfigOptions,
+    OutputOptions,
+    RunOptions,
+    check_output,
+    config_options,
+    json_option,
+    output_options,
+    ptx_option,
+    run_options,
+    shape_option,
+    write_output,
 )
+from harness.cli.ptx import ptx
+from harness.cli.repeat import command_of
+from harness.cli.report import report
+from harness.cli.running import attempt, edited_pair, kernels_named, make_requests, read_edited_for, save
+from harness.compiler.build import build_with_notice
+from harness.config.catalog import KERNELS
+from harness.config.presets import PRESETS
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
 from harness.problem.shape import Shape
+from harness.ptx.edited import put_in_place
 from harness.report.published import published_figures
-from harness.run import compare, records
-from harness.run.device import choose_device
-from harness.run.emulate import Accumulation, EmulationOptions, Schedule
-from harness.run.runner import Outcome, Request, check_memory
-from harness.run.runner import run as run_request
+from harness.run import compare
+from harness.run.dump import dump as dump_result
+from harness.run.runner import Outcome
 
 
 class Commands(ClearErrors, click.Group):
@@ -44,6 +54,7 @@ class Commands(ClearErrors, click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(harness.__version__, prog_name="harness", message="%(prog)s %(version)s")
 def main() -> None:
     """Compile, run and validate matmul kernels for Blackwell GPUs.
 
@@ -52,180 +63,177 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("kernel")
+@click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
 @shape_option
 @config_options
+@ptx_option
 @run_options
-def run(kernel: str, **options: Any) -> int:
-    """Run KERNEL, check its result and log a record."""
-    settings = _settings(options)
-    [request] = settings.requests([kernel], options)
-    outcome = _run_with_progress(request, build_with_notice([request.config])[0])
-    record_file = settings.save(outcome)
-    _report(outcome, settings.json_path, record_file)
-    return EXIT_OK if outcome.validation.passed else EXIT_WRONG_RESULT
+@output_options
+@click.option(
+    "--dump",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep inputs, output, reference, PTX and plan of a wrong result there.",
+)
+def run(
+    kernels: tuple[str, ...],
+    shape: Shape,
+    config: ConfigOptions,
+    ptx_file: Path | None,
+    run: RunOptions,
+    output: OutputOptions,
+    dump: Path | None,
+) -> int:
+    """Run each KERNEL, check its result and log a record.
+
+    With --ptx the kernel that FILE holds is run as it is there.
+    """
+    edited, run = read_edited_for(ptx_file, run)
+    requests = make_requests(kernels_named(kernels), shape, config, run, output)
+    if dump and requests[0].gpu:
+        raise UsageProblem("--dump keeps what the emulator computed, and a GPU would run this; add --device emulator")
+    compiled = build_with_notice([request.config for request in requests])
+    pairs = list(zip(requests, compiled, strict=True))
+    if edited:
+        for position, artifact in put_in_place(edited, compiled, shape).items():
+            pairs[position] = edited_pair(requests[position], artifact)
+    entries: list[compare.Entry] = []
+    written = True
+    for request, artifact in pairs:
+        entry = attempt(request, artifact, f"{request.config.kernel}: " if len(requests) > 1 else "")
+        entries.append(entry)
+        if entry.outcome:
+            written &= _keep(entry.outcome, entries, len(requests), output)
+            if dump and not entry.outcome.validation.passed:
+                written &= written_clearly(partial(_dump, entry.outcome, dump))
+    if output.json_path == "-":
+        written &= written_clearly(lambda: _write_records(entries, len(requests), "-"))
+    return compare.exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
 @main.command("compare")
 @click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
 @shape_option
 @config_options
+@ptx_option
 @run_options
-def compare_kernels(kernels: tuple[str, ...], **options: Any) -> int:
+@output_options
+def compare_kernels(
+    kernels: tuple[str, ...],
+    shape: Shape,
+    config: ConfigOptions,
+    ptx_file: Path | None,
+    run: RunOptions,
+    output: OutputOptions,
+) -> int:
     """Run several KERNELs on the same problem and show what each step changes.
 
     Each result is checked, and logged as by run. Figures that others have published are shown below, as
-    theirs.
+    theirs. With --ptx the kernel that FILE holds is shown twice: as it is compiled, and as it is there.
     """
-    settings = _settings(options)
-    names = [name for word in kernels for name in (KERNELS if word == "all" else [word])]
-    requests = settings.requests(list(dict.fromkeys(names)), options)
-    artifacts = build_with_notice([request.config for request in requests])
+    edited, run = read_edited_for(ptx_file, run)
+    requests = make_requests(kernels_named(kernels), shape, config, run, output)
+    compiled = build_with_notice([request.config for request in requests])
+    in_place = put_in_place(edited, compiled, shape) if edited else {}
+    pairs = []
+    for position, pair in enumerate(zip(requests, compiled, strict=True)):
+        pairs.append(pair)
+        if position in in_place:
+            pairs.append(edited_pair(pair[0], in_place[position]))
     entries = []
-    for request, artifact in zip(requests, artifacts, strict=True):
-        try:
-            outcome = _run_with_progress(request, artifact)
-        except CannotRun as error:
-            complain(f"{request.config.kernel}: {error}", EXIT_CANNOT_RUN)
-            entries.append(compare.Entry(request.config, None, str(error)))
-            continue
-        settings.save(outcome)
-        entries.append(compare.Entry(request.config, outcome))
-    _report_comparison(settings.shape, entries, settings.json_path)
-    return compare.exit_code(entries)
+    for request, artifact in pairs:
+        entry = attempt(request, artifact, f"{compare.name_of(request.config.kernel, request.ptx)}: ")
+        entries.append(entry)
+        if entry.outcome and not output.no_save:
+            save(entry.outcome)
+    written = written_clearly(lambda: _report_comparison(shape, entries, output.json_path))
+    return compare.exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
 @main.command("list")
-def list_kernels() -> None:
+@json_option
+def list_kernels(json_path: str | None) -> None:
     """List the kernels and the presets."""
+    if json_path is not None:
+        check_output(json_path, "--json")
+        kernels, presets = ([asdict(each) for each in table.values()] for table in (KERNELS, PRESETS))
+        write_output(_as_json({"schema": 1, "kernels": kernels, "presets": presets}), json_path)
+        return
     console = Console()
     render.show_kernels(console, KERNELS.values())
     render.show_presets(console, PRESETS.values())
 
 
 @main.command()
-def doctor() -> int:
+@json_option
+def doctor(json_path: str | None) -> int:
     """Show what is available and what will be used."""
+    check_output(json_path, "--json")
     findings = examine()
-    render.show_findings(Console(), findings)
+    if json_path is None:
+        render.show_findings(Console(), findings)
+    else:
+        write_output(_as_json(doctors_findings(findings)), json_path)
     return EXIT_OK if is_able(findings) else EXIT_CANNOT_RUN
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the options say about a run beside the configuration of the kernel."""
-
-    shape: Shape
-    device: str
-    inputs: str | None
-    seed: int
-    schedule: Schedule
-    accumulation: Accumulation
-    jobs: int
-    resident_clusters: int | None
-    max_steps: int | None
-    timeout: float | None
-    strict: bool
-    allow: tuple[str, ...]
-    json_path: str | None
-    no_save: bool
-
-    def requests(self, kernels: Sequence[str], options: dict[str, Any]) -> list[Request]:
-        """One for each kernel. What would make a run fail later is found here, before anything is built."""
-        check_output(self.json_path, "--json")
-        others = dict(options)
-        preset = others.pop("preset")
-        return [self._request(kernel, chosen_options(kernel, preset, others)) for kernel in kernels]
-
-    def _request(self, kernel: str, chosen: dict[str, Any]) -> Request:
-        gpu, arch = choose_device(self.device, find_kernel(kernel), chosen.get("arch", "auto"))
-        request = Request(
-            config=make_config(kernel, **{**chosen, "arch": arch, "shape": self.shape}),
-            shape=self.shape,
-            inputs=self.inputs or ("normal" if gpu else "integer"),
-            seed=self.seed,
-            emulation=EmulationOptions(
-                accumulation=self.accumulation,
-                schedule=self.schedule,
-                seed=self.seed,
-                jobs=self.jobs,
-                resident_clusters=self.resident_clusters,
-                max_steps=self.max_steps,
-                timeout=self.timeout,
-                strict=self.strict,
-                allow=self.allow,
-            ),
-            gpu=gpu,
-            timeout=self.timeout or GPU_SILENCE,
-        )
-        check_memory(self.shape, request.config.dtype)
-        self._record_file(request)
-        return request
-
-    def save(self, outcome: Outcome) -> Path | None:
-        """Adds the record to its file, before it is reported: a reader that goes away must not cost it."""
-        path = self._record_file(outcome.request)
-        if path:
-            records.append(path, outcome.record)
-        return path
-
-    def _record_file(self, request: Request) -> Path | None:
-        return None if self.no_save else records.record_file(request.device_kind)
+def _keep(outcome: Outcome, entries: Sequence[compare.Entry], kernels: int, output: OutputOptions) -> bool:
+    """Keeps a result, and then shows it: a reader that goes away must not cost it. Whether all could be written."""
+    record_file = None if output.no_save else save(outcome)
+    written = True
+    if output.json_path not in (None, "-"):
+        path = str(output.json_path)
+        written &= written_clearly(lambda: _write_records(entries, kernels, path))
+    return written_clearly(lambda: _show(outcome, output, record_file)) and written
 
 
-def _settings(options: dict[str, Any]) -> Settings:
-    """Takes its own out of the options; those of the configuration are left."""
-    return Settings(**{field.name: options.pop(field.name) for field in fields(Settings)})
-
-
-def _run_with_progress(request: Request, artifact: Artifact) -> Outcome:
-    """Runs with a bar on standard error if that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return run_request(request, artifact)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("clusters"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"emulating {request.config.kernel}", total=None)
-        return run_request(
-            request, artifact, progress=lambda done, total: bar.update(task, completed=done, total=total)
-        )
-
-
-def _report(outcome: Outcome, json_path: str | None, record_file: Path | None) -> None:
-    text = json.dumps(outcome.record, indent=2, allow_nan=False)
-    if json_path == "-":
-        click.echo(text)
-        if not outcome.validation.passed:
-            render.show_mistakes(Console(stderr=True), outcome.validation)
+def _show(outcome: Outcome, output: OutputOptions, record_file: Path | None) -> None:
+    as_json = output.json_path == "-"
+    console = Console(stderr=as_json)
+    if not as_json:
+        render.show_outcome(console, outcome)
+    elif not outcome.validation.passed:
+        render.show_mistakes(console, outcome.validation)
+    if not outcome.validation.passed:
+        render.show_line(console, f"to repeat: {command_of(outcome.request)}")
+    if as_json:
         return
-    console = Console()
-    render.show_outcome(console, outcome)
-    if json_path:
-        Path(json_path).write_text(text + "\n")
-        render.show_line(console, f"record written to {json_path}")
-    if record_file:
-        render.show_line(console, f"record added to {record_file}")
+    for what, place in (("written", output.json_path), ("added", record_file)):
+        if place:
+            render.show_line(console, f"record {what} to {place}")
+
+
+def _dump(outcome: Outcome, folder: Path) -> None:
+    place = dump_result(outcome, folder)
+    render.show_line(Console(stderr=True), f"inputs, output, reference, PTX and plan are in {place}")
+
+
+def _write_records(entries: Sequence[compare.Entry], kernels: int, path: str) -> None:
+    """The record, or a list of the records of several kernels; nothing if there is none."""
+    found = [entry.outcome.record for entry in entries if entry.outcome]
+    if found:
+        write_output(_as_json(found if kernels > 1 else found[0]), path)
 
 
 def _report_comparison(shape: Shape, entries: list[compare.Entry], json_path: str | None) -> None:
     published = published_figures()
-    data = {**compare.as_dict(entries), "published": [asdict(figure) for figure in published]}
-    text = json.dumps(data, indent=2, allow_nan=False)
+    if json_path:
+        data = {**compare.as_dict(entries), "published": [asdict(figure) for figure in published]}
+        write_output(_as_json(data), json_path)
     if json_path == "-":
-        click.echo(text)
         return
     console = Console()
     render.show_comparison(console, shape, entries, published)
+    for entry in entries:
+        if entry.outcome and not entry.outcome.validation.passed:
+            render.show_line(console, f"to repeat: {command_of(entry.outcome.request)}")
     if json_path:
-        Path(json_path).write_text(text + "\n")
         render.show_line(console, f"comparison written to {json_path}")
 
 
-for command in (bench, build_command, check_command, explain, report):
+def _as_json(data: object) -> str:
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+for command in (bench, build_command, check_command, clean, explain, ptx, report):
     main.add_command(command)

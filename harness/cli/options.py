@@ -1,28 +1,42 @@
-"""Options that several commands share, and how their text is read."""
+"""Options that several commands share, and how their text is read.
+
+Options come in groups. A command decorated with a group takes one argument, a dataclass with what they were set to:
+
+    @click.command()
+    @shape_option
+    @config_options
+    @run_options
+    def check(shape: Shape, config: ConfigOptions, run: RunOptions) -> int: ...
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import click
 
 from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, RASTER_GROUPS, SCHEDULERS
-from harness.config.config import parse_cluster, parse_mma_shape
-from harness.config.presets import PRESETS
+from harness.config.config import KernelConfig, parse_cluster, parse_mma_shape
+from harness.config.presets import PRESETS, chosen_options, configure
 from harness.emulator.rules import WARNINGS
+from harness.files import write_text
 from harness.problem.dtypes import ELEMENT_TYPES
 from harness.problem.inputs import KINDS
-from harness.problem.shape import parse_shape
+from harness.problem.shape import Shape, parse_shape
 from harness.run.device import CHOICES
-from harness.run.emulate import Accumulation, Schedule
+from harness.run.emulate import Accumulation, EmulationOptions, Schedule
 
 DEFAULT_SHAPE = "1024"
 LARGEST_SEED = 2**32 - 1
+MOST_SCHEDULES = 10_000
 THE_KERNELS = "[default: the kernel's]"
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = Callable[..., Any]
 
 
 class Parsed(click.ParamType):
@@ -36,13 +50,21 @@ class Parsed(click.ParamType):
         return self.parse(value) if isinstance(value, str) else value
 
 
-def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """One decorator for several options, shown in this order."""
+def group(name: str, into: type, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """One decorator for several options, shown in this order. The command gets them as one argument of this name, a
+    dataclass that has a field for each of them.
+    """
 
     def decorate(command: Command) -> Command:
+        @wraps(command)
+        def gathering(**values: Any) -> Any:
+            mine = into(**{field.name: values.pop(field.name) for field in fields(into)})
+            return command(**values, **{name: mine})
+
+        decorated: Command = gathering
         for option in reversed(options):
-            command = option(command)
-        return command
+            decorated = option(decorated)
+        return decorated
 
     return decorate
 
@@ -60,14 +82,54 @@ def check_output(path: str | None, option: str) -> None:
     """Refuses a file that cannot be written; to be asked before the work is done."""
     if path in (None, "-"):
         return
-    if not path or Path(path).is_dir() or not Path(path).parent.is_dir():
+    place = Path(str(path))
+    if not path or place.is_dir() or not place.parent.is_dir():
         raise click.UsageError(
             f"{option} {path!r} is not a file in an existing folder; name one, or use - for the screen"
         )
+    if not os.access(place if place.exists() else place.parent, os.W_OK):
+        raise click.UsageError(f"{option} {path!r} cannot be written (permission denied); name another file")
 
 
-# Their values go to `harness.config.presets.configure` by these names; None is not asked for.
-config_options = together(
+def write_output(text: str, path: str) -> None:
+    """To the screen (-), or to a file, which is then whole or not there."""
+    if path == "-":
+        click.echo(text, nl=False)
+    else:
+        write_text(path, text)
+
+
+@dataclass(frozen=True)
+class ConfigOptions:
+    """What is asked for of a kernel's configuration; None: nothing. The names are those of `configure`."""
+
+    preset: str | None = None
+    arch: str = "auto"
+    dtype: str | None = None
+    cta_group: int | None = None
+    mma_shape: tuple[int, int] | None = None
+    stages: int | None = None
+    cluster: tuple[int, int] | None = None
+    epilogue_width: int | None = None
+    multicast: bool | None = None
+    scheduler: str | None = None
+    raster_group: int | None = None
+    accumulators: int | None = None
+    clc_depth: int | None = None
+    sms: int | None = None
+
+    def wanted_arch(self, kernel: str) -> str:
+        """What is asked for here or by the preset, else ``auto``."""
+        return chosen_options(kernel, self.preset, {"arch": self.arch}).get("arch", "auto")
+
+    def configure(self, kernel: str, shape: Shape) -> KernelConfig:
+        """The configuration of a kernel that these options ask for."""
+        return configure(kernel, shape=shape, **{field.name: getattr(self, field.name) for field in fields(self)})
+
+
+config_options = group(
+    "config",
+    ConfigOptions,
     click.option("--preset", metavar="NAME", help=f"One of {', '.join(PRESETS)}; other options override what it sets."),
     click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", show_default=True),
     click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), help="Of A, B and C.  [default: bf16]"),
@@ -132,29 +194,80 @@ config_options = together(
 
 GPU_SILENCE = 60.0
 
-# Their values make a `harness.run.runner.Request`, together with a configuration and a shape.
-run_options = together(
-    click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True),
-    click.option(
-        "--inputs",
-        type=click.Choice(KINDS),
-        help="Values of A and B; integer and index must match exactly.  "
-        "[default: normal on a GPU, where values change the speed, else integer]",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, LARGEST_SEED),
-        default=0,
-        show_default=True,
-        help="For the inputs and the random schedule.",
-    ),
-    click.option(
-        "--schedule",
-        type=click.Choice(get_args(Schedule)),
-        default="fifo",
-        show_default=True,
-        help="Order in which the emulator completes things.",
-    ),
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What to run a kernel on, with which inputs, and how to emulate it."""
+
+    device: str
+    inputs: str | None
+    seed: int
+    schedules: int
+    schedule: Schedule
+    schedule_seed: int
+    accumulation: Accumulation
+    jobs: int
+    resident_clusters: int | None
+    max_steps: int | None
+    timeout: float | None
+    strict: bool
+    allow: tuple[str, ...]
+
+    @property
+    def emulation(self) -> EmulationOptions:
+        return EmulationOptions(
+            accumulation=self.accumulation,
+            schedule=self.schedule,
+            seed=self.schedule_seed,
+            jobs=self.jobs,
+            resident_clusters=self.resident_clusters,
+            max_steps=self.max_steps,
+            timeout=self.timeout,
+            strict=self.strict,
+            allow=self.allow,
+        )
+
+
+def schedules_option(default: int | None, shown: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--schedules",
+        type=click.IntRange(1, MOST_SCHEDULES),
+        default=default,
+        help="Schedules that each emulated result must be right under: fifo, and random ones with seeds from "
+        f"--schedule-seed on.  [default: {shown}]",
+    )
+
+
+schedule_seed_option = click.option(
+    "--schedule-seed",
+    type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
+    default=0,
+    show_default=True,
+    help="For the random schedule; of several, the first one's.",
+)
+
+schedule_option = click.option(
+    "--schedule",
+    type=click.Choice(get_args(Schedule)),
+    default="fifo",
+    show_default=True,
+    help="Order in which the emulator completes things.",
+)
+
+
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """One decorator for several options, shown in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+# How an emulated run goes.
+emulator_options = together(
     click.option(
         "--accumulation",
         type=click.Choice(get_args(Accumulation)),
@@ -175,6 +288,38 @@ run_options = together(
         help="Clusters the emulated GPU holds at once.  [default: as many as there is room for]",
     ),
     click.option("--max-steps", type=click.IntRange(1), help="Warp instructions after which an emulated run is ended."),
+)
+allow_option = click.option(
+    "--allow",
+    multiple=True,
+    type=click.Choice(WARNINGS),
+    help="Such a rule that may be broken; may be repeated.",
+)
+json_option = click.option(
+    "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."
+)
+
+run_options = group(
+    "run",
+    RunOptions,
+    click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True),
+    click.option(
+        "--inputs",
+        type=click.Choice(KINDS),
+        help="Values of A and B; integer and index must match exactly.  "
+        "[default: normal on a GPU, where values change the speed, else integer]",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, LARGEST_SEED),
+        default=0,
+        show_default=True,
+        help="For the inputs.",
+    ),
+    schedules_option(1, "1"),
+    schedule_option,
+    schedule_seed_option,
+    emulator_options,
     click.option(
         "--timeout",
         type=click.FloatRange(1),
@@ -187,12 +332,30 @@ run_options = together(
         show_default=True,
         help="Whether breaches of rules that hardware is known to tolerate are errors.",
     ),
-    click.option(
-        "--allow",
-        multiple=True,
-        type=click.Choice(WARNINGS),
-        help="Such a rule that may be broken; may be repeated.",
-    ),
-    click.option("--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."),
+    allow_option,
+)
+
+
+ptx_option = click.option(
+    "--ptx",
+    "ptx_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Run this PTX, edited by hand, in place of the compiled one, by the same plan; on the emulator.",
+)
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where the outcome goes beside the screen."""
+
+    json_path: str | None
+    no_save: bool
+
+
+output_options = group(
+    "output",
+    OutputOptions,
+    json_option,
     click.option("--no-save", is_flag=True, help="Do not add records to results/."),
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from harness.cli.doctor import Finding
@@ -17,10 +18,16 @@ from harness.report.published import PublishedFigure
 from harness.run import compare
 from harness.run.runner import Outcome
 
+NARROW = 16
+"""Columns of a terminal that a column of a table needs on average to be readable."""
+
 
 def show_table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on a terminal; otherwise lines with the columns aligned by spaces and nothing cut off."""
     rows = [list(row) for row in rows]
+    if console.is_terminal and console.width < NARROW * len(columns):
+        _show_below_each_other(console, title, columns, rows)
+        return
     if console.is_terminal:
         table = Table(title=title, title_justify="left")
         for column in columns:
@@ -37,6 +44,17 @@ def show_table(console: Console, title: str, columns: Sequence[str], rows: Itera
     console.print("\n".join(line.rstrip() for line in lines), markup=False, highlight=False, soft_wrap=True)
 
 
+def _show_below_each_other(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """For a terminal on which a table would be columns of single words: a paragraph for each row."""
+    console.print(f"[bold]{escape(title)}[/]")
+    for first, *rest in rows:
+        console.print(escape(first) or "-", style="bold", highlight=False)
+        for column, cell in zip(columns[1:], rest, strict=True):
+            if cell:
+                text = escape(f"{column}: {cell}" if column else cell)
+                console.print(Padding(text, (0, 0, 0, 2)), highlight=False)
+
+
 def show_line(console: Console, text: str, style: str = "") -> None:
     """Text as it is, without wrapping."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -48,11 +66,12 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     title = f"{request.config.kernel}  C[{request.shape.m},{request.shape.n}], K={request.shape.k}"
     show_table(console, title, ("", "value"), _summary(outcome))
     if record["counters"]:
-        show_table(console, "counters", ("counter", "count"), _flatten(record["counters"]))
+        show_table(console, "counters", ("counter", "count"), flatten_counters(record["counters"]))
     if not validation.passed:
         show_mistakes(console, validation)
     verdict, style = ("PASSED", "bold green") if validation.passed else ("WRONG RESULT", "bold red")
-    show_line(console, f"{request.config.kernel} on {record['device']['name']}: {verdict}", style)
+    edited = f" with PTX of {outcome.artifact.edited}" if outcome.artifact.edited else ""
+    show_line(console, f"{request.config.kernel}{edited} on {record['device']['name']}: {verdict}", style)
 
 
 def show_mistakes(console: Console, validation: Validation) -> None:
@@ -120,7 +139,7 @@ def show_comparison(
     ]
     devices = {entry.outcome.record["device"]["name"]: None for entry in entries if entry.outcome}
     title = f"C[{shape.m},{shape.n}], K={shape.k} on {', '.join(devices) or 'nothing'}"
-    show_table(console, title, ("", *(entry.config.kernel for entry in entries)), rows)
+    show_table(console, title, ("", *(entry.name for entry in entries)), rows)
     for step in compare.steps(entries):
         show_line(console, "")
         changes = ((name, _value(before), _value(after)) for name, before, after in step.changes)
@@ -175,7 +194,7 @@ def show_findings(console: Console, findings: Iterable[Finding]) -> None:
         console,
         "what is available, and what it is used for",
         ("", "found", "use"),
-        ((f.name, f.found or ("MISSING" if f.needed else "none"), f.use) for f in findings),
+        ((f.name, f.shown, f.use) for f in findings),
     )
 
 
@@ -184,12 +203,15 @@ def _summary(outcome: Outcome) -> list[tuple[str, str]]:
     device, ptxas, toolchain = record["device"], record["ptx"]["ptxas"], record["toolchain"]
     config = request.config
     built = "just now" if outcome.artifact.compiled_now else "earlier, taken from the build cache"
+    compiled = f"{built}; Mojo {toolchain['mojo']}"
+    if outcome.artifact.edited:
+        compiled = f"no: edited PTX from {outcome.artifact.edited}"
     rule = "equal to the rounded reference" if validation.exact else f"within {validation.tolerance}"
     launch = f"grid {_by(plan.grid)}, cluster {_by(plan.cluster)}, block {_by(plan.block)}"
     return [
         ("device", _device(device)),
         ("config", config.label.removeprefix(f"{config.kernel} ")),
-        ("compiled", f"{built}; Mojo {toolchain['mojo']}"),
+        ("compiled", compiled),
         ("ptxas", ptxas.get("error") or _registers(ptxas)),
         ("launch", f"{launch}, {plan.dynamic_smem} bytes of shared memory"),
         ("inputs", f"{request.inputs}, seed {request.seed}"),
@@ -242,11 +264,12 @@ def _registers(ptxas: dict) -> str:
     return f"{ptxas['registers']} registers, {spills} bytes of spills, {ptxas['stack_bytes']} bytes of stack"
 
 
-def _flatten(counters: dict, prefix: str = "") -> list[tuple[str, str]]:
+def flatten_counters(counters: dict, prefix: str = "") -> list[tuple[str, str]]:
+    """Rows of a table: nested counters with the names of what they are in before theirs."""
     rows: list[tuple[str, str]] = []
     for name, value in counters.items():
         if isinstance(value, dict):
-            rows += _flatten(value, f"{prefix}{name}: ")
+            rows += flatten_counters(value, f"{prefix}{name}: ")
         else:
             rows.append((f"{prefix}{name}".replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)))
     return rows

@@ -9,9 +9,20 @@ from rich.console import Console
 
 from harness import paths
 from harness.cli.render import show_line
+from harness.compiler.build import plan_with_notice
+from harness.compiler.plan import parse_plan
+from harness.config.catalog import ARCHITECTURES, KERNELS
+from harness.config.config import make_config
 from harness.errors import CannotRun, UsageProblem
-from harness.report.data import load_results
+from harness.explain.svg import as_svg
+from harness.files import write_text
+from harness.problem.shape import Shape
+from harness.report.data import Results, load_results
+from harness.report.page import PlanPicture, page
 from harness.report.published import published_figures
+
+PICTURED = Shape(4096, 4096, 4096)
+"""The problem of the pictures of launch plans."""
 
 
 @click.command()
@@ -41,17 +52,35 @@ def report(output: Path, results: Path | None) -> None:
         raise CannotRun(f"there is no benchmark in {folder}; run `harness bench` first")
     try:
         from harness.report.figures import draw_all
-        from harness.report.page import page
     except ModuleNotFoundError as error:
-        raise CannotRun(f"{error.name} is not installed; install it with `pip install -e '.[report]'`") from None
+        raise CannotRun(f"{error.name} is not installed; install it with `pip install {error.name}`") from None
     published = published_figures()
     figures = draw_all(found.devices, published)
     try:
         output.mkdir(parents=True, exist_ok=True)
         written = [path for figure in figures for path in figure.save(output)]
-        (output / "index.html").write_text(page(found, figures, published))
+        write_text(output / "index.html", page(found, figures, published, _pictures(found, errors)))
     except OSError as error:
         raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
     console = Console()
     show_line(console, f"{output / 'index.html'}: {len(figures)} figures, {len(found.devices)} devices")
     show_line(console, f"{len(written)} figure files beside it")
+
+
+def _pictures(found: Results, console: Console) -> list[PlanPicture]:
+    """How each kernel is launched by default, on the architectures that the history knows."""
+    configs = {
+        (record["kernel"], record["config"]["arch"]): None
+        for device in found.devices
+        for record in device.records
+        if record["kernel"] in KERNELS and record["config"].get("arch") in ARCHITECTURES
+    }
+    pictures = []
+    for kernel, arch in sorted(configs):
+        try:
+            plan = parse_plan(plan_with_notice(make_config(kernel, arch=arch, shape=PICTURED), PICTURED))
+        except CannotRun as error:
+            show_line(console, f"without pictures of launch plans: {error}", "yellow")
+            return []
+        pictures.append(PlanPicture(kernel, f"{kernel} on {arch}, {PICTURED}", as_svg(plan)))
+    return pictures

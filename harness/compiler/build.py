@@ -1,59 +1,65 @@
-"""Compiles kernels with Mojo, once: the results are kept in a cache.
+"""Compiles kernels with Mojo, once: the results are kept in a cache (`harness.compiler.cache`).
 
 A build turns one or several configurations into one host program that holds the PTX of each of them and can
-compute its launch plan. Another program plans any configuration without its PTX. Layout of the cache, where a
-key is a hash of all that can change the result:
+compute its launch plan. Another program plans any configuration without its PTX. The cache has
 
     programs/<key of its source>/program
     kernels/<key of one configuration>/{kernel.ptx, artifact.json, ptxas-<version>.json}
-
-Folders appear by renaming a finished temporary folder. So another process sees all of a folder or nothing,
-two processes that build the same thing do not disturb each other, and an interrupted build leaves nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 
 from harness import paths
+from harness.compiler import cache
 from harness.compiler.driver import PLANNER_SOURCE, driver_source, gemm_parameters
 from harness.compiler.plan import Plan, parse_plan
 from harness.compiler.ptxas import assemble
-from harness.compiler.toolchain import mojo_version, package_version, ptxas_version, require_mojo
+from harness.compiler.toolchain import mojo_version, package_version, ptxas_version, require_mojo, why_no_ptxas
 from harness.config.config import KernelConfig
 from harness.errors import CannotRun
 from harness.problem.shape import Shape
 
 COMPILE_SECONDS = 600
 ANSWER_SECONDS = 60
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """One compiled configuration. folder: its place in the cache; index: its number in the program."""
+    """One compiled configuration. folder: its place in the cache; index: its number in the program.
+
+    edited: the file whose PTX, edited_ptx, is run in place of the compiled one (see `harness.ptx.edited`).
+    """
 
     config: KernelConfig
     folder: Path
     program: Path
     index: int
     compiled_now: bool
+    edited: Path | None = None
+    edited_ptx: str = ""
 
     @cached_property
     def ptx(self) -> str:
-        return (self.folder / "kernel.ptx").read_text()
+        if self.edited:
+            return self.edited_ptx
+        return (self.folder / "kernel.ptx").read_text(encoding="utf-8")
 
     @property
     def ptx_sha256(self) -> str:
@@ -68,21 +74,21 @@ class Artifact:
         return _ask(self.program, "plan", self.index, shape.m, shape.n, shape.k)
 
     def statistics(self) -> dict:
-        """What ptxas says about the kernel (see `harness.compiler.ptxas`); asked once per version of ptxas."""
+        """What ptxas says about the kernel (see `harness.compiler.ptxas`); of compiled PTX asked once per version."""
         version = ptxas_version()
         if version is None:
-            return {"error": "ptxas is not on PATH"}
+            return {"error": why_no_ptxas()}
         kept = self.folder / f"ptxas-{version}.json"
-        if kept.exists():
-            return json.loads(kept.read_text())
-        with tempfile.TemporaryDirectory(dir=_ensure(paths.cache_dir() / "tmp")) as temporary:
+        if cache.is_whole(kept) and not self.edited:
+            return json.loads(kept.read_text(encoding="utf-8"))
+        with cache.temporary_folder() as temporary:
             ptx = Path(temporary, "kernel.ptx")
-            ptx.write_text(self.ptx)
+            ptx.write_text(self.ptx, encoding="utf-8")
             found = {**assemble(ptx, self.config.arch), "version": version}
             answer = Path(temporary, kept.name)
-            answer.write_text(json.dumps(found))
-            if "error" not in found:
-                os.replace(answer, kept)
+            answer.write_text(json.dumps(found), encoding="utf-8")
+            if "error" not in found and not self.edited:
+                cache.publish_file(answer, kept)
         return found
 
 
@@ -97,15 +103,25 @@ def build(configs: Sequence[KernelConfig]) -> list[Artifact]:
 def build_with_notice(configs: Sequence[KernelConfig]) -> list[Artifact]:
     """`build`, for a person: says on standard error what is being compiled, as that takes a while."""
     missing = [config.label for config in dict.fromkeys(configs) if not is_built(config)]
-    if not missing:
-        return build(configs)
+    return _with_notice(", ".join(missing), lambda: build(configs))
+
+
+def plan_with_notice(config: KernelConfig, shape: Shape) -> str:
+    """`plan_json`, for a person."""
+    compiled = cache.is_whole(_program_place(_key(PLANNER_SOURCE)))
+    return _with_notice("" if compiled else "the planner (once)", lambda: plan_json(config, shape))
+
+
+def _with_notice(what: str, work: Callable[[], T]) -> T:
+    if not what:
+        return work()
     console = Console(stderr=True)
-    message = f"compiling {', '.join(missing)} with Mojo ..."
+    message = f"compiling {what} with Mojo ..."
     if console.is_terminal:
-        with console.status(message):
-            return build(configs)
+        with console.status(escape(message)):
+            return work()
     print(message, file=sys.stderr)
-    return build(configs)
+    return work()
 
 
 def is_built(config: KernelConfig) -> bool:
@@ -138,12 +154,11 @@ def model_key(config: KernelConfig) -> str:
 
 def _load(config: KernelConfig, compiled_now: bool = False) -> Artifact | None:
     folder = _kernel_folder(config)
-    try:
-        about = json.loads((folder / "artifact.json").read_text())
-        program, index = _program_place(about["program"]), about["index"]
-    except (OSError, ValueError, KeyError):
+    if not cache.is_whole(folder / "kernel.ptx", folder / "artifact.json"):
         return None
-    return Artifact(config, folder, program, index, compiled_now) if program.exists() else None
+    about = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))
+    program = _program_place(about["program"])
+    return Artifact(config, folder, program, about["index"], compiled_now) if cache.is_whole(program) else None
 
 
 def _require(config: KernelConfig, compiled_now: bool) -> Artifact:
@@ -158,46 +173,35 @@ def _compile(configs: list[KernelConfig]) -> None:
     source = driver_source(configs)
     key = _key(source)
     program = _program(source)
-    with tempfile.TemporaryDirectory(dir=_ensure(paths.cache_dir() / "tmp")) as temporary:
+    with cache.temporary_folder() as temporary:
         for index, (config, place) in enumerate(zip(configs, places, strict=True)):
-            made = _ensure(Path(temporary, str(index)))
-            (made / "kernel.ptx").write_text(_ask(program, "ptx", index))
+            made = cache.ensure(Path(temporary, str(index)))
+            (made / "kernel.ptx").write_text(_ask(program, "ptx", index), encoding="utf-8")
             about = {"program": key, "index": index, "config": config.as_dict(), "mojo": mojo_version()}
-            (made / "artifact.json").write_text(json.dumps(about, indent=1))
-            _publish(made, place, partial(is_built, config))
+            (made / "artifact.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+            cache.publish(made, place, partial(is_built, config))
 
 
 def _program(source: str) -> Path:
     """The host program of a Mojo source that imports the kernels, from the cache or compiled now."""
     mojo, key = require_mojo(), _key(source)
     place = _program_place(key)
-    if place.exists():
+    if cache.is_whole(place):
         return place
-    with tempfile.TemporaryDirectory(dir=_ensure(paths.cache_dir() / "tmp")) as temporary:
+    with cache.temporary_folder() as temporary:
         folder = Path(temporary)
         driver = folder / "driver.mojo"
-        driver.write_text(source)
-        program = _ensure(folder / "program") / place.name
-        _run_mojo([str(mojo), "build", "-I", str(paths.ROOT), str(driver), "-o", str(program)], folder)
+        driver.write_text(source, encoding="utf-8")
+        program = cache.ensure(folder / "program") / place.name
+        _run_mojo([str(mojo), "build", "-I", str(paths.mojo_root()), str(driver), "-o", str(program)], folder)
         if _key(source) != key:
             raise CannotRun("the Mojo sources changed while they were being compiled; run it again")
-        _publish(program.parent, place.parent, place.exists)
+        cache.publish(program.parent, place.parent, partial(cache.is_whole, place))
     return place
 
 
 def _program_place(key: str) -> Path:
-    return paths.cache_dir() / "programs" / key / "program"
-
-
-def _publish(made: Path, place: Path, is_good: Callable[[], bool]) -> None:
-    """Moves a finished folder to its place, unless another process was faster; replaces what is damaged."""
-    _ensure(place.parent)
-    try:
-        os.rename(made, place)
-    except OSError:
-        if not is_good():
-            shutil.rmtree(place, ignore_errors=True)
-            os.rename(made, place)
+    return cache.place("programs", key) / "program"
 
 
 def _run_mojo(command: list[str], folder: Path) -> None:
@@ -206,7 +210,8 @@ def _run_mojo(command: list[str], folder: Path) -> None:
             command,
             cwd=folder,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=COMPILE_SECONDS,
             stdin=subprocess.DEVNULL,
         )
@@ -227,9 +232,9 @@ def readable_errors(text: str) -> str:
     """The part of the compiler's output that a person needs.
 
     Failed constraints come first, by their message; then errors with the source lines under them, with paths
-    relative to the checkout. Chains of instantiation notes are left out.
+    relative to the folder of ``kernels``. Chains of instantiation notes are left out.
     """
-    text = text.replace(f"{paths.ROOT}{os.sep}", "")
+    text = text.replace(f"{paths.mojo_root()}{os.sep}", "")
     constraints = list(dict.fromkeys(re.findall(r"constraint failed: (.*)", text)))
     blocks: list[list[str]] = []
     for line in text.splitlines():
@@ -252,7 +257,8 @@ def _ask(program: Path, *arguments: str | int) -> str:
         done = subprocess.run(
             [program, *words],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=ANSWER_SECONDS,
             stdin=subprocess.DEVNULL,
         )
@@ -265,7 +271,7 @@ def _ask(program: Path, *arguments: str | int) -> str:
 
 
 def _kernel_folder(config: KernelConfig) -> Path:
-    return paths.cache_dir() / "kernels" / _key(driver_source([config]))
+    return cache.place("kernels", _key(driver_source([config])))
 
 
 def _key(source: str) -> str:
@@ -278,7 +284,7 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-@cache
+@functools.cache
 def _compiler() -> str:
     return f"{require_mojo().resolve()} {mojo_version()}"
 
@@ -290,13 +296,3 @@ def _sources_hash(folder: Path) -> str:
         digest.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
-
-
-def _ensure(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotRun(
-            f"cannot write to {folder} ({error.strerror}); set HARNESS_CACHE_DIR to another folder"
-        ) from error
-    return folder

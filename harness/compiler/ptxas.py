@@ -42,7 +42,12 @@ def assemble(ptx: Path, arch: str) -> dict:
     ]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=ASSEMBLE_SECONDS, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=ASSEMBLE_SECONDS,
+            stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         return {"error": f"ptxas did not finish in {ASSEMBLE_SECONDS} s"}
@@ -61,7 +66,7 @@ def disassemble(ptx: str, arch: str) -> str:
     nvdisasm = find_nvdisasm()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
-        source.write_text(ptx)
+        source.write_text(ptx, encoding="utf-8")
         found = assemble(source, arch)
         if "error" in found:
             raise CannotRun(f"machine code needs ptxas: {found['error']}")
@@ -71,7 +76,9 @@ def disassemble(ptx: str, arch: str) -> str:
                 "use --emit ptx, or asm-stats for the registers"
             )
         command = [nvdisasm, "--print-code", str(source.with_suffix(".cubin"))]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASSEMBLE_SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=ASSEMBLE_SECONDS
+        )
     if done.returncode:
         raise CannotRun(f"nvdisasm: {(done.stderr or done.stdout).strip()[:200]}")
     return done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -58,18 +59,41 @@ def mojo_version() -> str | None:
 
 @cache
 def _mojo_version(mojo: Path) -> str | None:
-    text = _first_words(mojo, "--version")
-    return text.strip().removeprefix("Mojo").strip() if text else None
+    return ask_version(mojo)[0]
 
 
 def ptxas_version() -> str | None:
-    """For example ``13.0.88``; None if ptxas is not on PATH."""
+    """For example ``13.0.88``; None if ptxas is not on PATH, or does not answer."""
     ptxas = shutil.which("ptxas")
-    text = _first_words(Path(ptxas), "--version") if ptxas else None
+    return ask_version(Path(ptxas))[0] if ptxas else None
+
+
+def why_no_ptxas() -> str:
+    """Said where `ptxas_version` is None."""
+    ptxas = shutil.which("ptxas")
+    return f"{ptxas}: {ask_version(Path(ptxas))[1]}" if ptxas else "ptxas is not on PATH"
+
+
+def ask_version(program: Path) -> tuple[str | None, str | None]:
+    """(what ``--version`` says, in short; None), or (None, why it says nothing)."""
+    try:
+        text = _answer(program, "--version").strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, _reason(error)
     if not text:
-        return None
-    release = [word for word in text.split() if word.startswith("V")]
-    return release[-1][1:] if release else text.splitlines()[-1].strip()
+        return None, "it says nothing about its version"
+    # NVIDIA's tools print several lines, the version as V13.0.88; Mojo prints "Mojo 1.2.0 (2016d0cd)".
+    release = re.findall(r"\bV(\d[\w.]*)", text)
+    return (release[-1] if release else text.splitlines()[-1].removeprefix("Mojo").strip()), None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        last = (error.stderr or error.stdout or "").strip().splitlines()
+        return f"it ends with code {error.returncode}{f': {last[-1]}' if last else ''}"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"it does not answer in {QUERY_SECONDS} s"
+    return f"it cannot be run ({error.strerror if isinstance(error, OSError) else error})"
 
 
 def package_version(name: str) -> str | None:
@@ -123,13 +147,18 @@ def versions() -> dict[str, str | None]:
 def _first_words(program: Path, *arguments: str) -> str | None:
     """What a program prints, None if it cannot be run or fails."""
     try:
-        done = subprocess.run(
-            [program, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=QUERY_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return _answer(program, *arguments)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout if done.returncode == 0 else None
+
+
+def _answer(program: Path, *arguments: str) -> str:
+    return subprocess.run(
+        [program, *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=QUERY_SECONDS,
+        stdin=subprocess.DEVNULL,
+        check=True,
+    ).stdout

@@ -1,15 +1,16 @@
 """Which configurations of a kernel can be asked for.
 
-The rules are those of ``kernels/common/config.mojo`` in the words of the command line, checked before
-anything is compiled.
+The rules are those of ``kernels/common/config.mojo`` in words, checked before anything is compiled. A refusal names the
+value, the rule, and ways out that work (`harness.config.refusal`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from math import ceil
+from typing import Any
 
 from harness.config.catalog import (
     ARCHITECTURES,
@@ -24,6 +25,7 @@ from harness.config.catalog import (
     Tiling,
     find_kernel,
 )
+from harness.config.refusal import Change, Refusal, advise
 from harness.errors import UsageProblem
 from harness.problem.dtypes import element_type
 from harness.problem.shape import Shape
@@ -58,26 +60,11 @@ class KernelConfig:
     sms: int = 0
 
     def __post_init__(self) -> None:
-        kernel = find_kernel(self.kernel)
-        _check_arch(self.arch, kernel)
-        element_type(self.dtype)
-        arch = ARCHITECTURES[self.arch]
-        _check_mma(self.cta_group, self.mma_shape, arch)
-        _check_cluster(self.cluster, self.cta_group, arch)
-        _check_walk(self, kernel, arch)
-        budget = Budget(
-            kernel,
-            arch,
-            self.cta_group,
-            self.mma_shape,
-            self.epilogue_width,
-            self.accumulators,
-            self.clc_depth,
-        )
-        _check_epilogue(self.epilogue_width, budget.warp_columns)
-        if self.multicast:
-            _check_slices(self.cluster, self.cta_group, budget)
-        _check_stages(self.stages, budget)
+        try:
+            _check(self)
+        except Refusal as refusal:
+            own = {field.name: getattr(self, field.name) for field in fields(self)}
+            raise advise(refusal, own, lambda changed: None not in changed.values() and _fits(changed)) from None
 
     @property
     def label(self) -> str:
@@ -173,6 +160,40 @@ class Budget:
         return (self.arch.shared_memory - self.total(0)) // (self.total(1) - self.total(0))
 
 
+def _check(config: KernelConfig) -> None:
+    """Raises `Refusal` for the first rule that is broken."""
+    kernel = find_kernel(config.kernel)
+    _check_arch(config.arch, kernel)
+    element_type(config.dtype)
+    arch = ARCHITECTURES[config.arch]
+    _check_mma(config.cta_group, config.mma_shape, arch)
+    _check_cluster(config.cluster, config.cta_group, arch)
+    _check_walk(config, kernel, arch)
+    budget = Budget(
+        kernel, arch, config.cta_group, config.mma_shape, config.epilogue_width, config.accumulators, config.clc_depth
+    )
+    _check_epilogue(config.epilogue_width, budget.warp_columns)
+    if config.multicast:
+        _check_slices(config.cluster, config.cta_group, budget)
+    _check_stages(config.stages, budget)
+
+
+def _unchecked(values: Mapping[str, Any]) -> KernelConfig:
+    """To be tried: making one the usual way would ask for advice about each attempt."""
+    config = object.__new__(KernelConfig)
+    for name, value in values.items():
+        object.__setattr__(config, name, value)
+    return config
+
+
+def _fits(values: Mapping[str, Any]) -> bool:
+    try:
+        _check(_unchecked(values))
+    except UsageProblem:
+        return False
+    return True
+
+
 def make_config(
     kernel: str,
     *,
@@ -195,8 +216,57 @@ def make_config(
 
     shape: the problem, for kernels that choose their tile and cluster for it, among those that are asked for.
     """
+    asked: dict[str, Any] = {
+        "kernel": kernel,
+        "arch": None if arch == "auto" else arch,
+        "dtype": dtype,
+        "cta_group": cta_group,
+        "mma_shape": mma_shape,
+        "stages": stages,
+        "cluster": cluster,
+        "epilogue_width": epilogue_width,
+        "multicast": multicast,
+        "scheduler": scheduler,
+        "raster_group": raster_group,
+        "accumulators": accumulators,
+        "clc_depth": clc_depth,
+        "sms": sms,
+    }
+    try:
+        values = _derive(**asked, shape=shape)
+        _check(_unchecked(values))
+    except Refusal as refusal:
+        raise advise(refusal, asked, lambda changed: _works(**changed, shape=shape)) from None
+    return KernelConfig(**values)
+
+
+def _works(**asked: Any) -> bool:
+    try:
+        return _fits(_derive(**asked))
+    except UsageProblem:
+        return False
+
+
+def _derive(
+    kernel: str,
+    arch: str | None,
+    dtype: str | None,
+    cta_group: int | None,
+    mma_shape: tuple[int, int] | None,
+    stages: int | None,
+    cluster: tuple[int, int] | None,
+    epilogue_width: int | None,
+    multicast: bool | None,
+    scheduler: str | None,
+    raster_group: int | None,
+    accumulators: int | None,
+    clc_depth: int | None,
+    sms: int | None,
+    shape: Shape | None,
+) -> dict[str, Any]:
+    """The fields of the configuration that is asked for, not all of them checked. Raises `Refusal`."""
     found = find_kernel(kernel)
-    name = found.archs[0] if arch == "auto" else arch
+    name = found.archs[0] if arch is None else arch
     _check_arch(name, found)
     architecture = ARCHITECTURES[name]
     defaults = architecture.defaults
@@ -231,16 +301,16 @@ def make_config(
         budget = Budget(found, architecture, group, tile, width, accumulators, clc_depth)
         _check_epilogue(width, budget.warp_columns)
         stages = found.stages or budget.most_stages()
-    return KernelConfig(
+    return dict(
         kernel=kernel,
         arch=name,
-        dtype=dtype,
+        dtype="bf16" if dtype is None else dtype,
         cta_group=group,
         mma_shape=tile,
         stages=stages,
         cluster=cluster or defaults.cluster,
         epilogue_width=width,
-        multicast=multicast,
+        multicast=True if multicast is None else multicast,
         scheduler=scheduler,
         raster_group=raster_group,
         accumulators=accumulators,
@@ -286,15 +356,17 @@ def _default_width(budget: Budget) -> int:
 def _check_arch(arch: str, kernel: Kernel) -> None:
     if arch not in kernel.archs:
         written = " and ".join(kernel.archs)
-        raise UsageProblem(f"{kernel.name} is written for {written}, not for {arch!r}; use --arch {kernel.archs[0]}")
+        raise Refusal(f"{kernel.name} is written for {written}, not for {arch!r}", "arch", _each("arch", kernel.archs))
 
 
 def _check_group(cta_group: int, arch: Architecture) -> None:
     if cta_group not in arch.rows:
-        known = " or ".join(map(str, arch.rows))
         others = [name for name, other in ARCHITECTURES.items() if cta_group in other.rows]
-        hint = f", or --arch {others[0]}" if others else ""
-        raise UsageProblem(f"cta group {cta_group} is not possible on {arch.name}; use {known}{hint}")
+        raise Refusal(
+            f"cta group {cta_group} is not possible on {arch.name}",
+            "cta_group",
+            [*_each("cta_group", arch.rows), *_each("arch", others)],
+        )
 
 
 def _check_mma(cta_group: int, mma_shape: tuple[int, int], arch: Architecture) -> None:
@@ -303,28 +375,45 @@ def _check_mma(cta_group: int, mma_shape: tuple[int, int], arch: Architecture) -
     shown = f"mma shape {rows}x{columns} with cta group {cta_group}"
     if rows not in arch.rows[cta_group]:
         known = " or ".join(map(str, arch.rows[cta_group]))
+        nearest = sorted(arch.rows[cta_group], key=lambda possible: abs(possible - rows))
+        first, *more = [(possible, _near_columns(columns, possible, cta_group, arch)) for possible in nearest]
         others = [group for group, possible in arch.rows.items() if rows in possible]
-        hint = f", or --cta-group {others[0]}" if others else ""
-        raise UsageProblem(f"{shown}: M must be {known}; use {arch.rows[cta_group][-1]}x{columns}{hint}")
+        raise Refusal(
+            f"{shown}: M must be {known}",
+            "mma_shape",
+            [*_each("mma_shape", [first]), *_each("cta_group", others), *_each("mma_shape", more)],
+        )
     step, most = arch.column_step[cta_group], arch.largest_columns[rows]
     if not step <= columns <= most or columns % step:
-        near = min(max(columns // step * step, step), most)
-        raise UsageProblem(f"{shown}: N must be a multiple of {step} up to {most}; use {rows}x{near}")
+        near = _near_columns(columns, rows, cta_group, arch)
+        wider = _each("mma_shape", [(rows, n) for n in range(near, most + 1, step)])
+        raise Refusal(f"{shown}: N must be a multiple of {step} up to {most}", "mma_shape", wider)
+
+
+def _near_columns(columns: int, rows: int, cta_group: int, arch: Architecture) -> int:
+    """The N next to this one that is possible with so many rows."""
+    step = arch.column_step[cta_group]
+    return min(max(columns // step * step, step), arch.largest_columns[rows])
 
 
 def _check_cluster(cluster: tuple[int, int], cta_group: int, arch: Architecture) -> None:
     cm, cn = cluster
     shown = f"cluster {cm}x{cn}"
     if cm < 1 or cn < 1:
-        raise UsageProblem(
-            f"{shown}: both sizes must be at least 1; the smallest with cta group {cta_group} is {cta_group}x1"
-        )
+        near = _smaller_clusters(max(cm, cta_group), max(cn, 1))
+        raise Refusal(f"{shown}: both sizes must be at least 1", "cluster", near)
     if cm * cn > arch.largest_cluster:
-        raise UsageProblem(f"{shown} has {cm * cn} CTAs; a cluster has at most {arch.largest_cluster}, for example 4x4")
+        raise Refusal(
+            f"{shown} has {cm * cn} CTAs; a cluster has at most {arch.largest_cluster}",
+            "cluster",
+            _smaller_clusters(cm, cn),
+        )
     if cm % cta_group:
-        raise UsageProblem(
-            f"{shown}: {cm} CTAs along M cannot be split into pairs, which cta group 2 multiplies with; "
-            f"use an even number, for example {cm + 1}x1, or --cta-group 1"
+        even = _each("cluster", [(cm + 1, cn), (cm - 1, cn)])
+        raise Refusal(
+            f"{shown}: {cm} CTAs along M cannot be split into pairs, which cta group 2 multiplies with",
+            "cluster",
+            [*even, {"cta_group": 1}],
         )
 
 
@@ -333,69 +422,106 @@ def _check_walk(config: KernelConfig, kernel: Kernel, arch: Architecture) -> Non
     scheduler, depth, sms = config.scheduler, config.clc_depth, config.sms
     if not kernel.walks_tiles:
         fixed = {"scheduler": "none", "raster_group": 1, "accumulators": 1, "clc_depth": 0, "sms": 0}
-        walking = " or ".join(other.name for other in KERNELS.values() if other.walks_tiles)
+        walking = [other.name for other in KERNELS.values() if other.walks_tiles]
         for name, only in fixed.items():
             if getattr(config, name) != only:
-                raise UsageProblem(
+                raise Refusal(
                     f"{name.replace('_', ' ')} {getattr(config, name)}: {kernel.name} computes one tile a CTA, at its "
-                    f"place in the grid; use {walking}, or leave --{name.replace('_', '-')} out"
+                    "place in the grid",
+                    name,
+                    [*_each("kernel", walking), {name: None}],
                 )
         return
     if scheduler not in arch.schedulers:
-        raise UsageProblem(f"scheduler {scheduler!r} is not one of {arch.name}'s; use {', '.join(arch.schedulers)}")
+        raise Refusal(
+            f"scheduler {scheduler!r} is not one of {arch.name}'s",
+            "scheduler",
+            _each("scheduler", arch.schedulers),
+        )
     if config.raster_group not in RASTER_GROUPS:
-        raise UsageProblem(f"raster group {config.raster_group} is not one of {', '.join(map(str, RASTER_GROUPS))}")
+        nearest = sorted(RASTER_GROUPS, key=lambda known: abs(known - config.raster_group))
+        known = ", ".join(map(str, RASTER_GROUPS))
+        raise Refusal(
+            f"raster group {config.raster_group} is not one of {known}", "raster_group", _each("raster_group", nearest)
+        )
     most = 2 if arch.tensor_memory else 1
     if not 1 <= config.accumulators <= most:
         place = "in tensor memory" if arch.tensor_memory else f"in registers, as {arch.name} has no tensor memory"
-        raise UsageProblem(f"accumulators {config.accumulators}: they are {place}; use {'1 or 2' if most == 2 else 1}")
+        possible = range(1, most + 1)
+        raise Refusal(
+            f"accumulators {config.accumulators}: they are {place}", "accumulators", _each("accumulators", possible)
+        )
     if scheduler == "clc" and depth not in CLC_DEPTHS:
-        raise UsageProblem(f"clc depth {depth} is not one of {', '.join(map(str, CLC_DEPTHS))}; use 2")
+        known = ", ".join(map(str, CLC_DEPTHS))
+        raise Refusal(f"clc depth {depth} is not one of {known}", "clc_depth", _each("clc_depth", reversed(CLC_DEPTHS)))
     if scheduler != "clc" and depth:
-        raise UsageProblem(f"clc depth {depth}: the scheduler {scheduler} asks for nothing; leave --clc-depth out")
+        message = f"clc depth {depth}: the scheduler {scheduler} asks for nothing"
+        raise Refusal(message, "clc_depth", [{"clc_depth": None}])
     size = config.cluster[0] * config.cluster[1]
     if scheduler == "static" and sms < size:
-        raise UsageProblem(
-            f"sms {sms}: a cluster of {config.cluster[0]}x{config.cluster[1]} needs {size}; use {size} or more"
-        )
+        shown = f"{config.cluster[0]}x{config.cluster[1]}"
+        raise Refusal(f"sms {sms}: a cluster of {shown} needs {size}", "sms", [{"sms": size}])
     if scheduler != "static" and sms:
-        raise UsageProblem(f"sms {sms}: the scheduler {scheduler} launches all tiles; use --scheduler static")
+        message = f"sms {sms}: the scheduler {scheduler} launches all tiles"
+        raise Refusal(message, "sms", [{"scheduler": "static"}, {"sms": None}])
 
 
 def _check_epilogue(width: int, warp_columns: int) -> None:
-    possible = [w for w in EPILOGUE_WIDTHS if warp_columns % w == 0]
+    possible = _each("epilogue_width", [w for w in EPILOGUE_WIDTHS if warp_columns % w == 0])
     if width not in EPILOGUE_WIDTHS:
         known = ", ".join(map(str, sorted(EPILOGUE_WIDTHS)))
-        raise UsageProblem(f"epilogue width {width} is not one of {known}; use {possible[0]}")
-    if width not in possible:
-        raise UsageProblem(
-            f"epilogue width {width} does not divide the {warp_columns} accumulator columns of a warp; "
-            f"use {possible[0]}"
-        )
+        raise Refusal(f"epilogue width {width} is not one of {known}", "epilogue_width", possible)
+    if warp_columns % width:
+        message = f"epilogue width {width} does not divide the {warp_columns} accumulator columns of a warp"
+        raise Refusal(message, "epilogue_width", possible)
 
 
 def _check_slices(cluster: tuple[int, int], cta_group: int, budget: Budget) -> None:
     cm, cn = cluster
     for operand, rows, sharers in (("A", budget.a_rows, cn), ("B", budget.b_rows, cm // cta_group)):
         if rows < 8 * sharers:
-            raise UsageProblem(
-                f"cluster {cm}x{cn}: {sharers} CTAs share {rows} rows of {operand} and each needs at least "
-                f"8; use a smaller cluster or --no-multicast"
+            a_sharers, b_sharers = budget.a_rows // 8, budget.b_rows // 8
+            smaller = _smaller_clusters(min(cm, b_sharers * cta_group), min(cn, a_sharers), itself=True)
+            raise Refusal(
+                f"cluster {cm}x{cn}: {sharers} CTAs share {rows} rows of {operand} and each needs at least 8",
+                "cluster",
+                [*smaller[:1], {"multicast": False}, *smaller[1:]],
             )
 
 
 def _check_stages(stages: int, budget: Budget) -> None:
     kernel, most = budget.kernel, budget.most_stages()
     if kernel.stages is not None and stages != kernel.stages:
-        others = " or ".join(other.name for other in KERNELS.values() if other.stages is None)
-        raise UsageProblem(
-            f"stages {stages}: {kernel.name} has no pipeline, its only depth is {kernel.stages}; use {others}"
+        others = [other.name for other in KERNELS.values() if other.stages is None]
+        raise Refusal(
+            f"stages {stages}: {kernel.name} has no pipeline, its only depth is {kernel.stages}",
+            "stages",
+            [*_each("kernel", others), {"stages": kernel.stages}],
         )
-    if stages < 1:
-        raise UsageProblem(f"stages {stages}: the ring needs at least 1; {kernel.name} takes 1 to {most} here")
-    if stages > most:
-        raise UsageProblem(
+    if stages < 1 <= most:
+        message = f"stages {stages}: the ring needs at least 1; {kernel.name} takes 1 to {most} here"
+        raise Refusal(message, "stages", [{"stages": most}])
+    if stages > most or most < 1:
+        stages = max(stages, 1)
+        rows, columns = budget.mma_shape
+        narrower = [(rows, columns - step) for step in range(16, columns, 16)]
+        raise Refusal(
             f"stages {stages}: A and B {stages * budget.stage_bytes} + C {budget.output_bytes} + barriers "
             f"{budget.barrier_bytes(stages)} = {budget.total(stages)}, more than the {budget.arch.shared_memory} "
-            f"bytes of shared memory; use {'at most ' + str(most) if most else 'a smaller mma shape'}"
+            "bytes of shared memory",
+            "stages",
+            [{"stages": most}] if most > 0 else _each("mma_shape", narrower),
         )
+
+
+def _each(option: str, values: Iterable[object]) -> list[Change]:
+    return [{option: value} for value in values]
+
+
+def _smaller_clusters(cm: int, cn: int, itself: bool = False) -> list[Change]:
+    """Clusters that are no longer along M or N, the largest and then the squarest first."""
+    smaller = [
+        (m, n) for m in range(1, cm + 1) for n in range(1, cn + 1) if m * n <= 16 and (itself or (m, n) != (cm, cn))
+    ]
+    smaller.sort(key=lambda pair: (-pair[0] * pair[1], abs(pair[0] - pair[1])))
+    return _each("cluster", smaller)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from harness.emulator.arguments import TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES, pack
 from harness.emulator.errors import LaunchError
 from harness.emulator.machine.code import Code
 from harness.emulator.machine.counters import Counters
@@ -21,13 +22,15 @@ from harness.emulator.machine.grid import Clusters, residency
 from harness.emulator.machine.machine import Limits, Machine
 from harness.emulator.machine.register_pool import registers_at_entry
 from harness.emulator.machine.schedule import make_schedule
-from harness.emulator.machine.state import Grid, Launch, Region
-from harness.emulator.memory.address_space import PARAM_WINDOW, RESERVED_SHARED
+from harness.emulator.machine.state import Grid, Launch, Printed, Region
+from harness.emulator.memory.address_space import CONST_WINDOW, RESERVED_SHARED, space_of
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.tensor_map import TensorMap
-from harness.emulator.ptx.ast import Kernel, Parameter
+from harness.emulator.names import find_name, readable_name
+from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.parser import parse_module
 from harness.emulator.rules import RULES, Finding
+from harness.emulator.symbols import FIRST_CONSTANT, Symbols
 from harness.emulator.translate.check import check_module
 from harness.emulator.translate.program import translate
 from harness.emulator.units.mma import MmaUnit
@@ -37,7 +40,6 @@ SHARED_MEMORY_LIMIT = 232_448
 """Largest shared memory of one CTA: 227 KB on sm_90 and sm_100 (CUDA Programming Guide, compute capabilities)."""
 MAX_CLUSTER = 16
 MAX_THREADS = 1024
-TENSOR_MAP_BYTES = 128
 
 Dim3 = int | Sequence[int]
 
@@ -59,7 +61,7 @@ class Module:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Module:
-        return cls(Path(path).read_text())
+        return cls(Path(path).read_text(encoding="utf-8"))
 
     @property
     def target(self) -> str:
@@ -71,17 +73,24 @@ class Module:
         """Names of the kernels."""
         return tuple(self._parsed.kernels)
 
-    def code(self, entry: str | None) -> Code:
-        """The translated kernel; ``entry`` may be left out if there is only one."""
+    def find(self, entry: str | None) -> Kernel:
+        """A kernel by its name, demangled or not, or a part that no other has; None: the only one there is."""
         if entry is None:
             if len(self.entries) != 1:
                 raise LaunchError(f"the module has {len(self.entries)} kernels ({', '.join(self.entries)}); name one")
-            entry = self.entries[0]
-        if entry not in self._parsed.kernels:
-            raise LaunchError(f"no kernel '{entry}' in the module; it has {', '.join(self.entries) or 'none'}")
-        if entry not in self._codes:
-            self._codes[entry] = translate(self._parsed.kernels[entry], self._parsed)
-        return self._codes[entry]
+            return self._parsed.kernels[self.entries[0]]
+        return self._parsed.kernels[find_name(entry, self.entries, "kernel")]
+
+    def code(self, entry: str | None) -> Code:
+        """The translated kernel; see `find` for how to name it."""
+        kernel = self.find(entry)
+        if kernel.name not in self._codes:
+            self._codes[kernel.name] = translate(kernel, self._parsed)
+        return self._codes[kernel.name]
+
+    def place_variables(self, memory: GlobalMemory, constants: GlobalMemory) -> Symbols:
+        """Gives the module's variables a place in a device's memory; a device asks for it once."""
+        return Symbols(self._parsed, memory, constants)
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,13 @@ class LaunchResult:
     counters: Counters
     seconds: float
     warnings: tuple[Finding, ...] = ()
+    printed: tuple[Printed, ...] = ()
+    """By printf, in the order in which it happened."""
+
+    @property
+    def output(self) -> str:
+        """All that was printed."""
+        return "".join(p.text for p in self.printed)
 
 
 class Device:
@@ -110,9 +126,14 @@ class Device:
         seed: int = 0,
     ):
         self._memory = GlobalMemory()
+        self._constants = GlobalMemory(FIRST_CONSTANT)
+        """Constant memory, by addresses in its own space."""
         self._mma_unit = MmaUnit(accumulation)
         self._schedule = schedule
         self._seed = seed
+        self._loaded: dict[Module, Symbols] = {}
+        self._maps: dict[int, tuple[str, TensorMap]] = {}
+        """Tensor maps in global memory, by address."""
         make_schedule(schedule, seed)
 
     def upload(self, array: ArrayLike, name: str = "") -> int:
@@ -125,7 +146,80 @@ class Device:
 
     def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
         """Copy an array back; every element must have been written."""
-        return self._memory.download(address, dtype, shape)
+        memory, place = self._memory_at(address)
+        return memory.download(place, dtype, shape)
+
+    def write(self, address: int, array: ArrayLike) -> None:
+        """Copy an array (row-major) over what is at a device address: into a buffer or a symbol, or a part of one."""
+        source = np.ascontiguousarray(array)
+        memory, place = self._memory_at(address)
+        memory.write(place, source.reshape(-1).view(np.uint8))
+
+    def memset(self, address: int, value: int, nbytes: int) -> None:
+        """Write the byte ``value`` to ``nbytes`` bytes of device memory."""
+        if not 0 <= value < 256:
+            raise LaunchError(f"memset {value}: a byte is 0 to 255")
+        memory, place = self._memory_at(address)
+        memory.fill(place, value, nbytes)
+
+    def _memory_at(self, address: int) -> tuple[GlobalMemory, int]:
+        """The memory that a generic address lies in, and the address in its own space."""
+        if space_of(address) == "const":
+            return self._constants, address - CONST_WINDOW
+        return self._memory, address
+
+    def upload_tensor_map(self, tensor_map: TensorMap, name: str = "") -> int:
+        """Put a tensor map into global memory, for kernels that take a pointer to it; returns its device address.
+
+        Its 128 bytes have no meaning for loads and stores, as the hardware's encoding is not documented.
+        """
+        address = self._memory.alloc(TENSOR_MAP_BYTES, name or f"tensor map {len(self._maps)}")
+        assert address % TENSOR_MAP_ALIGNMENT == 0
+        self._maps[address] = (self._memory.allocations[-1].name, tensor_map)
+        return address
+
+    def load(self, module: Module) -> None:
+        """Give a module's variables memory with their first values; so does the first launch that needs them."""
+        if module not in self._loaded:
+            self._loaded[module] = module.place_variables(self._memory, self._constants)
+
+    def symbol(self, name: str, module: Module | None = None) -> int:
+        """Generic address of a ``__device__`` or ``__constant__`` variable, to `write` to and to `download` from.
+
+        The name may be mangled or not, or a part that no other variable has. ``module``: is loaded if need be; without
+        it all modules are searched that were loaded or launched.
+        """
+        symbols, found = self._find_symbol(name, module)
+        return symbols.generic_address(found)
+
+    def symbol_bytes(self, name: str, module: Module | None = None) -> int:
+        """The size of such a variable."""
+        symbols, found = self._find_symbol(name, module)
+        return symbols.variables[found].size
+
+    def _addresses(self, module: Module, code: Code) -> dict[str, int]:
+        """Of the variables that a kernel names, if there are any."""
+        if not code.symbols:
+            return {}
+        self.load(module)
+        addresses = self._loaded[module].addresses
+        missing = [name for name in code.symbols if name not in addresses]
+        if missing:
+            raise LaunchError(f"kernel '{code.kernel.name}' names '{missing[0]}', which the module does not define")
+        return addresses
+
+    def _find_symbol(self, name: str, module: Module | None) -> tuple[Symbols, str]:
+        if module is not None:
+            self.load(module)
+        places = [self._loaded[module]] if module is not None else list(self._loaded.values())
+        if not places:
+            raise LaunchError(f"symbol '{name}': no module is loaded yet; call load(module), or pass module=")
+        exact = [memory for memory in places if name in memory.addresses]
+        if len(exact) > 1:
+            raise LaunchError(f"symbol '{name}': {len(exact)} modules have it; pass module=")
+        owners = {found: memory for memory in places for found in memory.addresses}
+        found = find_name(name, owners, "variable")
+        return owners[found], found
 
     def launch(
         self,
@@ -133,10 +227,10 @@ class Device:
         entry: str | None = None,
         *,
         grid: Dim3,
-        block: Dim3,
-        cluster: Dim3 = 1,
+        block: Dim3 | None = None,
+        cluster: Dim3 | None = None,
         dynamic_smem: int = 0,
-        arguments: Sequence[Any] = (),
+        arguments: Sequence[Any] | Mapping[str, Any] = (),
         progress: Callable[[int, int], None] | None = None,
         sinks: Sequence[Sink] = (),
         regions: Sequence[Region] = (),
@@ -149,8 +243,11 @@ class Device:
     ) -> LaunchResult:
         """Run a kernel to its end.
 
-        ``grid``, ``cluster``, ``block``: 1 to 3 sizes, x first; the grid counts CTAs. ``dynamic_smem``: bytes.
-        ``arguments``: one per kernel parameter: a TensorMap, an int, a float, a NumPy scalar, or bytes.
+        ``entry``: the kernel's name, demangled or not, or a part that no other kernel has. ``grid``, ``cluster``,
+        ``block``: 1 to 3 sizes, x first; the grid counts CTAs. What the PTX requires (``.reqntid``,
+        ``.reqnctapercluster``) may be left out. ``dynamic_smem``: bytes.
+        ``arguments``: one per kernel parameter, in order or by name: a TensorMap, an int, a float, a NumPy scalar,
+        bytes, None (null), or the fields of a struct as a tuple or dict (see `harness.emulator.arguments`).
         ``progress`` is called with (clusters done, clusters in all). ``sinks`` get every event of the run.
         ``regions``: names of parts of dynamic shared memory, for messages.
         ``resident_clusters``: how many clusters the GPU holds at once; by default as many as it has room for.
@@ -162,13 +259,18 @@ class Device:
         nothing can go on, Livelock when nothing is done but polling, LimitExceeded. The message says where.
         """
         code = module.code(entry)
+        if cluster is None:
+            cluster = code.kernel.directives.get("reqnctapercluster") or 1
+        addresses = self._addresses(module, code)
+        parameters = pack(code.kernel, arguments)
         shape = Launch(
             grid=_dim3("grid", grid),
             cluster=_dim3("cluster", cluster),
-            block=_dim3("block", block),
+            block=_block(code.kernel, block),
             dynamic_shared=dynamic_smem,
+            parameters=parameters.data,
+            tensor_maps={at: (name, map.in_units) for at, (name, map) in {**self._maps, **parameters.maps}.items()},
             regions=tuple(regions),
-            **_pack_arguments(code.kernel, arguments),
         )
         _check(code, shape)
         _check_rules(allow)
@@ -182,20 +284,24 @@ class Device:
         def make_grid() -> tuple[Grid, Machine]:
             schedule = make_schedule(self._schedule, self._seed)
             findings = Findings(strict, allow)
-            grid = Grid(code, shape, self._memory, self._mma_unit, schedule, findings, fan_out(tuple(sinks)))
+            sink = fan_out(tuple(sinks))
+            unit, constants = self._mma_unit, self._constants
+            grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants)
             clusters = Clusters(shape.cluster_count, capacity, schedule.rng)
             return grid, Machine(grid, schedule, clusters, limits)
 
         if workers > 1:
             _check_independent(code, self._schedule, sinks)
             counters, findings = run_in_processes(make_grid, workers, shape.cluster_count, progress)
+            printed: list[Printed] = []
         else:
             running, machine = make_grid()
             if running.sink is not None:
-                start = RESERVED_SHARED + code.static_shared
-                running.sink(GridStarted(shape, self._memory.ranges(), start))
+                dynamic = RESERVED_SHARED + code.static_shared
+                running.sink(GridStarted(shape, self._memory.ranges(), dynamic))
             counters, findings = machine.run(progress), running.findings
-        return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple())
+            printed = running.printed
+        return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple(), tuple(printed))
 
 
 def _check_rules(allow: Collection[str]) -> None:
@@ -220,6 +326,8 @@ def _check_independent(code: Code, schedule: str, sinks: Sequence[Sink]) -> None
     reason = ""
     if code.between_clusters:
         reason = f"clusters may depend on one another by PTX {code.between_clusters}"
+    elif any("vprintf" in site.text for site in code.sites):
+        reason = "what is printed has an order"
     elif sinks:
         reason = "event sinks see what happens in one process only"
     elif schedule != "fifo":
@@ -234,6 +342,13 @@ def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:
         raise LaunchError(f"{name} {value}: give 1 to 3 sizes of at least 1")
     x, y, z = (*sizes, 1, 1)[:3]
     return int(x), int(y), int(z)
+
+
+def _block(kernel: Kernel, asked: Dim3 | None) -> tuple[int, int, int]:
+    required = kernel.directives.get("reqntid")
+    if asked is None and not required:
+        raise LaunchError(f"block: none is given, and kernel '{readable_name(kernel.name)}' has no .reqntid; give one")
+    return _dim3("block", asked if asked is not None else required or ())
 
 
 def _check(code: Code, launch: Launch) -> None:
@@ -263,46 +378,3 @@ def _check(code: Code, launch: Launch) -> None:
         raise LaunchError(
             f"shared memory {shared} bytes (static and dynamic) exceeds the limit of {SHARED_MEMORY_LIMIT}"
         )
-
-
-def _pack_arguments(kernel: Kernel, arguments: Sequence[Any]) -> dict[str, Any]:
-    """The parameter block, and the tensor maps by the address the kernel will pass."""
-    if len(arguments) != len(kernel.parameters):
-        raise LaunchError(f"kernel '{kernel.name}' takes {len(kernel.parameters)} arguments, {len(arguments)} given")
-    block = bytearray(kernel.parameter_bytes)
-    maps: dict[int, tuple[str, TensorMap]] = {}
-    for position, (parameter, argument) in enumerate(zip(kernel.parameters, arguments, strict=True)):
-        where = f"argument {position}"
-        if isinstance(argument, TensorMap):
-            if parameter.size != TENSOR_MAP_BYTES or parameter.align < 64:
-                raise LaunchError(
-                    f"{where} is a tensor map, but parameter '{parameter.name}' is {parameter.size} bytes aligned to "
-                    f"{parameter.align}; a tensor map needs {TENSOR_MAP_BYTES} bytes aligned to 64 (grid constant)"
-                )
-            maps[PARAM_WINDOW + parameter.offset] = (where, argument)
-        else:
-            block[parameter.offset : parameter.offset + parameter.size] = _encode(where, parameter, argument)
-    return {"parameters": bytes(block), "tensor_maps": maps}
-
-
-def _encode(where: str, parameter: Parameter, argument: Any) -> bytes:
-    if isinstance(argument, bytes | bytearray):
-        if len(argument) != parameter.size:
-            raise LaunchError(f"{where} has {len(argument)} bytes; parameter '{parameter.name}' has {parameter.size}")
-        return bytes(argument)
-    if parameter.is_array:
-        raise LaunchError(f"{where} must be a TensorMap or {parameter.size} bytes for parameter '{parameter.name}'")
-    if isinstance(argument, np.generic):
-        data = argument.tobytes()
-    elif isinstance(argument, float):
-        data = (np.float64 if parameter.size == 8 else np.float32)(argument).tobytes()
-    elif isinstance(argument, int):
-        limit = 1 << 8 * parameter.size
-        if not -limit // 2 <= argument < limit:
-            raise LaunchError(f"{where} = {argument} does not fit the {parameter.size} bytes of '{parameter.name}'")
-        data = (argument % limit).to_bytes(parameter.size, "little")
-    else:
-        raise LaunchError(f"{where} has type {type(argument).__name__}; give a TensorMap, int, float or bytes")
-    if len(data) != parameter.size:
-        raise LaunchError(f"{where} has {len(data)} bytes; parameter '{parameter.name}' has {parameter.size}")
-    return data

@@ -15,60 +15,164 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Rule:
-    """``summary``: the rule itself, as a sentence."""
+    """``summary``: the rule itself, as a sentence. ``source``: the section of the PTX ISA, or the instruction."""
 
     id: str
     severity: Severity
     summary: str
+    source: str
 
 
 _ERRORS = {
-    "unsupported": "The emulator implements every instruction, modifier and operand that is executed.",
-    "operand": "Operands have values that the instruction accepts.",
-    "undefined": "A register is written before its value is stored, used as an address or decided upon.",
-    "address": "An address lies inside memory that exists, in the state space the instruction names.",
-    "alignment": "An address is a multiple of what its access needs.",
-    "uninitialised": "Memory is written before it is read.",
-    "convergence": "The lanes that an instruction needs execute it together, with agreeing operands.",
-    "trap": "The program does not execute trap.",
-    "mbarrier-init": "An mbarrier is initialised once before it is used.",
-    "mbarrier-count": "A phase of an mbarrier gets as many arrivals as it was initialised for.",
-    "mbarrier-bytes": "The bytes a phase expects are the bytes that arrive, and fewer than 2^20.",
-    "mbarrier-overwritten": "Nothing is written over a live mbarrier.",
-    "barrier": "Threads of a barrier agree on its count, and arrive once in each round.",
-    "cluster": "A CTA of the cluster that is named exists, and is there when it is reached.",
-    "tensor-map": "Tensor copies use tensor maps of the launch, with coordinates that fit them.",
-    "descriptor": "Matrix and instruction descriptors have the fields their architecture defines.",
-    "tmem-alloc": "Tensor memory is allocated, used, and freed, each block once and as a pair where a pair uses it.",
-    "tmem-wait": "tcgen05.wait stands between dependent accesses to tensor memory of one thread.",
-    "wgmma": "Accumulators and A registers are left alone until wgmma.wait_group, fenced before reuse.",
-    "registers": "Warps of a warpgroup ask for the same registers, and the CTA has them.",
-    "exit": "A thread leaves nothing behind: no tensor memory, no wgmma under way.",
-    "clc-after-failure": "A CTA that has seen a failed cluster launch request does not make another.",
-    "clc-exit-pending": "A CTA does not exit while a cluster launch request of it is under way.",
-    "clc-failed-coordinates": "The coordinates of a failed cluster launch request are not used.",
-    "clc-unarmed": "Each CTA's mbarrier expects the 16 bytes of the response it will get.",
+    "unsupported": (
+        "The emulator implements every instruction, modifier and operand that is executed.",
+        "none: a limit of the emulator",
+    ),
+    "operand": (
+        "Operands have values that the instruction accepts.",
+        "Instructions, each one's description",
+    ),
+    "undefined": (
+        "A register is written before its value is stored, used as an address or decided upon.",
+        "State Spaces: registers",
+    ),
+    "address": (
+        "An address lies inside memory that exists, in the state space the instruction names.",
+        "State Spaces; Addresses as Operands",
+    ),
+    "alignment": (
+        "An address is a multiple of what its access needs.",
+        "Addresses as Operands: alignment",
+    ),
+    "uninitialised": (
+        "Memory is written before it is read.",
+        "State Spaces",
+    ),
+    "convergence": (
+        "The lanes that an instruction needs execute it together, with agreeing operands.",
+        "Instruction Statements; `.aligned` and `.sync` of each instruction",
+    ),
+    "trap": (
+        "The program does not execute trap.",
+        "`trap`",
+    ),
+    "assert": (
+        "The program's assertions hold.",
+        "none: CUDA C++ Programming Guide, Assertion",
+    ),
+    "mbarrier-init": (
+        "An mbarrier is initialised once before it is used.",
+        "`mbarrier.init`",
+    ),
+    "mbarrier-count": (
+        "A phase of an mbarrier gets as many arrivals as it was initialised for.",
+        "`mbarrier`: Phase of the mbarrier object",
+    ),
+    "mbarrier-bytes": (
+        "The bytes a phase expects are the bytes that arrive, and fewer than 2^20.",
+        "`mbarrier`: Tracking asynchronous operations; valid range of tx-count",
+    ),
+    "mbarrier-overwritten": (
+        "Nothing is written over a live mbarrier.",
+        "`mbarrier`: Contents of the mbarrier object",
+    ),
+    "barrier": (
+        "Threads of a barrier agree on its count, and arrive once in each round.",
+        "`bar`, `barrier`; `barrier.cluster`",
+    ),
+    "cluster": (
+        "A CTA of the cluster that is named exists, and is there when it is reached.",
+        "`mapa`; Cooperative Thread Arrays, Cluster of Cooperative Thread Arrays",
+    ),
+    "tensor-map": (
+        "Tensor copies use tensor maps of the launch, with coordinates that fit them.",
+        "Tensors; `cp.async.bulk.tensor`",
+    ),
+    "descriptor": (
+        "Matrix and instruction descriptors have the fields their architecture defines.",
+        "`tcgen05`: Matrix and Instruction descriptors; `wgmma`: Matrix Descriptor Format",
+    ),
+    "tmem-alloc": (
+        "Tensor memory is allocated, used, and freed, each block once and as a pair where a pair uses it.",
+        "`tcgen05.alloc`, `dealloc`, `relinquish_alloc_permit`",
+    ),
+    "tmem-wait": (
+        "tcgen05.wait stands between dependent accesses to tensor memory of one thread.",
+        "`tcgen05`: Memory Consistency Model, `tcgen05.wait`",
+    ),
+    "wgmma": (
+        "Accumulators and A registers are left alone until wgmma.wait_group, fenced before reuse.",
+        "`wgmma.fence`, `wgmma.wait_group`",
+    ),
+    "registers": (
+        "Warps of a warpgroup ask for the same registers, and the CTA has them.",
+        "`setmaxnreg`",
+    ),
+    "exit": (
+        "A thread leaves nothing behind: no tensor memory, no wgmma under way.",
+        "`tcgen05.dealloc`; `wgmma.wait_group`",
+    ),
+    "clc-after-failure": (
+        "A CTA that has seen a failed cluster launch request does not make another.",
+        "`clusterlaunchcontrol.try_cancel`",
+    ),
+    "clc-exit-pending": (
+        "A CTA does not exit while a cluster launch request of it is under way.",
+        "`clusterlaunchcontrol.try_cancel`",
+    ),
+    "clc-failed-coordinates": (
+        "The coordinates of a failed cluster launch request are not used.",
+        "`clusterlaunchcontrol.query_cancel`",
+    ),
+    "clc-unarmed": (
+        "Each CTA's mbarrier expects the 16 bytes of the response it will get.",
+        "`clusterlaunchcontrol.try_cancel`",
+    ),
 }
 _WARNINGS = {
-    "register-before-wait": "tcgen05.wait::ld stands between tcgen05.ld and the use of its registers.",
-    "exit-pending": "A thread waits for the reads of its bulk stores before it exits.",
-    "peer-exited": "Arrivals and commits reach CTAs that have not exited.",
-    "phase-lapped": "A phase is waited for before the barrier completes the one after it.",
-    "mbarrier-reinit": "An mbarrier is initialised by one thread only.",
-    "mbarrier-after-inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
-    "tmem-freed": "Tensor memory is freed after the loads from it have been waited for.",
+    "register-before-wait": (
+        "tcgen05.wait::ld stands between tcgen05.ld and the use of its registers.",
+        "`tcgen05.ld`, `tcgen05.wait`",
+    ),
+    "exit-pending": (
+        "A thread waits for the reads of its bulk stores before it exits.",
+        "`cp.async.bulk.wait_group`",
+    ),
+    "peer-exited": (
+        "Arrivals and commits reach CTAs that have not exited.",
+        "`mapa`; `mbarrier.arrive`, `tcgen05.commit`",
+    ),
+    "phase-lapped": (
+        "A phase is waited for before the barrier completes the one after it.",
+        "`mbarrier.test_wait`, `try_wait`: phaseParity",
+    ),
+    "mbarrier-reinit": (
+        "An mbarrier is initialised by one thread only.",
+        "`mbarrier.init`",
+    ),
+    "mbarrier-after-inval": (
+        "Nothing arrives at an mbarrier after mbarrier.inval.",
+        "`mbarrier.inval`",
+    ),
+    "tmem-freed": (
+        "Tensor memory is freed after the loads from it have been waited for.",
+        "`tcgen05.dealloc`, `tcgen05.wait`",
+    ),
 }
 RULES = {
-    **{id: Rule(id, "error", summary) for id, summary in _ERRORS.items()},
-    **{id: Rule(id, "warning", summary) for id, summary in _WARNINGS.items()},
+    **{id: Rule(id, "error", *said) for id, said in _ERRORS.items()},
+    **{id: Rule(id, "warning", *said) for id, said in _WARNINGS.items()},
 }
 WARNINGS = tuple(_WARNINGS)
 
 
 @dataclass
 class Finding:
-    """A warning of a run. ``count``: how often it happened at this place, in all warps, CTAs and rounds."""
+    """A warning of a run. ``count``: how often it happened at this place, in all warps, CTAs and rounds. ``line``: of
+    the PTX.
+    """
 
     rule: str
     message: str
     count: int = 1
+    line: int = 0

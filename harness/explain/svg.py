@@ -34,7 +34,7 @@ LINE = 18
 # At 13 px, this many characters of the font fit in the width of the page.
 CHARACTERS = 128
 # The small pictures of the cluster: pitch of a cell, room for a caption, distance.
-CELL, CAPTION, GAP = 15.0, 48.0, 22.0
+CELL, CAPTION, GAP = 20.0, 48.0, 22.0
 # Width of a tile in the picture of their order, and how many of them count as first.
 ORDER_CELL, SHOWN_FIRST = 48.0, 66
 

@@ -149,17 +149,26 @@ def barrier_facts(barrier: Barrier) -> list[tuple[str, str]]:
     return [("expects", expects), ("arrives", barrier.arrives), ("waits", barrier.waits)]
 
 
-def as_text(plan: Plan) -> str:
-    """The explanation in at most 100 columns."""
+def as_text(plan: Plan, width: int = WIDTH) -> str:
+    """The explanation in at most so many columns, of which 40 are needed."""
     sections = [
         [headline(plan), *launch_lines(plan)],
-        _budget_text(plan),
-        _roles_text(plan),
-        _barriers_text(plan),
-        _cluster_text(plan),
-        *([_order_text(plan, plan.tiles)] if plan.tiles else []),
+        _budget_text(plan, width),
+        _roles_text(plan, width),
+        _barriers_text(plan, width),
+        _cluster_text(plan, width),
+        *([_order_text(plan, plan.tiles, width)] if plan.tiles else []),
     ]
-    return "\n\n".join("\n".join(lines) for lines in sections)
+    return "\n\n".join("\n".join(_fit(lines, width)) for lines in sections)
+
+
+def _fit(lines: list[str], width: int) -> list[str]:
+    """Lines that are too long go on below, indented."""
+    fitting: list[str] = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        fitting += [line] if len(line) <= width else wrap(line, width, subsequent_indent=indent)
+    return fitting
 
 
 def as_dict(plan: Plan, plan_data: dict[str, Any]) -> dict[str, Any]:
@@ -193,10 +202,10 @@ def order_note(plan: Plan) -> str:
     }[config["scheduler"]]
 
 
-def order_numbers(tiles: TileOrder) -> list[list[str]]:
+def order_numbers(tiles: TileOrder, columns: int = ORDER_COLUMNS) -> list[list[str]]:
     """The corner of C that is shown, each cluster tile with its number in the order; empty for a late one."""
     numbers = {place: number for number, place in enumerate(tiles.order)}
-    shown = range(min(tiles.rows, ORDER_ROWS)), range(min(tiles.columns, ORDER_COLUMNS))
+    shown = range(min(tiles.rows, ORDER_ROWS)), range(min(tiles.columns, columns))
     return [[str(numbers.get((row, column), "")) for column in shown[1]] for row in shown[0]]
 
 
@@ -208,41 +217,43 @@ def order_title(plan: Plan, tiles: TileOrder) -> str:
     )
 
 
-def _order_text(plan: Plan, tiles: TileOrder) -> list[str]:
+def _order_text(plan: Plan, tiles: TileOrder, width: int) -> list[str]:
     lines = [order_title(plan, tiles)]
-    for row in order_numbers(tiles):
+    for row in order_numbers(tiles, min(ORDER_COLUMNS, (width - 1) // 5)):
         lines.append("  " + " ".join(f"{number:>4}" for number in row))
-    return [*lines, *_indented(f"{order_note(plan)}.")]
+    return [*lines, *_indented(f"{order_note(plan)}.", width)]
 
 
-def _budget_text(plan: Plan) -> list[str]:
+def _budget_text(plan: Plan, width: int) -> list[str]:
     found = budget(plan)
+    whole = BAR if width >= 80 else 0
     lines = ["shared memory of one CTA, in bytes"]
     for part in plan.shared_memory:
-        bar = "#" * round(BAR * part.bytes / found.limit)
-        lines += _indented(part.detail, f"{part.name:<10} {part.bytes:>9,}  {kib(part.bytes):>9}  {bar:<{BAR}} ")
+        bar = f"{'#' * round(whole * part.bytes / found.limit):<{whole}} " if whole else ""
+        label = f"{part.name:<10} {part.bytes:>9,}  {kib(part.bytes):>9}  {bar}"
+        lines += _indented(part.detail, width, label)
     lines.append(f"  {'used':<10} {found.used:>9,}  {kib(found.used):>9}")
     lines.append(f"  {'free':<10} {found.free:>9,}  {kib(found.free):>9}  of {found.limit:,}")
-    return [*lines, *_indented(budget_note(plan))]
+    return [*lines, *_indented(budget_note(plan), width)]
 
 
-def _roles_text(plan: Plan) -> list[str]:
+def _roles_text(plan: Plan, width: int) -> list[str]:
     lines = ["roles of the warps"]
     for role in plan.roles:
-        lines += _indented(role.does, f"{role.name:<13} {warps(role.warps):<10}")
+        lines += _indented(role.does, width, f"{role.name:<13} {warps(role.warps):<10}")
     return lines
 
 
-def _barriers_text(plan: Plan) -> list[str]:
+def _barriers_text(plan: Plan, width: int) -> list[str]:
     lines = ["barriers (8 bytes each; addresses are bytes of dynamic shared memory)"]
     for barrier in plan.barriers:
         lines.append(f"  {barrier.name} x {barrier.count}, from {barrier.offset:,}")
         for name, fact in barrier_facts(barrier):
-            lines += _indented(fact, f"  {name:<8}")
+            lines += _indented(fact, width, f"  {name:<8}")
     return lines
 
 
-def _cluster_text(plan: Plan) -> list[str]:
+def _cluster_text(plan: Plan, width: int) -> list[str]:
     cm, cn = plan.cluster[:2]
     found = ctas(plan)
     if len(found) == 1:
@@ -260,9 +271,9 @@ def _cluster_text(plan: Plan) -> list[str]:
     told = [_picture(cta, cm, cn, commit_mark) for cta in leaders]
     return [
         *slices,
-        *_side_by_side(_by_rows(shown, found, cm), cn),
+        *_side_by_side(_by_rows(shown, found, cm), cn, width),
         *commits,
-        *_side_by_side(_by_rows(told, leaders, cm), cn),
+        *_side_by_side(_by_rows(told, leaders, cm), cn, width),
         "",
         *_masks_text(plan, found),
     ]
@@ -315,10 +326,10 @@ def _by_rows(pictures: list[list[str]], of: list[Cta], cm: int) -> list[list[lis
     return [row for row in rows if row]
 
 
-def _side_by_side(rows: list[list[list[str]]], cn: int) -> list[str]:
-    """Pictures beside each other, as many as fit in the width."""
+def _side_by_side(rows: list[list[list[str]]], cn: int, columns: int) -> list[str]:
+    """Pictures beside each other, as many as fit in the columns."""
     width = max(2 * cn - 1, len("rank 15"))
-    fit = max(1, (WIDTH - 2) // (width + 3))
+    fit = max(1, (columns - 2) // (width + 3))
     lines: list[str] = []
     for row in rows:
         for first in range(0, len(row), fit):
@@ -330,10 +341,11 @@ def _side_by_side(rows: list[list[list[str]]], cn: int) -> list[str]:
     return lines[:-1]
 
 
-def _indented(text: str, label: str = "") -> list[str]:
+def _indented(text: str, width: int, label: str = "") -> list[str]:
     """Text wrapped to the width, after a label; further lines start below the text."""
     first = f"  {label}{' ' if label else ''}"
-    return wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first))
+    below = " " * min(len(first), width // 2)
+    return wrap(text, width, initial_indent=first, subsequent_indent=below)
 
 
 def warps(numbers: tuple[int, ...]) -> str:

@@ -20,9 +20,7 @@ def arch_of_gpu(major: int, minor: int) -> str:
     arch = ARCH_BY_CAPABILITY.get((major, minor))
     if arch is None:
         needed = "; ".join(f"{name}: {gpus}" for name, gpus in GPUS_BY_ARCH.items())
-        raise CannotRun(
-            f"no kernel here runs on a GPU of compute capability {major}.{minor} ({needed}); use --device emulator"
-        )
+        raise CannotRun(f"no kernel here runs on a GPU of compute capability {major}.{minor} ({needed})")
     return arch
 
 
@@ -30,6 +28,5 @@ def check_arch(wanted: str, major: int, minor: int, gpu: str) -> None:
     """Raises CannotRun unless the GPU runs kernels for ``wanted``."""
     if ARCH_BY_CAPABILITY.get((major, minor)) != wanted:
         raise CannotRun(
-            f"kernels for {wanted} need {GPUS_BY_ARCH[wanted]}; this GPU is {gpu}, compute capability {major}.{minor}; "
-            f"use --device emulator"
+            f"kernels for {wanted} need {GPUS_BY_ARCH[wanted]}; this GPU is {gpu}, compute capability {major}.{minor}"
         )

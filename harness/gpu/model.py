@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from harness import paths
+from harness.compiler import cache
 from harness.compiler.build import model_key
 from harness.compiler.driver import op_parameters
 from harness.config.config import KernelConfig
@@ -30,28 +30,34 @@ _PROGRAM = (
 
 def artifact_path(config: KernelConfig) -> Path:
     """Where the compiled model of a configuration is kept."""
-    return paths.cache_dir() / "models" / f"{model_key(config)}.mef"
+    return cache.place("models", f"{model_key(config)}.mef")
 
 
 def compile_artifact(config: KernelConfig) -> tuple[Path, bool]:
     """The compiled model, from the cache or from MAX; the flag says whether it was compiled now."""
     place = artifact_path(config)
-    if place.exists():
+    if cache.is_whole(place):
         return place, False
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+    with cache.temporary_folder() as folder:
         made = Path(folder) / "model.mef"
         command = [sys.executable, "-c", _PROGRAM, config.arch, config.to_json(), str(made)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *sys.path])}
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, env=environment)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=COMPILE_SECONDS,
+                env=environment,
+            )
         except subprocess.TimeoutExpired:
             raise CannotRun(f"MAX did not compile {config.label} in {COMPILE_SECONDS} s") from None
         if not made.exists():
             from harness.compiler.build import readable_errors
 
             raise CannotRun(f"MAX could not compile {config.label}:\n{readable_errors(done.stdout + done.stderr)}")
-        os.replace(made, place)
+        cache.publish_file(made, place)
     return place, True
 
 

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from harness.files import write_text
 from harness.probes.probe import Outputs, Probe, encode
 
 
@@ -33,12 +34,10 @@ def write(path: Path, machine: dict[str, Any], entries: dict[str, Any]) -> None:
     kept = read(path)["probes"] if path.exists() else {}
     data = {"machine": machine, "probes": {**kept, **entries}}
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(data, indent=1) + "\n")
-    temporary.replace(path)
+    write_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def read(path: Path) -> dict[str, Any]:
     """A recording."""
-    data: dict[str, Any] = json.loads(path.read_text())
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return data

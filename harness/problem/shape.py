@@ -27,10 +27,10 @@ class Shape:
                 raise UsageProblem(f"shape {self}: {name}={value} must be between 1 and {LARGEST}")
         for name, value in (("N", self.n), ("K", self.k)):
             if value % STRIDE_ELEMENTS:
-                up = -(-value // STRIDE_ELEMENTS) * STRIDE_ELEMENTS
+                near = min(-(-value // STRIDE_ELEMENTS), LARGEST // STRIDE_ELEMENTS) * STRIDE_ELEMENTS
                 raise UsageProblem(
                     f"shape {self}: {name}={value} must be a multiple of {STRIDE_ELEMENTS} "
-                    f"(TMA needs rows that are multiples of 16 bytes); use {name}={up}"
+                    f"(TMA needs rows that are multiples of 16 bytes); use {name}={near}"
                 )
 
     def __str__(self) -> str:

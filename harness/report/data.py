@@ -19,10 +19,12 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Device:
-    """All records of one kind of device, oldest first, and the newest of every case."""
+    """The right records of one kind of device, oldest first, and the newest of every case. everything: the wrong ones,
+    too."""
 
     kind: str
     records: Sequence[Record]
+    everything: Sequence[Record] = ()
 
     @property
     def emulated(self) -> bool:
@@ -35,6 +37,10 @@ class Device:
     @property
     def newest(self) -> dict[str, Record]:
         return {case_of(record): record for record in self.records}
+
+    @property
+    def newest_of_all(self) -> dict[str, Record]:
+        return {case_of(record): record for record in self.everything or self.records}
 
     @property
     def kernels(self) -> list[str]:
@@ -77,7 +83,7 @@ def peak_of(record: Record) -> Peak:
 
 
 def load_results(folder: Path) -> Results:
-    """Reads every history in a folder. Wrong results are left out: they have no place in a picture."""
+    """Reads every history in a folder. Wrong results have no place in a picture, but in the state of things."""
     results = Results()
     for path in sorted(folder.glob("*.jsonl")):
         if path.stem == BASELINES:
@@ -86,7 +92,7 @@ def load_results(folder: Path) -> Results:
         results.damaged.extend(found.damaged)
         right = [record for record in found.records if is_right(record)]
         if right:
-            results.devices.append(Device(path.stem, right))
+            results.devices.append(Device(path.stem, right, found.records))
     results.devices.sort(key=lambda device: device.emulated)
     return results
 
@@ -112,11 +118,25 @@ def ptx_instructions(record: Record) -> int:
 
 
 def commit_label(record: Record) -> str:
-    """Short commit; + if files differed from it; the day outside of git."""
+    """Short commit; + if files differed from it."""
     git = record.get("git") or {}
     if not git.get("commit"):
-        return str(record.get("time", ""))[:10]
+        return "no commit"
     return git["commit"][:7] + ("+" if git.get("dirty") else "")
+
+
+def version_label(record: Record) -> str:
+    """Commit and day, for example ``a1b2c3d, 2026-11-20``."""
+    return f"{commit_label(record)}, {record['time'][:10]}"
+
+
+def run_labels(records: Sequence[Record]) -> list[str]:
+    """One label for each run, given a record of each; the time of day is added where they would be the same."""
+    labels = [version_label(record) for record in records]
+    return [
+        f"{label} {record['time'][11:16]}" if labels.count(label) > 1 else label
+        for label, record in zip(labels, records, strict=True)
+    ]
 
 
 def shape_label(record: Record) -> str:

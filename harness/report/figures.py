@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -16,113 +13,84 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
 from harness.bench.history import case_of
 from harness.report import data
-from harness.report.data import PEAKS, Device, Record, Saving
+from harness.report.data import Device, Record, Saving
+from harness.report.figure import VENDORS, Figure
 from harness.report.published import PublishedFigure
 from harness.report.style import SETTINGS, color
 
 WIDTH = 9.0
 
 
-@dataclass(frozen=True)
-class Figure:
-    """name: of the files. description: what is to be seen, in words. rows: the numbers, under columns."""
-
-    name: str
-    title: str
-    description: str
-    canvas: Canvas
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-    def svg(self) -> str:
-        text = io.StringIO()
-        with matplotlib.rc_context(SETTINGS):
-            self.canvas.savefig(text, format="svg", metadata={"Date": None, "Title": self.title})
-        return text.getvalue()
-
-    def save(self, folder: Path) -> list[Path]:
-        """Writes NAME.svg and NAME.png."""
-        svg, png = folder / f"{self.name}.svg", folder / f"{self.name}.png"
-        svg.write_text(self.svg())
-        with matplotlib.rc_context(SETTINGS):
-            self.canvas.savefig(png, metadata={"Title": self.title, "Description": self.description})
-        return [svg, png]
-
-
 def draw_all(devices: Sequence[Device], published: Sequence[PublishedFigure]) -> list[Figure]:
-    """Every figure that there are numbers for."""
+    """Every figure that there are numbers for; GPUs have one each, as their times share no axis."""
     with matplotlib.rc_context(SETTINGS):
-        found: list[Figure | None] = [series(devices, published)]
+        found: list[Figure | None] = []
         for device in devices:
-            found += [steps(device), history(device), multicast(device)]
-        found.append(roofline(devices))
+            found += [measured(device), steps(device), multicast(device), history(device), roofline(device)]
+        for gpu in dict.fromkeys(one.gpu for one in published):
+            found.append(by_others(gpu, [one for one in published if one.gpu == gpu]))
     return [figure for figure in found if figure]
 
 
-def series(devices: Sequence[Device], published: Sequence[PublishedFigure]) -> Figure:
-    """TFLOPS: what was measured here, by GPU and shape, beside what others have published."""
-    measured = [
-        (device, record)
-        for device in devices
-        if not device.emulated
-        for record in device.newest.values()
-        if data.tflops(record)
-    ]
+def measured(device: Device) -> Figure | None:
+    """TFLOPS measured here, by problem, beside the vendor's."""
     groups: dict[str, list[Record]] = {}
-    for device, record in measured:
-        rest = case_of(record).removeprefix(record["kernel"]).strip()
-        groups.setdefault(f"{device.name}, {data.compact(rest)}", []).append(record)
+    for record in device.newest.values():
+        if not device.emulated and data.tflops(record):
+            rest = case_of(record).removeprefix(record["kernel"]).strip()
+            groups.setdefault(data.compact(rest), []).append(record)
+    if not groups:
+        return None
     ours = [(name, records) for name, records in groups.items() if len(records) > 1] or list(groups.items())
-    others: dict[str, list[PublishedFigure]] = {}
-    for one in published:
-        where = f"{one.gpu}, {one.dtype} {data.compact(one.shape)}"
-        others.setdefault(f"{one.author}, {where}", []).append(one)
-    panels = max(len(ours), 1) + len(others)
-    bars = [max(len(records), 2) for _, records in ours] or [1]
-    bars += [len(found) for found in others.values()]
-    canvas = Canvas(figsize=(WIDTH, 0.62 * panels + 0.34 * sum(bars) + 0.4), layout="constrained")
-    axes = canvas.subplots(panels, 1, squeeze=False, sharex=True, height_ratios=[n + 0.8 for n in bars])[:, 0]
+    canvas, axes = _panels([len(records) for _, records in ours])
     rows: list[tuple[str, ...]] = []
-    if not ours:
-        axes[0].set_title("this project")
-        axes[0].text(
-            0.0,
-            0.7,
-            "not measured: no record of a GPU in the history",
-            transform=axes[0].transAxes,
-            color=color("muted"),
-        )
-        axes[0].axis("off")
-    for axis, (name, records) in zip(axes, ours, strict=False):
+    for axis, (name, records) in zip(axes, ours, strict=True):
         records = sorted(records, key=lambda record: record["kernel"])
         vendors = _median_vendors(records)
-        _bars(
-            axis,
-            f"this project, {name}",
-            [(r["kernel"], data.tflops(r) or 0, color(r["kernel"])) for r in records],
-            vendors,
-        )
-        rows += [("this project", name, r["kernel"], f"{data.tflops(r):.1f}") for r in records]
-        rows += [("vendor, measured here", name, vendor, f"{value:.1f}") for vendor, value in vendors.items()]
-    for axis, (name, found) in zip(axes[max(len(ours), 1) :], others.items(), strict=True):
-        vendor = {"cuBLAS": found[0].vendor_tflops} if found[0].vendor_tflops else {}
-        _bars(axis, f"by others: {name}", [(f.name, f.tflops, color("other")) for f in found], vendor, "//")
-        rows += [(f"published by {f.author}", name, f.name, f"{f.tflops:g}") for f in found]
-        rows += [(f"published by {found[0].author}", name, *(n, f"{v:g}")) for n, v in vendor.items()]
-    axes[-1].set_xlabel("TFLOPS")
+        _bars(axis, name, [(r["kernel"], data.tflops(r) or 0, color(r["kernel"])) for r in records], vendors)
+        rows += [(name, r["kernel"], f"{data.tflops(r):.1f}") for r in records]
+        rows += [(name, vendor, f"{value:.1f}") for vendor, value in vendors.items()]
     return Figure(
-        "series",
-        "The series of kernels in TFLOPS",
-        f"Bars of TFLOPS. Measured by this project: {len(measured)} cases on GPUs. "
-        "Hatched grey bars are figures that others have published, on their machines. The line is the vendor's "
-        "GEMM: measured in turn with the kernels, or from the same source as the bars.",
+        f"measured-{device.kind}",
+        f"Measured: TFLOPS on {device.name}",
+        "Bars of TFLOPS by problem, the newest record of each case. The line is the vendor's GEMM, measured in turn "
+        "with the kernels in the same process.",
         canvas,
-        ("whose", "where", "kernel", "TFLOPS"),
+        ("problem", "kernel", "TFLOPS"),
         rows,
     )
 
 
-VENDORS = {"cublas": "cuBLAS", "max": "MAX"}
+def by_others(gpu: str, published: Sequence[PublishedFigure]) -> Figure:
+    """TFLOPS that others have published for one GPU."""
+    groups: dict[str, list[PublishedFigure]] = {}
+    for one in published:
+        groups.setdefault(f"by others: {one.author}, {one.dtype} {data.compact(one.shape)}", []).append(one)
+    canvas, axes = _panels([len(found) for found in groups.values()])
+    rows: list[tuple[str, ...]] = []
+    for axis, (name, found) in zip(axes, groups.items(), strict=True):
+        vendor = {"cuBLAS": found[0].vendor_tflops} if found[0].vendor_tflops else {}
+        _bars(axis, name, [(f.name, f.tflops, color("other")) for f in found], vendor, "//")
+        rows += [(f"published {name}", f.name, f"{f.tflops:g}") for f in found]
+        rows += [(f"published {name}", n, f"{v:g}") for n, v in vendor.items()]
+    return Figure(
+        f"published-{'-'.join(gpu.lower().split())}",
+        f"Published by others for {gpu}",
+        "Hatched grey bars are figures that others have published, on their machines; the line is cuBLAS according to "
+        "the same source.",
+        canvas,
+        ("whose", "kernel", "TFLOPS"),
+        rows,
+        by_others=True,
+    )
+
+
+def _panels(bars: Sequence[int]) -> tuple[Canvas, Any]:
+    """One below the other, with room for so many bars each."""
+    canvas = Canvas(figsize=(WIDTH, 0.62 * len(bars) + 0.34 * sum(bars) + 0.6), layout="constrained")
+    axes = canvas.subplots(len(bars), 1, squeeze=False, sharex=True, height_ratios=[n + 0.8 for n in bars])[:, 0]
+    axes[-1].set_xlabel("TFLOPS")
+    return canvas, axes
 
 
 def _median_vendors(records: Sequence[Record]) -> dict[str, float]:
@@ -154,11 +122,9 @@ def _bars(
     for number, (name, value) in enumerate(vendors.items()):
         style = {"color": color("vendor"), "linewidth": 2, "linestyle": ("--", ":")[number % 2]}
         axis.axvline(value, label=f"{name} {value:.4g}", **style)
-    if vendors and hatch:
-        # Published bars reach far to the right; above them there is room.
-        axis.legend(loc="lower right", bbox_to_anchor=(1, 0.97), borderaxespad=0, borderpad=0.2)
-    elif vendors:
-        axis.legend(loc="center right")
+    if vendors:
+        # Beside the title, where no bar reaches.
+        axis.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, borderpad=0.2, ncols=len(vendors))
     axis.margins(x=0.12)
 
 
@@ -216,12 +182,14 @@ def history(device: Device) -> Figure | None:
     runs = list(dict.fromkeys(r["bench"]["run"] for r in device.records if case_of(r) in cases.values()))[-30:]
     if not runs:
         return None
-    labels = {r["bench"]["run"]: data.commit_label(r) for r in device.records}
-    canvas = Canvas(figsize=(WIDTH, 2.9 * len(measures) + 0.3), layout="constrained")
+    first = {r["bench"]["run"]: r for r in reversed(device.records)}
+    labels = dict(zip(runs, data.run_labels([first[run] for run in runs]), strict=True))
+    canvas = Canvas(figsize=(WIDTH, 2.9 * len(measures) + 1.0), layout="constrained")
     axes = canvas.subplots(len(measures), 1, squeeze=False, sharex=True)[:, 0]
     rows: list[tuple[str, ...]] = []
     for axis, (name, value) in zip(axes, measures.items(), strict=True):
         axis.set_title(name)
+        ends: list[tuple[int, float, str]] = []
         for number, (kernel, case) in enumerate(cases.items()):
             points = {r["bench"]["run"]: value(r) for r in device.records if case_of(r) == case}
             points = {run: one for run, one in points.items() if one is not None and run in runs}
@@ -229,20 +197,15 @@ def history(device: Device) -> Figure | None:
             marker = "os^Dv"[number % 5]
             axis.plot(places, list(points.values()), marker=marker, color=color(kernel), linewidth=2, label=kernel)
             if points:
-                last = list(points.values())[-1]
-                axis.annotate(
-                    f"{kernel} {last:,.4g}" if isinstance(last, float) else f"{kernel} {last:,}",
-                    (places[-1], last),
-                    xytext=(9, 0),
-                    textcoords="offset points",
-                    va="center",
-                    color=color(kernel),
-                )
+                ends.append((places[-1], float(list(points.values())[-1]), kernel))
             rows += [(name, kernel, labels[run], f"{one:,.6g}") for run, one in points.items()]
         axis.yaxis.set_major_formatter(FuncFormatter(_short))
         axis.margins(y=0.25)
         axis.set_xlim(-0.4, max(len(runs) - 1, 1) * 1.28 + 0.2)
-    axes[-1].set_xticks(range(len(runs)), [labels[run] for run in runs], rotation=45, ha="right")
+        _label_ends(axis, ends)
+    ticks = [labels[run].replace(", ", "\n") for run in runs]
+    crowded = len(runs) > 6
+    axes[-1].set_xticks(range(len(runs)), ticks, rotation=60 if crowded else 0, ha="right" if crowded else "center")
     axes[-1].set_xlabel("commit (+: with uncommitted changes), oldest first")
     case = next(iter(cases.values())).split(" ", 1)[1]
     return Figure(
@@ -253,6 +216,22 @@ def history(device: Device) -> Figure | None:
         ("figure", "kernel", "commit", "value"),
         rows,
     )
+
+
+def _label_ends(axis: Any, ends: Sequence[tuple[int, float, str]]) -> None:
+    """Name and last value of each line beside its end, moved apart where they would overlap."""
+    low, high = axis.get_ylim()
+    step = 0.09 * (high - low)
+    place = low - step
+    for x, value, kernel in sorted(ends, key=lambda end: end[1]):
+        place = max(value, place + step)
+        axis.annotate(
+            f"{kernel} {value:,.4g}" if value < 10_000 else f"{kernel} {value:,.0f}",
+            (x, value),
+            xytext=(x + 0.03 * (axis.get_xlim()[1] - axis.get_xlim()[0]), place),
+            va="center",
+            color=color(kernel),
+        )
 
 
 def multicast(device: Device) -> Figure | None:
@@ -303,53 +282,66 @@ def multicast(device: Device) -> Figure | None:
     )
 
 
-def roofline(devices: Sequence[Device]) -> Figure | None:
-    """Operations per byte against TFLOPS, under the roofs of the GPUs. Emulated cases lie on a roof, hollow."""
-    timed = [(device, record) for device in devices for record in device.newest.values() if data.tflops(record)]
-    traffic = [(device, x, names) for device in devices if device.emulated for x, names in _intensities(device)]
+def roofline(device: Device) -> Figure | None:
+    """Operations per byte against TFLOPS under the roof of the GPU. Emulated cases lie on the roof, hollow."""
+    timed = [record for record in device.newest.values() if data.tflops(record)]
+    traffic = _intensities(device) if device.emulated else []
     if not timed and not traffic:
         return None
-    canvas = Canvas(figsize=(WIDTH, 4.4), layout="constrained")
+    peak = data.peak_of(device.records[-1])
+    canvas = Canvas(figsize=(WIDTH, 4.0), layout="constrained")
     axis = canvas.subplots()
-    across = np.logspace(1, 4, 200)
-    for peak, line in zip(PEAKS, ("-", "--"), strict=True):
-        label = f"{peak.gpu}: {peak.tflops:,} TFLOPS, {peak.terabytes:g} TB/s"
-        axis.plot(
-            across, [peak.roof(x) for x in across], color=color("muted"), linestyle=line, linewidth=1.8, label=label
-        )
+    places = [data.intensity(record) for record in timed] + [x for x, _ in traffic]
+    across = np.geomspace(min(places) / 1.6, max(places) * 1.6, 200)
+    roof = [peak.roof(x) for x in across]
+    label = f"{peak.gpu}: {peak.tflops:,} TFLOPS, {peak.terabytes:g} TB/s"
+    axis.plot(across, roof, color=color("muted"), linewidth=1.8, label=label)
     rows: list[tuple[str, ...]] = []
-    for number, kernel in enumerate(sorted({record["kernel"] for _, record in timed})):
-        found = [record for _, record in timed if record["kernel"] == kernel]
-        places = [data.intensity(record) for record in found]
+    for number, kernel in enumerate(sorted({record["kernel"] for record in timed})):
+        found = [record for record in timed if record["kernel"] == kernel]
         heights = [data.tflops(record) or 0 for record in found]
         style: dict[str, Any] = {"marker": "os^Dv"[number % 5], "markersize": 8, "linestyle": "none"}
-        axis.plot(places, heights, color=color(kernel), label=f"{kernel}, measured", **style)
-    for device, record in timed:
-        x, roof = data.intensity(record), data.peak_of(record).roof(data.intensity(record))
-        rows.append((device.name, case_of(record), f"{x:,.1f}", f"{data.tflops(record):,.1f}", f"{roof:,.0f}"))
-    for index, (device, x, names) in enumerate(traffic):
-        roof = data.peak_of(device.records[-1]).roof(x)
+        axis.plot(
+            [data.intensity(r) for r in found], heights, color=color(kernel), label=f"{kernel}, measured", **style
+        )
+    for record in timed:
+        x = data.intensity(record)
+        rows.append((case_of(record), f"{x:,.1f}", f"{data.tflops(record):,.1f}", f"{peak.roof(x):,.0f}"))
+    for index, (x, names) in enumerate(traffic):
         legend = None if index else "emulated, by cluster: not timed"
         style = {"marker": "D", "markersize": 7, "linestyle": "none", "markerfacecolor": color("paper")}
-        axis.plot(x, roof, color=color("ink"), label=legend, **style)
-        axis.annotate(names, (x, roof), xytext=(-9, 2), textcoords="offset points", ha="right", color=color("ink"))
-        rows.append((device.name, names, f"{x:,.1f}", "not measured", f"{roof:,.0f}"))
+        axis.plot(x, peak.roof(x), color=color("ink"), label=legend, **style)
+        # Above and below the roof in turn, so that neighbours do not collide.
+        up = index % 2 == 0
+        axis.annotate(
+            names,
+            (x, peak.roof(x)),
+            xytext=(0, 11 if up else -11),
+            textcoords="offset points",
+            ha="center",
+            va="bottom" if up else "top",
+            color=color("ink"),
+        )
+        rows.append((names, f"{x:,.1f}", "not measured", f"{peak.roof(x):,.0f}"))
     axis.set_xscale("log")
-    axis.set_yscale("log")
+    heights = [data.tflops(record) or 0 for record in timed] + roof
+    axis.set_ylim(0.8 * min(heights), 1.15 * max(heights))
     axis.set_xlabel("operations per byte that TMA moves from and to global memory")
     axis.set_ylabel("TFLOPS")
-    for side in (axis.xaxis, axis.yaxis):
-        side.set_major_formatter(ScalarFormatter())
+    axis.xaxis.set_major_formatter(ScalarFormatter())
+    axis.xaxis.set_minor_formatter(ScalarFormatter())
+    axis.tick_params(axis="x", which="minor", labelsize=8)
     axis.legend(loc="lower right")
+    marks = "Filled marks are measured."
+    if device.emulated:
+        marks = "Hollow marks were emulated: their traffic is exact, they have no time, and stand on the roof."
     return Figure(
-        "roofline",
-        "Roofline",
-        "Both axes are logarithmic. Roofs are the makers' figures for memory and tensor cores, as if no byte that "
-        "TMA moves were found in L2; hits lift a kernel above the slope. Filled marks are measured. Hollow marks "
-        "were emulated, with clusters as they are named: their traffic is exact, they have no time, and stand on "
-        "the roof.",
+        f"roofline-{device.kind}",
+        f"Roofline: {device.name}",
+        "The roof is the maker's figures for memory and tensor cores, as if no byte that TMA moves were found in L2; "
+        f"hits lift a kernel above the slope. {marks}",
         canvas,
-        ("device", "case", "operations per byte", "TFLOPS", "roof"),
+        ("case", "operations per byte", "TFLOPS", "roof"),
         rows,
     )
 

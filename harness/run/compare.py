@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from harness.config.config import KernelConfig
@@ -17,11 +18,21 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """One kernel of a comparison: its outcome, or why there is none."""
+    """One kernel of a comparison: its outcome, or why there is none. edited: the file of PTX run in its place."""
 
     config: KernelConfig
     outcome: Outcome | None
     failure: str | None = None
+    edited: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return name_of(self.config.kernel, self.edited)
+
+
+def name_of(kernel: str, edited: Path | None) -> str:
+    """What a kernel, or the PTX that is run in its place, is called in tables."""
+    return f"{kernel} ({edited.name})" if edited else kernel
 
 
 @dataclass(frozen=True)
@@ -49,11 +60,13 @@ def _bytes_read(tensor: str) -> Callable[[Outcome], Value]:
     return lambda outcome: (outcome.record["counters"] or {}).get("tma_global_bytes_read_by_tensor", {}).get(tensor)
 
 
-def _multicast_factor(outcome: Outcome) -> Value:
-    """Bytes that arrived in shared memory for each byte read from global memory."""
-    counters = outcome.record["counters"] or {}
-    read, written = (counters.get(name) for name in ("tma_global_bytes_read", "tma_shared_bytes_written"))
-    return round(written / read, 3) if read else None
+def multicast_factor(counters: Mapping[str, Any]) -> float | None:
+    """How many CTAs a byte that TMA loads goes to. Boxes count whole, with what lies beyond the edge of a matrix.
+
+    None: unknown, of a GPU's run, and of a record that is older than the counter where it cannot be told from fill.
+    """
+    boxes, written = (counters.get(name) for name in ("tma_box_bytes", "tma_shared_bytes_written"))
+    return round(written / boxes, 3) if boxes and written else None
 
 
 def _instructions(outcome: Outcome) -> Value:
@@ -119,7 +132,7 @@ FIGURES = (
     Figure("of A", _bytes_read("A")),
     Figure("of B", _bytes_read("B")),
     Figure("shared bytes written", _counter("tma_shared_bytes_written")),
-    Figure("multicast factor", _multicast_factor),
+    Figure("multicast factor", lambda outcome: multicast_factor(outcome.record["counters"] or {})),
     Figure("MMA instructions", _counter("mma_instructions")),
     Figure("barrier waits", _counter("mbarrier_waits")),
     Figure("of them suspended", _counter("mbarrier_stalls")),
@@ -168,7 +181,7 @@ def steps(entries: Sequence[Entry]) -> list[Step]:
     for one, other in pairwise(ran):
         before, after = figures(one), figures(other)
         changes = [(name, before[name], after[name]) for name in before if before[name] != after[name]]
-        found.append(Step(one.config.kernel, other.config.kernel, changes))
+        found.append(Step(one.name, other.name, changes))
     return found
 
 
@@ -179,6 +192,7 @@ def as_dict(entries: Sequence[Entry]) -> dict[str, Any]:
         "kernels": [
             {
                 "kernel": entry.config.kernel,
+                "edited": str(entry.edited) if entry.edited else None,
                 "label": entry.config.label,
                 "verdict": verdict(entry),
                 "failure": entry.failure,

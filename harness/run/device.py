@@ -7,6 +7,11 @@ from harness.config.catalog import Kernel
 from harness.errors import CannotRun
 from harness.gpu.capability import arch_of_gpu, check_arch
 
+
+class NoDevice(CannotRun):
+    """There is no GPU that could be used, and why. The emulator always could."""
+
+
 CHOICES = ("auto", "gpu", "emulator")
 
 
@@ -21,25 +26,23 @@ def choose_device(wanted: str, kernel: Kernel, arch: str) -> tuple[Gpu | None, s
         return None, emulated
     try:
         return _usable_gpu(kernel, arch)
-    except CannotRun:
+    except CannotRun as error:
         if wanted == "gpu":
-            raise
+            raise NoDevice(str(error)) from None
         return None, emulated
 
 
 def _usable_gpu(kernel: Kernel, arch: str) -> tuple[Gpu, str]:
     gpus = find_gpus()
     if not gpus:
-        raise CannotRun("no NVIDIA GPU was found (nvidia-smi lists none); use --device emulator")
+        raise CannotRun("no NVIDIA GPU was found (nvidia-smi lists none)")
     gpu = gpus[0]
     major, minor = (int(part) for part in gpu.compute_capability.split("."))
     if arch != "auto":
         check_arch(arch, major, minor, gpu.name)
     own = arch_of_gpu(major, minor)
     if own not in kernel.archs:
-        raise CannotRun(
-            f"{kernel.name} is written for {', '.join(kernel.archs)}; {gpu.name} runs {own}; use --device emulator"
-        )
+        raise CannotRun(f"{kernel.name} is written for {', '.join(kernel.archs)}; {gpu.name} runs {own}")
     if package_version("torch") is None:
         raise CannotRun(
             "a GPU run needs torch (pip install '.[torch]') for its inputs, reference and the vendor's GEMM"

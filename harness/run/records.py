@@ -1,12 +1,14 @@
 """Result records: one JSON object per line, only ever added to.
 
-A record is written by a single write() of a whole line to a file opened with O_APPEND and is on the disk
-(fsync) before the harness says so. An interrupted run therefore leaves no part of a record, and runs at the
-same time do not mix their lines. The schema is described in results/README.md.
+A record is there whole or not at all: writers take turns by a lock on the file, and what could not be written to its
+end, and to the disk (fsync), is taken away again. A line that was left unfinished all the same, by a machine that lost
+power, is reported by readers and swallows nothing. The schema is described in results/README.md.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -60,19 +62,38 @@ def append(path: Path, record: dict) -> None:
     """Adds a record to a file."""
     line = json.dumps(record, allow_nan=False, separators=(",", ":"))
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            # A line that someone else left unfinished must not swallow this one.
-            size = os.fstat(descriptor).st_size
-            start = "\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else ""
-            data = f"{start}{line}\n".encode()
-            if os.write(descriptor, data) != len(data):
-                raise OSError(28, "the disk is full")
-            os.fsync(descriptor)
+            _append_whole(descriptor, f"{line}\n".encode(), locked=_lock(descriptor))
         finally:
             os.close(descriptor)
     except OSError as error:
         raise CannotRun(_not_writable(path, error)) from error
+
+
+def _lock(descriptor: int) -> bool:
+    """Waits for other writers until the file is closed. Whether that can be had: some network file systems lack it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
+
+
+def _append_whole(descriptor: int, line: bytes, locked: bool) -> None:
+    """All of a line at the end of a file and on the disk, or the file as it was."""
+    size = os.fstat(descriptor).st_size
+    # A line that someone else left unfinished must not swallow this one.
+    data = b"\n" + line if size and os.pread(descriptor, 1, size - 1) != b"\n" else line
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    except BaseException:  # an interruption, too
+        if locked:  # else what follows may be another's
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, size)
+        raise
 
 
 def read(path: Path, problem: Callable[[dict], str | None] = lambda record: None) -> Iterator[dict | DamagedLine]:
@@ -97,7 +118,12 @@ def read(path: Path, problem: Callable[[dict], str | None] = lambda record: None
 
 
 def source_version() -> dict | None:
-    """The commit of the checkout and whether files other than results differ from it; None outside of git."""
+    """The commit of the checkout and whether files other than results differ from it; None outside of git.
+
+    An installed harness may lie in someone else's repository, whose commit says nothing.
+    """
+    if paths.is_installed():
+        return None
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None
@@ -107,12 +133,13 @@ def source_version() -> dict | None:
 
 def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", paths.ROOT, *arguments], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            ["git", "-C", paths.ROOT, *arguments], capture_output=True, encoding="utf-8", errors="replace", timeout=60
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _not_writable(path: Path, error: OSError) -> str:
-    way_out = "use --no-save, or set HARNESS_RESULTS_DIR to another folder"
-    return f"cannot write the record to {path}: {error.strerror}; {way_out}"
+    return f"cannot write the record to {path}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"

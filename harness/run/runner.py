@@ -1,24 +1,28 @@
-"""One run of a kernel: build, emulate, validate, record."""
+"""One run of a kernel: build, emulate under one schedule or several, validate, record."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
 
 from harness.compiler.build import Artifact, build
 from harness.compiler.plan import Plan
 from harness.compiler.toolchain import Gpu, versions
 from harness.config.config import KernelConfig
+from harness.emulator import Finding
 from harness.errors import CannotRun
 from harness.gpu.backend import device_kind, run_on_gpu
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import Inputs, make_inputs
-from harness.problem.reference import compute_reference
+from harness.problem.reference import Reference, compute_reference
 from harness.problem.shape import Shape
 from harness.problem.validation import Validation, validate
 from harness.run import records
-from harness.run.emulate import DEFAULT, EmulationOptions, emulate
+from harness.run.emulate import DEFAULT, Emulation, EmulationOptions, emulate
 
 Progress = Callable[[int, int], None]
 
@@ -26,7 +30,8 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
-    processes: how many time it on a GPU, one after the other. emulation: how the emulator runs it.
+    schedules: how many it must be right under, see `schedules_of`. processes: how many time it on a GPU, one after the
+    other. emulation: how the emulator runs it. ptx: where the edited PTX is from that the artifact holds, if it does.
     """
 
     config: KernelConfig
@@ -34,9 +39,11 @@ class Request:
     inputs: str = "integer"
     seed: int = 0
     emulation: EmulationOptions = DEFAULT
+    schedules: int = 1
     gpu: Gpu | None = None
     timeout: float = 60.0
     processes: int = 1
+    ptx: Path | None = None
 
     @property
     def device_kind(self) -> str:
@@ -44,14 +51,54 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Arrays:
+    """What a run computed with, and what it should have computed."""
+
+    inputs: Inputs
+    output: np.ndarray
+    reference: Reference
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """What a run gave. record: the same as plain data, ready to be logged."""
+    """What a run gave. record: the same as plain data, ready to be logged.
+
+    request: of several schedules only the one that gave a wrong result, if one did. arrays: of an emulated run with a
+    wrong result only.
+    """
 
     request: Request
     artifact: Artifact
     plan: Plan
     validation: Validation
     record: dict
+    arrays: Arrays | None = None
+
+
+class ScheduleProblem(CannotRun):
+    """There is no result under one of several schedules. request: the run under this one alone."""
+
+    def __init__(self, message: str, request: Request) -> None:
+        super().__init__(message)
+        self.request = request
+
+
+def schedules_of(request: Request) -> list[Request]:
+    """A run under several schedules as one request for each: fifo, and random ones with seeds that follow one another.
+
+    A single one is the schedule that the request names.
+    """
+    if request.schedules == 1:
+        return [request]
+    first = request.emulation.seed
+    options = [
+        replace(request.emulation, schedule="fifo"),
+        *(
+            replace(request.emulation, schedule="random", seed=seed)
+            for seed in range(first, first + request.schedules - 1)
+        ),
+    ]
+    return [replace(request, emulation=each, schedules=1) for each in options]
 
 
 def run(request: Request, artifact: Artifact | None = None, progress: Progress | None = None) -> Outcome:
@@ -61,10 +108,11 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
     """
     artifact = artifact or build([request.config])[0]
     plan = artifact.plan(request.shape)
+    arrays = None
     if request.gpu:
         validation, fields = _run_on_gpu(request, request.gpu, artifact)
     else:
-        validation, fields = _emulate(request, artifact, plan, progress)
+        request, validation, arrays, fields = _emulate(request, artifact, plan, progress)
     record = records.new_record(
         kernel=request.config.kernel,
         config={"arch": plan.arch, **plan.config},
@@ -72,10 +120,16 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
         inputs={"kind": request.inputs, "seed": request.seed},
         toolchain=versions(),
         validation=validation.as_dict(),
-        ptx={"sha256": artifact.ptx_sha256, "ptxas": artifact.statistics()},
+        ptx=_about_ptx(artifact),
         **fields,
     )
-    return Outcome(request, artifact, plan, validation, record)
+    return Outcome(request, artifact, plan, validation, record, arrays)
+
+
+def _about_ptx(artifact: Artifact) -> dict:
+    """A record of edited PTX says so, and is never taken for one of the compiled kernel."""
+    edited = {"edited": str(artifact.edited)} if artifact.edited else {}
+    return {"sha256": artifact.ptx_sha256, **edited, "ptxas": artifact.statistics()}
 
 
 def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validation, dict]:
@@ -91,24 +145,67 @@ def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validat
     )
 
 
-def _emulate(request: Request, artifact: Artifact, plan: Plan, progress: Progress | None) -> tuple[Validation, dict]:
+def _emulate(
+    request: Request, artifact: Artifact, plan: Plan, progress: Progress | None
+) -> tuple[Request, Validation, Arrays | None, dict]:
+    """The request (of several schedules the first one that was wrong), the verdict, what a wrong one is about, and the
+    fields of the record.
+
+    The counters are those of the first schedule: others wait more or less often.
+    """
     inputs = make_inputs(request.shape, request.config.dtype, request.inputs, request.seed)
+    reference = compute_reference(inputs)
+    dtype = element_type(request.config.dtype)
+    each = schedules_of(request)
+    done: list[Emulation] = []
+    for one in each:
+        try:
+            emulation = emulate(artifact.ptx, plan, inputs, one.emulation, _share(progress, len(done), len(each)))
+        except CannotRun as error:
+            if len(each) == 1:
+                raise
+            raise ScheduleProblem(f"under the {_name(one.emulation)}: {error}", one) from error
+        validation = validate(emulation.output, reference, dtype, plan.tile)
+        if not validation.passed:
+            return one, validation, Arrays(inputs, emulation.output, reference), _emulated_fields(one, [emulation])
+        done.append(emulation)
+    return request, validation, None, _emulated_fields(request, done)
+
+
+def _emulated_fields(request: Request, done: Sequence[Emulation]) -> dict:
+    """Those that depend on the device, from the emulations under the schedules of a request."""
     options = request.emulation
-    emulation = emulate(artifact.ptx, plan, inputs, options, progress)
     device = {
         "kind": request.device_kind,
         "name": f"emulated {request.config.arch}",
         "accumulation": options.accumulation,
         "schedule": options.schedule,
         "schedule_seed": options.seed,
-        "emulation_seconds": round(emulation.seconds, 3),
+        "schedules": request.schedules,
+        "emulation_seconds": round(sum(emulation.seconds for emulation in done), 3),
     }
-    timing = {"seconds": None, "reason": "not measured: emulated"}
-    validation = validate_output(emulation.output, inputs, request.config.dtype, plan)
-    fields: dict = {"device": device, "counters": emulation.counters, "timing": timing}
-    if emulation.warnings:
-        fields["warnings"] = [asdict(finding) for finding in emulation.warnings]
-    return validation, fields
+    fields: dict = {
+        "device": device,
+        "counters": done[0].counters,
+        "timing": {"seconds": None, "reason": "not measured: emulated"},
+    }
+    warnings: dict[tuple[str, str], Finding] = {}
+    for finding in (finding for emulation in done for finding in emulation.warnings):
+        warnings.setdefault((finding.rule, finding.message), finding)
+    if warnings:
+        fields["warnings"] = [asdict(finding) for finding in warnings.values()]
+    return fields
+
+
+def _name(options: EmulationOptions) -> str:
+    return f"{options.schedule} schedule{f' of seed {options.seed}' if options.schedule == 'random' else ''}"
+
+
+def _share(progress: Progress | None, before: int, count: int) -> Progress | None:
+    """The progress of one of several emulations, as a part of them all."""
+    if progress is None:
+        return None
+    return lambda done, total: progress(before * total + done, count * total)
 
 
 def validate_output(output, inputs: Inputs, dtype: str, plan: Plan) -> Validation:
@@ -129,5 +226,5 @@ def check_memory(shape: Shape, dtype: str) -> None:
     if needed > have:
         raise CannotRun(
             f"shape {shape} needs about {needed / 2**30:.1f} GiB to emulate and check; this machine has "
-            f"{have / 2**30:.1f} GiB; use a smaller --shape"
+            f"{have / 2**30:.1f} GiB; use a smaller shape"
         )

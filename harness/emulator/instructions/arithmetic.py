@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.emulator.instructions import values
+from harness.emulator.instructions import carry, floats, packed, values
 from harness.emulator.instructions.table import (
     Assign,
     Translator,
@@ -14,6 +14,7 @@ from harness.emulator.instructions.table import (
     kind_of,
     mask,
     only,
+    only_form,
 )
 from harness.emulator.ptx.ast import Instruction
 
@@ -33,9 +34,13 @@ def _integers(i: Instruction, w: Translator, kind: str) -> list[str]:
     return _sources(i, w, kind)
 
 
+def _is_plain(i: Instruction, kind: str) -> bool:
+    """f32 or f64, rounded to nearest even, with no other modifier."""
+    return kind in _FLOATS and i.modifiers in ((kind,), ("rn", kind))
+
+
 def _float(i: Instruction, w: Translator, kind: str) -> Assign:
     """add, sub, mul, div of f32 and f64, rounded to nearest even."""
-    only(i, "rn")
     a, b = _sources(i, w, kind)
     return Assign([(i.operands[0], call(w, values.float_binary, _FLOAT_OPERATIONS[i.opcode], a, b, bits_of(kind)))])
 
@@ -43,17 +48,32 @@ def _float(i: Instruction, w: Translator, kind: str) -> Assign:
 @instruction("add", "sub", operands=3)
 def _add(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
-    if kind in _FLOATS:
+    if _is_plain(i, kind):
         return _float(i, w, kind)
+    if kind in floats.KINDS:
+        return floats.sum_or_product(i, w, kind)
+    if i.has("cc") or i.has("sat"):
+        return carry.add(i, w) if i.has("cc") else _saturated(i, w)
+    if kind in packed.KINDS:
+        return packed.operation(i, w)
     a, b = _integers(i, w, kind)
     return Assign([(i.operands[0], f"({a} {'+' if i.opcode == 'add' else '-'} {b}) & {mask(kind)}")])
+
+
+def _saturated(i: Instruction, w: Translator) -> Assign:
+    """add.sat and sub.sat, of s32 only."""
+    only_form(i, "sat.s32")
+    a, b = _sources(i, w, "s32")
+    return Assign([(i.operands[0], call(w, values.add_saturated, a, b, i.opcode == "sub"))])
 
 
 @instruction("mul", operands=3)
 def _mul(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
-    if kind in _FLOATS:
+    if _is_plain(i, kind):
         return _float(i, w, kind)
+    if kind in floats.KINDS:
+        return floats.sum_or_product(i, w, kind)
     return Assign([(i.operands[0], _product(i, w, kind))])
 
 
@@ -72,9 +92,15 @@ def _product(i: Instruction, w: Translator, kind: str) -> str:
 @instruction("mad", "fma", operands=4)
 def _mad(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
-    if kind == "f32":
-        only(i, "rn")
+    if i.modifiers == ("rn", "f32"):
         return Assign([(i.operands[0], call(w, values.fused_multiply_add, *_sources(i, w, kind)))])
+    if kind in floats.KINDS:
+        return floats.fused(i, w, kind)
+    if i.has("cc"):
+        return carry.multiply_add(i, w)
+    if i.modifiers == ("hi", "sat", "s32"):
+        high = call(w, values.multiply_high, *_sources(i, w, kind)[:2], 32, True)
+        return Assign([(i.operands[0], call(w, values.add_saturated, high, w.read(i.operands[3], kind), False))])
     product = _product(i, w, kind)
     wide = f"u{2 * bits_of(kind)}" if i.has("wide") else kind
     return Assign([(i.operands[0], f"(({product}) + {w.read(i.operands[3], wide)}) & {mask(wide)}")])
@@ -83,8 +109,10 @@ def _mad(i: Instruction, w: Translator) -> Assign:
 @instruction("div", "rem", operands=3)
 def _div(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
-    if kind in _FLOATS and i.opcode == "div":
+    if i.opcode == "div" and i.modifiers == ("rn", kind) and kind in _FLOATS:
         return _float(i, w, kind)
+    if i.opcode == "div" and kind in floats.KINDS:
+        return floats.quotient(i, w, kind)
     a, b = _integers(i, w, kind)
     return Assign([(i.operands[0], call(w, values.divide, a, b, bits_of(kind), kind[0] == "s", i.opcode == "rem"))])
 
@@ -93,32 +121,37 @@ def _div(i: Instruction, w: Translator) -> Assign:
 def _minmax(i: Instruction, w: Translator) -> Assign:
     """Of two; of three for f32."""
     kind = kind_of(i)
-    only(i)
+    if kind in floats.KINDS and i.modifiers != ("f32",):
+        return floats.minimum_or_maximum(i, w, kind)
+    if kind in packed.KINDS:
+        return packed.operation(i, w)
+    relu = i.modifiers == ("relu", "s32") and len(i.operands) == 3
+    if not relu:
+        only(i)
     read = _sources(i, w, kind)
     if kind == "f32":
-        result = read[0]
-        for other in read[1:]:
+        result, *others = read
+        for other in others:
             result = call(w, values.float_binary, f"np.f{i.opcode}", result, other, 32)
         return Assign([(i.operands[0], result)])
     if not is_integer(kind) or len(read) != 2:
         raise Unsupported
     high = 1 << (bits_of(kind) - 1) if kind[0] == "s" else 0
     function = values.minimum if i.opcode == "min" else values.maximum
-    return Assign([(i.operands[0], call(w, function, *read, high))])
+    result = call(w, function, *read, high)
+    return Assign([(i.operands[0], call(w, values.maximum, result, 0, high) if relu else result)])
 
 
 @instruction("neg", "abs", operands=2)
 def _neg(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
+    if kind in floats.KINDS:
+        return floats.negate_or_absolute(i, w, kind)
     [a] = _sources(i, w, kind)
     only(i)
-    if kind in ("f32", "f64"):
-        high = 1 << (bits_of(kind) - 1)
-        return Assign([(i.operands[0], f"{a} ^ {high}" if i.opcode == "neg" else f"{a} & {high - 1}")])
     if not is_integer(kind):
         raise Unsupported
     negative = f"(0 - {a}) & {mask(kind)}"
     if i.opcode == "neg":
         return Assign([(i.operands[0], negative)])
-    # Of a value and its negative, the one with the smaller bit pattern is not negative.
-    return Assign([(i.operands[0], call(w, values.minimum, a, negative, 0))])
+    return Assign([(i.operands[0], call(w, values.maximum, a, negative, 1 << (bits_of(kind) - 1)))])

@@ -6,10 +6,10 @@ PTX ISA 9.7.13.1 and 9.7.13.3.
 from __future__ import annotations
 
 from harness.emulator.errors import Fault
-from harness.emulator.instructions.table import Effect, Translator, instruction, only
+from harness.emulator.instructions.table import Effect, Translator, Unsupported, instruction, only
 from harness.emulator.machine.barriers import CountingBarrier
 from harness.emulator.machine.events import GroupArrived, GroupLeft, Site
-from harness.emulator.machine.lanes import WARP_SIZE, Value
+from harness.emulator.machine.lanes import WARP_SIZE, Value, mask_of
 from harness.emulator.machine.state import NAMED_BARRIERS, Fragment
 from harness.emulator.ptx.ast import Instruction
 
@@ -83,6 +83,47 @@ def _sync(i: Instruction, w: Translator) -> Effect:
 @instruction(*_ARRIVES, operands=2, writes=0, family="barrier")
 def _bar_arrive(i: Instruction, w: Translator) -> Effect:
     return Effect(bar_arrive, _arguments(i, w))
+
+
+def bar_reduce(f: Fragment, site: Site, operation: str, number: Value, count: Value, p: Value, aligned: bool) -> object:
+    """``bar.red``: all threads get how many of them (popc), whether all (and), or whether any (or) have a predicate."""
+    if aligned:
+        f.require_whole_warp()
+    barrier = _named(f, number)
+    if barrier not in f.tokens:
+        holds = (mask_of(p) & f.mask).bit_count()
+        before = barrier.generation
+        barrier.votes[before] = (*_votes(barrier, before, holds, f.count),)
+        _arrive(f, site, barrier, count, waits=True)
+    generation = f.tokens[barrier]
+    suspended = _wait(f, site, barrier)
+    if suspended is not None:
+        return suspended
+    for old in [g for g in barrier.votes if g < generation - 1]:
+        del barrier.votes[old]
+    yes, everybody = barrier.votes[generation]
+    return {"popc": yes, "and": yes == everybody, "or": yes > 0}[operation]
+
+
+def _votes(barrier: CountingBarrier, generation: int, holds: int, threads: int) -> tuple[int, int]:
+    yes, everybody = barrier.votes.get(generation, (0, 0))
+    return yes + holds, everybody + threads
+
+
+_REDUCTIONS = ("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red")
+
+
+@instruction(*_REDUCTIONS, operands=range(3, 5), blocks=True, family="barrier")
+def _bar_red(i: Instruction, w: Translator) -> Effect:
+    only(i, "cta", "red", "aligned", "popc", "and", "or")
+    operation = next((m for m in i.modifiers if m in ("popc", "and", "or")), "")
+    if not operation or i.modifiers[-1] != ("u32" if operation == "popc" else "pred"):
+        raise Unsupported
+    number, *rest = i.operands[1:]
+    count = w.read(rest[0], "u32") if len(rest) == 2 else "None"
+    aligned = i.opcode == "bar" or i.has("aligned")
+    arguments = [repr(operation), w.read(number, "u32"), count, w.read(rest[-1], "pred"), str(aligned)]
+    return Effect(bar_reduce, arguments, i.operands[:1])
 
 
 # ---- the cluster's barrier ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -21,7 +22,7 @@ from harness.emulator.machine import events
 from harness.emulator.machine.bulk import BulkGroup, BulkQueue
 from harness.emulator.machine.events import Operation, Site
 from harness.emulator.machine.lanes import Value, lane_value
-from harness.emulator.machine.state import AsyncOperation, Cta, Fragment
+from harness.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment
 from harness.emulator.memory.address_space import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.ptx.ast import Instruction, Operand
@@ -41,16 +42,28 @@ def _coordinates(tmap: TensorMap, coordinates: tuple[Value, ...], lane: int) -> 
     if len(coordinates) != tmap.rank:
         raise Fault(f"gives {len(coordinates)} coordinates for a tensor map of rank {tmap.rank}", "tensor-map")
     values = [lane_value(c, lane) for c in coordinates]
-    return tuple([v - (1 << 32) if v >> 31 else v for v in values])
+    signed = [v - (1 << 32) if v >> 31 else v for v in values]
+    if tmap.coordinate_unit > 1:
+        signed[0] = _units(tmap, signed[0])
+    return tuple(signed)
+
+
+def _units(tmap: TensorMap, coordinate: int) -> int:
+    """The first coordinate, of a type smaller than a byte, in what is copied together (PTX ISA 5.5.1.1)."""
+    step = 128 if tmap.element.global_bytes else tmap.coordinate_unit
+    if coordinate % step:
+        raise Fault(f"coordinate {coordinate} of {tmap.element.name} is not a multiple of {step}", "tensor-map")
+    return coordinate // tmap.coordinate_unit
+
+
+Route = tuple[Cta, Cta]
+"""A CTA that gets a box, and the CTA whose barrier is signalled."""
 
 
 class _Load:
-    """One box on its way from global memory to the same offset of one or several CTAs.
+    """One box on its way from global memory to the same offset of one or several CTAs. barrier: its offset."""
 
-    destinations: (CTA, CTA whose barrier is signalled, offset of the barrier).
-    """
-
-    __slots__ = ("box", "coordinates", "destinations", "name", "offset", "operation", "tmap")
+    __slots__ = ("barrier", "box", "coordinates", "name", "offset", "operation", "routes", "tmap")
 
     def __init__(
         self,
@@ -58,41 +71,70 @@ class _Load:
         tmap: TensorMap,
         coordinates: tuple[int, ...],
         offset: int,
-        destinations: list[tuple[Cta, Cta, int]],
+        routes: Sequence[Route],
+        barrier: int,
         operation: Operation | None,
     ):
         self.name = name
         self.tmap = tmap
         self.coordinates = coordinates
         self.offset = offset
-        self.destinations = destinations
+        self.routes = routes
+        self.barrier = barrier
         self.operation = operation
         self.box: np.ndarray | None = None
 
-    def land(self, destinations: list[tuple[Cta, Cta, int]]) -> None:
-        """Write the box into some of its destinations and signal its bytes."""
-        grid, tmap = destinations[0][0].grid, self.tmap
-        counters, sink, nbytes = grid.counters, grid.sink, self.tmap.box_bytes
+    def land(self) -> None:
+        """Write the box to all its destinations and signal its bytes."""
+        self.land_in(slice(None))
+
+    def land_in(self, some: slice) -> None:
+        """The same for some of its destinations."""
+        routes = self.routes[some]
+        grid, tmap = routes[0][0].grid, self.tmap
+        counters, sink, nbytes = grid.counters, grid.sink, tmap.box_bytes
         if self.box is None:
             if sink is not None and self.operation is not None:
                 sink(events.Started(self.operation))
             self.box, read = load_box(grid.memory, tmap, self.coordinates)
             counters.tma_global_bytes_read += read
+            counters.tma_box_bytes += nbytes
             by_tensor = counters.tma_global_bytes_read_by_tensor
             by_tensor[self.name] = by_tensor.get(self.name, 0) + read
-        for cta, signalled, _ in destinations:
+        for cta, signalled in routes:
             cta.check_alive("a TMA load writes into")
             signalled.check_alive("a TMA load signals")
-        write_boxes([cta.shared for cta, _, _ in destinations], tmap, self.offset, self.box)
-        for cta, signalled, barrier_offset in destinations:
-            barrier = signalled.mbarrier(barrier_offset)
+        write_boxes([cta.shared for cta, _ in routes], tmap, self.offset, self.box)
+        landed = self.operation.writes[some] if self.operation is not None else ()
+        for n, (_, signalled) in enumerate(routes):
+            barrier = signalled.mbarrier(self.barrier)
             if sink is not None and self.operation is not None:
-                landed = events.SharedChunks(cta.rank, chunk_positions(tmap, self.offset))
-                sink(events.Finished(self.operation, (landed,)))
                 o = self.operation
-                sink(events.BytesLanded(o, o.agent, o.site, signalled.rank, barrier_offset, barrier.phase, nbytes))
+                sink(events.Finished(o, (landed[n],)))
+                sink(events.BytesLanded(o, o.agent, o.site, signalled.rank, self.barrier, barrier.phase, nbytes))
             barrier.complete_bytes(nbytes)
-        counters.tma_shared_bytes_written += nbytes * len(destinations)
+        counters.tma_shared_bytes_written += nbytes * len(routes)
+
+
+def _routes(cluster: Cluster, where: int, mask: int | None, signal_rank: int, cta_group: int) -> tuple[Route, ...]:
+    """Where the box of a TMA load goes, and who is signalled. mask: None without multicast.
+
+    Without ``cta_group::2`` the bytes are signalled on the barrier at the operand's offset in each destination CTA.
+    With it they go to the CTA of the destination's pair that has the parity of the barrier operand's CTA, and without
+    multicast exactly to the CTA the operand names.
+    """
+    if mask is None:
+        targets: Sequence[Cta] = [cluster.cta_at(where, "a TMA load")[0]]
+    else:
+        targets = cluster.masked(mask, "a TMA multicast")
+    if cta_group == 1:
+        return tuple((cta, cta) for cta in targets)
+    if mask is None and signal_rank >> 1 != targets[0].rank >> 1:
+        raise Fault(
+            f"signals CTA rank {signal_rank}, which is not in the pair of the destination, rank {targets[0].rank}",
+            "cluster",
+        )
+    return tuple((cta, cta.pair_member(signal_rank & 1)) for cta in targets)
 
 
 def tma_load(
@@ -105,36 +147,20 @@ def tma_load(
     mask: Value,
     cta_group: int,
 ) -> None:
-    """``cp.async.bulk.tensor`` from global to shared::cluster; ``mask`` None means no multicast.
-
-    Without ``cta_group::2`` the bytes are signalled on the barrier at the operand's offset in each destination CTA.
-    With it they go to the CTA of the destination's pair that has the parity of the barrier operand's CTA, and without
-    multicast exactly to the CTA the operand names.
-    """
+    """``cp.async.bulk.tensor`` from global to shared::cluster; ``mask`` None means no multicast."""
     grid, cluster = f.grid, f.cta.cluster
     for lane in f.lanes:
         name, tmap = _tensor_map(f, lane_value(map_address, lane))
         where, signal = lane_value(destination, lane), lane_value(barrier, lane)
-        signal_rank, signal_offset = signal >> RANK_SHIFT, signal & OFFSET_MASK
         offset = where & OFFSET_MASK
         if offset % SHARED_ALIGNMENT:
             text = f"TMA destination offset 0x{offset:x} is not a multiple of {SHARED_ALIGNMENT}"
             raise Fault(text, "alignment", offset)
-        if mask is None:
-            targets = [cluster.cta_at(where, "a TMA load")[0]]
-        else:
-            targets = cluster.masked(lane_value(mask, lane), "a TMA multicast")
-        destinations = []
-        for cta in targets:
-            signalled = cta
-            if cta_group == 2:
-                if mask is None and signal_rank >> 1 != cta.rank >> 1:
-                    raise Fault(
-                        f"signals CTA rank {signal_rank}, which is not in the pair of the destination, rank {cta.rank}",
-                        "cluster",
-                    )
-                signalled = cta.pair_member(signal_rank & 1)
-            destinations.append((cta, signalled, signal_offset))
+        way = (where >> RANK_SHIFT, None if mask is None else lane_value(mask, lane), signal >> RANK_SHIFT, cta_group)
+        routes = cluster.routes.get(way)
+        if routes is None:
+            routes = cluster.routes[way] = _routes(cluster, where, *way[1:])
+        signal_offset = signal & OFFSET_MASK
         start = _coordinates(tmap, coordinates, lane)
         operation = None
         if grid.sink is not None:
@@ -144,17 +170,17 @@ def tma_load(
                 f,
                 site,
                 reads=(events.GlobalBox(tmap, start),),
-                writes=tuple(events.SharedChunks(cta.rank, positions) for cta in targets),
+                writes=tuple([events.SharedChunks(cta.rank, positions) for cta, _ in routes]),
                 offset=offset,
-                signals=tuple((cta.rank, at) for _, cta, at in destinations),
+                signals=tuple([(cta.rank, signal_offset) for _, cta in routes]),
             )
-        load = _Load(name, tmap, start, offset, destinations, operation)
+        load = _Load(name, tmap, start, offset, routes, signal_offset, operation)
         grid.counters.tma_loads += 1
         if grid.choices.splits_multicast:
-            for one in destinations:
-                grid.submit(AsyncOperation("tma.load", partial(load.land, [one]), f, site))
+            for n in range(len(routes)):
+                grid.submit(AsyncOperation("tma.load", partial(load.land_in, slice(n, n + 1)), f, site))
         else:
-            grid.submit(AsyncOperation("tma.load", partial(load.land, destinations), f, site))
+            grid.submit(AsyncOperation("tma.load", load.land, f, site))
 
 
 class _Store:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.instructions import values
+from harness.emulator.instructions.floats import change_sign
 from harness.emulator.instructions.table import (
     Assign,
     Translator,
@@ -17,6 +18,7 @@ from harness.emulator.instructions.table import (
     is_integer,
     kind_of,
     only,
+    only_form,
 )
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import Dual, Instruction, Sink
@@ -53,27 +55,86 @@ def select_constant(predicate: Value, yes: int, no: int, bits: int) -> Value:
     return np.where(predicate, yes, no).astype(values.dtype_for(bits))
 
 
+def _comparison(i: Instruction, w: Translator, kind: str, extra: int) -> tuple[tuple[str, ...], str]:
+    """The tests that setp and set make (two of a packed type), and ``& predicate`` or the like to combine them with.
+
+    extra: how many types stand at the end.
+    """
+    words = list(i.modifiers[1:-extra])
+    combine = _COMBINE[words.pop(0)] if words and words[0] in _COMBINE else ""
+    ftz = words == ["ftz"]
+    if (words and not ftz) or (ftz and kind not in ("f32", "f16", "f16x2")) or len(i.operands) != 3 + bool(combine):
+        raise Unsupported
+    a, b = (w.read(o, kind) for o in i.operands[1:3])
+    comparison = i.modifiers[0]
+    if kind in ("f16x2", "bf16x2"):
+        if comparison not in _FLOAT_COMPARE:
+            raise Unsupported
+        halves = [[f"({x} & 0xFFFF)", f"({x} >> 16)"] for x in (a, b)]
+        tests = tuple(_test(w, comparison, kind[:-2], x, y, ftz) for x, y in zip(*halves, strict=True))
+    else:
+        tests = (_test(w, comparison, kind, a, b, ftz),)
+    return tests, f" {combine} {w.read(i.operands[3], 'pred')}" if combine else ""
+
+
 @instruction("setp", operands=range(3, 5))
 def _setp(i: Instruction, w: Translator) -> Assign:
-    comparison, kind = i.modifiers[0], kind_of(i)
-    only(i, _FLOAT_COMPARE, _UNSIGNED, _COMBINE)
-    combine = next((_COMBINE[m] for m in i.modifiers[1:-1] if m in _COMBINE), None)
-    if len(i.operands) != (4 if combine else 3):
-        raise Unsupported
-    test = _test(w, comparison, kind, w.read(i.operands[1], kind), w.read(i.operands[2], kind))
+    """Of a packed type the two predicates are those of its halves, else the second is the opposite test."""
+    kind = kind_of(i)
+    tests, combined = _comparison(i, w, kind, 1)
     destination = i.operands[0]
     if isinstance(destination, Dual):
-        pair = [(destination.first, test), (destination.second, f"({test} ^ True)")]
+        second = tests[1] if len(tests) == 2 else f"({tests[0]} ^ True)"
+        pair = [(destination.first, tests[0]), (destination.second, second)]
+    elif len(tests) == 2:
+        raise Unsupported
     else:
-        pair = [(destination, test)]
-    other = w.read(i.operands[3], "pred") if combine else None
-    return Assign([(d, f"{t} {combine} {other}" if combine else t) for d, t in pair if not isinstance(d, Sink)])
+        pair = [(destination, tests[0])]
+    return Assign([(d, f"{t}{combined}") for d, t in pair if not isinstance(d, Sink)])
 
 
-def _test(w: Translator, comparison: str, kind: str, a: str, b: str) -> str:
+_ONES = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80,
+         "u16": 0xFFFF, "s16": 0xFFFF, "u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF}  # fmt: skip
+"""What ``set`` writes where the test holds; of a packed type, to each half."""
+
+
+@instruction("set", operands=range(3, 5))
+def _set(i: Instruction, w: Translator) -> Assign:
+    """The result of a comparison as a number: 1.0 or all ones, else 0."""
+    if len(i.modifiers) < 3 or i.modifiers[-2] not in _ONES:
+        raise Unsupported
+    to, kind = i.modifiers[-2:]
+    if to.startswith(("f16", "bf16")) and to != kind:
+        raise Unsupported
+    tests, combined = _comparison(i, w, kind, 2)
+    if len(tests) == 2 and to != kind:
+        raise Unsupported
+    chosen = [call(w, select_constant, f"({t}{combined})", _ONES[to], 0, 32) for t in tests]
+    return Assign([(i.operands[0], chosen[0] if len(chosen) == 1 else f"{chosen[0]} | {chosen[1]} << 16")])
+
+
+def choose_by_sign(a: Value, b: Value, c: Value, kind: str, bits: int) -> Value:
+    """``slct``: a where c is not negative, else b; of a NaN, b; -0 is not negative (PTX ISA 9.7.6.4)."""
+    positive = np.asarray(c) >> 31 == 0 if kind == "s32" else np.asarray(values.to_float(c, 32) >= 0)
+    return values.select(positive if positive.ndim else bool(positive), a, b, bits)
+
+
+@instruction("slct", operands=4)
+def _slct(i: Instruction, w: Translator) -> Assign:
+    kinds = [f"{t}{n}" for t in "bus" for n in (16, 32, 64)] + ["f32", "f64"]
+    only_form(i, *(f"{k}.{by}" for k in kinds for by in ("s32", "f32", "ftz.f32")), *(f"ftz.{k}.f32" for k in kinds))
+    kind, by = next(m for m in i.modifiers if m != "ftz"), i.modifiers[-1]
+    a, b = (w.read(o, kind) for o in i.operands[1:3])
+    choice = call(w, choose_by_sign, a, b, w.read(i.operands[3], by), repr(by), bits_of(kind))
+    return Assign([(i.operands[0], choice)])
+
+
+def _test(w: Translator, comparison: str, kind: str, a: str, b: str, ftz: bool) -> str:
     if kind in ("f32", "f64", "f16", "bf16"):
         if comparison not in _FLOAT_COMPARE:
             raise Unsupported
+        if ftz:
+            a, b = (call(w, change_sign, "'none'", repr(kind), x) for x in (a, b))
         if kind in ("f16", "bf16"):
             a, b = (call(w, values.half_to_float, x, repr(kind)) for x in (a, b))
         bits = max(32, bits_of(kind))

@@ -1,9 +1,12 @@
-"""Control flow (PTX ISA 9.7.12), which the translation itself takes care of, and trap (9.7.19)."""
+"""Control flow (PTX ISA 9.7.12), which the translation itself takes care of, and trap (9.7.19).
+
+Calls are replaced by the function's body when the PTX is parsed; those that are left are in `system`.
+"""
 
 from __future__ import annotations
 
 from harness.emulator.errors import Fault
-from harness.emulator.instructions.table import Effect, Translator, Unsupported, instruction, only, only_form
+from harness.emulator.instructions.table import Effect, Translator, instruction, only, only_form
 from harness.emulator.machine.events import Site
 from harness.emulator.machine.state import Fragment
 from harness.emulator.ptx.ast import Instruction
@@ -13,11 +16,6 @@ from harness.emulator.ptx.ast import Instruction
 def _branch(i: Instruction, w: Translator) -> None:
     """The end of a basic block."""
     only(i, "uni")
-
-
-@instruction("call", operands=range(5), writes=0, family="branch")
-def _call(i: Instruction, w: Translator) -> None:
-    raise Unsupported
 
 
 def trap(f: Fragment, site: Site) -> None:

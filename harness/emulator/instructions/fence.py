@@ -5,7 +5,7 @@ Execution is sequentially consistent here, so a fence only has to be told; a hin
 
 from __future__ import annotations
 
-from harness.emulator.instructions.table import Effect, Translator, instruction, only_form
+from harness.emulator.instructions.table import Assign, Effect, Translator, instruction, only_form
 from harness.emulator.machine.events import Fenced, Site
 from harness.emulator.machine.lanes import Value
 from harness.emulator.machine.state import Fragment
@@ -66,6 +66,27 @@ def _prefetchu(i: Instruction, w: Translator) -> None:
 @instruction("discard", "applypriority", operands=2, writes=0, family="other")
 def _cache_hint(i: Instruction, w: Translator) -> None:
     only_form(i, "global.L2", "L2", "global.L2::evict_normal", "L2::evict_normal")
+
+
+_POLICY = 0x12F0_0000_0000_0000
+"""What createpolicy gives: opaque, and of no effect."""
+_EVICTIONS = tuple(f"L2::evict_{name}" for name in ("last", "normal", "first", "unchanged"))
+
+
+@instruction("createpolicy", operands=range(1, 5))
+def _createpolicy(i: Instruction, w: Translator) -> Assign:
+    pairs = ("", ".L2::evict_first", ".L2::evict_unchanged")
+    only_form(
+        i,
+        "cvt.L2.b64",
+        *(
+            f"{m}.{first}{second}.b64"
+            for m in ("fractional", "range", "range.global")
+            for first in _EVICTIONS
+            for second in pairs
+        ),
+    )
+    return Assign([(i.operands[0], str(_POLICY))])
 
 
 @instruction("griddepcontrol", operands=0, writes=0, family="barrier")

@@ -1,4 +1,4 @@
-"""ld, st, atom and red (PTX ISA 9.7.9.8, 9.7.9.11, 9.7.13.5 and 9.7.13.6).
+"""ld and st (PTX ISA 9.7.9.8, 9.7.9.11).
 
 Addresses come as one scalar where all lanes agree, else as 32 lanes. Generic ones are told apart lane by lane.
 """
@@ -23,10 +23,10 @@ from harness.emulator.instructions.table import (
     only,
     tuple_of,
 )
-from harness.emulator.instructions.values import float_binary, signed
+from harness.emulator.instructions.values import M64
 from harness.emulator.machine.divergence import part
 from harness.emulator.machine.events import Access, Site
-from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value
+from harness.emulator.machine.lanes import WARP_SIZE, Value
 from harness.emulator.machine.state import Cta, Fragment
 from harness.emulator.memory.address_space import (
     OFFSET_MASK,
@@ -36,6 +36,8 @@ from harness.emulator.memory.address_space import (
     space_of,
     spaces_of,
 )
+from harness.emulator.memory.global_memory import GlobalMemory
+from harness.emulator.memory.shared import LaneWords, lane_words
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
 
 # ---- what a load makes of the bits it finds ----
@@ -43,7 +45,7 @@ from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
 AS_IS, WIDEN = 0, 1
 
 
-def _finish(f: Fragment, values: Any, nbytes: int, extend: int) -> Value:
+def finish(f: Fragment, values: Any, nbytes: int, extend: int) -> Value:
     """One item a lane, or a scalar, as a register value. extend: AS_IS, WIDEN to 64 bits, or minus the bits to which
     the sign is extended.
     """
@@ -86,7 +88,7 @@ Result = Any
 # ---- shared memory ----
 
 
-def _own(f: Fragment, address: Value) -> Any:
+def own_offsets(f: Fragment, address: Value) -> Any:
     """Offsets of shared::cta addresses: a scalar, or one a lane of the fragment. Those of other CTAs come out beyond
     any CTA's memory.
     """
@@ -103,8 +105,20 @@ def _own(f: Fragment, address: Value) -> Any:
     return lanes - np.uint32(f.cta.window)
 
 
+def _lane_words(f: Fragment, address: Value, nbytes: int) -> LaneWords | None:
+    """What a whole warp accesses in its CTA's memory, where nothing about it is out of the ordinary."""
+    if isinstance(address, int) or f.count != WARP_SIZE or f.grid.sink is not None:
+        return None
+    return lane_words(address.tobytes(), address.itemsize, nbytes, f.cta.window)
+
+
 def load_shared(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    return _load(f, site, f.cta, _own(f, address), nbytes, count, extend)
+    if count == 1:
+        words = _lane_words(f, address, nbytes)
+        values = f.cta.shared.gather_words(words) if words is not None else None
+        if values is not None:
+            return _finish(f, values, nbytes, extend)
+    return _load(f, site, f.cta, own_offsets(f, address), nbytes, count, extend)
 
 
 def _load(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, count: int, extend: int) -> Result:
@@ -116,7 +130,7 @@ def _load(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, count: int
     read: Callable[..., Any] = shared.load_int if isinstance(where, int) else shared.gather
     try:
         if count == 1:
-            return _finish(f, read(where, nbytes), nbytes, extend)
+            return finish(f, read(where, nbytes), nbytes, extend)
         found = [read(where + n * nbytes, nbytes) for n in range(count)]
     except Fault:
         if isinstance(where, int):
@@ -124,7 +138,7 @@ def _load(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, count: int
         else:
             _check_rank(cta, where)
         raise
-    return tuple(_finish(f, values, nbytes, extend) for values in found)
+    return tuple(finish(f, values, nbytes, extend) for values in found)
 
 
 def _check_rank(cta: Cta, where: np.ndarray) -> None:
@@ -136,7 +150,13 @@ def _check_rank(cta: Cta, where: np.ndarray) -> None:
 
 
 def store_shared(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
-    _store(f, site, f.cta, _own(f, address), nbytes, values)
+    [value, *more] = values
+    if isinstance(value, np.ndarray) and value.itemsize == nbytes and not more:
+        words = _lane_words(f, address, nbytes)
+        if words is not None and f.cta.shared.scatter_words(words, value):
+            f.grid.wakeups.changes += 1
+            return
+    _store(f, site, f.cta, own_offsets(f, address), nbytes, values)
 
 
 def _store(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, values: tuple[Value, ...]) -> None:
@@ -221,16 +241,22 @@ def _join(found: list[tuple[Fragment, Result]], count: int) -> Result:
 
 
 def load_global(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    device, sink = f.grid.memory, f.grid.sink
+    return _load_device(f, site, "global", f.grid.memory, address, nbytes, count, extend)
+
+
+def _load_device(
+    f: Fragment, site: Site, space: str, device: GlobalMemory, address: Value, nbytes: int, count: int, extend: int
+) -> Result:
+    sink = f.grid.sink
     where = address if isinstance(address, int) else _lanes(f, address)
     if count > 1:
         _check_vector(where, nbytes, count)
     if sink is not None:
-        sink(Access(f.agent, site, "read", "global", -1, where, nbytes, count, None))
+        sink(Access(f.agent, site, "read", space, -1, where, nbytes, count, None))
     read: Callable[..., Any] = device.load_int if isinstance(where, int) else device.gather
     if count == 1:
-        return _finish(f, read(where, nbytes), nbytes, extend)
-    return tuple(_finish(f, read(where + n * nbytes, nbytes), nbytes, extend) for n in range(count))
+        return finish(f, read(where, nbytes), nbytes, extend)
+    return tuple(finish(f, read(where + n * nbytes, nbytes), nbytes, extend) for n in range(count))
 
 
 def store_global(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
@@ -262,11 +288,57 @@ def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
 
     def items(n: int) -> Value:
         if isinstance(where, int):
-            return _finish(f, item(where + n * nbytes), nbytes, extend)
+            return finish(f, item(where + n * nbytes), nbytes, extend)
         found = np.array([item(int(offset) + n * nbytes) for offset in where], np.dtype(f"u{nbytes}"))
-        return _finish(f, found, nbytes, extend)
+        return finish(f, found, nbytes, extend)
 
     return items(0) if count == 1 else tuple(items(n) for n in range(count))
+
+
+# ---- local and constant memory ----
+
+
+def _offsets(f: Fragment, address: Value) -> Any:
+    """A local address of each lane."""
+    if isinstance(address, int):
+        return np.full(f.count, address, np.int64)
+    return _lanes(f, address).astype(np.int64)
+
+
+def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    """Also of parameters of functions, which live there."""
+    where, local = _offsets(f, address), f.warp.local
+    if count > 1:
+        _check_vector(where, nbytes, count)
+    if f.grid.sink is not None:
+        f.grid.sink(Access(f.agent, site, "read", "local", -1, where, nbytes, count, None))
+
+    def item(n: int) -> Value:
+        found = local.load(f.lane_index, where + n * nbytes, nbytes)
+        return finish(f, int(found[0]) if f.single >= 0 else found, nbytes, extend)
+
+    return item(0) if count == 1 else tuple(item(n) for n in range(count))
+
+
+def store_local(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    where, local = _offsets(f, address), f.warp.local
+    if len(values) > 1:
+        _check_vector(where, nbytes, len(values))
+    mask, stored = (1 << 8 * nbytes) - 1, []
+    for n, value in enumerate(values):
+        if value is None:
+            raise Fault("stores a register in which a wgmma accumulates that was not waited for", "wgmma")
+        item = value & mask if isinstance(value, int) else _lanes(f, value) & value.dtype.type(mask)
+        local.store(f.lane_index, where + n * nbytes, nbytes, item)
+        stored.append(item)
+    f.grid.wakeups.changes += 1
+    if f.grid.sink is not None:
+        held = stored[0] if len(stored) == 1 else tuple(stored)
+        f.grid.sink(Access(f.agent, site, "write", "local", -1, where, nbytes, len(values), held))
+
+
+def load_constant(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    return _load_device(f, site, "const", f.grid.constants, address, nbytes, count, extend)
 
 
 # ---- generic addresses ----
@@ -291,15 +363,19 @@ def _by_space(f: Fragment, address: Value) -> list[tuple[str, Fragment, Value]]:
     return parts
 
 
-_LOADS: dict[str, Callable[..., Result]] = {"shared": load_cluster, "global": load_global, "param": load_param}
-_STORES: dict[str, Callable[..., None]] = {"shared": store_cluster, "global": store_global}
+_LOADS: dict[str, Callable[..., Result]] = {
+    "shared": load_cluster,
+    "global": load_global,
+    "param": load_param,
+    "local": load_local,
+    "const": load_constant,
+}
+_STORES: dict[str, Callable[..., None]] = {"shared": store_cluster, "global": store_global, "local": store_local}
 
 
 def load_generic(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
     found = []
     for space, some, local in _by_space(f, address):
-        if space not in _LOADS:
-            raise Fault(f"loads from a generic address in {space} memory, which is not implemented", "unsupported")
         found.append((some, _LOADS[space](some, site, local, nbytes, count, extend)))
     return _join(found, count)
 
@@ -311,104 +387,39 @@ def store_generic(f: Fragment, site: Site, address: Value, nbytes: int, values: 
         _STORES[space](some, site, local, nbytes, values)
 
 
-# ---- atomics ----
-
-
-def _clamp_inc(old: int, b: int, bits: int) -> int:
-    return 0 if old >= b else old + 1
-
-
-def _clamp_dec(old: int, b: int, bits: int) -> int:
-    return b if old == 0 or old > b else old - 1
-
-
-_ATOMICS: dict[str, Callable[[int, int, int], int]] = {
-    "add": lambda old, b, bits: old + b,
-    "and": lambda old, b, bits: old & b,
-    "or": lambda old, b, bits: old | b,
-    "xor": lambda old, b, bits: old ^ b,
-    "exch": lambda old, b, bits: b,
-    "inc": _clamp_inc,
-    "dec": _clamp_dec,
-    "min": lambda old, b, bits: min(old, b),
-    "max": lambda old, b, bits: max(old, b),
-    "min.signed": lambda old, b, bits: min(old, b, key=lambda v: signed(v, bits)),
-    "max.signed": lambda old, b, bits: max(old, b, key=lambda v: signed(v, bits)),
-    "add.float": lambda old, b, bits: float_binary(np.add, old, b, bits),
-}
-
-
-def atomic(
-    f: Fragment, site: Site, space: str, operation: str, nbytes: int, address: Value, b: Value, c: Value
-) -> Value:
-    """``atom`` and ``red``: the lanes one after another. Returns the old values. cas stores c where b was found."""
-    bits = 8 * nbytes
-    mask, sink = (1 << bits) - 1, f.grid.sink
-    olds = []
-    for lane in f.lanes:
-        where = lane_value(address, lane)
-        held_in = space_of(where) if space == "generic" else space
-        cta = None
-        if held_in == "global":
-            store: Any = f.grid.memory
-        elif held_in in ("shared", "cluster"):
-            local = where - WINDOWS["shared"] if space == "generic" else where
-            cta, where = f.cta.cluster.cta_at(local, "an atomic")
-            if space == "shared" and cta is not f.cta:
-                raise Fault(f"shared::cta address 0x{local:08x} names CTA rank {cta.rank}, not its own", "address")
-            cta.check_alive("an atomic reaches")
-            store = cta.shared
-            store.check_no_mbarrier(where, where + nbytes)
-        else:
-            raise Fault(f"atomics act on global and shared memory, and this address is in {held_in}", "address")
-        old = store.load_int(where, nbytes)
-        argument = lane_value(b, lane) & mask
-        if operation == "cas":
-            new = lane_value(c, lane) & mask if old == argument else old
-        else:
-            new = _ATOMICS[operation](old, argument, bits) & mask
-        store.store_int(where, nbytes, new)
-        if new != old:
-            f.grid.wakeups.changes += 1
-        if sink is not None:
-            rank = cta.rank if cta is not None else -1
-            agent = f.agent._replace(lanes=1 << lane)
-            sink(Access(agent, site, "atomic", "shared" if cta else "global", rank, where, nbytes, 1, new))
-        olds.append(old)
-    if f.single >= 0:
-        return olds[0]
-    return _finish(f, np.array(olds, np.dtype(f"u{nbytes}")), nbytes, AS_IS)
-
-
 # ---- the table ----
 
-_SPACES = {
+SPACES = {
     "shared": "shared",
     "shared::cta": "shared",
     "shared::cluster": "cluster",
     "global": "global",
     "param": "param",
     "param::entry": "param",
+    "param::func": "local",
+    "local": "local",
+    "const": "const",
 }
-_OTHER_SPACES = ("const", "local", "param::func")
 _ORDER = ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys")
-_HINTS = (
+HINTS = (
     *_ORDER, "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::no_allocate", "L1::evict_last", "L1::evict_first",
     "L1::evict_normal", "L1::evict_unchanged", "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint",
 )  # fmt: skip
-_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
 
-def _space(i: Instruction, w: Translator, operand: Operand) -> str:
+def state_space(i: Instruction, w: Translator, operand: Operand) -> str:
     """Which function serves the instruction's state space; "generic" where it names none."""
-    if any(m in _OTHER_SPACES for m in i.modifiers):
-        raise Unsupported
-    named = next((m for m in i.modifiers if m in _SPACES), None) or w.space_of(operand)
+    named = next((m for m in i.modifiers if m in SPACES), None)
+    held_in = w.space_of(operand)
+    if named is None or (named == "param" and held_in == "local"):
+        # Parameters of functions are variables in local memory.
+        named = held_in
     if named is None:
         return "generic"
-    if named not in _SPACES:
+    if named not in SPACES:
         raise Unsupported
-    return _SPACES[named]
+    return SPACES[named]
 
 
 def _items(i: Instruction, operand: Operand) -> tuple[str, tuple[Operand, ...]]:
@@ -416,7 +427,7 @@ def _items(i: Instruction, operand: Operand) -> tuple[str, tuple[Operand, ...]]:
     kind = kind_of(i)
     if kind not in TYPE_BYTES or TYPE_BYTES[kind] > 8:
         raise Unsupported
-    count = next((n for name, n in _VECTORS.items() if i.has(name)), 1)
+    count = next((n for name, n in VECTORS.items() if i.has(name)), 1)
     if len(elements(operand)) != count:
         raise Unsupported
     return kind, elements(operand)
@@ -427,12 +438,15 @@ _LOAD_FUNCTIONS: dict[str, Callable[..., Result]] = {
     "cluster": load_cluster,
     "global": load_global,
     "param": load_param,
+    "local": load_local,
+    "const": load_constant,
     "generic": load_generic,
 }
 _STORE_FUNCTIONS: dict[str, Callable[..., None]] = {
     "shared": store_shared,
     "cluster": store_cluster,
     "global": store_global,
+    "local": store_local,
     "generic": store_generic,
 }
 
@@ -451,67 +465,46 @@ def join_halves(low: Value, high: Value) -> Value:
     return next(halves) | (next(halves) << 64)
 
 
-@instruction("ld", operands=range(2, 4), family="memory")
+@instruction("ld", "ldu", operands=range(2, 4), family="memory")
 def _ld(i: Instruction, w: Translator) -> Effect:
-    only(i, _SPACES, _HINTS, _VECTORS)
-    if kind_of(i) == "b128" and not any(i.has(v) for v in _VECTORS):
-        load = _LOAD_FUNCTIONS[_space(i, w, i.operands[1])]
+    only(i, SPACES, HINTS, VECTORS)
+    if kind_of(i) == "b128" and not any(i.has(v) for v in VECTORS):
+        load = _LOAD_FUNCTIONS[state_space(i, w, i.operands[1])]
         return Effect(load_128, [w.use(load), w.pointer(memory(i.operands[1]))], i.operands[:1])
     kind, destinations = _items(i, i.operands[0])
-    function = _LOAD_FUNCTIONS[_space(i, w, i.operands[1])]
+    function = _LOAD_FUNCTIONS[state_space(i, w, i.operands[1])]
     size = TYPE_BYTES[kind]
     widths = {bits_of(d.type) for d in destinations if isinstance(d, Register)} or {bits_of(kind)}
     if len(widths) != 1:
         raise Unsupported
     bits = widths.pop()
-    extend = AS_IS
-    if bits > 8 * size:
-        extend = -bits if kind[0] == "s" else WIDEN if bits == 64 else AS_IS
+    extend = -bits if kind[0] == "s" else WIDEN if bits == 64 else AS_IS
     arguments = [w.pointer(memory(i.operands[1])), str(size), str(len(destinations)), str(extend)]
     return Effect(function, arguments, destinations)
 
 
+def store_128(f: Fragment, site: Site, store: Callable[..., None], address: Value, value: Value) -> None:
+    """``st.b128``: the two halves of one register."""
+    if isinstance(value, int):
+        halves: tuple[Value, Value] = (value & M64, value >> 64)
+    else:
+        both = [int(v) for v in value]
+        halves = (np.array([v & M64 for v in both], np.uint64), np.array([v >> 64 for v in both], np.uint64))
+    store(f, site, address, 8, halves)
+
+
 @instruction("st", operands=range(2, 4), writes=0, family="memory")
 def _st(i: Instruction, w: Translator) -> Effect:
-    only(i, _SPACES, _HINTS, _VECTORS)
+    only(i, SPACES, HINTS, VECTORS)
+    if kind_of(i) == "b128" and not any(i.has(v) for v in VECTORS):
+        space = state_space(i, w, i.operands[0])
+        if space not in _STORE_FUNCTIONS:
+            raise Unsupported
+        arguments = [w.use(_STORE_FUNCTIONS[space]), w.pointer(memory(i.operands[0])), w.read(i.operands[1], "b128")]
+        return Effect(store_128, arguments)
     kind, sources = _items(i, i.operands[1])
-    space = _space(i, w, i.operands[0])
+    space = state_space(i, w, i.operands[0])
     if space not in _STORE_FUNCTIONS:
         raise Unsupported
     values = tuple_of(w.read(source, kind) for source in sources)
     return Effect(_STORE_FUNCTIONS[space], [w.pointer(memory(i.operands[0])), str(TYPE_BYTES[kind]), values])
-
-
-_ATOMIC_NAMES = ("add", "and", "or", "xor", "exch", "cas", "inc", "dec", "min", "max")
-
-
-def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
-    """``first``: position of the address among the operands."""
-    kind = kind_of(i)
-    operation = next((m for m in i.modifiers if m in _ATOMIC_NAMES), "")
-    only(i, _ATOMIC_NAMES, _HINTS, _SPACES)
-    if not operation or len(i.operands) < first + (3 if operation == "cas" else 2):
-        raise Unsupported
-    if kind in ("f32", "f64") and operation == "add":
-        named = "add.float"
-    elif kind[0] not in "bus" or kind.startswith("bf") or TYPE_BYTES[kind] > 8:
-        raise Unsupported
-    else:
-        named = f"{operation}.signed" if kind[0] == "s" and operation in ("min", "max") else operation
-    space = _space(i, w, i.operands[first])
-    if space == "param":
-        raise Unsupported
-    b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
-    arguments = [repr(space), repr(named), str(TYPE_BYTES[kind]), w.pointer(memory(i.operands[first])), b]
-    arguments.append(c[0] if operation == "cas" else "0")
-    return Effect(atomic, arguments, i.operands[:first])
-
-
-@instruction("atom", operands=range(3, 6), family="memory")
-def _atom(i: Instruction, w: Translator) -> Effect:
-    return _atomic(i, w, 1)
-
-
-@instruction("red", operands=range(2, 4), writes=0, family="memory")
-def _red(i: Instruction, w: Translator) -> Effect:
-    return _atomic(i, w, 0)

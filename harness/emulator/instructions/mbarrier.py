@@ -264,7 +264,7 @@ def _tell(f: Fragment, site: Site, lanes: int, barrier: MBarrier, wanted: int, b
 def _wait(i: Instruction, w: Translator) -> Effect:
     _check(i, ("shared", "shared::cta"), "parity")
     by_state = not i.has("parity")
-    operand = w.read(i.operands[2], "b64" if by_state else "u32")
+    operand = w.read(i.operands[2], "b64")
     arguments = [_pointer(i, w, i.operands[1]), operand, str(by_state), str(i.modifiers[0] == "test_wait")]
     return Effect(wait, arguments, i.operands[:1])
 

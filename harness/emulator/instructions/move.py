@@ -1,4 +1,4 @@
-"""Moves, address spaces and conversions (PTX ISA 9.7.9)."""
+"""Moves and address spaces (PTX ISA 9.7.9)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from harness.emulator.instructions.table import (
     bits_of,
     call,
     instruction,
-    is_integer,
     kind_of,
     only,
     only_form,
@@ -26,7 +25,7 @@ from harness.emulator.memory.address_space import (
     WINDOWS,
     space_of,
 )
-from harness.emulator.ptx.ast import Instruction, Label, Operand, Register, Sink, Symbol, Vector
+from harness.emulator.ptx.ast import Instruction, Label, Sink, Symbol, Vector
 
 
 @instruction("mov", operands=2)
@@ -104,68 +103,21 @@ def map_generic_to_rank(address: Value, rank: Value) -> Value:
 
 @instruction("mapa", operands=3)
 def _mapa(i: Instruction, w: Translator) -> Assign:
-    only_form(i, "shared::cluster.u32", "u64")
-    generic = i.modifiers[-1] == "u64"
+    only_form(i, "shared::cluster.u32", "shared::cluster.u64", "u64")
+    generic = i.modifiers == ("u64",)
     source = i.operands[1]
     address = w.read(source, i.modifiers[-1])
     if generic and isinstance(source, Symbol | Label):
         raise Unsupported
+    if i.modifiers == ("shared::cluster", "u64"):
+        mapped = call(w, map_to_rank, call(w, values.narrow, address, 32), w.read(i.operands[2], "u32"))
+        return Assign([(i.operands[0], call(w, values.widen, mapped))])
     function = map_generic_to_rank if generic else map_to_rank
     return Assign([(i.operands[0], call(w, function, address, w.read(i.operands[2], "u32")))])
 
 
 @instruction("getctarank", operands=2)
 def _getctarank(i: Instruction, w: Translator) -> Assign:
-    only_form(i, "shared::cluster.u32", "u64")
+    only_form(i, "shared::cluster.u32", "shared::cluster.u64", "u64")
     address = w.read(i.operands[1], i.modifiers[-1])
     return Assign([(i.operands[0], f"{call(w, values.narrow, address, 32)} >> {RANK_SHIFT}")])
-
-
-@instruction("cvt", operands=range(2, 4))
-def _cvt(i: Instruction, w: Translator) -> Assign:
-    if len(i.modifiers) < 2:
-        raise Unsupported
-    to, source = i.modifiers[-2], i.modifiers[-1]
-    kind_of(i)
-    rounding = list(i.modifiers[:-2])
-    destination = i.operands[0]
-    value = w.read(i.operands[1], source)
-    if to in ("bf16x2", "f16x2") and source == "f32" and rounding == ["rn"] and len(i.operands) == 3:
-        both = (value, w.read(i.operands[2], source))
-        one = values.pack_bf16x2 if to == "bf16x2" else values.pack_f16x2
-        several = values.pack_bf16x2_many if to == "bf16x2" else values.pack_f16x2_many
-        return Assign([(destination, call(w, one, *both))], (several, both))
-    if len(i.operands) != 2:
-        raise Unsupported
-    if to in ("bf16", "f16") and source == "f32" and rounding == ["rn"]:
-        return Assign([(destination, call(w, values.round_to_half, value, repr(to)))])
-    if source in ("bf16", "f16") and to == "f32" and not rounding:
-        return Assign([(destination, call(w, values.half_to_float, value, repr(source)))])
-    if is_integer(to) and is_integer(source) and not rounding:
-        return Assign([(destination, _resize(w, value, source, to, destination))])
-    signed = source[0] == "s"
-    if is_integer(source) and to in ("f32", "f64") and rounding == ["rn"]:
-        return Assign([(destination, call(w, values.integer_to_float, value, bits_of(source), signed, bits_of(to)))])
-    if is_integer(source) and bits_of(source) <= 32 and to in ("bf16", "f16") and rounding == ["rn"]:
-        return Assign([(destination, call(w, values.integer_to_half, value, bits_of(source), signed, repr(to)))])
-    if (
-        source in ("f32", "f64")
-        and is_integer(to)
-        and len(rounding) == 1
-        and rounding[0] in ("rzi", "rni", "rmi", "rpi")
-    ):
-        arguments = (value, bits_of(source), bits_of(to), to[0] == "s", repr(rounding[0]))
-        return Assign([(destination, call(w, values.float_to_integer, *arguments))])
-    raise Unsupported
-
-
-def _resize(w: Translator, value: str, source: str, to: str, destination: Operand) -> str:
-    """Integer to integer: the value is kept, or truncated, then extended to the register's width."""
-    source_bits, bits = bits_of(source), bits_of(to)
-    register_bits = bits_of(destination.type) if isinstance(destination, Register) else bits
-    if bits < source_bits:
-        value, source_bits = call(w, values.narrow, value, bits), bits
-        source = to
-    if source[0] == "s" and register_bits > source_bits:
-        return call(w, values.sign_extend, value, source_bits, register_bits)
-    return call(w, values.widen, value) if register_bits == 64 and source_bits < 64 else value

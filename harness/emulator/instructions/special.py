@@ -8,6 +8,7 @@ from harness.emulator.instructions.table import Translator, Unsupported
 from harness.emulator.instructions.values import lanewise
 from harness.emulator.machine.lanes import ALL_LANES, Value
 from harness.emulator.machine.state import Fragment
+from harness.emulator.memory.address_space import RESERVED_SHARED
 
 _LANES = ALL_LANES.astype(np.uint32)
 _LANE_MASKS = {
@@ -77,7 +78,17 @@ def expression(name: str, w: Translator) -> str:
         "dynamic_smem_size": "f.grid.launch.dynamic_shared",
         "total_smem_size": "f.grid.shared_bytes",
         "smid": "f.cta.rank",
+        "nsmid": "len(f.cta.cluster.ctas)",
+        "gridid": "1",
+        "aggr_smem_size": "f.grid.shared_bytes",
+        "current_graph_exec": "0",
+        "reserved_smem_offset_begin": "0",
+        "reserved_smem_offset_end": str(RESERVED_SHARED),
+        "reserved_smem_offset_cap": str(RESERVED_SHARED),
     }
+    if base.startswith(("pm", "envreg", "reserved_smem_offset_")) and base not in known:
+        # Performance counters stand still; what a driver puts into the others means nothing here.
+        return "0"
     if base not in known:
         raise Unsupported
     return known[base]

@@ -198,7 +198,7 @@ def mask(kind: str) -> int:
 
 
 def is_integer(kind: str) -> bool:
-    return kind[0] in "sub" and not kind.startswith("bf") and kind != "b128"
+    return kind[0] in "sub" and not kind.startswith("bf") and kind != "b128" and not kind.endswith("x2")
 
 
 def memory(operand: Operand) -> Memory:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
+from harness.emulator.instructions import tensor_kinds
 from harness.emulator.instructions.mbarrier import reached
 from harness.emulator.instructions.table import (
     TENSOR_MEMORY,
@@ -17,19 +18,15 @@ from harness.emulator.instructions.table import (
     only,
     tuple_of,
 )
+from harness.emulator.instructions.tensor_kinds import pipe
 from harness.emulator.instructions.tensor_memory import GROUPS, cta_group
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Operation, Site
 from harness.emulator.machine.lanes import Value, lane_value
 from harness.emulator.machine.state import AsyncOperation, Cta, Fragment
 from harness.emulator.memory.address_space import OFFSET_MASK, SHARED_WINDOW, shared_from_generic
-from harness.emulator.ptx.ast import Instruction, Memory, Vector
+from harness.emulator.ptx.ast import Immediate, Instruction, Memory, Vector
 from harness.emulator.units.mma import Mma, accumulator_layout
-
-
-def _pipe(f: Fragment, lane: int) -> object:
-    """MMAs and commits of one thread complete in order (PTX ISA 9.7.16.6)."""
-    return ("mma", f.cta.cluster.number, f.cta.rank, f.warp.index, lane)
 
 
 def mma(
@@ -64,20 +61,30 @@ def mma(
         if grid.sink is not None:
             operation = _tell(f, site, ctas, what)
         run = partial(_multiply, f, ctas, what, operation)
-        grid.submit(AsyncOperation("mma", run, f, site, _pipe(f, lane)))
+        grid.submit(AsyncOperation("mma", run, f, site, pipe(f, lane)))
 
 
 def _tell(f: Fragment, site: Site, ctas: Sequence[Cta], what: Mma) -> Operation:
+    ranks = tuple([cta.rank for cta in ctas])
+    reads, writes = _regions(what, ranks)
+    return f.grid.operation("mma", f, site, reads=reads, writes=writes, mma=what, ctas=ranks)
+
+
+Regions = tuple[events.Region, ...]
+
+
+@lru_cache(maxsize=4096)
+def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
+    """What an MMA of these CTAs reads and writes. Loops come back to the same few descriptors."""
     plan = what.plan()
     blocks, _, _ = accumulator_layout(what.d_address, plan.idesc.m, plan.idesc.n, what.cta_group)
-    operands: list[events.Region] = [events.SharedChunks(c.rank, o.positions) for c in ctas for o in (plan.a, plan.b)]
-    d: tuple[events.Region, ...] = tuple(
-        events.TensorBlock(c.rank, range(b.lanes.start, b.lanes.stop), range(b.columns.start, b.columns.stop))
-        for c in ctas
+    operands = tuple(events.SharedChunks(rank, o.positions) for rank in ranks for o in (plan.a, plan.b))
+    d = tuple(
+        events.TensorBlock(rank, range(b.lanes.start, b.lanes.stop), range(b.columns.start, b.columns.stop))
+        for rank in ranks
         for b in blocks
     )
-    reads = (*operands, *d) if what.accumulate else tuple(operands)
-    return f.grid.operation("mma", f, site, reads=reads, writes=d, mma=what, ctas=tuple(c.rank for c in ctas))
+    return (*operands, *d) if what.accumulate else operands, d
 
 
 def _multiply(f: Fragment, ctas: Sequence[Cta], what: Mma, operation: Operation | None) -> None:
@@ -93,16 +100,25 @@ def _multiply(f: Fragment, ctas: Sequence[Cta], what: Mma, operation: Operation 
         grid.sink(events.Finished(operation, operation.writes))
 
 
-@instruction("tcgen05.mma", operands=range(5, 8), writes=0, family="mma", targets=TENSOR_MEMORY)
+def _is_common(i: Instruction) -> bool:
+    """kind::f16 with both operands in shared memory, and D taken as it is."""
+    simple = i.has("kind::f16") and not i.has("block_scale") and not isinstance(i.operands[1], Memory)
+    return simple and not (len(i.operands) > 5 and isinstance(i.operands[-1], Immediate) and not _last_is_flag(i))
+
+
+def _last_is_flag(i: Instruction) -> bool:
+    """Whether the last operand is the predicate and not a scale of D."""
+    return len(i.operands) == 5 + isinstance(i.operands[4], Vector)
+
+
+@instruction("tcgen05.mma", operands=range(5, 9), writes=0, family="mma", targets=TENSOR_MEMORY)
 def _mma(i: Instruction, w: Translator) -> Effect:
+    if not _is_common(i):
+        return tensor_kinds.emit(i, w)
     only(i, GROUPS, "kind::f16", "collector::a::fill", "collector::a::use", "collector::a::lastuse",
          "collector::a::discard")  # fmt: skip
-    if not i.has("kind::f16"):
-        raise Unsupported
     group = cta_group(i)
     destination, a, b, descriptor, *rest = i.operands
-    if isinstance(a, Memory):
-        raise Unsupported
     masks = "None"
     if isinstance(rest[0], Vector):
         words = elements(rest.pop(0))
@@ -130,7 +146,7 @@ def commit(f: Fragment, site: Site, barrier: Value, mask: Value) -> None:
         if grid.sink is not None:
             operation = grid.operation("commit", f, site, signals=tuple((c.rank, offset) for c in targets))
         run = partial(_signal, f, site, targets, offset, operation)
-        grid.submit(AsyncOperation("commit", run, f, site, _pipe(f, lane)))
+        grid.submit(AsyncOperation("commit", run, f, site, pipe(f, lane)))
 
 
 def _signal(f: Fragment, site: Site, targets: list[Cta], offset: int, operation: Operation | None) -> None:
@@ -140,6 +156,7 @@ def _signal(f: Fragment, site: Site, targets: list[Cta], offset: int, operation:
             run = partial(_signal, f, site, [target], offset, operation)
             grid.submit(AsyncOperation("commit.arrive", run, f, site))
         return
+    who = f"tcgen05.commit of CTA rank {f.cta.rank}"
     for target in targets:
         barrier = reached(f, site, target, offset, "tcgen05.commit", operation)
         grid.counters.commit_arrivals += 1
@@ -147,7 +164,7 @@ def _signal(f: Fragment, site: Site, targets: list[Cta], offset: int, operation:
             continue
         if operation is not None and grid.sink is not None:
             grid.sink(events.Signalled(operation, target.rank, offset, barrier.phase))
-        barrier.arrive(1, f"tcgen05.commit of CTA rank {f.cta.rank}")
+        barrier.arrive(1, who)
 
 
 def barrier_address(address: Value) -> Value:

@@ -25,7 +25,7 @@ from harness.emulator.machine import events
 from harness.emulator.machine.events import Site
 from harness.emulator.machine.lanes import FULL_MASK, Value, lane_array, lane_value, stack_rows
 from harness.emulator.machine.state import Cta, Fragment, PendingLoad, PendingStore
-from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
 from harness.emulator.memory.tmem import Place, place
 from harness.emulator.ptx.ast import Immediate, Instruction
 
@@ -116,7 +116,10 @@ def _wake_allocators(cta: Cta) -> None:
 @instruction("tcgen05.alloc", operands=2, writes=0, blocks=True, family="tmem", targets=TENSOR_MEMORY)
 def _alloc(i: Instruction, w: Translator) -> Effect:
     only(i, GROUPS, "sync", "aligned", "shared::cta")
-    return Effect(alloc, [w.pointer(memory(i.operands[0])), w.read(i.operands[1], "u32"), str(cta_group(i))])
+    pointer = w.pointer(memory(i.operands[0]))
+    if not i.has("shared::cta"):
+        pointer = f"{w.use(shared_from_generic)}({pointer})"
+    return Effect(alloc, [pointer, w.read(i.operands[1], "u32"), str(cta_group(i))])
 
 
 def dealloc(f: Fragment, site: Site, address: Value, columns: Value, group: int) -> None:
@@ -244,6 +247,11 @@ def forget_load(f: Fragment, slot: int) -> None:
 def _deliver(f: Fragment, pending: PendingLoad) -> None:
     """The fragment's lanes get what they have not got yet."""
     rows = pending.read()
+    if f.mask == min(pending.open) == FULL_MASK:
+        pending.open = [0] * len(pending.slots)
+        for slot, row in zip(pending.slots, rows, strict=True):
+            f.registers[slot] = row
+        return
     for n, slot in enumerate(pending.slots):
         lanes = pending.open[n] & f.mask
         pending.open[n] &= ~f.mask

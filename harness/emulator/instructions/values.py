@@ -10,12 +10,12 @@ The common integer operations are written inline by the emitters; what stands he
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from harness.emulator.errors import Fault
 from harness.emulator.machine.lanes import WARP_SIZE
 from harness.emulator.units.numerics import cvt_rn_bf16x2, cvt_rn_f16x2
 
@@ -78,6 +78,11 @@ def sign_extend(value: Value, source_bits: int, bits: int) -> Value:
 
 
 # ---- integers ----
+
+
+def displaced(pointer: Value, offset: int, bits: int) -> Value:
+    """An address plus a constant, wrapped around."""
+    return (pointer + offset) & ((1 << bits) - 1) if isinstance(pointer, int) else pointer + offset
 
 
 def shift_left(value: Value, amount: Value, bits: int) -> Value:
@@ -150,6 +155,16 @@ def divide(a: Value, b: Value, bits: int, is_signed: bool, remainder: bool) -> V
     return lanewise(bits, scalar, a, b)
 
 
+def add_saturated(a: Value, b: Value, subtract: bool) -> Value:
+    """``add.sat.s32`` and ``sub.sat.s32``"""
+
+    def scalar(x: int, y: int) -> int:
+        x, y = signed(x, 32), signed(y, 32)
+        return max(-(1 << 31), min((1 << 31) - 1, x - y if subtract else x + y)) & M32
+
+    return lanewise(32, scalar, a, b)
+
+
 def lop3(a: Value, b: Value, c: Value, table: int) -> Value:
     """Any bitwise function of three inputs, by its truth table (PTX ISA 9.7.8.6)."""
     result: Value = 0
@@ -162,14 +177,14 @@ def lop3(a: Value, b: Value, c: Value, table: int) -> Value:
     return result
 
 
-def prmt(a: Value, b: Value, selector: Value) -> Value:
-    """``prmt.b32``, default mode: pick four bytes out of {b, a}."""
+def prmt(a: Value, b: Value, selector: Value, mode: str = "") -> Value:
+    """``prmt.b32``: pick four bytes out of {b, a} (PTX ISA 9.7.9.9). mode: nothing, or one of `PERMUTATIONS`."""
 
     def scalar(x: int, y: int, s: int) -> int:
         pool = (y << 32 | x).to_bytes(8, "little")
+        nibbles = [s >> 4 * i & 15 for i in range(4)] if not mode else PERMUTATIONS[mode](s & 3)
         out = 0
-        for i in range(4):
-            nibble = s >> 4 * i & 15
+        for i, nibble in enumerate(nibbles):
             byte = pool[nibble & 7]
             if nibble & 8:
                 byte = 0xFF if byte & 0x80 else 0
@@ -177,6 +192,16 @@ def prmt(a: Value, b: Value, selector: Value) -> Value:
         return out
 
     return lanewise(32, scalar, a, b, selector)
+
+
+PERMUTATIONS: dict[str, Callable[[int], list[int]]] = {
+    "f4e": lambda n: [n, n + 1, n + 2, n + 3],
+    "b4e": lambda n: [n, (n - 1) & 7, (n - 2) & 7, (n - 3) & 7],
+    "rc8": lambda n: [n] * 4,
+    "ecl": lambda n: [max(i, n) for i in range(4)],
+    "ecr": lambda n: [min(i, n) for i in range(4)],
+    "rc16": lambda n: [2 * (n & 1), 2 * (n & 1) + 1] * 2,
+}
 
 
 def funnel_shift(low: Value, high: Value, amount: Value, left: bool, wrap: bool) -> Value:
@@ -243,7 +268,7 @@ def to_float(value: Value, bits: int) -> Any:
 def from_float(value: Any, bits: int) -> Value:
     """NumPy float to its bit pattern; a single-precision NaN becomes the canonical one (PTX ISA 9.7.3)."""
     kind, pattern = (np.float64, np.uint64) if bits == 64 else (np.float32, np.uint32)
-    if isinstance(value, np.ndarray) and value.ndim:
+    if value.ndim:
         numbers = value.astype(kind)
         return np.where(np.isnan(numbers), CANONICAL_NAN[bits], numbers.view(pattern)).astype(pattern)
     number = kind(value)
@@ -260,31 +285,38 @@ def fused_multiply_add(a: Value, b: Value, c: Value) -> Value:
     """``fma.rn.f32``: the product, exact in float64, plus c, and rounded once.
 
     The sum is rounded to 53 bits and then to 24. That is the same as rounding once unless the 53 bits lie half-way
-    between two f32 values, or the result has fewer bits or none: zero, subnormal, infinite or NaN.
+    between two f32 values, or the result has fewer bits: it is subnormal, or NaN, which has one pattern only.
     """
     product = _wide(a) * _wide(b)
     addend = _wide(c)
     total = np.asarray(product + addend)
-    result = total.astype(np.float32).view(np.uint32)
     half_way = np.count_nonzero(total.view(np.uint64) & _F32_TAIL == _HALF_WAY)
-    special = np.count_nonzero((result & _EXPONENT) - _LOWEST_EXPONENT >= _EXPONENTS)
-    if half_way or special:
+    if half_way or not _is_normal_or_zero(total):
         return _fused_multiply_add_with_care(product, addend)
+    result = total.astype(np.float32).view(np.uint32)
     return result if result.ndim else int(result)
 
 
 def _wide(value: Value) -> Any:
     """f32 bits as float64."""
-    return to_float(value, 32).astype(np.float64)
+    if isinstance(value, int):
+        return _AS_FLOAT.unpack(_AS_BITS.pack(value))[0]
+    return value.view(np.float32).astype(np.float64)
 
 
+def _is_normal_or_zero(numbers: Any) -> bool:
+    """Whether all of these float64 are so as f32, or too large for it."""
+    magnitude = np.abs(numbers)
+    if magnitude.item(magnitude.argmin()) >= _LOWEST_NORMAL:
+        return True
+    return bool(((magnitude >= _LOWEST_NORMAL) | (magnitude == 0)).all())
+
+
+_AS_BITS, _AS_FLOAT = Struct("<I"), Struct("<f")
 _F32_TAIL = np.uint64((1 << 29) - 1)
 """The bits of a float64 that f32 has no room for."""
 _HALF_WAY = np.uint64(1 << 28)
-_EXPONENT = np.uint32(0x7F80_0000)
-_LOWEST_EXPONENT = np.uint32(0x0080_0000)
-_EXPONENTS = np.uint32(0x7F00_0000)
-"""Of an f32 pattern: the exponent's bits, the lowest of a normal number, and one more than those above it."""
+_LOWEST_NORMAL = 2.0**-126
 
 
 def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
@@ -298,14 +330,10 @@ def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
         toward = np.where(error > 0, np.inf, -np.inf)
         odd = np.where(inexact, np.nextafter(total, toward), total)
         result = odd.astype(np.float32)
-    return from_float(result if result.ndim else result[()], 32)
+    return from_float(result, 32)
 
 
 def _pack(convert: Callable[[Any, Any], Any], high: Value, low: Value) -> Value:
-    if high is None or low is None:
-        raise Fault(
-            "converts a register that holds nothing yet: it belongs to a wgmma that was not waited for", "wgmma"
-        )
     if isinstance(high, np.ndarray) or isinstance(low, np.ndarray):
         shape = np.broadcast_shapes(np.shape(high), np.shape(low))
         high = np.broadcast_to(np.asarray(high, np.uint32), shape)
@@ -351,44 +379,8 @@ def round_to_half(value: Value, kind: str) -> Value:
     return packed & 0xFFFF
 
 
-def integer_to_half(value: Value, bits: int, is_signed: bool, kind: str) -> Value:
-    """``cvt.rn.bf16`` and ``cvt.rn.f16`` of an integer of up to 32 bits, rounded once."""
-    number = np.asarray(value).astype(np.int64)
-    if is_signed:
-        number = number - ((number >> (bits - 1)) << bits)
-    magnitude = np.abs(number)
-    # 24 bits, the last one set if any is lost, are exact in f32 and round to 16 bits as the number does.
-    lost = np.maximum(np.frexp(magnitude.astype(np.float64))[1] - 24, 0)
-    kept = magnitude >> lost
-    kept = (kept | (kept << lost != magnitude)) << lost
-    single = np.where(number < 0, -kept, kept).astype(np.float32)
-    return round_to_half(from_float(single if single.ndim else single[()], 32), kind)
-
-
 def half_to_float(value: Value, kind: str) -> Value:
     """``cvt.f32.f16`` and ``cvt.f32.bf16`` (exact)"""
     dtype = ml_dtypes.bfloat16 if kind == "bf16" else np.float16
     halves = np.asarray(value).astype(np.uint16).view(dtype).astype(np.float32)
-    return from_float(halves if halves.ndim else halves[()], 32)
-
-
-def integer_to_float(value: Value, bits: int, is_signed: bool, to_bits: int) -> Value:
-    def scalar(v: int) -> int:
-        return from_float((np.float64 if to_bits == 64 else np.float32)(signed(v, bits) if is_signed else v), to_bits)
-
-    return lanewise(to_bits, scalar, value)
-
-
-def float_to_integer(value: Value, from_bits: int, bits: int, is_signed: bool, rounding: str) -> Value:
-    """``cvt.rzi``, ``rni``, ``rmi``, ``rpi``: saturating, NaN gives 0 (PTX ISA 9.7.9.21)."""
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
-    rounders: dict[str, Callable[[Any], Any]] = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
-
-    def scalar(v: int) -> int:
-        number = float(rounders[rounding](to_float(v, from_bits)))
-        if number != number:
-            return 0
-        clamped = low if number <= low else high if number >= high else int(number)
-        return clamped & ((1 << bits) - 1)
-
-    return lanewise(bits, scalar, value)
+    return from_float(halves, 32)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import numpy as np
 
 from harness.emulator.errors import Fault
-from harness.emulator.instructions.table import Effect, Translator, Unsupported, instruction, only
+from harness.emulator.instructions.floats import extremum
+from harness.emulator.instructions.table import Effect, Translator, Unsupported, instruction, only, only_form
 from harness.emulator.machine.divergence import complete_meeting
 from harness.emulator.machine.events import Site, WarpSynced
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value, mask_of
 from harness.emulator.machine.state import Fragment
-from harness.emulator.ptx.ast import Dual, Instruction, Register
+from harness.emulator.ptx.ast import Dual, Instruction, Register, Sink
 
 _ONE_HOT = [np.arange(WARP_SIZE) == lane for lane in range(WARP_SIZE)]
 
@@ -129,13 +130,76 @@ def reduce(f: Fragment, site: Site, operation: str, is_signed: bool, value: Valu
     return result & 0xFFFFFFFF
 
 
+def reduce_floats(
+    f: Fragment, site: Site, operation: str, magnitudes: bool, nan: bool, value: Value, mask: Value
+) -> int:
+    """``redux.sync`` of f32: min or max, as the instructions of these names have it."""
+    check_members(f, site, mask)
+    result = lane_value(value, f.lanes[0])
+    if magnitudes:
+        result &= 0x7FFFFFFF
+    for lane in f.lanes[1:]:
+        other = lane_value(value, lane)
+        result = extremum(operation, "f32", False, nan, magnitudes, False, result, other)
+    # One lane alone: a NaN still becomes the canonical one.
+    return int(extremum(operation, "f32", False, nan, magnitudes, False, result, result))
+
+
+def _redux_floats(i: Instruction, w: Translator) -> Effect:
+    operation = i.modifiers[1]
+    if operation not in ("min", "max"):
+        raise Unsupported
+    only_form(i, *(f"sync.{operation}{a}{n}.f32" for a in ("", ".abs") for n in ("", ".NaN")))
+    value, mask = w.read(i.operands[1], "b32"), w.read(i.operands[2], "b32")
+    return Effect(reduce_floats, [repr(operation), str(i.has("abs")), str(i.has("NaN")), value, mask], i.operands[:1])
+
+
 @instruction("redux.sync", operands=3)
 def _redux(i: Instruction, w: Translator) -> Effect:
+    if i.modifiers[-1] == "f32":
+        return _redux_floats(i, w)
     only(i, "add", "min", "max", "and", "or", "xor")
     if i.modifiers[-1] not in ("s32", "u32", "b32"):
         raise Unsupported
     value, mask = w.read(i.operands[1], "b32"), w.read(i.operands[2], "b32")
     return Effect(reduce, [repr(i.modifiers[1]), str(i.modifiers[-1] == "s32"), value, mask], i.operands[:1])
+
+
+def match_any(f: Fragment, site: Site, value: Value, mask: Value) -> Value:
+    """``match.any.sync``: for each lane, the lanes that have the same value."""
+    members = check_members(f, site, mask) & f.mask
+    lanes = [lane for lane in f.lanes if members >> lane & 1]
+    same: dict[int, int] = {}
+    for lane in lanes:
+        held = lane_value(value, lane)
+        same[held] = same.get(held, 0) | 1 << lane
+    if f.single >= 0:
+        return 1 << f.single
+    found = np.zeros(WARP_SIZE, np.uint32)
+    for lane in lanes:
+        found[lane] = same[lane_value(value, lane)]
+    return found
+
+
+def match_all(f: Fragment, site: Site, value: Value, mask: Value) -> tuple[int, bool]:
+    """``match.all.sync``: the mask and true if all lanes have the same value, else 0 and false."""
+    members = check_members(f, site, mask)
+    alike = len({lane_value(value, lane) for lane in f.lanes}) == 1
+    return members if alike else 0, alike
+
+
+@instruction("match.any", "match.all", operands=3)
+def _match(i: Instruction, w: Translator) -> Effect:
+    only_form(i, *(f"{m}.sync.{t}" for m in ("any", "all") for t in ("b32", "b64")))
+    arguments = [w.read(i.operands[1], i.modifiers[-1]), w.read(i.operands[2], "b32")]
+    destination = i.operands[0]
+    if i.has("any"):
+        if isinstance(destination, Dual):
+            raise Unsupported
+        return Effect(match_any, arguments, i.operands[:1])
+    if isinstance(destination, Dual):
+        return Effect(match_all, arguments, (destination.first, destination.second))
+    return Effect(match_all, arguments, (destination, Sink()))
 
 
 def active_mask(f: Fragment, site: Site) -> int:

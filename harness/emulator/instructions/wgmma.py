@@ -26,7 +26,7 @@ from harness.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_ro
 from harness.emulator.machine.state import AsyncOperation, Fragment
 from harness.emulator.machine.warpgroup import WARPS, HeldRegisters, Member, RegisterList, Step, Warpgroup
 from harness.emulator.memory.descriptors import Major
-from harness.emulator.ptx.ast import Instruction, Vector
+from harness.emulator.ptx.ast import Instruction, Operand, Vector
 from harness.emulator.units.wgmma import Form, a_from_registers, make_plan
 
 MAX_GROUPS_KEPT = 8
@@ -180,32 +180,46 @@ def _execute(f: Fragment, group: Warpgroup, step: Step) -> None:
     group.wake()
 
 
-_SHAPE = re.compile(r"m64n(\d+)k16$")
+_SHAPE = re.compile(r"m64n(\d+)k(\d+)$")
 _MAJOR = {0: Major.K, 1: Major.MN}
+_DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
+_RESULTS = {"f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
+            "s8": ("s32",), "u8": ("s32",)}  # fmt: skip
+_SAME = ("f16", "bf16", "tf32")
+"""Types that A and B must share."""
 
 
-@instruction("wgmma.mma_async", operands=range(6, 9), family="mma", targets=_SM90)
+@instruction("wgmma.mma_async", operands=range(4, 9), family="mma", targets=_SM90)
 def _mma_async(i: Instruction, w: Translator) -> Effect:
-    """16-bit inputs and f32 results; A from shared memory or from registers."""
-    if len(i.modifiers) != 7:
+    """A from shared memory or from registers. Types of 16 bits have major-ness flags, integers have no flags."""
+    words = list(i.modifiers)
+    saturate = words[-1] == "satfinite"
+    if saturate:
+        words.pop()
+    if len(words) != 7:
         raise Unsupported
-    _, sync, aligned, shape, result, a_type, b_type = i.modifiers
+    _, sync, aligned, shape, result, a_type, b_type = words
     size = _SHAPE.match(shape)
-    if (sync, aligned, result) != ("sync", "aligned", "f32") or a_type != b_type or size is None:
+    if (sync, aligned) != ("sync", "aligned") or size is None or i.guard is not None:
         raise Unsupported
-    n = int(size.group(1))
-    if a_type not in ("bf16", "f16") or n % 8 or not 8 <= n <= 256 or i.guard is not None:
+    n, k = int(size.group(1)), int(size.group(2))
+    if _DEPTH.get(a_type) != k or _DEPTH.get(b_type) != k or result not in _RESULTS[a_type]:
+        raise Unsupported
+    integers = result == "s32"
+    if (a_type != b_type and a_type in _SAME) or (saturate and not integers) or n % 8 or not 8 <= n <= 256:
+        raise Unsupported
+    if integers and n > 32 and n % 16:
         raise Unsupported
     d, a, b, keep, *flags = i.operands
     accumulator = registers(d)
-    if len({r.slot for r in accumulator}) != n // 2 or len(accumulator) != n // 2:
+    count = n // 4 if result == "f16" else n // 2
+    if len({r.slot for r in accumulator}) != count or len(accumulator) != count:
         raise Unsupported
     in_registers = isinstance(a, Vector)
-    scale_a, scale_b, *majors = (immediate(flag) for flag in flags)
-    if not {scale_a, scale_b} <= {1, -1} or len(majors) != (1 if in_registers else 2) or not set(majors) <= {0, 1}:
-        raise Unsupported
-    a_major = Major.K if in_registers else _MAJOR[majors[0]]
-    form = Form(n, a_type, a_major, _MAJOR[majors[-1]], scale_a != scale_b, in_registers)
+    negate, majors = _flags(flags, 0 if integers else 2, (1 if in_registers else 2) if k == 16 else 0)
+    a_major = Major.K if in_registers or not majors else _MAJOR[majors[0]]
+    b_major = _MAJOR[majors[-1]] if majors else Major.K
+    form = Form(n, a_type, a_major, b_major, negate, in_registers, b_type, result, saturate)
     where = _register_list(w, accumulator)
     if in_registers:
         held = registers(a)
@@ -216,6 +230,17 @@ def _mma_async(i: Instruction, w: Translator) -> Effect:
         a_list, a_value = "None", w.read(a, "b64")
     arguments = [where, w.constant(Form, *form), a_list, a_value, w.read(b, "b64"), w.read(keep, "pred")]
     return Effect(multiply, arguments, poisons=accumulator, stores=accumulator)
+
+
+def _flags(flags: Sequence[Operand], scales: int, majors: int) -> tuple[bool, list[int]]:
+    """Whether exactly one of A and B is negated, and the major-ness flags."""
+    numbers = [immediate(flag) for flag in flags]
+    if len(numbers) != scales + majors:
+        raise Unsupported
+    signs, rest = numbers[:scales], numbers[scales:]
+    if not set(signs) <= {1, -1} or not set(rest) <= {0, 1}:
+        raise Unsupported
+    return signs.count(-1) == 1, rest
 
 
 def _register_list(w: Translator, named: Sequence[Any]) -> str:

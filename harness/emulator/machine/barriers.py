@@ -77,6 +77,13 @@ class MBarrier:
             self.expected -= count
         self._changed()
 
+    def expect_arrival(self) -> None:
+        """The current phase, and this one only, awaits one more arrival (cp.async.mbarrier.arrive)."""
+        if self.pending == MAX_COUNT:
+            raise Fault(f"{self} awaits {MAX_COUNT} arrivals already; there can be no more", "mbarrier-count")
+        self.pending += 1
+        self.used = True
+
     def expect_bytes(self, count: int) -> None:
         self._count_bytes(count)
         self._changed()
@@ -138,6 +145,7 @@ class CountingBarrier:
         "needed",
         "number",
         "on_completion",
+        "votes",
         "waiters",
         "wakeups",
     )
@@ -157,6 +165,8 @@ class CountingBarrier:
         self.needed = 0
         self.everybody = False
         self.generation = 0
+        self.votes: dict[int, tuple[int, int]] = {}
+        """Of bar.red, by generation: threads whose predicate holds, and threads in all."""
         self.waiters: list[Any] = []
 
     def arrive(self, threads: int, needed: int, everybody: bool) -> int:

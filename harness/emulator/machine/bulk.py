@@ -35,8 +35,8 @@ class BulkQueue:
     def satisfied(self, allowed: int, reads_only: bool) -> bool:
         """Whether at most ``allowed`` of the youngest groups are still pending."""
         committed = self.committed
-        while committed and not committed[0].reading and not committed[0].writing:
-            committed.popleft()
+        while committed and not committed[0].writing:
+            committed.popleft()  # what has been written has been read
         older = len(committed) - allowed
         for index, group in enumerate(committed):
             if index >= older:

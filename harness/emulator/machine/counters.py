@@ -30,6 +30,8 @@ class Counters:
     tma_global_bytes_read: int = 0
     tma_global_bytes_read_by_tensor: dict[str, int] = field(default_factory=dict)
     """The same by tensor, named by the launch argument's position ("argument 0")."""
+    tma_box_bytes: int = 0
+    """Of the boxes loaded, zero fill included, each load once: bytes written over it is what multicast multiplies."""
     tma_shared_bytes_written: int = 0
     tma_stores: int = 0
     tma_shared_bytes_read: int = 0

@@ -69,7 +69,7 @@ def _registers_of_lane(f: Fragment, lane: int, slots: Sequence[int]) -> list[Val
     registers = list(f.grid.code.initial)
     for slot in slots:
         value = f.registers[slot]
-        registers[slot] = value[lane : lane + 1].tolist()[0] if isinstance(value, np.ndarray) else value
+        registers[slot] = value.item(lane) if isinstance(value, np.ndarray) else value
     return registers
 
 
@@ -86,12 +86,12 @@ def restrict(f: Fragment, guard: Value) -> Fragment | None:
 
 
 def part(f: Fragment, mask: int) -> Fragment:
-    """Some of a fragment's lanes, for the time of one instruction: everything else is shared."""
+    """Some of a fragment's lanes, for the time of one instruction, with the same registers and barrier tokens.
+
+    What such an instruction cannot do, since that takes the whole warp or a block of its own, is left away.
+    """
     some = Fragment(f.warp, mask, f.registers, f.block, f.joins)
     some.tokens = f.tokens
-    some.observed = f.observed
-    some.pending_loads = f.pending_loads
-    some.pending_stores = f.pending_stores
     return some
 
 
@@ -175,7 +175,7 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
             before = join.before[slot]
             if slot in code.lane_masks:
                 value = _merge_lane_masks(parts, slot)
-            elif isinstance(before, np.ndarray) and all(_is_unchanged(p, slot, before) for p in parts):
+            elif isinstance(before, np.ndarray) and _is_unchanged(parts, slot, before):
                 value = before
             else:
                 value = _merge_values([(p, p.registers[slot]) for p in parts], code.dtypes[slot])
@@ -185,8 +185,10 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
         merged.tokens.update(fragment.tokens)
         for barrier, phase in fragment.observed.items():
             merged.observed[barrier] = max(phase, merged.observed.get(barrier, phase))
-        merged.pending_loads.extend(p for p in fragment.pending_loads if p not in merged.pending_loads)
-        merged.pending_stores.extend(p for p in fragment.pending_stores if p not in merged.pending_stores)
+        if fragment.pending_loads:
+            merged.pending_loads.extend(p for p in fragment.pending_loads if p not in merged.pending_loads)
+        if fragment.pending_stores:
+            merged.pending_stores.extend(p for p in fragment.pending_stores if p not in merged.pending_stores)
         first.warp.fragments.remove(fragment)
     first.warp.fragments.append(merged)
     if first.grid.sink is not None:
@@ -194,10 +196,13 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
     return merged
 
 
-def _is_unchanged(f: Fragment, slot: int, before: np.ndarray) -> bool:
-    """Whether a register still is what it was before the split."""
-    value = f.registers[slot]
-    return value is before or (f.single >= 0 and bool(value == before[f.single]))
+def _is_unchanged(parts: list[Fragment], slot: int, before: np.ndarray) -> bool:
+    """Whether a register still is in all fragments what it was before the split."""
+    for f in parts:
+        value = f.registers[slot]
+        if value is not before and (f.single < 0 or value != before.item(f.single)):
+            return False
+    return True
 
 
 def _merge_lane_masks(parts: list[Fragment], slot: int) -> int:

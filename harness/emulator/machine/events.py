@@ -136,7 +136,8 @@ class WarpSynced(NamedTuple):
 class Access(NamedTuple):
     """A load, store or atomic of each of the agent's lanes (ascending), completed when the event is made.
 
-    ``mode``: "read", "write" or "atomic". ``space``: "shared", "global" or "param". ``cta``: rank whose shared memory
+    ``mode``: "read", "write" or "atomic". ``space``: "shared", "global", "param", "local" (each
+    thread has its own; functions' parameters are there, too) or "const". ``cta``: rank whose shared memory
     it is, -1 elsewhere. ``where``: one address for all lanes, or an array with one a lane (stmatrix and ldmatrix: one
     a row). ``nbytes``: of one item; ``items`` of them lie one after another. ``values``: what is in memory afterwards,
     for writes and atomics: one scalar for all, or an array (several items: a tuple of those).
@@ -151,6 +152,15 @@ class Access(NamedTuple):
     nbytes: int
     items: int
     values: Any
+
+
+class Written(NamedTuple):
+    """A lane has printed a text (vprintf)."""
+
+    agent: Agent
+    site: Site
+    lane: int
+    text: str
 
 
 class Fenced(NamedTuple):
@@ -178,6 +188,21 @@ class SharedBytes(NamedTuple):
     nbytes: int
 
 
+class SharedItems(NamedTuple):
+    """Items of ``nbytes`` each at offsets of a CTA's shared memory, one for each lane."""
+
+    cta: int
+    offsets: np.ndarray
+    nbytes: int
+
+
+class GlobalItems(NamedTuple):
+    """Bytes from addresses in global memory on, one range for each lane."""
+
+    addresses: np.ndarray
+    nbytes: np.ndarray
+
+
 class GlobalBox(NamedTuple):
     """The box of a tensor map that starts at ``coordinates`` (innermost first); parts may lie outside the tensor."""
 
@@ -200,7 +225,7 @@ class RegisterBlock(NamedTuple):
     names: tuple[str, ...]
 
 
-Region = SharedChunks | SharedBytes | GlobalBox | TensorBlock | RegisterBlock
+Region = SharedChunks | SharedBytes | SharedItems | GlobalItems | GlobalBox | TensorBlock | RegisterBlock
 
 
 class Operation:
@@ -209,7 +234,8 @@ class Operation:
     What happens at issue has no start ("tmem.store", "launch-control", "commit"); a "commit" signals and a "tmem.load"
     is covered by a wait, so these do not finish.
 
-    ``kind``: "tma.load", "tma.store", "mma", "commit", "wgmma", "tmem.load", "tmem.store", "launch-control".
+    ``kind``: "tma.load", "tma.store", "mma", "commit", "wgmma", "tmem.load", "tmem.store", "launch-control",
+    "tmem.copy", "cp.async" and "cp.async.arrive", which signals once its thread's earlier copies have landed.
     ``detail``: what the operation computes, by name, for whoever wants to do it again.
     """
 
@@ -299,8 +325,19 @@ class Missed(NamedTuple):
     operation: Operation | None
 
 
+class ArrivalExpected(NamedTuple):
+    """The phase awaits one more arrival, which an asynchronous operation makes (cp.async.mbarrier.arrive)."""
+
+    agent: Agent
+    site: Site
+    lane: int
+    cta: int
+    offset: int
+    phase: int
+
+
 class Signalled(NamedTuple):
-    """An asynchronous operation arrives once (tcgen05.commit)."""
+    """An asynchronous operation arrives once (tcgen05.commit, cp.async.mbarrier.arrive)."""
 
     operation: Operation
     cta: int
@@ -390,7 +427,7 @@ class GroupLeft(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """bulk ("bulk") or wgmma groups: ``groups`` holds (lane, number of the group); wgmma: lane -1, per warp."""
+    """Groups of a ``kind`` ("bulk", "cp.async", "wgmma"), each (lane, its number); wgmma: lane -1, per warp."""
 
     agent: Agent
     site: Site

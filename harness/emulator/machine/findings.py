@@ -25,7 +25,7 @@ class Findings:
         """Note a breach, or raise Fault if it is not tolerated."""
         if not self.tolerates(rule):
             raise Fault(message, rule)
-        self.add(Finding(rule, f"PTX line {site.line}: {site.text}: {message}"), site.index)
+        self.add(Finding(rule, f"PTX line {site.line}: {site.text}: {message}", line=site.line), site.index)
 
     def add(self, finding: Finding, index: int) -> None:
         known = self._found.setdefault((finding.rule, index), finding)

@@ -58,4 +58,7 @@ def stack_rows(values: Sequence[Value]) -> np.ndarray:
         # Not all of them are arrays.
         if any(v is None for v in values):
             raise Fault("uses a register in which a wgmma accumulates that was not waited for", "wgmma") from None
-    return np.array([np.broadcast_to(np.asarray(v, np.uint32), WARP_SIZE) for v in values])
+    rows = np.empty((len(values), WARP_SIZE), np.uint32)
+    for row, value in zip(rows, values, strict=True):
+        row[...] = value
+    return rows

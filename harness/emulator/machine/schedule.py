@@ -8,8 +8,10 @@ bugs", ASPLOS 2010), with pre-emption, long delays, early and late completion. T
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
+from heapq import heappop, heappush
 from typing import Any
 
 from harness.emulator.machine.state import AsyncOperation, Fragment
@@ -59,6 +61,9 @@ class RandomSchedule:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self._pipes: dict[Any, deque[AsyncOperation]] = {}
+        self._heads: list[tuple[float, int, Any]] = []
+        """A heap of the pipes, by their first operation: highest priority first, then the oldest pipe."""
+        self._opened = itertools.count()
         self._warp_priority: dict[tuple[int, int, int], float] = {}
         self._class_priority: dict[str, float] = {}
         self._spread = self.rng.choice((0.0, 0.3, 1.0, 3.0))
@@ -74,7 +79,11 @@ class RandomSchedule:
             self._class_priority[kind] = self.rng.random()
         operation.priority = self._class_priority[kind] + self._spread * self.rng.random()
         key = id(operation) if operation.pipe is None else operation.pipe
-        self._pipes.setdefault(key, deque()).append(operation)
+        if key in self._pipes:
+            self._pipes[key].append(operation)
+        else:
+            self._pipes[key] = deque([operation])
+            heappush(self._heads, (-operation.priority, next(self._opened), key))
 
     def early(self) -> bool:
         return self.rng.random() < 0.5
@@ -96,10 +105,12 @@ class RandomSchedule:
             self._change()
         if ready and (not pipes or rng.random() >= self._async_share):
             return self._best_of(ready)
-        key = max(pipes, key=lambda k: pipes[k][0].priority)
+        _, opened, key = heappop(self._heads)
         pipe = pipes[key]
         operation = pipe.popleft()
-        if not pipe:
+        if pipe:
+            heappush(self._heads, (-pipe[0].priority, opened, key))
+        else:
             del pipes[key]
         return operation
 

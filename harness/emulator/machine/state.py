@@ -8,7 +8,7 @@ loops fast.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from harness.emulator.machine import events
 from harness.emulator.machine.barriers import CountingBarrier, MBarrier
 from harness.emulator.machine.bulk import BulkQueue
 from harness.emulator.machine.code import Code
+from harness.emulator.machine.copies import CopyQueues
 from harness.emulator.machine.counters import Counters
 from harness.emulator.machine.events import Agent, Operation, Site
 from harness.emulator.machine.findings import Findings
@@ -28,6 +29,7 @@ from harness.emulator.machine.wakeups import Waiting, Wakeups
 from harness.emulator.machine.warpgroup import Member, Warpgroup
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, RESERVED_SHARED
 from harness.emulator.memory.global_memory import GlobalMemory
+from harness.emulator.memory.local import LocalMemory
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.memory.tmem import TensorMemory
@@ -77,6 +79,15 @@ class Launch:
         return self.block[0] * self.block[1] * self.block[2]
 
 
+@dataclass(frozen=True)
+class Printed:
+    """What one thread has printed by one printf. ``cta``: its place in the grid; ``thread``: %tid."""
+
+    cta: Dim3
+    thread: Dim3
+    text: str
+
+
 class AsyncOperation:
     """Something under way. ``pipe``: operations of one pipe complete in issue order; None means unordered."""
 
@@ -119,7 +130,13 @@ class Grid:
         choices: Choices,
         findings: Findings,
         sink: events.Sink | None,
+        symbols: Mapping[str, int] | None = None,
+        constants: GlobalMemory | None = None,
     ) -> None:
+        """symbols: addresses of the module's variables, each in its own state space; constants: .const memory."""
+        self.symbols = symbols or {}
+        self.constants = constants or GlobalMemory()
+        self.printed: list[Printed] = []
         self.code = code
         self.launch = launch
         self.memory = memory
@@ -179,6 +196,8 @@ class Cluster:
         self.barrier = CountingBarrier("the cluster barrier", CLUSTER_BARRIER, grid.wakeups, self._completed(grid))
         shape = grid.launch.cluster
         first = tuple(i * s for i, s in zip(self.index, shape, strict=True))
+        self.routes: dict[tuple[Any, ...], tuple[tuple[Cta, Cta], ...]] = {}
+        """Where TMA loads go and whom they signal, as `instructions.bulk` has found for their operands."""
         self.ctas = [
             Cta(grid, self, x + shape[0] * (y + shape[1] * z), (first[0] + x, first[1] + y, first[2] + z))
             for z in range(shape[2])
@@ -332,10 +351,18 @@ class Warp:
         self.tid: tuple[Value, ...] = tuple(int(axis[0]) if (axis[:count] == axis[0]).all() else axis for axis in axes)
         """%tid.x, .y and .z."""
         self.fragments: list[Fragment] = []
+        self.local = LocalMemory(cta.grid.code.local_bytes)
+        self.copies: CopyQueues | None = None
+        """Of its cp.async copies, from the first one on."""
         self.member: Member | None = None
         """Its part in a warpgroup, once it has executed a wgmma instruction."""
         self.meetings: dict[int, list[Fragment]] = {}
         """By member mask: who waits in a bar.warp.sync for the other lanes."""
+
+    def thread(self, lane: int) -> Dim3:
+        """%tid of a lane."""
+        x, y, z = (int(axis) if isinstance(axis, int) else int(axis[lane]) for axis in self.tid)
+        return x, y, z
 
     def __repr__(self) -> str:
         return f"warp {self.index}"

@@ -22,7 +22,7 @@ from harness.emulator.machine.events import Operation
 from harness.emulator.machine.wakeups import Wakeups
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.units.mma import MmaUnit
-from harness.emulator.units.wgmma import Accumulator, M, Plan
+from harness.emulator.units.wgmma import Accumulator, AnyPlan, M, Plan
 
 WARPS = 4
 _NOTHING = {type(None)}
@@ -89,7 +89,7 @@ class Step:
         "warps",
     )
 
-    def __init__(self, key: tuple[Any, ...], plan: Plan, accumulator: Accumulator, keep: bool) -> None:
+    def __init__(self, key: tuple[Any, ...], plan: Plan | AnyPlan, accumulator: Accumulator, keep: bool) -> None:
         self.key = key
         self.plan = plan
         self.accumulator = accumulator
@@ -106,6 +106,7 @@ class Step:
         """The tensor core executes it: operands are read now."""
         for held in self.a_held:
             held.check()
+        self.accumulator.d_type = self.plan.form.d_type
         if self.keep:
             for warp, registers in self.initial:
                 self.accumulator.set_rows(warp, registers)

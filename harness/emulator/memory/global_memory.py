@@ -72,10 +72,11 @@ class GlobalMemory:
     ALIGNMENT = 256
     GUARD = 1 << 21
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = GLOBAL_WINDOW) -> None:
+        """first: the first address that is handed out."""
         self.allocations: list[Allocation] = []
         self._bases: list[int] = []
-        self._next = GLOBAL_WINDOW
+        self._next = first
 
     def alloc(self, nbytes: int, name: str = "") -> int:
         """Reserve `nbytes` poisoned bytes; returns their 256-byte aligned device address."""
@@ -161,6 +162,12 @@ class GlobalMemory:
         block, offset = self.find(address, values.size)
         block.data[offset : offset + values.size] = values
         block.mark_valid(offset, values.size)
+
+    def fill(self, address: int, value: int, nbytes: int) -> None:
+        """Write one byte's value to `nbytes` bytes."""
+        block, offset = self.find(address, nbytes)
+        block.data[offset : offset + nbytes] = value
+        block.mark_valid(offset, nbytes)
 
     def load_int(self, address: int, nbytes: int) -> int:
         """One naturally aligned little-endian unsigned integer of 1, 2, 4 or 8 bytes."""

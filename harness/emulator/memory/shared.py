@@ -7,6 +7,8 @@ unwritten byte is a Fault, because the program would see whatever the previous k
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +18,29 @@ from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.emulator.memory.bytes import ALL_VALID, CHUNK, CHUNK_DTYPE, UNSIGNED, aligned_bytes, round_up
 
 _VALID_CHUNK = np.ones(CHUNK, np.bool_).view(CHUNK_DTYPE)[0]
-_FIRST_CHUNK = np.uint64(RESERVED_SHARED // CHUNK)
 MBARRIER_BYTES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class LaneWords:
+    """Naturally aligned words, one a lane: their numbers (offset / nbytes), and the offsets between which they lie."""
+
+    nbytes: int
+    index: NDArray[np.intp]
+    first: int
+    end: int
+
+
+@lru_cache(maxsize=4096)
+def lane_words(addresses: bytes, address_bytes: int, nbytes: int, window: int) -> LaneWords | None:
+    """The words at the addresses of all lanes, given as bytes; None unless they are aligned.
+
+    Programs use few sets of addresses of shared memory, each of them often. window: address of the CTA's memory.
+    """
+    offsets = np.frombuffer(addresses, f"u{address_bytes}").astype(np.int64) - window
+    if np.count_nonzero(offsets & (nbytes - 1)):
+        return None
+    return LaneWords(nbytes, offsets // nbytes, int(offsets.min()), int(offsets.max()) + nbytes)
 
 
 class SharedMemory:
@@ -61,16 +84,13 @@ class SharedMemory:
     def guard_mbarrier(self, offset: int, name: str) -> None:
         """From now on a write to the 8 bytes at `offset` is a Fault."""
         self._mbarriers[offset] = name
-        self._note_mbarriers()
+        # Bounds for a quick look, which an mbarrier that is released leaves as they are.
+        self._mbarriers_first = min(self._mbarriers_first, offset)
+        self._mbarriers_end = max(self._mbarriers_end, offset + MBARRIER_BYTES)
 
     def release_mbarrier(self, offset: int) -> None:
         """The mbarrier has been invalidated."""
         self._mbarriers.pop(offset, None)
-        self._note_mbarriers()
-
-    def _note_mbarriers(self) -> None:
-        self._mbarriers_first = min(self._mbarriers, default=self.data.size)
-        self._mbarriers_end = max(self._mbarriers, default=-MBARRIER_BYTES) + MBARRIER_BYTES
 
     def check_no_mbarrier(self, first: int, end: int, what: str = "written") -> None:
         """Fault if a live mbarrier lies in the bytes first .. end - 1."""
@@ -119,6 +139,12 @@ class SharedMemory:
                 "uninitialised",
                 first,
             )
+
+    def mark_valid(self, first: int, end: int, key: Hashable) -> None:
+        """The bytes first .. end - 1, which are those that the `key` of `check_chunks` names, have been written."""
+        if key not in self._known_valid:
+            self.valid[first:end] = True
+            self._known_valid.add(key)
 
     def check_chunks(self, index: NDArray[np.integer], key: Hashable = None) -> None:
         """Fault unless every 16-byte chunk of `index` is in range and fully written.
@@ -219,6 +245,26 @@ class SharedMemory:
         self._words[nbytes][index] = values
         self._valid_words[nbytes][index] = ALL_VALID[nbytes]
 
+    def gather_words(self, words: LaneWords) -> NDArray[np.unsignedinteger] | None:
+        """Load them; None if that is not legal, and `gather` would say why."""
+        if words.first < RESERVED_SHARED or words.end > self.size:
+            return None
+        valid = self._valid_words[words.nbytes].take(words.index)
+        # The shadow of a word whose bytes were all written is the largest there is.
+        if valid.item(valid.argmin()) != ALL_VALID[words.nbytes]:
+            return None
+        return self._words[words.nbytes].take(words.index)
+
+    def scatter_words(self, words: LaneWords, values: NDArray[np.unsignedinteger]) -> bool:
+        """Store to them; False if that is not legal, and `scatter` would say why."""
+        if words.first < RESERVED_SHARED or words.end > self.size:
+            return False
+        if words.first < self._mbarriers_end and words.end > self._mbarriers_first:
+            return False
+        self._words[words.nbytes][words.index] = values
+        self._valid_words[words.nbytes][words.index] = ALL_VALID[words.nbytes]
+        return True
+
     def _word_index(self, offsets: NDArray[np.integer], nbytes: int) -> NDArray[np.integer]:
         # Unwritten bytes, which include the reserved ones, stop a read by themselves, and so does the end.
         negative = offsets.dtype.kind == "i" and int(offsets.min()) < 0
@@ -235,13 +281,17 @@ class SharedMemory:
         self.check_chunks(index)
         return self.chunks.take(index)
 
-    def write_chunks(self, index: NDArray[np.integer], items: NDArray[np.complex128]) -> None:
-        """Write 16-byte items (any 16-byte type viewed as `CHUNK_DTYPE`) to the chunks number `index`."""
-        # One reduction finds what lies below the program's part, too: as unsigned numbers those are huge.
-        above = int(np.maximum.reduce(index.astype(np.uint64) - _FIRST_CHUNK, axis=None)) + RESERVED_SHARED // CHUNK
-        if above >= self._full_chunks:
+    def write_chunks(
+        self, index: NDArray[np.integer], items: NDArray[np.complex128], span: tuple[int, int] | None = None
+    ) -> None:
+        """Write 16-byte items (any 16-byte type viewed as `CHUNK_DTYPE`) to the chunks number `index`.
+
+        span: offsets of the first byte of all these chunks and of the one behind the last, if they are known.
+        """
+        first, end = span or (int(index.min()) * CHUNK, int(index.max()) * CHUNK + CHUNK)
+        if first < RESERVED_SHARED or end > self.size:
             self._check_chunk_range(index)
-        if (above + 1) * CHUNK > self._mbarriers_first:
+        if first < self._mbarriers_end and end > self._mbarriers_first:
             for chunk in np.asarray(index).ravel().tolist():
                 self.check_no_mbarrier(chunk * CHUNK, (chunk + 1) * CHUNK)
         self.chunks[index] = items

@@ -8,9 +8,10 @@ parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -36,6 +37,10 @@ class ElementType:
     dtype: np.dtype
     nan_bits: int | None = None
     """Bits of the NaN that a NaN-filling map puts out of bounds (seen on an H200); None for integers."""
+    unit: int = 1
+    """Elements that are copied together; of types smaller than a byte several, and `bytes` are those of the unit."""
+    global_bytes: int = 0
+    """Bytes of a unit in global memory, if they are fewer: shared memory has padding behind each unit."""
 
     @classmethod
     def from_name(cls, name: str) -> ElementType:
@@ -56,8 +61,15 @@ def _element_types() -> dict[str, ElementType]:
         ("tf32", np.float32, 0x7FF77FF7),
         ("f64", np.float64, 0x7FF77FF77FF77FF7),
     ]
-    types = [ElementType(name, np.dtype(t).itemsize, np.dtype(t)) for name, t in integers]
+    small = [("e4m3", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2), ("ue8m0", ml_dtypes.float8_e8m0fnu)]
+    types = [ElementType(name, np.dtype(t).itemsize, np.dtype(t)) for name, t in (*integers, *small)]
     types += [ElementType(name, np.dtype(t).itemsize, np.dtype(t), nan) for name, t, nan in floats]
+    # PTX ISA 5.5.1.1; in the driver API 16U4_ALIGN8B, 16U4_ALIGN16B and 16U6_ALIGN16B.
+    types += [
+        ElementType("b4x16", 1, np.dtype(np.uint8), unit=2),
+        ElementType("b4x16_p64", 16, np.dtype("V16"), unit=16, global_bytes=8),
+        ElementType("b6x16_p32", 16, np.dtype("V16"), unit=16, global_bytes=12),
+    ]
     return {t.name: t for t in types}
 
 
@@ -67,6 +79,15 @@ ELEMENT_TYPES = _element_types()
 def _require(ok: bool, argument: str, value: object, rule: str) -> None:
     if not ok:
         raise ValueError(f"tensor map: {argument} = {value}: {rule}")
+
+
+class ByteLayout(NamedTuple):
+    """Bytes of a part of a tensor as an array [.., dim 1, bytes of dim 0]. span: bytes from the first to the last."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    span: int
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -83,6 +104,7 @@ class TensorMap:
             0's is ignored, as the driver documents for maps without interleave.
         swizzle: how 16-byte chunks are permuted in shared memory, or its name ("none", "32B", "64B", "128B").
         fill_nan: out-of-bounds elements load as a quiet NaN instead of zero (float types only).
+        coordinate_unit: elements that one step of the first coordinate is short of; see `in_units`.
 
     Raises:
         ValueError: naming the argument, its value and the rule it breaks.
@@ -96,6 +118,7 @@ class TensorMap:
     element_strides: tuple[int, ...] = ()
     swizzle: Swizzle = Swizzle.NONE
     fill_nan: bool = False
+    coordinate_unit: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.element, str):
@@ -136,6 +159,9 @@ class TensorMap:
             name = f"strides[{i}]"
             _require(stride % ALIGNMENT == 0, name, stride, f"must be a multiple of {ALIGNMENT} bytes")
             _require(0 <= stride < MAX_STRIDE, name, stride, "must be below 2^40 bytes and not negative")
+        if self.element.unit > 1:
+            self._validate_units()
+            return
         inner = self.box[0] * self.element.bytes
         what = f"{self.box[0]} x {self.element.bytes} bytes = {inner} bytes"
         _require(inner % ALIGNMENT == 0, "box[0]", what, f"must be a multiple of {ALIGNMENT} bytes")
@@ -143,9 +169,46 @@ class TensorMap:
             span = self.swizzle.span_bytes
             _require(inner <= span, "box[0]", what, f"must fit the {span}-byte span of swizzle {span}B")
         limit = MAX_BOX_BYTES
-        _require(self.box_bytes <= limit, "box", self.box, f"is {self.box_bytes} bytes, at most {limit} fit")
+        _require(self.dense_bytes <= limit, "box", self.box, f"is {self.dense_bytes} bytes, at most {limit} fit")
         if self.fill_nan:
             _require(self.element.nan_bits is not None, "fill_nan", True, f"{self.element.name} is no float type")
+
+    def _validate_units(self) -> None:
+        """The further rules of types smaller than a byte (cuTensorMapEncodeTiled); the rest is checked of the units."""
+        unit, name = self.element.unit, self.element.name
+        if self.element.global_bytes:
+            _require(self.dims[0] % 128 == 0, "dims[0]", self.dims[0], f"must be a multiple of 128 for {name}")
+            _require(self.box[0] == 128, "box[0]", self.box[0], f"must be 128 for {name}")
+            _require(self.address % 32 == 0, "address", f"{self.address:#x}", f"must be a multiple of 32 for {name}")
+            good = all(stride % 32 == 0 for stride in self.strides)
+            _require(good, "strides", self.strides, f"must be multiples of 32 bytes for {name}")
+            _require(self.swizzle in (Swizzle.NONE, Swizzle.B128), "swizzle", self.swizzle.name, "must be none or 128B")
+        for what, size in (("dims[0]", self.dims[0]), ("box[0]", self.box[0])):
+            _require(size % unit == 0, what, size, f"must be a multiple of {unit} for {name}")
+        _require(not self.fill_nan, "fill_nan", True, f"{name} is no float type")
+        assert self.in_units
+
+    @cached_property
+    def in_units(self) -> TensorMap:
+        """The same map with dimension 0 counted in what is copied together; itself for types of whole bytes.
+
+        This is the map that copies work with. `coordinate_unit` then says what the first coordinate is divided by.
+        """
+        element = self.element
+        if element.unit == 1:
+            return self
+        return replace(
+            self,
+            element=replace(element, unit=1),
+            dims=(self.dims[0] // element.unit, *self.dims[1:]),
+            box=(self.box[0] // element.unit, *self.box[1:]),
+            coordinate_unit=element.unit,
+        )
+
+    @property
+    def global_bytes(self) -> int:
+        """Bytes of an element in global memory."""
+        return self.element.global_bytes or self.element.bytes
 
     @classmethod
     def tiled(
@@ -162,7 +225,8 @@ class TensorMap:
             element = ElementType.from_name(element)
         mode = Swizzle.from_name(swizzle) if isinstance(swizzle, str) else swizzle
         dims = tuple(reversed(shape))
-        strides = tuple(element.bytes * prod(dims[:i]) for i in range(1, len(dims)))
+        size = element.global_bytes or element.bytes
+        strides = tuple(prod(dims[:i]) // element.unit * size for i in range(1, len(dims)))
         return cls(address, element, dims, strides, tuple(reversed(box)), swizzle=mode, fill_nan=fill_nan)
 
     @property
@@ -182,8 +246,31 @@ class TensorMap:
 
     @cached_property
     def box_bytes(self) -> int:
-        """Bytes of one box without holes: the transaction count its load completes."""
+        """Bytes of one box without holes and padding: the transaction count its load completes."""
+        return prod(self.box_shape) * self.global_bytes
+
+    @cached_property
+    def dense_bytes(self) -> int:
+        """Bytes of one box without holes as it lies in shared memory."""
         return prod(self.box_shape) * self.element.bytes
+
+    @cached_property
+    def last_whole(self) -> tuple[int, ...]:
+        """The largest coordinates at which a box still lies inside the tensor."""
+        extents = zip(self.dims, self.box_shape, self.steps, strict=True)
+        return tuple(dim - 1 - (extent - 1) * step for dim, extent, step in extents)
+
+    @cached_property
+    def whole_box(self) -> ByteLayout:
+        """The bytes of a box that lies inside the tensor, in global memory."""
+        return self.byte_layout(self.box_shape)
+
+    def byte_layout(self, counts: Sequence[int]) -> ByteLayout:
+        """The bytes of so many elements along each dimension, in global memory."""
+        inner = counts[0] * self.global_bytes
+        outer = tuple(step * pitch for step, pitch in zip(self.steps[1:], self.strides, strict=True))
+        span = inner + sum((count - 1) * stride for count, stride in zip(counts[1:], outer, strict=True))
+        return ByteLayout((*counts[:0:-1], inner), (*outer[::-1], 1), span, prod(counts[1:]) * inner)
 
     @cached_property
     def row_pitch(self) -> int:
@@ -197,14 +284,19 @@ class TensorMap:
     @cached_property
     def shared_bytes(self) -> int:
         """Bytes of shared memory the box spreads over, holes included."""
-        return self.box_bytes // (self.box[0] * self.element.bytes) * self.row_pitch
+        return self.dense_bytes // (self.box[0] * self.element.bytes) * self.row_pitch
+
+    @cached_property
+    def places(self) -> dict[int, Any]:
+        """What the TMA unit knows of boxes of this map, by their offset in shared memory."""
+        return {}
 
     @cached_property
     def pitches(self) -> tuple[int, ...]:
         """Bytes between neighbours along every dimension, the innermost included."""
-        return (self.element.bytes, *self.strides)
+        return (self.global_bytes, *self.strides)
 
     @cached_property
     def span_bytes(self) -> int:
         """Bytes from the first byte of the tensor to just behind its last one."""
-        return sum((d - 1) * p for d, p in zip(self.dims, self.pitches, strict=True)) + self.element.bytes
+        return sum((d - 1) * p for d, p in zip(self.dims, self.pitches, strict=True)) + self.global_bytes

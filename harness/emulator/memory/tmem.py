@@ -93,7 +93,6 @@ class TensorMemory:
         """Give back a block. Fault unless `column` came from `allocate` with the same size and is still
         owned.
         """
-        self._check_size(ncols, "tcgen05.dealloc")
         owned = self._allocations.get(column)
         if owned is None:
             raise Fault(
@@ -159,7 +158,7 @@ class TensorMemory:
     def load(self, place: Place) -> NDArray[np.uint32]:
         """tcgen05.ld: the registers of one warp, [registers, 32 threads]."""
         self._prepare(place)
-        if not self._flat_valid.take(place.flat).all():
+        if np.count_nonzero(self._flat_valid.take(place.flat)) != place.flat.size:
             bad = int(place.flat[~self._flat_valid[place.flat]].min())
             raise Fault(
                 f"tcgen05.ld {place.shape} reads tensor memory lane {bad // COLUMNS}, column {bad % COLUMNS}"
@@ -280,7 +279,6 @@ def place(shape: str, num: int, address: int, warp_in_group: int, pack16: bool =
     register = np.arange(num * rule.registers)[:, None]
     lanes, columns = _position(shape, thread, register)
     if pack16:
-        lanes = np.stack([lanes, lanes])
         columns = np.stack([2 * columns, 2 * columns + 1])
     columns = columns + column
     if shape == "16x32bx2":

@@ -9,7 +9,8 @@ TYPE_BYTES = {
     "b8": 1, "u8": 1, "s8": 1,
     "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2,
     "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4,
-    "b64": 8, "u64": 8, "s64": 8, "f64": 8,
+    "u16x2": 4, "s16x2": 4,
+    "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8,
     "b128": 16,
 }  # fmt: skip
 
@@ -48,10 +49,14 @@ class Special:
 
 @dataclass(frozen=True)
 class Immediate:
-    """A literal; floating-point literals carry their bit pattern and width in ``float_bits`` (32 or 64)."""
+    """A literal; floating-point literals carry their bit pattern and width in ``float_bits`` (32 or 64).
+
+    A ``decimal`` one is 64 bits wide and takes the type of the instruction.
+    """
 
     value: int
     float_bits: int = 0
+    decimal: bool = False
 
     def registers(self) -> list[Register]:
         return []
@@ -149,7 +154,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A kernel parameter: byte offset in the parameter block, size, alignment, and element type."""
+    """A parameter: byte offset in the kernel's parameter block, size, alignment, and element type."""
 
     name: str
     offset: int
@@ -157,11 +162,17 @@ class Parameter:
     align: int
     type: str
     is_array: bool
+    in_register: bool = False
+    """Whether it is a register (``.reg``), as only functions have them."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A module- or function-scope variable; ``size`` 0 with ``external`` means dynamic shared memory."""
+    """A module- or function-scope variable; ``size`` 0 with ``external`` means dynamic shared memory.
+
+    ``addresses``: (byte offset, symbol, addend, whether it is a generic address) of the pointers in its initial value.
+    ``offset``: where a local variable lies in the thread's frame.
+    """
 
     name: str
     space: str
@@ -169,6 +180,18 @@ class Variable:
     size: int
     external: bool
     initializer: bytes | None = None
+    addresses: tuple[tuple[int, str, int, bool], ...] = ()
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Function:
+    """One ``.func`` that has a body: its parameters, and where the text of the body begins."""
+
+    name: str
+    results: tuple[Parameter, ...]
+    parameters: tuple[Parameter, ...]
+    body: int
 
 
 @dataclass
@@ -184,6 +207,8 @@ class Kernel:
     variables: dict[str, Variable]
     text: Sequence[str] = ()
     """The lines of the file."""
+    local_bytes: int = 0
+    """Local memory of a thread: its variables, those of the functions it calls, and their parameters."""
 
     @property
     def parameter_bytes(self) -> int:

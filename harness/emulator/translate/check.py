@@ -16,12 +16,12 @@ def check_module(module: ParsedModule) -> None:
     target = module.target.split(",")[0].strip()
     for kernel in module.kernels.values():
         for i in kernel.instructions:
-            problem = _problem(i, target)
+            problem = problem_of(i, target)
             if problem:
                 raise PtxSyntaxError(f"PTX line {i.line}: {i.text[:80]}\n  {problem}")
 
 
-def _problem(i: Instruction, target: str) -> str:
+def problem_of(i: Instruction, target: str) -> str:
     spec = find(i)
     targets = spec.targets if spec is not None else ()
     feature = i.opcode

@@ -1,4 +1,4 @@
-"""Where a kernel's variables live: static and dynamic shared memory, parameters, constants."""
+"""Where a kernel's variables live: static and dynamic shared memory, parameters, local memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Layout:
     """Offsets of variables in their state spaces.
 
     Static shared variables come first, dynamic shared memory follows at the alignment its ``.extern`` declares. Of the
-    module's variables only those count that the kernel names.
+    module's variables only those count that the kernel names. Where global ones lie is known at the launch.
     """
 
     def __init__(self, kernel: Kernel, module: ParsedModule):
@@ -24,13 +24,15 @@ class Layout:
                 self.places[variable.name] = ("shared", offset)
                 offset += variable.size
         self.static_shared = offset
+        self.symbols = tuple(v.name for v in variables.values() if v.space in ("global", "const"))
+        """Variables of the device that the kernel names; a launch says where they are."""
         for variable in variables.values():
             if variable.space == "shared" and variable.external:
                 start = -(-offset // variable.align) * variable.align
                 self.places[variable.name] = ("shared", start)
                 self.static_shared = max(self.static_shared, start)
             elif variable.space != "shared":
-                self.places[variable.name] = (variable.space, 0)
+                self.places[variable.name] = (variable.space, variable.offset)
 
     def find(self, name: str) -> tuple[str, int]:
         """(state space, offset) of a variable."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.emulator.errors import PtxSyntaxError
 from harness.emulator.instructions import FAMILIES
 from harness.emulator.instructions.table import Emitted, Unsupported, find
 from harness.emulator.machine.code import Code
@@ -39,7 +40,8 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
     names: dict[str, Any] = {**operands.names, **{f"S{site.index}": site for site in sites}}
     exec(compile(source, filename, "exec"), names)  # our own generated code
     accumulators = {r.slot for i in instructions for r in cfg.accumulators(i)}
-    initial: list[Any] = [None if slot in accumulators else 0 for slot in range(kernel.register_count)]
+    dtypes = _dtypes(kernel)
+    initial = [None if slot in accumulators else False if dtype is np.bool_ else 0 for slot, dtype in enumerate(dtypes)]
     return Code(
         kernel=kernel,
         filename=filename,
@@ -51,16 +53,18 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
         last=[max(block.first, block.last - 1) for block in blocks],
         families=[Counter(_family(i) for i in instructions[b.first : b.last]) for b in blocks],
         live_in=[_live_with_masks(block.live_in, mask_slots) for block in blocks],
-        dtypes=_dtypes(kernel) + [np.int64] * len(tracked),
+        dtypes=dtypes + [np.int64] * len(tracked),
         initial=initial + [0] * len(tracked),
         lane_masks=frozenset(mask_slots.values()),
         static_shared=layout.static_shared,
+        local_bytes=kernel.local_bytes,
+        symbols=layout.symbols,
         uses_launch_control=any(i.opcode == "clusterlaunchcontrol" for i in instructions),
         between_clusters=next(
             (
                 f"line {i.line}: {i.text}"
                 for i in instructions
-                if i.opcode == "clusterlaunchcontrol" or cfg.reaches_other_ctas(i)
+                if i.opcode in ("clusterlaunchcontrol", "call") or cfg.reaches_other_ctas(i)
             ),
             "",
         ),
@@ -75,6 +79,8 @@ def _emit(i: Instruction, operands: Operands) -> Emitted | Unsupported:
         return spec.emit(i, operands)
     except Unsupported as refusal:
         return refusal
+    except PtxSyntaxError as error:
+        raise PtxSyntaxError(f"PTX line {i.line}: {i.text}: {error}") from None
 
 
 def _family(i: Instruction) -> str:

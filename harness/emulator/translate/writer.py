@@ -16,7 +16,7 @@ from harness.emulator.errors import Fault
 from harness.emulator.instructions import special
 from harness.emulator.instructions.table import Assign, Effect, Emitted, Unsupported, bits_of, find, mask
 from harness.emulator.instructions.tensor_memory import forget_load, load_early
-from harness.emulator.instructions.values import narrow, select
+from harness.emulator.instructions.values import displaced, narrow, select
 from harness.emulator.machine.code import BLOCKED, EXIT
 from harness.emulator.machine.divergence import diverge, diverge_many, restrict
 from harness.emulator.machine.events import Site
@@ -78,6 +78,11 @@ def check_decided(f: Fragment, defined: int, name: str) -> None:
         )
 
 
+def narrow_literal(bits: int) -> int:
+    """A float64 literal's bits as those of an f32."""
+    return int(np.uint64(bits).view(np.float64).astype(np.float32).view(np.uint32))
+
+
 class Operands:
     """Operands as expressions, and the names by which generated code knows things; the `Translator` of emitters."""
 
@@ -113,6 +118,8 @@ class Operands:
             if kind == "pred":
                 return str(bool(operand.value))
             if operand.float_bits == 64 and kind == "f32":
+                if operand.decimal:
+                    return str(narrow_literal(operand.value))
                 raise Unsupported
             return str(operand.value & mask(kind))
         if isinstance(operand, Special):
@@ -126,9 +133,10 @@ class Operands:
         space, base = self.layout.find(operand.name)
         if space == "shared":
             return f"(f.cta.window + {RESERVED_SHARED + base + offset})"
-        if space == "param":
+        if space in ("param", "local"):
             return str(base + offset)
-        raise Unsupported
+        address = f"f.grid.symbols[{operand.name!r}]"
+        return f"({address} + {offset})" if offset else address
 
     def space_of(self, operand: Operand) -> str | None:
         if isinstance(operand, Memory) and isinstance(operand.base, Symbol):
@@ -145,7 +153,7 @@ class Operands:
         expression = self.read(base, width)
         if not operand.offset:
             return expression
-        return f"(({expression} + {operand.offset & mask(width)}) & {mask(width)})"
+        return f"{self.use(displaced)}({expression}, {operand.offset & mask(width)}, {bits_of(width)})"
 
 
 class Writer:
@@ -408,7 +416,7 @@ class Writer:
     def _results(self, i: Instruction, effect: Effect, call: str, fragment: str, indent: int) -> None:
         """Assign what an effect returns, in the lanes that have executed it."""
         names = [self._name(destination) for destination in effect.results]
-        tracked = [r.slot for o in effect.results for r in o.registers() if r.slot in self._mask_slots]
+        written = [r for o in (*effect.results, *effect.poisons) for r in o.registers()]
         defined = str(EVERYWHERE)
         if effect.partial is not None:
             names.append("p")
@@ -418,8 +426,6 @@ class Writer:
                 self.line(call, indent)
         elif fragment == "f":
             self.line(f"{', '.join(names)} = {call}", indent)
-            for slot in tracked:
-                self.line(f"d{slot} = {defined}", indent)
         else:
             temporaries = [f"n{k}" for k in range(len(names))]
             self.line(f"{', '.join(temporaries)} = {call}", indent)
@@ -428,8 +434,9 @@ class Writer:
                     self.line(f"p = {new}", indent)
                 elif name != "_":
                     self.line(f"{name} = {self._use(select)}(g, {new}, {name}, {self._bits_of(i)})", indent)
-            for slot in tracked:
-                self.line(f"d{slot} = (d{slot} & ~t.mask) | (t.mask & {defined})", indent)
+        for slot in (r.slot for r in written if r.slot in self._mask_slots):
+            lanes = defined if fragment == "f" else f"(d{slot} & ~t.mask) | (t.mask & {defined})"
+            self.line(f"d{slot} = {lanes}", indent)
         self._note_assigned(r for o in effect.results for r in o.registers())
 
     # ---- several at once ----

@@ -33,12 +33,21 @@ class Cta(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything about an instruction that follows from its descriptors."""
+    """Everything about an instruction that follows from its descriptors. positions: chunk numbers of a, then of b."""
 
     idesc: InstructionDescriptor
     a: Operand
     b: Operand
+    positions: NDArray[np.intp]
     flops: int
+
+    def values(self, chunks: NDArray[np.complex128]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """A [M, slices * K] and B [N, slices * K] from what was fetched at the positions, [slices, CTAs, positions]."""
+        behind_a = self.a.positions.size
+        return (
+            self.a.values(chunks[..., :behind_a].view(np.uint16)),
+            self.b.values(chunks[..., behind_a:].view(np.uint16)),
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -47,7 +56,8 @@ def make_plan(a_descriptor: int, b_descriptor: int, idesc: int, cta_group: int) 
     a_rows, b_rows = instruction.m // cta_group, instruction.n // cta_group
     a = operand(decode_sm100(a_descriptor), a_rows, instruction.a_major, instruction.a_type)
     b = operand(decode_sm100(b_descriptor), b_rows, instruction.b_major, instruction.b_type)
-    return Plan(instruction, a, b, 2 * instruction.m * instruction.n * K)
+    positions = np.concatenate([a.positions.ravel(), b.positions.ravel()])
+    return Plan(instruction, a, b, positions, 2 * instruction.m * instruction.n * K)
 
 
 class Mma(NamedTuple):
@@ -129,29 +139,23 @@ class _PendingProduct:
         self.blocks, self.first_column, self.end_column = accumulator_layout(
             d_address, plan.idesc.m, plan.idesc.n, cta_group
         )
-        self.a = unit.panels.take((PANEL_SLICES, cta_group, *plan.a.positions.shape))
-        self.b = unit.panels.take((PANEL_SLICES, cta_group, *plan.b.positions.shape))
+        self.panel = unit.panels.take((PANEL_SLICES, cta_group, plan.positions.size))
         self.count = 0
         self.accumulate = False
         for tmem in self.members:
             tmem.pending.append(self)
 
     def append(self, pair: Sequence[Cta], plan: Plan) -> None:
-        slot = self.count
-        a_positions, b_positions = plan.a.positions, plan.b.positions
         for i, cta in enumerate(pair):
-            chunks = cta.shared.chunks
-            chunks.take(a_positions, out=self.a[slot, i], mode="clip")
-            chunks.take(b_positions, out=self.b[slot, i], mode="clip")
-        self.count = slot + 1
+            cta.shared.chunks.take(plan.positions, out=self.panel[self.count, i], mode="clip")
+        self.count += 1
         if self.count == PANEL_SLICES:
             self.flush()
 
     def flush(self) -> None:
         if not self.count:
             return
-        a = self.plan.a.values(self.a[: self.count].view(np.uint16))
-        b = self.plan.b.values(self.b[: self.count].view(np.uint16))
+        a, b = self.plan.values(self.panel[: self.count])
         product = a @ b.T
         if self.plan.idesc.negate:
             np.negative(product, out=product)
@@ -171,8 +175,7 @@ class _PendingProduct:
     def retire(self) -> None:
         for tmem in self.members:
             tmem.pending.remove(self)
-        self.unit.panels.give(self.a)
-        self.unit.panels.give(self.b)
+        self.unit.panels.give(self.panel)
 
 
 class MmaUnit:
@@ -215,8 +218,7 @@ class MmaUnit:
             raise Fault(f"tcgen05.mma with cta_group::{cta_group} needs {cta_group} CTAs, got {len(pair)}")
         plan = make_plan(a_descriptor, b_descriptor, idesc, cta_group)
         for cta in pair:
-            cta.shared.check_chunks(plan.a.positions, plan.a)
-            cta.shared.check_chunks(plan.b.positions, plan.b)
+            cta.shared.check_chunks(plan.positions, plan)
         kept = _kept_lanes(lane_mask, cta_group)
         if self.accumulation == "f32" and plan.idesc.d_type == "f32" and kept is None:
             self._defer(pair, d_address, idesc, plan, accumulate)
@@ -268,8 +270,7 @@ class MmaUnit:
         """One instruction at once: for the bit-level model, f16 results and lane masks."""
         idesc = plan.idesc
         blocks = self._claim_accumulator(pair, d_address, plan, accumulate)
-        a = plan.a.values(np.stack([c.shared.chunks.take(plan.a.positions) for c in pair])[None].view(np.uint16))
-        b = plan.b.values(np.stack([c.shared.chunks.take(plan.b.positions) for c in pair])[None].view(np.uint16))
+        a, b = plan.values(np.stack([cta.shared.chunks.take(plan.positions) for cta in pair])[None])
         if idesc.negate:
             a = -a
         rows = idesc.m // len(pair)

@@ -13,7 +13,10 @@ F32_MIN_EXPONENT = -126
 ALIGNMENT_FLOOR = -133
 """Terms are never aligned to a smaller exponent than this. On an H200 the floor lies below that of normal f32 numbers,
 -126: two recorded subnormal sums need that. They do not tell how far below; from -127 down all recorded sums agree."""
-MIN_EXPONENT = {"bf16": F32_MIN_EXPONENT, "f16": -14, "f32": F32_MIN_EXPONENT}
+MIN_EXPONENT = {
+    "bf16": F32_MIN_EXPONENT, "f16": -14, "f32": F32_MIN_EXPONENT, "tf32": F32_MIN_EXPONENT,
+    "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0,
+}  # fmt: skip
 """Exponent of the smallest normal number; subnormal numbers share it."""
 
 ALIGNED_FRACTION_BITS = 25
@@ -23,7 +26,7 @@ Bits = NDArray[np.uint32]
 
 def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Exact widening of bf16 bits to a C-ordered array."""
-    return np.left_shift(bits, 16, dtype=np.uint32, order="C").view(np.float32)
+    return bits.view(ml_dtypes.bfloat16).astype(np.float32, order="C")
 
 
 def f16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
@@ -90,6 +93,7 @@ def tensor_core_dot(
     a_type: str,
     b_type: str,
     d_type: str,
+    fraction_bits: int = ALIGNED_FRACTION_BITS,
 ) -> NDArray[np.uint32]:
     """One tensor-core step D = A . B^T + C, as the published model of Hopper and Blackwell has it.
 
@@ -99,8 +103,9 @@ def tensor_core_dot(
     2511.10909). An H200's wgmma gives the same bits, for f32 results, subnormals and special values too.
 
     Args:
-        a, b, c: values, shapes [M, K], [N, K], [M, N]; K at most 16.
-        a_type, b_type, d_type: "bf16", "f16" or "f32"; `c` has the type of D.
+        a, b, c: values, shapes [M, K], [N, K], [M, N]; K at most 64.
+        a_type, b_type, d_type: names of `MIN_EXPONENT`, D "f32" or "f16"; `c` has the type of D.
+        fraction_bits: to which the terms are cut; an f32 result keeps no more of them either.
     Returns:
         Bits of D, one 32-bit word each [M, N].
     """
@@ -114,17 +119,68 @@ def tensor_core_dot(
         np.maximum(largest, a_exponent[:, k, None] + b_exponent[None, :, k], out=largest)
 
     with np.errstate(all="ignore"):
-        scale = np.ldexp(1.0, ALIGNED_FRACTION_BITS - largest)
+        scale = np.ldexp(1.0, fraction_bits - largest)
         total = np.trunc(c_wide * scale)
         for k in range(a.shape[1]):
             total += np.trunc(np.outer(a_wide[:, k], b_wide[:, k]) * scale)
         exact = total / scale
-        if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
-            special = np.einsum("mk,nk->mn", a_wide, b_wide) + c_wide
-            exact = np.where(np.isfinite(special), exact, special)
     if d_type == "f16":
         return f32_to_f16_storage(exact)
-    return _truncate_to_f32(exact)
+    result = _truncate_to_f32(exact)
+    lost = 23 - fraction_bits
+    return result if lost <= 0 else np.where(np.isnan(exact), result, result >> lost << lost)
+
+
+def dot(
+    a: NDArray[np.floating],
+    b: NDArray[np.floating],
+    c_bits: NDArray[np.uint32],
+    a_type: str,
+    b_type: str,
+    d_type: str,
+    accumulation: str,
+    step: int,
+    fraction_bits: int = ALIGNED_FRACTION_BITS,
+) -> NDArray[np.uint32]:
+    """D = A . B^T + C in f32 or f16, by the device's accumulation: bits [M, N], of f16 in the low halves.
+
+    "f32" multiplies with the host's float32; "tensor_core" takes `step` elements along K at once.
+    """
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    bits = np.ascontiguousarray(c_bits)
+    if accumulation != "tensor_core":
+        c = bits.view(np.float32) if d_type == "f32" else f16_to_f32(bits.astype(np.uint16))
+        total = a @ b.T + c
+        if d_type == "f16":
+            return f32_to_f16_storage(total)
+        return np.where(np.isnan(total), np.uint32(CANONICAL_NAN_F32), total.view(np.uint32))
+    for first in range(0, a.shape[1], step):
+        c = bits.view(np.float32) if d_type == "f32" else f16_to_f32(bits.astype(np.uint16))
+        part = slice(first, first + step)
+        bits = tensor_core_dot(a[:, part], b[:, part], c, a_type, b_type, d_type, fraction_bits)
+    return bits
+
+
+def integer_dot(
+    a: NDArray[np.int64], b: NDArray[np.int64], c_bits: NDArray[np.uint32], saturate: bool
+) -> NDArray[np.uint32]:
+    """D = A . B^T + C in s32: it wraps around, or stops at the ends of the range."""
+    # float64 holds the sums of 8-bit products exactly, and has the faster multiplication.
+    total = (a.astype(np.float64) @ b.T.astype(np.float64)).astype(np.int64) + c_bits.view(np.int32)
+    if saturate:
+        total = np.clip(total, -(1 << 31), (1 << 31) - 1)
+    return total.astype(np.uint64).astype(np.uint32)
+
+
+def aligned_sum(terms: list[NDArray[np.float64]], fraction_bits: int) -> NDArray[np.uint32]:
+    """f32 bits of a sum whose terms are cut `fraction_bits` below the largest one, as `tensor_core_dot` does."""
+    largest = np.full(terms[0].shape, ALIGNMENT_FLOOR)
+    for term in terms:
+        largest = np.maximum(largest, _exponent(term, F32_MIN_EXPONENT))
+    scale = np.ldexp(1.0, fraction_bits - largest)
+    plain = sum(terms[1:], terms[0])
+    total = sum((np.trunc(term * scale) for term in terms[1:]), np.trunc(terms[0] * scale)) / scale
+    return _truncate_to_f32(np.where(np.isfinite(plain), total, plain))
 
 
 def _exponent(values: NDArray[np.float64], smallest: int) -> NDArray[np.int32]:

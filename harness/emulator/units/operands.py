@@ -20,6 +20,9 @@ from harness.emulator.units import numerics
 K = 16
 """Elements along K of one instruction: 32 bytes of 16-bit types."""
 
+_ROW_OF_SLICE = np.dtype((np.void, 2 * K))
+"""The 16 elements of one row of a K slice, for moving them as one item."""
+
 PANEL_SLICES = 32
 """K slices collected before they are multiplied: K = 512 is long enough for BLAS."""
 
@@ -42,7 +45,8 @@ class Operand:
         """Fetched 16-bit items [slices, CTAs, ..] -> f32 [CTAs * rows, slices * K]."""
         slices, ctas = raw.shape[:2]
         if self.major is Major.K:
-            ordered = raw.reshape(slices, ctas, self.rows, K).transpose(1, 2, 0, 3)
+            rows = raw.reshape(slices, ctas, self.rows, K).view(_ROW_OF_SLICE)
+            ordered = np.ascontiguousarray(rows.transpose(1, 2, 0, 3)).view(np.uint16)
         else:
             ordered = raw.reshape(slices, ctas, K, self.rows).transpose(1, 3, 0, 2)
         widen = numerics.bf16_to_f32 if self.element == "bf16" else numerics.f16_to_f32

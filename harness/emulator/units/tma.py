@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import add, le, mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +39,22 @@ def load_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int]) -> tu
     source, nbytes = inside.global_view(memory, reading=True)
     if tmap.element.name == "tf32":
         source = numerics.round_to_tf32(np.ascontiguousarray(source).view(np.uint32)).view(np.uint8)
+    if tmap.element.global_bytes:
+        source = _pad(source, tmap)
     if inside.complete:
         return source.flatten(), nbytes
     dense = _filled(tmap)
     inside.dense_view(dense)[...] = source
     return dense, nbytes
+
+
+def _pad(source: NDArray[np.uint8], tmap: TensorMap) -> NDArray[np.uint8]:
+    """Rows of units as they lie in shared memory: each with zeros behind it (what is there is not documented)."""
+    size, padded = tmap.global_bytes, tmap.element.bytes
+    units = np.ascontiguousarray(source).reshape(*source.shape[:-1], source.shape[-1] // size, size)
+    spread: NDArray[np.uint8] = np.zeros((*units.shape[:-1], padded), np.uint8)
+    spread[..., :size] = units
+    return spread.reshape(*source.shape[:-1], -1)
 
 
 def store_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int], dense: NDArray[np.uint8]) -> int:
@@ -52,6 +64,8 @@ def store_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int], dens
     """
     if min(coords) < 0:
         raise Fault(f"TMA store to coordinates {tuple(coords)}: a store must not start at a negative coordinate")
+    if tmap.element.global_bytes:
+        raise Fault(f"a TMA store of {tmap.element.name} is not implemented", "unsupported")
     inside = _Inside(tmap, coords)
     if inside.empty:
         return 0
@@ -77,27 +91,27 @@ class _Inside:
                 f"{coords[0] * tmap.element.bytes} of the row must be a multiple of {CHUNK}"
             )
         self.tmap = tmap
-        self.first = []
-        self.counts = []
-        self.offset = 0
-        self.complete = True
+        self.complete = min(coords) >= 0 and all(map(le, coords, tmap.last_whole))
         self.empty = False
-        for coord, extent, dim, step, pitch in zip(
-            coords, tmap.box_shape, tmap.dims, tmap.steps, tmap.pitches, strict=True
-        ):
+        self.first: Sequence[int] = (0,) * len(coords)
+        self.counts: Sequence[int] = tmap.box_shape
+        if not self.complete:
+            self._clip(coords)
+        starts = map(add, coords, map(mul, self.first, tmap.steps))
+        self.offset = sum(map(mul, starts, tmap.pitches))
+
+    def _clip(self, coords: Sequence[int]) -> None:
+        firsts, counts = [], []
+        for coord, extent, dim, step in zip(coords, self.tmap.box_shape, self.tmap.dims, self.tmap.steps, strict=True):
             first, end = 0, extent
             if coord < 0:
                 first = -(coord // step)
             if coord + (extent - 1) * step >= dim:
                 end = -((coord - dim) // step)
-            count = end - first
-            if count != extent:
-                self.complete = False
-                if count <= 0:
-                    self.empty = True
-            self.first.append(first)
-            self.counts.append(count)
-            self.offset += (coord + first * step) * pitch
+            firsts.append(first)
+            counts.append(end - first)
+        self.first, self.counts = firsts, counts
+        self.empty = min(self.counts) <= 0
 
     def global_view(self, memory: GlobalMemory, reading: bool) -> tuple[NDArray[np.uint8], int]:
         """Byte view [.., dim 1, dim 0 bytes] of the part in global memory, and its size in bytes.
@@ -105,30 +119,21 @@ class _Inside:
         What is read must be valid; what will be written is marked valid.
         """
         tmap = self.tmap
-        inner = self.counts[0] * tmap.element.bytes
-        shape = [inner]
-        strides = [1]
-        extent = inner
-        nbytes = inner
-        for count, step, pitch in zip(self.counts[1:], tmap.steps[1:], tmap.pitches[1:], strict=True):
-            shape.insert(0, count)
-            strides.insert(0, step * pitch)
-            extent += (count - 1) * step * pitch
-            nbytes *= count
-        block, offset = memory.find(tmap.address + self.offset, extent)
+        layout = tmap.whole_box if self.complete else tmap.byte_layout(self.counts)
+        block, offset = memory.find(tmap.address + self.offset, layout.span)
         if block.valid is not None:
-            valid = np.ndarray(shape, np.bool_, block.valid, offset, strides)
+            valid = np.ndarray(layout.shape, np.bool_, block.valid, offset, layout.strides)
             if not reading:
                 valid[...] = True
             elif not valid.all():
                 self._report_poison(block, offset, valid)
-        return np.ndarray(shape, np.uint8, block.data, offset, strides), nbytes
+        return np.ndarray(layout.shape, np.uint8, block.data, offset, layout.strides), layout.nbytes
 
     def _report_poison(self, block: Allocation, offset: int, valid: NDArray[np.bool_]) -> None:
         position = np.argwhere(~valid)[0]
         byte = offset + int(position @ np.array(valid.strides))
         at = [int(p) for p in position[::-1]]
-        at[0] //= self.tmap.element.bytes
+        at[0] //= self.tmap.global_bytes
         where = tuple(f + p for f, p in zip(self.first, at, strict=True))
         raise Fault(
             f"TMA load reads byte {byte} of '{block.name}' ({block.base + byte:#x}), which was never written "
@@ -149,9 +154,9 @@ def _filled(tmap: TensorMap) -> NDArray[np.uint8]:
     """A dense box as it is where the tensor is not."""
     size, nan_bits = tmap.element.bytes, tmap.element.nan_bits
     if not tmap.fill_nan or nan_bits is None:
-        return np.zeros(tmap.box_bytes, np.uint8)
+        return np.zeros(tmap.dense_bytes, np.uint8)
     nan = np.frombuffer(nan_bits.to_bytes(size, "little"), np.uint8)
-    return np.tile(nan, tmap.box_bytes // size)
+    return np.tile(nan, tmap.dense_bytes // size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +183,11 @@ def _place(swizzle: Swizzle, offset: int, nbytes: int, inner: int, pitch: int) -
 
 
 def _place_of(tmap: TensorMap, offset: int) -> _Place:
-    return _place(tmap.swizzle, offset, tmap.box_bytes, tmap.box[0] * tmap.element.bytes, tmap.row_pitch)
+    place = tmap.places.get(offset)
+    if place is None:
+        place = _place(tmap.swizzle, offset, tmap.dense_bytes, tmap.box[0] * tmap.element.bytes, tmap.row_pitch)
+        tmap.places[offset] = place
+    return place
 
 
 def chunk_positions(tmap: TensorMap, offset: int) -> NDArray[np.intp]:
@@ -211,7 +220,7 @@ def write_boxes(memories: Sequence[SharedMemory], tmap: TensorMap, offset: int, 
         shared.check_range(place.first, place.nbytes)
         shared.check_no_mbarrier(place.first, end, "filled by a TMA load")
         shared.chunks[chunks] = image
-        shared.valid[place.first : end] = True
+        shared.mark_valid(place.first, end, place)
 
 
 def read_box(

@@ -1,4 +1,4 @@
-"""The tensor core as a warpgroup uses it: wgmma.mma_async with f32 results (PTX ISA 9.7.15).
+"""The tensor core as a warpgroup uses it: wgmma.mma_async (PTX ISA 9.7.15).
 
 An accumulator is a 64 x N matrix that lives in the registers of four warps, 16 rows in each. As in `mma`, the
 K slices are fetched when the instruction executes, and in "f32" accumulation multiplied together later.
@@ -17,6 +17,7 @@ from harness.emulator.memory.bytes import CHUNK_DTYPE
 from harness.emulator.memory.descriptors import Major, decode_sm90
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.units import numerics
+from harness.emulator.units.elements import BITS, SLICE, AnyOperand, any_operand
 from harness.emulator.units.mma import MmaUnit
 from harness.emulator.units.operands import PANEL_SLICES, K, Operand, operand
 
@@ -29,7 +30,10 @@ A_REGISTER_POSITIONS = np.arange(2 * M).reshape(M, 2)
 
 
 class Form(NamedTuple):
-    """What the text of a wgmma.mma_async fixes. negate: whether exactly one of A and B changes sign."""
+    """What the text of a wgmma.mma_async fixes. negate: whether exactly one of A and B changes sign.
+
+    b_element: of B, where it is not A's. d_type: "f32", "f16" or "s32", which saturates or wraps around.
+    """
 
     n: int
     element: str
@@ -37,6 +41,18 @@ class Form(NamedTuple):
     b_major: Major
     negate: bool
     a_in_registers: bool
+    b_element: str = ""
+    d_type: str = "f32"
+    saturate: bool = False
+
+    @property
+    def common(self) -> bool:
+        """16-bit inputs and f32 results: K slices are collected, and multiplied together."""
+        return self.element in ("f16", "bf16") and self.d_type == "f32"
+
+    @property
+    def k(self) -> int:
+        return 8 * SLICE // BITS[self.element]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +65,21 @@ class Plan:
     flops: int
 
 
+@dataclass(frozen=True, eq=False)
+class AnyPlan:
+    """The same of an instruction of other types. flops: 2 * 64 * N * K."""
+
+    form: Form
+    a: AnyOperand
+    b: AnyOperand
+    flops: int
+
+
 @lru_cache(maxsize=4096)
-def make_plan(form: Form, a_descriptor: int, b_descriptor: int) -> Plan:
+def make_plan(form: Form, a_descriptor: int, b_descriptor: int) -> Plan | AnyPlan:
     """Decode the descriptors (0 for an A in registers). Fault on invalid ones."""
+    if not form.common:
+        return _make_any_plan(form, a_descriptor, b_descriptor)
     if form.a_in_registers:
         a = Operand(A_REGISTER_POSITIONS, M, Major.K, form.element)
     else:
@@ -60,12 +88,30 @@ def make_plan(form: Form, a_descriptor: int, b_descriptor: int) -> Plan:
     return Plan(form, a, b, 2 * M * form.n * K)
 
 
+def _make_any_plan(form: Form, a_descriptor: int, b_descriptor: int) -> AnyPlan:
+    if form.a_in_registers:
+        a = AnyOperand(A_REGISTER_POSITIONS, M, form.k, Major.K, form.element, False)
+    else:
+        a = any_operand(decode_sm90(a_descriptor), M, form.k, form.a_major, form.element)
+    b = any_operand(decode_sm90(b_descriptor), form.n, form.k, form.b_major, form.b_element or form.element)
+    return AnyPlan(form, a, b, 2 * M * form.n * form.k)
+
+
+_FP8 = ("e4m3", "e5m2")
+_FP8_FRACTION_BITS = 13
+"""A Hopper tensor core adds fp8 products with fewer bits (MMA-Sim, arXiv 2511.10909)."""
+
+
 class Accumulator:
-    """64 x N f32 values, and the K slices that were fetched for them but not multiplied yet."""
+    """64 x N f32 values, and the K slices that were fetched for them but not multiplied yet.
+
+    Of results of other types it holds the bits (s32), or the numbers (f16). ``d_type``: the type of the last result.
+    """
 
     def __init__(self, unit: MmaUnit, n: int) -> None:
         self.unit = unit
         self.n = n
+        self.d_type = "f32"
         self._values = np.zeros((M, n), np.float32)
         self._form: Form | None = None
         self._count = 0
@@ -76,17 +122,23 @@ class Accumulator:
         self._values[...] = 0
 
     def set_rows(self, warp: int, bits: NDArray[np.uint32]) -> None:
-        """Take the rows of one of the four warps from its registers [N / 2, 32]."""
+        """Take the rows of one of the four warps from its registers [N / 2, 32]; of f16 results [N / 4, 32]."""
         self.flush()
+        if self.d_type == "f16":
+            bits = unpack_halves(bits)
         self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)] = from_registers(bits).view(np.float32)
 
     def rows(self, warp: int) -> NDArray[np.uint32]:
-        """Registers [N / 2, 32] of one of the four warps."""
+        """Registers [N / 2, 32] of one of the four warps; of f16 results [N / 4, 32]."""
         self.flush()
-        return to_registers(self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)].view(np.uint32))
+        registers = to_registers(self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)].view(np.uint32))
+        return pack_halves(registers) if self.d_type == "f16" else registers
 
-    def add(self, shared: SharedMemory, plan: Plan, a_registers: NDArray[np.complex128] | None) -> None:
+    def add(self, shared: SharedMemory, plan: Plan | AnyPlan, a_registers: NDArray[np.complex128] | None) -> None:
         """Fetch one K slice of A (unless it comes from registers) and B, and add their product."""
+        if isinstance(plan, AnyPlan):
+            self._execute_any(shared, plan, a_registers)
+            return
         if a_registers is None:
             shared.check_chunks(plan.a.positions, plan.a)
         shared.check_chunks(plan.b.positions, plan.b)
@@ -141,6 +193,39 @@ class Accumulator:
         signed = -a if plan.form.negate else a
         result = numerics.tensor_core_dot(signed, b, self._values, element, element, "f32")
         self._values = result.view(np.float32)
+
+    def _execute_any(self, shared: SharedMemory, plan: AnyPlan, a_registers: NDArray[np.complex128] | None) -> None:
+        """One instruction by itself, of any types."""
+        self.retire()
+        form, accumulation = plan.form, self.unit.accumulation
+        if a_registers is None:
+            shared.check_chunks(plan.a.positions, plan.a)
+            a_registers = shared.chunks.take(plan.a.positions)
+        shared.check_chunks(plan.b.positions, plan.b)
+        a, b = plan.a.numbers(a_registers), plan.b.numbers(shared.chunks.take(plan.b.positions))
+        if form.d_type == "s32":
+            result = numerics.integer_dot(a, b, self._values.view(np.uint32), form.saturate)
+            self._values = result.view(np.float32)
+            return
+        a = -a if form.negate else a
+        halves = form.d_type == "f16"
+        old = numerics.f32_to_f16_storage(self._values) if halves else self._values.view(np.uint32)
+        bits = _FP8_FRACTION_BITS if form.element in _FP8 else numerics.ALIGNED_FRACTION_BITS
+        types = (form.element, form.b_element or form.element, form.d_type)
+        found = numerics.dot(a, b, old, *types, accumulation, form.k, bits)
+        self._values = numerics.f16_to_f32(found.astype(np.uint16)) if halves else found.view(np.float32)
+
+
+def unpack_halves(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Pairs of f16 [n, 32] as f32 bits [2 n, 32], the low half first."""
+    halves = np.stack([registers & 0xFFFF, registers >> 16], axis=1).reshape(-1, registers.shape[1])
+    return numerics.f16_to_f32(halves.astype(np.uint16)).view(np.uint32)
+
+
+def pack_halves(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The inverse, of numbers that f16 holds."""
+    halves = numerics.f32_to_f16_storage(np.ascontiguousarray(registers).view(np.float32))
+    return (halves[0::2] | halves[1::2] << 16).astype(np.uint32)
 
 
 def to_registers(rows: NDArray[np.uint32]) -> NDArray[np.uint32]:

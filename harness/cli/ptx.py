@@ -1,0 +1,249 @@
+"""``harness ptx``: anyone's PTX on the emulated GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from os.path import relpath
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from harness.cli import ptx_output as output
+from harness.cli.options import (
+    LARGEST_SEED,
+    MOST_SCHEDULES,
+    allow_option,
+    check_output,
+    emulator_options,
+    json_option,
+    schedule_option,
+)
+from harness.cli.render import show_line
+from harness.emulator import LaunchError
+from harness.emulator.names import find_name
+from harness.errors import EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from harness.ptx.corpus import exit_code, look_through
+from harness.ptx.coverage import coverage_page
+from harness.ptx.launch_file import read_launch_file
+from harness.ptx.launching import Options, Outcome
+from harness.ptx.launching import run as run_once
+from harness.ptx.listing import ListedKernel, Listing, list_kernels, read_ptx
+from harness.ptx.schedules import Tried, run_schedules
+from harness.ptx.template import launch_template
+
+path_type = click.Path(path_type=Path)
+
+
+@click.group()
+def ptx() -> None:
+    """Look at any PTX file, launch its kernels on the emulated GPU, and check what they compute.
+
+    Exit codes: 0 ok, 2 usage, 3 could not run, 4 wrong result.
+    """
+
+
+@ptx.command("list")
+@click.argument("file", type=path_type)
+@json_option
+def list_command(file: Path, json_path: str | None) -> None:
+    """List the kernels of FILE: parameters, shared memory, and what is not implemented, with lines."""
+    check_output(json_path, "--json")
+    listing = list_kernels(read_ptx(file))
+    text = json.dumps(listing.as_dict(), indent=2)
+    if json_path == "-":
+        click.echo(text)
+        return
+    output.show_listing(Console(), file, listing)
+    if json_path:
+        _write(Path(json_path), text + "\n")
+
+
+@ptx.command()
+@click.argument("file", type=path_type)
+@click.option(
+    "-o", "--output", "target", metavar="LAUNCH.toml|-", default="-", show_default=True, help="Where to write."
+)
+@click.option("--kernel", metavar="NAME", help="The kernel to launch, or a part of its name.  [default: the first]")
+def init(file: Path, target: str, kernel: str | None) -> None:
+    """Write a launch file for FILE to fill in."""
+    check_output(target, "--output")
+    if target != "-" and Path(target).exists():
+        raise UsageProblem(f"--output {target} is there already, and may have been filled in; name another file")
+    listing = list_kernels(read_ptx(file))
+    chosen = _find_kernel(file, listing, kernel)
+    folder = Path.cwd() if target == "-" else Path(target).parent
+    text = launch_template(Path(relpath(file, folder)), listing, chosen)
+    if target == "-":
+        click.echo(text, nl=False)
+    else:
+        _write(Path(target), text)
+        show_line(Console(), f"{target}: fill in what is marked, then run: harness ptx run {target}")
+
+
+@ptx.command()
+@click.argument("file", metavar="LAUNCH.toml", type=path_type)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
+    default=0,
+    show_default=True,
+    help="Of the random schedule.",
+)
+@click.option(
+    "--schedules",
+    type=click.IntRange(1, MOST_SCHEDULES),
+    default=1,
+    show_default=True,
+    help="Schedules that the result must be right under: fifo, and random ones with seeds from --seed on; --jobs of "
+    "them side by side.",
+)
+@schedule_option
+@emulator_options
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
+)
+@click.option(
+    "--strict/--no-strict",
+    default=False,
+    show_default=True,
+    help="Whether breaches of rules that hardware is known to tolerate are errors.",
+)
+@allow_option
+@click.option("--dump", metavar="DIR", type=path_type, help="Write what buffers hold at the end there, as .npy files.")
+@json_option
+def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **options: Any) -> int:
+    """Launch what LAUNCH.toml says, and compare buffers with what it expects."""
+    check_output(json_path, "--json")
+    if dump is not None and dump.exists() and not dump.is_dir():
+        raise UsageProblem(f"--dump {dump} is not a folder; name one")
+    if schedules > 1 and options["schedule"] == "random":
+        raise UsageProblem(f"--schedules {schedules} runs fifo and {schedules - 1} random; leave --schedule random out")
+    launch_file = read_launch_file(file)
+    settings = Options(**{field.name: options[field.name] for field in fields(Options)})
+    if schedules == 1:
+        with _progress(f"emulating {file.name}", "clusters") as progress:
+            outcome, tried = run_once(launch_file, settings, progress), []
+    else:
+        with _progress(f"emulating {file.name}", "schedules") as progress:
+            tried = run_schedules(launch_file, settings, schedules, progress)
+        outcome = _first_failure(tried)
+    if dump is not None:
+        _dump(outcome, dump)
+    _report(outcome, tried, json_path)
+    return EXIT_OK if outcome.passed else EXIT_WRONG_RESULT
+
+
+@ptx.command()
+@click.argument("folder", metavar="DIR", type=path_type)
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Files looked through side by side.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.")
+@json_option
+def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None) -> int:
+    """List every kernel below DIR, run what has a launch file there, and show a table."""
+    check_output(json_path, "--json")
+    with _progress(f"looking through {folder}", "files") as progress:
+        rows = look_through(folder, Options(timeout=timeout), jobs, progress)
+    text = json.dumps([row.as_dict() for row in rows], indent=2)
+    if json_path == "-":
+        click.echo(text)
+    else:
+        output.show_corpus(Console(), folder, rows)
+        if json_path:
+            _write(Path(json_path), text + "\n")
+    return exit_code(rows)
+
+
+@ptx.command()
+@click.option("-o", "--output", "target", metavar="PATH|-", default="-", show_default=True, help="Where to write.")
+def coverage(target: str) -> None:
+    """Write what is and is not implemented, as Markdown, from the emulator's own table."""
+    check_output(target, "--output")
+    if target == "-":
+        click.echo(coverage_page(), nl=False)
+    else:
+        _write(Path(target), coverage_page())
+
+
+def _find_kernel(file: Path, listing: Listing, wanted: str | None) -> ListedKernel:
+    if not listing.kernels:
+        raise UsageProblem(f"{file} has no kernel (.entry)")
+    if wanted is None:
+        return listing.kernels[0]
+    try:
+        found = find_name(wanted, [kernel.name for kernel in listing.kernels], "kernel")
+    except LaunchError as error:
+        raise UsageProblem(f"--kernel: {error}") from None
+    return next(kernel for kernel in listing.kernels if kernel.name == found)
+
+
+def _first_failure(tried: list[Tried]) -> Outcome:
+    """The first outcome that is wrong, else the first. A schedule without a result is an error, if it comes first."""
+    for one in tried:
+        if one.outcome is None:
+            alone = "fifo" if one.seed is None else f"random --seed {one.seed}"
+            raise CannotRun(f"{one.error}\nto see it alone: --schedule {alone}")
+        if not one.passed:
+            return one.outcome
+    assert tried[0].outcome
+    return tried[0].outcome
+
+
+def _report(outcome: Outcome, tried: list[Tried], json_path: str | None) -> None:
+    record = outcome.record()
+    if tried:
+        record["schedules"] = [{"seed": t.seed, "passed": t.passed, "error": t.error or None} for t in tried]
+    text = json.dumps(record, indent=2, allow_nan=False)
+    if json_path == "-":
+        click.echo(text)
+        if not outcome.passed:
+            output.show_mistakes(Console(stderr=True), outcome)
+        return
+    console = Console()
+    output.show_outcome(console, outcome, tried)
+    if json_path:
+        _write(Path(json_path), text + "\n")
+        show_line(console, f"record written to {json_path}")
+
+
+def _dump(outcome: Outcome, folder: Path) -> None:
+    """Types that NumPy lacks are written as float32, which holds all their values."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, values in outcome.contents.items():
+            known = values.dtype.kind in "fiu" and values.dtype.isbuiltin == 1
+            np.save(folder / f"{name}.npy", values if known else values.astype(np.float32))
+    except OSError as error:
+        raise CannotRun(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CannotRun(f"cannot write {path}: {error.strerror}") from error
+
+
+@contextmanager
+def _progress(what: str, unit: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,158 @@
+"""What ``harness ptx`` shows: listings and outcomes as tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from harness.cli.render import flatten_counters, show_line, show_table
+from harness.emulator.names import readable_name
+from harness.ptx.corpus import NOT_RUN, Row
+from harness.ptx.launching import Outcome
+from harness.ptx.listing import ListedKernel, Listing
+from harness.ptx.schedules import Tried
+
+SHOWN_REFUSALS = 20
+
+
+def show_listing(console: Console, file: Path, listing: Listing) -> None:
+    """A PTX file: a line about it, and a table per kernel."""
+    wrote = f", written by {listing.compiler}" if listing.compiler else ""
+    count = len(listing.kernels)
+    show_line(
+        console,
+        f"{file}: PTX {listing.version} for {listing.target}{wrote}, {count} kernel{'' if count == 1 else 's'}",
+    )
+    for kernel in listing.kernels:
+        show_line(console, "")
+        _show_kernel(console, kernel)
+    if listing.symbols:
+        show_line(console, "")
+        show_table(
+            console,
+            "variables a host may set",
+            ("space", "name", "bytes"),
+            [(space, readable_name(name), str(size)) for space, name, size in listing.symbols],
+        )
+
+
+def _show_kernel(console: Console, kernel: ListedKernel) -> None:
+    title = f"kernel {kernel.readable}, line {kernel.line}"
+    if kernel.readable != kernel.name:
+        title += f" ({kernel.name})"
+    show_table(
+        console,
+        title,
+        ("parameter", "name", "bytes", "align", "seems to be"),
+        [(str(p.index), p.name, str(p.bytes), str(p.align), p.seems) for p in kernel.parameters],
+    )
+    directives = " ".join(f".{name} {','.join(map(str, n))}".rstrip() for name, n in kernel.directives.items())
+    show_line(console, f"directives: {directives or 'none'}")
+    if kernel.static_shared is not None:
+        dynamic = ", and dynamic" if kernel.dynamic_shared else ""
+        show_line(console, f"shared memory: {kernel.static_shared} bytes static{dynamic}")
+    if kernel.problem:
+        show_line(console, f"cannot be launched: {kernel.problem}", "bold red")
+    elif not kernel.unimplemented:
+        show_line(console, f"all {kernel.instructions} instructions are implemented", "green")
+    else:
+        refused = kernel.unimplemented
+        show_line(console, f"{len(refused)} of {kernel.instructions} instructions are not implemented:", "yellow")
+        for refusal in refused[:SHOWN_REFUSALS]:
+            show_line(console, f"  line {refusal.line}: {refusal.text}")
+        if len(refused) > SHOWN_REFUSALS:
+            show_line(console, f"  ... and {len(refused) - SHOWN_REFUSALS} more; --json has them all")
+
+
+def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> None:
+    """The report of a run."""
+    kernels = ", ".join(dict.fromkeys(readable_name(one.kernel) for one in outcome.launched))
+    if outcome.output:
+        show_line(console, outcome.output.rstrip("\n"))
+    show_table(
+        console,
+        f"{outcome.file.path}: {kernels}",
+        ("", "value"),
+        [
+            ("device", f"emulated {outcome.target}, {outcome.options.accumulation} accumulation"),
+            ("compiler", outcome.compiler or "not known"),
+            ("schedule", _schedules(outcome, tried)),
+            ("launches", str(len(outcome.launched))),
+            ("time on the GPU", "not measured: emulated"),
+            ("time to emulate", f"{outcome.seconds:.3f} s"),
+        ],
+    )
+    counters = {name: value for name, value in outcome.record()["counters"].items() if value}
+    show_table(console, "counters", ("counter", "count"), flatten_counters(counters))
+    if outcome.warnings:
+        show_table(
+            console,
+            "warnings: rules that hardware is known to tolerate being broken",
+            ("rule", "line", "count", "what"),
+            [(w.rule, str(w.line), str(w.count), w.message.replace("\n", " ")) for w in outcome.warnings],
+        )
+    for verdict in outcome.verdicts:
+        state = "as expected" if verdict.passed else f"WRONG in {verdict.mismatches:,} of {verdict.elements:,} elements"
+        show_line(
+            console, f"{verdict.buffer} = {verdict.expected}: {state} ({verdict.rule})", "" if verdict.passed else "red"
+        )
+    show_mistakes(console, outcome)
+    name = outcome.file.path.name
+    if not outcome.verdicts:
+        show_line(console, f"{name}: RAN, nothing was expected of the result", "bold")
+    elif outcome.passed:
+        show_line(console, f"{name}: PASSED", "bold green")
+    else:
+        show_line(console, f"{name}: WRONG RESULT", "bold red")
+
+
+def show_mistakes(console: Console, outcome: Outcome) -> None:
+    """Where buffers are not as expected."""
+    for verdict in outcome.verdicts:
+        if verdict.mistakes:
+            show_table(
+                console,
+                f"first wrong elements of {verdict.buffer}",
+                ("place", "got", "expected"),
+                [(str(list(m.index)), f"{m.got:g}", f"{m.expected:g}") for m in verdict.mistakes],
+            )
+
+
+def show_corpus(console: Console, folder: Path, rows: Sequence[Row]) -> None:
+    """A table of kernels, and below it why results are not right."""
+    show_table(
+        console,
+        f"{folder}: {len({row.file for row in rows})} files, {len({(row.file, row.kernel) for row in rows})} kernels",
+        ("file", "kernel", "compiler", "implemented", "exact", "warnings", "seconds"),
+        [
+            (
+                row.file,
+                row.kernel,
+                row.compiler or "?",
+                row.implemented,
+                row.result,
+                "-" if row.warnings is None else str(row.warnings),
+                "-" if row.seconds is None else f"{row.seconds:.2f}",
+            )
+            for row in rows
+        ],
+    )
+    for row in rows:
+        if row.reason:
+            show_line(console, f"{row.launch}: {row.result}: {row.reason}")
+    counts = Counter(row.result for row in rows)
+    found = ", ".join(f"{count} {'not launched' if name == NOT_RUN else name}" for name, count in counts.items())
+    show_line(console, found, "bold")
+
+
+def _schedules(outcome: Outcome, tried: Sequence[Tried]) -> str:
+    if not tried:
+        seed = f", seed {outcome.options.seed}" if outcome.options.schedule == "random" else ""
+        return f"{outcome.options.schedule}{seed}"
+    right = sum(one.passed for one in tried)
+    wrong = [one.name for one in tried if not one.passed]
+    failed = f"; not {', '.join(wrong[:10])}" if wrong else ""
+    return f"{right} of {len(tried)} right{failed}"

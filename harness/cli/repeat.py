@@ -1,0 +1,64 @@
+"""The command that does a run again."""
+
+from __future__ import annotations
+
+import shlex
+
+from harness.config.catalog import find_kernel
+from harness.config.config import KernelConfig
+from harness.run.runner import Request
+
+
+def command_of(request: Request) -> str:
+    """``harness run`` with everything said, so that no default can change what it does."""
+    words = ["harness", "run", request.config.kernel, *_config(request.config)]
+    words += ["--shape", f"{request.shape.m},{request.shape.n},{request.shape.k}"]
+    if request.ptx:
+        words += ["--ptx", str(request.ptx)]
+    words += ["--inputs", request.inputs, "--seed", str(request.seed), "--device", "gpu" if request.gpu else "emulator"]
+    return shlex.join(words if request.gpu else [*words, *_emulation(request)])
+
+
+def _config(config: KernelConfig) -> list[str]:
+    options: dict[str, object] = {
+        "arch": config.arch,
+        "dtype": config.dtype,
+        "cta-group": config.cta_group,
+        "mma-shape": "x".join(map(str, config.mma_shape)),
+        "cluster": "x".join(map(str, config.cluster)),
+        "stages": config.stages,
+        "epilogue-width": config.epilogue_width,
+    }
+    if find_kernel(config.kernel).walks_tiles:
+        options |= {
+            "scheduler": config.scheduler,
+            "raster-group": config.raster_group,
+            "accumulators": config.accumulators,
+        }
+        if config.clc_depth:
+            options["clc-depth"] = config.clc_depth
+        if config.sms:
+            options["sms"] = config.sms
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return words if config.multicast else [*words, "--no-multicast"]
+
+
+def _emulation(request: Request) -> list[str]:
+    """What differs from the defaults, and the schedule."""
+    options = request.emulation
+    words = ["--schedule", options.schedule]
+    if request.schedules > 1:
+        words = ["--schedules", str(request.schedules)]
+    if options.schedule == "random" or request.schedules > 1:
+        words += ["--schedule-seed", str(options.seed)]
+    if options.accumulation != "f32":
+        words += ["--accumulation", options.accumulation]
+    if options.jobs > 1:
+        words += ["--jobs", str(options.jobs)]
+    for name in ("resident_clusters", "max_steps", "timeout"):
+        value = getattr(options, name)
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+    if not options.strict:
+        words.append("--no-strict")
+    return [*words, *(word for rule in options.allow for word in ("--allow", rule))]

@@ -1,0 +1,129 @@
+"""What ``run`` and ``compare`` share: options become requests, requests become results, results are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from harness.cli.clear_errors import complain, warn
+from harness.cli.options import GPU_SILENCE, ConfigOptions, OutputOptions, RunOptions, check_output
+from harness.cli.repeat import command_of
+from harness.compiler.build import Artifact
+from harness.config.catalog import KERNELS, find_kernel
+from harness.errors import EXIT_CANNOT_RUN, CannotRun, UsageProblem
+from harness.problem.shape import Shape
+from harness.ptx.edited import EditedPtx, read_edited
+from harness.run import records
+from harness.run.compare import Entry
+from harness.run.device import NoDevice, choose_device
+from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory
+from harness.run.runner import Progress as Report
+from harness.run.runner import run as run_request
+
+
+def kernels_named(words: Sequence[str]) -> list[str]:
+    """Each kernel once, in the order they are named in; ``all`` names all of them."""
+    return list(dict.fromkeys(name for word in words for name in (KERNELS if word == "all" else [word])))
+
+
+def make_requests(
+    kernels: Sequence[str], shape: Shape, config: ConfigOptions, run: RunOptions, output: OutputOptions
+) -> list[Request]:
+    """One for each kernel. What would make a run fail later is found here, before anything is built."""
+    check_output(output.json_path, "--json")
+    if run.schedules > 1 and run.schedule != "fifo":
+        raise UsageProblem(
+            f"--schedules {run.schedules} runs fifo and {run.schedules - 1} random; leave --schedule {run.schedule} "
+            "out, or run it alone"
+        )
+    requests = [_request(kernel, shape, config, run) for kernel in kernels]
+    if not output.no_save:
+        try:
+            for request in requests:
+                records.record_file(request.device_kind)
+        except CannotRun as error:
+            raise CannotRun(f"{error}, or use --no-save") from error
+    return requests
+
+
+def read_edited_for(path: Path | None, run: RunOptions) -> tuple[EditedPtx | None, RunOptions]:
+    """The PTX to run in place of the compiled one, if any; on a GPU MAX compiles and launches the kernels itself."""
+    if path is None:
+        return None, run
+    if run.device == "gpu":
+        raise UsageProblem(f"--ptx {path} runs on the emulator only; leave out --device gpu")
+    return read_edited(path), replace(run, device="emulator")
+
+
+def edited_pair(request: Request, artifact: Artifact) -> tuple[Request, Artifact]:
+    """What is run for an artifact whose PTX was edited."""
+    return replace(request, ptx=artifact.edited), artifact
+
+
+def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) -> Request:
+    try:
+        gpu, arch = choose_device(run.device, find_kernel(kernel), config.wanted_arch(kernel))
+    except NoDevice as error:
+        raise CannotRun(f"{error}; use --device emulator") from None
+    if gpu and (run.schedules > 1 or run.schedule != "fifo"):
+        raise UsageProblem(f"schedules are the emulator's, and {gpu.name} would run the kernel; add --device emulator")
+    request = Request(
+        config=replace(config, arch=arch).configure(kernel, shape),
+        shape=shape,
+        inputs=run.inputs or ("normal" if gpu else "integer"),
+        seed=run.seed,
+        emulation=run.emulation,
+        schedules=run.schedules,
+        gpu=gpu,
+        timeout=run.timeout or GPU_SILENCE,
+    )
+    check_memory(shape, request.config.dtype)
+    return request
+
+
+def attempt(request: Request, artifact: Artifact, label: str = "") -> Entry:
+    """Runs with a bar on standard error if that is a terminal. Says so if there is no result; label: of what."""
+    try:
+        with _progress(request) as report:
+            return Entry(request.config, run_request(request, artifact, progress=report), edited=request.ptx)
+    except CannotRun as error:
+        again = f"\nto repeat: {command_of(error.request)}" if isinstance(error, ScheduleProblem) else ""
+        complain(f"{label}{error}{again}", EXIT_CANNOT_RUN)
+        return Entry(request.config, None, str(error), request.ptx)
+
+
+@contextmanager
+def _progress(request: Request) -> Iterator[Report | None]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("clusters"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(f"emulating {request.config.kernel}", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def save(outcome: Outcome) -> Path | None:
+    """Adds the record to its file, before it is reported: a reader that goes away must not cost it.
+
+    A record that cannot be kept must not cost the result: it is said, and None comes back.
+    """
+    try:
+        path = records.record_file(outcome.request.device_kind)
+        records.append(path, outcome.record)
+    except CannotRun as error:
+        warn(str(error))
+        return None
+    return path

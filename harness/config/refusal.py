@@ -1,0 +1,62 @@
+"""What is said of a configuration that cannot be: the value, the rule, and ways out that were tried and work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import combinations, islice
+from typing import Any
+
+from harness.errors import UsageProblem
+
+Change = Mapping[str, Any]
+"""Options to be set otherwise; None: to be left out."""
+SHOWN = 2
+
+
+class Refusal(UsageProblem):
+    """A rule that a configuration breaks. subject: the option it is about. changes: what may help, the best first."""
+
+    def __init__(self, message: str, subject: str, changes: Iterable[Change] = ()) -> None:
+        super().__init__(message)
+        self.subject = subject
+        self.changes = tuple(changes)
+
+
+def advise(refusal: Refusal, asked: Change, works: Callable[[Change], bool]) -> UsageProblem:
+    """The refusal with the ways out that work with all else that is asked for.
+
+    Where none does, as there is more wrong, the fewest options are named that are best left out.
+    """
+    ways = list(islice((change for change in refusal.changes if works({**asked, **change})), SHOWN))
+    if not ways:
+        others = [name for name in asked if name not in ("kernel", refusal.subject) and asked[name] is not None]
+        subsets = (subset for size in range(len(others) + 1) for subset in combinations(others, size))
+        without: Iterator[Change] = (dict.fromkeys((refusal.subject, *subset)) for subset in subsets)
+        ways = list(islice((change for change in without if works({**asked, **change})), 1))
+    return UsageProblem(f"{refusal}; {_in_words(ways, refusal.subject)}" if ways else str(refusal))
+
+
+def _in_words(ways: list[Change], subject: str) -> str:
+    """``use 128x64, or cta group 1``, ``use 1 or 2``, ``use static, or leave sms out``."""
+    values = [_value(way, subject) for way in ways if None not in way.values()]
+    alike = all(set(way) == set(ways[0]) for way in ways)
+    words = [f"use {(' or ' if alike else ', or ').join(values)}"] if values else []
+    words += [f"leave {' and '.join(map(_name, way))} out" for way in ways if None in way.values()]
+    return ", or ".join(words)
+
+
+def _value(change: Change, subject: str) -> str:
+    [(name, value)] = change.items()
+    if value is False:
+        return f"no {_name(name)}"
+    if name == subject and name in _BOUNDS:
+        return _BOUNDS[name].format(value)
+    shown = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return shown if name in (subject, "kernel") else f"{_name(name)} {shown}"
+
+
+_BOUNDS = {"stages": "at most {}", "sms": "{} or more"}
+
+
+def _name(option: str) -> str:
+    return option.replace("_", " ")

@@ -1,0 +1,227 @@
+"""atom and red (PTX ISA 9.7.13.5, 9.7.13.6): the lanes one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.errors import Fault
+from harness.emulator.instructions.load_store import AS_IS, HINTS, SPACES, VECTORS, finish, state_space
+from harness.emulator.instructions.reductions import FLOATS, combine_one
+from harness.emulator.instructions.table import (
+    Effect,
+    Translator,
+    Unsupported,
+    elements,
+    instruction,
+    kind_of,
+    memory,
+    only,
+    tuple_of,
+)
+from harness.emulator.instructions.values import M64, float_binary, signed
+from harness.emulator.machine.events import Access, Site
+from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value
+from harness.emulator.machine.state import Cta, Fragment
+from harness.emulator.memory.address_space import WINDOWS, space_of
+from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Sink
+
+
+def _clamp_inc(old: int, b: int, bits: int) -> int:
+    return 0 if old >= b else old + 1
+
+
+def _clamp_dec(old: int, b: int, bits: int) -> int:
+    return b if old == 0 or old > b else old - 1
+
+
+_ATOMICS: dict[str, Callable[[int, int, int], int]] = {
+    "add": lambda old, b, bits: old + b,
+    "and": lambda old, b, bits: old & b,
+    "or": lambda old, b, bits: old | b,
+    "xor": lambda old, b, bits: old ^ b,
+    "exch": lambda old, b, bits: b,
+    "inc": _clamp_inc,
+    "dec": _clamp_dec,
+    "min": lambda old, b, bits: min(old, b),
+    "max": lambda old, b, bits: max(old, b),
+    "min.signed": lambda old, b, bits: min(old, b, key=lambda v: signed(v, bits)),
+    "max.signed": lambda old, b, bits: max(old, b, key=lambda v: signed(v, bits)),
+    "add.float": lambda old, b, bits: float_binary(np.add, old, b, bits),
+}
+
+
+def _target(f: Fragment, space: str, address: int, nbytes: int) -> tuple[Any, int, Cta | None]:
+    """The memory that an address of a space is in, the place there, and whose shared memory it is."""
+    held_in = space_of(address) if space == "generic" else space
+    if held_in == "global":
+        return f.grid.memory, address, None
+    if held_in not in ("shared", "cluster"):
+        raise Fault(f"atomics act on global and shared memory, and this address is in {held_in}", "address")
+    local = address - WINDOWS["shared"] if space == "generic" else address
+    cta, where = f.cta.cluster.cta_at(local, "an atomic")
+    if space == "shared" and cta is not f.cta:
+        raise Fault(f"shared::cta address 0x{local:08x} names CTA rank {cta.rank}, not its own", "address")
+    cta.check_alive("an atomic reaches")
+    cta.shared.check_no_mbarrier(where, where + nbytes)
+    return cta.shared, where, cta
+
+
+def _tell(f: Fragment, site: Site, lane: int, cta: Cta | None, where: int, nbytes: int, items: int, held: Any) -> None:
+    if f.grid.sink is not None:
+        rank = cta.rank if cta is not None else -1
+        agent = f.agent._replace(lanes=1 << lane)
+        f.grid.sink(Access(agent, site, "atomic", "shared" if cta else "global", rank, where, nbytes, items, held))
+
+
+def atomic(
+    f: Fragment, site: Site, space: str, operation: str, nbytes: int, address: Value, b: Value, c: Value
+) -> Value:
+    """On integers, f32 and f64. Returns the old values. cas stores c where b was found."""
+    bits = 8 * nbytes
+    mask = (1 << bits) - 1
+    olds = []
+    for lane in f.lanes:
+        store, where, cta = _target(f, space, lane_value(address, lane), nbytes)
+        old = store.load_int(where, nbytes)
+        argument = lane_value(b, lane) & mask
+        if operation == "cas":
+            new = lane_value(c, lane) & mask if old == argument else old
+        else:
+            new = _ATOMICS[operation](old, argument, bits) & mask
+        store.store_int(where, nbytes, new)
+        if new != old:
+            f.grid.wakeups.changes += 1
+        _tell(f, site, lane, cta, where, nbytes, 1, new)
+        olds.append(old)
+    if f.single >= 0:
+        return olds[0]
+    return finish(f, np.array(olds, np.dtype(f"u{nbytes}")), nbytes, AS_IS)
+
+
+def atomic_vector(
+    f: Fragment, site: Site, space: str, operation: str, kind: str, address: Value, values: Sequence[Value]
+) -> Any:
+    """On the floats of 16 bits and on vectors, each item by itself. Returns the old values, a tuple if several."""
+    nbytes, count = TYPE_BYTES[kind], len(values)
+    mask = (1 << 8 * nbytes) - 1
+    olds: list[list[int]] = [[] for _ in values]
+    for lane in f.lanes:
+        store, where, cta = _target(f, space, lane_value(address, lane), nbytes * count)
+        if where % (nbytes * count):
+            raise Fault(f"address 0x{where:x} is not aligned to the {nbytes * count} bytes of the atomic", "alignment")
+        held = []
+        for n, value in enumerate(values):
+            old = store.load_int(where + n * nbytes, nbytes)
+            new = combine_one(operation, kind, old, lane_value(value, lane) & mask, nbytes)
+            store.store_int(where + n * nbytes, nbytes, new)
+            olds[n].append(old)
+            held.append(new)
+        f.grid.wakeups.changes += 1
+        _tell(f, site, lane, cta, where, nbytes, count, held[0] if count == 1 else tuple(held))
+    if f.single >= 0:
+        found: list[Value] = [o[0] for o in olds]
+    else:
+        found = [finish(f, np.array(o, np.dtype(f"u{nbytes}")), nbytes, AS_IS) for o in olds]
+    return found[0] if count == 1 else tuple(found)
+
+
+def atomic_128(f: Fragment, site: Site, space: str, operation: str, address: Value, b: Value, c: Value) -> Value:
+    """exch and cas of 128 bits."""
+    olds: list[int] = []
+    for lane in f.lanes:
+        store, where, cta = _target(f, space, lane_value(address, lane), 16)
+        if where % 16:
+            raise Fault(f"address 0x{where:x} is not aligned to the 16 bytes of the atomic", "alignment")
+        old = store.load_int(where, 8) | store.load_int(where + 8, 8) << 64
+        argument = lane_value(b, lane)
+        new = argument if operation == "exch" else lane_value(c, lane) if old == argument else old
+        halves = (new & M64, new >> 64)
+        for n, half in enumerate(halves):
+            store.store_int(where + 8 * n, 8, half)
+        f.grid.wakeups.changes += 1
+        _tell(f, site, lane, cta, where, 8, 2, halves)
+        olds.append(old)
+    if f.single >= 0:
+        return olds[0]
+    out = np.zeros(WARP_SIZE, object)
+    for lane, old in zip(f.lanes, olds, strict=True):
+        out[lane] = old
+    return out
+
+
+# ---- the table ----
+
+_NAMES = ("add", "and", "or", "xor", "exch", "cas", "inc", "dec", "min", "max")
+_VECTOR_ITEMS = {
+    "f32": (1, 2, 4), "f16": (1, 2, 4, 8), "bf16": (1, 2, 4, 8), "f16x2": (1, 2, 4), "bf16x2": (1, 2, 4),
+}  # fmt: skip
+
+
+def _space(i: Instruction, w: Translator, first: int) -> str:
+    space = state_space(i, w, i.operands[first])
+    if space not in ("shared", "cluster", "global", "generic"):
+        raise Unsupported
+    return space
+
+
+def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
+    """``first``: position of the address among the operands."""
+    operation = next((m for m in i.modifiers if m in _NAMES), "")
+    if not operation or len(i.operands) < first + (3 if operation == "cas" else 2):
+        raise Unsupported
+    if any(i.has(v) for v in VECTORS) or i.has("noftz"):
+        return _floats(i, w, first, operation)
+    kind = kind_of(i)
+    only(i, _NAMES, HINTS, SPACES)
+    address = w.pointer(memory(i.operands[first]))
+    if kind == "b128" and operation in ("exch", "cas") and first:
+        b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
+        arguments = [repr(_space(i, w, first)), repr(operation), address, b, c[0] if operation == "cas" else "0"]
+        return Effect(atomic_128, arguments, i.operands[:first])
+    if kind in ("f32", "f64") and operation == "add":
+        named = "add.float"
+    elif kind[0] not in "bus" or kind.startswith("bf") or TYPE_BYTES[kind] > 8 or kind.endswith("x2"):
+        raise Unsupported
+    else:
+        named = f"{operation}.signed" if kind[0] == "s" and operation in ("min", "max") else operation
+    b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
+    arguments = [repr(_space(i, w, first)), repr(named), str(TYPE_BYTES[kind]), address, b]
+    arguments.append(c[0] if operation == "cas" else "0")
+    return Effect(atomic, arguments, i.operands[:first])
+
+
+def _floats(i: Instruction, w: Translator, first: int, operation: str) -> Effect:
+    """add of 16-bit floats, and add, min and max of vectors, whose type stands before the operation."""
+    only(i, _NAMES, HINTS, SPACES, VECTORS, "noftz")
+    kind = next((m for m in i.modifiers if m in FLOATS), "")
+    count = next((n for v, n in VECTORS.items() if i.has(v)), 1)
+    halves = kind not in ("f32", "f64", "")
+    if count not in _VECTOR_ITEMS.get(kind, ()) or i.has("noftz") != halves:
+        raise Unsupported
+    if operation not in ("add", "min", "max") or (operation != "add" and (count == 1 or not halves)):
+        raise Unsupported
+    sources = elements(i.operands[first + 1])
+    if len(sources) != count:
+        raise Unsupported
+    space = _space(i, w, first)
+    if count > 1 and space not in ("global", "generic"):
+        raise Unsupported
+    values = tuple_of(w.read(o, kind) for o in sources)
+    results = elements(i.operands[0]) if first else ()
+    if first and (len(results) != count or any(isinstance(r, Sink) for r in results)):
+        raise Unsupported
+    arguments = [repr(space), repr(operation), repr(kind), w.pointer(memory(i.operands[first])), values]
+    return Effect(atomic_vector, arguments, results)
+
+
+@instruction("atom", operands=range(3, 6), family="memory")
+def _atom(i: Instruction, w: Translator) -> Effect:
+    return _atomic(i, w, 1)
+
+
+@instruction("red", operands=range(2, 4), writes=0, family="memory")
+def _red(i: Instruction, w: Translator) -> Effect:
+    return _atomic(i, w, 0)

@@ -1,0 +1,67 @@
+"""What atomics and reducing copies do to memory: one operation on bit patterns of any type (PTX ISA 9.7.13.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator.units import float_math
+from harness.emulator.units.formats import BF16, F16, F32, F64, Format
+
+FLOATS: dict[str, Format] = {"f16": F16, "bf16": BF16, "f32": F32, "f64": F64, "f16x2": F16, "bf16x2": BF16}
+Bits = NDArray[Any]
+
+
+def _increment(old: Bits, limit: Bits) -> Bits:
+    return np.where(old >= limit, 0, old + old.dtype.type(1)).astype(old.dtype)
+
+
+def _decrement(old: Bits, limit: Bits) -> Bits:
+    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1)).astype(old.dtype)
+
+
+_UNSIGNED: dict[str, Callable[[Bits, Bits], Bits]] = {
+    "add": lambda old, new: old + new,
+    "and": lambda old, new: old & new,
+    "or": lambda old, new: old | new,
+    "xor": lambda old, new: old ^ new,
+    "exch": lambda old, new: new,
+    "inc": _increment,
+    "dec": _decrement,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def combine(operation: str, kind: str, old: Bits, new: Bits) -> Bits:
+    """Elementwise on unsigned arrays that hold bits of a kind: what is in memory afterwards.
+
+    Floats are rounded to nearest even; subnormal numbers are kept.
+    """
+    if kind in FLOATS and operation in ("add", "min", "max"):
+        form = FLOATS[kind]
+        if kind.endswith("x2"):
+            halves = [combine(operation, kind[:-2], old >> s & 0xFFFF, new >> s & 0xFFFF) for s in (0, 16)]
+            return (halves[0] | halves[1].astype(np.uint32) << 16).astype(old.dtype)
+        a, b = (float_math.inputs(x, form, False) for x in (old, new))
+        if operation != "add":
+            result = float_math.extremum(operation, [a, b], False, False, False)
+        elif form is F64:
+            result = float_math.compute64("add", "rn", a, b)
+        else:
+            result = float_math.compute("add", "rn", a, b)
+        return float_math.finish(result, form, "rn").astype(old.dtype)
+    if kind[0] == "s" and operation in ("min", "max"):
+        signed = f"i{old.dtype.itemsize}"
+        return _UNSIGNED[operation](old.view(signed), new.view(signed)).view(old.dtype)
+    return _UNSIGNED[operation](old, new)
+
+
+def combine_one(operation: str, kind: str, old: int, new: int, nbytes: int) -> int:
+    """The same of one item."""
+    dtype = np.dtype(f"u{nbytes}")
+    with np.errstate(all="ignore"):
+        return int(combine(operation, kind, np.array([old], dtype), np.array([new], dtype))[0])

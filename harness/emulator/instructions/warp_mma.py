@@ -1,0 +1,108 @@
+"""mma.sync and movmatrix (PTX ISA 9.7.14.5.14, 9.7.14.5.17)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.emulator.errors import Fault
+from harness.emulator.instructions.table import (
+    Effect,
+    Translator,
+    Unsupported,
+    elements,
+    instruction,
+    only_form,
+    tuple_of,
+)
+from harness.emulator.machine.events import Site
+from harness.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_rows
+from harness.emulator.machine.state import Fragment
+from harness.emulator.ptx.ast import Instruction
+from harness.emulator.units.warp_mma import ELEMENT_BITS, Form, multiply
+
+
+def _require_all_lanes(f: Fragment, what: str) -> None:
+    if f.mask != FULL_MASK:
+        raise Fault(f"{what} needs all {WARP_SIZE} lanes of the warp; only 0x{f.mask:08x} execute it", "convergence")
+
+
+def _stack(values: Sequence[Value], wide: bool) -> np.ndarray:
+    if not wide:
+        return stack_rows(values)
+    return np.array([np.broadcast_to(np.asarray(v, np.uint64), WARP_SIZE) for v in values])
+
+
+def mma(
+    f: Fragment, site: Site, form: Form, a: Sequence[Value], b: Sequence[Value], c: Sequence[Value]
+) -> list[np.ndarray]:
+    """D = A . B + C, each in the registers of the warp."""
+    _require_all_lanes(f, "mma.sync")
+    wide = form.d_type == "f64"
+    grid = f.grid
+    grid.counters.mma_instructions += 1
+    grid.counters.mma_flops += 2 * form.m * form.n * form.k
+    stacked = [_stack(x, wide) for x in (a, b, c)]
+    return list(multiply(form, stacked[0], stacked[1], stacked[2], grid.mma_unit.accumulation))
+
+
+_SHAPE = re.compile(r"m(\d+)n8k(\d+)$")
+_FLOATS = ("f16", "bf16", "tf32", "e4m3", "e5m2")
+_INTEGERS = ("s8", "u8")
+_DEPTHS = {
+    ("f16", 16): (8, 16), ("bf16", 16): (8, 16), ("tf32", 16): (4, 8), ("e4m3", 16): (16, 32), ("e5m2", 16): (16, 32),
+    ("s8", 16): (16, 32), ("u8", 16): (16, 32), ("s8", 8): (16,), ("u8", 8): (16,),
+    ("f64", 8): (4,), ("f64", 16): (4, 8, 16),
+}  # fmt: skip
+"""K that an input type has, by M."""
+
+
+@instruction("mma.sync", operands=4, family="mma")
+def _mma(i: Instruction, w: Translator) -> Effect:
+    words = list(i.modifiers)
+    saturate = "satfinite" in words
+    if saturate:
+        words.remove("satfinite")
+    if len(words) != 9 or words[:2] != ["sync", "aligned"] or words[3:5] != ["row", "col"]:
+        raise Unsupported
+    size, (d_type, a_type, b_type, c_type) = _SHAPE.match(words[2]), words[5:]
+    if size is None or d_type != c_type:
+        raise Unsupported
+    m, k = int(size.group(1)), int(size.group(2))
+    fp8 = a_type in ("e4m3", "e5m2") and b_type in ("e4m3", "e5m2")
+    integers = a_type in _INTEGERS and b_type in _INTEGERS
+    if k not in _DEPTHS.get((a_type, m), ()) or (a_type != b_type and not fp8 and not integers):
+        raise Unsupported
+    results = {"f16": ("f16", "f32"), "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"), "bf16": ("f32",),
+               "tf32": ("f32",), "f64": ("f64",)}.get(a_type, ("s32",))  # fmt: skip
+    if d_type not in results or (saturate and d_type != "s32"):
+        raise Unsupported
+    form = Form(m, 8, k, d_type, a_type, b_type, saturate)
+    counts = [_registers(m, 8, d_type), m * k * ELEMENT_BITS[a_type], 8 * k * ELEMENT_BITS[b_type], 0]
+    width = 64 if d_type == "f64" else 32
+    counts = [counts[0], counts[1] // (32 * width), counts[2] // (32 * width), counts[0]]
+    vectors = [elements(o) for o in i.operands]
+    if [len(v) for v in vectors] != counts:
+        raise Unsupported
+    kind = f"b{width}"
+    a, b, c = (tuple_of(w.read(e, kind) for e in v) for v in vectors[1:])
+    return Effect(mma, [w.constant(Form, *form), a, b, c], vectors[0])
+
+
+def _registers(m: int, n: int, kind: str) -> int:
+    return m * n // (64 if kind == "f16" else 32)
+
+
+def transpose(f: Fragment, site: Site, value: Value) -> np.ndarray:
+    """``movmatrix``: an 8x8 matrix of 16-bit elements in the registers of the warp."""
+    _require_all_lanes(f, "movmatrix")
+    halves = stack_rows([value]).view(np.uint16).reshape(8, 8)
+    return np.ascontiguousarray(halves.T).view(np.uint32).reshape(WARP_SIZE)
+
+
+@instruction("movmatrix", operands=2, family="matrix")
+def _movmatrix(i: Instruction, w: Translator) -> Effect:
+    only_form(i, "sync.aligned.m8n8.trans.b16")
+    return Effect(transpose, [w.read(i.operands[1], "b32")], i.operands[:1])

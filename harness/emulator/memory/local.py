@@ -1,0 +1,56 @@
+"""The local memory of a warp: each of its 32 threads has one of its own, at the same addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator.errors import Fault
+from harness.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, aligned_bytes, round_up
+
+THREADS = 32
+
+
+class LocalMemory:
+    """Poisoned at the start, as shared memory is; addresses are byte offsets in a thread's frame."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.size = nbytes
+        self._pitch = round_up(nbytes, CHUNK)
+        data, valid = aligned_bytes(THREADS * self._pitch), aligned_bytes(THREADS * self._pitch)
+        self._words = {n: data.view(dtype) for n, dtype in UNSIGNED.items()}
+        self._valid = {n: valid.view(dtype) for n, dtype in UNSIGNED.items()}
+
+    def _index(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        for rule, bad in (
+            ("alignment", offsets % nbytes != 0),
+            ("address", (offsets < 0) | (offsets > self.size - nbytes)),
+        ):
+            if bad.any():
+                at = int(offsets[bad][0])
+                if rule == "alignment":
+                    message = f"local address 0x{at:x} is not aligned to the {nbytes} bytes of the access"
+                else:
+                    message = f"local access of {nbytes} bytes at 0x{at:x} is outside the thread's {self.size} bytes"
+                fault = Fault(message, rule)
+                fault.position = int(np.flatnonzero(bad)[0])
+                raise fault
+        return (lanes * self._pitch + offsets) // nbytes
+
+    def load(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int) -> NDArray[Any]:
+        """One naturally aligned unsigned integer for each of some threads."""
+        index = self._index(lanes, offsets, nbytes)
+        unwritten = self._valid[nbytes][index] != ALL_VALID[nbytes]
+        if unwritten.any():
+            at = int(offsets[unwritten][0])
+            fault = Fault(f"local memory of {nbytes} bytes at 0x{at:x} is read but was never written", "uninitialised")
+            fault.position = int(np.flatnonzero(unwritten)[0])
+            raise fault
+        return self._words[nbytes][index]
+
+    def store(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int, values: Any) -> None:
+        index = self._index(lanes, offsets, nbytes)
+        self._words[nbytes][index] = values
+        self._valid[nbytes][index] = ALL_VALID[nbytes]

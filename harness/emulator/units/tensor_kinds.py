@@ -1,0 +1,270 @@
+"""tcgen05.mma of every kind and form, one instruction at a time (PTX ISA 9.7.16.10).
+
+`mma` has the short way for what kernels do most: kind::f16, both operands in shared memory. Here is the rest: tf32, fp8
+and its relatives, integers, block scaling, A in tensor memory, ``.ws``, a scaled D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator.errors import Fault
+from harness.emulator.memory.descriptors import decode_sm100
+from harness.emulator.memory.instruction_descriptors import DEPTH, Shape, decode
+from harness.emulator.memory.tmem import LANES, TensorMemory, split_address
+from harness.emulator.units import formats, numerics
+from harness.emulator.units.elements import AnyOperand, any_operand, to_numbers
+from harness.emulator.units.mma import Block, Cta, accumulator_layout
+
+QUADRANT = 32
+A_COLUMNS = 8
+"""32-bit columns that a row of A takes in tensor memory."""
+_BLOCK_BITS = 35
+"""Fraction bits in which the sums of scaled blocks of e2m1 are added (MMA-Sim, arXiv 2511.10909)."""
+
+
+class KindMma(NamedTuple):
+    """One instruction. a: descriptor, or tensor memory address if ``a_in_tmem``. vectors: scale factors a row and
+    operand, 0 without block scaling; scales: the addresses of those of A and B. shift: D is divided by 2^shift first.
+    """
+
+    kind: str
+    d_address: int
+    a: int
+    a_in_tmem: bool
+    b_descriptor: int
+    idesc: int
+    accumulate: bool
+    cta_group: int
+    lane_mask: tuple[int, ...] | None
+    shift: int = 0
+    weights: bool = False
+    vectors: int = 0
+    scales: tuple[int, int] = (0, 0)
+
+    def shape(self) -> Shape:
+        return decode(self.kind, self.idesc, self.cta_group, self.weights)
+
+    def operands(self) -> tuple[AnyOperand | None, AnyOperand]:
+        """A (None if it is in tensor memory) and B, of one CTA."""
+        shape, depth = self.shape(), DEPTH[self.kind]
+        packed = self.kind in ("mxf4", "mxf4nvf4")
+        a = None
+        if not self.a_in_tmem:
+            rows = shape.m // self.cta_group
+            a = any_operand(decode_sm100(self.a), rows, depth, shape.a_major, shape.a_type, packed)
+        columns = shape.n // self.cta_group
+        return a, any_operand(decode_sm100(self.b_descriptor), columns, depth, shape.b_major, shape.b_type, packed)
+
+    def layout(self) -> tuple[list[Block], int, int]:
+        """The blocks of D in each CTA's tensor memory, and its first and one-past-last column."""
+        shape = self.shape()
+        if self.weights and shape.m < LANES:
+            return _weights_layout(self.d_address, shape.m, shape.n)
+        return accumulator_layout(self.d_address, shape.m, shape.n, self.cta_group)
+
+    @property
+    def flops(self) -> int:
+        shape = self.shape()
+        return 2 * shape.m * shape.n * DEPTH[self.kind]
+
+
+@lru_cache(maxsize=256)
+def _weights_layout(d_address: int, m: int, n: int) -> tuple[list[Block], int, int]:
+    """Layouts E and G of ``.ws``: parts of the columns one above the other, as many as rows leave room for."""
+    lane, column = split_address(d_address)
+    if lane:
+        raise Fault(f"tcgen05.mma.ws D address {d_address:#x}: lane {lane} must be 0", "operand")
+    parts = LANES // m
+    width = n // parts
+    blocks = [
+        Block(
+            slice(m * p, m * (p + 1)), slice(column, column + width), (slice(0, m), slice(p * width, (p + 1) * width))
+        )
+        for p in range(parts)
+    ]
+    return blocks, column, column + width
+
+
+def a_lanes(address: int, rows: int, pair_halves: bool) -> NDArray[np.intp]:
+    """Lanes of the rows of an A in tensor memory: those of D."""
+    lane, _ = split_address(address)
+    row = np.arange(rows)
+    if rows in (LANES, QUADRANT) or pair_halves:
+        return row + lane
+    return row % 16 + 32 * (row // 16) + lane
+
+
+def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str) -> int:
+    """Execute it on one CTA or a pair; returns the operations, 2 * M * N * K."""
+    if len(ctas) != what.cta_group:
+        raise Fault(f"tcgen05.mma with cta_group::{what.cta_group} needs {what.cta_group} CTAs, got {len(ctas)}")
+    shape = what.shape()
+    a_operand, b_operand = what.operands()
+    b = np.concatenate([_fetch(cta, b_operand) for cta in ctas])
+    if a_operand is not None:
+        a = np.concatenate([_fetch(cta, a_operand) for cta in ctas])
+    else:
+        a = np.concatenate([_fetch_from_tmem(cta.tmem, what, shape) for cta in ctas])
+    if shape.negate:
+        a = -a
+    scale = _scale_factors(what, shape, ctas) if what.vectors else None
+    blocks, first, end = what.layout()
+    rows = shape.m // len(ctas)
+    old = np.zeros((shape.m, shape.n), np.uint32)
+    for i, cta in enumerate(ctas):
+        _claim(cta.tmem, blocks, first, end, what.accumulate)
+        if what.accumulate:
+            for block in blocks:
+                old[i * rows : (i + 1) * rows][block.target] = cta.tmem.data[block.lanes, block.columns]
+    result = _compute(what, shape, a, b, old, scale, accumulation)
+    kept = _kept(what)
+    for i, cta in enumerate(ctas):
+        share = result[i * rows : (i + 1) * rows]
+        for block in blocks:
+            written = slice(None) if kept is None else ~kept[i, block.lanes]
+            cta.tmem.data[block.lanes, block.columns][written] = share[block.target][written]
+            cta.tmem.valid[block.lanes, block.columns][written] = True
+    return what.flops
+
+
+def _fetch(cta: Cta, operand: AnyOperand) -> NDArray[Any]:
+    cta.shared.check_chunks(operand.positions, operand)
+    return operand.numbers(cta.shared.chunks.take(operand.positions))
+
+
+def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: slice, what: str) -> NDArray[np.uint32]:
+    """Written words [lanes, columns] of tensor memory."""
+    tmem.check_allocated(columns.start, columns.stop, what)
+    tmem.settle(columns.start, columns.stop)
+    if not tmem.valid[lanes, columns].all():
+        lane, column = (int(x) for x in np.argwhere(~tmem.valid[lanes, columns])[0])
+        at = f"lane {int(lanes[lane])}, column {columns.start + column}"
+        raise Fault(f"{what} is read at tensor memory {at}, which was never written", "uninitialised")
+    return np.ascontiguousarray(tmem.data[lanes, columns])
+
+
+def _fetch_from_tmem(tmem: TensorMemory, what: KindMma, shape: Shape) -> NDArray[Any]:
+    if shape.a_type in ("e2m3", "e3m2") or (shape.a_type == "e2m1" and what.kind in ("f8f6f4", "mxf8f6f4")):
+        raise Fault(f"A of type {shape.a_type} in tensor memory is not implemented", "unsupported")
+    rows = shape.m // what.cta_group
+    lanes = a_lanes(what.a, rows, what.cta_group == 2 and rows == 64)
+    column = split_address(what.a)[1]
+    words = _read(tmem, lanes, slice(column, column + A_COLUMNS), "A of tcgen05.mma")
+    return to_numbers(words.view(np.uint8), shape.a_type, what.kind in ("mxf4", "mxf4nvf4"))
+
+
+def _claim(tmem: TensorMemory, blocks: list[Block], first: int, end: int, accumulate: bool) -> None:
+    """D must be allocated, and, if it is added to, written; what others have put off on it is done first."""
+    tmem.check_allocated(first, end, "tcgen05.mma D")
+    for write in [w for w in tmem.pending if w.first_column < end and first < w.end_column]:
+        write.flush()
+        write.retire()
+    for block in blocks if accumulate else ():
+        if not tmem.valid[block.lanes, block.columns].all():
+            lane, column = (int(x) for x in np.argwhere(~tmem.valid[block.lanes, block.columns])[0])
+            raise Fault(
+                f"tcgen05.mma adds to D at tensor memory lane {block.lanes.start + lane}, column "
+                f"{block.columns.start + column}, which was never written",
+                "uninitialised",
+            )
+
+
+def _kept(what: KindMma) -> NDArray[np.bool_] | None:
+    if what.lane_mask is None or not any(what.lane_mask):
+        return None
+    packed = np.array(what.lane_mask, "<u4").view(np.uint8)
+    return np.unpackbits(packed, bitorder="little").astype(np.bool_).reshape(what.cta_group, LANES)
+
+
+# ---- scale factors ----
+
+
+def scale_columns(address: int, rows: int) -> slice:
+    """Columns that hold the scale factors of so many rows of A, or columns of B: 32 of them each."""
+    column = split_address(address)[1]
+    return slice(column, column + -(-rows // QUADRANT))
+
+
+def _scale_factors(what: KindMma, shape: Shape, ctas: Sequence[Cta]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Of A [M, vectors] and B [N, vectors]. Every CTA has those of its own rows of A, and of all columns of B."""
+    rows = shape.m // len(ctas)
+    of_a = np.concatenate([_scales(cta.tmem, what, shape, what.scales[0], rows, shape.a_id) for cta in ctas])
+    of_b = [_scales(cta.tmem, what, shape, what.scales[1], shape.n, shape.b_id) for cta in ctas]
+    if len(of_b) == 2 and not np.array_equal(of_b[0], of_b[1]):
+        # Each CTA computes its rows of D with its own copy.
+        raise Fault(
+            "the scale factors of B differ between the CTAs of the pair, which is not implemented", "unsupported"
+        )
+    return of_a, of_b[0]
+
+
+def _scales(
+    tmem: TensorMemory, what: KindMma, shape: Shape, address: int, rows: int, identifier: int
+) -> NDArray[np.float64]:
+    """Row r: lane r % 32, column r / 32, as many bytes as there are vectors from the one the descriptor names on."""
+    if identifier % what.vectors:
+        raise Fault(f"scale factor id {identifier} must be a multiple of {what.vectors}", "descriptor")
+    columns = scale_columns(address, rows)
+    words = _read(tmem, np.arange(LANES), columns, "a scale factor of tcgen05.mma").reshape(4, QUADRANT, -1)
+    if (words != words[0]).any():
+        raise Fault("scale factors must be the same in all four quadrants of 32 lanes", "operand")
+    codes = np.ascontiguousarray(words[0].T).reshape(-1, 1).view(np.uint8)[:rows]
+    chosen = codes[:, identifier : identifier + what.vectors]
+    return formats.decode(chosen, formats.FORMATS[shape.scale])
+
+
+# ---- arithmetic ----
+
+
+def _compute(
+    what: KindMma,
+    shape: Shape,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    old: NDArray[np.uint32],
+    scale: tuple[NDArray[Any], NDArray[Any]] | None,
+    accumulation: str,
+) -> NDArray[np.uint32]:
+    """Bits of D [M, N]."""
+    if shape.d_type == "s32":
+        return numerics.integer_dot(a, b, old, shape.saturate)
+    if what.shift and what.accumulate:
+        c = old.view(np.float32) if shape.d_type == "f32" else numerics.f16_to_f32(old.astype(np.uint16))
+        c = np.ldexp(c, -what.shift)
+        old = c.view(np.uint32) if shape.d_type == "f32" else numerics.f32_to_f16_storage(c)
+    if scale is None:
+        step = DEPTH[what.kind]
+        return numerics.dot(a, b, old, shape.a_type, shape.b_type, shape.d_type, accumulation, step)
+    return _scaled(what, shape, a, b, old, scale, accumulation)
+
+
+def _scaled(
+    what: KindMma,
+    shape: Shape,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    old: NDArray[np.uint32],
+    scale: tuple[NDArray[Any], NDArray[Any]],
+    accumulation: str,
+) -> NDArray[np.uint32]:
+    """Every block's sum is scaled by both factors. The bit-level model adds the blocks as single terms."""
+    per = a.shape[1] // what.vectors
+    c = old.view(np.float32).astype(np.float64)
+    with np.errstate(all="ignore"):
+        terms = [c]
+        for v in range(what.vectors):
+            part = slice(v * per, (v + 1) * per)
+            terms.append((a[:, part] @ b[:, part].T) * np.outer(scale[0][:, v], scale[1][:, v]))
+        if accumulation != "tensor_core":
+            total = terms[0].astype(np.float32)
+            for term in terms[1:]:
+                total = total + term.astype(np.float32)
+            return np.where(np.isnan(total), np.uint32(numerics.CANONICAL_NAN_F32), total.view(np.uint32))
+        bits = numerics.ALIGNED_FRACTION_BITS if what.kind == "mxf8f6f4" else _BLOCK_BITS
+        return numerics.aligned_sum(terms, bits)

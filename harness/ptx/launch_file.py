@@ -1,0 +1,460 @@
+"""Launch files: how the kernels of a PTX file are launched, and what they should compute, as TOML.
+
+    ptx = "gemm.ptx"                                # beside this file
+    [buffers]
+    A = { dtype = "bf16", shape = [256, 128], init = "integer" }
+    C = { dtype = "f32", shape = [256, 256], init = "nan" }
+    [maps]
+    a = { buffer = "A", tile = [128, 64], swizzle = "128B" }
+    [launch]                                        # or several [[launch]], in order
+    kernel = "gemm"
+    grid = [2, 2]
+    arguments = ["a", "C", 128, { fields = ["A", { s32 = 4 }] }, "null"]
+    [expect]
+    C = "A @ A.T"
+
+The text becomes frozen dataclasses here; nothing is looked up in the PTX yet.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.emulator import Swizzle
+from harness.emulator.memory.tensor_map import ELEMENT_TYPES
+from harness.errors import UsageProblem
+from harness.problem.inputs import CHUNK
+from harness.ptx.elements import DATA_TYPES, DataType, find_type
+from harness.ptx.expression import Expression, ExpressionError, parse_expression
+from harness.ptx.toml_table import LARGEST_SIZE, Table, is_whole
+
+NULL = "null"
+INITS = ("integer", "index", "normal", "uniform", "zeros", "nan", "uninitialised")
+LARGEST_SHARED = 232_448
+LARGEST_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Fill:
+    """The first values of a buffer. kind: one of `INITS`, "number" or "file"."""
+
+    kind: str
+    number: int | float = 0
+    file: Path | None = None
+    seed: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether sums of products of such values have no rounding error, so that equality may be asked for."""
+        return self.kind in ("integer", "index", "zeros", "number")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Device memory with a name. shape None: that of the file it is filled from, or one element of a symbol.
+
+    symbol: it is a variable of the module. fill None: it keeps what the PTX says.
+    """
+
+    name: str
+    dtype: DataType
+    shape: tuple[int, ...] | None
+    fill: Fill | None
+    symbol: bool = False
+
+
+@dataclass(frozen=True)
+class Map:
+    """A tensor map over a buffer. Sizes are innermost first, as in the driver API; None: the whole buffer's.
+
+    element: a name of `harness.emulator.memory.tensor_map.ELEMENT_TYPES`.
+    tile: the box with the outermost dimension first instead, at most as many entries as the buffer has dimensions.
+    """
+
+    name: str
+    buffer: str
+    tile: tuple[int, ...] | None
+    box: tuple[int, ...] | None
+    dims: tuple[int, ...] | None
+    strides: tuple[int, ...] | None
+    element_strides: tuple[int, ...]
+    element: str
+    swizzle: Swizzle
+    fill_nan: bool
+    offset: int
+
+
+@dataclass(frozen=True)
+class Null:
+    """A null pointer, or zeros for a whole parameter."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number; dtype None: the parameter's own type."""
+
+    value: int | float
+    dtype: DataType | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A buffer's or symbol's address, or a tensor map. pointer: the address of a map that is put into global memory."""
+
+    name: str
+    pointer: bool = False
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Bytes as they are."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A struct by value: fields in order, with names if they have any."""
+
+    fields: tuple[tuple[str, Argument], ...]
+
+
+Argument = Null | Scalar | Reference | Raw | Struct
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch. where: its key in the file. None: what the PTX says. arguments: with parameter names, or without."""
+
+    where: str
+    kernel: str | None
+    grid: tuple[int, ...]
+    cluster: tuple[int, ...] | None
+    block: tuple[int, ...] | None
+    dynamic_shared: int
+    arguments: tuple[tuple[str, Argument], ...]
+    by_name: bool
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a buffer should hold at the end: the value of an expression, or a file.
+
+    An element x may be off by absolute + relative * \\|x\\|; exact: it must be x rounded once to the buffer's type.
+    """
+
+    buffer: str
+    text: str
+    expression: Expression | None
+    file: Path | None
+    exact: bool
+    absolute: float
+    relative: float
+
+    @property
+    def rule(self) -> str:
+        return "equal" if self.exact else f"within {self.absolute:g} + {self.relative:g} |x|"
+
+
+@dataclass(frozen=True)
+class LaunchFile:
+    """A launch file as it is written."""
+
+    path: Path
+    ptx: Path
+    buffers: Mapping[str, Buffer]
+    maps: Mapping[str, Map]
+    launches: tuple[Launch, ...]
+    expectations: tuple[Expectation, ...]
+
+
+def read_launch_file(path: Path) -> LaunchFile:
+    """Reads a launch file. Raises UsageProblem that names the file, the key, its value, the rule and the fix."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageProblem(
+            f"cannot read {path}: {error.strerror}; make one with: harness ptx init FILE.ptx -o {path}"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageProblem(f"{path} is not TOML: {error}") from None
+    top = Table(path, "", data)
+    ptx = path.parent / top.text("ptx", 'the PTX file, relative to this file, for example ptx = "kernel.ptx"')
+    buffers = {name: _buffer(name, table) for name, table in top.tables("buffers", "a table per buffer")}
+    for name, table in top.tables("symbols", "a table per variable of the module"):
+        if name in buffers:
+            raise UsageProblem(f"{path}: symbols.{name}: there is a buffer of that name; rename the buffer")
+        buffers[name] = _buffer(name, table, symbol=True)
+    maps = {name: _map(name, table, buffers) for name, table in top.tables("maps", "a table per tensor map")}
+    for name in (*buffers, *maps):
+        if name == NULL or (name in maps and name in buffers):
+            raise UsageProblem(f"{path}: the name {name} is taken; give the buffer or map another one")
+    launches = _launches(top, buffers, maps)
+    expectations = _expectations(top, buffers)
+    top.close(("ptx", "buffers", "maps", "symbols", "launch", "expect"))
+    return LaunchFile(path, ptx, buffers, maps, launches, expectations)
+
+
+# ---- buffers ----
+
+
+def _dtype(table: Table, key: str, rule: str) -> DataType:
+    name = table.text(key, rule)
+    found = find_type(name)
+    if found is None:
+        table.fail(key, name, f"must be one of {', '.join(DATA_TYPES)}")
+    return found
+
+
+def _buffer(name: str, table: Table, symbol: bool = False) -> Buffer:
+    dtype = _dtype(table, "dtype", f"the type of the elements: {', '.join(DATA_TYPES)}")
+    shape = table.sizes("shape", "the shape, outermost dimension first, for example shape = [64, 32]", most_entries=8)
+    fill = _fill(table, dtype, shape) if not symbol or "init" in table else None
+    if shape is None and not symbol and (fill is None or fill.kind != "file"):
+        table.lacks("shape", "write for example shape = [64, 32], or init = a .npy file that has one")
+    if shape and shape[-1] % dtype.group:
+        table.fail(
+            "shape", list(shape), f"{dtype.group} elements of {dtype.name} are whole bytes; make the last a multiple"
+        )
+    table.close(("dtype", "shape", "init", "seed"))
+    return Buffer(name, dtype, shape, fill, symbol)
+
+
+def _fill(table: Table, dtype: DataType, shape: tuple[int, ...] | None) -> Fill:
+    rule = f"must be one of {', '.join(INITS)}, a number, or the name of a .npy file"
+    if "init" not in table:
+        table.lacks("init", rule)
+    value = table.take("init")
+    seed = table.whole("seed", 0, LARGEST_SEED, "for values that are drawn", default=0)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not dtype.is_float and not _fits(value, dtype):
+            table.fail("init", value, f"is no value of {dtype.name}; choose one, or another dtype")
+        return Fill("number", value)
+    if isinstance(value, str) and value.endswith(".npy"):
+        return Fill("file", file=table.path.parent / value)
+    if value not in INITS:
+        table.fail("init", value, rule)
+    if value == "nan" and (not dtype.is_float or dtype.packed):
+        table.fail("init", value, f'{dtype.name} has no NaN; use "uninitialised", which stops whoever reads it')
+    if value == "index" and dtype.is_float and (dtype.packed or dtype.name == "ue8m0" or not _is_matrix(shape)):
+        table.fail("init", value, f"needs a matrix with a multiple of {CHUNK} columns, of 8 bits and more; use integer")
+    return Fill(value, seed=seed)
+
+
+def _fits(value: int | float, dtype: DataType) -> bool:
+    least = -(1 << dtype.bits - 1) if dtype.name[0] == "s" else 0
+    return isinstance(value, int) and least <= value < least + (1 << dtype.bits)
+
+
+def _is_matrix(shape: tuple[int, ...] | None) -> bool:
+    return shape is not None and len(shape) == 2 and shape[1] % CHUNK == 0
+
+
+# ---- tensor maps ----
+
+
+def _map(name: str, table: Table, buffers: Mapping[str, Buffer]) -> Map:
+    buffer = table.text("buffer", "the buffer that the tensor map is over")
+    if buffer not in buffers:
+        table.fail("buffer", buffer, f"there is no such buffer; the buffers are {', '.join(buffers) or 'none'}")
+    tile = table.sizes("tile", "rows and columns of the box, for example tile = [128, 64]")
+    box = table.sizes("box", "the box, innermost dimension first, for example box = [64, 128]")
+    if (tile is None) == (box is None):
+        given = "both are given" if tile else "neither is given"
+        table.fail("tile", list(tile or ()), f"{given}; write tile = [rows, columns], or box = [innermost, ...]")
+    swizzle = table.text("swizzle", "none, 32B, 64B or 128B", default="none")
+    try:
+        mode = Swizzle.from_name(swizzle)
+    except ValueError:
+        table.fail("swizzle", swizzle, "must be one of none, 32B, 64B, 128B")
+    made = Map(
+        name,
+        buffer,
+        tile,
+        box,
+        table.sizes("dims", "the tensor's extents, innermost first"),
+        table.sizes("strides", "bytes between neighbours along dimensions 1 and up", least=0),
+        table.sizes("element_strides", "steps along each dimension, innermost first") or (),
+        _element(table, buffers[buffer].dtype),
+        mode,
+        table.choice("fill", ("zeros", "nan"), "zeros") == "nan",
+        table.whole("offset", 0, LARGEST_SIZE, "bytes from the buffer's start", default=0),
+    )
+    table.close(("buffer", "tile", "box", "dims", "strides", "element_strides", "element", "swizzle", "fill", "offset"))
+    return made
+
+
+def _element(table: Table, dtype: DataType) -> str:
+    """The tensor map's element type: what is said, else the buffer's own if there is one, else one of the same bits."""
+    name = table.optional_text("element", f"one of {', '.join(ELEMENT_TYPES)}")
+    if name is None:
+        own = {"e2m1": "b4x16", "e2m3": "b6x16_p32", "e3m2": "b6x16_p32"}.get(dtype.name, dtype.name)
+        return own if own in ELEMENT_TYPES else f"u{dtype.bits}"
+    if name not in ELEMENT_TYPES:
+        table.fail("element", name, f"must be one of {', '.join(ELEMENT_TYPES)}")
+    return name
+
+
+# ---- launches ----
+
+
+def _launches(top: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]) -> tuple[Launch, ...]:
+    value = top.take("launch")
+    if value is None:
+        top.lacks("launch", "write a [launch] table, or several [[launch]]")
+    several = isinstance(value, list)
+    tables = [
+        top.table(f"launch[{n}]" if several else "launch", item, "a launch")
+        for n, item in enumerate(value if several else [value])
+    ]
+    if not tables:
+        top.fail("launch", value, "must be at least one table")
+    return tuple(_launch(table, buffers, maps) for table in tables)
+
+
+def _launch(table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]) -> Launch:
+    kernel = table.optional_text("kernel", "the kernel's name, or a part that no other has")
+    grid = table.sizes("grid", "CTAs along x, y, z", most_entries=3)
+    if grid is None:
+        table.lacks("grid", "CTAs along x, y, z, for example grid = [4, 2]")
+    cluster = table.sizes("cluster", "CTAs of a cluster along x, y, z", most_entries=3)
+    block = table.sizes("block", "threads along x, y, z", most_entries=3)
+    shared = table.whole("dynamic_shared", 0, LARGEST_SHARED, "bytes of dynamic shared memory", default=0)
+    given = table.take("arguments", [])
+    if not isinstance(given, list | dict):
+        table.fail("arguments", given, "must be an array in the kernel's order, or a table by parameter name")
+    named = given.items() if isinstance(given, dict) else ((f"[{n}]", item) for n, item in enumerate(given))
+    reader = _Arguments(table, buffers, maps)
+    arguments = tuple(
+        (name, reader.read(f"arguments{'.' if isinstance(given, dict) else ''}{name}", item)) for name, item in named
+    )
+    table.close(("kernel", "grid", "cluster", "block", "dynamic_shared", "arguments"))
+    return Launch(table.where, kernel, grid, cluster, block, shared, arguments, isinstance(given, dict))
+
+
+class _Arguments:
+    """Reads arguments, which may be nested."""
+
+    def __init__(self, table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]) -> None:
+        self.table = table
+        self.names = (*buffers, *maps)
+        self.maps = maps
+
+    def read(self, key: str, value: Any) -> Argument:
+        if isinstance(value, bool | int | float):
+            return Scalar(value)
+        if isinstance(value, str):
+            return Null() if value == NULL else self._reference(key, value)
+        if isinstance(value, dict):
+            return self._table(key, value)
+        self.table.fail(
+            key,
+            value,
+            'must be a number, a name, "null", or a table: { TYPE = number }, { fields = [...] }, { pointer = name }, '
+            '{ hex = "..." }',
+        )
+
+    def _reference(self, key: str, name: str, pointer: bool = False, offset: int = 0) -> Reference:
+        if name not in self.names:
+            known = ", ".join(self.names) or "none"
+            self.table.fail(key, name, f'there is no such buffer, map or symbol; there are {known}, and "null"')
+        return Reference(name, pointer, offset)
+
+    def _table(self, key: str, value: dict) -> Argument:
+        if set(value) == {"fields"}:
+            return self._struct(key, value["fields"])
+        if "pointer" in value and set(value) <= {"pointer", "offset"}:
+            name, offset = value["pointer"], value.get("offset", 0)
+            if not isinstance(name, str) or not is_whole(offset) or offset < 0:
+                self.table.fail(key, value, "must be { pointer = a buffer or map, offset = bytes of at least 0 }")
+            if offset and name in self.maps:
+                self.table.fail(key, value, "a pointer to a tensor map has no offset; leave it out")
+            return self._reference(key, name, pointer=True, offset=offset)
+        if set(value) == {"hex"}:
+            try:
+                return Raw(bytes.fromhex(value["hex"]))
+            except (TypeError, ValueError):
+                self.table.fail(key, value, 'must be pairs of hexadecimal digits, for example { hex = "01 ff" }')
+        if len(value) == 1:
+            [(name, number)] = value.items()
+            dtype = find_type(name)
+            if dtype is not None and not dtype.packed:
+                return self._typed(key, dtype, number)
+        self.table.fail(
+            key,
+            value,
+            "must be { TYPE = number }, { fields = [...] }, { pointer = name, offset = bytes } or { hex = ... }",
+        )
+
+    def _typed(self, key: str, dtype: DataType, number: Any) -> Scalar:
+        whole = is_whole(number)
+        good = _fits(number, dtype) if not dtype.is_float else whole or isinstance(number, float)
+        if not good:
+            self.table.fail(key, number, f"is no value of {dtype.name}; write one, or another type")
+        return Scalar(number, dtype)
+
+    def _struct(self, key: str, value: Any) -> Struct:
+        if isinstance(value, dict):
+            items = [(f".{name}", item) for name, item in value.items()]
+        elif isinstance(value, list):
+            items = [(f"[{n}]", item) for n, item in enumerate(value)]
+        else:
+            self.table.fail(f"{key}.fields", value, "must be an array of fields in their order, or a table of them")
+        return Struct(tuple((name.strip(".[]"), self.read(f"{key}.fields{name}", item)) for name, item in items))
+
+
+# ---- expectations ----
+
+
+def _expectations(top: Table, buffers: Mapping[str, Buffer]) -> tuple[Expectation, ...]:
+    table = top.table("expect", top.take("expect", {}), "what buffers should hold at the end")
+    return tuple(_expectation(table, name, value, buffers) for name, value in table.items())
+
+
+def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buffer]) -> Expectation:
+    if name not in buffers:
+        table.fail(name, value, f"there is no buffer {name}; the buffers are {', '.join(buffers) or 'none'}")
+    rule = 'what it should hold: an expression such as "A @ B.T", or a .npy file'
+    inner = Table(table.path, table.key(name), value if isinstance(value, dict) else {"value": value})
+    text = inner.text("value", rule)
+    tolerance = inner.number("tolerance", "for absolute and relative") if "tolerance" in inner else None
+    absolute = inner.number("absolute", "what an element may be off by") if "absolute" in inner else tolerance
+    relative = (
+        inner.number("relative", "what an element may be off by, of itself") if "relative" in inner else tolerance
+    )
+    exact = inner.truth("exact", "whether elements must be equal", default=False)
+    inner.close(("value", "tolerance", "absolute", "relative", "exact"))
+    loose = absolute is not None or relative is not None
+    if exact and loose:
+        inner.fail("exact", True, "and a tolerance cannot both be asked for; leave one out")
+    if text.endswith(".npy"):
+        file, expression = table.path.parent / text, None
+        exact = exact or not loose
+    else:
+        file, expression = None, _expression(inner, text, buffers)
+        drawn = [n for n in expression.names if not _sums_are_exact(buffers[n])]
+        if not loose and not exact and drawn:
+            inner.fail(
+                "value",
+                text,
+                f"{drawn[0]} may hold more than small whole numbers, so results are rounded; write for example "
+                f'{name} = {{ value = "{text}", tolerance = 1e-2 }}, or exact = true',
+            )
+        exact = exact or not loose
+    return Expectation(name, text, expression, file, exact, absolute or 0.0, relative or 0.0)
+
+
+def _sums_are_exact(buffer: Buffer) -> bool:
+    return not buffer.dtype.is_float or (buffer.fill is not None and buffer.fill.exact)
+
+
+def _expression(table: Table, text: str, buffers: Mapping[str, Buffer]) -> Expression:
+    try:
+        return parse_expression(text, tuple(buffers))
+    except ExpressionError as error:
+        table.fail("value", text, str(error))

@@ -1,0 +1,80 @@
+"""The state of things in one look: is everything right, and what changed since the run before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from harness.bench.history import case_of, is_right, machine_of
+from harness.bench.verdict import REGRESSIONS, Verdict, compare_records
+from harness.report.data import Device, Record, version_label
+
+QUIET = ("SAME", "NEW", "UNSURE")
+"""Verdicts that ask nobody to look."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A case whose newest record differs from the one before it. since: the version of that one."""
+
+    case: str
+    machine: str
+    verdict: str
+    what: str
+    since: str
+
+
+@dataclass(frozen=True)
+class State:
+    """A kind of device. verdict: whether its newest results are right. changed: since the records before them.
+    when: of the newest. attention: something is wrong, slower or worse.
+    """
+
+    machine: str
+    verdict: str
+    changed: str
+    when: str
+    attention: bool
+    changes: tuple[Change, ...]
+
+
+def state_of(device: Device) -> State:
+    """From the newest record of each case, and the right one before it on the same machine."""
+    newest = device.newest_of_all
+    wrong = [case for case, record in newest.items() if not is_right(record)]
+    verdicts: Counter[str] = Counter()
+    changes = []
+    for case, record in newest.items():
+        before = _before(device, case, record)
+        verdict = compare_records(record, before)
+        verdicts[verdict.name] += 1
+        if verdict.name not in QUIET:
+            since = version_label(before) if before else ""
+            changes.append(Change(case, str(machine_of(record)), verdict.name, _what(verdict), since))
+    last = max(newest.values(), key=lambda record: record["time"])
+    timed = sum(bool((record.get("timing") or {}).get("samples")) for record in newest.values())
+    right = f"{len(newest)} cases are right" if not wrong else f"{len(wrong)} of {len(newest)} cases are WRONG"
+    return State(
+        machine=str(machine_of(last)),
+        verdict=right + (f", {timed} of them timed" if timed else ", counted, not timed"),
+        changed="Against the run before: " + ", ".join(f"{n} {name}" for name, n in verdicts.most_common()),
+        when=f"Last run: {version_label(last)}",
+        attention=bool(wrong) or any(verdicts[name] for name in REGRESSIONS),
+        changes=tuple(changes),
+    )
+
+
+def _before(device: Device, case: str, record: Record) -> Record | None:
+    found = None
+    for one in device.everything or device.records:
+        same = case_of(one) == case and machine_of(one) == machine_of(record)
+        if same and is_right(one) and one["bench"]["run"] != record["bench"]["run"]:
+            found = one
+    return found
+
+
+def _what(verdict: Verdict) -> str:
+    shown = [str(change) for change in verdict.changes[:2]]
+    if len(verdict.changes) > len(shown):
+        shown.append(f"{len(verdict.changes) - len(shown)} more")
+    return "; ".join(filter(None, (verdict.reason, *shown)))

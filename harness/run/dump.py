@@ -1,0 +1,44 @@
+"""Keeps everything about a wrong result, to be looked at later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from harness.errors import CannotRun
+from harness.files import whole_file, write_text
+from harness.run.runner import Outcome
+
+
+def dump(outcome: Outcome, folder: Path) -> Path:
+    """Writes the files of a wrong result into a folder of the kernel's name, which is returned.
+
+    ``a.npy`` [M, K], ``b.npy`` [N, K] and ``output.npy`` [M, N] in f32, which holds the elements exactly;
+    ``reference.npy`` [M, N] before it is rounded; ``kernel.ptx``, ``plan.json``, ``record.json``.
+    """
+    arrays = outcome.arrays
+    assert arrays is not None, "only a wrong result has them"
+    place = folder / outcome.request.config.kernel
+    numbers = {
+        "a": arrays.inputs.a.astype(np.float32),
+        "b": arrays.inputs.b.astype(np.float32),
+        "output": arrays.output.astype(np.float32),
+        "reference": arrays.reference.values,
+    }
+    texts = {
+        "kernel.ptx": outcome.artifact.ptx,
+        "plan.json": json.dumps(json.loads(outcome.artifact.plan_json(outcome.request.shape)), indent=2) + "\n",
+        "record.json": json.dumps(outcome.record, indent=2) + "\n",
+    }
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for name, values in numbers.items():
+            with whole_file(place / f"{name}.npy") as file:
+                np.save(file, values)
+    except OSError as error:
+        raise CannotRun(f"cannot write to {place}: {error.strerror}") from error
+    for name, text in texts.items():
+        write_text(place / name, text)
+    return place
