@@ -52,5 +52,11 @@ def missed(model: Model, event: Missed, who: int, time: int) -> None:
     """An arrival has come to a CTA that has exited."""
     known = model.threads.cta(event.agent.cluster, event.cta).ended
     assert known is not None
+    if event.cta == event.agent.cta and event.operation is not None and event.operation.kind == "cp.async.arrive":
+        model.say(
+            "peer-exited", "warning", "the CTA exits before an arrival that its copies make", (event.site, event.agent),
+            missing="no wait for the phase it belongs to", mend="cp.async.wait_all before the exit",
+        )  # fmt: skip
+        return
     commit = event.operation is not None
     _judge(model, known, event.offset, event.cta, who, time, commit, event.site, event.agent)

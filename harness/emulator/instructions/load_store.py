@@ -117,7 +117,7 @@ def load_shared(f: Fragment, site: Site, address: Value, nbytes: int, count: int
         words = _lane_words(f, address, nbytes)
         values = f.cta.shared.gather_words(words) if words is not None else None
         if values is not None:
-            return _finish(f, values, nbytes, extend)
+            return finish(f, values, nbytes, extend)
     return _load(f, site, f.cta, own_offsets(f, address), nbytes, count, extend)
 
 
