@@ -183,7 +183,7 @@ def places(program: Program, pairs) -> set[int]:
     return {program.ops[a].place for a, _ in pairs}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(programs())
 @example(Program((Op(0, "write", 1), Op(0, "arrive", 1, "cta"), Op(2, "wait", 1), Op(2, "read", 1))))
 @example(Program((Op(0, "write", 1), Op(0, "arrive", 1), Op(2, "wait", 1, "cta"), Op(2, "read", 1))))
