@@ -118,6 +118,22 @@ def overwritten(form: str) -> str:
     return only("%thread eq 0", initialise(1) + ("st.shared.b32 [bars+4], 0;" if form == "over" else "")) + CTA_BARRIER
 
 
+def too_many_arrivals(form: str) -> str:
+    """One thread arrives for two others, or for three: more than the phase has room for."""
+    arrivals = 2 if form == "two" else 3
+    return (
+        only("%thread eq 0", initialise(2))
+        + CTA_BARRIER
+        + only("%thread eq 0", f"mbarrier.arrive.shared::cta.b64 _, [bars], {arrivals};")
+        + wait("bars")
+    )
+
+
+def different_counts(form: str) -> str:
+    """Warps that meet at a barrier agree on how many they are."""
+    return only("%warp eq 0", "bar.sync 1, 64;") + only("%warp eq 1", f"bar.sync 1, {form};")
+
+
 # ---- copies ----
 
 
@@ -291,6 +307,10 @@ EDGES = [
          store_then_multiply, **CTA_OF_96),
     Table("written over a barrier", {"form": ("beside", "over")}, lambda s: overwritten(s.form),
           lambda s: outcome(s.form == "over" and "overwritten", end="stops" if s.form == "over" else "ends")),
+    Table("arrivals", {"form": ("two", "three")}, lambda s: too_many_arrivals(s.form),
+          lambda s: outcome(s.form == "three" and "count", end="stops" if s.form == "three" else "ends")),
+    Table("threads of a barrier", {"form": ("64", "96")}, lambda s: different_counts(s.form),
+          lambda s: outcome(s.form == "96" and "convergence", end="stops" if s.form == "96" else "ends"), threads=96),
     Table("columns of nobody", {"form": ("overwrites", "accumulates")}, lambda s: uninitialised_columns(s.form),
           lambda s: outcome(s.form == "accumulates" and "tmem-uninit",
                             end="stops" if s.form == "accumulates" else "ends"), **CTA_OF_96),
