@@ -201,3 +201,15 @@ class TestGlobal:
     def test_an_empty_allocation_is_refused(self):
         with pytest.raises(ValueError, match="at least one byte"):
             GlobalMemory().alloc(0, "nothing")
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 8])
+@pytest.mark.parametrize("nbytes", [1, 2, 4, 8])
+def test_lanes_that_all_read_what_was_never_written(lanes, nbytes):
+    memory, shared = GlobalMemory(), SharedMemory(SIZE)
+    address = memory.alloc(64, "buffer")
+    where = nbytes * np.arange(lanes)
+    for gather, first in ((memory.gather, address), (shared.gather, FIRST)):
+        with pytest.raises(Fault, match="never written") as error:
+            gather(first + where, nbytes)
+        assert error.value.rule == "uninitialised" and error.value.position == 0
