@@ -3,6 +3,7 @@ from .common.config import GemmConfig
 from .common.cta import Cta
 from .common.problem import Problem
 from .common.ptx import tensor_map_address
+from .common.rules import config_error
 from .sm100.run import run as run_sm100
 from .sm90.run import run as run_sm90
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA
@@ -28,14 +29,15 @@ def gemm[
     k_iterations: UInt32,
     clusters_m: UInt32,
     clusters_n: UInt32,
+    counter: UInt64,
 ):
     """C = A . B^T. LaunchPlan has the grid, the sizes and the tensor maps."""
-    comptime wrong = config.error()
+    comptime wrong = config_error(config)
     comptime assert wrong.byte_length() == 0, wrong
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
-    var problem = Problem(a, b, c, k_iterations, clusters_m, clusters_n)
+    var problem = Problem(a, b, c, k_iterations, clusters_m, clusters_n, counter)
     comptime if config.arch == "sm_100a":
         run_sm100(Cta[config](), problem)
     else:

@@ -14,6 +14,7 @@ with a null entry name; or one line on standard error and exit code 2 for a conf
 from .common.config import GemmConfig
 from .common.launch_plan import LaunchPlan
 from .common.plan_json import plan_json
+from .common.rules import config_error
 from std.sys import argv, exit, stderr
 
 
@@ -32,10 +33,10 @@ def kernel_name(text: String) raises -> StaticString:
 
 
 def scheduler_name(text: String) raises -> StaticString:
-    comptime for name in [StaticString(""), "clc", "static", "none"]:
+    comptime for name in [StaticString(""), "clc", "static", "dynamic", "none"]:
         if text == name:
             return name
-    raise Error("scheduler '", text, "' is not one of clc, static, none")
+    raise Error("scheduler '", text, "' is not one of clc, static, dynamic, none")
 
 
 def arch_name(text: String) raises -> StaticString:
@@ -82,10 +83,11 @@ def configuration(options: List[String]) raises -> GemmConfig:
         accumulators=number("accumulators", 0),
         clc_depth=number("clc_depth", 0),
         sms=number("sms", 0),
+        ping_pong=values.pop("ping_pong", "false") == "true",
     )
     for name in values:
         raise Error("'", name, "' is not a parameter of a configuration")
-    var wrong = config.error()
+    var wrong = config_error(config)
     if wrong.byte_length() > 0:
         raise Error(wrong)
     return config

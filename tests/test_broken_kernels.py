@@ -23,13 +23,15 @@ def expect_bytes(change):
     return lambda ptx: constant_before(ptx, r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64", change)
 
 
+WAIT = r"(mbarrier\.try_wait\.parity[.a-z]*\.shared::cta\.b64) (%p\d+), (\[[^]]*\]), ([^;]*);"
+
+
 def drop_wait(nth: int):
     """The nth mbarrier wait (in program order) always succeeds at once."""
 
     def alter(ptx: str) -> str:
-        waits = list(re.finditer(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 (%p\d+), \[[^]]*\], [^;]*;", ptx))
-        wait = waits[nth]
-        return ptx[: wait.start()] + f"setp.eq.u32 {wait.group(1)}, 0, 0;" + ptx[wait.end() :]
+        wait = list(re.finditer(WAIT, ptx))[nth]
+        return ptx[: wait.start()] + f"setp.eq.u32 {wait.group(2)}, 0, 0;" + ptx[wait.end() :]
 
     return alter
 
@@ -38,12 +40,9 @@ def flip_wait(nth: int):
     """The nth mbarrier wait asks for the other parity."""
 
     def alter(ptx: str) -> str:
-        pattern = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 (%p\d+), (\[[^]]*\]), ([^;]*);"
-        wait = list(re.finditer(pattern, ptx))[nth]
-        flipped = (
-            f"{{ .reg .b32 other; xor.b32 other, {wait.group(3)}, 1; "
-            f"mbarrier.try_wait.parity.shared::cta.b64 {wait.group(1)}, {wait.group(2)}, other; }}"
-        )
+        wait = list(re.finditer(WAIT, ptx))[nth]
+        instruction, done, barrier, parity = wait.groups()
+        flipped = f"{{ .reg .b32 other; xor.b32 other, {parity}, 1; {instruction} {done}, {barrier}, other; }}"
         return ptx[: wait.start()] + flipped + ptx[wait.end() :]
 
     return alter

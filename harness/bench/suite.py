@@ -26,7 +26,7 @@ DEVICES = ("emulator", "gpu")
 DEFAULT = "emulator"
 
 # What a table of cases combines, with what it can leave to the top level, and the options of its kernels.
-_WALK = ("scheduler", "raster_group", "accumulators", "clc_depth", "sms")
+_WALK = ("scheduler", "raster_group", "accumulators", "clc_depth", "sms", "ping_pong")
 _LISTS = ("kernels", "clusters", "shapes", "dtypes", "inputs")
 _OPTIONS = ("arch", "cta_group", "mma_shape", "stages", "epilogue_width", "multicast", "seed", *_WALK)
 _TOP = ("schema", "summary", "device", "cases")
@@ -53,6 +53,7 @@ class Case:
     accumulators: int | None = None
     clc_depth: int | None = None
     sms: int | None = None
+    ping_pong: bool | None = None
 
     @property
     def id(self) -> str:
@@ -166,11 +167,12 @@ def _cases(table: Mapping[str, Any]) -> list[Case]:
     options = {name: table[name] for name in _OPTIONS if name in table}
     if "mma_shape" in options:
         options["mma_shape"] = parse_mma_shape(str(options["mma_shape"]))
-    for name in ("cta_group", "stages", "epilogue_width", "seed", *_WALK[1:]):
+    for name in ("cta_group", "stages", "epilogue_width", "seed", *_WALK[1:-1]):
         if name in options and (not isinstance(options[name], int) or isinstance(options[name], bool)):
             raise UsageProblem(f"{name} is {options[name]!r}; it must be a whole number")
-    if not isinstance(options.get("multicast", True), bool):
-        raise UsageProblem(f"multicast is {options['multicast']!r}; write true or false")
+    for name in ("multicast", "ping_pong"):
+        if not isinstance(options.get(name, True), bool):
+            raise UsageProblem(f"{name} is {options[name]!r}; write true or false")
     made = []
     for kernel, cluster, shape, dtype, inputs in product(*lists):
         element_type(dtype)

@@ -44,6 +44,7 @@ def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
         "accumulators": config.accumulators,
         "clc_depth": config.clc_depth,
         "sms": config.sms,
+        "ping_pong": config.ping_pong,
     }
 
 

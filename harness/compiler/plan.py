@@ -78,7 +78,7 @@ class TileOrder:
 @dataclass(frozen=True)
 class TensorMapArgument:
     """A tensor map over A, B or C. dims and box are innermost first, in elements; strides in bytes, of dims
-    1 and up.
+    1 and up. l2_promotion: bytes that a copy makes L2 fetch at once.
     """
 
     name: str
@@ -88,6 +88,7 @@ class TensorMapArgument:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: str
+    l2_promotion: int
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,17 @@ class ScalarArgument:
     name: str
     type: str
     value: int
+
+
+@dataclass(frozen=True)
+class CounterArgument:
+    """The address of a counter in global memory, so many bytes. It must be 0 before the launch, and is 0 after it."""
+
+    name: str
+    bytes: int
+
+
+Argument = TensorMapArgument | ScalarArgument | CounterArgument
 
 
 @dataclass(frozen=True)
@@ -122,7 +134,7 @@ class Plan:
     roles: tuple[Role, ...]
     barriers: tuple[Barrier, ...]
     multicast: tuple[Multicast, ...]
-    arguments: tuple[TensorMapArgument | ScalarArgument, ...]
+    arguments: tuple[Argument, ...]
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -133,7 +145,7 @@ class Plan:
         return rows // self.config["cta_group"], columns
 
 
-_ARGUMENTS: dict[str, type] = {"tensor_map": TensorMapArgument, "scalar": ScalarArgument}
+_ARGUMENTS: dict[str, type] = {"tensor_map": TensorMapArgument, "scalar": ScalarArgument, "counter": CounterArgument}
 
 
 def parse_plan(text: str) -> Plan:

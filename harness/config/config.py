@@ -1,6 +1,6 @@
 """Which configurations of a kernel can be asked for.
 
-The rules are those of ``kernels/common/config.mojo`` in words, checked before anything is compiled. A refusal names the
+The rules are those of ``kernels/common/rules.mojo`` in words, checked before anything is compiled. A refusal names the
 value, the rule, and ways out that work (`harness.config.refusal`).
 """
 
@@ -20,6 +20,7 @@ from harness.config.catalog import (
     EPILOGUE_WIDTHS,
     KERNELS,
     RASTER_GROUPS,
+    STAYING,
     Architecture,
     Kernel,
     Tiling,
@@ -40,8 +41,9 @@ class KernelConfig:
     (CTAs along M, CTAs along N). epilogue_width: columns of C in one TMA store. multicast: False: each CTA
     loads all that it needs. scheduler: where a CTA's next tile comes from, none for one tile a CTA. raster_group:
     columns of cluster tiles that are walked along M together. accumulators: in tensor memory, filled in turn.
-    clc_depth: answers about the next tile that are kept, 0 unless the scheduler is clc. sms: multiprocessors that the
-    static scheduler fills.
+    clc_depth: answers about the next tile that are kept, 0 unless the scheduler is clc. sms: multiprocessors that
+    clusters which stay fill, 0 unless the scheduler is static or dynamic. ping_pong: on sm_90a, the warpgroups of a CTA
+    take its tiles in turn, in place of halves of each.
     """
 
     kernel: str
@@ -58,6 +60,7 @@ class KernelConfig:
     accumulators: int = 1
     clc_depth: int = 0
     sms: int = 0
+    ping_pong: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -81,10 +84,10 @@ class KernelConfig:
         """The order of tiles and who gets them, for a kernel that has one."""
         if not find_kernel(self.kernel).walks_tiles:
             return ""
-        details = {"static": f" on {self.sms} SMs", "clc": f" depth {self.clc_depth}"}
+        details = f" on {self.sms} SMs" if self.sms else f" depth {self.clc_depth}" if self.clc_depth else ""
         return (
-            f" {self.scheduler}{details.get(self.scheduler, '')} group {self.raster_group}"
-            f" accumulators {self.accumulators}"
+            f" {self.scheduler}{details} group {self.raster_group}"
+            f" accumulators {self.accumulators}{' ping-pong' if self.ping_pong else ''}"
         )
 
     def as_dict(self) -> dict:
@@ -113,7 +116,8 @@ class Budget:
     mma_shape: tuple[int, int]
     epilogue_width: int
     accumulators: int = 1
-    clc_depth: int = 0
+    answers: int = 0
+    ping_pong: bool = False
 
     @property
     def a_rows(self) -> int:
@@ -143,14 +147,14 @@ class Budget:
     def output_bytes(self) -> int:
         """The tile of C, or as many steps of it as the kernel keeps."""
         steps = self.kernel.output_steps or self.warp_columns // self.epilogue_width
-        boxes = 2 if self.splits_columns else 1
+        boxes = 2 if self.splits_columns or self.ping_pong else 1
         return steps * boxes * self.a_rows * self.epilogue_width * ELEMENT_BYTES
 
     def barrier_bytes(self, stages: int) -> int:
         """Full and empty barrier of each stage; with tensor memory the full barrier of each accumulator, the empty one
         where it is used again, and the word for the address; each answer about the next tile with its two barriers."""
         words = self.accumulators * (2 if self.kernel.walks_tiles else 1) + 1 if self.arch.tensor_memory else 0
-        return 8 * (2 * stages + words) + 32 * self.clc_depth
+        return 8 * (2 * stages + words) + 32 * self.answers
 
     def total(self, stages: int) -> int:
         return stages * self.stage_bytes + self.output_bytes + self.barrier_bytes(stages)
@@ -169,8 +173,16 @@ def _check(config: KernelConfig) -> None:
     _check_mma(config.cta_group, config.mma_shape, arch)
     _check_cluster(config.cluster, config.cta_group, arch)
     _check_walk(config, kernel, arch)
+    _check_ping_pong(config, arch)
     budget = Budget(
-        kernel, arch, config.cta_group, config.mma_shape, config.epilogue_width, config.accumulators, config.clc_depth
+        kernel,
+        arch,
+        config.cta_group,
+        config.mma_shape,
+        config.epilogue_width,
+        config.accumulators,
+        _answers(config.scheduler, config.clc_depth),
+        config.ping_pong,
     )
     _check_epilogue(config.epilogue_width, budget.warp_columns)
     if config.multicast:
@@ -210,6 +222,7 @@ def make_config(
     accumulators: int | None = None,
     clc_depth: int | None = None,
     sms: int | None = None,
+    ping_pong: bool | None = None,
     shape: Shape | None = None,
 ) -> KernelConfig:
     """A configuration of the named kernel, with defaults where nothing is asked for.
@@ -231,6 +244,7 @@ def make_config(
         "accumulators": accumulators,
         "clc_depth": clc_depth,
         "sms": sms,
+        "ping_pong": ping_pong,
     }
     try:
         values = _derive(**asked, shape=shape)
@@ -262,6 +276,7 @@ def _derive(
     accumulators: int | None,
     clc_depth: int | None,
     sms: int | None,
+    ping_pong: bool | None,
     shape: Shape | None,
 ) -> dict[str, Any]:
     """The fields of the configuration that is asked for, not all of them checked. Raises `Refusal`."""
@@ -273,11 +288,14 @@ def _derive(
     tilings = [
         tiling
         for tiling in found.tilings.get(name, ())
-        if mma_shape in (None, tiling.mma_shape) and cluster in (None, tiling.cluster)
+        if mma_shape in (None, tiling.mma_shape)
+        and cluster in (None, tiling.cluster)
+        and (ping_pong in (None, tiling.ping_pong))
+        and not (tiling.ping_pong and scheduler not in (None, "static"))
     ]
     if tilings:
         tiling = _fastest(tilings, shape, architecture.sms if sms is None else sms) if shape else tilings[0]
-        mma_shape, cluster = tiling.mma_shape, tiling.cluster
+        mma_shape, cluster, ping_pong = tiling.mma_shape, tiling.cluster, tiling.ping_pong
     group = defaults.cta_group if cta_group is None else cta_group
     if mma_shape is None:
         _check_group(group, architecture)
@@ -289,16 +307,20 @@ def _derive(
         width = _default_width(Budget(found, architecture, group, tile, found.epilogue_width))
     if scheduler is None:
         scheduler = architecture.schedulers[0] if found.walks_tiles else "none"
+    if ping_pong is None:
+        ping_pong = False
     if accumulators is None:
         accumulators = 2 if found.walks_tiles and architecture.tensor_memory else 1
     if clc_depth is None:
         clc_depth = 2 if scheduler == "clc" else 0
     if raster_group is None:
-        raster_group = 8 if found.walks_tiles else 1
+        raster_group = (16 if ping_pong else 8) if found.walks_tiles else 1
     if sms is None:
-        sms = architecture.sms if scheduler == "static" else 0
+        sms = architecture.sms if scheduler in STAYING else 0
     if stages is None:
-        budget = Budget(found, architecture, group, tile, width, accumulators, clc_depth)
+        budget = Budget(
+            found, architecture, group, tile, width, accumulators, _answers(scheduler, clc_depth), ping_pong
+        )
         _check_epilogue(width, budget.warp_columns)
         stages = found.stages or budget.most_stages()
     return dict(
@@ -316,7 +338,19 @@ def _derive(
         accumulators=accumulators,
         clc_depth=clc_depth,
         sms=sms,
+        ping_pong=ping_pong,
     )
+
+
+FEW_CLUSTERS, OUTSIDE_SLOWER = 8, 1.5
+"""Where a CTA of the last clusters along M lies outside of C altogether, and clusters along M are few, the tiles of an
+H200 took 1.2 to 1.6 times as long as their rounds say (777x8192x8192: one cluster of 4); with 24 along M it did not
+show."""
+
+
+def _answers(scheduler: str, clc_depth: int) -> int:
+    """Places for answers about the next tile; a counter needs one."""
+    return 1 if scheduler == "dynamic" else clc_depth
 
 
 def _fastest(tilings: Sequence[Tiling], shape: Shape, sms: int) -> Tiling:
@@ -325,7 +359,10 @@ def _fastest(tilings: Sequence[Tiling], shape: Shape, sms: int) -> Tiling:
     def cost(tiling: Tiling) -> float:
         (rows, columns), (cm, cn) = tiling.mma_shape, tiling.cluster
         clusters = ceil(shape.m / (rows * cm)) * ceil(shape.n / (columns * cn))
-        return ceil(clusters / max(1, sms // (cm * cn))) * rows * columns * tiling.slower
+        rounds = ceil(clusters / max(1, sms // (cm * cn)))
+        ctas_m = ceil(shape.m / rows)
+        outside = ctas_m % cm and ceil(ctas_m / cm) <= FEW_CLUSTERS
+        return rounds * rows * columns * tiling.slower * (OUTSIDE_SLOWER if outside else 1)
 
     return min(tilings, key=cost)
 
@@ -455,15 +492,36 @@ def _check_walk(config: KernelConfig, kernel: Kernel, arch: Architecture) -> Non
         known = ", ".join(map(str, CLC_DEPTHS))
         raise Refusal(f"clc depth {depth} is not one of {known}", "clc_depth", _each("clc_depth", reversed(CLC_DEPTHS)))
     if scheduler != "clc" and depth:
-        message = f"clc depth {depth}: the scheduler {scheduler} asks for nothing"
+        message = f"clc depth {depth}: the scheduler {scheduler} keeps no answers of cluster launch control"
         raise Refusal(message, "clc_depth", [{"clc_depth": None}])
     size = config.cluster[0] * config.cluster[1]
-    if scheduler == "static" and sms < size:
+    if scheduler in STAYING and sms < size:
         shown = f"{config.cluster[0]}x{config.cluster[1]}"
         raise Refusal(f"sms {sms}: a cluster of {shown} needs {size}", "sms", [{"sms": size}])
-    if scheduler != "static" and sms:
+    if scheduler not in STAYING and sms:
         message = f"sms {sms}: the scheduler {scheduler} launches all tiles"
-        raise Refusal(message, "sms", [{"scheduler": "static"}, {"sms": None}])
+        stays = [name for name in arch.schedulers if name in STAYING]
+        raise Refusal(message, "sms", [*_each("scheduler", stays), {"sms": None}])
+
+
+def _check_ping_pong(config: KernelConfig, arch: Architecture) -> None:
+    if not config.ping_pong:
+        return
+    if arch.tensor_memory or config.scheduler != "static":
+        raise Refusal(
+            f"ping-pong with {config.kernel} of {arch.name} and the scheduler {config.scheduler}: the warpgroups of "
+            "sm_90a take turns on a fixed list of tiles",
+            "ping_pong",
+            [{"scheduler": "static"}, {"kernel": "kernel8", "scheduler": "static"}, {"ping_pong": None}],
+        )
+    rows, columns = config.mma_shape
+    if rows * columns > 128 * 128:
+        raise Refusal(
+            f"mma shape {rows}x{columns} with ping-pong: one warpgroup has all rows of a tile and holds 128x128 or "
+            "64x256 accumulators",
+            "mma_shape",
+            [{"mma_shape": (128, 128)}, {"ping_pong": None}],
+        )
 
 
 def _check_epilogue(width: int, warp_columns: int) -> None:

@@ -8,6 +8,7 @@ from math import prod
 from textwrap import wrap
 
 from harness.compiler.plan import Plan, SharedPart
+from harness.config.catalog import STAYING
 from harness.explain.text import (
     Cta,
     Mark,
@@ -191,7 +192,7 @@ def _order(page: Page, plan: Plan) -> None:
     page.head("Order of tiles")
     page.paragraph(MARGIN, f"{order_title(plan, plan.tiles)}. {order_note(plan)}. Filled: those computed first.")
     first = prod(plan.grid) // prod(plan.cluster)
-    if plan.config["scheduler"] != "static":
+    if plan.config["scheduler"] not in STAYING:
         first = plan.tiles.rows * plan.tiles.columns
     for row in order_numbers(plan.tiles):
         for column, number in enumerate(row):

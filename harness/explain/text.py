@@ -197,6 +197,7 @@ def order_note(plan: Plan) -> str:
     last = "no other" if clusters == 1 else f"c + {clusters}, c + {2 * clusters} and so on"
     return {
         "static": f"cluster c of {clusters} computes the tiles c, {last}",
+        "dynamic": f"cluster c of {clusters} computes tile c, then takes the next number from a counter they all share",
         "clc": "a cluster computes its own tile, then asks for those of clusters that have not started",
         "none": "cluster c computes tile c",
     }[config["scheduler"]]

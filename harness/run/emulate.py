@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from harness.compiler.plan import Plan, ScalarArgument, TensorMapArgument
+from harness.compiler.plan import Argument, CounterArgument, Plan, ScalarArgument
 from harness.emulator import Device, EmulatorError, Finding, Module, Region, Swizzle, TensorMap
 from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
@@ -73,6 +73,9 @@ def emulate(
             # Elements that the kernel does not write stay NaN, and so are found as wrong with their place.
             "C": device.upload(np.full(output_shape, np.nan, dtype.numpy), "C"),
         }
+        counters = [argument for argument in plan.arguments if isinstance(argument, CounterArgument)]
+        for counter in counters:
+            addresses[counter.name] = device.upload(np.zeros(counter.bytes, np.uint8), counter.name)
         result = device.launch(
             _module(ptx),
             plan.entry,
@@ -92,6 +95,8 @@ def emulate(
             sinks=options.sinks,
         )
         output = device.download(addresses["C"], dtype.numpy, output_shape)
+        for counter in counters:
+            _check_counter(counter, device.download(addresses[counter.name], np.dtype(np.uint8), (counter.bytes,)))
     except EmulatorError as error:
         raise CannotRun(f"{type(error).__name__}: {error}") from error
     return Emulation(output, _named_counters(result.counters.as_dict(), plan), result.seconds, result.warnings)
@@ -133,9 +138,20 @@ def _named_counters(counters: dict, plan: Plan) -> dict:
     }
 
 
-def _argument(argument: TensorMapArgument | ScalarArgument, addresses: dict[str, int]) -> TensorMap | int:
+def _check_counter(counter: CounterArgument, left: np.ndarray) -> None:
+    """The next launch gets the counter as this one leaves it."""
+    if left.any():
+        raise CannotRun(
+            f"argument {counter.name}: the kernel left {int.from_bytes(left.tobytes(), 'little')} in the counter, not "
+            "0; the next launch would leave out tiles"
+        )
+
+
+def _argument(argument: Argument, addresses: dict[str, int]) -> TensorMap | int:
     if isinstance(argument, ScalarArgument):
         return argument.value
+    if isinstance(argument, CounterArgument):
+        return addresses[argument.name]
     try:
         return TensorMap(
             address=addresses[argument.tensor],

@@ -24,7 +24,7 @@ struct GemmConfig(TrivialRegisterPassable):
     each CTA holds half of its rows.
     sm_90a: `mma_m x mma_n` is the tile of a CTA, whose rows the consumer warpgroups share; instructions have 64 rows.
 
-    `error()` says what is wrong with a combination; it is empty for a legal one.
+    Any combination can be made; `config_error` (rules.mojo) says what is wrong with one.
     """
 
     var kernel: StaticString
@@ -40,11 +40,12 @@ struct GemmConfig(TrivialRegisterPassable):
     var epilogue_width: Int  # columns of C in one TMA store
     var multicast: Bool
     var band_m: Int  # at most so many CTAs along M run side by side before the next columns; 0: all of them
-    var scheduler: StaticString  # where a cluster's next tile comes from: none (there is no next), static, clc
+    var scheduler: StaticString  # where a cluster's next tile comes from: none (there is no next), static, clc, dynamic
     var raster_group: Int  # columns of cluster tiles that are walked along M together
     var accumulators: Int  # in TMEM, in turn: the MMA fills one while the epilogue empties another
     var clc_depth: Int  # answers about the next tile that have their own place in shared memory; 0 without clc
-    var sms: Int  # that a static schedule fills; 0 without one
+    var sms: Int  # that clusters which stay fill; 0 where a cluster is launched for each tile
+    var ping_pong: Bool  # sm_90a: the consumer warpgroups take tiles in turn, in place of halves of each
 
     def __init__(
         out self,
@@ -67,11 +68,12 @@ struct GemmConfig(TrivialRegisterPassable):
         accumulators: Int = 0,
         clc_depth: Int = 0,
         sms: Int = 0,
+        ping_pong: Bool = False,
     ):
         """Zeros stand for a choice of the kernel's: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA;
         as many `stages` as fit (kernel5: one); `epilogue_width` 64, but 32 where C leaves in turns; `band_m` 2048 rows
         for kernel7 on sm_90a, else no bands. So do an empty `scheduler`: where CTAs stay clc on sm_100a, static on
-        sm_90a; `raster_group` 8; `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2; `sms` those of a B200 or
+        sm_90a; `raster_group` 8, with `ping_pong` and its smaller tiles 16; `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2; `sms` those of a B200 or
         H200."""
         self.kernel = kernel
         self.arch = arch
@@ -93,6 +95,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.accumulators = accumulators
         self.clc_depth = clc_depth
         self.sms = sms
+        self.ping_pong = ping_pong
         if band_m == 0 and self.writes_in_turns() and not self.walks_tiles() and arch == "sm_90a":
             self.band_m = 2048 // max(1, self.mma_m)
         if epilogue_width == 0:
@@ -102,14 +105,14 @@ struct GemmConfig(TrivialRegisterPassable):
             if self.walks_tiles():
                 self.scheduler = "clc" if self.has_tmem() else "static"
         if raster_group == 0:
-            self.raster_group = 8 if self.walks_tiles() else 1
+            self.raster_group = (16 if ping_pong else 8) if self.walks_tiles() else 1
         if accumulators == 0:
             self.accumulators = 2 if self.walks_tiles() and self.has_tmem() else 1
-        if clc_depth == 0 and self.asks_for_tiles():
+        if clc_depth == 0 and self.cancels_clusters():
             self.clc_depth = 2
-        if sms == 0 and self.is_static():
+        if sms == 0 and self.fills_sms():
             self.sms = 148 if self.has_tmem() else 132
-        if stages == 0 and self.shape_error().byte_length() == 0:
+        if stages == 0:
             self.stages = self.stages_that_fit() if self.pipelined() else 1
 
     # ---- series --------------------------------------------------------------------------------------------------
@@ -145,9 +148,26 @@ struct GemmConfig(TrivialRegisterPassable):
         """A cluster knows all of its tiles from the start."""
         return self.scheduler == "static"
 
-    def asks_for_tiles(self) -> Bool:
+    def cancels_clusters(self) -> Bool:
         """A cluster asks the hardware for each further tile: cluster launch control (PTX ISA 9.7.13.17)."""
         return self.scheduler == "clc"
+
+    def counts_tiles(self) -> Bool:
+        """A cluster takes the number of each further tile from a counter in global memory."""
+        return self.scheduler == "dynamic"
+
+    def asks_for_tiles(self) -> Bool:
+        """One thread learns which tile is next, and tells all roles of the cluster through a ring of answers."""
+        return self.cancels_clusters() or self.counts_tiles()
+
+    def fills_sms(self) -> Bool:
+        """As many clusters are launched as run at the same time, if there are as many tiles."""
+        return self.is_static() or self.counts_tiles()
+
+    def answers(self) -> Int:
+        """Answers about the next tile that have a place of their own in shared memory. With a counter one is enough,
+        and best: what a cluster has not asked for, another can still take."""
+        return 1 if self.counts_tiles() else self.clc_depth
 
     # ---- architecture --------------------------------------------------------------------------------------------
     def has_tmem(self) -> Bool:
@@ -156,11 +176,15 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.arch == "sm_100a"
 
     def consumers(self) -> Int:
-        """Warpgroups that multiply, sm_90a: each has 64 or 128 rows of the tile."""
-        return 1 if self.mma_m == 64 else 2
+        """Warpgroups that multiply, sm_90a: each has 64 or 128 rows."""
+        return 1 if self.mma_m == 64 and not self.ping_pong else 2
+
+    def consumers_of_tile(self) -> Int:
+        """Of them, those that share the rows of a tile, and so all read its stages."""
+        return 1 if self.ping_pong else self.consumers()
 
     def consumer_m(self) -> Int:
-        return self.mma_m // self.consumers()
+        return self.mma_m // self.consumers_of_tile()
 
     # ---- tiles ---------------------------------------------------------------------------------------------------
     def cta_m(self) -> Int:
@@ -190,22 +214,30 @@ struct GemmConfig(TrivialRegisterPassable):
     def empty_arrivals(self) -> Int:
         """Arrivals an empty barrier waits for: each reader of what a CTA loads into a stage says once that it has read
         it. A reader is an MMA on sm_100a, a consumer warpgroup on sm_90a."""
-        return self.sharing().readers() * (1 if self.has_tmem() else self.consumers())
+        return self.sharing().readers() * (1 if self.has_tmem() else self.consumers_of_tile())
 
     def accumulator_readers(self) -> Int:
         """Warps that read an accumulator in TMEM: four of each CTA of the MMA."""
         return 4 * self.cta_group
 
     def answer_readers(self) -> Int:
-        """Who reads an answer about the next tile in a cluster: in each CTA the producer, the scheduler and four
-        epilogue warps, and in each CTA that leads an MMA the MMA thread."""
-        return 6 * self.cluster_size() + self.cluster_size() // self.cta_group
+        """Who says that an answer has been read. sm_100a, in a cluster: in each CTA the producer, the scheduler and
+        four epilogue warps, and in each CTA that leads an MMA the MMA thread. sm_90a, in a CTA: the producer and the
+        warps of the consumers; rank 0 also hears the other CTAs, once each."""
+        if self.has_tmem():
+            return 6 * self.cluster_size() + self.cluster_size() // self.cta_group
+        return 1 + 4 * self.consumers()
 
     def a_slices(self) -> Slices:
         return Slices(self.cta_m(), self.sharing().a_parts())
 
     def b_slices(self) -> Slices:
         return Slices(self.cta_b_rows(), self.sharing().b_parts())
+
+    def l2_promotion(self) -> Int:
+        """Bytes that a TMA load makes L2 fetch at once, at least. With 256 on an H200, L2 moved 10 % more bytes than
+        with 128, which is one row of a box."""
+        return 256 if self.has_tmem() else 128
 
     # ---- accumulator and write-out -------------------------------------------------------------------------------
     def split_columns(self) -> Bool:
@@ -261,8 +293,8 @@ struct GemmConfig(TrivialRegisterPassable):
     # ---- CTA -----------------------------------------------------------------------------------------------------
     def warps(self) -> Int:
         """sm_100a: four epilogue warps, a producer and an MMA warp where these are warps of their own, and a scheduler warp
-        where somebody must ask for tiles. sm_90a: the
-        consumer warpgroups, and a producer warpgroup where it is one of its own."""
+        where somebody must ask for tiles. sm_90a: the consumer warpgroups, and a producer warpgroup where it is one of
+        its own; its second warp asks for tiles."""
         if not self.has_tmem():
             return 4 * (self.consumers() + (1 if self.pipelined() else 0))
         return 4 + (2 if self.pipelined() else 0) + (1 if self.asks_for_tiles() else 0)
@@ -276,17 +308,16 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def fixed_barrier_bytes(self) -> Int:
         """sm_100a: the full barrier of each accumulator, its empty barrier where it is used again, the word for the
-        TMEM address; for each answer about the next tile 16 bytes and a full and an empty barrier."""
-        if not self.has_tmem():
-            return 0
-        return 8 * (self.accumulators * (2 if self.walks_tiles() else 1) + 1) + 32 * self.clc_depth
+        TMEM address. For each answer about the next tile 16 bytes and a full and an empty barrier."""
+        var tmem = 8 * (self.accumulators * (2 if self.walks_tiles() else 1) + 1) if self.has_tmem() else 0
+        return tmem + 32 * self.answers()
 
     def shared_memory_bytes(self) -> Int:
         return self.stages * (self.a_bytes() + self.b_bytes()) + self.c_bytes() + self.barrier_bytes()
 
     def stages_that_fit(self) -> Int:
         var free = SHARED_MEMORY_LIMIT - self.c_bytes() - self.fixed_barrier_bytes()
-        return free // (self.a_bytes() + self.b_bytes() + 16)
+        return free // max(1, self.a_bytes() + self.b_bytes() + 16)
 
     # ---- names ---------------------------------------------------------------------------------------------------
     def dtype_name(self) -> StaticString:
@@ -327,172 +358,7 @@ struct GemmConfig(TrivialRegisterPassable):
             self.raster_group,
             "_a",
             self.accumulators,
-            String("_n", self.sms) if self.is_static() else String(),
-            String("_d", self.clc_depth) if self.asks_for_tiles() else String(),
+            String("_n", self.sms) if self.fills_sms() else String(),
+            String("_d", self.clc_depth) if self.cancels_clusters() else String(),
+            "_pp" if self.ping_pong else "",
         )
-
-    # ---- rules ---------------------------------------------------------------------------------------------------
-    def error(self) -> String:
-        """Empty for a legal configuration; otherwise the value, the rule and the way out, in one line."""
-        var wrong = self.shape_error()
-        if wrong.byte_length() > 0:
-            return wrong
-        if self.stages < 1 and self.stages_that_fit() < 1:
-            return String(
-                "shared memory: not even one stage fits beside the C tile of ",
-                self.c_bytes(),
-                " bytes: use a smaller MMA shape",
-            )
-        if self.stages < 1:
-            return String("stages ", self.stages, " is not at least 1")
-        if not self.pipelined() and self.stages != 1:
-            return String(self.kernel, " has one stage, not ", self.stages, ": kernel6 has a pipeline")
-        if self.shared_memory_bytes() > SHARED_MEMORY_LIMIT:
-            return String(
-                "shared memory: A ",
-                self.stages,
-                " x ",
-                self.a_bytes(),
-                " + B ",
-                self.stages,
-                " x ",
-                self.b_bytes(),
-                " + C ",
-                self.c_bytes(),
-                " + barriers ",
-                self.barrier_bytes(),
-                " = ",
-                self.shared_memory_bytes(),
-                " bytes > ",
-                SHARED_MEMORY_LIMIT,
-                ": at most ",
-                self.stages_that_fit(),
-                " stages fit",
-            )
-        return String()
-
-    def shape_error(self) -> String:
-        """The rules that do not depend on the number of stages."""
-        if self.step_of_series() == 0:
-            return String("kernel '", self.kernel, "' is not one of kernel5, kernel6, kernel7, kernel8")
-        if self.dtype != DType.bfloat16 and self.dtype != DType.float16:
-            return String("dtype ", self.dtype, " is not bfloat16 or float16")
-        if self.arch != "sm_100a" and self.arch != "sm_90a":
-            return String("arch '", self.arch, "' is not sm_100a or sm_90a")
-        var wrong = self.sm100_shape_error() if self.has_tmem() else self.sm90_shape_error()
-        if wrong.byte_length() > 0:
-            return wrong
-        if self.block_k * ELEMENT_BYTES != SWIZZLE_ROW_BYTES:
-            return String("block K ", self.block_k, ": a stage is one 128-byte swizzle row deep, which is 64")
-        if self.cluster_m < 1 or self.cluster_n < 1 or self.cluster_size() > 16:
-            return String(
-                "cluster ",
-                self.cluster_m,
-                "x",
-                self.cluster_n,
-                " has ",
-                self.cluster_size(),
-                " CTAs: 1 to 16 are possible",
-            )
-        if self.cluster_m % self.cta_group != 0:
-            return String(
-                "cluster ", self.cluster_m, "x", self.cluster_n, ": a CTA pair needs an even number of CTAs along M"
-            )
-        if self.band_m < 0:
-            return String("band of ", self.band_m, " CTAs along M: use at least 1, or 0 for the kernel's own choice")
-        wrong = self.walk_error()
-        if wrong.byte_length() > 0:
-            return wrong
-        if self.epilogue_width != 16 and self.epilogue_width != 32 and self.epilogue_width != 64:
-            return String("epilogue width ", self.epilogue_width, " is not 16, 32 or 64")
-        if self.warp_columns() % self.epilogue_width != 0:
-            return String(
-                "epilogue width ",
-                self.epilogue_width,
-                " does not divide the ",
-                self.warp_columns(),
-                " accumulator columns of a warp: use 16 or 32",
-            )
-        if self.sharing().a_parts() > self.cta_m() // 8 or self.sharing().b_parts() > self.cta_b_rows() // 8:
-            return String(
-                "cluster ",
-                self.cluster_m,
-                "x",
-                self.cluster_n,
-                " shares ",
-                self.cta_m(),
-                " rows of A among ",
-                self.sharing().a_parts(),
-                " CTAs and ",
-                self.cta_b_rows(),
-                " rows of B among ",
-                self.sharing().b_parts(),
-                ": each needs at least 8 rows, use a smaller cluster or no multicast",
-            )
-        return String()
-
-    def walk_error(self) -> String:
-        """The rules of the order of tiles."""
-        if self.scheduler != "none" and not self.is_static() and not self.asks_for_tiles():
-            return String("scheduler '", self.scheduler, "' is not one of clc, static, none")
-        if self.asks_for_tiles() and not self.has_tmem():
-            return String("scheduler clc: ", self.arch, " has no cluster launch control, use static")
-        if not self.walks_tiles() and (self.scheduler != "none" or self.raster_group != 1 or self.accumulators != 1):
-            return String(
-                self.kernel,
-                (
-                    " computes one tile a CTA, in the order of the grid, with one accumulator: kernel8 has --scheduler,"
-                    " --raster-group and --accumulators"
-                ),
-            )
-        if self.raster_group != 1 and self.raster_group != 4 and self.raster_group != 8 and self.raster_group != 16:
-            return String("raster group ", self.raster_group, " is not 1, 4, 8 or 16")
-        if self.accumulators != 1 and not (self.accumulators == 2 and self.has_tmem()):
-            return String("accumulators ", self.accumulators, ": use 1", ", or 2" if self.has_tmem() else " on sm_90a")
-        if self.clc_depth < 0 or self.clc_depth > 3 or (self.clc_depth > 0) != self.asks_for_tiles():
-            return String("clc depth ", self.clc_depth, ": use 1, 2 or 3 with the scheduler clc, else none")
-        if self.is_static() and self.sms < self.cluster_size():
-            return String("sms ", self.sms, ": a cluster needs ", self.cluster_size())
-        if self.sms != 0 and not self.is_static():
-            return String("sms ", self.sms, ": the scheduler ", self.scheduler, " launches all tiles, leave it out")
-        return String()
-
-    def sm100_shape_error(self) -> String:
-        """Shapes of tcgen05.mma, kind f16 (PTX ISA 9.7.16.2.1)."""
-        if self.cta_group != 1 and self.cta_group != 2:
-            return String("cta_group ", self.cta_group, " is not 1 or 2")
-        if self.mma_m != 64 * self.cta_group and self.mma_m != 128 * self.cta_group:
-            return String(
-                "MMA M ",
-                self.mma_m,
-                " with cta_group ",
-                self.cta_group,
-                ": use ",
-                64 * self.cta_group,
-                " or ",
-                128 * self.cta_group,
-            )
-        var n_step = 16 * self.cta_group
-        if self.mma_n < n_step or self.mma_n > 256 or self.mma_n % n_step != 0:
-            return String(
-                "MMA N ", self.mma_n, " with cta_group ", self.cta_group, ": use a multiple of ", n_step, " up to 256"
-            )
-        return String()
-
-    def sm90_shape_error(self) -> String:
-        """Tiles that the registers hold as accumulators, in instructions of 64 rows and up to 256 columns (PTX ISA
-        9.7.15.2)."""
-        if self.cta_group != 1:
-            return String(
-                "cta_group ",
-                self.cta_group,
-                ": sm_90a has no CTA pairs, use 1; GPUs of compute capability 10.0 have them",
-            )
-        if self.mma_m != 64 and self.mma_m != 128 and self.mma_m != 256:
-            return String("tile M ", self.mma_m, " on sm_90a: use 64, 128 or 256")
-        var most = 128 if self.mma_m == 256 else 256  # 128 accumulators a thread
-        if self.mma_n < 16 or self.mma_n > most or self.mma_n % 16 != 0:
-            return String(
-                "tile N ", self.mma_n, " with tile M ", self.mma_m, " on sm_90a: use a multiple of 16 up to ", most
-            )
-        return String()

@@ -66,7 +66,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def answer_empty(self, slot: UInt32) -> UInt32:
-        """In the CTA of rank 0, which asks."""
+        """With the schedule clc in the CTA of rank 0, which asks; dynamic: in every CTA, for its own roles."""
         return self.shared + UInt32(Self.layout.answer_empty) + slot * 8
 
     @inline(.always)
@@ -97,9 +97,12 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
                         comptime if Self.config.walks_tiles():
                             # empty: every epilogue warp of the CTAs of the MMA
                             mbarrier_init(self.accumulator_empty(UInt32(i)), UInt32(Self.config.accumulator_readers()))
-                comptime for slot in range(Self.config.clc_depth):
-                    # full: this CTA's scheduler arrives and announces 16 bytes; empty: whoever reads an answer
+                comptime for slot in range(Self.config.answers()):
+                    # full: who brings the answer, or announces its bytes; empty: whoever reads it
                     mbarrier_init(self.answer_full(UInt32(slot)), 1)
-                    mbarrier_init(self.answer_empty(UInt32(slot)), UInt32(Self.config.answer_readers()))
+                    var readers = UInt32(Self.config.answer_readers())
+                    comptime if Self.config.counts_tiles():
+                        readers += UInt32(Self.config.cluster_size() - 1) if self.rank == 0 else 0
+                    mbarrier_init(self.answer_empty(UInt32(slot)), readers)
                 fence_mbarrier_init()
             syncwarp()

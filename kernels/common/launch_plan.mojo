@@ -13,6 +13,9 @@ problem: a grid is rounded up to whole clusters, by less than 16 tiles of 256.""
 comptime LARGEST_GRID = (1 << 31) - 1
 """CTAs along x (CUDA Programming Guide, technical specifications)."""
 
+comptime COUNTER_BYTES = 4
+"""Of the counter of tiles in global memory, where there is one. It must be 0 before a launch, and is 0 after it."""
+
 
 @fieldwise_init
 struct TensorMap(Copyable):
@@ -70,7 +73,7 @@ struct LaunchPlan(Copyable):
                     clusters,
                     " cluster tiles, too many for one launch: use smaller ones",
                 )
-            if config.is_static():
+            if config.fills_sms():
                 clusters = min(clusters, config.sms // config.cluster_size())
             self.grid_x, self.grid_y, self.grid_z = clusters * config.cluster_m, config.cluster_n, 1
         else:

@@ -1,50 +1,13 @@
 """The launch plan as JSON, for people and for programs that launch or emulate the kernel (schema 1)."""
 from .config import GemmConfig
-from .launch_plan import LaunchPlan, TensorMap
+from .json import array, numbers, object, pair, quoted, text
+from .launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
 from .multicast import Slices
+from .plan_barriers import barriers_json
+from .plan_roles import roles_json
 from .raster import place
-from .shared_memory import SharedMemory
 
 
-# ---- JSON ----------------------------------------------------------------------------------------------------------
-def quoted(text: String) -> String:
-    """A JSON string. The texts here hold no quotes, backslashes or control characters."""
-    return String('"', text, '"')
-
-
-def pair(name: StaticString, value: Int) -> String:
-    return String(quoted(name), ": ", value)
-
-
-def pair(name: StaticString, value: Bool) -> String:
-    return String(quoted(name), ": ", "true" if value else "false")
-
-
-def pair(name: StaticString, value: String) -> String:
-    """`value` is JSON already."""
-    return String(quoted(name), ": ", value)
-
-
-def text(name: StaticString, value: String) -> String:
-    return pair(name, quoted(value))
-
-
-def array(items: List[String]) -> String:
-    return String("[", String(", ").join(items), "]")
-
-
-def numbers(*items: Int) -> String:
-    var list = List[String]()
-    for item in items:
-        list.append(String(item))
-    return array(list)
-
-
-def object(members: List[String]) -> String:
-    return String("{", String(", ").join(members), "}")
-
-
-# ---- parts of the plan ---------------------------------------------------------------------------------------------
 def config_json(config: GemmConfig) -> String:
     return object(
         [
@@ -61,6 +24,7 @@ def config_json(config: GemmConfig) -> String:
             pair("accumulators", config.accumulators),
             pair("clc_depth", config.clc_depth),
             pair("sms", config.sms),
+            pair("ping_pong", config.ping_pong),
             pair("multicast", config.multicast),
             text("label", config.label()),
         ]
@@ -87,7 +51,7 @@ def shared_memory_json(config: GemmConfig) -> String:
                     config.stages,
                     ", empty ",
                     config.stages,
-                    tmem_barriers_detail(config) if config.has_tmem() else String(),
+                    other_barriers_detail(config),
                     ": ",
                     config.barrier_bytes() // 8,
                     " x 8",
@@ -97,205 +61,15 @@ def shared_memory_json(config: GemmConfig) -> String:
     )
 
 
-def tmem_barriers_detail(config: GemmConfig) -> String:
-    var text = String(", accumulator ", config.accumulators)
-    if config.walks_tiles():
-        text += String(" full and ", config.accumulators, " empty")
+def other_barriers_detail(config: GemmConfig) -> String:
+    var text = String()
+    if config.has_tmem():
+        text = String(", accumulator ", config.accumulators)
+        if config.walks_tiles():
+            text += String(" full and ", config.accumulators, " empty")
     if config.asks_for_tiles():
-        text += String(", answer ", config.clc_depth, " x (16 bytes, full, empty)")
-    return String(text, ", TMEM address")
-
-
-def role(name: StaticString, first: Int, last: Int, does: String) -> String:
-    var warps = List[String]()
-    for warp in range(first, last + 1):
-        warps.append(String(warp))
-    return object([text("name", name), pair("warps", array(warps)), text("does", does)])
-
-
-def roles_json(config: GemmConfig) -> String:
-    return sm100_roles(config) if config.has_tmem() else sm90_roles(config)
-
-
-def sm100_roles(config: GemmConfig) -> String:
-    var set_up = role("set-up", 0, 0, "initialise the barriers, allocate TMEM; free it at the end")
-    var epilogue = role("epilogue", 0, 3, "wait for the accumulator, TMEM to registers to shared memory, TMA store")
-    if not config.pipelined():
-        comptime does = (
-            "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA; in the CTA that leads"
-            " the MMA also wait for the full stage, issue MMAs, commit"
-        )
-        return array([set_up, role("load and mma", 0, 0, does), epilogue])
-    comptime load = "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"
-    comptime multiply = "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"
-    if not config.walks_tiles():
-        return array([set_up, epilogue, role("producer", 4, 4, load), role("mma", 5, 5, multiply)])
-    comptime write = (
-        "tile after tile: wait for a full accumulator, TMEM to registers to shared memory, TMA store; after the last"
-        " load from TMEM hand the accumulator back"
-    )
-    comptime load_on = "one thread, tile after tile: wait for an empty stage, load this CTA's slices of A and B by TMA"
-    comptime multiply_on = (
-        "one thread of the CTA that leads the MMA, tile after tile: wait for an empty accumulator, then for full"
-        " stages, issue MMAs, commit"
-    )
-    var roles: List[String] = [
-        set_up,
-        role("epilogue", 0, 3, write),
-        role("producer", 4, 4, load_on),
-        role("mma", 5, 5, multiply_on),
-    ]
-    if config.asks_for_tiles():
-        comptime ask = (
-            "one thread: announce the bytes of an answer on this CTA's barrier; in the CTA of rank 0 wait for an empty"
-            " slot and ask for the next tile"
-        )
-        roles.append(role("scheduler", 6, 6, ask))
-    return array(roles)
-
-
-def sm90_roles(config: GemmConfig) -> String:
-    var last = 4 * config.consumers() - 1
-    comptime multiply = (
-        "each warpgroup, for its rows: wait for a full stage, multiply, release the stage to the CTAs that wrote into"
-        " it; at the end registers to shared memory, TMA store"
-    )
-    comptime multiply_on = (
-        "each warpgroup, for its rows, tile after tile: wait for a full stage, multiply, release the stage to the CTAs"
-        " that wrote into it; meanwhile one step of the tile before: registers to shared memory, TMA store"
-    )
-    var roles: List[String] = [
-        role("set-up", 0, 0, "initialise the barriers"),
-        role(
-            "consumers",
-            0,
-            last,
-            multiply_on if config.walks_tiles() else multiply,
-        ),
-    ]
-    comptime load = "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA"
-    if not config.pipelined():
-        roles.append(role("load", 0, 0, load))
-    else:
-        roles.append(role("producer", last + 1, last + 4, load))
-    return array(roles)
-
-
-def barriers_json(config: GemmConfig) -> String:
-    def barrier(
-        name: String,
-        offset: Int,
-        count: Int,
-        arrivals: Int,
-        bytes: Int,
-        arrives: StaticString,
-        waits: StaticString,
-    ) -> String:
-        return object(
-            [
-                text("name", name),
-                pair("offset", offset),
-                pair("count", count),
-                pair("arrivals", arrivals),
-                pair("bytes", bytes),
-                text("arrives", arrives),
-                text("waits", waits),
-            ]
-        )
-
-    var layout = SharedMemory(config)
-    var arrivals = config.empty_arrivals()
-    if not config.has_tmem():
-        return array(
-            [
-                barrier(
-                    "full",
-                    layout.full,
-                    config.stages,
-                    1,
-                    config.full_bytes(),
-                    (
-                        "this CTA's loading thread, announcing the bytes; TMA delivers them, sent by the CTAs that"
-                        " share a tile"
-                    ),
-                    "the consumers",
-                ),
-                barrier(
-                    "empty",
-                    layout.empty,
-                    config.stages,
-                    arrivals,
-                    0,
-                    "one thread of each consumer warpgroup that reads what this CTA loads into the stage",
-                    "this CTA's loading thread",
-                ),
-            ]
-        )
-    var found: List[String] = [
-        barrier(
-            "full",
-            layout.full,
-            config.stages,
-            1,
-            config.full_bytes(),
-            "the loading thread of the CTA that leads the MMA, announcing the bytes of all its CTAs; TMA delivers them",
-            "the MMA thread",
-        ),
-        barrier(
-            "empty",
-            layout.empty,
-            config.stages,
-            arrivals,
-            0,
-            "one commit of each MMA that reads what this CTA loads into the stage",
-            "this CTA's loading thread",
-        ),
-        barrier(
-            "accumulator full" if config.walks_tiles() else "accumulator",
-            layout.accumulator_full,
-            config.accumulators,
-            1,
-            0,
-            "the last commit of the MMA thread",
-            "the epilogue warps",
-        ),
-    ]
-    if config.walks_tiles():
-        found.append(
-            barrier(
-                "accumulator empty",
-                layout.accumulator_empty,
-                config.accumulators,
-                config.accumulator_readers(),
-                0,
-                "every epilogue warp of the CTAs of the MMA, after its last load from TMEM",
-                "the MMA thread",
-            )
-        )
-    if config.asks_for_tiles():
-        found.append(
-            barrier(
-                "answer full",
-                layout.answer_full,
-                config.clc_depth,
-                1,
-                16,
-                "this CTA's scheduler thread, announcing the bytes; the hardware delivers them to the whole cluster",
-                "every role of this CTA",
-            )
-        )
-        found.append(
-            barrier(
-                "answer empty",
-                layout.answer_empty,
-                config.clc_depth,
-                config.answer_readers(),
-                0,
-                "every role of every CTA of the cluster that has read the answer",
-                "the scheduler thread of rank 0",
-            )
-        )
-    return array(found)
+        text += String(", answer ", config.answers(), " x (16 bytes, full, empty)")
+    return String(text, ", TMEM address" if config.has_tmem() else "")
 
 
 def multicast_json(config: GemmConfig) -> String:
@@ -339,7 +113,7 @@ def tiles_json(config: GemmConfig, plan: LaunchPlan) -> String:
 
 
 def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
-    def map(name: StaticString, map: TensorMap, dtype: StaticString) -> String:
+    def map(name: StaticString, map: TensorMap, dtype: StaticString, promotion: Int) -> String:
         return object(
             [
                 text("name", name),
@@ -350,20 +124,26 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
                 pair("strides", numbers(map.row_bytes())),
                 pair("box", numbers(map.box_columns, map.box_rows)),
                 text("swizzle", String(map.swizzle_bytes(), "B")),
+                pair("l2_promotion", promotion),
             ]
         )
 
-    def scalar(name: StaticString, value: Int) -> String:
-        return object([text("name", name), text("kind", "scalar"), text("type", "u32"), pair("value", value)])
+    def scalar(name: StaticString, value: Int, type: StaticString = "u32") -> String:
+        return object([text("name", name), text("kind", "scalar"), text("type", type), pair("value", value)])
+
+    var counter = scalar("counter", 0, "u64")
+    if config.counts_tiles():
+        counter = object([text("name", "counter"), text("kind", "counter"), pair("bytes", COUNTER_BYTES)])
 
     return array(
         [
-            map("a_map", plan.a, config.dtype_name()),
-            map("b_map", plan.b, config.dtype_name()),
-            map("c_map", plan.c, config.dtype_name()),
+            map("a_map", plan.a, config.dtype_name(), config.l2_promotion()),
+            map("b_map", plan.b, config.dtype_name(), config.l2_promotion()),
+            map("c_map", plan.c, config.dtype_name(), config.l2_promotion()),
             scalar("k_iterations", plan.k_iterations),
             scalar("clusters_m", plan.clusters_m),
             scalar("clusters_n", plan.clusters_n),
+            counter,
         ]
     )
 

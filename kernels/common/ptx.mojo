@@ -42,6 +42,12 @@ def load_shared(address: UInt32) -> UInt32:
 
 
 @inline(.always)
+def store_shared_cluster(address: UInt32, value: UInt32):
+    """Into the shared memory of any CTA of the cluster."""
+    inlined_assembly["st.shared::cluster.b32 [$0], $1;", NoneType, constraints="r,r,~{memory}"](address, value)
+
+
+@inline(.always)
 def fence_proxy_async():
     """Makes this thread's writes to shared memory visible to TMA and MMA (generic to async proxy, PTX ISA 9.7.13.4)."""
     inlined_assembly["fence.proxy.async.shared::cta;", NoneType, constraints="~{memory}"]()
@@ -91,6 +97,33 @@ def mbarrier_wait(barrier: UInt32, parity: UInt32):
         "mbarrier.try_wait.parity.shared::cta.b64 $0, [$1], $2;", Bool, constraints="=b,r,r,~{memory}"
     ](barrier, parity):
         pass
+
+
+@inline(.always)
+def mbarrier_arrive_release(barrier: UInt32):
+    """As `mbarrier_arrive_cluster`, and what this thread has read or written before is done for who waits with
+    `mbarrier_wait_acquire`, in any CTA of the cluster (PTX ISA 9.7.13.15.13)."""
+    inlined_assembly[
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];", NoneType, constraints="r,~{memory}"
+    ](barrier)
+
+
+@inline(.always)
+def mbarrier_wait_acquire(barrier: UInt32, parity: UInt32):
+    """As `mbarrier_wait`, and what threads of other CTAs did before they arrived is visible."""
+    while not inlined_assembly[
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 $0, [$1], $2;", Bool, constraints="=b,r,r,~{memory}"
+    ](barrier, parity):
+        pass
+
+
+# ---- a counter in global memory ------------------------------------------------------------------------------------
+@inline(.always)
+def next_number(counter: UInt64, last: UInt32) -> UInt32:
+    """What the counter held. It counts up to `last`, and from there back to 0 (PTX ISA 9.7.13.6)."""
+    return inlined_assembly["atom.relaxed.gpu.global.inc.u32 $0, [$1], $2;", UInt32, constraints="=r,l,r,~{memory}"](
+        counter, last
+    )
 
 
 # ---- cluster launch control ------------------------------------------------------------------------------------------

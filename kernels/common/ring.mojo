@@ -14,6 +14,13 @@ struct Ring[stages: Int](TrivialRegisterPassable):
         self.parity = parity
 
     @inline(.always)
+    def skip(mut self, count: UInt32):
+        """As `advance`, so many times."""
+        var place = self.stage + count
+        self.parity ^= place // UInt32(Self.stages) & 1
+        self.stage = place % UInt32(Self.stages)
+
+    @inline(.always)
     def advance(mut self):
         comptime if Self.stages == 1:
             self.parity ^= 1

@@ -1,8 +1,8 @@
 """Where things lie in a CTA's dynamic shared memory, as byte offsets from its start.
 
-A stages, B stages, C boxes, answers about the next tile, then barriers; what concerns answers, accumulators and TMEM
-exists on sm_100a only. Tiles come first: they are 128-byte swizzled and need 1024-byte alignment (PTX ISA 5.5.7), which every tile
-size here is a multiple of.
+A stages, B stages, C boxes, answers about the next tile, then barriers; what concerns accumulators and TMEM exists on
+sm_100a only. Tiles come first: they are 128-byte swizzled and need 1024-byte alignment (PTX ISA 5.5.7), which every
+tile size here is a multiple of.
 """
 from .config import GemmConfig
 
@@ -25,10 +25,11 @@ struct SharedMemory(TrivialRegisterPassable):
         self.b = self.a + config.stages * config.a_bytes()
         self.c = self.b + config.stages * config.b_bytes()
         self.answers = self.c + config.c_bytes()
-        self.full = self.answers + 16 * config.clc_depth
+        self.full = self.answers + 16 * config.answers()
         self.empty = self.full + 8 * config.stages
         self.accumulator_full = self.empty + 8 * config.stages
-        self.accumulator_empty = self.accumulator_full + 8 * config.accumulators
-        self.answer_full = self.accumulator_empty + (8 * config.accumulators if config.walks_tiles() else 0)
-        self.answer_empty = self.answer_full + 8 * config.clc_depth
-        self.tmem_address = self.answer_empty + 8 * config.clc_depth
+        var accumulators = 8 * config.accumulators if config.has_tmem() else 0
+        self.accumulator_empty = self.accumulator_full + accumulators
+        self.answer_full = self.accumulator_empty + (accumulators if config.walks_tiles() else 0)
+        self.answer_empty = self.answer_full + 8 * config.answers()
+        self.tmem_address = self.answer_empty + 8 * config.answers()

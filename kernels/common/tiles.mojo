@@ -7,10 +7,10 @@ from .ptx import (
     address_in,
     canceled_x,
     fence_proxy_async,
+    load_shared,
     mbarrier_arrive_cluster,
-    mbarrier_arrive_expect_tx,
     mbarrier_wait,
-    try_cancel,
+    mbarrier_wait_acquire,
 )
 from .raster import place
 from .ring import Ring
@@ -34,18 +34,19 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         none     one tile: a cluster is launched for each
         static   cluster c of n gets the tiles c, c + n, c + 2n, ...
         clc      a cluster is launched for each tile; those that run ask for the tiles of those that have not started
+        dynamic  cluster c gets tile c first; each further number comes from a counter that all clusters share
 
-    An answer to that goes round like a stage: a thread of rank 0 waits until its slot is empty in all CTAs, and asks;
-    the hardware writes the answer into every CTA of the cluster, where it counts its bytes on the CTA's full barrier;
-    every role reads it there, and arrives at the empty barrier of rank 0. The last answer grants nothing: nobody asks
-    again, and nobody ends before it has arrived.
+    With the last two, an answer goes round like a stage: a thread of rank 0 waits until its slot is empty in all CTAs,
+    and asks; the answer comes to every CTA of the cluster, on the CTA's full barrier; every role reads it there, and
+    says so on the empty barrier. The last answer grants nothing: nobody asks again, and nobody ends before it has
+    arrived. Who asks is in answers.mojo.
     """
 
     var tile: Tile  # the current one, if there is one
     var number: UInt32  # of the cluster tile
     var problem: Problem
     var in_cluster: Tile  # where the CTA lies in a cluster tile
-    var answers: Ring[max(1, Self.config.clc_depth)]
+    var answers: Ring[max(1, Self.config.answers())]
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config], problem: Problem):
@@ -81,12 +82,10 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def advance[*, whole_warp: Bool = False](mut self, cta: Cta[Self.config]):
         """To the next tile. One thread, or a whole warp."""
-        comptime cluster_m = UInt32(Self.config.cluster_m)
         comptime if Self.config.is_static():
-            self.number += UInt32(grid_dim.x) // cluster_m
+            self.number += launched_clusters[Self.config]()
         elif Self.config.asks_for_tiles():
-            var x = self.next_answer[whole_warp](cta)
-            self.number = self.count() if x == NOTHING_CANCELED else x // cluster_m
+            self.number = self.next_answer[whole_warp](cta)
         else:
             self.number = self.count()
         comptime if Self.config.scheduler != "none":
@@ -95,20 +94,32 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def next_answer[whole_warp: Bool](mut self, cta: Cta[Self.config]) -> UInt32:
+        """The number of the next tile, or one that no tile has."""
         var slot = self.answers.stage
-        mbarrier_wait(cta.answer_full(slot), self.answers.parity)
-        var x = canceled_x(cta.answer(slot))
-        fence_proxy_async()  # the next answer is written by the async proxy: not before this read
-        var empty = address_in(cta.answer_empty(slot), 0)
+        var number: UInt32
+        comptime if Self.config.cancels_clusters():
+            mbarrier_wait(cta.answer_full(slot), self.answers.parity)
+            var x = canceled_x(cta.answer(slot))
+            fence_proxy_async()  # the next answer is written by the async proxy: not before this read
+            number = self.count() if x == NOTHING_CANCELED else x // UInt32(Self.config.cluster_m)
+        else:
+            mbarrier_wait_acquire(cta.answer_full(slot), self.answers.parity)
+            number = load_shared(cta.answer(slot))
         comptime if whole_warp:
             syncwarp()
             if elect_one_sync():
-                mbarrier_arrive_cluster(empty)
+                self.hand_back(cta, slot)
             syncwarp()
         else:
-            mbarrier_arrive_cluster(empty)
+            self.hand_back(cta, slot)
         self.answers.advance()
-        return x
+        return number
+
+    @inline(.always)
+    def hand_back(self, cta: Cta[Self.config], slot: UInt32):
+        """The answer has been read. Rank 0 hears of it, at once or through the thread that collects for its CTA."""
+        comptime collects = Self.config.counts_tiles()
+        mbarrier_arrive_cluster(address_in(cta.answer_empty(slot), cta.rank if collects else 0))
 
     @inline(.always)
     def find(mut self):
@@ -124,14 +135,6 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
 
 @inline(.always)
-def ask_for_tiles[config: GemmConfig](cta: Cta[config], var tiles: TileScheduler[config]):
-    """Asks for tile after tile as slots for answers become empty, so for up to `clc_depth` ahead of the slowest role.
-    One thread of every CTA: each tells its own barrier of the bytes to come, that of rank 0 asks for all."""
-    var slots = Ring[config.clc_depth](parity=1)
-    while tiles.has_tile():
-        mbarrier_arrive_expect_tx(cta.answer_full(slots.stage), 16)
-        if cta.rank == 0:
-            mbarrier_wait(cta.answer_empty(slots.stage), slots.parity)
-            try_cancel[config.cluster_size() > 1](cta.answer(slots.stage), cta.answer_full(slots.stage))
-        slots.advance()
-        tiles.advance(cta)
+def launched_clusters[config: GemmConfig]() -> UInt32:
+    """Where tiles have numbers: LaunchPlan."""
+    return UInt32(grid_dim.x) // UInt32(config.cluster_m)

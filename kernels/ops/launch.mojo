@@ -1,6 +1,6 @@
 """Host launch code: tensor maps and launch attributes straight from the launch plan."""
 from ..common.config import GemmConfig
-from ..common.launch_plan import LaunchPlan, TensorMap
+from ..common.launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
 from ..entry import gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
 from max.gpu.primitives.grid_controls import PDLLevel, pdl_launch_attributes
@@ -14,13 +14,19 @@ def swizzle_mode(bytes: Int) -> TensorMapSwizzle:
     return TensorMapSwizzle.SWIZZLE_64B if bytes == 64 else TensorMapSwizzle.SWIZZLE_32B
 
 
-def tensor_map[dtype: DType, swizzle_bytes: Int](buffer: DeviceBuffer[dtype], map: TensorMap) raises -> TMADescriptor:
+def promotion(bytes: Int) -> TensorMapL2Promotion:
+    return TensorMapL2Promotion.L2_256B if bytes == 256 else TensorMapL2Promotion.L2_128B
+
+
+def tensor_map[
+    dtype: DType, //, config: GemmConfig, swizzle_bytes: Int
+](buffer: DeviceBuffer[dtype], map: TensorMap) raises -> TMADescriptor:
     """Shapes, strides and boxes are outermost first here, in elements. The swizzle is a compile-time value."""
     if map.swizzle_bytes() != swizzle_bytes:
         raise Error(
             "tensor map of ", map.tensor, ": a box of ", map.swizzle_bytes(), "-byte rows, a swizzle of ", swizzle_bytes
         )
-    return create_tma_descriptor[dtype, 2, swizzle_mode(swizzle_bytes), l2_promotion=TensorMapL2Promotion.L2_256B](
+    return create_tma_descriptor[dtype, 2, swizzle_mode(swizzle_bytes), l2_promotion=promotion(config.l2_promotion())](
         buffer, Index(map.rows, map.columns), Index(map.columns, 1), Index(map.box_rows, map.box_columns)
     )
 
@@ -39,13 +45,34 @@ def launch[
     """Enqueues C = A . B^T; raises if the sizes cannot be addressed."""
     comptime assert config.dtype == dtype, "the configuration and the buffers differ in dtype"
     var plan = LaunchPlan(config, m, n, k)
+    comptime if config.counts_tiles():
+        # One for each launch, as launches on several streams must not share it.
+        var counter = ctx.enqueue_create_buffer[DType.uint8](COUNTER_BYTES)
+        ctx.enqueue_memset(counter, 0)
+        enqueue[config](ctx, plan, a, b, c, UInt64(Int(counter.unsafe_ptr())))
+        _ = counter^  # not freed before the kernel is in the queue
+    else:
+        enqueue[config](ctx, plan, a, b, c, 0)
+
+
+def enqueue[
+    dtype: DType, //, config: GemmConfig
+](
+    ctx: DeviceContext,
+    plan: LaunchPlan,
+    a: DeviceBuffer[dtype],
+    b: DeviceBuffer[dtype],
+    c: DeviceBuffer[dtype],
+    counter: UInt64,
+) raises:
     ctx.enqueue_function[gemm[config]](
-        tensor_map[swizzle_bytes=128](a, plan.a),
-        tensor_map[swizzle_bytes=128](b, plan.b),
-        tensor_map[swizzle_bytes=2 * config.epilogue_width](c, plan.c),
+        tensor_map[config, 128](a, plan.a),
+        tensor_map[config, 128](b, plan.b),
+        tensor_map[config, 2 * config.epilogue_width](c, plan.c),
         UInt32(plan.k_iterations),
         UInt32(plan.clusters_m),
         UInt32(plan.clusters_n),
+        counter,
         grid_dim=(plan.grid_x, plan.grid_y, plan.grid_z),
         block_dim=plan.block,
         cluster_dim=Dim(config.cluster_m, config.cluster_n, 1),

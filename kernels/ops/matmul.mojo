@@ -7,6 +7,7 @@ import extensibility
 from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from ..common.config import GemmConfig
+from ..common.rules import config_error
 from .launch import launch
 from max.gpu.host import DeviceContext
 from std.sys.info import _has_sm_9x, _has_sm_100x
@@ -36,6 +37,7 @@ struct Matmul:
         accumulators: Int = 0,
         clc_depth: Int = 0,
         sms: Int = 0,
+        ping_pong: Bool = False,
     ](
         c: OutputTensor[dtype=dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
@@ -59,6 +61,7 @@ struct Matmul:
             accumulators=accumulators,
             clc_depth=clc_depth,
             sms=sms,
+            ping_pong=ping_pong,
         )
         multiply[target, config](c, a, b, ctx)
 
@@ -84,6 +87,7 @@ struct MatmulInto:
         accumulators: Int = 0,
         clc_depth: Int = 0,
         sms: Int = 0,
+        ping_pong: Bool = False,
     ](
         c: MutableInputTensor[dtype=dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
@@ -107,6 +111,7 @@ struct MatmulInto:
             accumulators=accumulators,
             clc_depth=clc_depth,
             sms=sms,
+            ping_pong=ping_pong,
         )
         multiply[target, config](c, a, b, ctx)
 
@@ -130,10 +135,10 @@ def multiply[
     if c.dim_size(0) != m or c.dim_size(1) != n:
         raise Error("matmul: C is [", c.dim_size(0), ", ", c.dim_size(1), "], not [", m, ", ", n, "]")
     comptime if target == "gpu" and (_has_sm_9x() or _has_sm_100x()):
-        comptime if config.error().byte_length() == 0:
+        comptime if config_error(config).byte_length() == 0:
             launch[config](ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k)
         else:
-            raise Error("matmul: ", config.error())
+            raise Error("matmul: ", config_error(config))
     else:
         raise Error(
             "matmul: ",

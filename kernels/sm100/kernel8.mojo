@@ -11,12 +11,13 @@ write into the TMEM of both.
 
 Every role gets the same tiles, each from its own TileScheduler.
 """
+from ..common.answers import ask_for_tiles
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.loader import produce
 from ..common.problem import Problem
 from ..common.ring import Ring
-from ..common.tiles import TileScheduler, ask_for_tiles
+from ..common.tiles import TileScheduler
 from ..common.write_out import finish_stores, write_in_turns
 from .epilogue import EPILOGUE_WARPS, Epilogue
 from .kernel6 import PRODUCER_WARP

@@ -48,7 +48,8 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         self.box = cta.shared + UInt32(cta.layout.c) + self.group * UInt32(Self.config.block_bytes())
         self.rows = {self.box, self.warp * UInt32(ROWS), cta.lane}
         self.column = tile.column
-        self.row = tile.row + Int32(self.group) * Int32(Self.config.consumer_m())
+        var part = self.group % UInt32(Self.config.consumers_of_tile())
+        self.row = tile.row + Int32(part) * Int32(Self.config.consumer_m())
 
     @inline(.always)
     def read[step: Int](self) -> SIMD[DType.uint32, Self.words]:

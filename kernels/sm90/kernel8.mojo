@@ -1,15 +1,18 @@
 """Kernel 8 of sm_90a: kernel 7 with CTAs that stay, and a write-out behind the next tile's main loop.
 
     warpgroups 0, 1   consumers   multiply tile after tile, half of the rows each; write the tile before meanwhile
-    warpgroup 2       producer    one thread fills the ring by TMA, and runs ahead into the next tile
+    warpgroup 2       producer    one thread fills the ring by TMA, and runs ahead into the next tile; with the dynamic
+                                  schedule a thread of another warp asks for tiles
 
 The ring of stages is that of kernel 6, and runs on across tiles. When a consumer warpgroup has finished a tile, it rounds
 it to 16 bits, which takes 64 registers a thread in place of 128, and starts the next at once: the tensor core stands still
 only for the rounding. Then, after each K step that it has started, it writes one step of the old tile: registers, shared
 memory, TMA store. A warpgroup does this by itself; the other may be some stages ahead.
 
-Every role walks the same list of tiles (TileScheduler), so nobody needs to tell another which tile is next.
+Every role gets the same tiles, each from its own TileScheduler. With `ping_pong` the consumers take them in turn:
+ping_pong.mojo.
 """
+from ..common.answers import take_tiles
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.loader import produce
@@ -21,6 +24,7 @@ from .cta import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
 from .mainloop import Consumer, SideJob, multiply_tile
+from .ping_pong import take_turns
 from .wgmma import Accumulator
 from max.gpu.primitives.cluster import elect_one_sync
 
@@ -56,6 +60,10 @@ struct WriteOut[config: GemmConfig](SideJob, TrivialRegisterPassable):
             self.step += 1
 
     @inline(.always)
+    def all_started(mut self):
+        pass
+
+    @inline(.always)
     def finish(mut self):
         """What is left of the tile: all of it after the last one, some if the next had fewer K steps."""
         comptime for step in range(Self.steps):
@@ -74,7 +82,7 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
         var accumulator = multiply_tile(cta, consumer, ring, problem.k_iterations, write_out)
         write_out.finish()
         write_out.begin(Epilogue[config](cta, tiles.tile, accumulator))
-        tiles.advance(cta)
+        tiles.advance[whole_warp=True](cta)
     write_out.finish()
     finish_stores(write_out.epilogue)
 
@@ -87,6 +95,13 @@ def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
         if warp_of_group(cta) == 0:
             if elect_one_sync():
                 produce(cta, problem, tiles)
+        comptime if config.counts_tiles():
+            if warp_of_group(cta) == 1:
+                if elect_one_sync():
+                    take_tiles(cta, tiles)
     else:
         take_registers[config]()
-        write_and_multiply(cta, problem, tiles)
+        comptime if config.ping_pong:
+            take_turns(cta, problem, tiles)
+        else:
+            write_and_multiply(cta, problem, tiles)

@@ -19,8 +19,9 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config]):
-        comptime rows_bytes = Self.config.a_bytes() // Self.config.consumers()
-        self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a) + warpgroup(cta) * UInt32(rows_bytes))
+        comptime rows_bytes = Self.config.a_bytes() // Self.config.consumers_of_tile()
+        var part = warpgroup(cta) % UInt32(Self.config.consumers_of_tile())
+        self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a) + part * UInt32(rows_bytes))
         self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b))
         comptime sharing = Self.sharing
         var rank = min(cta.lane, UInt32(Self.config.cluster_size() - 1))
@@ -47,6 +48,11 @@ trait SideJob(TrivialRegisterPassable):
     """What a consumer warpgroup does while the tensor core multiplies."""
 
     def run_one_step(mut self):
+        """After the multiplication of a stage has started."""
+        ...
+
+    def all_started(mut self):
+        """After that of the last stage."""
         ...
 
 
@@ -54,6 +60,10 @@ trait SideJob(TrivialRegisterPassable):
 struct NoSideJob(SideJob, TrivialRegisterPassable):
     @inline(.always)
     def run_one_step(mut self):
+        pass
+
+    @inline(.always)
+    def all_started(mut self):
         pass
 
 
@@ -84,6 +94,7 @@ def multiply_tile[
         job.run_one_step()
         previous = ring.stage
         ring.advance()
+    job.all_started()
     comptime if pending > 0:
         accumulator.wait[0]()
         consumer.release(previous)

@@ -1,0 +1,132 @@
+"""The barriers of a CTA: where they lie, what completes a phase, who arrives and who waits, for the launch plan."""
+from .config import GemmConfig
+from .json import array, object, pair, text
+from .shared_memory import SharedMemory
+
+
+def barrier(
+    name: String,
+    offset: Int,
+    count: Int,
+    arrivals: Int,
+    bytes: Int,
+    arrives: StaticString,
+    waits: StaticString,
+) -> String:
+    return object(
+        [
+            text("name", name),
+            pair("offset", offset),
+            pair("count", count),
+            pair("arrivals", arrivals),
+            pair("bytes", bytes),
+            text("arrives", arrives),
+            text("waits", waits),
+        ]
+    )
+
+
+def barriers_json(config: GemmConfig) -> String:
+    var found = sm100_barriers(config) if config.has_tmem() else sm90_barriers(config)
+    if config.asks_for_tiles():
+        found += answer_barriers(config)
+    return array(found)
+
+
+def sm90_barriers(config: GemmConfig) -> List[String]:
+    var layout = SharedMemory(config)
+    return [
+        barrier(
+            "full",
+            layout.full,
+            config.stages,
+            1,
+            config.full_bytes(),
+            "this CTA's loading thread, announcing the bytes; TMA delivers them, sent by the CTAs that share a tile",
+            "the consumers",
+        ),
+        barrier(
+            "empty",
+            layout.empty,
+            config.stages,
+            config.empty_arrivals(),
+            0,
+            "one thread of each consumer warpgroup that reads what this CTA loads into the stage",
+            "this CTA's loading thread",
+        ),
+    ]
+
+
+def sm100_barriers(config: GemmConfig) -> List[String]:
+    var layout = SharedMemory(config)
+    var found: List[String] = [
+        barrier(
+            "full",
+            layout.full,
+            config.stages,
+            1,
+            config.full_bytes(),
+            "the loading thread of the CTA that leads the MMA, announcing the bytes of all its CTAs; TMA delivers them",
+            "the MMA thread",
+        ),
+        barrier(
+            "empty",
+            layout.empty,
+            config.stages,
+            config.empty_arrivals(),
+            0,
+            "one commit of each MMA that reads what this CTA loads into the stage",
+            "this CTA's loading thread",
+        ),
+        barrier(
+            "accumulator full" if config.walks_tiles() else "accumulator",
+            layout.accumulator_full,
+            config.accumulators,
+            1,
+            0,
+            "the last commit of the MMA thread",
+            "the epilogue warps",
+        ),
+    ]
+    if config.walks_tiles():
+        found.append(
+            barrier(
+                "accumulator empty",
+                layout.accumulator_empty,
+                config.accumulators,
+                config.accumulator_readers(),
+                0,
+                "every epilogue warp of the CTAs of the MMA, after its last load from TMEM",
+                "the MMA thread",
+            )
+        )
+    return found^
+
+
+def answer_barriers(config: GemmConfig) -> List[String]:
+    var layout = SharedMemory(config)
+    var writer: StaticString = "the scheduler thread of rank 0, after it has written the answer"
+    var readers: StaticString = "every role of this CTA that has read the answer; at rank 0 also the other CTAs"
+    if config.cancels_clusters():
+        writer = "this CTA's scheduler thread, announcing the bytes; the hardware delivers them to the whole cluster"
+        readers = "every role of every CTA of the cluster that has read the answer"
+    return [
+        barrier(
+            "answer full",
+            layout.answer_full,
+            config.answers(),
+            1,
+            16 if config.cancels_clusters() else 0,
+            writer,
+            "every role of this CTA",
+        ),
+        barrier(
+            "answer empty",
+            layout.answer_empty,
+            config.answers(),
+            config.answer_readers(),
+            0,
+            readers,
+            "the scheduler thread",
+        ),
+    ]

@@ -1,0 +1,83 @@
+"""What the warps of a CTA do, in words, for the launch plan."""
+from .config import GemmConfig
+from .json import array, object, pair, text
+
+
+def role(name: StaticString, first: Int, last: Int, does: String) -> String:
+    var warps = List[String]()
+    for warp in range(first, last + 1):
+        warps.append(String(warp))
+    return object([text("name", name), pair("warps", array(warps)), text("does", does)])
+
+
+def roles_json(config: GemmConfig) -> String:
+    return sm100_roles(config) if config.has_tmem() else sm90_roles(config)
+
+
+def sm100_roles(config: GemmConfig) -> String:
+    var set_up = role("set-up", 0, 0, "initialise the barriers, allocate TMEM; free it at the end")
+    var epilogue = role("epilogue", 0, 3, "wait for the accumulator, TMEM to registers to shared memory, TMA store")
+    if not config.pipelined():
+        comptime does = (
+            "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA; in the CTA that leads"
+            " the MMA also wait for the full stage, issue MMAs, commit"
+        )
+        return array([set_up, role("load and mma", 0, 0, does), epilogue])
+    comptime load = "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"
+    comptime multiply = "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"
+    if not config.walks_tiles():
+        return array([set_up, epilogue, role("producer", 4, 4, load), role("mma", 5, 5, multiply)])
+    comptime write = (
+        "tile after tile: wait for a full accumulator, TMEM to registers to shared memory, TMA store; after the last"
+        " load from TMEM hand the accumulator back"
+    )
+    comptime load_on = "one thread, tile after tile: wait for an empty stage, load this CTA's slices of A and B by TMA"
+    comptime multiply_on = (
+        "one thread of the CTA that leads the MMA, tile after tile: wait for an empty accumulator, then for full"
+        " stages, issue MMAs, commit"
+    )
+    var roles: List[String] = [
+        set_up,
+        role("epilogue", 0, 3, write),
+        role("producer", 4, 4, load_on),
+        role("mma", 5, 5, multiply_on),
+    ]
+    if config.asks_for_tiles():
+        comptime ask = (
+            "one thread: announce the bytes of an answer on this CTA's barrier; in the CTA of rank 0 wait for an empty"
+            " slot and ask for the next tile"
+        )
+        roles.append(role("scheduler", 6, 6, ask))
+    return array(roles)
+
+
+def sm90_roles(config: GemmConfig) -> String:
+    var last = 4 * config.consumers() - 1
+    comptime multiply = (
+        "each warpgroup, for its rows: wait for a full stage, multiply, release the stage to the CTAs that wrote into"
+        " it; at the end registers to shared memory, TMA store"
+    )
+    comptime multiply_on = (
+        "each warpgroup, for its rows, tile after tile: wait for a full stage, multiply, release the stage to the CTAs"
+        " that wrote into it; meanwhile one step of the tile before: registers to shared memory, TMA store"
+    )
+    comptime in_turn = (
+        "the warpgroups in turn, each a tile: wait for a full stage, multiply, release the stage to the CTAs that wrote"
+        " into it; then, while the other multiplies, registers to shared memory, TMA store"
+    )
+    var does: StaticString = multiply_on if config.walks_tiles() else multiply
+    if config.ping_pong:
+        does = in_turn
+    var roles: List[String] = [role("set-up", 0, 0, "initialise the barriers"), role("consumers", 0, last, does)]
+    comptime load = "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA"
+    if not config.pipelined():
+        roles.append(role("load", 0, 0, load))
+    else:
+        roles.append(role("producer", last + 1, last + 4, load))
+    if config.counts_tiles():
+        comptime take = (
+            "one thread: in the CTA of rank 0 wait for an empty slot, take the number of the next tile from the counter"
+            " in global memory, tell every CTA of the cluster; in the others tell rank 0 when all roles have read it"
+        )
+        roles.append(role("scheduler", last + 2, last + 2, take))
+    return array(roles)

@@ -1,0 +1,398 @@
+"""Kernels beside cuBLAS on one GPU, without MAX: how `nvidia-h200-kernel8.json` is measured.
+
+    python results/beside_cublas.py pack FOLDER --shape 4096 --kernel kernel8 --kernel "kernel8 scheduler=dynamic"
+    python FOLDER/beside_cublas.py time FOLDER --processes 3 --json FILE
+    ncu --clock-control none --metrics sm__cycles_elapsed.max,... python FOLDER/beside_cublas.py once FOLDER
+
+`pack` compiles for sm_90a and needs Mojo and ptxas, but no GPU: the folder can be carried to the machine that has one.
+There, PyTorch is enough. A kernel is launched as its launch plan says, through the driver API.
+
+The contestants take turns, in an order that is drawn anew each time, as at the power limit who ran before counts. A
+sample is the time of a CUDA graph of launches that go through several sets of inputs, together twice the L2 cache, so
+that none finds its operands there.
+The first quarter of the samples is warm-up: `ratios` leaves it out. Every result is first compared with that of cuBLAS
+on small integers, where both are exact.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+ARCH = "sm_90a"
+L2_BYTES = 60 << 20
+SAMPLE_SECONDS = 0.025
+ROUNDS = 20
+INPUTS = ("normal", "-1, 0, 1")
+
+
+# ---- where the compiler is -------------------------------------------------------------------------------------------
+def pack_all(runs: list[tuple[str, str]], folder: Path) -> list[dict[str, Any]]:
+    """Compiles what is to run, kernels with shapes, and leaves the machine code in the folder. A kernel is given as its
+    name and options of `make_config`."""
+    from harness.compiler.build import build
+    from harness.compiler.ptxas import assemble
+    from harness.config.config import make_config, parse_cluster, parse_mma_shape
+    from harness.problem.shape import parse_shape
+
+    readers: dict[str, Callable[[str], Any]] = {
+        "scheduler": str,
+        "mma_shape": parse_mma_shape,
+        "cluster": parse_cluster,
+        "ping_pong": bool,
+    }
+    configs = []
+    for shape, text in runs:
+        kernel, *words = text.split()
+        options = {name: readers.get(name, int)(value) for name, value in (word.split("=") for word in words)}
+        configs.append(make_config(kernel, arch=ARCH, shape=parse_shape(shape), **options))
+    packed = []
+    for (shape, text), artifact in zip(runs, build(configs), strict=True):
+        plan = json.loads(artifact.plan_json(parse_shape(shape)))
+        ptx = folder / f"{plan['entry']}.ptx"
+        if not ptx.with_suffix(".cubin").exists():
+            ptx.write_text(artifact.ptx)
+            found = assemble(ptx, ARCH)
+            if "error" in found:
+                raise click.ClickException(found["error"])
+        packed.append({"kernel": text, "shape": shape, "code": f"{plan['entry']}.cubin", "plan": plan})
+    return packed
+
+
+# ---- where the GPU is ------------------------------------------------------------------------------------------------
+class Attribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = [("id", ctypes.c_uint), ("padding", ctypes.c_uint), ("value", ctypes.c_uint * 16)]
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(Attribute)),
+        ("count", ctypes.c_uint),
+    ]
+
+
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
+PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID: a launch may begin while the one before it ends
+TENSOR_MAP_TYPES = {"fp16": 6, "bf16": 9}  # CUtensorMapDataType
+SWIZZLES = {"32B": 1, "64B": 2, "128B": 3}  # CUtensorMapSwizzle
+L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion, by bytes
+
+
+class Kernel:
+    """One kernel on one problem, loaded. Needs PyTorch's context."""
+
+    def __init__(self, run: dict[str, Any], folder: Path) -> None:
+        self.plan = run["plan"]
+        self.name = run["kernel"]
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        module, self.function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), (folder / run["code"]).read_bytes())
+        self._call("cuModuleGetFunction", ctypes.byref(self.function), module, self.plan["entry"].encode())
+        shared = self.plan["dynamic_smem"]
+        self._call("cuFuncSetAttribute", self.function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+        self.counter: Any = None
+        self.kept: list[Any] = []
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self.driver, name)(*arguments)
+        if code:
+            raise click.ClickException(f"{self.name}: {name} returned {code}")
+
+    def _tensor_map(self, argument: dict[str, Any], address: int) -> Any:
+        memory = ctypes.create_string_buffer(128 + 64)
+        aligned = -(-ctypes.addressof(memory) // 64) * 64
+        rank = len(argument["dims"])
+        self._call(
+            "cuTensorMapEncodeTiled",
+            ctypes.c_void_p(aligned),
+            TENSOR_MAP_TYPES[argument["dtype"]],
+            rank,
+            ctypes.c_void_p(address),
+            (ctypes.c_uint64 * rank)(*argument["dims"]),
+            (ctypes.c_uint64 * (rank - 1))(*argument["strides"]),
+            (ctypes.c_uint32 * rank)(*argument["box"]),
+            (ctypes.c_uint32 * rank)(*([1] * rank)),
+            0,
+            SWIZZLES[argument["swizzle"]],
+            L2_PROMOTIONS[argument["l2_promotion"]],
+            0,
+        )
+        self.kept.append(memory)
+        return ctypes.c_void_p(aligned)
+
+    def _argument(self, argument: dict[str, Any], tensors: dict[str, Any]) -> Any:
+        """The address of the parameter's value."""
+        import torch
+
+        if argument["kind"] == "tensor_map":
+            return self._tensor_map(argument, tensors[argument["tensor"]].data_ptr())
+        if argument["kind"] == "counter":
+            if self.counter is None:
+                self.counter = torch.zeros(argument["bytes"], dtype=torch.uint8, device="cuda")
+            value: Any = ctypes.c_uint64(self.counter.data_ptr())
+        else:
+            value = {"u32": ctypes.c_uint32, "u64": ctypes.c_uint64}[argument["type"]](argument["value"])
+        self.kept.append(value)
+        return ctypes.cast(ctypes.byref(value), ctypes.c_void_p)
+
+    def prepare(self, tensors: dict[str, Any]) -> Callable[[], None]:
+        """A function that launches on PyTorch's current stream."""
+        import torch
+
+        parameters = [self._argument(argument, tensors) for argument in self.plan["arguments"]]
+        pointers = (ctypes.c_void_p * len(parameters))(*parameters)
+        overlap = Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
+        overlap.value[0] = 1
+
+        def launch() -> None:
+            config = LaunchConfig(
+                (ctypes.c_uint * 3)(*self.plan["grid"]),
+                (ctypes.c_uint * 3)(*self.plan["block"]),
+                self.plan["dynamic_smem"],
+                torch.cuda.current_stream().cuda_stream,
+                ctypes.pointer(overlap),
+                1,
+            )
+            self._call("cuLaunchKernelEx", ctypes.byref(config), self.function, pointers, None)
+
+        return launch
+
+
+def draw(kind: str, size: tuple[int, int]) -> Any:
+    import torch
+
+    if kind == "normal":
+        return torch.randn(size, device="cuda").bfloat16()
+    return torch.randint(-1, 2, size, device="cuda").bfloat16()
+
+
+def input_sets(kind: str, m: int, n: int, k: int, count: int) -> list[dict[str, Any]]:
+    import torch
+
+    return [
+        {"A": draw(kind, (m, k)), "B": draw(kind, (n, k)), "C": torch.empty((m, n), device="cuda").bfloat16()}
+        for _ in range(count)
+    ]
+
+
+def cublas(tensors: dict[str, Any]) -> Callable[[], None]:
+    import torch
+
+    return lambda: torch.matmul(tensors["A"], tensors["B"].t(), out=tensors["C"])
+
+
+def check(kernel: Kernel, m: int, n: int, k: int) -> None:
+    """Twice, as a kernel that keeps a counter must leave it as it found it."""
+    import torch
+
+    [tensors] = input_sets("-1, 0, 1", m, n, k, 1)
+    expected = torch.matmul(tensors["A"], tensors["B"].t())
+    launch = kernel.prepare(tensors)
+    for _ in range(2):
+        tensors["C"].fill_(float("nan"))
+        launch()
+        torch.cuda.synchronize()
+        if not torch.equal(tensors["C"], expected):
+            raise click.ClickException(f"{kernel.name}: wrong result at {m} x {n} x {k}")
+
+
+def graph_of(launches: list[Callable[[], None]], count: int) -> Any:
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(count):
+            launches[i % len(launches)]()
+    return graph
+
+
+def seconds_of(graph: Any, while_it_runs: Callable[[], None] = lambda: None) -> float:
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    end.record()
+    while_it_runs()
+    end.synchronize()
+    return start.elapsed_time(end) / 1000
+
+
+def measure(kernels: list[Kernel], kind: str, shape: tuple[int, int, int]) -> dict[str, Any]:
+    """Samples of cuBLAS and of each kernel, taken in turn: seconds a launch."""
+    import pynvml
+    import torch
+
+    m, n, k = shape
+    sets = input_sets(kind, m, n, k, max(2, -(-2 * L2_BYTES // (2 * (m * k + n * k + m * n))) + 1))
+    contestants = {"cublas": [cublas(s) for s in sets]} | {
+        kernel.name: [kernel.prepare(s) for s in sets] for kernel in kernels
+    }
+    for launches in contestants.values():
+        launches[0]()
+    torch.cuda.synchronize()
+    once = seconds_of(graph_of(contestants["cublas"], 10)) / 10
+    count = max(len(sets), round(SAMPLE_SECONDS / once))
+    graphs = {name: graph_of(launches, count) for name, launches in contestants.items()}
+    pynvml.nvmlInit()
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    telemetry: list[tuple[int, int]] = []
+
+    def look() -> None:
+        clock = pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM)
+        telemetry.append((clock, round(pynvml.nvmlDeviceGetPowerUsage(device) / 1000)))
+
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    names = list(graphs)
+    for turn in range(ROUNDS):
+        for name in random.Random(turn).sample(names, len(names)):
+            samples[name].append(round(seconds_of(graphs[name], look) / count, 9))
+    late = telemetry[len(telemetry) // 4 :]
+    return {
+        "input_sets": len(sets),
+        "launches_per_sample": count,
+        "sm_clock_mhz_and_power_w": [round(statistics.median(values)) for values in zip(*late, strict=True)],
+        "seconds": samples,
+    }
+
+
+def ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
+    """How many times faster than cuBLAS: the median over turns, without the first quarter."""
+    warm = len(seconds["cublas"]) // 4
+    return {
+        name: statistics.median(a / b for a, b in zip(seconds["cublas"][warm:], times[warm:], strict=True))
+        for name, times in seconds.items()
+    }
+
+
+def load(folder: Path) -> dict[tuple[int, int, int], list[Kernel]]:
+    import torch
+
+    torch.cuda.init()
+    torch.empty(1, device="cuda")
+    loaded: dict[tuple[int, int, int], list[Kernel]] = {}
+    for run in json.loads((folder / "runs.json").read_text()):
+        problem = run["plan"]["problem"]
+        loaded.setdefault((problem["m"], problem["n"], problem["k"]), []).append(Kernel(run, folder))
+    return loaded
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+@click.group()
+def main() -> None:
+    """Time kernels beside cuBLAS from CUDA graphs."""
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--shape", "shapes", multiple=True, required=True, help="M,N,K or one number for all three.")
+@click.option("--kernel", "kernels", multiple=True, required=True, help='Such as "kernel8 raster_group=4".')
+def pack(folder: Path, shapes: tuple[str, ...], kernels: tuple[str, ...]) -> None:
+    """Compile every kernel for every shape."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = pack_all([(shape, kernel) for shape in shapes for kernel in kernels], folder)
+    (folder / "runs.json").write_text(json.dumps(runs))
+    (folder / "beside_cublas.py").write_text(Path(__file__).read_text(encoding="utf-8"))
+
+
+@main.command("time")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--inputs", type=click.Choice(INPUTS), multiple=True, default=INPUTS)
+@click.option("--processes", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the samples there.")
+@click.option("--child", type=int, hidden=True)
+def time_them(folder: Path, inputs: tuple[str, ...], processes: int, json_path: Path | None, child: int | None) -> None:
+    """Check, then time, in so many processes, one after the other."""
+    if child is not None:
+        for shape, kernels in load(folder).items():
+            for kernel in kernels:
+                check(kernel, *shape)
+            for kind in inputs:
+                about = {"process": child, "shape": shape, "inputs": kind}
+                print(json.dumps(about | measure(kernels, kind, shape)), flush=True)
+        return
+    found = []
+    for process in range(processes):
+        words = [word for kind in inputs for word in ("--inputs", kind)]
+        command = [sys.executable, __file__, "time", str(folder), *words, "--child", str(process)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        found += [json.loads(line) for line in done.stdout.splitlines()]
+        if done.returncode:
+            raise click.ClickException(f"process {process} ended with code {done.returncode}")
+    if json_path:
+        write(json_path, folder, found)
+    for line in table(found):
+        click.echo(line)
+
+
+def write(path: Path, folder: Path, found: list[dict[str, Any]]) -> None:
+    """The samples, one run a line, with what was run."""
+    import torch
+
+    about = {
+        "what": __doc__.splitlines()[0],
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "configurations": {
+            f"{run['kernel']} at {run['shape']}": run["plan"]["config"]["label"]
+            for run in json.loads((folder / "runs.json").read_text())
+        },
+    }
+    lines = ",\n".join(json.dumps(run) for run in found)
+    path.write_text(f'{json.dumps(about, indent=1)[:-2]},\n "runs": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+def table(found: list[dict[str, Any]]) -> list[str]:
+    """Median over the processes of the ratio to cuBLAS, with the lowest and the highest."""
+    lines = []
+    for shape, kind in dict.fromkeys((tuple(run["shape"]), run["inputs"]) for run in found):
+        runs = [run for run in found if tuple(run["shape"]) == shape and run["inputs"] == kind]
+        flops = 2 * shape[0] * shape[1] * shape[2]
+        for name in runs[0]["seconds"]:
+            each = sorted(ratios(run["seconds"])[name] for run in runs)
+            tflops = flops / statistics.median(t for run in runs for t in run["seconds"][name][ROUNDS // 4 :]) / 1e12
+            clock, power = runs[0]["sm_clock_mhz_and_power_w"]
+            lines.append(
+                f"{'x'.join(map(str, shape)):18} {kind:9} {clock} MHz {power} W {tflops:6.1f} TFLOPS "
+                f"{statistics.median(each):.4f} [{each[0]:.4f}, {each[-1]:.4f}] {name}"
+            )
+    return lines
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--inputs", type=click.Choice(INPUTS), default="normal", show_default=True)
+def once(folder: Path, inputs: str) -> None:
+    """Launch cuBLAS and every kernel twice, for a profiler."""
+    import torch
+
+    for shape, kernels in load(folder).items():
+        [tensors] = input_sets(inputs, *shape, 1)
+        for launch in (cublas(tensors), *(kernel.prepare(tensors) for kernel in kernels)):
+            for _ in range(2):
+                launch()
+                torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()
