@@ -45,6 +45,7 @@ BAD = [
         "shape = [32, 64], color = 1,",
         "buffers.A.color = 1: there is no such key; the keys",
     ),
+    ("shape = [32, 64]", "shape = [2000000000, 2000000000, 9]", "is more than the 192 GiB that a buffer may have"),
     ("shape = [32, 64]", "shape = [32, 0]", "buffers.A.shape = [32, 0]: must be 1 to 8 whole numbers of at least 1"),
     ("shape = [32, 64]", "shape = [32, 6.5]", "buffers.A.shape = [32, 6.5]: must be 1 to 8 whole numbers"),
     ("shape = [32, 64]", 'shape = "32x64"', 'buffers.A.shape = "32x64": must be 1 to 8 whole numbers'),

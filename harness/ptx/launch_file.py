@@ -18,6 +18,7 @@ The text becomes frozen dataclasses here; nothing is looked up in the PTX yet.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from harness.ptx.toml_table import LARGEST_SIZE, Table, is_whole
 NULL = "null"
 INITS = ("integer", "index", "normal", "uniform", "zeros", "nan", "uninitialised")
 LARGEST_SHARED = 232_448
+MOST_BYTES = 192 << 30
+"""More than the memory of any GPU that is emulated."""
 LARGEST_SEED = 2**32 - 1
 
 
@@ -220,6 +223,10 @@ def _buffer(name: str, table: Table, symbol: bool = False) -> Buffer:
     if shape and shape[-1] % dtype.group:
         table.fail(
             "shape", list(shape), f"{dtype.group} elements of {dtype.name} are whole bytes; make the last a multiple"
+        )
+    if shape and math.prod(shape) * dtype.bits // 8 > MOST_BYTES:
+        table.fail(
+            "shape", list(shape), f"is more than the {MOST_BYTES >> 30} GiB that a buffer may have; make it smaller"
         )
     table.close(("dtype", "shape", "init", "seed"))
     return Buffer(name, dtype, shape, fill, symbol)

@@ -138,7 +138,12 @@ def run(file: LaunchFile, options: Options = DEFAULT, progress: Progress | None 
     module = load_module(text, file)
     device = Device(options.accumulation, options.schedule, options.seed)
     start = time.perf_counter()
-    memory = Memory(file, device, module)
+    try:
+        memory = Memory(file, device, module)
+    except (MemoryError, OSError) as error:
+        raise CannotRun(
+            f"{file.path}: this machine has no memory for the buffers ({error}); make them smaller"
+        ) from error
     launched = tuple(_launch(launch, file, module, device, memory, options, progress) for launch in file.launches)
     seconds = time.perf_counter() - start
     return Outcome(
