@@ -294,6 +294,7 @@ _BULK = [
     "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%d1], [%r1], 128;",
 ]  # fmt: skip
 _BULK_100 = [
+    "st.bulk.shared::cta [%r1], %d1, 0;", "st.bulk.weak.shared::cta [%r1], %d1, 0;",
     f"{_TMA}.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes [%r1], [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5];",
     f"{_TMA}.2d.global.shared::cta.tile::scatter4.bulk_group [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5];",
     f"{_TMA}.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes.multicast::cluster.cta_group::2 [%r1], [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5], %h1;",

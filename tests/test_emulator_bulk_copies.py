@@ -205,6 +205,14 @@ def test_what_is_told():
     assert load.detail["values"].view(np.uint32).tolist() == DATA[:32].tolist()
 
 
+def test_a_bulk_store_of_zeros():
+    body = """
+    mad.lo.u32 %r7, %r0, 4, %r2; st.shared.b32 [%r7], 7; bar.sync 0; mov.b64 %rd3, 40;
+    @%p1 st.bulk.weak.shared::cta [%r2+16], %rd3, 0; bar.sync 0;
+    """
+    assert run(body + STORE.replace("{bytes}", "128"), 128)[0].tolist() == [7] * 4 + [0] * 10 + [7] * 18
+
+
 # ---- tensor maps that are reduced into, gathered from and scattered to ----
 
 BOX = """

@@ -28,9 +28,9 @@ class Record:
     """An access: component and time, and what is needed to tell about it.
 
     ``kind``: "generic", or what an asynchronous operation does: "copy" (TMA load), "store" (bulk store), "mma",
-    "wgmma", "answer" (launch control), "load", "keep" (tcgen05.ld, .st), "alloc", "free". ``order``: what its agent
-    knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed, volatile, acquire or release
-    access, else WEAK. ``shape``: of an MMA: its accumulator and size.
+    "wgmma", "answer" (launch control), "load", "keep" (tcgen05.ld, .st), "cp" (tcgen05.cp), "cp.async", "alloc",
+    "free". ``order``: what its agent knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed,
+    volatile, acquire or release access, else WEAK. ``shape``: of an MMA: its accumulator and size.
     """
 
     __slots__ = ("agent", "id", "kind", "order", "scope", "shape", "site", "space", "time", "who", "writes")
@@ -82,7 +82,7 @@ def needed_scope(one: Agent, other: Agent) -> int:
 
 class Observer:
     """Who makes an access, and what it knows. ``pipe``: a component whose actions of the same ``shape`` complete in
-    order with it (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape).
+    order with it, as do tcgen05.cp and MMAs behind it (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape).
     """
 
     __slots__ = ("clock", "pipe", "shape", "tensor")
@@ -95,7 +95,8 @@ class Observer:
 
     def follows(self, record: Record) -> bool:
         """Whether the access happened before."""
-        if record.who == self.pipe and record.space is self.clock.space and record.shape == self.shape:
+        in_pipe = record.who == self.pipe and record.space is self.clock.space
+        if in_pipe and (record.kind == "cp" or record.shape == self.shape):
             return True
         return self.clock.knows(record.space, record.who, record.time, ORDER)
 

@@ -6,7 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.check.accesses import Record
-from harness.check.clocks import ALL, BEFORE, INFORMAL, NARROW, RELAXED, VISIBLE, Clock, Components, Thread, publish
+from harness.check.clocks import (
+    ALL,
+    BEFORE,
+    INFORMAL,
+    NARROW,
+    RELAXED,
+    VISIBLE,
+    Clock,
+    Components,
+    Thread,
+    publish,
+    set_generic,
+)
 from harness.emulator.machine.events import Agent, Site
 
 CLUSTER = 1
@@ -101,6 +113,12 @@ class MBarrier:
         assert self.now is not None
         publish(self.now, tensor)
         self.now.set(pipe, count)
+
+    def copied(self, issued: Clock, who: int, count: int) -> None:
+        """cp.async.mbarrier.arrive: the copies of its thread so far have landed."""
+        self.follow(issued)
+        assert self.now is not None
+        set_generic(self.now, who, count)
 
     def complete(self) -> list[Wait]:
         """The phase is over. Returns who has waited for the one before without a part in the end of this one."""

@@ -98,6 +98,7 @@ class Checker:
                 events.BarrierInit: self._initialised,
                 events.BarrierInvalidated: self._invalidated,
                 events.Arrived: self._arrived,
+                events.ArrivalExpected: self._arrival_expected,
                 events.PhaseCompleted: self._completed,
                 events.Waited: self._waited,
                 events.GroupArrived: self._group_arrived,
@@ -140,7 +141,7 @@ class Checker:
     def _missed(self, event: events.Missed) -> None:
         model = self._checked_model
         if event.operation is not None:
-            who, time = self._operations.missed(event.operation, event.cta)
+            who, time = self._operations.missed(event.operation)
         else:
             thread = model.threads.of(event.agent)
             who, time = thread.own, thread.time
@@ -184,6 +185,9 @@ class Checker:
         barrier.used = True
         if event.arrivals:
             barrier.arrive(thread, site.semantics, scope)
+
+    def _arrival_expected(self, event: events.ArrivalExpected) -> None:
+        self._checked_model.barriers[event.agent.cluster, event.cta, event.offset].pending += 1
 
     def _completed(self, event: events.PhaseCompleted) -> None:
         model = self._checked_model

@@ -6,7 +6,7 @@ what another thread wrote learns what that one had released, by the write itself
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Generic:
     # ---- accesses ----
 
     def access(self, event: Access) -> None:
-        if event.space == "param":
+        if event.space not in ("shared", "global"):
             return
         agent, site = event.agent, event.site
         thread = self.model.threads.of(agent)
@@ -70,7 +70,8 @@ class Generic:
                 self._reach_peer(event, thread)
             self.model.shared[agent.cluster, event.cta].access(event.where, nbytes, record, observer)
         else:
-            self._access_global(event.where, nbytes, record, observer)
+            places = np.atleast_1d(np.asarray(event.where)).astype(np.int64)
+            self.model.access_global(places, nbytes, record, observer)
         if writes:
             self._tell(event, thread, scope)
 
@@ -79,18 +80,6 @@ class Generic:
         self.model.reach(thread.clock, agent.cluster, event.cta, site, agent, "an access")
         cta = self.model.threads.cta(agent.cluster, event.cta)
         self.model.touch(cta, thread.own, thread.time, site, agent, f"the access by {site.opcode}")
-
-    def _access_global(self, where: Any, nbytes: int, record: Record, observer: Observer) -> None:
-        first = where if isinstance(where, int) else int(where[0])
-        allocation = self.model.allocation(first)
-        if allocation is None:
-            return
-        places = np.atleast_1d(np.asarray(where)).astype(np.int64)
-        if int(places.max()) >= allocation.base + allocation.nbytes or int(places.min()) < allocation.base:
-            for place in places.tolist():
-                self._access_global(place, nbytes, record, observer)
-            return
-        allocation.access((places, nbytes), record, observer)
 
     # ---- flags ----
 

@@ -8,10 +8,12 @@ from harness.check.accesses import Conflict, Observer, Record
 from harness.check.clocks import EXECUTION, GLOBAL, INFORMAL, LOCAL, REMOTE, VISIBLE, column
 from harness.check.rules import Severity
 
-ASYNC = ("copy", "store", "mma", "wgmma", "answer")
+GENERIC = ("generic", "cp.async")
+"""Kinds of the generic proxy; cp.async without bulk is one (PTX ISA 9.7.9.25.1)."""
+ASYNC = ("copy", "store", "mma", "wgmma", "cp", "answer")
 """Kinds that reach memory through the async proxy."""
-MULTIPLIES = ("mma", "wgmma")
-TENSOR = ("mma", "load", "keep")
+MULTIPLIES = ("mma", "wgmma", "cp")
+TENSOR = ("mma", "cp", "load", "keep")
 """Asynchronous tcgen05 operations."""
 
 
@@ -49,6 +51,9 @@ def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: s
     if write.kind in ("copy", "answer"):
         missing = "no wait for the phase of the mbarrier that counts the bytes of the copy"
         mend = "wait for that phase before the read, in the thread that issues it"
+    elif write.kind == "cp.async":
+        missing = "no cp.async.wait_group or cp.async.mbarrier.arrive by the thread that copies, and a barrier after it"
+        mend = "cp.async.wait_group in each thread that copies, then a barrier"
     elif write.kind == "store":
         missing = "no cp.async.bulk.wait_group by the thread that issued the store"
         mend = "cp.async.bulk.wait_group 0 by the issuer, then a barrier"
@@ -64,7 +69,7 @@ def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak
     mend = "a barrier between the read and the write"
     if read.kind in MULTIPLIES and space == "shared":
         rule = "stage-refilled-early"
-        end = "tcgen05.commit" if read.kind == "mma" else "wgmma.wait_group and an arrival"
+        end = "tcgen05.commit" if read.kind != "wgmma" else "wgmma.wait_group and an arrival"
         missing = f"no wait for the {end} that follows the MMA"
         mend = f"before the write, wait for the mbarrier that the {end} signals"
     elif read.kind == "store" and space == "shared":
@@ -90,7 +95,7 @@ def _two_writes(old: Record, new: Record, space: str) -> Verdict:
 
 def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Verdict | None:
     """Accesses that are ordered: are the writes visible, and across proxies? ``holder``: CTA of shared memory."""
-    if first.kind != "generic":
+    if first.kind not in GENERIC:
         return None
     clock = observer.clock
     row = GLOBAL if space == "global" else LOCAL if first.agent.cta == holder else REMOTE
@@ -194,10 +199,18 @@ def tensor_ordered(first: Record, second: Record, observer: Observer) -> Verdict
 
 
 _NAMES = {
-    "copy": "the TMA copy", "store": "the bulk store", "mma": "the MMA", "wgmma": "the wgmma",
-    "answer": "the launch-control response", "load": "the tcgen05.ld", "keep": "the tcgen05.st",
-    "alloc": "the allocation", "free": "the deallocation",
-}  # fmt: skip
+    "copy": "the TMA copy",
+    "store": "the bulk store",
+    "mma": "the MMA",
+    "wgmma": "the wgmma",
+    "cp": "the tcgen05.cp",
+    "cp.async": "the cp.async",
+    "answer": "the launch-control response",
+    "load": "the tcgen05.ld",
+    "keep": "the tcgen05.st",
+    "alloc": "the allocation",
+    "free": "the deallocation",
+}
 
 
 def _name(record: Record) -> str:

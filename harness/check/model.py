@@ -5,6 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness.check import judgement
 from harness.check.accesses import Conflict, Observer, Record
 from harness.check.allocations import Allocation
@@ -95,6 +98,16 @@ class Model:
         found = self.allocations[position]
         return found if address < found.base + found.nbytes else None
 
+    def access_global(self, places: NDArray[np.int64], nbytes: int, record: Record, observer: Observer) -> None:
+        """Bytes at device addresses, which may lie in several allocations."""
+        allocation = self.allocation(int(places[0]))
+        if allocation is None:
+            return
+        inside = (places >= allocation.base) & (places < allocation.base + allocation.nbytes)
+        allocation.access((places[inside], nbytes), record, observer)
+        if not inside.all():
+            self.access_global(places[~inside], nbytes, record, observer)
+
     # ---- findings ----
 
     def _judge(
@@ -111,7 +124,7 @@ class Model:
             verdict = judgement.unordered(conflict, who, space)
             self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder))
         for first, second in ordered:
-            if first.kind == "generic":
+            if first.kind in judgement.GENERIC:
                 found = judgement.ordered(first, second, who, space, holder)
                 if found is not None:
                     self.blame(found, first, second, self._bytes(space, place, nbytes, holder))

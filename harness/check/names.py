@@ -21,16 +21,26 @@ class Names:
 
     def shared(self, offset: int, cta: int, nbytes: int = 0) -> str:
         """Bytes of a CTA's shared memory by name, from an offset in its window."""
-        inside = offset - self.dynamic_start
-        position = bisect_right(self._starts, inside) - 1
-        where = f"shared memory at 0x{offset:x}"
-        if position >= 0:
-            region = self.regions[position]
-            rest = inside - region.offset
-            if rest < region.nbytes:
-                where = f"{region.name} + {rest}" if rest else region.name
+        name, rest = self._find(offset)
+        where = f"{name} + {rest}" if rest else name
         size = f" ({nbytes} bytes)" if nbytes else ""
         return f"{where} of CTA {cta}{size}"
+
+    def region(self, offset: int) -> str:
+        """The region that holds an offset, or the offset."""
+        return self._find(offset)[0]
+
+    def _find(self, offset: int) -> tuple[str, int]:
+        inside = offset - self.dynamic_start
+        position = bisect_right(self._starts, inside) - 1
+        if position >= 0:
+            region = self.regions[position]
+            if inside - region.offset < region.nbytes:
+                return region.name, inside - region.offset
+        return f"shared memory at 0x{offset:x}", 0
+
+    def role(self, warp: int) -> str:
+        return self._roles.get(warp, "")
 
     def place(self, site: Site, agent: Agent) -> Place:
         return Place(
@@ -41,5 +51,5 @@ class Names:
             agent.cta,
             agent.warp,
             agent.lanes,
-            self._roles.get(agent.warp, ""),
+            self.role(agent.warp),
         )

@@ -16,16 +16,27 @@ import numpy as np
 from harness.check.accesses import Observer, Record
 from harness.check.barriers import Arrival
 from harness.check.boxes import inside, is_inside
-from harness.check.clocks import BEFORE, EXECUTION, INFORMAL, NARROW, ORDER, Clock, Rows
+from harness.check.clocks import BEFORE, EXECUTION, INFORMAL, NARROW, ORDER, Clock, Rows, set_generic
 from harness.check.memory import Memory
 from harness.check.model import Model
 from harness.check.threads import Cta
 from harness.check.uses import check_use
 from harness.emulator.machine import events
-from harness.emulator.machine.events import Agent, GlobalBox, Operation, SharedBytes, SharedChunks, Site, TensorBlock
+from harness.emulator.machine.events import (
+    Agent,
+    GlobalBox,
+    GlobalItems,
+    Operation,
+    SharedBytes,
+    SharedChunks,
+    SharedItems,
+    Site,
+    TensorBlock,
+)
 
 WARPGROUP = 4
 GROUPS_KEPT = 16
+OPERAND = "operand"
 RESPONSE = "a launch-control response"
 NEVER = 1 << 30
 """Time of an operation whose end nobody has seen."""
@@ -41,6 +52,7 @@ class InFlight:
     who: int = -1
     time: int = NEVER
     landed: set[int] = field(default_factory=set)
+    signals: int = 0
     read: bool = False
     record: Record | None = None
 
@@ -55,7 +67,7 @@ class InFlight:
     def shape(self) -> object:
         """Of an MMA: accumulator, and the part of the instruction descriptor with M and N."""
         if self.operation.kind != "mma":
-            return None
+            return self.operation.kind
         mma = self.operation.detail["mma"]
         return mma.d_address, mma.idesc >> 17
 
@@ -88,6 +100,8 @@ class Operations:
         self._pipes: dict[tuple[Any, ...], Pipe] = {}
         self._groups: dict[tuple[int, int, int, int], int] = {}
         """wgmmas that a warp had issued when it committed a group."""
+        self._copied: dict[tuple[int, int, int, int, int], int] = {}
+        """cp.asyncs that a warp had issued when a lane committed a group."""
         self._collective: dict[tuple[int, int, int], dict[int, Clock]] = {}
         """By warpgroup: what those who issued a wgmma knew, the last one of each group."""
         self._ends: dict[tuple[int, int, int], set[int]] = {}
@@ -104,9 +118,11 @@ class Operations:
             known.clocks.append(thread.release())
             self._pipe("wgmma of warp", event.agent, event.agent.warp).count = known.time
             return
-        flight = InFlight(operation, [thread.release()], tensor)
-        self.in_flight[operation.id] = flight
-        _ISSUED[operation.kind](self, flight, event.agent)
+        issue = _ISSUED.get(operation.kind)
+        if issue is not None:
+            flight = InFlight(operation, [thread.release()], tensor)
+            self.in_flight[operation.id] = flight
+            issue(self, flight, event.agent)
 
     def _cta(self, agent: Agent, rank: int | None = None) -> Cta:
         return self.model.threads.cta(agent.cluster, agent.cta if rank is None else rank)
@@ -131,6 +147,18 @@ class Operations:
         self._in_pipe(flight, self.mma_pipe(agent))
         for rank in flight.operation.detail["ctas"]:
             self._reach(flight, rank, "an MMA of a pair")
+
+    def _issue_tensor_copy(self, flight: InFlight, agent: Agent) -> None:
+        self._in_pipe(flight, self.mma_pipe(agent))
+        for region in flight.operation.reads:
+            self._reach(flight, region.cta, "tcgen05.cp of a pair")  # type: ignore[union-attr]
+
+    def _issue_small_copy(self, flight: InFlight, agent: Agent) -> None:
+        self._in_pipe(flight, self._pipe("cp.async", agent, agent.warp))
+
+    def _issue_copy_arrival(self, flight: InFlight, agent: Agent) -> None:
+        pipe = self._pipe("cp.async", agent, agent.warp)
+        flight.who, flight.time = pipe.component, pipe.count
 
     def _issue_commit(self, flight: InFlight, agent: Agent) -> None:
         pipe = self.mma_pipe(agent)
@@ -186,9 +214,12 @@ class Operations:
         operation = flight.operation
         record = self._record(flight, kind, writes)
         observer = flight.observer()
-        if kind != "mma":
+        if kind == "mma" and not writes:
+            # An operand in tensor memory: what other MMAs of the thread do there is not in order with it.
+            record.shape = observer.shape = OPERAND
+        elif kind not in ("mma", "cp"):
             # The loads of a warp, and its stores, complete in order, but stores and loads do not follow one another.
-            observer = Observer(flight.clock, flight.who if writes else -1, flight.tensor)
+            observer = Observer(flight.clock, flight.who if writes else -1, flight.tensor, flight.shape)
         written = True
         for block in regions:
             if isinstance(block, TensorBlock):
@@ -223,7 +254,7 @@ class Operations:
     def _start(self, flight: InFlight) -> None:
         flight.read = True
         kind = flight.operation.kind
-        if kind == "mma":
+        if kind in ("mma", "tmem.copy"):
             self._multiply(flight)
         elif kind == "wgmma":
             self._multiply_wgmma(flight)
@@ -234,16 +265,21 @@ class Operations:
         operation = flight.operation
         record, observer = self._record(flight, "mma", False), flight.observer()
         cluster = operation.agent.cluster
+        kind = "cp" if operation.kind == "tmem.copy" else "mma"
+        record.kind = kind
+        accumulator = set(operation.writes)
         accumulates = False
         for region in operation.reads:
             if isinstance(region, SharedChunks):
                 self.model.shared[cluster, region.cta].access_chunks(region.chunks, record, observer)
-            else:
+            elif region in accumulator:
                 accumulates = True
-        written = self._touch_tensor(flight, "mma", operation.writes, True)
+            elif not self._touch_tensor(flight, kind, (region,), False):
+                self._unwritten(flight, "the MMA reads")
+        written = self._touch_tensor(flight, kind, operation.writes, True)
         if accumulates and not written:
             self._unwritten(flight, "the MMA accumulates in")
-        for rank in operation.detail["ctas"]:
+        for rank in {region.cta for region in operation.writes}:  # type: ignore[union-attr]
             if rank != operation.agent.cta:
                 self.model.touch(
                     self._cta(operation.agent, rank), flight.who, flight.time, operation.site, operation.agent, "an MMA"
@@ -294,7 +330,22 @@ class Operations:
             return
         if kind == "tma.store":
             self._write_target(flight)
+        elif kind == "cp.async":
+            self._copy_items(flight)
         del self.in_flight[event.operation.id]
+
+    def _copy_items(self, flight: InFlight) -> None:
+        """cp.async: through the generic proxy."""
+        operation, observer = flight.operation, flight.observer()
+        (source,), (target,) = operation.reads, operation.writes
+        assert isinstance(source, GlobalItems) and isinstance(target, SharedItems)
+        copied = source.nbytes > 0
+        if copied.any():
+            read = self._record(flight, "cp.async", False)
+            places = source.addresses[copied].astype(np.int64)
+            self.model.access_global(places, int(source.nbytes.max()), read, observer)
+        memory = self.model.shared[operation.agent.cluster, target.cta]
+        memory.access(target.offsets, target.nbytes, self._record(flight, "cp.async", True), observer)
 
     def _write_target(self, flight: InFlight) -> None:
         operation = flight.operation
@@ -358,28 +409,37 @@ class Operations:
         agent = operation.agent
         barrier = self.model.barriers[agent.cluster, event.cta, event.offset]
         barrier.used = True
-        check_use(self.model, barrier, flight.clock, operation.site, agent, "tcgen05.commit signals")
-        barrier.commit(flight.clock, flight.tensor, flight.who, flight.time)
+        check_use(self.model, barrier, flight.clock, operation.site, agent, f"{operation.site.opcode} signals")
         barrier.last = (operation.site, agent)
         barrier.pending -= 1
+        if operation.kind == "cp.async.arrive":
+            barrier.copied(flight.clock, flight.who, flight.time)
+            self._end_signal(flight)
+            return
+        barrier.commit(flight.clock, flight.tensor, flight.who, flight.time)
         barrier.unseen.append(Arrival(event.phase, flight.who, flight.time, operation.site, agent, True))
-        self._end_commit(flight, event.cta)
+        self._end_signal(flight)
 
-    def missed(self, operation: Operation, cta: int) -> tuple[int, int]:
+    def missed(self, operation: Operation) -> tuple[int, int]:
         """A commit has come to a CTA that has exited. Returns component and time of what it stands for."""
         flight = self.in_flight[operation.id]
-        self._end_commit(flight, cta)
+        self._end_signal(flight)
         return flight.who, flight.time
 
-    def _end_commit(self, flight: InFlight, cta: int) -> None:
-        flight.landed.add(cta)
-        if len(flight.landed) == len(flight.operation.detail["signals"]):
+    def _end_signal(self, flight: InFlight) -> None:
+        flight.signals += 1
+        if flight.signals == len(flight.operation.detail["signals"]):
             del self.in_flight[flight.operation.id]
 
     # ---- groups and waits ----
 
     def committed(self, event: events.Committed) -> None:
-        if event.kind == "wgmma":
+        if event.kind == "cp.async":
+            agent = event.agent
+            count = self._pipe("cp.async", agent, agent.warp).count
+            for lane, group in event.groups:
+                self._copied[agent.cluster, agent.cta, agent.warp, lane, group] = count
+        elif event.kind == "wgmma":
             agent = event.agent
             ((_, group),) = event.groups
             count = self._pipe("wgmma of warp", agent, agent.warp).count
@@ -389,6 +449,9 @@ class Operations:
     def awaited(self, event: events.Awaited) -> None:
         agent = event.agent
         thread = self.model.threads.of(agent)
+        if event.kind == "cp.async":
+            self._copies_awaited(event)
+            return
         for lane, group in event.groups:
             if group < 0:
                 continue
@@ -406,6 +469,19 @@ class Operations:
             clock.set(bulk.reads, group + 1)
             if not event.reads_only:
                 clock.set(bulk.writes, group + 1)
+
+    def _copies_awaited(self, event: events.Awaited) -> None:
+        """cp.async.wait_group, or wait_all, which covers copies in no group yet."""
+        agent = event.agent
+        pipe = self._pipe("cp.async", agent, agent.warp)
+        counts: list[int] = []
+        for lane, group in event.groups:
+            key = (agent.cluster, agent.cta, agent.warp, lane, group)
+            everything = event.site.modifiers[1] == "wait_all"
+            counts.append(pipe.count if everything else self._copied.get(key, 0))
+        # They are writes of the generic proxy like any other: no proxy fence is implied.
+        clock = self.model.threads.of(agent).own_clock()
+        set_generic(clock, pipe.component, min(counts, default=0))
 
     def tensor_awaited(self, event: events.TensorMemoryWaited) -> None:
         """Loads, or stores, of the thread are over."""
@@ -434,13 +510,15 @@ class Operations:
             if operation.kind in ("tma.load", "launch-control"):
                 rest = [r for r in operation.writes if r.cta not in flight.landed]  # type: ignore[union-attr]
                 self._land(flight, rest, -1, NEVER)
-            elif operation.kind in ("mma", "tma.store") and not flight.read:
+            elif operation.kind in ("mma", "tmem.copy", "tma.store") and not flight.read:
                 self._start(flight)
+            elif operation.kind == "cp.async":
+                self._copy_items(flight)
         self.in_flight.clear()
 
     def forget(self, cluster: int) -> None:
         """A cluster has ended."""
-        tables: tuple[dict[Any, Any], ...] = (self.bulk, self._groups, self._collective, self._ends)
+        tables: tuple[dict[Any, Any], ...] = (self.bulk, self._groups, self._copied, self._collective, self._ends)
         for held in tables:
             for key in [key for key in held if key[0] == cluster]:
                 del held[key]
@@ -458,6 +536,9 @@ _ISSUED = {
     "tma.store": Operations._issue_store,
     "mma": Operations._issue_mma,
     "commit": Operations._issue_commit,
+    "tmem.copy": Operations._issue_tensor_copy,
+    "cp.async": Operations._issue_small_copy,
+    "cp.async.arrive": Operations._issue_copy_arrival,
     "wgmma": Operations._issue_wgmma,
     "tmem.load": Operations._issue_tensor_load,
     "tmem.store": Operations._issue_tensor_store,

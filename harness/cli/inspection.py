@@ -7,14 +7,21 @@ import json
 import click
 from rich.console import Console
 
+from harness.check.protocol import Protocol
+from harness.check.protocol import as_dict as protocol_as_dict
 from harness.cli import render
 from harness.cli.options import ConfigOptions, check_output, config_options, shape_option, write_output
 from harness.compiler.build import build_with_notice, plan_with_notice
 from harness.compiler.emit import KINDS, emit
 from harness.compiler.plan import parse_plan
+from harness.config.config import KernelConfig
+from harness.explain import protocol
 from harness.explain.svg import as_svg
 from harness.explain.text import WIDTH, as_dict, as_text
+from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
+from harness.run.emulate import EmulationOptions, emulate
+from harness.run.runner import check_memory
 
 MIN_WIDTH = 40
 FORMATS = ("text", "svg", "json")
@@ -33,13 +40,22 @@ output_option = click.option(
 @shape_option
 @config_options
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option(
+    "--protocol",
+    "hand_overs",
+    is_flag=True,
+    help="Show the hand-overs of an emulated run in place of the plan: who tells whom through which barrier.",
+)
 @output_option
-def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, output: str) -> None:
+def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, hand_overs: bool, output: str) -> None:
     """Explain how KERNEL is launched: shared memory, roles, barriers, multicast.
 
-    Everything shown is computed from the launch plan.
+    Everything shown is computed from the launch plan, with --protocol counted in a run.
     """
     check_output(output, "--output")
+    if hand_overs:
+        _explain_protocol(config.configure(kernel, shape), shape, form, output)
+        return
     text = plan_with_notice(config.configure(kernel, shape), shape)
     plan = parse_plan(text)
     if form == "svg":
@@ -48,6 +64,21 @@ def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, output:
         write_output(json.dumps(as_dict(plan, json.loads(text)), indent=2) + "\n", output)
     else:
         write_output(as_text(plan, _width(output)) + "\n", output)
+
+
+def _explain_protocol(config: KernelConfig, shape: Shape, form: str, output: str) -> None:
+    check_memory(shape, config.dtype)
+    [artifact] = build_with_notice([config])
+    plan = artifact.plan(shape)
+    seen = Protocol(plan.roles)
+    inputs = make_inputs(shape, config.dtype, "integer", seed=0)
+    emulate(artifact.ptx, plan, inputs, EmulationOptions(sinks=(seen,)))
+    if form == "svg":
+        write_output(protocol.as_svg(seen, f"Hand-overs of {config.label}, {shape}"), output)
+    elif form == "json":
+        write_output(json.dumps(protocol_as_dict(seen), indent=2) + "\n", output)
+    else:
+        write_output(protocol.as_text(seen, _width(output)) + "\n", output)
 
 
 @click.command("build")

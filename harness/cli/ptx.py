@@ -25,6 +25,7 @@ from harness.cli.options import (
     json_option,
     schedule_option,
 )
+from harness.cli.ptx_check import check_command
 from harness.cli.render import show_line
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name
@@ -126,7 +127,7 @@ def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **
     if schedules > 1 and options["schedule"] == "random":
         raise UsageProblem(f"--schedules {schedules} runs fifo and {schedules - 1} random; leave --schedule random out")
     launch_file = read_launch_file(file)
-    settings = Options(**{field.name: options[field.name] for field in fields(Options)})
+    settings = Options(**{field.name: options[field.name] for field in fields(Options) if field.name in options})
     if schedules == 1:
         with _progress(f"emulating {file.name}", "clusters") as progress:
             outcome, tried = run_once(launch_file, settings, progress), []
@@ -169,6 +170,9 @@ def coverage(target: str) -> None:
         click.echo(coverage_page(), nl=False)
     else:
         _write(Path(target), coverage_page())
+
+
+ptx.add_command(check_command)
 
 
 def _find_kernel(file: Path, listing: Listing, wanted: str | None) -> ListedKernel:

@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from harness.emulator import Device, EmulatorError, Finding, LaunchError, LaunchResult, Module, PtxSyntaxError
+from harness.emulator.machine.events import Sink
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.sections import blank_kernels, kernel_sections
 from harness.errors import CannotRun, UsageProblem
@@ -28,7 +29,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How to emulate; as in `harness.run.emulate.EmulationOptions`, but warnings are no errors unless strict."""
+    """How to emulate; as in `harness.run.emulate.EmulationOptions`, but warnings are no errors unless strict. ``sinks``
+    get every event."""
 
     accumulation: Accumulation = "f32"
     schedule: Schedule = "fifo"
@@ -39,6 +41,7 @@ class Options:
     timeout: float | None = None
     strict: bool = False
     allow: tuple[str, ...] = ()
+    sinks: tuple[Sink, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,7 @@ def _launch(
             timeout=options.timeout,
             strict=options.strict,
             allow=options.allow,
+            sinks=options.sinks,
         )
     except LaunchError as error:
         raise UsageProblem(f"{where}: {error}") from error

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 
-from harness.check import Checker, Report
-from harness.check.findings import merged
+from harness.check import Checker
+from harness.check.checked import Checked, together
 from harness.compiler.plan import Plan
 from harness.config.config import KernelConfig
 from harness.errors import CannotRun
@@ -45,18 +45,6 @@ class CheckOptions:
     timeout: float | None = None
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What has been found. failure: why a run did not come to its end, or nothing. correct: whether the result is
-    right, None without one.
-    """
-
-    target: Target
-    report: Report
-    failure: str
-    correct: bool | None
-
-
 def check(targets: Sequence[Target], options: CheckOptions, jobs: int = 1) -> list[Checked]:
     """One answer for each target. jobs: processes, among which the schedules of all targets are dealt out."""
     work = [(target, options, number) for target in targets for number in range(options.schedules)]
@@ -67,17 +55,7 @@ def check(targets: Sequence[Target], options: CheckOptions, jobs: int = 1) -> li
     else:
         found = [_check_once(*one) for one in work]
     count = options.schedules
-    return [_together(target, found[n * count : (n + 1) * count]) for n, target in enumerate(targets)]
-
-
-def _together(target: Target, runs: Sequence[Checked]) -> Checked:
-    verdicts = {run.correct for run in runs}
-    return Checked(
-        target,
-        merged([run.report for run in runs]),
-        next((run.failure for run in runs if run.failure), ""),
-        False if False in verdicts else None if None in verdicts else True,
-    )
+    return [together(found[n * count : (n + 1) * count]) for n in range(len(targets))]
 
 
 def _check_once(target: Target, options: CheckOptions, number: int) -> Checked:
@@ -106,14 +84,6 @@ def _check_once(target: Target, options: CheckOptions, number: int) -> Checked:
         failure = str(error)
         if isinstance(error.__cause__, Exception):
             checker.failed(error.__cause__)
-    return Checked(target, checker.report(), failure, correct)
-
-
-def chosen(checked: Checked, strict: bool, notes: bool, allow: Sequence[str]) -> Checked:
-    """The same with warnings as errors and with notes, if asked for, and without the rules that are allowed."""
-    findings = tuple(
-        replace(finding, severity="error") if strict and finding.severity == "warning" else finding
-        for finding in checked.report.findings
-        if finding.rule not in allow and (notes or finding.severity != "note")
-    )
-    return replace(checked, report=Report(findings))
+    about = {"kernel": config.kernel, "config": config.as_dict(), "problem": asdict(target.shape)}
+    label = f"{config.label}, {target.shape}"
+    return Checked(label, about, target.file, checker.report(), failure, correct)

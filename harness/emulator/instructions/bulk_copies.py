@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.reductions import combine
 from harness.emulator.instructions.table import (
+    CONSUMER,
+    TENSOR_MEMORY,
     Effect,
     Translator,
     Unsupported,
     elements,
+    immediate,
     instruction,
     kind_of,
     memory,
@@ -536,6 +539,7 @@ def _prefetch(i: Instruction, w: Translator) -> None:
 
 
 _VECTORS = {"v2": 2, "v4": 4}
+_ST_BULK = ("sm_100", *TENSOR_MEMORY, "sm_120", *CONSUMER)
 _STORED = ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64")
 
 
@@ -563,6 +567,30 @@ def _to_cluster(i: Instruction, w: Translator, kind: str, how: str) -> Effect:
     values = tuple_of(w.read(e, kind) for e in elements(i.operands[1]))
     pointers = [w.pointer(memory(i.operands[n])) for n in (0, 2)]
     return Effect(store_async, [how, str(TYPE_BYTES[kind]), pointers[0], values, pointers[1]])
+
+
+def clear(f: Fragment, site: Site, address: Value, size: Value) -> None:
+    """``st.bulk``: zeros."""
+    for lane in f.lanes:
+        where, nbytes = lane_value(address, lane), lane_value(size, lane)
+        offset = _own_offset(f, where, "the destination of st.bulk")
+        if offset % 8 or nbytes % 8:
+            raise Fault(f"st.bulk of {nbytes} bytes at 0x{offset:x}; both must be multiples of 8", "alignment", offset)
+        if nbytes:
+            f.cta.shared.write(offset, np.zeros(nbytes, np.uint8))
+        if f.grid.sink is not None and nbytes:
+            words = (0,) * (nbytes // 8)
+            agent = f.agent._replace(lanes=1 << lane)
+            f.grid.sink(events.Access(agent, site, "write", "shared", f.cta.rank, offset, 8, len(words), words))
+    f.grid.wakeups.changes += 1
+
+
+@instruction("st.bulk", operands=3, writes=0, family="memory", targets=_ST_BULK)
+def _st_bulk(i: Instruction, w: Translator) -> Effect:
+    only(i, "weak", "shared::cta")
+    if not i.has("shared::cta") or immediate(i.operands[2]) != 0:
+        raise Unsupported
+    return Effect(clear, [w.pointer(memory(i.operands[0])), w.read(i.operands[1], "u64")])
 
 
 def emit_rows(i: Instruction, w: Translator) -> Effect:

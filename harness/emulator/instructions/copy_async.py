@@ -224,7 +224,7 @@ def _arrive(f: Fragment, site: Site, lanes: list[tuple[int, int]], operation: Op
     """Behind the warp's earlier copies in their pipe: these have landed."""
     grid = f.grid
     for lane, offset in lanes:
-        barrier = reached(f, site, f.cta, offset, "cp.async.mbarrier.arrive")
+        barrier = reached(f, site, f.cta, offset, "cp.async.mbarrier.arrive", operation)
         if barrier is None:
             continue
         if operation is not None and grid.sink is not None:

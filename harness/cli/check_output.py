@@ -1,0 +1,118 @@
+"""How findings are told: options, text, JSON, SARIF and exit codes of the commands that check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+from rich.console import Console
+
+from harness.check.checked import Checked, chosen
+from harness.check.findings import Finding
+from harness.check.rules import RULES
+from harness.check.sarif import as_sarif
+from harness.cli import render
+from harness.cli.clear_errors import written_clearly
+from harness.cli.options import check_output, group, json_option, write_output
+from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT
+from harness.files import write_text
+
+_STYLES = {"error": "bold red", "warning": "yellow", "note": ""}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What of the findings is told, and where to."""
+
+    strict: bool
+    notes: bool
+    allow: tuple[str, ...]
+    json_path: str | None
+    sarif_path: str | None
+
+    def check(self) -> None:
+        """Refuses files that cannot be written."""
+        check_output(self.json_path, "--json")
+        check_output(self.sarif_path, "--sarif")
+
+
+shown_options = group(
+    "shown",
+    Shown,
+    click.option("--strict", is_flag=True, help="Warnings are errors."),
+    click.option("--notes", is_flag=True, help="Show notes, too."),
+    click.option(
+        "--allow", multiple=True, type=click.Choice(list(RULES)), help="Leave out this rule; may be repeated."
+    ),
+    json_option,
+    click.option("--sarif", "sarif_path", metavar="PATH", help="Write SARIF 2.1.0 there, for code-scanning services."),
+)
+
+
+def tell(found: Sequence[Checked], shown: Shown) -> int:
+    """Tells what has been found; returns the exit code."""
+    picked = [chosen(one, shown.strict, shown.notes, shown.allow) for one in found]
+    written = written_clearly(lambda: _tell(picked, shown))
+    return _exit_code(picked) or (EXIT_OK if written else EXIT_CANNOT_RUN)
+
+
+def _exit_code(found: Sequence[Checked]) -> int:
+    if any(one.failure for one in found):
+        return EXIT_CANNOT_RUN
+    if any(one.correct is False for one in found):
+        return EXIT_WRONG_RESULT
+    return EXIT_FINDINGS if any(one.report.errors for one in found) else EXIT_OK
+
+
+def _tell(found: Sequence[Checked], shown: Shown) -> None:
+    if shown.sarif_path:
+        sarif = as_sarif([(one.file, one.report) for one in found])
+        write_text(shown.sarif_path, json.dumps(sarif, indent=2) + "\n")
+    if shown.json_path:
+        write_output(json.dumps({"reports": [one.as_dict() for one in found]}, indent=2) + "\n", shown.json_path)
+    if shown.json_path == "-":
+        return
+    console = Console()
+    for one in found:
+        _show(console, one)
+    for what, path in (("report", shown.json_path), ("SARIF", shown.sarif_path)):
+        if path:
+            render.show_line(console, f"{what} written to {path}")
+
+
+def _show(console: Console, one: Checked) -> None:
+    for finding in one.report.findings:
+        head, *rest = _lines(finding)
+        render.show_line(console, head, _STYLES[finding.severity])
+        for line in rest:
+            render.show_line(console, line)
+    if one.failure:
+        render.show_line(console, f"a run did not come to its end: {one.failure}", "bold red")
+    if one.correct is False:
+        render.show_line(console, "the result is wrong", "bold red")
+    errors, warnings = len(one.report.errors), len(one.report.warnings)
+    runs = "one schedule" if one.schedules == 1 else f"{one.schedules} schedules"
+    clean = one.is_sound and not warnings
+    verdict = "sound" if clean else f"{_several(errors, 'error')}, {_several(warnings, 'warning')}"
+    render.show_line(console, f"{one.label}, {runs}: {verdict}", "bold green" if one.is_sound else "bold red")
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+
+
+def _lines(finding: Finding) -> list[str]:
+    """The finding for a person."""
+    times = f" ({finding.count} times)" if finding.count > 1 else ""
+    found = [f"{finding.severity} {finding.rule}: {finding.message}{times}"]
+    for label, text in (
+        ("first  ", finding.first),
+        ("then   ", finding.second),
+        ("missing", finding.missing),
+        ("mend   ", finding.mend),
+    ):
+        if text:
+            found.append(f"  {label}  {text}")
+    return found

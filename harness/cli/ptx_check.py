@@ -1,0 +1,44 @@
+"""``harness ptx check``: the synchronisation of anyone's PTX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harness.cli.check_output import Shown, shown_options, tell
+from harness.cli.options import LARGEST_SEED, MOST_SCHEDULES, emulator_options
+from harness.ptx.check import check_launch_file
+from harness.ptx.launch_file import read_launch_file
+from harness.ptx.launching import Options
+
+
+@click.command("check")
+@click.argument("file", metavar="LAUNCH.toml", type=click.Path(path_type=Path))
+@click.option(
+    "--schedules",
+    type=click.IntRange(1, MOST_SCHEDULES),
+    default=4,
+    show_default=True,
+    help="Runs: the first in the order of issue, the others in random orders; --jobs of them side by side.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
+    default=0,
+    show_default=True,
+    help="For the random schedules.",
+)
+@emulator_options
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
+)
+@shown_options
+def check_command(file: Path, schedules: int, shown: Shown, **options: Any) -> int:
+    """Check the synchronisation of what LAUNCH.toml launches, as harness check does.
+
+    Exit codes: 0 no errors, 1 errors, 2 usage, 3 a run did not end, 4 wrong result.
+    """
+    shown.check()
+    return tell([check_launch_file(read_launch_file(file), Options(**options), schedules)], shown)

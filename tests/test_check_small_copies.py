@@ -1,0 +1,81 @@
+"""cp.async: a copy of a thread's own, through the generic proxy, that others see after a wait and a barrier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ptx_programs import WORDS, source
+
+from harness.check import Checker
+from harness.emulator import Device, EmulatorError, Module, TensorMap
+
+COPY = """
+mov.b32 %r3, words;
+shl.b32 %r4, %r0, 4;
+add.u32 %r5, %r3, %r4;
+cvt.u64.u32 %rd1, %r4;
+add.u64 %rd1, %rd0, %rd1;
+setp.eq.u32 %p0, %r0, 0;
+mov.b32 %r30, 0;
+@%p0 mbarrier.init.shared.b64 [%r3+2048], 64;
+st.shared.b32 [%r5], %r30;
+bar.sync 0;
+cp.async.cg.shared.global [%r5], [%rd1], 16;
+{published}
+xor.b32 %r6, %r5, 512;
+{use}
+ret;
+"""
+GROUP = "cp.async.commit_group;"
+WAIT = "cp.async.wait_group 0;"
+READ = "ld.shared.b32 %r7, [%r6];"
+STORE = """
+@!%p0 bra DONE;
+cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [data, {%r30}], [%r3];
+cp.async.bulk.commit_group;
+cp.async.bulk.wait_group.read 0;
+DONE:
+"""
+SIGNAL = "cp.async.mbarrier.arrive.noinc.shared.b64 [%r3+2048];"
+AWAITED = "AGAIN: mbarrier.try_wait.parity.shared.b64 %p1, [%r3+2048], 0; @!%p1 bra AGAIN;"
+PROXY = "fence.proxy.async.shared::cta;"
+
+
+def errors(published: str, use: str, schedule: str, seed: int) -> set[str]:
+    device = Device(schedule=schedule, seed=seed)
+    out = device.upload(np.zeros(1024, np.uint32))
+    other = TensorMap.tiled(device.alloc(1024), "u32", (256,), (256,))
+    checker = Checker()
+    try:
+        device.launch(
+            Module.from_text(source(COPY.format(published=published, use=use), WORDS, parameters=("map data",))),
+            grid=1,
+            block=64,
+            arguments=[out, other],
+            sinks=[checker],
+        )
+    except EmulatorError as error:
+        checker.failed(error)
+    return {finding.rule for finding in checker.report().errors}
+
+
+CASES = {
+    "waited, then a barrier": (GROUP + WAIT + "bar.sync 0;", READ, set()),
+    "all waited, in no group": ("cp.async.wait_all; bar.sync 0;", READ, set()),
+    "no barrier": (GROUP + WAIT, READ, {"race-shared"}),
+    "not waited": (GROUP + "bar.sync 0;", READ, {"race-shared"}),
+    "the wait leaves one group": (GROUP + "cp.async.wait_group 1; bar.sync 0;", READ, {"race-shared"}),
+    "an mbarrier": (SIGNAL + AWAITED, READ, set()),
+    "an mbarrier nobody waits for": (SIGNAL, READ, {"race-shared"}),
+    "stored by TMA": (GROUP + WAIT + PROXY + "bar.sync 0;", STORE, set()),
+    "stored by TMA, no fence": (GROUP + WAIT + "bar.sync 0;", STORE, {"proxy-write-read"}),
+    "own copy, waited": (GROUP + WAIT, "ld.shared.b32 %r7, [%r5];", set()),
+    "own copy, not waited": (GROUP, "ld.shared.b32 %r7, [%r5];", {"race-shared"}),
+}
+
+
+@pytest.mark.parametrize(("published", "use", "expected"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_copies_of_a_thread(published, use, expected, seed):
+    found = errors(published, use, "random" if seed else "fifo", seed)
+    assert found == expected

@@ -1,0 +1,96 @@
+"""``harness ptx check``: the synchronisation of what a launch file launches."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from cuda_programs import FOLDER
+from ptx_programs import WORDS, source
+
+import harness.cli.main
+
+LAUNCH = """ptx = "{ptx}"
+[buffers]
+out = {{ dtype = "u32", shape = [64], init = "zeros" }}
+{launches}
+"""
+ONE = """[[launch]]
+kernel = "kernel"
+grid = 1
+block = 64
+arguments = ["out"]
+"""
+SHARING = """
+shl.b32 %r3, %r0, 2;
+mov.b32 %r4, words;
+add.u32 %r3, %r3, %r4;
+xor.b32 %r5, %r3, 128;
+mov.b32 %r9, 0;
+st.shared.b32 [%r3], %r9;
+bar.sync 0;
+st.shared.b32 [%r3], %r0;
+{}
+ld.shared.b32 %r1, [%r5];
+ret;
+"""
+
+
+def check(*arguments):
+    return CliRunner().invoke(harness.cli.main.main, ["ptx", "check", *map(str, arguments)])
+
+
+@pytest.fixture
+def launch_file(tmp_path):
+    def write(body: str, launches: str = ONE):
+        (tmp_path / "kernel.ptx").write_text(source(body, WORDS))
+        path = tmp_path / "launch.toml"
+        path.write_text(LAUNCH.format(ptx=tmp_path / "kernel.ptx", launches=launches))
+        return path
+
+    return write
+
+
+def test_a_race_is_an_error_and_a_barrier_mends_it(launch_file):
+    wrong = check(launch_file(SHARING.format("")))
+    assert wrong.exit_code == 1, wrong.output
+    assert wrong.stdout.startswith("error race-shared: ")
+    mended = check(launch_file(SHARING.format("bar.sync 0;")), "--jobs", 2)
+    assert mended.exit_code == 0, mended.output
+    assert mended.stdout.strip().endswith("kernel, 4 schedules: sound")
+
+
+def test_the_launches_of_a_file_are_checked_one_by_one(launch_file):
+    """Both write the same words, and the second comes after the first."""
+    writes = "mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r0; ret;"
+    done = check(launch_file(writes, ONE + ONE), "--json", "-")
+    assert done.exit_code == 0, done.output
+    (report,) = json.loads(done.stdout)["reports"]
+    assert (report["kernel"], report["findings"], report["correct"], report["schedules"]) == ("kernel", [], True, 4)
+
+
+def test_programs_of_nvcc_are_sound(tmp_path):
+    path = tmp_path / "launch.toml"
+    path.write_text(
+        f"""ptx = "{FOLDER}/sgemm.ptx"
+[buffers]
+A = {{ dtype = "f32", shape = [32, 64], init = "integer" }}
+B = {{ dtype = "f32", shape = [64, 32], init = "integer", seed = 3 }}
+C = {{ dtype = "f32", shape = [32, 32], init = "nan" }}
+[launch]
+kernel = "sgemm"
+grid = 1
+block = [32, 32]
+arguments = ["A", "B", "C", 32, 64]
+[expect]
+C = "A @ B"
+"""
+    )
+    done = check(path, "--schedules", 2, "--strict")
+    assert done.exit_code == 0, done.output
+
+
+def test_what_the_file_asks_wrongly_is_a_usage_error(launch_file):
+    done = check(launch_file("ret;", ONE.replace('"out"', '"nothing"')))
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1
