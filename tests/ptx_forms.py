@@ -293,6 +293,11 @@ _BULK = [
     "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%r1], 0, %d2;", *_each("tensormap.replace.tile.{f}.b1024.b32 [%d1], {n};", f="elemtype interleave_layout swizzle_mode fill_mode", n="0 1"),
     "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%d1], [%r1], 128;",
 ]  # fmt: skip
+_IM2COL = [
+    f"{_TMA}.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%r1], [%d1, {{%r2, %r3, %r4}}], [%r5], {{%h1}};",
+    f"{_TMA}.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster [%r1], [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5], {{%h1, %h2, %h3}}, %h4;",
+    f"{_TMA}.4d.global.shared::cta.im2col_no_offs.bulk_group [%d1, {{%r2, %r3, %r4, %r6}}], [%r5];",
+]
 _BULK_100 = [
     "st.bulk.shared::cta [%r1], %d1, 0;", "st.bulk.weak.shared::cta [%r1], %d1, 0;",
     f"{_TMA}.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes [%r1], [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5];",
@@ -415,6 +420,7 @@ FORMS: Families = {
     "loads and stores": (BOTH, _LOADS),
     "mbarrier": (BOTH, _MBARRIER),
     "bulk copies": (BOTH, _BULK),
+    "im2col": (BOTH, _IM2COL),
     "bulk copies (sm_100a)": (SM100, _BULK_100),
     "atomics and warps": (BOTH, _ATOMICS),
     "atomics (sm_100a)": (SM100, _ATOMICS_100),

@@ -30,6 +30,7 @@ from harness.emulator.errors import (
 )
 from harness.emulator.machine.counters import Counters
 from harness.emulator.machine.state import Region
+from harness.emulator.memory.im2col_map import Im2colMap
 from harness.emulator.memory.swizzle import Swizzle
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.rules import RULES, Finding
@@ -42,6 +43,7 @@ __all__ = [
     "EmulatorError",
     "Fault",
     "Finding",
+    "Im2colMap",
     "LaunchError",
     "LaunchResult",
     "LimitExceeded",

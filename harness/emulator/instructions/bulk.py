@@ -290,9 +290,9 @@ def _wait_group(i: Instruction, w: Translator) -> Effect:
     return Effect(wait_group, [str(immediate(i.operands[0])), str(i.has("read"))])
 
 
-@instruction("cp.async.bulk.tensor", operands=range(2, 6), writes=0, family="tma")
+@instruction("cp.async.bulk.tensor", operands=range(2, 7), writes=0, family="tma")
 def _tensor_copy(i: Instruction, w: Translator) -> Effect:
-    if i.has("tile::gather4") or i.has("tile::scatter4"):
+    if any(i.has(mode) for mode in ("tile::gather4", "tile::scatter4", "im2col", "im2col_no_offs")):
         return emit_rows(i, w)
     rank = i.modifiers[3] if len(i.modifiers) > 3 else ""
     if rank not in ("1d", "2d", "3d", "4d", "5d"):

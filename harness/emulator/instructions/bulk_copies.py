@@ -31,6 +31,7 @@ from harness.emulator.instructions.table import (
 )
 from harness.emulator.instructions.tensor_maps import (
     coordinates_of,
+    im2col_map_at,
     map_operand,
     signed_coordinates,
     start_operand,
@@ -42,13 +43,17 @@ from harness.emulator.machine.events import Operation, Site
 from harness.emulator.machine.lanes import Value, lane_value
 from harness.emulator.machine.state import AsyncOperation, Cta, Fragment
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
+from harness.emulator.memory.im2col_map import Im2colMap
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction
+from harness.emulator.units.im2col import load_column, pixel_addresses, store_column
 from harness.emulator.units.tma import chunk_positions, load_box, read_box, store_box, write_boxes
 
 ALIGNMENT = 16
 BOX_ALIGNMENT = 128
 Bytes = NDArray[np.uint8]
+Places = list[tuple[int, int]]
+"""Device address and bytes of each pixel of a column."""
 Reduction = tuple[str, str] | None
 """An operation and a type, or None for a plain copy."""
 
@@ -359,15 +364,13 @@ def _row_starts(tmap: TensorMap, start: tuple[Value, ...], lane: int) -> list[tu
 
 
 class _Gather:
-    """Four rows of a matrix on their way to shared memory."""
+    """Rows on their way to shared memory. fetch: gets them, and the bytes read; placed: how they lie there."""
 
-    def __init__(
-        self, f: Fragment, name: str, maps: tuple[TensorMap, TensorMap], starts: list[tuple[int, int]]
-    ) -> None:
+    def __init__(self, f: Fragment, name: str, placed: TensorMap, fetch: Callable[[], tuple[Bytes, int]]) -> None:
         self.fragment = f
         self.name = name
-        self.one, self.four = maps
-        self.starts = starts
+        self.placed = placed
+        self.fetch = fetch
         self.data: Bytes | None = None
 
     def land(self, routes: list[tuple[Cta, Cta]], offset: int, barrier: int, operation: Operation | None) -> None:
@@ -376,18 +379,16 @@ class _Gather:
         if self.data is None:
             if operation is not None and sink is not None:
                 sink(events.Started(operation))
-            rows = [load_box(grid.memory, self.one, start) for start in self.starts]
-            self.data = np.concatenate([row for row, _ in rows])
-            read = sum(nbytes for _, nbytes in rows)
+            self.data, read = self.fetch()
             counters.tma_global_bytes_read += read
             by_tensor = counters.tma_global_bytes_read_by_tensor
             by_tensor[self.name] = by_tensor.get(self.name, 0) + read
         for cta, signalled in routes:
             cta.check_alive("a TMA load writes into")
-            write_boxes([cta.shared], self.four, offset, self.data)
+            write_boxes([cta.shared], self.placed, offset, self.data)
             reached = signalled.mbarrier(barrier)
             if operation is not None and sink is not None:
-                sink(events.Finished(operation, (events.SharedChunks(cta.rank, chunk_positions(self.four, offset)),)))
+                sink(events.Finished(operation, (events.SharedChunks(cta.rank, chunk_positions(self.placed, offset)),)))
                 o, nbytes = operation, self.data.size
                 sink(events.BytesLanded(o, o.agent, o.site, signalled.rank, barrier, reached.phase, nbytes))
             reached.complete_bytes(self.data.size)
@@ -405,34 +406,101 @@ def gather(
     group: int,
 ) -> None:
     """``cp.async.bulk.tensor.2d...tile::gather4``: a column and four rows."""
-    grid, cluster = f.grid, f.cta.cluster
     for lane in f.lanes:
         name, tmap = tensor_map_at(f, lane_value(address, lane))
-        where, signal = lane_value(destination, lane), lane_value(barrier, lane)
-        offset, signal_offset = where & OFFSET_MASK, signal & OFFSET_MASK
-        if mask is None:
-            targets: Sequence[Cta] = [cluster.cta_at(where, "a TMA load")[0]]
-        else:
-            targets = cluster.masked(lane_value(mask, lane), "a TMA multicast")
-        routes = [(cta, cta if group == 1 else cta.pair_member(signal >> RANK_SHIFT & 1)) for cta in targets]
-        maps = _rows(tmap)
-        copy = _Gather(f, name, maps, _row_starts(tmap, start, lane))
-        grid.counters.tma_loads += 1
-        operation = None
-        if grid.sink is not None:
-            positions = chunk_positions(maps[1], offset)
-            operation = grid.operation(
-                "tma.gather",
-                f,
-                site,
-                reads=tuple(events.GlobalBox(maps[0], at) for at in copy.starts),
-                writes=tuple(events.SharedChunks(cta.rank, positions) for cta in targets),
-                signals=tuple((cta.rank, signal_offset) for _, cta in routes),
-            )
-        parts = [[route] for route in routes] if grid.choices.splits_multicast else [routes]
-        for some in parts:
-            run = partial(copy.land, some, offset, signal_offset, operation)
-            grid.submit(AsyncOperation("tma.gather", run, f, site))
+        one, four = _rows(tmap)
+        starts = _row_starts(tmap, start, lane)
+        copy = _Gather(f, name, four, partial(_fetch_rows, f, one, starts))
+        reads = tuple(events.GlobalBox(one, at) for at in starts)
+        _bring(f, site, lane, copy, reads, (destination, barrier, mask), group)
+
+
+def _fetch_rows(f: Fragment, one: TensorMap, starts: list[tuple[int, int]]) -> tuple[Bytes, int]:
+    rows = [load_box(f.grid.memory, one, start) for start in starts]
+    return np.concatenate([row for row, _ in rows]), sum(nbytes for _, nbytes in rows)
+
+
+def _bring(
+    f: Fragment,
+    site: Site,
+    lane: int,
+    copy: _Gather,
+    reads: tuple[events.Region, ...],
+    where: tuple[Value, Value, Value],
+    group: int,
+) -> None:
+    """where: the destination, the mbarrier, and the mask of a multicast or None."""
+    grid, cluster = f.grid, f.cta.cluster
+    to, signal = (lane_value(v, lane) for v in where[:2])
+    offset, signal_offset = to & OFFSET_MASK, signal & OFFSET_MASK
+    if where[2] is None:
+        targets: Sequence[Cta] = [cluster.cta_at(to, "a TMA load")[0]]
+    else:
+        targets = cluster.masked(lane_value(where[2], lane), "a TMA multicast")
+    routes = [(cta, cta if group == 1 else cta.pair_member(signal >> RANK_SHIFT & 1)) for cta in targets]
+    grid.counters.tma_loads += 1
+    operation = None
+    if grid.sink is not None:
+        positions = chunk_positions(copy.placed, offset)
+        operation = grid.operation(
+            "tma.gather",
+            f,
+            site,
+            reads=reads,
+            writes=tuple(events.SharedChunks(cta.rank, positions) for cta in targets),
+            signals=tuple((cta.rank, signal_offset) for _, cta in routes),
+        )
+    parts = [[route] for route in routes] if grid.choices.splits_multicast else [routes]
+    for some in parts:
+        run = partial(copy.land, some, offset, signal_offset, operation)
+        grid.submit(AsyncOperation("tma.gather", run, f, site))
+
+
+# ---- columns of pixels ----
+
+
+def _pixels(f: Fragment, tmap: Im2colMap, start: tuple[Value, ...], offsets: tuple[Value, ...], lane: int) -> Places:
+    at = coordinates_of(tmap, start, lane)
+    by = [lane_value(o, lane) & 0xFFFF for o in offsets] or [0] * (tmap.rank - 2)
+    if len(by) != tmap.rank - 2:
+        raise Fault(f"gives {len(by)} offsets for an im2col map of rank {tmap.rank}", "tensor-map")
+    return pixel_addresses(tmap, at, by)
+
+
+def _items(places: Places) -> events.GlobalItems:
+    inside = [place for place in places if place[1]]
+    return events.GlobalItems(np.array([a for a, _ in inside]), np.array([n for _, n in inside]))
+
+
+def load_pixels(
+    f: Fragment,
+    site: Site,
+    destination: Value,
+    address: Value,
+    start: tuple[Value, ...],
+    barrier: Value,
+    offsets: tuple[Value, ...],
+    mask: Value,
+    group: int,
+) -> None:
+    """``cp.async.bulk.tensor...im2col`` to shared memory: a column of pixels, each moved by the offsets."""
+    for lane in f.lanes:
+        name, tmap = im2col_map_at(f, lane_value(address, lane))
+        places = _pixels(f, tmap, start, offsets, lane)
+        copy = _Gather(f, name, tmap.placed, partial(load_column, f.grid.memory, tmap, places))
+        _bring(f, site, lane, copy, (_items(places),), (destination, barrier, mask), group)
+
+
+def store_pixels(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value) -> None:
+    """``...im2col_no_offs`` to global memory."""
+    for lane in f.lanes:
+        _, tmap = im2col_map_at(f, lane_value(address, lane))
+        places = _pixels(f, tmap, start, (), lane)
+        offset = _box_offset(f, lane_value(source, lane))
+        column = events.SharedChunks(f.cta.rank, chunk_positions(tmap.placed, offset))
+        read = partial(read_box, f.cta.shared, tmap.placed, offset)
+        write = partial(store_column, f.grid.memory, places)
+        _Departure(f, site, lane, read, write, (column, (_items(places),)), None)
 
 
 def scatter(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value) -> None:
@@ -594,7 +662,9 @@ def _st_bulk(i: Instruction, w: Translator) -> Effect:
 
 
 def emit_rows(i: Instruction, w: Translator) -> Effect:
-    """The tensor copies with ``tile::gather4`` and ``tile::scatter4``, which `bulk` passes on."""
+    """The tensor copies with ``tile::gather4``, ``tile::scatter4`` and ``im2col``, which `bulk` passes on."""
+    if i.has("im2col") or i.has("im2col_no_offs"):
+        return _emit_pixels(i, w)
     if i.has("tile::scatter4"):
         only(i, "2d", "global", "shared::cta", "tile::scatter4", "bulk_group", "L2::cache_hint")
         if not i.has("bulk_group") or not i.has("2d"):
@@ -611,3 +681,28 @@ def emit_rows(i: Instruction, w: Translator) -> Effect:
     pointers = [w.pointer(memory(destination)), map_operand(source, w), start_operand(source, w)]
     group = "2" if i.has("cta_group::2") else "1"
     return Effect(gather, [*pointers, w.pointer(memory(barrier)), mask, group])
+
+
+def _emit_pixels(i: Instruction, w: Translator) -> Effect:
+    ranks = ("3d", "4d", "5d")
+    hint = i.has("L2::cache_hint")
+    if i.has("im2col_no_offs"):
+        only(i, ranks, "global", "shared::cta", "im2col_no_offs", "bulk_group", "L2::cache_hint")
+        if not i.has("bulk_group") or len(i.operands) != 2 + hint:
+            raise Unsupported
+        target, source = i.operands[:2]
+        return Effect(store_pixels, [map_operand(target, w), start_operand(target, w), w.pointer(memory(source))])
+    only(i, ranks, "shared::cluster", "shared::cta", "global", "im2col", _COMPLETE, "multicast::cluster",
+         "cta_group::1", "cta_group::2", "L2::cache_hint")  # fmt: skip
+    multicast = i.has("multicast::cluster")
+    rank = next((r for r in ranks if i.has(r)), "")
+    if not i.has(_COMPLETE) or not rank or len(i.operands) != 4 + multicast + hint:
+        raise Unsupported
+    destination, source, barrier, offsets, *rest = i.operands
+    if len(elements(offsets)) != int(rank[0]) - 2:
+        raise Unsupported
+    mask = w.read(rest[0], "b16") if multicast else "None"
+    by = tuple_of(w.read(e, "b16") for e in elements(offsets))
+    pointers = [w.pointer(memory(destination)), map_operand(source, w), start_operand(source, w)]
+    group = "2" if i.has("cta_group::2") else "1"
+    return Effect(load_pixels, [*pointers, w.pointer(memory(barrier)), by, mask, group])

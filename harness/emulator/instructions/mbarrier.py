@@ -109,6 +109,7 @@ def _inval(i: Instruction, w: Translator) -> Effect:
 
 
 _PENDING_SHIFT = 32
+_PHASE = (1 << _PENDING_SHIFT) - 1
 """An opaque state is the phase of the arrival, and above it how many arrivals were pending before it."""
 
 
@@ -203,12 +204,23 @@ def _bytes(i: Instruction, w: Translator) -> Effect:
     return Effect(count_bytes, [_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32"), *flags])
 
 
+def _phase_of(f: Fragment, state: Value) -> Value:
+    """The phase of opaque states, one scalar where that of all lanes is the same."""
+    if isinstance(state, int):
+        return state & _PHASE
+    phases = state & np.uint64(_PHASE)
+    first = int(phases[f.lanes[0]])
+    return first if (phases[f.lane_index] == first).all() else phases
+
+
 def wait(f: Fragment, site: Site, address: Value, parity: Value, by_state: bool, poll: bool) -> Value:
     """``try_wait`` suspends until a phase has ended; ``test_wait`` (poll) only looks.
 
     Returns whether it has, lane by lane where lanes look at different barriers. A look in vain while nothing has
     happened since the last one suspends, too: time passes for everybody else.
     """
+    if by_state:
+        parity = _phase_of(f, parity)
     if isinstance(address, int) and isinstance(parity, int):
         return _wait_for_one(f, site, f.cta.mbarrier(_own_offset(f, address)), parity, by_state, poll)
     looked = []
@@ -248,8 +260,7 @@ def _wait_for_one(f: Fragment, site: Site, barrier: MBarrier, wanted: int, by_st
         barrier.waiters.append(f)
         f.grid.counters.mbarrier_stalls += 1
         f.awaited = (barrier, barrier.phase)
-        phase = wanted & ((1 << _PENDING_SHIFT) - 1)
-        what = f"{'polls' if poll else 'waits'} for {'state' if by_state else 'parity'} {phase}"
+        what = f"{'polls' if poll else 'waits'} for {'state' if by_state else 'parity'} {wanted}"
         return f.grid.wakeups.suspend(f, barrier, what, site)
     if f.grid.sink is not None:
         _tell(f, site, f.mask, barrier, wanted, by_state, over)

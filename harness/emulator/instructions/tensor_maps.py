@@ -26,6 +26,7 @@ from harness.emulator.machine.lanes import Value, lane_value
 from harness.emulator.machine.state import Fragment
 from harness.emulator.memory import tensor_map_bytes
 from harness.emulator.memory.address_space import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT, WINDOWS, space_of
+from harness.emulator.memory.im2col_map import Im2colMap
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.memory.tensor_map_bytes import FIELDS, NBYTES, WITH_ORDINAL
 from harness.emulator.ptx.ast import Immediate, Instruction, Operand
@@ -58,7 +59,21 @@ def _decoded(data: bytes) -> TensorMap:
 
 
 def tensor_map_at(f: Fragment, address: int) -> tuple[str, TensorMap]:
-    """A name for counters, and the map."""
+    """A name for counters, and the map, which must be a tiled one."""
+    name, tmap = _map_at(f, address)
+    if isinstance(tmap, Im2colMap):
+        raise Fault("uses a tensor map in im2col mode where a tiled one is needed", "tensor-map")
+    return name, tmap
+
+
+def im2col_map_at(f: Fragment, address: int) -> tuple[str, Im2colMap]:
+    name, tmap = _map_at(f, address)
+    if not isinstance(tmap, Im2colMap):
+        raise Fault("uses a tiled tensor map where one in im2col mode is needed", "tensor-map")
+    return name, tmap
+
+
+def _map_at(f: Fragment, address: int) -> tuple[str, TensorMap]:
     found = f.grid.launch.tensor_maps.get(address)
     if found is not None:
         return found

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from harness.emulator.errors import Fault
+from harness.emulator.memory.im2col_map import Im2colMap
 from harness.emulator.memory.swizzle import Swizzle
 from harness.emulator.memory.tensor_map import MAX_RANK, TensorMap
 
@@ -18,6 +19,8 @@ NBYTES = 128
 _MAGIC = b"TENSORMP"
 _LAYOUT = struct.Struct("<8sQ5I4Q5H5B5B")
 """Mark, address, dimensions, strides, box, element strides, then rank, element type, interleave, swizzle, fill."""
+_IM2COL = struct.Struct("<H3h3h")
+"""Of maps in im2col mode, behind that: pixels of a column, which others have none of, lower and upper corner."""
 _ELEMENTS = {
     0: "u8", 1: "u16", 2: "u32", 3: "s32", 4: "u64", 5: "s64", 6: "f16", 7: "f32", 9: "f64", 10: "bf16", 11: "tf32",
     13: "b4x16", 14: "b4x16_p64", 15: "b6x16_p32", 16: "e4m3", 17: "e5m2", 18: "ue8m0",
@@ -41,7 +44,10 @@ def encode(tmap: TensorMap) -> bytes:
         *_padded(tmap.element_strides, MAX_RANK),
     )
     codes = (tmap.rank, _ELEMENT_CODES[tmap.element.name], 0, _SWIZZLE_CODES[tmap.swizzle], int(tmap.fill_nan))
-    return _LAYOUT.pack(_MAGIC, tmap.address, *fields, *codes).ljust(NBYTES, b"\0")
+    data = _LAYOUT.pack(_MAGIC, tmap.address, *fields, *codes)
+    if isinstance(tmap, Im2colMap):
+        data += _IM2COL.pack(tmap.pixels, *_padded(tmap.lower, 3), *_padded(tmap.upper, 3))
+    return data.ljust(NBYTES, b"\0")
 
 
 def is_tensor_map(data: bytes) -> bool:
@@ -59,17 +65,22 @@ def decode(data: bytes) -> TensorMap:
     if element not in _ELEMENTS or swizzle not in _SWIZZLES or interleave:
         what = f"type {element}, interleave {interleave}, swizzle {swizzle}"
         raise Fault(f"a tensor map with {what} is not implemented", "unsupported")
+    fields_of_map: dict[str, Any] = {
+        "address": address,
+        "element": _ELEMENTS[element],
+        "dims": tuple(d or 1 << 32 for d in dims[:rank]),
+        "strides": tuple(strides[: rank - 1]),
+        "box": tuple(box[:rank]),
+        "element_strides": tuple(steps[:rank]),
+        "swizzle": _SWIZZLES[swizzle],
+        "fill_nan": bool(fill),
+    }
+    pixels, *corners = _IM2COL.unpack_from(data, _LAYOUT.size)
     try:
-        return TensorMap(
-            address,
-            _ELEMENTS[element],  # type: ignore[arg-type]
-            tuple(d or 1 << 32 for d in dims[:rank]),
-            tuple(strides[: rank - 1]),
-            tuple(box[:rank]),
-            tuple(steps[:rank]),
-            _SWIZZLES[swizzle],
-            bool(fill),
-        )
+        if pixels:
+            lower, upper = tuple(corners[: rank - 2]), tuple(corners[3 : 1 + rank])
+            return Im2colMap(**fields_of_map, lower=lower, upper=upper, pixels=pixels)
+        return TensorMap(**fields_of_map)
     except ValueError as error:
         raise Fault(str(error), "tensor-map") from error
 
@@ -98,5 +109,4 @@ def replace(data: bytes, field: str, ordinal: int, value: int) -> bytes:
         raise Fault(f"tensormap.replace of {field} {ordinal}: a tensor map has {count} of them", "tensor-map")
     else:
         fields[first + ordinal] = value & ((1 << limit) - 1)
-    packed: Any = _LAYOUT.pack(mark, address, *fields)
-    return bytes(packed).ljust(NBYTES, b"\0")
+    return _LAYOUT.pack(mark, address, *fields) + data[_LAYOUT.size :]
