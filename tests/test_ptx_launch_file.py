@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from cuda_programs import FOLDER
 
 import harness.cli.main
-from harness.ptx.launch_file import Fill, Null, Raw, Reference, Scalar, Struct, read_launch_file
+from harness.ptx.launch_file import read_launch_file
+from harness.ptx.spec import Fill, Null, Raw, Reference, Scalar, Struct
 
 GOOD = f"""ptx = "{FOLDER}/sgemm.ptx"
 [buffers]

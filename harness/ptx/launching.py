@@ -17,9 +17,9 @@ from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.sections import blank_kernels, kernel_sections
 from harness.errors import CannotRun, UsageProblem
 from harness.ptx.arguments import make_arguments
-from harness.ptx.launch_file import Launch, LaunchFile
 from harness.ptx.listing import compiler_of, read_ptx, target_of
 from harness.ptx.memory import Memory
+from harness.ptx.spec import Launch, LaunchFile
 from harness.ptx.verdict import Verdict
 from harness.run import records
 from harness.run.emulate import Accumulation, Schedule
