@@ -35,6 +35,8 @@ from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.memory.tmem import TensorMemory
 from harness.emulator.units.mma import MmaUnit
 
+NO_LOCAL = LocalMemory(0)
+"""The local memory of kernels that use none."""
 NAMED_BARRIERS = 16
 CLUSTER_BARRIER = -1
 
@@ -351,7 +353,8 @@ class Warp:
         self.tid: tuple[Value, ...] = tuple(int(axis[0]) if (axis[:count] == axis[0]).all() else axis for axis in axes)
         """%tid.x, .y and .z."""
         self.fragments: list[Fragment] = []
-        self.local = LocalMemory(cta.grid.code.local_bytes)
+        frame = cta.grid.code.local_bytes
+        self.local = LocalMemory(frame) if frame else NO_LOCAL
         self.copies: CopyQueues | None = None
         """Of its cp.async copies, from the first one on."""
         self.member: Member | None = None
