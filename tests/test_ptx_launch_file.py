@@ -141,6 +141,7 @@ BAD = [
         'C = "H @ B"',
         "H may hold more than small whole numbers, so results are rounded; write",
     ),
+    ('64], init = "integer"', "64], init = 0.1", "A may hold more than small whole numbers, so results are rounded"),
     ('C = "A @ B"', 'C = { value = "A @ B", exact = true, tolerance = 1 }', "and a tolerance cannot both be asked for"),
     (
         'C = "A @ B"',

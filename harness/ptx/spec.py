@@ -27,7 +27,8 @@ class Fill:
     @property
     def exact(self) -> bool:
         """Whether sums of products of such values have no rounding error, so that equality may be asked for."""
-        return self.kind in ("integer", "index", "zeros", "number")
+        whole = self.kind == "number" and float(self.number).is_integer()
+        return whole or self.kind in ("integer", "index", "zeros")
 
 
 @dataclass(frozen=True)
