@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from cuda_programs import FOLDER
 
 import harness.cli.main
-from harness.ptx.launch_file import Fill, Null, Raw, Reference, Scalar, Struct, read_launch_file
+from harness.ptx.launch_file import read_launch_file
+from harness.ptx.spec import Fill, Null, Raw, Reference, Scalar, Struct
 
 GOOD = f"""ptx = "{FOLDER}/sgemm.ptx"
 [buffers]
@@ -45,6 +46,7 @@ BAD = [
         "shape = [32, 64], color = 1,",
         "buffers.A.color = 1: there is no such key; the keys",
     ),
+    ("shape = [32, 64]", "shape = [2000000000, 2000000000, 9]", "is more than the 192 GiB that a buffer may have"),
     ("shape = [32, 64]", "shape = [32, 0]", "buffers.A.shape = [32, 0]: must be 1 to 8 whole numbers of at least 1"),
     ("shape = [32, 64]", "shape = [32, 6.5]", "buffers.A.shape = [32, 6.5]: must be 1 to 8 whole numbers"),
     ("shape = [32, 64]", 'shape = "32x64"', 'buffers.A.shape = "32x64": must be 1 to 8 whole numbers'),
@@ -139,6 +141,7 @@ BAD = [
         'C = "H @ B"',
         "H may hold more than small whole numbers, so results are rounded; write",
     ),
+    ('64], init = "integer"', "64], init = 0.1", "A may hold more than small whole numbers, so results are rounded"),
     ('C = "A @ B"', 'C = { value = "A @ B", exact = true, tolerance = 1 }', "and a tolerance cannot both be asked for"),
     (
         'C = "A @ B"',

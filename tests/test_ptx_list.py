@@ -154,6 +154,18 @@ def test_files_that_are_no_ptx(tmp_path, content, message):
         assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "line", ["add.s32 %r1, %r2|;", ".reg;", "mov.u32 %r1, [%r2 + x];", "ld.global.b32 %r1, [a+0x0x];"]
+)
+def test_text_that_is_no_statement_is_said_with_its_line(tmp_path, line):
+    path = tmp_path / "x.ptx"
+    path.write_text(source("ret;").replace("ret;", f"\n{line}\nret;") + "\n.visible .entry fine() { ret; }\n")
+    first, second = list_kernels(path.read_text()).kernels
+    assert second.name == "fine" and not second.unimplemented
+    [refusal] = first.unimplemented
+    assert refusal.text.rstrip(";") == line.rstrip(";") and first.problem.startswith(f"PTX line {refusal.line}: ")
+
+
 def test_init_writes_a_launch_file_that_can_be_read_and_does_not_overwrite_it(tmp_path):
     (tmp_path / "maps.ptx").write_text(MAPS)
     target = tmp_path / "launch.toml"

@@ -8,8 +8,8 @@ from typing import Any
 from harness.emulator.arguments import order
 from harness.emulator.ptx.ast import Kernel, Parameter
 from harness.ptx.elements import DataType
-from harness.ptx.launch_file import Argument, Launch, Null, Raw, Reference, Scalar, Struct
 from harness.ptx.memory import Memory
+from harness.ptx.spec import Argument, Launch, Null, Raw, Reference, Scalar, Struct
 
 POINTER_BYTES = 8
 

@@ -10,8 +10,8 @@ from functools import partial
 from harness.check.checked import Checked, together
 from harness.check.launches import Launches
 from harness.errors import CannotRun
-from harness.ptx.launch_file import LaunchFile
 from harness.ptx.launching import Options, run
+from harness.ptx.spec import LaunchFile
 
 
 def check_launch_file(file: LaunchFile, options: Options, schedules: int) -> Checked:

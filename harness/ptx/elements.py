@@ -85,6 +85,12 @@ def find_type(name: str) -> DataType | None:
     return _BY_ALIAS.get(name.lower())
 
 
+def fits(value: int | float, dtype: DataType) -> bool:
+    """Whether a whole-number type holds a value."""
+    least = -(1 << dtype.bits - 1) if dtype.name[0] == "s" else 0
+    return isinstance(value, int) and least <= value < least + (1 << dtype.bits)
+
+
 def round_to_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """The nearest values with 10 bits of fraction, ties away from zero, as ``cvt.rna.tf32.f32``."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)

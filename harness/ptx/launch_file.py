@@ -13,14 +13,14 @@
     [expect]
     C = "A @ A.T"
 
-The text becomes frozen dataclasses here; nothing is looked up in the PTX yet.
+The text becomes the data of `harness.ptx.spec` here; nothing is looked up in the PTX yet.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,149 +28,16 @@ from harness.emulator import Swizzle
 from harness.emulator.memory.tensor_map import ELEMENT_TYPES
 from harness.errors import UsageProblem
 from harness.problem.inputs import CHUNK
-from harness.ptx.elements import DATA_TYPES, DataType, find_type
+from harness.ptx.argument_reader import ArgumentReader
+from harness.ptx.elements import DATA_TYPES, DataType, find_type, fits
 from harness.ptx.expression import Expression, ExpressionError, parse_expression
-from harness.ptx.toml_table import LARGEST_SIZE, Table, is_whole
+from harness.ptx.spec import INITS, NULL, Buffer, Expectation, Fill, Launch, LaunchFile, Map
+from harness.ptx.toml_table import LARGEST_SIZE, Table
 
-NULL = "null"
-INITS = ("integer", "index", "normal", "uniform", "zeros", "nan", "uninitialised")
 LARGEST_SHARED = 232_448
+MOST_BYTES = 192 << 30
+"""More than the memory of any GPU that is emulated."""
 LARGEST_SEED = 2**32 - 1
-
-
-@dataclass(frozen=True)
-class Fill:
-    """The first values of a buffer. kind: one of `INITS`, "number" or "file"."""
-
-    kind: str
-    number: int | float = 0
-    file: Path | None = None
-    seed: int = 0
-
-    @property
-    def exact(self) -> bool:
-        """Whether sums of products of such values have no rounding error, so that equality may be asked for."""
-        return self.kind in ("integer", "index", "zeros", "number")
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Device memory with a name. shape None: that of the file it is filled from, or one element of a symbol.
-
-    symbol: it is a variable of the module. fill None: it keeps what the PTX says.
-    """
-
-    name: str
-    dtype: DataType
-    shape: tuple[int, ...] | None
-    fill: Fill | None
-    symbol: bool = False
-
-
-@dataclass(frozen=True)
-class Map:
-    """A tensor map over a buffer. Sizes are innermost first, as in the driver API; None: the whole buffer's.
-
-    element: a name of `harness.emulator.memory.tensor_map.ELEMENT_TYPES`.
-    tile: the box with the outermost dimension first instead, at most as many entries as the buffer has dimensions.
-    """
-
-    name: str
-    buffer: str
-    tile: tuple[int, ...] | None
-    box: tuple[int, ...] | None
-    dims: tuple[int, ...] | None
-    strides: tuple[int, ...] | None
-    element_strides: tuple[int, ...]
-    element: str
-    swizzle: Swizzle
-    fill_nan: bool
-    offset: int
-
-
-@dataclass(frozen=True)
-class Null:
-    """A null pointer, or zeros for a whole parameter."""
-
-
-@dataclass(frozen=True)
-class Scalar:
-    """A number; dtype None: the parameter's own type."""
-
-    value: int | float
-    dtype: DataType | None = None
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A buffer's or symbol's address, or a tensor map. pointer: the address of a map that is put into global memory."""
-
-    name: str
-    pointer: bool = False
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class Raw:
-    """Bytes as they are."""
-
-    data: bytes
-
-
-@dataclass(frozen=True)
-class Struct:
-    """A struct by value: fields in order, with names if they have any."""
-
-    fields: tuple[tuple[str, Argument], ...]
-
-
-Argument = Null | Scalar | Reference | Raw | Struct
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One launch. where: its key in the file. None: what the PTX says. arguments: with parameter names, or without."""
-
-    where: str
-    kernel: str | None
-    grid: tuple[int, ...]
-    cluster: tuple[int, ...] | None
-    block: tuple[int, ...] | None
-    dynamic_shared: int
-    arguments: tuple[tuple[str, Argument], ...]
-    by_name: bool
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """What a buffer should hold at the end: the value of an expression, or a file.
-
-    An element x may be off by absolute + relative * \\|x\\|; exact: it must be x rounded once to the buffer's type.
-    """
-
-    buffer: str
-    text: str
-    expression: Expression | None
-    file: Path | None
-    exact: bool
-    absolute: float
-    relative: float
-
-    @property
-    def rule(self) -> str:
-        return "equal" if self.exact else f"within {self.absolute:g} + {self.relative:g} |x|"
-
-
-@dataclass(frozen=True)
-class LaunchFile:
-    """A launch file as it is written."""
-
-    path: Path
-    ptx: Path
-    buffers: Mapping[str, Buffer]
-    maps: Mapping[str, Map]
-    launches: tuple[Launch, ...]
-    expectations: tuple[Expectation, ...]
 
 
 def read_launch_file(path: Path) -> LaunchFile:
@@ -221,6 +88,10 @@ def _buffer(name: str, table: Table, symbol: bool = False) -> Buffer:
         table.fail(
             "shape", list(shape), f"{dtype.group} elements of {dtype.name} are whole bytes; make the last a multiple"
         )
+    if shape and math.prod(shape) * dtype.bits // 8 > MOST_BYTES:
+        table.fail(
+            "shape", list(shape), f"is more than the {MOST_BYTES >> 30} GiB that a buffer may have; make it smaller"
+        )
     table.close(("dtype", "shape", "init", "seed"))
     return Buffer(name, dtype, shape, fill, symbol)
 
@@ -232,7 +103,7 @@ def _fill(table: Table, dtype: DataType, shape: tuple[int, ...] | None) -> Fill:
     value = table.take("init")
     seed = table.whole("seed", 0, LARGEST_SEED, "for values that are drawn", default=0)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if not dtype.is_float and not _fits(value, dtype):
+        if not dtype.is_float and not fits(value, dtype):
             table.fail("init", value, f"is no value of {dtype.name}; choose one, or another dtype")
         return Fill("number", value)
     if isinstance(value, str) and value.endswith(".npy"):
@@ -244,11 +115,6 @@ def _fill(table: Table, dtype: DataType, shape: tuple[int, ...] | None) -> Fill:
     if value == "index" and dtype.is_float and (dtype.packed or dtype.name == "ue8m0" or not _is_matrix(shape)):
         table.fail("init", value, f"needs a matrix with a multiple of {CHUNK} columns, of 8 bits and more; use integer")
     return Fill(value, seed=seed)
-
-
-def _fits(value: int | float, dtype: DataType) -> bool:
-    least = -(1 << dtype.bits - 1) if dtype.name[0] == "s" else 0
-    return isinstance(value, int) and least <= value < least + (1 << dtype.bits)
 
 
 def _is_matrix(shape: tuple[int, ...] | None) -> bool:
@@ -329,83 +195,12 @@ def _launch(table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]
     if not isinstance(given, list | dict):
         table.fail("arguments", given, "must be an array in the kernel's order, or a table by parameter name")
     named = given.items() if isinstance(given, dict) else ((f"[{n}]", item) for n, item in enumerate(given))
-    reader = _Arguments(table, buffers, maps)
+    reader = ArgumentReader(table, (*buffers, *maps), tuple(maps))
     arguments = tuple(
         (name, reader.read(f"arguments{'.' if isinstance(given, dict) else ''}{name}", item)) for name, item in named
     )
     table.close(("kernel", "grid", "cluster", "block", "dynamic_shared", "arguments"))
     return Launch(table.where, kernel, grid, cluster, block, shared, arguments, isinstance(given, dict))
-
-
-class _Arguments:
-    """Reads arguments, which may be nested."""
-
-    def __init__(self, table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]) -> None:
-        self.table = table
-        self.names = (*buffers, *maps)
-        self.maps = maps
-
-    def read(self, key: str, value: Any) -> Argument:
-        if isinstance(value, bool | int | float):
-            return Scalar(value)
-        if isinstance(value, str):
-            return Null() if value == NULL else self._reference(key, value)
-        if isinstance(value, dict):
-            return self._table(key, value)
-        self.table.fail(
-            key,
-            value,
-            'must be a number, a name, "null", or a table: { TYPE = number }, { fields = [...] }, { pointer = name }, '
-            '{ hex = "..." }',
-        )
-
-    def _reference(self, key: str, name: str, pointer: bool = False, offset: int = 0) -> Reference:
-        if name not in self.names:
-            known = ", ".join(self.names) or "none"
-            self.table.fail(key, name, f'there is no such buffer, map or symbol; there are {known}, and "null"')
-        return Reference(name, pointer, offset)
-
-    def _table(self, key: str, value: dict) -> Argument:
-        if set(value) == {"fields"}:
-            return self._struct(key, value["fields"])
-        if "pointer" in value and set(value) <= {"pointer", "offset"}:
-            name, offset = value["pointer"], value.get("offset", 0)
-            if not isinstance(name, str) or not is_whole(offset) or offset < 0:
-                self.table.fail(key, value, "must be { pointer = a buffer or map, offset = bytes of at least 0 }")
-            if offset and name in self.maps:
-                self.table.fail(key, value, "a pointer to a tensor map has no offset; leave it out")
-            return self._reference(key, name, pointer=True, offset=offset)
-        if set(value) == {"hex"}:
-            try:
-                return Raw(bytes.fromhex(value["hex"]))
-            except (TypeError, ValueError):
-                self.table.fail(key, value, 'must be pairs of hexadecimal digits, for example { hex = "01 ff" }')
-        if len(value) == 1:
-            [(name, number)] = value.items()
-            dtype = find_type(name)
-            if dtype is not None and not dtype.packed:
-                return self._typed(key, dtype, number)
-        self.table.fail(
-            key,
-            value,
-            "must be { TYPE = number }, { fields = [...] }, { pointer = name, offset = bytes } or { hex = ... }",
-        )
-
-    def _typed(self, key: str, dtype: DataType, number: Any) -> Scalar:
-        whole = is_whole(number)
-        good = _fits(number, dtype) if not dtype.is_float else whole or isinstance(number, float)
-        if not good:
-            self.table.fail(key, number, f"is no value of {dtype.name}; write one, or another type")
-        return Scalar(number, dtype)
-
-    def _struct(self, key: str, value: Any) -> Struct:
-        if isinstance(value, dict):
-            items = [(f".{name}", item) for name, item in value.items()]
-        elif isinstance(value, list):
-            items = [(f"[{n}]", item) for n, item in enumerate(value)]
-        else:
-            self.table.fail(f"{key}.fields", value, "must be an array of fields in their order, or a table of them")
-        return Struct(tuple((name.strip(".[]"), self.read(f"{key}.fields{name}", item)) for name, item in items))
 
 
 # ---- expectations ----

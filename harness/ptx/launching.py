@@ -17,9 +17,9 @@ from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.sections import blank_kernels, kernel_sections
 from harness.errors import CannotRun, UsageProblem
 from harness.ptx.arguments import make_arguments
-from harness.ptx.launch_file import Launch, LaunchFile
 from harness.ptx.listing import compiler_of, read_ptx, target_of
 from harness.ptx.memory import Memory
+from harness.ptx.spec import Launch, LaunchFile
 from harness.ptx.verdict import Verdict
 from harness.run import records
 from harness.run.emulate import Accumulation, Schedule
@@ -141,7 +141,12 @@ def run(file: LaunchFile, options: Options = DEFAULT, progress: Progress | None 
     module = load_module(text, file)
     device = Device(options.accumulation, options.schedule, options.seed)
     start = time.perf_counter()
-    memory = Memory(file, device, module)
+    try:
+        memory = Memory(file, device, module)
+    except (MemoryError, OSError) as error:
+        raise CannotRun(
+            f"{file.path}: this machine has no memory for the buffers ({error}); make them smaller"
+        ) from error
     launched = tuple(_launch(launch, file, module, device, memory, options, progress) for launch in file.launches)
     seconds = time.perf_counter() - start
     return Outcome(

@@ -149,6 +149,8 @@ def _list_kernel(text: str, section: Section) -> ListedKernel:
     alone = blank_kernels(text, lambda name: name != section.name)
     try:
         module = parse_module(alone)
+        if section.name not in module.kernels:
+            raise PtxSyntaxError(f"PTX line {line}: cannot read the name of the kernel behind '{section.name}'")
         kernel = module.kernels[section.name]
         refused = _refusals(kernel, module)
         layout = Layout(kernel, module)
@@ -189,7 +191,9 @@ def _unreadable(text: str, section: Section, line: int, error: PtxSyntaxError) -
     shown = lines[where - 1].strip() if 0 < where <= len(lines) else ""
     why = (place[2] if place else message).splitlines()[0]
     try:
-        head = parse_module(without_body(text, section)).kernels[section.name]
+        head = parse_module(without_body(text, section)).kernels.get(section.name)
+        if head is None:
+            raise PtxSyntaxError("no such kernel")
         parameters, directives = _parameters(head), head.directives
     except PtxSyntaxError:
         parameters, directives = (), {}

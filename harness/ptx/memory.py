@@ -15,7 +15,7 @@ from harness.emulator.memory.tensor_map import ElementType
 from harness.errors import CannotRun, UsageProblem
 from harness.ptx.elements import DataType
 from harness.ptx.expression import ExpressionError
-from harness.ptx.launch_file import Buffer, Expectation, LaunchFile, Map
+from harness.ptx.spec import Buffer, Expectation, LaunchFile, Map
 from harness.ptx.values import as_numbers, load_file, make_values
 from harness.ptx.verdict import Verdict, judge
 

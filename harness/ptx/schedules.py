@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from harness.errors import CannotRun
-from harness.ptx.launch_file import LaunchFile
 from harness.ptx.launching import Options, Outcome, run
+from harness.ptx.spec import LaunchFile
 
 
 @dataclass(frozen=True)

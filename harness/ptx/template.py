@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.ptx.elements import DATA_TYPES
-from harness.ptx.launch_file import INITS
 from harness.ptx.listing import ListedKernel, ListedParameter, Listing
+from harness.ptx.spec import INITS
 
 _NUMBERS = {"f16": "0.0", "f32": "0.0", "f64": "0.0"}
 

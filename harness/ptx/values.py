@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from harness.errors import UsageProblem
 from harness.problem.inputs import index_operand
 from harness.ptx.elements import DataType, round_to_tf32
-from harness.ptx.launch_file import Fill
+from harness.ptx.spec import Fill
 
 
 def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int) -> NDArray | None:

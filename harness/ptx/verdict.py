@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.ptx.elements import DataType
-from harness.ptx.launch_file import Expectation
+from harness.ptx.spec import Expectation
 from harness.ptx.values import as_numbers, to_type
 
 SHOWN = 10

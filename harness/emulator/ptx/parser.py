@@ -430,10 +430,13 @@ class _Body:
                 continue
             start = parser.at
             statement = parser._until(";").strip()
-            if statement.startswith("."):
-                self._declaration(statement, scope, start)
-            elif statement:
-                self._instruction(statement, scope, counted_line)
+            try:
+                if statement.startswith("."):
+                    self._declaration(statement, scope, start)
+                elif statement:
+                    self._instruction(statement, scope, counted_line)
+            except (ValueError, IndexError) as error:  # text that is no statement at all
+                raise parser._error(start, f"cannot understand '{statement.splitlines()[0][:60]}'") from error
 
     def _declaration(self, statement: str, scope: _Scope, start: int) -> None:
         # A type may follow without a blank: ".reg.b32 x".

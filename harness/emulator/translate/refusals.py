@@ -23,6 +23,6 @@ def _is_implemented(i: Instruction, operands: Operands) -> bool:
         return False
     try:
         spec.emit(i, operands)
-    except Unsupported:
+    except (Unsupported, ValueError, IndexError, AttributeError):  # operands that the emitter did not expect
         return False
     return True

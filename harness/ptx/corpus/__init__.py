@@ -16,9 +16,10 @@ from typing import Any
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name, readable_name
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, HarnessError, UsageProblem
-from harness.ptx.launch_file import LaunchFile, read_launch_file
+from harness.ptx.launch_file import read_launch_file
 from harness.ptx.launching import Options, Outcome, run
 from harness.ptx.listing import ListedKernel, list_kernels, read_ptx
+from harness.ptx.spec import LaunchFile
 
 EXACT, CLOSE, RAN, WRONG, FAILED, NOT_RUN = "exact", "within tolerance", "ran", "WRONG", "could not run", "-"
 
