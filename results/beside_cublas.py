@@ -40,9 +40,8 @@ INPUTS = ("normal", "-1, 0, 1")
 def pack_all(runs: list[tuple[str, str]], folder: Path) -> list[dict[str, Any]]:
     """Compiles what is to run, kernels with shapes, and leaves the machine code in the folder. A kernel is given as its
     name and options of `make_config`."""
-    from harness.compiler.ptxas import assemble
-
     from harness.compiler.build import build
+    from harness.compiler.ptxas import assemble
     from harness.config.config import make_config, parse_cluster, parse_mma_shape
     from harness.problem.shape import parse_shape
 

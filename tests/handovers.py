@@ -14,7 +14,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
-from harness.check import Checker
+from harness.check import Checker, Report
 from harness.emulator import Deadlock, Device, Fault, Livelock, Module, TensorMap
 
 Setting = SimpleNamespace
@@ -140,6 +140,11 @@ class Table:
         return found
 
     def _run(self, device: Device, module: Module, entry: str) -> Outcome:
+        report, end = self.report(device, module, entry)
+        return Outcome(frozenset(finding.rule for finding in report.errors), end)
+
+    def report(self, device: Device, module: Module, entry: str) -> tuple[Report, str]:
+        """What the checker says of one run, and how it ended."""
         checker = Checker()
         end = "ends"
         try:
@@ -153,7 +158,7 @@ class Table:
         except Fault as error:
             checker.failed(error)
             end = "stops"
-        return Outcome(frozenset(f.rule for f in checker.report().findings if f.severity == "error"), end)
+        return checker.report(), end
 
 
 # ---- pieces of PTX ----

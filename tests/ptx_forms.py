@@ -284,9 +284,6 @@ _BULK = [
     *_each("cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t} [%d1], [%r2], 64;", op="min max", t="f16 bf16"),
     "cp.async.bulk.prefetch.L2.global [%d1], 64;", "cp.async.bulk.prefetch.L2.global.L2::cache_hint [%d1], 64, %d2;",
     f"{_TMA}.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%d1, {{%r2, %r3}}], [%r4];",
-    f"{_TMA}.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%r1], [%d1, {{%r2, %r3, %r4}}], [%r5], {{%h1}};",
-    f"{_TMA}.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster [%r1], [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5], {{%h1, %h2, %h3}}, %h4;",
-    f"{_TMA}.4d.global.shared::cta.im2col_no_offs.bulk_group [%d1, {{%r2, %r3, %r4, %r6}}], [%r5];",
     *_each("cp.reduce.async.bulk.tensor.2d.global.shared::cta.{op}.tile.bulk_group [%d1, {{%r2, %r3}}], [%r4];", op="add min max inc dec and or xor"),
     "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.bulk_group.L2::cache_hint [%d1, {%r2}], [%r4], %d2;",
     "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%d1, {%r2, %r3}];", "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%d1, {%r2, %r3, %r4}], {%h1};",
@@ -297,6 +294,7 @@ _BULK = [
     "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%d1], [%r1], 128;",
 ]  # fmt: skip
 _BULK_100 = [
+    "st.bulk.shared::cta [%r1], %d1, 0;", "st.bulk.weak.shared::cta [%r1], %d1, 0;",
     f"{_TMA}.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes [%r1], [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5];",
     f"{_TMA}.2d.global.shared::cta.tile::scatter4.bulk_group [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5];",
     f"{_TMA}.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes.multicast::cluster.cta_group::2 [%r1], [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5], %h1;",
@@ -414,6 +412,10 @@ FORMS: Families = {
     "conversions (sm_100a)": (SM100, _CVT_100),
     "mma.sync": (BOTH, _mma()),
     "special": (BOTH, _SPECIAL),
+    "loads and stores": (BOTH, _LOADS),
+    "mbarrier": (BOTH, _MBARRIER),
+    "bulk copies": (BOTH, _BULK),
+    "bulk copies (sm_100a)": (SM100, _BULK_100),
     "atomics and warps": (BOTH, _ATOMICS),
     "atomics (sm_100a)": (SM100, _ATOMICS_100),
     "wgmma": (SM90, _wgmma()),
@@ -421,11 +423,3 @@ FORMS: Families = {
     "tcgen05 of pairs": (SM100, _tcgen05(2)),
 }
 """By family: the targets that have it, and its forms."""
-
-NOT_YET: Families = {
-    "loads and stores": (BOTH, _LOADS),
-    "mbarrier": (BOTH, _MBARRIER),
-    "bulk copies": (BOTH, _BULK),
-    "bulk copies (sm_100a)": (SM100, _BULK_100),
-}
-"""Families of which some forms are still refused."""

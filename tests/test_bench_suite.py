@@ -39,7 +39,7 @@ def test_the_gpu_suite_fits_every_gpu():
         clusters = [case.config(arch).cluster for case in suite.cases if case.cluster]
         assert max(cm * cn for cm, cn in clusters) <= 8
     assert {case.config(arch).arch for case in suite.cases for arch in ("sm_90a", "sm_100a")} == {"sm_90a", "sm_100a"}
-    assert suite_names() == ["emulator", "gpu"]
+    assert suite_names() == ["emulator", "gpu", "hopper"]
 
 
 def test_a_table_stands_for_all_combinations(suite):

@@ -210,6 +210,18 @@ def test_figures_of_ptxas_that_are_damaged_are_asked_for_again(fake, monkeypatch
     assert "ptxas-1.2.json is not what was compiled" in capsys.readouterr().err
 
 
+def test_a_full_disk_leaves_figures_out_and_no_more(fake, monkeypatch):
+    monkeypatch.setattr(build_module, "ptxas_version", lambda: "1.2")
+    monkeypatch.setattr(build_module, "assemble", lambda *_: {"registers": 64})
+    [artifact] = build(TWO[:1])
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(build_module.cache, "publish_file", full)
+    assert artifact.statistics() == {"error": "ptxas could not be asked: [Errno 28] No space left on device"}
+
+
 def test_clean_deletes_the_cache_and_nothing_else(fake, tmp_path):
     build(TWO[:1])
     other = tmp_path / "cache" / "other"

@@ -103,7 +103,9 @@ def programs(draw) -> Program:
             own = range(mbarriers % 2 * WARPS, mbarriers % 2 * WARPS + WARPS)
             ops += [Op(warp, "arrive", mbarriers, draw(ORDERS))
                     for warp in draw(st.lists(st.sampled_from(ACTORS), min_size=1, max_size=2))]  # fmt: skip
-            waiting += [Op(warp, "wait", mbarriers, draw(ORDERS)) for warp in draw(st.sets(st.sampled_from(own)))]
+            waiting += [
+                Op(warp, "wait", mbarriers, draw(ORDERS)) for warp in draw(st.sets(st.sampled_from(own), min_size=1))
+            ]
             mbarriers += 1
         elif kind != "mbarrier":
             ops.append(Op(draw(st.sampled_from(ACTORS)), kind, draw(st.integers(0, WORDS - 1))))
@@ -181,10 +183,12 @@ def places(program: Program, pairs) -> set[int]:
     return {program.ops[a].place for a, _ in pairs}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(programs())
 @example(Program((Op(0, "write", 1), Op(0, "arrive", 1, "cta"), Op(2, "wait", 1), Op(2, "read", 1))))
 @example(Program((Op(0, "write", 1), Op(0, "arrive", 1), Op(2, "wait", 1, "cta"), Op(2, "read", 1))))
+@example(Program((Op(0, "write", 1), Op(0, "arrive", 1, "relaxed"), Op(2, "wait", 1), Op(2, "read", 1))))
+@example(Program((Op(0, "write", 1), Op(0, "arrive", 1), Op(2, "wait", 1, "relaxed"), Op(2, "read", 1))))
 @example(Program((Op(0, "write", 0), Op(0, "arrive", 0, "cta"), Op(1, "wait", 0, "cta"), Op(1, "arrive", 1),
                   Op(2, "wait", 1), Op(2, "read", 0))))  # fmt: skip
 def test_no_race_and_no_narrow_scope_is_missed_and_none_invented(program):

@@ -24,7 +24,7 @@ from test_check_handovers_tensor import (
     operands,
 )
 
-from harness.emulator import Device, TensorMap
+from harness.emulator import Device, Module, TensorMap
 
 OWN = "mov.b32 %r1, data; shl.b32 %r2, %lane, 2; add.u32 %r1, %r1, %r2;"
 ZERO = OWN + only("%warp eq 0", "st.shared.b32 [%r1], 0;") + CTA_BARRIER
@@ -118,6 +118,22 @@ def overwritten(form: str) -> str:
     return only("%thread eq 0", initialise(1) + ("st.shared.b32 [bars+4], 0;" if form == "over" else "")) + CTA_BARRIER
 
 
+def too_many_arrivals(form: str) -> str:
+    """One thread arrives for two others, or for three: more than the phase has room for."""
+    arrivals = 2 if form == "two" else 3
+    return (
+        only("%thread eq 0", initialise(2))
+        + CTA_BARRIER
+        + only("%thread eq 0", f"mbarrier.arrive.shared::cta.b64 _, [bars], {arrivals};")
+        + wait("bars")
+    )
+
+
+def different_counts(form: str) -> str:
+    """Warps that meet at a barrier agree on how many they are."""
+    return only("%warp eq 0", "bar.sync 1, 64;") + only("%warp eq 1", f"bar.sync 1, {form};")
+
+
 # ---- copies ----
 
 
@@ -171,6 +187,24 @@ def bytes_by_another(form: str) -> str:
         + only("%thread eq 32", "mbarrier.arrive.shared::cta.b64 _, [bars];")
         + wait("bars")
         + READ
+    )
+
+
+def signal_of_a_copy(form: str) -> str:
+    """Warp 0 writes elsewhere, then thread 0 issues a copy; warp 1 waits for the copy and reads what was written.
+
+    The completion of a copy hands over the copy alone. Thread 0 arrives itself, or thread 32 does for it.
+    """
+    arms = {"writer": "%thread eq 0", "reader": "%thread eq 32"}[form]
+    return (
+        ZERO
+        + only("%thread eq 0", initialise(1))
+        + CTA_BARRIER
+        + only("%warp eq 0", WRITE + "bar.warp.sync -1;")
+        + only(arms, ARM)
+        + only("%thread eq 0", LOAD.format(0, "data+1024", "bars"))
+        + only("%warp eq 1", wait("bars") + READ)
+        + only("%thread eq 0", wait("bars"))
     )
 
 
@@ -273,6 +307,10 @@ EDGES = [
          store_then_multiply, **CTA_OF_96),
     Table("written over a barrier", {"form": ("beside", "over")}, lambda s: overwritten(s.form),
           lambda s: outcome(s.form == "over" and "overwritten", end="stops" if s.form == "over" else "ends")),
+    Table("arrivals", {"form": ("two", "three")}, lambda s: too_many_arrivals(s.form),
+          lambda s: outcome(s.form == "three" and "count", end="stops" if s.form == "three" else "ends")),
+    Table("threads of a barrier", {"form": ("64", "96")}, lambda s: different_counts(s.form),
+          lambda s: outcome(s.form == "96" and "convergence", end="stops" if s.form == "96" else "ends"), threads=96),
     Table("columns of nobody", {"form": ("overwrites", "accumulates")}, lambda s: uninitialised_columns(s.form),
           lambda s: outcome(s.form == "accumulates" and "tmem-uninit",
                             end="stops" if s.form == "accumulates" else "ends"), **CTA_OF_96),
@@ -287,3 +325,13 @@ TABLES = EDGES
 def test_edge(table):
     found = table.disagreements(table.targets[0])
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(("form", "severity"), [("writer", None), ("reader", "warning")])
+def test_a_copy_hands_over_itself_alone(form, severity):
+    """Hardware completes what comes before the issue first, so this is no error."""
+    table = Table("copy", {"form": (form,)}, lambda s: signal_of_a_copy(form), lambda s: outcome(),
+                  arguments=tensor_of_words)  # fmt: skip
+    report, end = table.report(Device(), Module.from_text(table.text("sm_100a")), "setting0")
+    found = [finding.severity for finding in report.findings if finding.rule == "race-shared"]
+    assert (found, end) == ([severity] if severity else [], "ends")

@@ -122,6 +122,8 @@ CONFIGS = [
     make_config("kernel7", arch="sm_90a", multicast=False, stages=2, dtype="fp16"),
     make_config("kernel8", scheduler="static", sms=16, raster_group=4, accumulators=1),
     make_config("kernel8", clc_depth=3, cta_group=1, cluster=(1, 2)),
+    make_config("kernel8", arch="sm_90a", mma_shape=(128, 128), cluster=(2, 1), ping_pong=True),
+    make_config("kernel8", arch="sm_90a", mma_shape=(128, 128), cluster=(2, 1), ping_pong=False, scheduler="dynamic"),
 ]
 OPTIONS = EmulationOptions(
     "tensor_core",

@@ -218,16 +218,24 @@ def test_the_default_tile_fits_the_architecture():
 
 
 @pytest.mark.parametrize(
-    ("shape", "tile", "cluster"),
+    ("shape", "tile", "cluster", "ping_pong"),
     [
-        ((4096, 4096, 4096), (128, 128), (2, 1)),  # ping-pong, in as many rounds as 256x128
-        ((512, 4096, 4096), (128, 128), (2, 1)),  # half as many tiles of 256x128 as the GPU has SMs
-        ((2500, 5120, 13824), (128, 160), (2, 1)),  # 4.8 of them in turn, 5 are paid for; 3.03 of 256x128, 4 paid
+        ((4096, 4096, 4096), (128, 128), (2, 1), True),  # twice as many rounds as 256x128, of half the size
+        ((8192, 8192, 8192), (128, 192), (2, 1), False),  # 20.8 rounds, 21 paid for; of 256x128 15.5 and 16
+        ((512, 4096, 4096), (128, 128), (2, 1), True),  # half as many tiles of 256x128 as the GPU has SMs
+        (
+            (2500, 5120, 13824),
+            (128, 160),
+            (2, 1),
+            False,
+        ),  # 4.8 of them in turn, 5 are paid for; 3.03 of 256x128, 4 paid
+        ((777, 8192, 8192), (256, 128), (1, 2), False),  # seven tiles of 128 rows leave a CTA of two outside of C
     ],
 )
-def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile, cluster):
+def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile, cluster, ping_pong):
     config = make_config("kernel8", arch="sm_90a", shape=Shape(*shape))
-    assert (config.mma_shape, config.cluster) == (tile, cluster)
+    assert (config.mma_shape, config.cluster, config.ping_pong) == (tile, cluster, ping_pong)
+    assert not make_config("kernel8", arch="sm_90a", shape=Shape(*shape), scheduler="dynamic").ping_pong
     assert make_config("kernel8", arch="sm_90a").mma_shape == (256, 128)
     asked = make_config("kernel8", arch="sm_90a", shape=Shape(*shape), mma_shape=(64, 256), cluster=(1, 1))
     assert (asked.mma_shape, asked.cluster) == ((64, 256), (1, 1))
@@ -249,6 +257,9 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
         ("kernel8", {"arch": "sm_90a", "scheduler": "clc"}, "'clc' is not one of sm_90a's; use static"),
         ("kernel8", {"scheduler": "clc", "clc_depth": 4}, "clc depth 4 is not one of 1, 2, 3"),
         ("kernel8", {"scheduler": "static", "clc_depth": 1}, "clc depth 1: the scheduler static keeps no answers"),
+        ("kernel8", {"scheduler": "dynamic"}, "'dynamic' is not one of sm_100a's; use clc"),
+        ("kernel8", {"arch": "sm_90a", "scheduler": "dynamic", "clc_depth": 1}, "the scheduler dynamic keeps no"),
+        ("kernel8", {"arch": "sm_90a", "scheduler": "dynamic", "sms": 1}, "needs 2; use 2"),
         ("kernel8", {"scheduler": "static", "sms": 2}, "sms 2: a cluster of 4x4 needs 16"),
         ("kernel8", {"scheduler": "none", "sms": 4}, "sms 4: the scheduler none launches all tiles"),
     ],
@@ -266,13 +277,27 @@ ODD_OPTIONS: dict[str, list] = {
     "stages": [None, 0, 2, 20],
     "cluster": [None, (1, 1), (3, 5), (16, 1), (1, 16), (8, 4), (0, 1)],
     "epilogue_width": [None, 48, 64],
-    "scheduler": [None, "clc", "static"],
+    "scheduler": [None, "clc", "static", "dynamic"],
+    "ping_pong": [None, True, False],
     "raster_group": [None, 3],
     "accumulators": [None, 2, 3],
     "clc_depth": [None, 0, 4],
     "sms": [None, 2],
 }
 WORDS = {name.replace("_", " "): name for name in ODD_OPTIONS}
+
+
+def setting(words: str, subject: str) -> tuple[str, object]:
+    """An option and its value: ``cta group 1``, ``128x64``, ``at most 5``, ``no multicast``, ``kernel8``."""
+    if words.startswith("no "):
+        return words.removeprefix("no ").replace(" ", "_"), False
+    words = words.removeprefix("at most ").removesuffix(" or more")
+    named = next((word for word in WORDS if words.startswith(f"{word} ")), None)
+    value = words.removeprefix(f"{named} ")
+    if value in KERNELS:
+        return "kernel", value
+    read = tuple(map(int, value.split("x"))) if "x" in value else int(value) if value.isdecimal() else value
+    return WORDS[named] if named else subject, read
 
 
 def advice(message: str, subject: str) -> list[dict]:
@@ -282,16 +307,7 @@ def advice(message: str, subject: str) -> list[dict]:
         if left_out := re.fullmatch(r"leave (.*) out", part):
             found.append(dict.fromkeys(name.replace(" ", "_") for name in left_out[1].split(" and ")))
             continue
-        words = part.removeprefix("use ").removeprefix("at most ").removesuffix(" or more")
-        named = next((word for word in WORDS if words.startswith(f"{word} ")), None)
-        value = words.removeprefix(f"{named} ")
-        if words == "no multicast":
-            found.append({"multicast": False})
-        elif value in KERNELS:
-            found.append({"kernel": value})
-        else:
-            read = tuple(map(int, value.split("x"))) if "x" in value else int(value) if value.isdecimal() else value
-            found.append({WORDS[named] if named else subject: read})
+        found.append(dict(setting(words, subject) for words in part.removeprefix("use ").split(" and ")))
     return found
 
 

@@ -13,6 +13,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from ptx_programs import WORDS, launch
 
 from harness.emulator import Deadlock, Device, EmulatorError, Fault, Module, PtxSyntaxError
 
@@ -535,3 +536,23 @@ def test_a_target_that_lacks_launch_control_is_refused(target, cluster, words):
 
 def test_plain_sm_100_has_launch_control_without_multicast():
     assert Run(persistent(target="sm_100"), grid=6, resident_clusters=2).exact
+
+
+def test_a_failed_response_holds_no_coordinates_by_chance():
+    """What it holds beside the flag is undefined: it must not look like a CTA of some grid."""
+    body = """
+    mov.b32 %r3, words;
+    setp.ne.u32 %p1, %r0, 0;
+    @%p1 exit;
+    mbarrier.init.shared.b64 [%r3+16], 1;
+    mbarrier.arrive.expect_tx.shared.b64 _, [%r3+16], 16;
+    add.u32 %r4, %r3, 16;
+    clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r3], [%r4];
+    WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r4], 0;
+    @!%p2 bra WAIT;
+    ld.shared.v4.b32 {%r5, %r6, %r7, %r8}, [%r3];
+    st.global.v4.b32 [%rd0], {%r5, %r6, %r7, %r8};
+    ret;
+    """
+    x, yz, given, _ = launch(body, module_scope=WORDS).words(4).tolist()
+    assert x >= 1 << 31 and yz == 0xFFFFFFFF and given & 1 == 0

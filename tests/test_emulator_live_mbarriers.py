@@ -157,3 +157,13 @@ def test_an_allocation_that_writes_its_address_over_a_live_mbarrier_is_reported(
 def test_initialising_over_half_of_a_live_mbarrier_is_reported():
     with pytest.raises(Fault, match=r"0x444|multiple of 8"):
         run(SETUP.format(inval="") + "@%p1 mbarrier.init.shared.b64 [%r3+68], 1; ret;", module_scope=WORDS)
+
+
+@pytest.mark.parametrize("row", [0, 16, 48, 80, 96, 112, 128])
+def test_rows_of_a_matrix_on_either_side_of_it_are_legal(row):
+    """Eight rows in one place; the guard that never holds makes the address one a lane."""
+    store = f"add.u32 %r6, %r3, {row}; setp.gt.u32 %p2, %r0, 99; @%p2 mov.b32 %r6, %r0;"
+    launch(
+        SETUP.format(inval="") + store + "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r6], {%r0}; ret;",
+        module_scope=WORDS,
+    )

@@ -133,7 +133,7 @@ bar.sync.relaxed 0;                             bar.arrive.relaxed 0, 32;
 barrier.cluster.arrive.acquire;
 barrier.cluster.wait.release;                   mbarrier.init.shared::cluster.b64 [%r1], 1;
 mbarrier.inval.shared::cluster.b64 [%r1];       mbarrier.init.shared.b32 [%r1], 1;
-mbarrier.arrive.noComplete.shared.b64 %rd1, [%r1], 1; mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r1];
+mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r1];
 mbarrier.arrive.shared.b64 [%r1], 1, 1;         mbarrier.expect_tx.weak.shared.b64 [%r1], 8;
 mbarrier.complete_tx.weak.shared.b64 [%r1], 8;  mbarrier.try_wait.shared::cluster.b64 %p1, [%r1], %rd1;
 mbarrier.test_wait.odd.shared.b64 %p1, [%r1], 0; mbarrier.try_wait.parity.shared.b32 %p1, [%r1], 0;

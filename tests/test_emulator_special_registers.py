@@ -135,9 +135,6 @@ def test_halves_of_a_clock_that_has_run_for_long(register, kind, expected, monke
         self.clock = 0x1_FEDC4567_89ABCDEF - special._TICK
 
     monkeypatch.setattr(state.Grid, "__init__", late)
-    value = "%r1" if kind == "u32" else "%rd1"
-    body = (
-        f"setp.ne.u32 %p1, %r0, 0; @%p1 exit; mov.{kind} {value}, %{register}; st.global.{kind} [%rd0], {value}; ret;"
-    )
-    found = launch(body, words=2)
-    assert found.device.download(found.out, np.uint32 if kind == "u32" else np.uint64, 1)[0] == expected
+    read = f"mov.u64 %rd1, %{register};" if kind == "u64" else f"mov.u32 %r1, %{register}; cvt.u64.u32 %rd1, %r1;"
+    found = launch(f"setp.ne.u32 %p1, %r0, 0; @%p1 exit; {read} st.global.u64 [%rd0], %rd1; ret;", words=2)
+    assert found.device.download(found.out, np.uint64, 1)[0] == expected

@@ -74,6 +74,39 @@ def test_a_matmul_by_tensor_descriptors(architecture):
     np.testing.assert_array_equal(found, (a @ b.T).astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "scale", "block"),
+    [
+        ("scaled_fp8", ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu, 32),
+        ("scaled_mxfp4", ml_dtypes.float4_e2m1fn, ml_dtypes.float8_e8m0fnu, 32),
+        ("scaled_nvfp4", ml_dtypes.float4_e2m1fn, ml_dtypes.float8_e4m3fn, 16),
+    ],
+)
+def test_a_matmul_of_scaled_blocks(name, dtype, scale, block):
+    """kind::mxf8f6f4, mxf4 and mxf4nvf4: every row and block has a factor of its own."""
+    m, n, k = 128, 64, 256
+    rng = np.random.default_rng(block)
+    numbers = np.arange(-3, 4).astype(dtype)
+    a, b = (rng.choice(numbers, (rows, k)) for rows in (m, n))
+    factors = np.array([0.25, 0.5, 1, 2, 4]).astype(scale)
+    a_scale, b_scale = (rng.choice(factors, (rows, k // block)) for rows in (m, n))
+    device = Device()
+    stored = [_packed(a), a_scale, _packed(b), b_scale]
+    addresses = [device.upload(x.view(np.uint8)) for x in stored]
+    c = device.alloc(4 * m * n)
+    launch(device, name, 100, 1, [*addresses, c, k])
+    wide = [
+        x.astype(np.float64) * np.repeat(s.astype(np.float64), block, axis=1) for x, s in ((a, a_scale), (b, b_scale))
+    ]
+    np.testing.assert_array_equal(device.download(c, np.float32, (m, n)), wide[0] @ wide[1].T)
+
+
+def _packed(values: np.ndarray) -> np.ndarray:
+    """Two numbers of 4 bits to a byte, the first in the lower half; others as they are."""
+    codes = values.view(np.uint8)
+    return (codes[:, 0::2] & 15) | codes[:, 1::2] << 4 if values.dtype == ml_dtypes.float4_e2m1fn else codes
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_softmax(architecture):
     rows, columns = 3, 200

@@ -53,7 +53,6 @@ FAULTS = {
     "nobody waits for its turn": substitute(r"bar\.sync\s+%r\d+, 256;", ""),
     "the second begins with the first's tile": substitute(r"bar\.arrive\s+%r\d+, 256;", "", count=1),
     "the turn is never given": substitute(r"bar\.arrive\s+%r\d+, 256;", "", count=0),
-    "buffers are filled while TMA reads them": substitute(r"cp\.async\.bulk\.wait_group\.read 1;", "", count=0),
     "the tile is rounded before it is finished": substitute(r"wgmma\.wait_group\.sync\.aligned 0;", "", count=0),
 }
 

@@ -117,6 +117,9 @@ HOPPER = {
     "kernel7_bf16_wgmma_128x256x64_s4_c2x1": call("kernel7", 2, 1, 1),
     "kernel8_bf16_wgmma_128x256x64_s4_c1x2_e32_static_g16_a1_n100": call("kernel8", 1, 2, 1)
     | {"raster_group": 16, "sms": 100},
+    "kernel8_bf16_wgmma_128x256x64_s4_c2x1_e32_dynamic_g8_a1_n132": call("kernel8", 2, 1, 1) | {"scheduler": "dynamic"},
+    "kernel8_bf16_wgmma_128x128x64_s6_c2x1_e32_static_g16_a1_n132_pp": call("kernel8", 2, 1, 1)
+    | {"mma_n": 128, "ping_pong": True},
 }
 
 

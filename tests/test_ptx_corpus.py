@@ -20,6 +20,8 @@ from harness.emulator.instructions.table import TABLE
 from harness.paths import ROOT
 from harness.ptx.coverage import coverage_page, try_form
 from harness.ptx.forms import FORMS, MODULE, TARGETS
+from harness.ptx.launch_file import read_launch_file
+from harness.ptx.launching import run
 
 
 def command(*arguments):
@@ -90,6 +92,24 @@ def test_folders_with_nothing_to_look_at(tmp_path):
     for place, message in [(tmp_path, "has no .ptx file"), (tmp_path / "no", "is not a folder; name one with .ptx")]:
         result = command("corpus", place)
         assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1
+
+
+LAUNCHES = sorted((FOLDER.parent / "launches").glob("*.toml"))
+
+
+def test_the_launch_files_of_the_test_data_can_be_read():
+    assert len(LAUNCHES) >= 16
+    for path in LAUNCHES:
+        file = read_launch_file(path)
+        assert file.ptx.exists() and file.expectations, path
+
+
+@pytest.mark.parametrize(
+    "name", ["nvcc_calls", "triton_softmax_sm100", "triton_split_sum_sm90", "triton_tma_matmul_sm90"]
+)
+def test_kernels_of_other_compilers_run_by_their_launch_files(name):
+    outcome = run(read_launch_file(FOLDER.parent / "launches" / f"{name}.toml"))
+    assert outcome.passed and outcome.compiler.lower().startswith(name.partition("_")[0])
 
 
 # ---- the page ----

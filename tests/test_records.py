@@ -113,3 +113,18 @@ def test_source_version_knows_changes_but_not_those_of_results(tmp_path, monkeyp
     assert records.source_version()["dirty"] is False
     (tmp_path / "kernel").write_text("2")
     assert records.source_version()["dirty"] is True
+
+
+def test_looking_at_the_source_takes_no_lock(tmp_path, monkeypatch):
+    """``git status`` writes the index when it finds stale times in it, and may leave its lock on a full disk."""
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    (tmp_path / "kernel").write_text("1")
+    subprocess.run(["git", "-C", tmp_path, "add", "kernel"], check=True)
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.com"]
+    subprocess.run(["git", "-C", tmp_path, *identity, "commit", "--quiet", "-m", "one"], check=True)
+    os.utime(tmp_path / "kernel", (1, 1))
+    index = tmp_path / ".git" / "index"
+    before = index.read_bytes()
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    assert records.source_version()["dirty"] is False
+    assert index.read_bytes() == before

@@ -165,7 +165,7 @@ config_options = group(
     click.option(
         "--scheduler",
         type=click.Choice(SCHEDULERS),
-        help="Where the next tile of a CTA comes from: cluster launch control, a fixed list, a counter, or nowhere.  "
+        help="Where the next tile comes from: cluster launch control, a fixed list, a counter, or there is none.  "
         f"{THE_KERNELS}",
     ),
     click.option(

@@ -40,6 +40,8 @@ def _config(config: KernelConfig) -> list[str]:
         if config.sms:
             options["sms"] = config.sms
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    if find_kernel(config.kernel).walks_tiles:
+        words.append("--ping-pong" if config.ping_pong else "--cooperative")
     return words if config.multicast else [*words, "--no-multicast"]
 
 

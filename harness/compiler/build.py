@@ -81,13 +81,19 @@ class Artifact:
         kept = self.folder / f"ptxas-{version}.json"
         if cache.is_whole(kept) and not self.edited:
             return json.loads(kept.read_text(encoding="utf-8"))
+        try:
+            return self._assemble(kept, version)
+        except (OSError, CannotRun) as error:  # a full disk must not cost a result its record
+            return {"error": f"ptxas could not be asked: {error}"}
+
+    def _assemble(self, kept: Path, version: str) -> dict:
         with cache.temporary_folder() as temporary:
             ptx = Path(temporary, "kernel.ptx")
             ptx.write_text(self.ptx, encoding="utf-8")
             found = {**assemble(ptx, self.config.arch), "version": version}
             answer = Path(temporary, kept.name)
             answer.write_text(json.dumps(found), encoding="utf-8")
-            if "error" not in found and not self.edited:
+            if "error" not in found:
                 cache.publish_file(answer, kept)
         return found
 

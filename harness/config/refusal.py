@@ -46,7 +46,10 @@ def _in_words(ways: list[Change], subject: str) -> str:
 
 
 def _value(change: Change, subject: str) -> str:
-    [(name, value)] = change.items()
+    return " and ".join(_setting(name, value, subject) for name, value in change.items())
+
+
+def _setting(name: str, value: object, subject: str) -> str:
     if value is False:
         return f"no {_name(name)}"
     if name == subject and name in _BOUNDS:

@@ -25,6 +25,7 @@ from harness.emulator.errors import LaunchError
 from harness.emulator.memory.address_space import GLOBAL_WINDOW, PARAM_WINDOW
 from harness.emulator.memory.bytes import round_up
 from harness.emulator.memory.tensor_map import TensorMap
+from harness.emulator.memory.tensor_map_bytes import encode
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.ast import Kernel, Parameter
 
@@ -58,8 +59,8 @@ def pack(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Parame
                     f"{TENSOR_MAP_ALIGNMENT} (grid constant)"
                 )
             maps[PARAM_WINDOW + parameter.offset] = (where, argument)
-            continue
-        if isinstance(argument, tuple | list | Mapping):
+            data = encode(argument)
+        elif isinstance(argument, tuple | list | Mapping):
             data = _struct(where, parameter, argument, maps)
         else:
             data = _scalar(where, parameter, argument)
@@ -160,6 +161,7 @@ def _struct(where: str, parameter: Parameter, argument: Any, maps: dict[int, tup
                     f"a tensor map needs {TENSOR_MAP_ALIGNMENT}"
                 )
             maps[PARAM_WINDOW + parameter.offset + field.offset] = (field.path, field.value)
+            data[field.offset : field.end] = encode(field.value)
         else:
             data[field.offset : field.end] = field.value
     return bytes(data)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from harness.emulator.arguments import TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES, pack
+from harness.emulator.arguments import pack
 from harness.emulator.errors import LaunchError
 from harness.emulator.machine.code import Code
 from harness.emulator.machine.counters import Counters
@@ -26,6 +26,7 @@ from harness.emulator.machine.state import Grid, Launch, Printed, Region
 from harness.emulator.memory.address_space import CONST_WINDOW, RESERVED_SHARED, space_of
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.tensor_map import TensorMap
+from harness.emulator.memory.tensor_map_bytes import encode
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.parser import parse_module
@@ -132,7 +133,7 @@ class Device:
         self._schedule = schedule
         self._seed = seed
         self._loaded: dict[Module, Symbols] = {}
-        self._maps: dict[int, tuple[str, TensorMap]] = {}
+        self._maps = 0
         """Tensor maps in global memory, by address."""
         make_schedule(schedule, seed)
 
@@ -171,12 +172,10 @@ class Device:
     def upload_tensor_map(self, tensor_map: TensorMap, name: str = "") -> int:
         """Put a tensor map into global memory, for kernels that take a pointer to it; returns its device address.
 
-        Its 128 bytes have no meaning for loads and stores, as the hardware's encoding is not documented.
+        Kernels may copy its 128 bytes and change them by tensormap.replace; the encoding is the emulator's own.
         """
-        address = self._memory.alloc(TENSOR_MAP_BYTES, name or f"tensor map {len(self._maps)}")
-        assert address % TENSOR_MAP_ALIGNMENT == 0
-        self._maps[address] = (self._memory.allocations[-1].name, tensor_map)
-        return address
+        self._maps += 1
+        return self._memory.upload(np.frombuffer(encode(tensor_map), np.uint8), name or f"tensor map {self._maps - 1}")
 
     def load(self, module: Module) -> None:
         """Give a module's variables memory with their first values; so does the first launch that needs them."""
@@ -269,7 +268,7 @@ class Device:
             block=_block(code.kernel, block),
             dynamic_shared=dynamic_smem,
             parameters=parameters.data,
-            tensor_maps={at: (name, map.in_units) for at, (name, map) in {**self._maps, **parameters.maps}.items()},
+            tensor_maps={at: (name, map.in_units) for at, (name, map) in parameters.maps.items()},
             regions=tuple(regions),
         )
         _check(code, shape)

@@ -132,9 +132,14 @@ def source_version() -> dict | None:
 
 
 def _git(*arguments: str) -> str | None:
+    """What git says. It only looks: without its lock, which would disturb others and stay behind on a full disk."""
     try:
         done = subprocess.run(
-            ["git", "-C", paths.ROOT, *arguments], capture_output=True, encoding="utf-8", errors="replace", timeout=60
+            ["git", "--no-optional-locks", "-C", paths.ROOT, *arguments],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=60,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

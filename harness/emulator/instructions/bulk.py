@@ -8,52 +8,27 @@ from functools import partial
 import numpy as np
 
 from harness.emulator.errors import Fault
+from harness.emulator.instructions.bulk_copies import emit_rows
 from harness.emulator.instructions.table import (
     Effect,
     Translator,
     Unsupported,
     immediate,
     instruction,
-    memory,
     only,
-    tuple_of,
 )
+from harness.emulator.instructions.tensor_maps import coordinates_of, map_operand, start_operand, tensor_map_at
 from harness.emulator.machine import events
 from harness.emulator.machine.bulk import BulkGroup, BulkQueue
 from harness.emulator.machine.events import Operation, Site
 from harness.emulator.machine.lanes import Value, lane_value
 from harness.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment
-from harness.emulator.memory.address_space import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from harness.emulator.memory.tensor_map import TensorMap
-from harness.emulator.ptx.ast import Instruction, Operand
+from harness.emulator.ptx.ast import Instruction
 from harness.emulator.units.tma import chunk_positions, load_box, read_box, store_box, write_boxes
 
 SHARED_ALIGNMENT = 128
-
-
-def _tensor_map(f: Fragment, address: int) -> tuple[str, TensorMap]:
-    found = f.grid.launch.tensor_maps.get(address)
-    if found is None:
-        raise Fault(f"the tensor map address 0x{address:x} is not that of a tensor map argument", "tensor-map")
-    return found
-
-
-def _coordinates(tmap: TensorMap, coordinates: tuple[Value, ...], lane: int) -> tuple[int, ...]:
-    if len(coordinates) != tmap.rank:
-        raise Fault(f"gives {len(coordinates)} coordinates for a tensor map of rank {tmap.rank}", "tensor-map")
-    values = [lane_value(c, lane) for c in coordinates]
-    signed = [v - (1 << 32) if v >> 31 else v for v in values]
-    if tmap.coordinate_unit > 1:
-        signed[0] = _units(tmap, signed[0])
-    return tuple(signed)
-
-
-def _units(tmap: TensorMap, coordinate: int) -> int:
-    """The first coordinate, of a type smaller than a byte, in what is copied together (PTX ISA 5.5.1.1)."""
-    step = 128 if tmap.element.global_bytes else tmap.coordinate_unit
-    if coordinate % step:
-        raise Fault(f"coordinate {coordinate} of {tmap.element.name} is not a multiple of {step}", "tensor-map")
-    return coordinate // tmap.coordinate_unit
 
 
 Route = tuple[Cta, Cta]
@@ -150,7 +125,7 @@ def tma_load(
     """``cp.async.bulk.tensor`` from global to shared::cluster; ``mask`` None means no multicast."""
     grid, cluster = f.grid, f.cta.cluster
     for lane in f.lanes:
-        name, tmap = _tensor_map(f, lane_value(map_address, lane))
+        name, tmap = tensor_map_at(f, lane_value(map_address, lane))
         where, signal = lane_value(destination, lane), lane_value(barrier, lane)
         offset = where & OFFSET_MASK
         if offset % SHARED_ALIGNMENT:
@@ -161,7 +136,7 @@ def tma_load(
         if routes is None:
             routes = cluster.routes[way] = _routes(cluster, where, *way[1:])
         signal_offset = signal & OFFSET_MASK
-        start = _coordinates(tmap, coordinates, lane)
+        start = coordinates_of(tmap, coordinates, lane)
         operation = None
         if grid.sink is not None:
             positions = chunk_positions(tmap, offset)
@@ -240,7 +215,7 @@ def tma_store(f: Fragment, site: Site, map_address: Value, coordinates: tuple[Va
     """``cp.async.bulk.tensor`` from shared to global, in the thread's open bulk group."""
     grid = f.grid
     for lane in f.lanes:
-        _, tmap = _tensor_map(f, lane_value(map_address, lane))
+        _, tmap = tensor_map_at(f, lane_value(map_address, lane))
         where = lane_value(source, lane)
         if where >> RANK_SHIFT != f.cta.rank:
             raise Fault(
@@ -251,7 +226,7 @@ def tma_store(f: Fragment, site: Site, map_address: Value, coordinates: tuple[Va
             text = f"TMA source offset 0x{offset:x} is not a multiple of {SHARED_ALIGNMENT}"
             raise Fault(text, "alignment", offset)
         queue = f.cta.bulk.setdefault((f.warp.index, lane), BulkQueue())
-        start = _coordinates(tmap, coordinates, lane)
+        start = coordinates_of(tmap, coordinates, lane)
         grid.counters.tma_stores += 1
         operation = None
         if grid.sink is not None:
@@ -317,6 +292,8 @@ def _wait_group(i: Instruction, w: Translator) -> Effect:
 
 @instruction("cp.async.bulk.tensor", operands=range(2, 6), writes=0, family="tma")
 def _tensor_copy(i: Instruction, w: Translator) -> Effect:
+    if i.has("tile::gather4") or i.has("tile::scatter4"):
+        return emit_rows(i, w)
     rank = i.modifiers[3] if len(i.modifiers) > 3 else ""
     if rank not in ("1d", "2d", "3d", "4d", "5d"):
         raise Unsupported
@@ -324,7 +301,7 @@ def _tensor_copy(i: Instruction, w: Translator) -> Effect:
     if i.has("bulk_group"):
         only(i, common, "shared::cta", "bulk_group")
         target, source = i.operands[:2]
-        return Effect(tma_store, [_map(target, w), _start(target, w), w.pointer(source)])
+        return Effect(tma_store, [map_operand(target, w), start_operand(target, w), w.pointer(source)])
     only(
         i, common, "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "multicast::cluster",
         "cta_group::1", "cta_group::2",
@@ -334,19 +311,12 @@ def _tensor_copy(i: Instruction, w: Translator) -> Effect:
     destination, source, barrier, *rest = i.operands
     mask = w.read(rest[0], "b16") if i.has("multicast::cluster") else "None"
     group = "2" if i.has("cta_group::2") else "1"
-    arguments = [w.pointer(destination), _map(source, w), _start(source, w), w.pointer(barrier), mask, group]
+    arguments = [
+        w.pointer(destination),
+        map_operand(source, w),
+        start_operand(source, w),
+        w.pointer(barrier),
+        mask,
+        group,
+    ]
     return Effect(tma_load, arguments)
-
-
-def _map(operand: Operand, w: Translator) -> str:
-    """Generic address of the tensor map an operand names."""
-    pointer = w.pointer(memory(operand))
-    return f"{PARAM_WINDOW} + {pointer}" if w.space_of(operand) == "param" else pointer
-
-
-def _start(operand: Operand, w: Translator) -> str:
-    """The coordinates that stand beside the tensor map."""
-    coordinates = memory(operand).coordinates
-    if not coordinates:
-        raise Unsupported
-    return tuple_of(w.read(c, "s32") for c in coordinates)

@@ -24,7 +24,7 @@ from harness.emulator.instructions.table import (
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import Instruction
 from harness.emulator.units import float_math
-from harness.emulator.units.formats import BF16, F16, F32, F64
+from harness.emulator.units.formats import BF16, F16, F32, F64, Numbers
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 _FORMATS = {"f16": F16, "f16x2": F16, "bf16": BF16, "bf16x2": BF16, "f32": F32, "f32x2": F32, "f64": F64}
@@ -41,6 +41,14 @@ def unpack(value: Value, kind: str) -> NDArray[Any]:
     return np.stack([np.bitwise_and(bits, number((1 << half) - 1)), np.right_shift(bits, number(half))])
 
 
+def numbers_of(values: Sequence[Value], kind: str, ftz: bool) -> list[Numbers]:
+    """Operands as numbers, of shapes that go together: some may be scalars and others arrays of lanes."""
+    found = [float_math.inputs(unpack(v, kind), _FORMATS[kind], ftz) for v in values]
+    if kind.endswith("x2") and any(x.ndim == 2 for x in found):
+        found = [x if x.ndim == 2 else x[:, None] for x in found]
+    return found
+
+
 def pack(bits: NDArray[Any], kind: str) -> Value:
     """The inverse: a register value, an int where all lanes agree."""
     wide = np.uint64 if bits_of(kind) == 64 else np.uint32
@@ -53,7 +61,7 @@ def pack(bits: NDArray[Any], kind: str) -> Value:
 def float_operation(operation: str, kind: str, mode: str, ftz: bool, clamp: bool, relu: bool, *values: Value) -> Value:
     """One of the functions of `float_math`, on register values."""
     form = _FORMATS[kind]
-    numbers = [float_math.inputs(unpack(v, kind), form, ftz) for v in values]
+    numbers = numbers_of(values, kind, ftz)
     if form is F64:
         result = float_math.compute64(operation, mode, *numbers)
     else:
@@ -155,7 +163,7 @@ def extremum(
 ) -> Value:
     """``min`` and ``max`` of floats; ``.xorsign.abs`` has both of the last flags."""
     form = _FORMATS[kind]
-    numbers = [float_math.inputs(unpack(v, kind), form, ftz) for v in values]
+    numbers = numbers_of(values, kind, ftz)
     result = float_math.extremum(operation, numbers, nan, magnitudes, xor_sign)
     return pack(float_math.finish(result, form, "rn", ftz=ftz), kind)
 
@@ -229,14 +237,14 @@ def _rcp(i: Instruction, w: Translator) -> Assign:
 
 @instruction("rsqrt", operands=2)
 def _rsqrt(i: Instruction, w: Translator) -> Assign:
-    if i.modifiers in (("approx", "f64"), ("approx", "ftz", "f64")):
+    if i.modifiers == ("approx", "ftz", "f64"):
         return _gross(i, w)
-    only_form(i, *_APPROXIMATE["rsqrt"])
-    return general(i, w, "rsqrt", "f32")
+    only_form(i, *_APPROXIMATE["rsqrt"], "approx.f64")
+    return general(i, w, "rsqrt", kind_of(i))
 
 
 def gross(operation: str, ftz: bool, value: Value) -> Value:
-    """``rcp.approx.ftz.f64`` and ``rsqrt.approx.f64``: of the result's bits the upper 32 only (PTX ISA 9.7.3.14)."""
+    """``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64``: the upper 32 bits of the result (PTX ISA 9.7.3.14)."""
     bits = unpack(value, "f64")
     upper = np.uint64(0xFFFF_FFFF_0000_0000)
     if ftz:

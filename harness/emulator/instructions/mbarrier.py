@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from harness.emulator.errors import Fault
-from harness.emulator.instructions.table import Effect, Translator, Unsupported, instruction, memory, only
+from harness.emulator.instructions.table import Assign, Effect, Translator, Unsupported, call, instruction, memory, only
+from harness.emulator.instructions.values import narrow
 from harness.emulator.machine.barriers import MBarrier
 from harness.emulator.machine.events import (
     Arrived,
@@ -107,10 +108,23 @@ def _inval(i: Instruction, w: Translator) -> Effect:
     return Effect(mbarrier_inval, [_pointer(i, w, i.operands[0])])
 
 
-def arrive(f: Fragment, site: Site, address: Value, count: Value, cluster: bool, drop: bool, expects: bool) -> Value:
+_PENDING_SHIFT = 32
+"""An opaque state is the phase of the arrival, and above it how many arrivals were pending before it."""
+
+
+def arrive(
+    f: Fragment,
+    site: Site,
+    address: Value,
+    count: Value,
+    cluster: bool,
+    drop: bool,
+    expects: bool,
+    completes: bool = True,
+) -> Value:
     """``arrive``, ``arrive_drop`` and their ``.expect_tx`` forms; count is of arrivals, or of bytes.
 
-    Every lane arrives. Returns the phase it arrived in, as the opaque state.
+    Every lane arrives. Returns the opaque state. completes: whether the arrival may end the phase (no ``.noComplete``).
     """
     phases = []
     for lane in f.lanes:
@@ -121,7 +135,9 @@ def arrive(f: Fragment, site: Site, address: Value, count: Value, cluster: bool,
             phases.append(0)
             continue
         phase = barrier.phase
-        phases.append(phase)
+        phases.append(phase | barrier.pending << _PENDING_SHIFT)
+        if not completes and amount >= barrier.pending and not barrier.bytes:
+            raise Fault(f"an arrival with .noComplete ends phase {phase} of {barrier}", "mbarrier-count")
         if f.grid.sink is not None:
             arrivals, nbytes = (1, amount) if expects else (amount, 0)
             f.grid.sink(Arrived(f.agent, site, lane, cta.rank, offset, phase, arrivals, nbytes, drop))
@@ -139,15 +155,26 @@ def arrive(f: Fragment, site: Site, address: Value, count: Value, cluster: bool,
 
 @instruction("mbarrier.arrive", "mbarrier.arrive_drop", operands=range(1, 4), family="barrier")
 def _arrive(i: Instruction, w: Translator) -> Effect:
-    _check(i, _SPACES, "expect_tx")
+    _check(i, _SPACES, "expect_tx", "noComplete")
     results = i.operands[: 0 if isinstance(i.operands[0], Memory) else 1]
     address, *count = i.operands[len(results) :]
     expects = i.has("expect_tx")
-    if len(count) > 1 or (expects and not count):
+    partial = i.has("noComplete")
+    if len(count) > 1 or (expects and not count) or (partial and (expects or not count)):
         raise Unsupported
     amount = w.read(count[0], "u32") if count else "1"
     flags = [str(i.has("shared::cluster")), str(i.modifiers[0] == "arrive_drop"), str(expects)]
+    if partial:
+        flags.append("False")
     return Effect(arrive, [_pointer(i, w, address), amount, *flags], results)
+
+
+@instruction("mbarrier.pending_count", operands=2, family="barrier")
+def _pending_count(i: Instruction, w: Translator) -> Assign:
+    """Of a state: the arrivals that were pending before the one that gave it."""
+    only(i, "b64")
+    state = w.read(i.operands[1], "b64")
+    return Assign([(i.operands[0], call(w, narrow, f"{state} >> {_PENDING_SHIFT}", 32))])
 
 
 def count_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: bool, completes: bool) -> None:
@@ -221,7 +248,8 @@ def _wait_for_one(f: Fragment, site: Site, barrier: MBarrier, wanted: int, by_st
         barrier.waiters.append(f)
         f.grid.counters.mbarrier_stalls += 1
         f.awaited = (barrier, barrier.phase)
-        what = f"{'polls' if poll else 'waits'} for {'state' if by_state else 'parity'} {wanted}"
+        phase = wanted & ((1 << _PENDING_SHIFT) - 1)
+        what = f"{'polls' if poll else 'waits'} for {'state' if by_state else 'parity'} {phase}"
         return f.grid.wakeups.suspend(f, barrier, what, site)
     if f.grid.sink is not None:
         _tell(f, site, f.mask, barrier, wanted, by_state, over)

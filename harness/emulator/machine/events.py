@@ -234,8 +234,9 @@ class Operation:
     What happens at issue has no start ("tmem.store", "launch-control", "commit"); a "commit" signals and a "tmem.load"
     is covered by a wait, so these do not finish.
 
-    ``kind``: "tma.load", "tma.store", "mma", "commit", "wgmma", "tmem.load", "tmem.store", "launch-control",
-    "tmem.copy", "cp.async" and "cp.async.arrive", which signals once its thread's earlier copies have landed.
+    ``kind``: "tma.load", "tma.store", "tma.gather", "bulk.load", "bulk.store", "st.async", "mma", "commit", "wgmma",
+    "tmem.load", "tmem.store", "tmem.copy", "launch-control", "cp.async", and "cp.async.arrive", which signals once its
+    thread's earlier copies have landed.
     ``detail``: what the operation computes, by name, for whoever wants to do it again.
     """
 

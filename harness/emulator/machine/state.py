@@ -413,7 +413,7 @@ class Fragment:
     """
 
     __slots__ = (
-        "_agent",
+        "agent",
         "awaited",
         "block",
         "count",
@@ -463,14 +463,8 @@ class Fragment:
         self.lanes, self.lane_index = lanes_of(mask)
         self.count = len(self.lanes)
         self.single = self.lanes[0] if self.count == 1 else -1
-        self._agent: Agent | None = None
-
-    @property
-    def agent(self) -> Agent:
+        self.agent = Agent(self.cta.cluster.number, self.cta.rank, warp.index, mask)
         """Who it is, for events."""
-        if self._agent is None:
-            self._agent = Agent(self.cta.cluster.number, self.cta.rank, self.warp.index, self.mask)
-        return self._agent
 
     @property
     def polls(self) -> bool:

@@ -39,6 +39,7 @@ _FILE = re.compile(r"\.file\s+(\d+)\s+\"([^\"\n]*)\"[^\n]*")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
 _OPCODE = re.compile(r"[\w.:]+")
 _NAME = re.compile(r"[%A-Za-z_$][\w$.]*")
+_DIRECTIVE = re.compile(r"^(\.(?:reg|shared|local|param))(?=\.)")
 _RANGE = re.compile(r"(%?[A-Za-z_$][\w$]*?)<(\d+)>$")
 _NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?$")
@@ -435,7 +436,8 @@ class _Body:
                 self._instruction(statement, scope, counted_line)
 
     def _declaration(self, statement: str, scope: _Scope, start: int) -> None:
-        words = statement.split(None, 1)
+        # A type may follow without a blank: ".reg.b32 x".
+        words = _DIRECTIVE.sub(r"\1 ", statement, count=1).split(None, 1)
         if words[0] == ".reg":
             kind, names = words[1].split(None, 1)
             kind = kind.strip(".")

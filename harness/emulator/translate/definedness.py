@@ -65,8 +65,7 @@ class Definedness:
         if isinstance(emitted, Effect) and emitted.partial is not None:
             clean = emitted.partial.slot in defined
         elif isinstance(emitted, Assign):
-            own = set(written)
-            clean = all(r.slot in defined for r in sources(i) if r.slot not in own or _also_read(i, r.slot))
+            clean = all(r.slot in defined for r in sources(i))
         guarded = i.guard is not None and not is_guard_branch(i)
         return [(slot, clean and (not guarded or slot in defined)) for slot in written]
 

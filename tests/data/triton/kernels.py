@@ -44,6 +44,35 @@ def tma_matmul(a, b, c, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
+def scaled_matmul(
+    a,
+    a_scale,
+    b,
+    b_scale,
+    c,
+    k,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+    PACK: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """C = A @ B.T of block-scaled numbers, PACK to a byte; a row has a scale factor for every BLOCK numbers."""
+    rows, columns = tl.arange(0, M), tl.arange(0, N)
+    depth, blocks = tl.arange(0, K // PACK), tl.arange(0, K // BLOCK)
+    total = tl.zeros((M, N), dtype=tl.float32)
+    for first in range(0, k, K):
+        at, block = first // PACK + depth, first // BLOCK + blocks
+        left = tl.load(a + rows[:, None] * (k // PACK) + at[None, :])
+        right = tl.load(b + columns[:, None] * (k // PACK) + at[None, :])
+        left_scale = tl.load(a_scale + rows[:, None] * (k // BLOCK) + block[None, :])
+        right_scale = tl.load(b_scale + columns[:, None] * (k // BLOCK) + block[None, :])
+        total = tl.dot_scaled(left, left_scale, FORMAT, right.T, right_scale, FORMAT, total)
+    tl.store(c + rows[:, None] * N + columns[None, :], total)
+
+
+@triton.jit
 def softmax(x, y, columns, W: tl.constexpr):
     """Of each row of f32."""
     row = tl.program_id(0)
@@ -83,6 +112,15 @@ KERNELS = {
     "matmul_f32": (matmul, {"a": "*fp32", "b": "*fp32", "c": "*fp32", "m": "i32", "n": "i32", "k": "i32"}, TILES),
     "tma_matmul": (tma_matmul, {"a": "tensordesc<bf16[128,64]>", "b": "tensordesc<bf16[64,64]>",
                                 "c": "tensordesc<bf16[128,64]>", "k": "i32"}, {"M": 128, "N": 64, "K": 64}),
+    "scaled_fp8": (scaled_matmul, {"a": "*fp8e4nv", "a_scale": "*u8", "b": "*fp8e4nv", "b_scale": "*u8", "c": "*fp32",
+                                   "k": "i32"},
+                   {"M": 128, "N": 64, "K": 128, "FORMAT": "e4m3", "PACK": 1, "BLOCK": 32}),
+    "scaled_mxfp4": (scaled_matmul, {"a": "*u8", "a_scale": "*u8", "b": "*u8", "b_scale": "*u8", "c": "*fp32",
+                                     "k": "i32"},
+                     {"M": 128, "N": 64, "K": 128, "FORMAT": "e2m1", "PACK": 2, "BLOCK": 32}),
+    "scaled_nvfp4": (scaled_matmul, {"a": "*u8", "a_scale": "*fp8e4nv", "b": "*u8", "b_scale": "*fp8e4nv",
+                                     "c": "*fp32", "k": "i32"},
+                     {"M": 128, "N": 64, "K": 128, "FORMAT": "e2m1", "PACK": 2, "BLOCK": 16}),
     "softmax": (softmax, {"x": "*fp32", "y": "*fp32", "columns": "i32"}, {"W": 256}),
     "layer_norm": (layer_norm, {"x": "*fp16", "weight": "*fp32", "bias": "*fp32", "y": "*fp16", "columns": "i32",
                                 "epsilon": "fp32"}, {"W": 512}),
@@ -93,7 +131,8 @@ KERNELS = {
 def main() -> None:
     folder = Path(__file__).parent
     for name, (kernel, signature, constants) in KERNELS.items():
-        for arch in (90, 100):
+        # Hopper has no block scaling.
+        for arch in (100,) if name.startswith("scaled") else (90, 100):
             full = {**signature, **dict.fromkeys(constants, "constexpr")}
             source = ASTSource(kernel, full, constants)
             compiled = triton.compile(
