@@ -79,3 +79,51 @@ CASES = {
 def test_copies_of_a_thread(published, use, expected, seed):
     found = errors(published, use, "random" if seed else "fifo", seed)
     assert found == expected
+
+
+# ---- bulk copies without a tensor map ----
+
+BULK = """
+mov.b32 %r3, words;
+shl.b32 %r4, %r0, 2;
+add.u32 %r5, %r3, %r4;
+setp.eq.u32 %p0, %r0, 0;
+mov.b32 %r30, 0;
+@%p0 mbarrier.init.shared.b64 [%r3+2048], 1;
+st.shared.b32 [%r5], %r30;
+{fence}
+bar.sync 0;
+{body}
+ret;
+"""
+ARM = "@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r3+2048], 256;"
+LOAD = "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd0], 256, [%r3+2048];"
+OWN_READ = "ld.shared.b32 %r7, [%r5];"
+OUT = "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r3], 256; @%p0 cp.async.bulk.commit_group;"
+READ_OVER = "@%p0 cp.async.bulk.wait_group.read 0;"
+REWRITE = "bar.sync 0; st.shared.b32 [%r5], %r0;"
+BULK_CASES = {
+    "loaded and waited for": (PROXY, ARM + LOAD + AWAITED + OWN_READ, set()),
+    "loaded, not waited for": (PROXY, ARM + LOAD + OWN_READ + AWAITED, {"race-shared"}),
+    "stored": (PROXY, OUT + READ_OVER, set()),
+    "stored without a fence": ("", OUT + READ_OVER, {"proxy-write-read"}),
+    "stored, source reused": (PROXY, OUT + READ_OVER + REWRITE, set()),
+    "stored, source reused early": (PROXY, OUT + REWRITE + READ_OVER, {"store-source-reused"}),
+    "stored, exits": (PROXY, OUT, {"exit-pending"}),
+}
+
+
+@pytest.mark.parametrize(("fence", "body", "expected"), BULK_CASES.values(), ids=BULK_CASES)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_bulk_copies(fence, body, expected, seed):
+    device = Device(schedule="random" if seed else "fifo", seed=seed)
+    out = device.upload(np.zeros(1024, np.uint32))
+    checker = Checker()
+    device.launch(
+        Module.from_text(source(BULK.format(fence=fence, body=body), WORDS)),
+        grid=1,
+        block=64,
+        arguments=[out],
+        sinks=[checker],
+    )
+    assert {finding.rule for finding in checker.report().errors} == expected

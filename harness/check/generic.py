@@ -129,7 +129,7 @@ class Generic:
                 thread.fence_before()
             else:
                 thread.fence_after()
-        elif site.opcode == "wgmma":
+        elif site.opcode not in ("fence", "membar"):
             return
         elif words[0] == "proxy":
             _fence_proxy(thread, words)

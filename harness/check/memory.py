@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from harness.check.accesses import Conflict, Histories, Observer, Record
 
 CHUNK = 16
+WHOLE = (1 << CHUNK) - 1
 DIVIDED = -1
 CROWDED = 1 << 14
 """Histories after which those that no place has any more are forgotten."""
@@ -40,6 +41,10 @@ class Memory:
         if len(self.histories.all) > self._crowded:
             self._tidy()
 
+    def is_untouched(self, chunks: Chunks) -> bool:
+        """Whether there are chunks of these that nobody has accessed."""
+        return not self.cells[chunks].all()
+
     def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> None:
         cells, chunks = self.cells, chunks.ravel()
         now = cells[chunks]
@@ -63,7 +68,7 @@ class Memory:
         self.cells[chunks] = new[which]
         if numbers[0] == DIVIDED:
             for chunk in chunks[now == DIVIDED].tolist():
-                self._access_bytes(chunk, (1 << CHUNK) - 1, record, observer)
+                self._access_bytes(chunk, WHOLE, record, observer)
 
     def _access_bytes(self, chunk: int, mask: int, record: Record, observer: Observer) -> None:
         held = self.divided.get(chunk)
@@ -73,9 +78,14 @@ class Memory:
         for byte in range(CHUNK):
             if mask >> byte & 1:
                 held[byte] = self._step(held[byte], record, observer, chunk * CHUNK + byte, 1)
-        if held.count(held[0]) == CHUNK:
+        if held.count(held[0]) == CHUNK or (mask == WHOLE and self._alike(held)):
             self.cells[chunk] = held[0]
             del self.divided[chunk]
+
+    def _alike(self, numbers: list[int]) -> bool:
+        """Whether histories differ in what came before the last write only."""
+        last = {self.histories.all[number][:2] for number in numbers}
+        return len(last) == 1
 
     def _step(self, number: int, record: Record, observer: Observer, place: int, nbytes: int) -> int:
         histories = self.histories
@@ -115,6 +125,6 @@ def _chunks_of(places: bytes, nbytes: int) -> tuple[Chunks, tuple[tuple[int, int
     chunks, which = np.unique(touched // CHUNK, return_inverse=True)
     masks = np.zeros(len(chunks), np.int64)
     np.bitwise_or.at(masks, which, 1 << (touched % CHUNK))
-    whole = masks == (1 << CHUNK) - 1
+    whole = masks == WHOLE
     parts = zip(chunks[~whole].tolist(), masks[~whole].tolist(), strict=True)
     return chunks[whole], tuple(parts)

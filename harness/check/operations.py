@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.check.accesses import Observer, Record
+from harness.check.accesses import SCOPES, Observer, Record
 from harness.check.barriers import Arrival
 from harness.check.boxes import inside, is_inside
 from harness.check.clocks import BEFORE, EXECUTION, INFORMAL, NARROW, ORDER, Clock, Rows, set_generic
@@ -36,7 +36,12 @@ from harness.emulator.machine.events import (
 
 WARPGROUP = 4
 GROUPS_KEPT = 16
+ARRIVES = ("tma.load", "tma.gather", "bulk.load", "st.async", "launch-control")
+"""Operations whose bytes are counted by an mbarrier."""
+DEPARTS = ("tma.store", "bulk.store")
+"""Operations of bulk groups."""
 OPERAND = "operand"
+COPY = "a TMA copy"
 RESPONSE = "a launch-control response"
 NEVER = 1 << 30
 """Time of an operation whose end nobody has seen."""
@@ -171,7 +176,7 @@ class Operations:
         self._pipe("wgmma of warp", agent, agent.warp).count = flight.time
 
     def _issue_copy(self, flight: InFlight, agent: Agent) -> None:
-        what = "a TMA copy" if flight.operation.kind == "tma.load" else "a launch-control response"
+        what = RESPONSE if flight.operation.kind == "launch-control" else COPY
         for region in flight.operation.writes:
             self._reach(flight, region.cta, what)  # type: ignore[union-attr]
         for rank, _ in flight.operation.detail["signals"]:
@@ -248,7 +253,7 @@ class Operations:
 
     def started(self, event: events.Started) -> None:
         flight = self.in_flight.get(event.operation.id)
-        if flight is not None and not flight.read and event.operation.kind != "tma.load":
+        if flight is not None and not flight.read and event.operation.kind not in ARRIVES:
             self._start(flight)
 
     def _start(self, flight: InFlight) -> None:
@@ -258,20 +263,19 @@ class Operations:
             self._multiply(flight)
         elif kind == "wgmma":
             self._multiply_wgmma(flight)
-        elif kind == "tma.store":
+        elif kind in DEPARTS:
             self._read_source(flight)
 
     def _multiply(self, flight: InFlight) -> None:
         operation = flight.operation
         record, observer = self._record(flight, "mma", False), flight.observer()
-        cluster = operation.agent.cluster
         kind = "cp" if operation.kind == "tmem.copy" else "mma"
         record.kind = kind
         accumulator = set(operation.writes)
         accumulates = False
         for region in operation.reads:
             if isinstance(region, SharedChunks):
-                self.model.shared[cluster, region.cta].access_chunks(region.chunks, record, observer)
+                self._read_operand(flight, region, record, observer)
             elif region in accumulator:
                 accumulates = True
             elif not self._touch_tensor(flight, kind, (region,), False):
@@ -284,6 +288,17 @@ class Operations:
                 self.model.touch(
                     self._cta(operation.agent, rank), flight.who, flight.time, operation.site, operation.agent, "an MMA"
                 )
+
+    def _read_operand(self, flight: InFlight, region: SharedChunks, record: Record, observer: Observer) -> None:
+        operation = flight.operation
+        memory = self.model.shared[operation.agent.cluster, region.cta]
+        if memory.is_untouched(region.chunks):
+            self.model.say(
+                "stage-read-early", "error", "the MMA reads shared memory that nobody has written yet",
+                (operation.site, operation.agent), missing="no wait for whatever is to write it",
+                mend="wait for the mbarrier that counts the bytes of the copies",
+            )  # fmt: skip
+        memory.access_chunks(region.chunks, record, observer)
 
     def _multiply_wgmma(self, flight: InFlight) -> None:
         """Each warp must have waited for what it multiplies: what counts is what all of them knew."""
@@ -304,19 +319,32 @@ class Operations:
         record, observer = self._record(flight, "wgmma", False), flight.observer()
         for region in flight.operation.reads:
             if isinstance(region, SharedChunks):
-                agent = flight.operation.agent
-                self.model.shared[agent.cluster, region.cta].access_chunks(region.chunks, record, observer)
+                self._read_operand(flight, region, record, observer)
 
     def _read_source(self, flight: InFlight) -> None:
         operation = flight.operation
         source, target = operation.reads[0], operation.writes[0]
-        assert isinstance(source, SharedChunks) and isinstance(target, GlobalBox)
-        chunks = source.chunks
-        if not is_inside(target.tensor_map, target.coordinates):
-            chunks = chunks[inside(target.tensor_map, target.coordinates)]
-        if len(chunks):
-            record = self._record(flight, "store", False)
-            self.model.shared[operation.agent.cluster, source.cta].access_chunks(chunks, record, flight.observer())
+        record = self._record(flight, "store", False)
+        if isinstance(source, SharedChunks) and isinstance(target, GlobalBox) and len(operation.writes) == 1:
+            chunks = source.chunks
+            if not is_inside(target.tensor_map, target.coordinates):
+                chunks = chunks[inside(target.tensor_map, target.coordinates)]
+            if len(chunks):
+                memory = self.model.shared[operation.agent.cluster, source.cta]
+                memory.access_chunks(chunks, record, flight.observer())
+        else:
+            self._read_at(flight, source, record)
+
+    def _read_at(self, flight: InFlight, source: Any, record: Record) -> None:
+        """A source of a copy, in shared or in global memory. Reads of the latter are kept for long: without clocks."""
+        cluster, observer = flight.operation.agent.cluster, flight.observer()
+        if isinstance(source, SharedChunks):
+            self.model.shared[cluster, source.cta].access_chunks(source.chunks, record, observer)
+        elif isinstance(source, SharedBytes):
+            self.model.shared[cluster, source.cta].access(source.offset, source.nbytes, record, observer)
+        else:
+            record.order = None
+            self.access_global(source, record, observer)
 
     # ---- completion ----
 
@@ -325,10 +353,10 @@ class Operations:
         if flight is None:
             return
         kind = event.operation.kind
-        if kind in ("tma.load", "launch-control"):
+        if kind in ARRIVES:
             self._landing = (flight, event.regions)
             return
-        if kind == "tma.store":
+        if kind in DEPARTS:
             self._write_target(flight)
         elif kind == "cp.async":
             self._copy_items(flight)
@@ -342,6 +370,7 @@ class Operations:
         copied = source.nbytes > 0
         if copied.any():
             read = self._record(flight, "cp.async", False)
+            read.order = None
             places = source.addresses[copied].astype(np.int64)
             self.model.access_global(places, int(source.nbytes.max()), read, observer)
         memory = self.model.shared[operation.agent.cluster, target.cta]
@@ -353,14 +382,22 @@ class Operations:
         bulk = self._bulk(operation.agent, lane)
         clock = flight.clock
         record = Record(clock.space, bulk.writes, number + 1, "store", True, operation.agent, operation.site)
-        self.access_box(operation.writes[0], record, flight.observer())
+        if operation.detail.get("reduction") is not None:
+            record.scope = SCOPES["gpu"]
+        for target in operation.writes:
+            self.access_global(target, record, flight.observer())
 
-    def access_box(self, box: Any, record: Record, observer: Observer) -> None:
-        """A box of global memory is read or written."""
-        assert isinstance(box, GlobalBox)
-        allocation = self.model.allocation(box.tensor_map.address)
-        if allocation is not None:
-            allocation.access(box, record, observer)
+    def access_global(self, region: Any, record: Record, observer: Observer) -> None:
+        """Boxes or ranges of global memory are read or written."""
+        if isinstance(region, GlobalBox):
+            allocation = self.model.allocation(region.tensor_map.address)
+            if allocation is not None:
+                allocation.access(region, record, observer)
+        else:
+            assert isinstance(region, GlobalItems)
+            for address, nbytes in zip(region.addresses.tolist(), region.nbytes.tolist(), strict=True):
+                if nbytes:
+                    self.model.access_global(np.array([address], np.int64), nbytes, record, observer)
 
     def landed(self, event: events.BytesLanded) -> None:
         """Bytes complete in a phase: the copy whose ``Finished`` came before has written its regions."""
@@ -383,14 +420,18 @@ class Operations:
 
     def _land(self, flight: InFlight, regions: Iterable[Any], who: int, time: int) -> None:
         operation = flight.operation
-        kind = "copy" if operation.kind == "tma.load" else "answer"
+        kind = "answer" if operation.kind == "launch-control" else "copy"
         cluster = operation.agent.cluster
         observer = Observer(flight.clock)
         record = self._record(flight, kind, True, who, time)
-        if kind == "copy" and not flight.read:
+        if operation.detail.get("reduction") is not None:
+            record.scope = SCOPES["sys"]
+        if not flight.read:
             flight.read = True
-            read = Record(record.space, who, time, kind, False, operation.agent, operation.site)
-            self.access_box(operation.reads[0], read, observer)
+            written = set(map(id, operation.writes))
+            for source in operation.reads:
+                if id(source) not in written:
+                    self._read_at(flight, source, self._record(flight, kind, False, who, time))
         for region in regions:
             memory: Memory = self.model.shared[cluster, region.cta]
             if isinstance(region, SharedChunks):
@@ -399,7 +440,7 @@ class Operations:
                 assert isinstance(region, SharedBytes)
                 memory.access(region.offset, region.nbytes, record, observer)
             if who >= 0:
-                what = "a TMA copy" if kind == "copy" else RESPONSE
+                what = COPY if kind == "copy" else RESPONSE
                 cta = self._cta(operation.agent, region.cta)
                 self.model.touch(cta, who, time, operation.site, operation.agent, what)
 
@@ -507,10 +548,10 @@ class Operations:
         """The run has ended: what was under way is looked at as if it happened now."""
         for flight in list(self.in_flight.values()):
             operation = flight.operation
-            if operation.kind in ("tma.load", "launch-control"):
+            if operation.kind in ARRIVES:
                 rest = [r for r in operation.writes if r.cta not in flight.landed]  # type: ignore[union-attr]
                 self._land(flight, rest, -1, NEVER)
-            elif operation.kind in ("mma", "tmem.copy", "tma.store") and not flight.read:
+            elif operation.kind in ("mma", "tmem.copy", *DEPARTS) and not flight.read:
                 self._start(flight)
             elif operation.kind == "cp.async":
                 self._copy_items(flight)
@@ -533,7 +574,11 @@ def _warpgroup(agent: Agent) -> tuple[int, int, int]:
 _ISSUED = {
     "tma.load": Operations._issue_copy,
     "launch-control": Operations._issue_copy,
+    "tma.gather": Operations._issue_copy,
+    "bulk.load": Operations._issue_copy,
+    "st.async": Operations._issue_copy,
     "tma.store": Operations._issue_store,
+    "bulk.store": Operations._issue_store,
     "mma": Operations._issue_mma,
     "commit": Operations._issue_commit,
     "tmem.copy": Operations._issue_tensor_copy,
