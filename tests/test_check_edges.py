@@ -159,6 +159,24 @@ def copy_and_store(form: str) -> str:
     )  # fmt: skip
 
 
+def beside_a_box(form: str) -> str:
+    """A box hangs over the edge of its tensor; another thread writes the last word inside or the first one outside."""
+    store = "mov.b32 %r20, 8; cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%m0, {%r20}], [data];"
+    word = {"outside": 24, "inside": 23}[form]
+    return (
+        OWN
+        + only("%warp eq 0", WRITE + FENCE + "bar.warp.sync -1;")
+        + only("%thread eq 0", store + "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;")
+        + only("%thread eq 32", f"st.global.b32 [%m1+{4 * word}], 7;")
+    )
+
+
+def part_of_an_allocation(device: Device) -> list[TensorMap | int]:
+    """A tensor of 24 words at the beginning of 32."""
+    address = device.alloc(4 * BOX)
+    return [TensorMap.tiled(address, "u32", (24,), (BOX,)), address]
+
+
 def store_and_copy(form: str) -> str:
     """What TMA has stored TMA loads again: the store's writes have to be over, not only its reads."""
     store = "mov.b32 %r20, 32; cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%m0, {%r20}], [data];"
@@ -298,6 +316,7 @@ EDGES = [
     edge("loaded and stored", {"wait": "", "none": "race-shared|store-source-reused"}, copy_and_store,
          arguments=tensor_of_words),
     edge("stored and loaded", {"": "", ".read": "race-global"}, store_and_copy, arguments=tensor_of_words),
+    edge("box over the edge", {"outside": "", "inside": "race-global"}, beside_a_box, arguments=part_of_an_allocation),
     edge("bytes announced by another thread", {"before the arrival": ""}, bytes_by_another,
          arguments=tensor_of_words),
     edge("commit", {"own": "", "another's": "tmem-race"}, commit_by, **CTA_OF_96),

@@ -339,7 +339,12 @@ def load_wgmma(s) -> str:
     produce = consume = ""
     for step in range(s.steps):
         produce += waiting(s.empty, "bars+8", step % 2 ^ 1) + fill("bars")
-        consume += waiting(s.full, "bars", step % 2) + WGMMA
+        if s.full == "one warp relaxed":
+            consume += only("%warp eq 0", waiting("relaxed", "bars", step % 2))
+            consume += only("%warp ne 0", waiting("acquire", "bars", step % 2))
+        else:
+            consume += waiting(s.full, "bars", step % 2)
+        consume += WGMMA
         arrive = f"mbarrier.arrive{s.order}.shared::cta.b64 _, [bars+8];"
         consume += placed(arrive, s.arrive, f"wgmma.wait_group.sync.aligned {s.pending};")
     use, wait_for_all = "add.f32 %f4, %f0, %f1;", "wgmma.wait_group.sync.aligned 0;"
@@ -358,9 +363,9 @@ def load_wgmma(s) -> str:
 def load_wgmma_expects(s) -> Outcome:
     """The accumulators of the last step are used before their wait only if its group is still pending then: the machine
     stops before that wgmma has read anything. The second copy comes after the first one if all the waits between them
-    order memory, wherever the multiplication ends.
+    order memory, wherever the multiplication ends: those of one warp will do.
     """
-    in_order = s.full == s.empty == "acquire" and not s.order
+    in_order = s.full != "relaxed" and s.empty == "acquire" and not s.order
     given_back = s.empty == "acquire" and s.arrive == "after" and s.pending == 0 and not s.order
     early = s.use == "before" and s.pending > 0
     reads_early = s.full != "acquire" and not (early and s.steps == 1)
@@ -377,7 +382,7 @@ TABLES = [
         "TMA load -> wgmma -> TMA load",
         dict(
             steps=(2, 1),
-            full=("acquire", "relaxed"),
+            full=("acquire", "relaxed", "one warp relaxed"),
             empty=("acquire", "relaxed"),
             pending=(0, 1),
             arrive=("after", "before"),
