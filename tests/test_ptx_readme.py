@@ -1,4 +1,4 @@
-"""The launch file in the README works when it is pasted, and its Python example says what the API takes."""
+"""The launch file in the README works when it is pasted, and the page's Python example says what the API takes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from harness.emulator import Device, LaunchResult, TensorMap
 from harness.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "own-ptx.md").read_text(encoding="utf-8")
 
 
 def test_the_launch_file_of_the_readme_runs(tmp_path):
@@ -26,13 +27,13 @@ def test_the_launch_file_of_the_readme_runs(tmp_path):
 
 def test_commands_of_the_readme_are_understood():
     commands = re.findall(r"^    harness (ptx \w+)", README, re.M)
-    assert {"ptx list", "ptx init", "ptx run", "ptx corpus", "ptx coverage"} == set(commands)
+    assert {"ptx list", "ptx init", "ptx run", "ptx check", "ptx corpus", "ptx coverage"} == set(commands)
     for command in commands:
         assert CliRunner().invoke(main, [*command.split(), "--help"]).exit_code == 0
 
 
 def test_the_python_example_uses_what_there_is():
-    example = next(text for text in re.findall(r"```python\n(.*?)```", README, re.S) if "device.symbol" in text)
+    example = next(text for text in re.findall(r"```python\n(.*?)```", PAGE, re.S) if "device.symbol" in text)
     for name in re.findall(r"device\.(\w+)\(", example):
         assert hasattr(Device, name), name
     for name in re.findall(r"run\.(\w+)", example):
