@@ -41,6 +41,10 @@ class Memory:
         if len(self.histories.all) > self._crowded:
             self._tidy()
 
+    def is_untouched(self, chunks: Chunks) -> bool:
+        """Whether there are chunks of these that nobody has accessed."""
+        return not self.cells[chunks].all()
+
     def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> None:
         cells, chunks = self.cells, chunks.ravel()
         now = cells[chunks]

@@ -269,14 +269,13 @@ class Operations:
     def _multiply(self, flight: InFlight) -> None:
         operation = flight.operation
         record, observer = self._record(flight, "mma", False), flight.observer()
-        cluster = operation.agent.cluster
         kind = "cp" if operation.kind == "tmem.copy" else "mma"
         record.kind = kind
         accumulator = set(operation.writes)
         accumulates = False
         for region in operation.reads:
             if isinstance(region, SharedChunks):
-                self.model.shared[cluster, region.cta].access_chunks(region.chunks, record, observer)
+                self._read_operand(flight, region, record, observer)
             elif region in accumulator:
                 accumulates = True
             elif not self._touch_tensor(flight, kind, (region,), False):
@@ -289,6 +288,17 @@ class Operations:
                 self.model.touch(
                     self._cta(operation.agent, rank), flight.who, flight.time, operation.site, operation.agent, "an MMA"
                 )
+
+    def _read_operand(self, flight: InFlight, region: SharedChunks, record: Record, observer: Observer) -> None:
+        operation = flight.operation
+        memory = self.model.shared[operation.agent.cluster, region.cta]
+        if memory.is_untouched(region.chunks):
+            self.model.say(
+                "stage-read-early", "error", "the MMA reads shared memory that nobody has written yet",
+                (operation.site, operation.agent), missing="no wait for whatever is to write it",
+                mend="wait for the mbarrier that counts the bytes of the copies",
+            )  # fmt: skip
+        memory.access_chunks(region.chunks, record, observer)
 
     def _multiply_wgmma(self, flight: InFlight) -> None:
         """Each warp must have waited for what it multiplies: what counts is what all of them knew."""
@@ -309,8 +319,7 @@ class Operations:
         record, observer = self._record(flight, "wgmma", False), flight.observer()
         for region in flight.operation.reads:
             if isinstance(region, SharedChunks):
-                agent = flight.operation.agent
-                self.model.shared[agent.cluster, region.cta].access_chunks(region.chunks, record, observer)
+                self._read_operand(flight, region, record, observer)
 
     def _read_source(self, flight: InFlight) -> None:
         operation = flight.operation
