@@ -111,20 +111,6 @@ EQUIVALENT = (
         LAST,
         "kernel[567] sm_90a",
     ),
-    *(
-        Equivalent(
-            "Each reader releases the stages in order: that the last one is free says the same of those before it.",
-            "not waited|the other parity",
-            "try_wait",
-            drained,
-            kernel,
-        )
-        for kernel, drained in (
-            ("kernel6 sm_90a", "^[23] of 5"),
-            ("kernel7 sm_90a", "^[234] of 6"),
-            ("kernel8 sm_90a", "^[34] of 5"),
-        )
-    ),
     Equivalent("The mask is the same for both parities.", "mask moved to the other parity", ""),
     Equivalent("Not a wait at the first stage of a ring.", "the parity turns a stage too late", ""),
 )
