@@ -29,11 +29,11 @@ def descriptor_of_a(instruction: str) -> Alteration:
 
 ALWAYS = {
     "no fence": (substitute(r"wgmma\.fence\.sync\.aligned;", ""), "no wgmma.fence.sync.aligned stands between"),
-    "no commit": (substitute(r"wgmma\.commit_group\.sync\.aligned;", ""), "wgmma that was not waited for"),
-    "no last wait": (substitute(r"wgmma\.wait_group\.sync\.aligned 0;", ""), "wgmma that was not waited for"),
+    "no commit": (substitute(r"wgmma\.commit_group\.sync\.aligned;", ""), "a wgmma accumulates in it"),
+    "no last wait": (substitute(r"wgmma\.wait_group\.sync\.aligned 0;", ""), "a wgmma accumulates in it"),
     "the last wait leaves one group": (
         substitute(r"(wgmma\.wait_group\.sync\.aligned) 0;", r"\1 1;"),
-        "wgmma that was not waited for",
+        "a wgmma accumulates in it",
     ),
     "A one step further": (descriptor_of_a(r"add.s64 d, \2, 2"), ""),
     "A without swizzle": (descriptor_of_a(r"and.b64 d, \2, 4611686018427387903"), ""),

@@ -263,7 +263,7 @@ def test_a_cache_that_cannot_be_written(fake, tmp_path, monkeypatch):
 
 def test_no_sources(fake):
     shutil.rmtree(fake / "kernels")
-    with pytest.raises(CannotRun, match=r"no Mojo sources at .*install the harness from a checkout"):
+    with pytest.raises(CannotRun, match=r"no Mojo sources at .*install the harness again"):
         build(TWO[:1])
 
 
