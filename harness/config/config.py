@@ -512,7 +512,7 @@ def _check_ping_pong(config: KernelConfig, arch: Architecture) -> None:
             f"ping-pong with {config.kernel} of {arch.name} and the scheduler {config.scheduler}: the warpgroups of "
             "sm_90a take turns on a fixed list of tiles",
             "ping_pong",
-            [{"scheduler": "static"}, {"kernel": "kernel8", "scheduler": "static"}, {"ping_pong": None}],
+            [{"scheduler": "static"}, {"ping_pong": None}],
         )
     rows, columns = config.mma_shape
     if rows * columns > 128 * 128:
