@@ -51,7 +51,7 @@ def everything(builder) -> dict[KernelConfig, Artifact]:
 @pytest.mark.xdist_group("everything to check")
 @pytest.mark.parametrize("config", ALL_CONFIGS, ids=name_of)
 def test_no_preset_and_no_shape_has_an_error_under_many_schedules(everything, config):
-    """The tiles of one cluster follow each other, where the kernel walks over tiles. Large clusters take long: a few."""
+    """The tiles of one cluster follow each other, where the kernel walks over tiles. Large clusters take long: few."""
     kinds = list(sizes(config))
     small = config.cluster[0] * config.cluster[1] <= 4
     for number, schedule in enumerate(MANY if small else MANY[: len(kinds)]):
