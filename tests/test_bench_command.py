@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -69,24 +70,25 @@ def results(bench, *arguments) -> tuple[int, dict[str, dict]]:
 def one_more_instruction(monkeypatch, tmp_path):
     """From now on kernels are built with an instruction more before the output's bulk group is committed."""
 
-    def plant() -> None:
-        build = runs.build
+    commit = "\tcp.async.bulk.commit_group;"
+    return lambda: alter_ptx(monkeypatch, tmp_path, commit, f"\tfence.proxy.async.shared::cta;\n{commit}")
 
-        def build_altered(configs):
-            made = []
-            for number, artifact in enumerate(build(configs)):
-                folder = tmp_path / f"altered{number}"
-                folder.mkdir(exist_ok=True)
-                commit = "\tcp.async.bulk.commit_group;"
-                assert artifact.ptx.count(commit) == 1
-                fence = f"\tfence.proxy.async.shared::cta;\n{commit}"
-                (folder / "kernel.ptx").write_text(artifact.ptx.replace(commit, fence))
-                made.append(replace(artifact, folder=folder))
-            return made
 
-        monkeypatch.setattr(runs, "build", build_altered)
+def alter_ptx(monkeypatch, folder, old: str, new: str) -> None:
+    """From now on kernels are built with another text in the place of one that they have once."""
+    build = runs.build
 
-    return plant
+    def build_altered(configs):
+        made = []
+        for number, artifact in enumerate(build(configs)):
+            altered = folder / f"altered{number}"
+            altered.mkdir(exist_ok=True)
+            assert artifact.ptx.count(old) == 1
+            (altered / "kernel.ptx").write_text(artifact.ptx.replace(old, new))
+            made.append(replace(artifact, folder=altered))
+        return made
+
+    monkeypatch.setattr(runs, "build", build_altered)
 
 
 def test_the_first_run_and_the_same_again(bench, results_dir):
@@ -271,6 +273,52 @@ def test_files(bench, one_more_instruction, tmp_path):
     junit = ET.parse(files["junit"]).getroot()
     assert junit.attrib["tests"] == junit.attrib["failures"] == "2"
     assert junit.find("testcase/failure").attrib["message"].startswith("WORSE: PTX fence.proxy")
+
+
+def test_a_kernel_that_is_right_by_luck_is_unsound(bench, suite, monkeypatch, tmp_path, results_dir):
+    """Sound first, and the same again; then without the fence between the epilogue's writes and the store."""
+    suite.write_text(SUITE + "check = true\n")
+    one = ("--filter", "2x1", "--schedules", 1)
+    assert verdicts(bench, *one) == (0, {"NEW"})
+    code, text, _ = bench(*one)
+    assert code == 0 and "1 cases against last: 1 SAME" in text
+    assert "synchronisation checked of 1 cases: 1 sound" in text
+    [_, record] = map(json.loads, (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines())
+    found = record["soundness"]
+    assert (found["schedules"], found["errors"], found["failure"], found["correct"]) == (2, 0, None, True)
+
+    alter_ptx(monkeypatch, tmp_path, "\tfence.proxy.async.shared::cta;", "")
+    files = {name: tmp_path / f"x.{name}" for name in ("json", "markdown", "junit")}
+    code, text, errors = bench(*one, *(word for name, path in files.items() for word in (f"--{name}", path)))
+    assert code == 1 and "1 UNSOUND" in text and "checked of 1 cases: 0 sound" in text
+    assert f"{CASES[0]}: unsound" in errors
+    [case] = json.loads(files["json"].read_text())["cases"]
+    assert case["verdict"] == "UNSOUND" and "of synchronisation: proxy-write-read: C tile" in case["reason"]
+    assert {"name": "PTX fence.proxy.async.shared::cta", "old": 1, "new": None, "direction": "changed"} in case[
+        "changes"
+    ]
+    found = case["soundness"]
+    assert found["errors"] >= len(found["findings"]) > 0 and found["correct"] is True
+    assert {finding["rule"] for finding in found["findings"]} == {"proxy-write-read"}
+    [note] = case["notes"]
+    words = shlex.split(note.removeprefix("to repeat: "))
+    assert words[:3] == ["harness", "check", "kernel6"]
+    again = CliRunner().invoke(harness.cli.main.main, words[1:])  # of the kernel as it is, without the fault
+    assert again.exit_code == 0 and "256x512x64, 2 schedules: sound" in again.stdout, again.output
+    assert f"| {CASES[0]} | UNSOUND |" in files["markdown"].read_text()
+    assert "UNSOUND: " in ET.parse(files["junit"]).getroot().find("testcase/failure").attrib["message"]
+    assert verdicts(bench, *one) == (1, {"UNSOUND"}), "also where the last run was no better"
+
+
+def test_a_run_that_goes_on_checks_what_was_not_checked(bench, suite, results_dir):
+    one = ("--filter", "2x1", "--schedules", 1)
+    bench(*one)
+    suite.write_text(SUITE + "check = true\n")
+    for words in ("done", "kept"):
+        assert f"{CASES[0]}: {words}" in bench(*one, "--resume")[2]
+    plain, checked = map(json.loads, (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines())
+    assert "soundness" not in plain and checked["soundness"]["errors"] == 0
+    assert plain["bench"] == checked["bench"]
 
 
 def test_a_comment_is_bounded(bench, monkeypatch, tmp_path):

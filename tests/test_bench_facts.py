@@ -42,6 +42,31 @@ def test_the_same_kernel_run_again_is_the_same(artifacts, record):
     assert judge(CASE, again, record).verdict == "SAME"
 
 
+RACE = {"rule": "race-shared", "severity": "error", "message": "two writes"}
+SOUND = {"schedules": 2, "errors": 0, "warnings": 1, "findings": [], "failure": None, "correct": True}
+
+
+@pytest.mark.parametrize(
+    ("found", "passed", "verdict", "reason", "code"),
+    [
+        ({}, True, "SAME", "", 0),
+        ({"errors": 2, "findings": [RACE]}, True, "UNSOUND", "2 errors of synchronisation: race-shared: two writes", 1),
+        ({"failure": "Deadlock", "correct": None}, True, "UNSOUND", "the check did not come to its end: Deadlock", 1),
+        ({"correct": False}, True, "WRONG", "the output is wrong under a schedule of the check", 4),
+        (
+            {"errors": 1, "findings": [RACE], "correct": False},
+            False,
+            "WRONG",
+            "7 of 262,144 elements are wrong; 1 error of synchronisation: race-shared: two writes",
+            4,
+        ),
+    ],
+)
+def test_what_the_checker_found_is_part_of_the_verdict(found, passed, verdict, reason, code):
+    judged = judge(CASE, bench_record("2", passed=passed, soundness={**SOUND, **found}), bench_record("1"))
+    assert (judged.verdict, judged.reason, exit_code([judged])) == (verdict, reason, code)
+
+
 def test_one_more_instruction_in_the_epilogue(artifacts, record, tmp_path):
     store = r"(\tcp\.async\.bulk\.commit_group;)"
     altered = measured(with_ptx(artifacts[2, 1], tmp_path, store, r"\tfence.proxy.async.shared::cta;\n\1"))

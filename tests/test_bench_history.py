@@ -35,12 +35,14 @@ def test_damaged_lines_are_reported_and_skipped(results_dir):
         file.write('{"schema": 1, "bench": {"run"\n')
         file.write(json.dumps({"schema": 1, "bench": {"run": "2"}}) + "\n")
         file.write('{"schema": 1}\n')
+        file.write(json.dumps(bench_record("2", soundness={"errors": 1})) + "\n")
     records.append(path, bench_record("3"))
     found = history.load(path)
     assert [record["bench"]["run"] for record in found.records] == ["1", "3"]
-    assert [line.number for line in found.damaged] == [2, 3, 4]
+    assert [line.number for line in found.damaged] == [2, 3, 4, 5]
     assert "without bench.case" in found.damaged[1].reason
     assert str(found.damaged[2]) == f"{path}:4: skipped: a record without device"
+    assert "without soundness.findings" in found.damaged[3].reason
 
 
 def test_damaged_baselines_are_reported_and_skipped(results_dir):

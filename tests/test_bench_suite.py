@@ -28,6 +28,8 @@ def test_the_default_suite_covers_the_series():
     assert any(not case.multicast for case in cases)
     assert {case.arch for case in cases} == {None, "sm_90a"}
     assert any(case.shape.m % 128 for case in cases)
+    checked = {(case.kernel, case.arch) for case in cases if case.check}
+    assert checked == {(f"kernel{number}", arch) for number in (5, 6, 7, 8) for arch in (None, "sm_90a")}
     # Two minutes on the emulator: about 0.5 s for every 10^9 multiplications and additions.
     assert sum(case.shape.flops for case in cases) < 1e11
 
@@ -66,6 +68,13 @@ def test_the_same_case_twice_is_one(suite):
     assert len(suite(TOP + "[[cases]]\n[[cases]]\n").cases) == 1
 
 
+@pytest.mark.parametrize("tables", ["[[cases]]\ncheck = true\n[[cases]]\n", "[[cases]]\n[[cases]]\ncheck = true\n"])
+def test_a_case_is_checked_if_one_of_its_tables_asks_for_it(suite, tables):
+    [case], [plain] = suite(TOP + tables).cases, suite(TOP + "[[cases]]\n").cases
+    assert (case.check, plain.check) == (True, False)
+    assert case.id == plain.id, "the same measurement, with the same history"
+
+
 WRONG = [
     ("schema = 2\n", "schema is 2; this harness reads 1"),
     ("schema = \n", "Invalid value"),
@@ -76,6 +85,7 @@ WRONG = [
     (TOP + "[[cases]]\nstages = '4'\n", "stages is '4'; it must be a whole number"),
     (TOP + "[[cases]]\nstages = 99\n", "stages 99:"),
     (TOP + "[[cases]]\nmulticast = 1\n", "multicast is 1; write true or false"),
+    (TOP + "[[cases]]\ncheck = 'yes'\n", "[[cases]] number 1: check is 'yes'; write true or false"),
     (TOP + "[[cases]]\nkernels = 'kernel9'\n", "there is no kernel 'kernel9'"),
     (TOP + "[[cases]]\nclusters = '3x1'\n", "cluster 3x1"),
     (TOP + "[[cases]]\ninputs = []\n", "inputs is []; it must be a text or a list"),

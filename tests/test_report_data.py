@@ -116,3 +116,21 @@ def test_a_wrong_newest_result_asks_for_attention():
     mended = bench_record("3")
     state = state_of(data.Device("emulated-sm_100a", [right, mended], [right, wrong, mended]))
     assert not state.attention and state.changed == "Against the run before: 1 SAME"
+
+
+def test_the_state_of_soundness_is_one_line_by_kernel():
+    sound = {"schedules": 2, "errors": 0, "warnings": 1, "findings": [], "failure": None, "correct": True}
+    race = {"rule": "race-shared", "severity": "error", "message": "two writes"}
+    made = [bench_record("1", f"{kernel} bf16 2x1 512 index") for kernel in ("kernel5", "kernel6", "kernel7")]
+    assert state_of(data.Device("emulated-sm_100a", made)).soundness == "", "older records say nothing of it"
+    made[0]["soundness"] = sound
+    made[1]["soundness"] = {**sound, "errors": 1, "findings": [race]}
+    state = state_of(data.Device("emulated-sm_100a", made))
+    assert state.soundness == "Synchronisation: kernel5 sound, kernel6 UNSOUND in 1 of 1 cases, kernel7 not checked"
+    assert state.attention and state.verdict == "3 cases are right, counted, not timed"
+    assert [(change.verdict, change.what) for change in state.changes] == [
+        ("UNSOUND", "1 error of synchronisation: race-shared: two writes")
+    ]
+    mended = bench_record("2", "kernel6 bf16 2x1 512 index", soundness=sound)
+    state = state_of(data.Device("emulated-sm_100a", [*made, mended]))
+    assert not state.attention and "kernel6 sound" in state.soundness

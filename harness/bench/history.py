@@ -63,7 +63,8 @@ _NEEDED = {
 def _problem(record: Mapping[str, Any]) -> str | None:
     if "bench" not in record:  # of a single run, which takes no part
         return None if isinstance(record.get("device"), dict) else "a record without device"
-    for part, names in _NEEDED.items():
+    optional = {"soundness": ("errors", "findings")} if record.get("soundness") else {}
+    for part, names in (_NEEDED | optional).items():
         for name in names:
             if not isinstance(record.get(part), dict) or name not in record[part]:
                 return f"a record of a benchmark without {part}.{name}"
@@ -92,8 +93,8 @@ def is_edited(record: Mapping[str, Any]) -> bool:
 
 
 def is_right(record: Mapping[str, Any]) -> bool:
-    """Whether the output was checked and right."""
-    return bool(record["validation"]["passed"])
+    """Whether the output was checked and right, also while the synchronisation was checked."""
+    return bool(record["validation"]["passed"]) and (record.get("soundness") or {}).get("correct") is not False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 from harness import paths
 from harness.bench import history
 from harness.bench.facts import static_facts
+from harness.bench.soundness import check_soundness, is_checked
 from harness.bench.suite import Case, Suite
 from harness.compiler.build import Artifact, build
 from harness.compiler.toolchain import versions
@@ -119,10 +120,12 @@ def measure(
 
     mark: the fingerprint.
     """
+    to_check = {job.case.id for job in jobs if job.case.check}
     kept = {
         history.case_of(record): record
         for kind in device_kinds(jobs)
         for record in history.load(records.record_file(kind)).of_run(run_id)
+        if is_checked(record) or history.case_of(record) not in to_check
     }
     waiting = [job for job in jobs if job.request and job.case.id not in kept]
     artifacts = _build_all([job.request.config for job in waiting if job.request])
@@ -144,12 +147,14 @@ def _measure(job: Job, request: Request, artifact: Artifact | str, bench: dict[s
     if isinstance(artifact, str):
         return Measured(job, None, artifact)
     try:
-        if request.gpu is None:
+        if request.gpu is None or job.case.check:
             check_memory(request.shape, request.config.dtype)
         outcome = run(request, artifact)
     except CannotRun as error:
         return Measured(job, None, str(error), failed=error.request if isinstance(error, ScheduleProblem) else request)
     record = {**outcome.record, "facts": static_facts(artifact, outcome.plan), "bench": bench}
+    if job.case.check:
+        record["soundness"] = check_soundness(request, artifact)
     failed = None if outcome.validation.passed else outcome.request
     try:
         records.append(records.record_file(request.device_kind), record)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,16 @@ DEFAULT = "emulator"
 # What a table of cases combines, with what it can leave to the top level, and the options of its kernels.
 _WALK = ("scheduler", "raster_group", "accumulators", "clc_depth", "sms", "ping_pong")
 _LISTS = ("kernels", "clusters", "shapes", "dtypes", "inputs")
-_OPTIONS = ("arch", "cta_group", "mma_shape", "stages", "epilogue_width", "multicast", "seed", *_WALK)
+_OPTIONS = ("arch", "cta_group", "mma_shape", "stages", "epilogue_width", "multicast", "seed", "check", *_WALK)
 _TOP = ("schema", "summary", "device", "cases")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement. Options that are None are the kernel's defaults, the cluster too; arch None: the device's."""
+    """One measurement. Options that are None are the kernel's defaults, the cluster too; arch None: the device's.
+
+    check: whether its synchronisation is checked, too; that changes nothing of what is measured.
+    """
 
     kernel: str
     cluster: tuple[int, int] | None
@@ -54,6 +57,7 @@ class Case:
     clc_depth: int | None = None
     sms: int | None = None
     ping_pong: bool | None = None
+    check: bool = False
 
     @property
     def id(self) -> str:
@@ -153,7 +157,8 @@ def _suite(name: str, data: dict[str, Any]) -> Suite:
         _check_keys(table, (*_LISTS, *_OPTIONS), where)
         try:
             for case in _cases({**shared, **table}):
-                cases.setdefault(case.id, case)
+                known = cases.get(case.id, case)
+                cases[case.id] = replace(known, check=known.check or case.check)
         except UsageProblem as error:
             raise UsageProblem(f"{where}: {error}") from None
     return Suite(name, str(data.get("summary", "")), device, tuple(cases.values()))
@@ -170,7 +175,7 @@ def _cases(table: Mapping[str, Any]) -> list[Case]:
     for name in ("cta_group", "stages", "epilogue_width", "seed", *_WALK[1:-1]):
         if name in options and (not isinstance(options[name], int) or isinstance(options[name], bool)):
             raise UsageProblem(f"{name} is {options[name]!r}; it must be a whole number")
-    for name in ("multicast", "ping_pong"):
+    for name in ("multicast", "ping_pong", "check"):
         if not isinstance(options.get(name, True), bool):
             raise UsageProblem(f"{name} is {options[name]!r}; write true or false")
     made = []

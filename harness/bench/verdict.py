@@ -1,18 +1,19 @@
 """The verdict on a case, and the exit code of a run.
 
 Times decide where they were measured now and then; the exact figures then only explain. Without times, as on
-the emulator, the exact figures decide. A case that could not be measured is never called slower, and a wrong
-result beats everything.
+the emulator, the exact figures decide. A case that could not be measured is never called slower. Errors of
+synchronisation beat both, old or new: they are no matter of comparison. A wrong result beats everything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.bench.facts import Change, changes, not_compared
 from harness.bench.history import is_right
+from harness.bench.soundness import what_is_unsound
 from harness.bench.suite import Case
 from harness.bench.times import THRESHOLD, TimeVerdict, compare_times
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT
@@ -29,16 +30,17 @@ MEANINGS = {
     "CHANGED": "exact figures changed, for better or worse cannot be said",
     "NEW": "nothing to compare with",
     "NOT MEASURED": "could not be measured",
+    "UNSOUND": "the output is right, the synchronisation is not: the checker has errors, or did not end",
     "WRONG": "the output is wrong",
 }
-REGRESSIONS = ("SLOWER", "WORSE")
+REGRESSIONS = ("SLOWER", "WORSE", "UNSOUND")
 
 
 @dataclass(frozen=True)
 class Judgement:
     """A case, what was measured, what it was compared with, and what came of it.
 
-    record, baseline: None where there is none. reason: why it is NEW, NOT MEASURED, UNSURE or WRONG.
+    record, baseline: None where there is none. reason: why it is NEW, NOT MEASURED, UNSURE, UNSOUND or WRONG.
     """
 
     case: Case
@@ -83,6 +85,16 @@ def compare_records(
     record: Mapping[str, Any], baseline: Mapping[str, Any] | None, *, cases: int = 1, threshold: float = THRESHOLD
 ) -> Verdict:
     """The verdict on a record beside an older one. cases: how many have their times compared in all."""
+    found = _compare(record, baseline, cases, threshold)
+    why = what_is_unsound(record)
+    if not why:
+        return found
+    name = "WRONG" if found.name == "WRONG" else "UNSOUND"
+    return replace(found, name=name, reason="; ".join(filter(None, (found.reason, why))))
+
+
+def _compare(record: Mapping[str, Any], baseline: Mapping[str, Any] | None, cases: int, threshold: float) -> Verdict:
+    """Of output, times and exact figures."""
     if not is_right(record):
         return Verdict("WRONG", _mistakes(record))
     timed = _is_timed(record)
@@ -113,7 +125,7 @@ def compare_records(
 
 
 def exit_code(judgements: Sequence[Judgement]) -> int:
-    """4 wrong result, else 1 regression, else 3 could not measure, else 0."""
+    """4 wrong result, else 1 regression or errors of synchronisation, else 3 could not measure, else 0."""
     verdicts = {judgement.verdict for judgement in judgements}
     if "WRONG" in verdicts:
         return EXIT_WRONG_RESULT
@@ -151,6 +163,8 @@ def _is_emulated(record: Mapping[str, Any]) -> bool:
 
 def _mistakes(record: Mapping[str, Any]) -> str:
     found = record["validation"]
+    if found["passed"]:
+        return ""  # but wrong under a schedule of the checker, which says so
     return f"{found.get('mismatches', '?'):,} of {found.get('elements', '?'):,} elements are wrong"
 
 

@@ -16,6 +16,7 @@ from harness.bench import history
 from harness.bench import run as runs
 from harness.bench.baseline import LAST, Baseline, check_name, resolve
 from harness.bench.history import History, Pointer, case_of, machine_of
+from harness.bench.soundness import is_checked, what_is_unsound
 from harness.bench.suite import DEFAULT, Case, Suite, load_suite
 from harness.bench.times import MIN_PROCESSES, THRESHOLD
 from harness.bench.verdict import EXIT_REGRESSION, Judgement, have_times, judge
@@ -23,7 +24,7 @@ from harness.cli import bench_output as output
 from harness.cli.clear_errors import written_clearly
 from harness.cli.options import check_output, group, schedule_seed_option, schedules_option
 from harness.cli.render import show_line, show_table
-from harness.cli.repeat import command_of
+from harness.cli.repeat import check_command_of, command_of
 from harness.compiler.build import is_built
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
 from harness.files import write_text
@@ -108,7 +109,7 @@ def bench(
 ) -> int:
     """Run a suite, compare it with a baseline and keep the history.
 
-    Exit codes: 0 no regression, 1 regression, 2 usage, 3 could not measure, 4 wrong result.
+    Exit codes: 0 no regression, 1 regression or unsound synchronisation, 2 usage, 3 could not measure, 4 wrong result.
     """
     suite = load_suite(suite_name)
     cases = _filter(suite, pattern)
@@ -134,7 +135,7 @@ def bench(
     judgements = _judge(measured, view, run_id, threshold / 100)
     judgements = tuple(map(_with_repeat, judgements, measured))
     unsaved = [one.unsaved for one in measured if one.unsaved]
-    notes = [*_save(save_baseline, judgements, run_id), *dict.fromkeys(unsaved)]
+    notes = [*_soundness(judgements), *_save(save_baseline, judgements, run_id), *dict.fromkeys(unsaved)]
     outcome = output.Outcome(suite.name, run_id, view.label, threshold / 100, judgements, tuple(notes))
     if not _write(outcome, files, show_all):
         return outcome.exit_code or EXIT_CANNOT_RUN
@@ -217,7 +218,7 @@ def _reporting(console: Console, jobs: list[runs.Job], first: str) -> Iterator[C
         task = bar.add_task(first or jobs[0].case.id, total=len(jobs))
 
         def report(measured: runs.Measured, number: int) -> None:
-            if measured.failed or measured.record is None:
+            if _state(measured) not in ("done", "kept"):
                 show_line(bar.console, f"{measured.job.case.id}: {_state(measured)}", "bold red")
             bar.update(task, completed=number, description=jobs[number].case.id if number < len(jobs) else "")
 
@@ -229,6 +230,8 @@ def _state(measured: runs.Measured) -> str:
         return "not measured"
     if measured.failed:
         return "wrong"
+    if what_is_unsound(measured.record):
+        return "unsound"
     return "kept" if measured.kept else "done"
 
 
@@ -239,6 +242,13 @@ def _judge(measured: list[runs.Measured], view: _Past, run_id: str, threshold: f
         judge(one.job.case, one.record, base, reason=reason, cases=timed, threshold=threshold)
         for one, (base, reason) in zip(measured, found, strict=True)
     )
+
+
+def _soundness(judgements: tuple[Judgement, ...]) -> list[str]:
+    """What came of the checks, for those who see SAME only."""
+    checked = [j.record for j in judgements if j.record and is_checked(j.record)]
+    sound = sum(not what_is_unsound(record) for record in checked)
+    return [f"synchronisation checked of {len(checked)} cases: {sound} sound"] if checked else []
 
 
 def _save(name: str | None, judgements: tuple[Judgement, ...], run_id: str) -> tuple[str, ...]:
@@ -265,7 +275,7 @@ def _show_plan(jobs: list[runs.Job], view: _Past, run_id: str) -> None:
         else:
             where = job.request.device_kind
             built = is_built(job.request.config)
-            todo = "run" if built else "compile and run"
+            todo = " and ".join(["compile"] * (not built) + ["run"] + ["check"] * job.case.check)
             if newest and newest["bench"]["run"] == run_id:
                 todo = "keep what was measured"
         rows.append((job.case.id, where, todo, f"{newest['time']}" if newest else "never"))
@@ -280,9 +290,13 @@ def _schedules(suite: Suite, asked: int | None) -> int:
 
 def _with_repeat(judgement: Judgement, measured: runs.Measured) -> Judgement:
     """Adds the command that repeats a failure."""
-    if measured.failed is None:
+    if measured.failed:
+        command = command_of(measured.failed)
+    elif measured.record and what_is_unsound(measured.record) and measured.job.request:
+        command = check_command_of(measured.job.request, measured.record["soundness"]["schedules"])
+    else:
         return judgement
-    return replace(judgement, notes=(*judgement.notes, f"to repeat: {command_of(measured.failed)}"))
+    return replace(judgement, notes=(*judgement.notes, f"to repeat: {command}"))
 
 
 def _check_files(files: Files) -> None:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.bench.facts import Change
-from harness.bench.verdict import MEANINGS, Judgement, exit_code
+from harness.bench.verdict import MEANINGS, REGRESSIONS, Judgement, exit_code
 from harness.cli.render import show_line, show_table
 
 STYLES = {
@@ -24,6 +24,7 @@ STYLES = {
     "BETTER": "bold green",
     "SLOWER": "bold red",
     "WORSE": "bold red",
+    "UNSOUND": "bold red",
     "WRONG": "bold white on red",
     "UNSURE": "yellow",
     "CHANGED": "yellow",
@@ -196,9 +197,9 @@ def to_markdown(outcome: Outcome) -> str:
 
 
 def to_junit(outcome: Outcome) -> str:
-    """Regressions and wrong results are failures, what could not be measured is an error."""
+    """Regressions, unsound kernels and wrong results are failures, what could not be measured is an error."""
     judgements = outcome.judgements
-    failed = [j for j in judgements if j.verdict in ("SLOWER", "WORSE", "WRONG")]
+    failed = [j for j in judgements if j.verdict in (*REGRESSIONS, "WRONG")]
     errors = [j for j in judgements if j.verdict == "NOT MEASURED"]
     suite = ET.Element(
         "testsuite",
@@ -286,6 +287,7 @@ def _case(judgement: Judgement) -> dict[str, Any]:
         "seconds": timing.get("seconds"),
         "tflops": timing.get("tflops"),
         "time": judgement.time.as_dict() if judgement.time else None,
+        "soundness": record.get("soundness"),
         "baseline": _baseline(judgement.baseline),
         "changes": [{"name": c.name, "old": c.old, "new": c.new, "direction": c.direction} for c in judgement.changes],
     }

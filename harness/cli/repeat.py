@@ -19,6 +19,13 @@ def command_of(request: Request) -> str:
     return shlex.join(words if request.gpu else [*words, *_emulation(request)])
 
 
+def check_command_of(request: Request, schedules: int) -> str:
+    """``harness check`` of the same, wherever it ran itself."""
+    words = ["harness", "check", request.config.kernel, *_config(request.config)]
+    words += ["--shape", f"{request.shape.m},{request.shape.n},{request.shape.k}"]
+    return shlex.join([*words, "--inputs", request.inputs, "--seed", str(request.seed), "--schedules", str(schedules)])
+
+
 def _config(config: KernelConfig) -> list[str]:
     options: dict[str, object] = {
         "arch": config.arch,

@@ -1,11 +1,13 @@
-"""The state of things in one look: is everything right, and what changed since the run before."""
+"""The state of things in one look: is everything right and sound, and what changed since the run before."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.bench.history import case_of, is_right, machine_of
+from harness.bench.soundness import is_checked, what_is_unsound
 from harness.bench.verdict import REGRESSIONS, Verdict, compare_records
 from harness.report.data import Device, Record, version_label
 
@@ -27,12 +29,14 @@ class Change:
 @dataclass(frozen=True)
 class State:
     """A kind of device. verdict: whether its newest results are right. changed: since the records before them.
-    when: of the newest. attention: something is wrong, slower or worse.
+    soundness: of the synchronisation, kernel by kernel; nothing if none was checked. when: of the newest. attention:
+    something is wrong, unsound, slower or worse.
     """
 
     machine: str
     verdict: str
     changed: str
+    soundness: str
     when: str
     attention: bool
     changes: tuple[Change, ...]
@@ -58,10 +62,28 @@ def state_of(device: Device) -> State:
         machine=str(machine_of(last)),
         verdict=right + (f", {timed} of them timed" if timed else ", counted, not timed"),
         changed="Against the run before: " + ", ".join(f"{n} {name}" for name, n in verdicts.most_common()),
+        soundness=_soundness(list(newest.values())),
         when=f"Last run: {version_label(last)}",
         attention=bool(wrong) or any(verdicts[name] for name in REGRESSIONS),
         changes=tuple(changes),
     )
+
+
+def _soundness(newest: Sequence[Record]) -> str:
+    """One line for all kernels."""
+    if not any(is_checked(record) for record in newest):
+        return ""
+    words = []
+    for kernel in sorted({record["kernel"] for record in newest}):
+        checked = [record for record in newest if record["kernel"] == kernel and is_checked(record)]
+        unsound = sum(bool(what_is_unsound(record)) for record in checked)
+        if not checked:
+            words.append(f"{kernel} not checked")
+        elif unsound:
+            words.append(f"{kernel} UNSOUND in {unsound} of {len(checked)} cases")
+        else:
+            words.append(f"{kernel} sound")
+    return f"Synchronisation: {', '.join(words)}"
 
 
 def _before(device: Device, case: str, record: Record) -> Record | None:
