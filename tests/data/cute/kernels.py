@@ -1,0 +1,239 @@
+"""CuTe DSL kernels for the tests of the emulator. ``python kernels.py`` compiles them, with CuTe DSL 4.8 and no GPU."""
+
+import tempfile
+from pathlib import Path
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import memory, pipeline
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+from cutlass.cute.runtime import make_fake_compact_tensor
+from cutlass.utils import blackwell_helpers
+
+STAGES = 3
+THREADS = 128
+# Columns of D that a thread takes from tensor memory at a time.
+SLICE = 32
+
+
+@cute.kernel
+def axpy_kernel(scale: cutlass.Float32, x: cute.Tensor, y: cute.Tensor):
+    """y = scale * x + y, masked at the end."""
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    at = block * THREADS + thread
+    if at < y.shape[0]:
+        y[at] = scale * x[at] + y[at]
+
+
+@cute.jit
+def axpy(scale: cutlass.Float32, x: cute.Tensor, y: cute.Tensor):
+    axpy_kernel(scale, x, y).launch(grid=[cute.ceil_div(y.shape[0], THREADS), 1, 1], block=[THREADS, 1, 1])
+
+
+@cute.struct
+class Barriers:
+    """In shared memory, before the tiles."""
+
+    tiles: cute.struct.MemRange[cutlass.Int64, 2 * STAGES]
+    total: cute.struct.MemRange[cutlass.Int64, 2]
+    leave: cutlass.Int64
+    tmem: cutlass.Int32
+
+
+@cute.kernel
+def gemm_kernel(
+    mma: cute.TiledMma,
+    load_a: cute.CopyAtom,
+    a: cute.Tensor,
+    load_b: cute.CopyAtom,
+    b: cute.Tensor,
+    c: cute.Tensor,
+    layout_a: cute.ComposedLayout,
+    layout_b: cute.ComposedLayout,
+    ctas: cute.Layout,
+    tile: cutlass.Constexpr,
+    element: cutlass.Constexpr,
+):
+    """A tile of C = A @ B.T by tcgen05: warp 0 loads, warp 1 multiplies, all four store.
+
+    ``ctas`` is the cluster: the CTAs of an MMA (1 or 2), then MMAs down and across, which share what they load.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    row, column, _ = cute.arch.block_idx()
+    group, down, across = (cute.size(ctas, mode=[i]) for i in range(3))
+    place = ctas.get_flat_coord(cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()))
+
+    shared = memory.SmemAllocator()
+    barriers = shared.allocate(Barriers)
+    tiles_a = shared.allocate_tensor(element, layout_a.outer, 1024, layout_a.inner)
+    tiles_b = shared.allocate_tensor(element, layout_b.outer, 1024, layout_b.inner)
+    stage_bytes = sum(cute.size_in_bytes(element, cute.select(x, mode=[0, 1, 2])) for x in (layout_a, layout_b))
+
+    one = pipeline.CooperativeGroup(pipeline.Agent.Thread)
+    filling, reading = pipeline.PipelineTmaUmma.create(
+        num_stages=STAGES,
+        producer_group=one,
+        # A CTA's tiles come from all MMAs in its row and its column of the cluster: each of them frees a stage.
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, down + across - 1),
+        tx_count=group * stage_bytes,
+        barrier_storage=barriers.tiles.data_ptr(),
+        cta_layout_vmnk=ctas,
+    ).make_participants()
+    summing, taking = pipeline.PipelineUmmaAsync.create(
+        num_stages=1,
+        producer_group=one,
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, group * THREADS),
+        barrier_storage=barriers.total.data_ptr(),
+        cta_layout_vmnk=ctas,
+    ).make_participants()
+    tmem = memory.TmemAllocator(
+        barriers.tmem.ptr,
+        barrier_for_retrieve=pipeline.NamedBarrier(barrier_id=1, num_threads=THREADS),
+        is_two_cta=group == 2,
+        two_cta_tmem_dealloc_mbar_ptr=barriers.leave.ptr,
+    )
+    tmem.allocate(tile[1])
+
+    at = (row // group, column, None)
+    part = mma.get_slice(place[0])
+    rows = part.partition_A(cute.local_tile(a, tile, at, proj=(1, None, 1)))
+    columns = part.partition_B(cute.local_tile(b, tile, at, proj=(None, 1, 1)))
+    result = part.partition_C(cute.local_tile(c, tile, at, proj=(1, 1, None)))
+    to_a, from_a = cpasync.tma_partition(
+        load_a, place[2], cute.make_layout(across), cute.group_modes(tiles_a, 0, 3), cute.group_modes(rows, 0, 3)
+    )
+    to_b, from_b = cpasync.tma_partition(
+        load_b, place[1], cute.make_layout(down), cute.group_modes(tiles_b, 0, 3), cute.group_modes(columns, 0, 3)
+    )
+    mask_a = mask_b = None
+    if cutlass.const_expr(cute.size(ctas) > 1):
+        mask_a = cpasync.create_tma_multicast_mask(ctas, place, mcast_mode=2)
+        mask_b = cpasync.create_tma_multicast_mask(ctas, place, mcast_mode=1)
+    left, right = mma.make_fragment_A(tiles_a), mma.make_fragment_B(tiles_b)
+
+    tmem.wait_for_alloc()
+    columns_of_tmem = tmem.retrieve_ptr(cutlass.Float32)
+    total = cute.make_tensor(columns_of_tmem, mma.make_fragment_C(mma.partition_shape_C(tile[:2])).layout)
+
+    steps = cute.size(rows, mode=[3])
+    if warp == 0:
+        for step in cutlass.range(steps, unroll=1):
+            stage = filling.acquire_and_advance()
+            full = stage.barrier
+            cute.copy(load_a, from_a[None, step], to_a[None, stage.index], tma_bar_ptr=full, mcast_mask=mask_a)
+            cute.copy(load_b, from_b[None, step], to_b[None, stage.index], tma_bar_ptr=full, mcast_mask=mask_b)
+        filling.tail()
+    if warp == 1 and place[0] == 0:
+        whole = summing.acquire_and_advance()
+        for _ in cutlass.range(steps, unroll=1):
+            stage = reading.wait_and_advance()
+            for block in cutlass.range_constexpr(cute.size(left, mode=[2])):
+                where = (None, None, block, stage.index)
+                cute.gemm(mma, total, left[where], right[where], total)
+                mma.set(tcgen05.Field.ACCUMULATE, True)
+            stage.release()
+        whole.commit()
+    tmem.relinquish_alloc_permit()
+
+    ready = taking.wait_and_advance()
+    slices = ((cute.size(total, mode=[0, 0]), SLICE),)
+    totals, results = cute.zipped_divide(total, slices), cute.zipped_divide(result, slices)
+    load = tcgen05.make_tmem_copy(
+        cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(SLICE)), cutlass.Float32), totals[None, 0]
+    )
+    mine = load.get_slice(thread)
+    source, target = mine.partition_S(totals), mine.partition_D(results)
+    values = cute.make_rmem_tensor(target[None, None, 0].shape, cutlass.Float32)
+    rounded = cute.make_rmem_tensor(values.shape, c.element_type)
+    for i in cutlass.range(cute.size(source, mode=[2]), unroll=1):
+        cute.copy(load, source[None, None, i], values)
+        cute.arch.fence_view_async_tmem_load()
+        rounded.store(values.load().to(c.element_type))
+        cute.autovec_copy(rounded, target[None, None, i])
+    ready.release()
+    pipeline.sync(barrier_id=1)
+    tmem.free(columns_of_tmem)
+
+
+@cute.jit
+def gemm(
+    a: cute.Tensor,
+    b: cute.Tensor,
+    c: cute.Tensor,
+    tile: cutlass.Constexpr,
+    cluster: cutlass.Constexpr,
+    group: cutlass.Constexpr,
+):
+    """Of row-major A (M x K), B (N x K) and C (M x N), which whole tiles of whole clusters cover."""
+    element = a.element_type
+    ways = (tcgen05.OperandSource.SMEM, OperandMajorMode.K, OperandMajorMode.K)
+    shape, ctas_of_mma = (tile[0], tile[1], 256 // element.width), tcgen05.CtaGroup(group)
+    if cutlass.const_expr(element.width == 8):
+        op = tcgen05.MmaF8F6F4Op(element, element, cutlass.Float32, shape, ctas_of_mma, *ways)
+    else:
+        op = tcgen05.MmaF16BF16Op(element, cutlass.Float32, shape, ctas_of_mma, *ways)
+    mma = cute.make_tiled_mma(op)
+    layout_a = blackwell_helpers.make_smem_layout_a(mma, tile, element, STAGES)
+    layout_b = blackwell_helpers.make_smem_layout_b(mma, tile, element, STAGES)
+    ctas = cute.tiled_divide(cute.make_layout((*cluster, 1)), (mma.thr_id.shape,))
+    alone = cutlass.const_expr(cluster == (1, 1))
+    copy = (cpasync.CopyBulkTensorTileG2SOp if alone else cpasync.CopyBulkTensorTileG2SMulticastOp)(ctas_of_mma)
+    load_a, tensor_a = cute.nvgpu.make_tiled_tma_atom_A(
+        copy, a, cute.select(layout_a, mode=[0, 1, 2]), tile, mma, ctas.shape
+    )
+    load_b, tensor_b = cute.nvgpu.make_tiled_tma_atom_B(
+        copy, b, cute.select(layout_b, mode=[0, 1, 2]), tile, mma, ctas.shape
+    )
+    down, across = cute.ceil_div(c.shape, tile[:2])
+    gemm_kernel(mma, load_a, tensor_a, load_b, tensor_b, c, layout_a, layout_b, ctas, tile, element).launch(
+        grid=(down * group, across, 1),
+        block=(THREADS, 1, 1),
+        cluster=(*cluster, 1),
+        smem=shared_bytes(tile, element, group),
+    )
+
+
+def shared_bytes(tile: tuple[int, int, int], element: type, group: int) -> int:
+    """Of dynamic shared memory: the barriers, and the stages of a CTA's part of A and B, 1024 bytes aligned."""
+    m, n, k = tile
+    return 1024 + STAGES * (m + n) // group * k * element.width // 8
+
+
+# Element of A and B, element of C, tile (of an MMA), cluster, CTAs of an MMA.
+GEMMS = {
+    "gemm_bf16": (cutlass.BFloat16, cutlass.BFloat16, (128, 64, 64), (1, 1), 1),
+    "gemm_fp8": (cutlass.Float8E4M3FN, cutlass.Float32, (128, 64, 128), (1, 1), 1),
+    "gemm_f16_pairs": (cutlass.Float16, cutlass.Float32, (256, 64, 64), (4, 2), 2),
+}
+
+
+def compiled(name: str, arch: str) -> tuple[str, int]:
+    """The PTX, and the bytes of dynamic shared memory that a launch needs."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = f"--gpu-arch sm_{arch} --keep-ptx --dump-dir {folder}"
+        if name == "axpy":
+            vectors = [make_fake_compact_tensor(cutlass.Float32, (cute.sym_int(),)) for _ in range(2)]
+            return cute.compile(axpy, cutlass.Float32(1), *vectors, options=options).__ptx__, 0
+        element, of_c, tile, cluster, group = GEMMS[name]
+        m, n, k = (cute.sym_int(divisibility=size) for size in tile)
+        tensors = [
+            make_fake_compact_tensor(dtype, shape, stride_order=(1, 0), assumed_align=16)
+            for dtype, shape in ((element, (m, k)), (element, (n, k)), (of_c, (m, n)))
+        ]
+        done = cute.compile(gemm, *tensors, tile, cluster, group, options=options)
+        return done.__ptx__, shared_bytes(tile, element, group)
+
+
+def main() -> None:
+    for name, arch in (("axpy", "90a"), *((name, "100a") for name in ("axpy", *GEMMS))):
+        text, shared = compiled(name, arch)
+        head = f"// CuTe DSL {cutlass.__version__}, {name}, sm_{arch}: {shared} bytes of shared memory\n"
+        path = Path(__file__).parent / f"{name}_sm{arch.rstrip('a')}.ptx"
+        path.write_text(head + text.rstrip("\0\n") + "\n")
+        print(path.name, shared)
+
+
+if __name__ == "__main__":
+    main()
