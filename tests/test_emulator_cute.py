@@ -80,3 +80,17 @@ def test_a_matmul_by_pairs_with_multicast(how):
     done, exact = matmul(*PAIRS, grid=(4, 4), cluster=(4, 2), **how)
     assert exact and not done.warnings
     assert done.counters.tma_shared_bytes_written == 2 * done.counters.tma_box_bytes
+
+
+PERSISTENT = {
+    "persistent_f16_sm90": ("f16", np.float16, np.float16, (256, 192, 320), (64, 64, 64)),
+    "persistent_fp8_sm90": ("e4m3", ml_dtypes.float8_e4m3fn, np.float32, (256, 192, 640), (64, 64, 128)),
+}
+
+
+@pytest.mark.parametrize("how", [{}, {"schedule": "random", "seed": 3}])
+@pytest.mark.parametrize("name", PERSISTENT)
+def test_a_matmul_by_ctas_that_stay(name, how):
+    """Twelve tiles for five CTAs, so that some take two and some three."""
+    done, exact = matmul(name, *PERSISTENT[name], grid=5, cluster=None, **how)
+    assert exact and not done.warnings

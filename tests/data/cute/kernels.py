@@ -6,9 +6,10 @@ from pathlib import Path
 import cutlass
 import cutlass.cute as cute
 from cutlass import memory, pipeline
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05, warpgroup
 from cutlass.cute.runtime import make_fake_compact_tensor
-from cutlass.utils import blackwell_helpers
+from cutlass.tensor_utils import LayoutEnum
+from cutlass.utils import blackwell_helpers, hopper_helpers
 
 STAGES = 3
 THREADS = 128
@@ -195,6 +196,107 @@ def gemm(
     )
 
 
+@cute.struct
+class StageBarriers:
+    """In shared memory, before the tiles."""
+
+    tiles: cute.struct.MemRange[cutlass.Int64, 2 * STAGES]
+
+
+@cute.kernel
+def persistent_kernel(
+    mma: cute.TiledMma,
+    load_a: cute.CopyAtom,
+    a: cute.Tensor,
+    load_b: cute.CopyAtom,
+    b: cute.Tensor,
+    c: cute.Tensor,
+    layout_a: cute.ComposedLayout,
+    layout_b: cute.ComposedLayout,
+    tile: cutlass.Constexpr,
+    element: cutlass.Constexpr,
+):
+    """C = A @ B.T by wgmma: the CTAs of the grid share out its tiles. Warps 0 to 3 multiply and store, warp 4 loads."""
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    first, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+
+    shared = memory.SmemAllocator()
+    barriers = shared.allocate(StageBarriers)
+    tiles_a = shared.allocate_tensor(element, layout_a.outer, 1024, layout_a.inner)
+    tiles_b = shared.allocate_tensor(element, layout_b.outer, 1024, layout_b.inner)
+    filling, reading = pipeline.PipelineTmaAsync.create(
+        num_stages=STAGES,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, THREADS),
+        tx_count=sum(cute.size_in_bytes(element, cute.select(x, mode=[0, 1])) for x in (layout_a, layout_b)),
+        barrier_storage=barriers.tiles.data_ptr(),
+        enable_multicast_signaling=True,
+    ).make_participants()
+
+    rows = cute.local_tile(a, (tile[0], tile[2]), (None, None))
+    columns = cute.local_tile(b, (tile[1], tile[2]), (None, None))
+    results = cute.local_tile(c, tile[:2], (None, None))
+    alone = cute.make_layout(1)
+    to_a, from_a = cpasync.tma_partition(
+        load_a, 0, alone, cute.group_modes(tiles_a, 0, 2), cute.group_modes(rows, 0, 2)
+    )
+    to_b, from_b = cpasync.tma_partition(
+        load_b, 0, alone, cute.group_modes(tiles_b, 0, 2), cute.group_modes(columns, 0, 2)
+    )
+    steps, down = cute.size(rows, mode=[3]), cute.size(results, mode=[2])
+    count = down * cute.size(results, mode=[3])
+
+    if warp == THREADS // 32:
+        for at in cutlass.range(first, count, ctas, unroll=1):
+            row, column = at % down, at // down
+            for step in cutlass.range(steps, unroll=1):
+                stage = filling.acquire_and_advance()
+                full = stage.barrier
+                cute.copy(load_a, from_a[None, row, step], to_a[None, stage.index], tma_bar_ptr=full)
+                cute.copy(load_b, from_b[None, column, step], to_b[None, stage.index], tma_bar_ptr=full)
+        filling.tail()
+    if warp < THREADS // 32:
+        mine = mma.get_slice(thread)
+        left = mma.make_fragment_A(mine.partition_A(tiles_a))
+        right = mma.make_fragment_B(mine.partition_B(tiles_b))
+        targets = mine.partition_C(results)
+        total = cute.make_rmem_tensor(targets[None, None, None, 0, 0].shape, cutlass.Float32)
+        rounded = cute.make_rmem_tensor(total.shape, c.element_type)
+        for at in cutlass.range(first, count, ctas, unroll=1):
+            mma.set(warpgroup.Field.ACCUMULATE, False)
+            for _ in cutlass.range(steps, unroll=1):
+                stage = reading.wait_and_advance()
+                warpgroup.fence()
+                for block in cutlass.range_constexpr(cute.size(left, mode=[2])):
+                    where = (None, None, block, stage.index)
+                    cute.gemm(mma, total, left[where], right[where], total)
+                    mma.set(warpgroup.Field.ACCUMULATE, True)
+                warpgroup.commit_group()
+                warpgroup.wait_group(0)
+                stage.release()
+            rounded.store(total.load().to(c.element_type))
+            cute.autovec_copy(rounded, targets[None, None, None, at % down, at // down])
+
+
+@cute.jit
+def persistent(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, ctas: cutlass.Int32, tile: cutlass.Constexpr):
+    """Of row-major A (M x K), B (N x K) and C (M x N), which whole tiles cover."""
+    element = a.element_type
+    mma = hopper_helpers.make_trivial_tiled_mma(
+        element, element, OperandMajorMode.K, OperandMajorMode.K, cutlass.Float32, (tile[0] // 64, 1, 1), (64, tile[1])
+    )
+    layout_a = hopper_helpers.make_smem_layout_a(LayoutEnum.from_tensor(a), tile, element, STAGES)
+    layout_b = hopper_helpers.make_smem_layout_b(LayoutEnum.from_tensor(b), tile, element, STAGES)
+    copy = cpasync.CopyBulkTensorTileG2SOp()
+    load_a, tensor_a = cpasync.make_tiled_tma_atom(copy, a, cute.select(layout_a, mode=[0, 1]), (tile[0], tile[2]))
+    load_b, tensor_b = cpasync.make_tiled_tma_atom(copy, b, cute.select(layout_b, mode=[0, 1]), (tile[1], tile[2]))
+    persistent_kernel(mma, load_a, tensor_a, load_b, tensor_b, c, layout_a, layout_b, tile, element).launch(
+        grid=(ctas, 1, 1), block=(THREADS + 32, 1, 1), smem=shared_bytes(tile, element, 1)
+    )
+
+
 def shared_bytes(tile: tuple[int, int, int], element: type, group: int) -> int:
     """Of dynamic shared memory: the barriers, and the stages of a CTA's part of A and B, 1024 bytes aligned."""
     m, n, k = tile
@@ -207,27 +309,47 @@ GEMMS = {
     "gemm_fp8": (cutlass.Float8E4M3FN, cutlass.Float32, (128, 64, 128), (1, 1), 1),
     "gemm_f16_pairs": (cutlass.Float16, cutlass.Float32, (256, 64, 64), (4, 2), 2),
 }
+# Element of A and B, element of C, tile.
+PERSISTENT = {
+    "persistent_f16": (cutlass.Float16, cutlass.Float16, (64, 64, 64)),
+    "persistent_fp8": (cutlass.Float8E4M3FN, cutlass.Float32, (64, 64, 128)),
+}
+KERNELS = [
+    ("axpy", "90a"),
+    ("axpy", "100a"),
+    *((name, "100a") for name in GEMMS),
+    *((name, "90a") for name in PERSISTENT),
+]
+
+
+def matrices(element: type, of_c: type, tile: tuple[int, int, int]) -> list:
+    """A, B and C, row-major, of any number of whole tiles."""
+    m, n, k = (cute.sym_int(divisibility=size) for size in tile)
+    return [
+        make_fake_compact_tensor(dtype, shape, stride_order=(1, 0), assumed_align=16)
+        for dtype, shape in ((element, (m, k)), (element, (n, k)), (of_c, (m, n)))
+    ]
 
 
 def compiled(name: str, arch: str) -> tuple[str, int]:
     """The PTX, and the bytes of dynamic shared memory that a launch needs."""
     with tempfile.TemporaryDirectory() as folder:
         options = f"--gpu-arch sm_{arch} --keep-ptx --dump-dir {folder}"
-        if name == "axpy":
-            vectors = [make_fake_compact_tensor(cutlass.Float32, (cute.sym_int(),)) for _ in range(2)]
-            return cute.compile(axpy, cutlass.Float32(1), *vectors, options=options).__ptx__, 0
-        element, of_c, tile, cluster, group = GEMMS[name]
-        m, n, k = (cute.sym_int(divisibility=size) for size in tile)
-        tensors = [
-            make_fake_compact_tensor(dtype, shape, stride_order=(1, 0), assumed_align=16)
-            for dtype, shape in ((element, (m, k)), (element, (n, k)), (of_c, (m, n)))
-        ]
-        done = cute.compile(gemm, *tensors, tile, cluster, group, options=options)
-        return done.__ptx__, shared_bytes(tile, element, group)
+        if name in GEMMS:
+            element, of_c, tile, cluster, group = GEMMS[name]
+            done = cute.compile(gemm, *matrices(element, of_c, tile), tile, cluster, group, options=options)
+            return done.__ptx__, shared_bytes(tile, element, group)
+        if name in PERSISTENT:
+            element, of_c, tile = PERSISTENT[name]
+            one = cutlass.Int32(1)
+            done = cute.compile(persistent, *matrices(element, of_c, tile), one, tile, options=options)
+            return done.__ptx__, shared_bytes(tile, element, 1)
+        vectors = [make_fake_compact_tensor(cutlass.Float32, (cute.sym_int(),)) for _ in range(2)]
+        return cute.compile(axpy, cutlass.Float32(1), *vectors, options=options).__ptx__, 0
 
 
 def main() -> None:
-    for name, arch in (("axpy", "90a"), *((name, "100a") for name in ("axpy", *GEMMS))):
+    for name, arch in KERNELS:
         text, shared = compiled(name, arch)
         head = f"// CuTe DSL {cutlass.__version__}, {name}, sm_{arch}: {shared} bytes of shared memory\n"
         path = Path(__file__).parent / f"{name}_sm{arch.rstrip('a')}.ptx"
