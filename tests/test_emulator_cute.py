@@ -71,6 +71,42 @@ def test_a_matmul_by_single_ctas(name):
     assert {w.rule for w in done.warnings} == ({"register-before-wait"} if "bf16" in name else set())
 
 
+def test_a_matmul_of_scaled_blocks():
+    """kind::mxf4nvf4: every row and block has a factor of its own, which tcgen05.cp takes to tensor memory."""
+    m, n, k = 256, 256, 1280
+    rng = np.random.default_rng(k)
+    numbers = np.arange(-3, 4).astype(ml_dtypes.float4_e2m1fn)
+    a, b = (rng.choice(numbers, (rows, k)) for rows in (m, n))
+    factors = np.array([0.25, 0.5, 1, 2, 4]).astype(ml_dtypes.float8_e4m3fn)
+    a_scale, b_scale = (rng.choice(factors, (rows, k // 16)) for rows in (m, n))
+    device = Device()
+    maps = [TensorMap.tiled(device.upload(_packed(x)), "b4x16", x.shape, (128, 256), "128B") for x in (a, b)]
+    for scale in (a_scale, b_scale):
+        parts = _parts(scale)
+        maps.append(TensorMap.tiled(device.upload(parts), "u16", parts.shape, (1, 4, 256)))
+    c = device.upload(np.full((m, n), np.nan, np.float32))
+    module, shared = kernel("scaled_nvfp4_sm100")
+    m32, n32, k32 = (np.int32(size) for size in (m, n, k))
+    arguments = [None, *maps, *[(m32, k32), (n32, k32)] * 2, (c, m32, n32, np.int64(n))]
+    done = device.launch(module, grid=(2, 2), dynamic_smem=shared, arguments=arguments)
+    wide = [x.astype(np.float64) * np.repeat(s.astype(np.float64), 16, axis=1) for x, s in ((a, a_scale), (b, b_scale))]
+    np.testing.assert_array_equal(device.download(c, np.float32, (m, n)), wide[0] @ wide[1].T)
+    assert not done.warnings
+
+
+def _packed(values: np.ndarray) -> np.ndarray:
+    """Two numbers of 4 bits to a byte, the first in the lower half."""
+    codes = values.view(np.uint8)
+    return (codes[:, 0::2] & 15) | codes[:, 1::2] << 4
+
+
+def _parts(scale: np.ndarray) -> np.ndarray:
+    """Of 128 rows and 4 columns, each 512 bytes: rows 0, 32, 64 and 96 lie together, as u16."""
+    rows, columns = scale.shape
+    parts = scale.reshape(rows // 128, 4, 32, columns // 4, 4).transpose(0, 3, 2, 1, 4)
+    return np.ascontiguousarray(parts).view(np.uint16).reshape(rows // 128, columns // 4, 256)
+
+
 PAIRS = ("gemm_f16_pairs_sm100", "f16", np.float16, np.float32, (512, 256, 320), (64, 16, 64))
 
 

@@ -110,6 +110,7 @@ def test_the_launch_files_of_the_test_data_can_be_read():
         "cute_axpy_sm100",
         "cute_gemm_f16_pairs_sm100",
         "cute_persistent_f16_sm90",
+        "cute_scaled_nvfp4_sm100",
         "nvcc_calls",
         "triton_softmax_sm100",
         "triton_split_sum_sm90",
