@@ -321,7 +321,7 @@ def scaled_kernel(
 
     shared = memory.SmemAllocator()
     barriers = shared.allocate(Barriers)
-    # A, B and their scale factors: what of them is in shared memory, and what in tensor memory.
+    # Of A, of B, and of the scale factors of each; so are all lists here.
     elements = (cutlass.Float4E2M1FN, cutlass.Float4E2M1FN, cutlass.Float8E4M3FN, cutlass.Float8E4M3FN)
     tiles = [shared.allocate_tensor(e, x.outer, 1024, x.inner) for e, x in zip(elements[:2], layouts[:2], strict=True)]
     tiles += [shared.allocate_tensor(e, x, 1024) for e, x in zip(elements[2:], layouts[2:], strict=True)]
