@@ -105,7 +105,17 @@ def test_the_launch_files_of_the_test_data_can_be_read():
 
 
 @pytest.mark.parametrize(
-    "name", ["nvcc_calls", "triton_softmax_sm100", "triton_split_sum_sm90", "triton_tma_matmul_sm90"]
+    "name",
+    [
+        "cute_axpy_sm100",
+        "cute_gemm_f16_pairs_sm100",
+        "cute_persistent_f16_sm90",
+        "cute_scaled_nvfp4_sm100",
+        "nvcc_calls",
+        "triton_softmax_sm100",
+        "triton_split_sum_sm90",
+        "triton_tma_matmul_sm90",
+    ],
 )
 def test_kernels_of_other_compilers_run_by_their_launch_files(name):
     outcome = run(read_launch_file(FOLDER.parent / "launches" / f"{name}.toml"))
