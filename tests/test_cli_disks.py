@@ -104,6 +104,7 @@ def test_a_full_disk_does_not_cost_the_verdict(artifacts):
 )
 def test_an_output_that_does_not_fit_leaves_nothing(artifacts, tmp_path, command, option):
     path = tmp_path / "out"
+    assert full_after(10**9, *command).returncode == 0, "what has to be compiled is, while there is room"
     done = full_after(500, *command, option, path)
     assert done.returncode == 3
     assert done.stderr == f"harness: error: cannot write {path}: File too large\n"
