@@ -53,7 +53,7 @@ def everything(builder) -> dict[KernelConfig, Artifact]:
 def test_no_preset_and_no_shape_has_an_error_under_many_schedules(everything, config):
     """The tiles of one cluster follow each other, where the kernel walks over tiles. Large clusters take long: few."""
     kinds = list(sizes(config))
-    small = config.cluster[0] * config.cluster[1] <= 4
+    small = config.cluster[0] * config.cluster[1] <= 2
     for number, schedule in enumerate(MANY if small else MANY[: len(kinds)]):
         kind = kinds[number % len(kinds)]
         assert errors(everything[config], kind, *schedule, resident_clusters=1) == set(), (kind, schedule)
