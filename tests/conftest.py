@@ -93,3 +93,25 @@ def planner(tmp_path_factory) -> Planner:
         return subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
 
     return run
+
+
+SLOW_MODULES = {
+    "test_bench_command",
+    "test_broken_kernels",
+    "test_check_handovers_tensor",
+    "test_check_kernel_mutants",
+    "test_cli_disks",
+    "test_kernel8_clc",
+    "test_kernels_matrix",
+    "test_kernels_max",
+    "test_probes",
+    "test_project",
+    "test_report_page",
+}
+"""Left out of the quick tier as a whole: each takes ten seconds or more."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in SLOW_MODULES:
+            item.add_marker(pytest.mark.slow)
