@@ -1,0 +1,94 @@
+"""Where the reader of a PTX file stands, and the small steps it takes through the text."""
+
+from __future__ import annotations
+
+import re
+
+from harness.emulator.errors import PtxSyntaxError
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_FILE = re.compile(r"\.file\s+(\d+)\s+\"([^\"\n]*)\"[^\n]*")
+_PRAGMA = re.compile(r"(\.pragma\s+\")([^\"\n]*)(\")")
+SPACE = re.compile(r"\s+")
+
+
+class Scanner:
+    """``at``: the next character. ``lines``: of the file as it is, for messages."""
+
+    def __init__(self, text: str) -> None:
+        # Comments become spaces so that offsets and line numbers stay those of the file.
+        self.lines = text.splitlines()
+        text = _PRAGMA.sub(lambda m: m[1] + " " * len(m[2]) + m[3], text)
+        self.text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+        self.at = 0
+        self.files: dict[str, str] = {}
+        """Source files by number (.file)."""
+
+    def file(self) -> bool:
+        """Take a .file directive, if one is next."""
+        found = self.take(_FILE)
+        if found:
+            self.files[found[1]] = found[2]
+        return found is not None
+
+    def skip_space(self) -> bool:
+        match = SPACE.match(self.text, self.at)
+        if match:
+            self.at = match.end()
+        return self.at < len(self.text)
+
+    def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        match = pattern.match(self.text, self.at)
+        if match:
+            self.at = match.end()
+        return match
+
+    def word(self) -> str:
+        match = re.compile(r"[.%A-Za-z_$][\w$.:]*").match(self.text, self.at)
+        if not match:
+            raise self.error(self.at, f"cannot understand '{self.text[self.at : self.at + 20].splitlines()[0]}'")
+        self.at = match.end()
+        return match.group()
+
+    def rest_of_line(self) -> str:
+        end = self.text.find("\n", self.at)
+        end = len(self.text) if end < 0 else end
+        rest, self.at = self.text[self.at : end].strip(), end
+        return rest
+
+    def until(self, stop: str) -> str:
+        end = self.text.find(stop, self.at)
+        if end < 0:
+            raise self.error(self.at, f"missing '{stop}'")
+        found, self.at = self.text[self.at : end], end + 1
+        return found
+
+    def skip_braces(self, what: str = "") -> None:
+        depth, start = 0, self.at
+        for match in re.compile(r"[{}]").finditer(self.text, self.at):
+            depth += 1 if match.group() == "{" else -1
+            if depth == 0:
+                self.at = match.end()
+                return
+        raise self.error(start, f"{what} has no closing brace" if what else "missing '}'")
+
+    def line(self, position: int) -> int:
+        return self.text.count("\n", 0, position) + 1
+
+    def error(self, position: int, message: str) -> PtxSyntaxError:
+        return PtxSyntaxError(f"PTX line {self.line(position)}: {message}")
+
+
+def split(text: str) -> list[str]:
+    """Split operands at commas outside brackets and braces."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        if character in "[{(":
+            depth += 1
+        elif character in "]})":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    parts.append(text[start:].strip())
+    return [part for part in parts if part]
