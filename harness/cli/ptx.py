@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from os.path import relpath
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness.cli import ptx_output as output
 from harness.cli.options import (
@@ -24,7 +21,9 @@ from harness.cli.options import (
     emulator_options,
     json_option,
     schedule_option,
+    write_output,
 )
+from harness.cli.progress import progress_bar
 from harness.cli.ptx_check import check_command
 from harness.cli.render import show_line
 from harness.emulator import LaunchError
@@ -57,13 +56,10 @@ def list_command(file: Path, json_path: str | None) -> None:
     """List the kernels of FILE: parameters, shared memory, and what is not implemented, with lines."""
     check_output(json_path, "--json")
     listing = list_kernels(read_ptx(file))
-    text = json.dumps(listing.as_dict(), indent=2)
-    if json_path == "-":
-        click.echo(text)
-        return
-    output.show_listing(Console(), file, listing)
+    if json_path != "-":
+        output.show_listing(Console(), file, listing)
     if json_path:
-        _write(Path(json_path), text + "\n")
+        write_output(json.dumps(listing.as_dict(), indent=2) + "\n", json_path)
 
 
 @ptx.command()
@@ -81,10 +77,8 @@ def init(file: Path, target: str, kernel: str | None) -> None:
     chosen = _find_kernel(file, listing, kernel)
     folder = Path.cwd() if target == "-" else Path(target).parent
     text = launch_template(Path(relpath(file, folder)), listing, chosen)
-    if target == "-":
-        click.echo(text, nl=False)
-    else:
-        _write(Path(target), text)
+    write_output(text, target)
+    if target != "-":
         show_line(Console(), f"{target}: fill in what is marked, then run: harness ptx run {target}")
 
 
@@ -129,10 +123,10 @@ def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **
     launch_file = read_launch_file(file)
     settings = Options(**{field.name: options[field.name] for field in fields(Options) if field.name in options})
     if schedules == 1:
-        with _progress(f"emulating {file.name}", "clusters") as progress:
+        with progress_bar(f"emulating {file.name}", "clusters") as progress:
             outcome, tried = run_once(launch_file, settings, progress), []
     else:
-        with _progress(f"emulating {file.name}", "schedules") as progress:
+        with progress_bar(f"emulating {file.name}", "schedules") as progress:
             tried = run_schedules(launch_file, settings, schedules, progress)
         outcome = _first_failure(tried)
     if dump is not None:
@@ -149,15 +143,12 @@ def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **
 def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None) -> int:
     """List every kernel below DIR, run what has a launch file there, and show a table."""
     check_output(json_path, "--json")
-    with _progress(f"looking through {folder}", "files") as progress:
+    with progress_bar(f"looking through {folder}", "files") as progress:
         rows = look_through(folder, Options(timeout=timeout), jobs, progress)
-    text = json.dumps([row.as_dict() for row in rows], indent=2)
-    if json_path == "-":
-        click.echo(text)
-    else:
+    if json_path != "-":
         output.show_corpus(Console(), folder, rows)
-        if json_path:
-            _write(Path(json_path), text + "\n")
+    if json_path:
+        write_output(json.dumps([row.as_dict() for row in rows], indent=2) + "\n", json_path)
     return exit_code(rows)
 
 
@@ -166,10 +157,7 @@ def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None
 def coverage(target: str) -> None:
     """Write what is and is not implemented, as Markdown, from the emulator's own table."""
     check_output(target, "--output")
-    if target == "-":
-        click.echo(coverage_page(), nl=False)
-    else:
-        _write(Path(target), coverage_page())
+    write_output(coverage_page(), target)
 
 
 ptx.add_command(check_command)
@@ -212,7 +200,7 @@ def _report(outcome: Outcome, tried: list[Tried], json_path: str | None) -> None
     console = Console()
     output.show_outcome(console, outcome, tried)
     if json_path:
-        _write(Path(json_path), text + "\n")
+        write_output(text + "\n", json_path)
         show_line(console, f"record written to {json_path}")
 
 
@@ -225,29 +213,3 @@ def _dump(outcome: Outcome, folder: Path) -> None:
             np.save(folder / f"{name}.npy", values if known else values.astype(np.float32))
     except OSError as error:
         raise CannotRun(f"cannot write to {folder}: {error.strerror}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CannotRun(f"cannot write {path}: {error.strerror}") from error
-
-
-@contextmanager
-def _progress(what: str, unit: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error, if that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

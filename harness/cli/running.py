@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from harness.cli.clear_errors import complain, warn
 from harness.cli.options import GPU_SILENCE, ConfigOptions, OutputOptions, RunOptions, check_output
+from harness.cli.progress import progress_bar
 from harness.cli.repeat import command_of
 from harness.compiler.build import Artifact
 from harness.config.catalog import KERNELS, find_kernel
@@ -22,7 +19,6 @@ from harness.run import records
 from harness.run.compare import Entry
 from harness.run.device import NoDevice, choose_device
 from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory
-from harness.run.runner import Progress as Report
 from harness.run.runner import run as run_request
 
 
@@ -89,30 +85,12 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
 def attempt(request: Request, artifact: Artifact, label: str = "") -> Entry:
     """Runs with a bar on standard error if that is a terminal. Says so if there is no result; label: of what."""
     try:
-        with _progress(request) as report:
+        with progress_bar(f"emulating {request.config.kernel}", "clusters") as report:
             return Entry(request.config, run_request(request, artifact, progress=report), edited=request.ptx)
     except CannotRun as error:
         again = f"\nto repeat: {command_of(error.request)}" if isinstance(error, ScheduleProblem) else ""
         complain(f"{label}{error}{again}", EXIT_CANNOT_RUN)
         return Entry(request.config, None, str(error), request.ptx)
-
-
-@contextmanager
-def _progress(request: Request) -> Iterator[Report | None]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("clusters"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"emulating {request.config.kernel}", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def save(outcome: Outcome) -> Path | None:
