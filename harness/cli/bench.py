@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.bench import history
 from harness.bench import run as runs
 from harness.bench.baseline import LAST, Baseline, check_name, resolve
-from harness.bench.history import History, Pointer, case_of, machine_of
+from harness.bench.beside import build_commit, can_build
+from harness.bench.history import History, Pointer, case_of, is_right, machine_of
 from harness.bench.soundness import is_checked, what_is_unsound
 from harness.bench.suite import DEFAULT, Case, Suite, load_suite
 from harness.bench.times import MIN_PROCESSES, THRESHOLD
@@ -26,6 +27,7 @@ from harness.cli.options import check_output, group, schedule_seed_option, sched
 from harness.cli.render import show_line, show_table
 from harness.cli.repeat import check_command_of, command_of
 from harness.compiler.build import is_built
+from harness.config.config import KernelConfig
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
 from harness.files import write_text
 from harness.run import records
@@ -72,7 +74,7 @@ file_options = group(
     default=LAST,
     show_default=True,
     metavar="NAME|last|COMMIT",
-    help="What to compare with.",
+    help="What to compare with. A commit is built and measured in turns with this checkout.",
 )
 @click.option("--save-baseline", metavar="NAME", help="Make NAME point at this run.")
 @click.option(
@@ -131,7 +133,8 @@ def bench(
     if dry_run:
         _show_plan(jobs, view, run_id)
         return EXIT_OK
-    measured = _measure(progress, jobs, suite, run_id, mark)
+    beside = _build_beside(progress, jobs, view)
+    measured = _measure(progress, jobs, suite, run_id, mark, beside)
     judgements = _judge(measured, view, run_id, threshold / 100)
     judgements = tuple(map(_with_repeat, judgements, measured))
     unsaved = [one.unsaved for one in measured if one.unsaved]
@@ -166,6 +169,22 @@ class _Past:
         kind = job.request.device_kind
         return self.baselines[kind].find(self.histories[kind], case_of(record), machine_of(record), run_id)
 
+    def commit_to_build(self, job: runs.Job) -> str | None:
+        """The other commit, if this job is to be measured with it in turns: on a GPU always, as figures of another day
+        are worth less; on the emulator, whose figures are exact, if the history lacks it.
+        """
+        if job.request is None:
+            return None
+        kind = job.request.device_kind
+        baseline = self.baselines[kind]
+        if baseline.commit is None or not can_build(baseline.commit):
+            return None
+        known = job.request.gpu is None and any(
+            case_of(record) == job.case.id and baseline.holds(record, "") and is_right(record)
+            for record in self.histories[kind].records
+        )
+        return None if known else baseline.commit
+
     def newest(self, job: runs.Job) -> dict | None:
         if job.request is None:
             return None
@@ -192,12 +211,29 @@ def _choose_run(console: Console, resume: bool, jobs: list[runs.Job], suite: Sui
     return found or runs.new_run()
 
 
-def _measure(console: Console, jobs: list[runs.Job], suite: Suite, run_id: str, mark: str) -> list[runs.Measured]:
+def _build_beside(console: Console, jobs: list[runs.Job], view: _Past) -> runs.Beside | None:
+    """Builds the commit to compare with, for the cases that are to be measured with it in turns."""
+    cases: dict[Case, KernelConfig] = {}
+    commit, on_gpu = "", False
+    for job in jobs:
+        found = view.commit_to_build(job)
+        if found and job.request:
+            commit, on_gpu = found, job.request.gpu is not None
+            cases[job.case] = job.request.config
+    if not cases:
+        return None
+    show_line(console, f"building commit {commit[:10]}, to measure {len(cases)} cases with it in turns ...")
+    return runs.Beside(commit, runs.new_run(), build_commit(commit, cases, models=on_gpu))
+
+
+def _measure(
+    console: Console, jobs: list[runs.Job], suite: Suite, run_id: str, mark: str, beside: runs.Beside | None
+) -> list[runs.Measured]:
     missing = {j.request.config for j in jobs if j.request and not is_built(j.request.config)}
     compiling = f"compiling {len(missing)} configurations with Mojo ..." if missing else ""
     try:
         with _reporting(console, jobs, compiling) as report:
-            return runs.measure(jobs, suite, run_id, mark, report)
+            return runs.measure(jobs, suite, run_id, mark, report, beside)
     except KeyboardInterrupt:
         show_line(console, "interrupted; what was measured is kept, --resume goes on from here")
         raise
@@ -236,12 +272,23 @@ def _state(measured: runs.Measured) -> str:
 
 
 def _judge(measured: list[runs.Measured], view: _Past, run_id: str, threshold: float) -> tuple[Judgement, ...]:
-    found = [view.find(one.job, one.record, run_id) if one.record else (None, one.reason) for one in measured]
+    found = [_baseline_of(one, view, run_id) for one in measured]
     timed = sum(have_times(one.record, base) for one, (base, _) in zip(measured, found, strict=True))
     return tuple(
         judge(one.job.case, one.record, base, reason=reason, cases=timed, threshold=threshold)
         for one, (base, reason) in zip(measured, found, strict=True)
     )
+
+
+def _baseline_of(measured: runs.Measured, view: _Past, run_id: str) -> tuple[dict | None, str]:
+    """The record to compare with, or None and the reason."""
+    if measured.record is None:
+        return None, measured.reason
+    if isinstance(measured.baseline, str):
+        return None, measured.baseline
+    if measured.baseline:
+        return (measured.baseline, "") if is_right(measured.baseline) else (None, "the baseline has a wrong result")
+    return view.find(measured.job, measured.record, run_id)
 
 
 def _soundness(judgements: tuple[Judgement, ...]) -> list[str]:
@@ -276,6 +323,8 @@ def _show_plan(jobs: list[runs.Job], view: _Past, run_id: str) -> None:
             where = job.request.device_kind
             built = is_built(job.request.config)
             todo = " and ".join(["compile"] * (not built) + ["run"] + ["check"] * job.case.check)
+            if commit := view.commit_to_build(job):
+                todo += f", in turns with commit {commit[:10]}"
             if newest and newest["bench"]["run"] == run_id:
                 todo = "keep what was measured"
         rows.append((job.case.id, where, todo, f"{newest['time']}" if newest else "never"))

@@ -44,7 +44,8 @@ T = TypeVar("T")
 class Artifact:
     """One compiled configuration. folder: its place in the cache; index: its number in the program.
 
-    edited: the file whose PTX, edited_ptx, is run in place of the compiled one (see `harness.ptx.edited`).
+    edited: the file whose PTX, edited_ptx, is run in place of the compiled one (see `harness.ptx.edited`). model: its
+    MAX model, if it is not to be compiled from the sources of this checkout.
     """
 
     config: KernelConfig
@@ -54,6 +55,7 @@ class Artifact:
     compiled_now: bool
     edited: Path | None = None
     edited_ptx: str = ""
+    model: Path | None = None
 
     @cached_property
     def ptx(self) -> str:

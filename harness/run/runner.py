@@ -107,12 +107,49 @@ def run(request: Request, artifact: Artifact | None = None, progress: Progress |
     progress is called with (clusters done, clusters in all) by the emulator. Raises `CannotRun` if there is no result.
     """
     artifact = artifact or build([request.config])[0]
-    plan = artifact.plan(request.shape)
-    arrays = None
-    if request.gpu:
-        validation, fields = _run_on_gpu(request, request.gpu, artifact)
-    else:
-        request, validation, arrays, fields = _emulate(request, artifact, plan, progress)
+    if request.gpu is None:
+        plan = artifact.plan(request.shape)
+        return _outcome(artifact, plan, *_emulate(request, artifact, plan, progress))
+    [found] = run_in_turns(request, [artifact])
+    if isinstance(found, CannotRun):
+        raise found
+    return found
+
+
+def run_in_turns(request: Request, artifacts: Sequence[Artifact]) -> list[Outcome | CannotRun]:
+    """Runs one request with several builds of its kernel. On a GPU their processes take turns; the emulator, which
+    times nothing, runs one after the other.
+    """
+    found: list[Outcome | CannotRun] = []
+    if request.gpu is None:
+        for artifact in artifacts:
+            try:
+                found.append(run(request, artifact))
+            except CannotRun as error:
+                found.append(error)
+        return found
+    answers = run_on_gpu(
+        artifacts,
+        request.shape,
+        request.gpu,
+        inputs=request.inputs,
+        seed=request.seed,
+        timeout=request.timeout,
+        processes=request.processes,
+    )
+    for artifact, answer in zip(artifacts, answers, strict=True):
+        if isinstance(answer, CannotRun):
+            found.append(answer)
+        else:
+            validation, fields = answer
+            found.append(_outcome(artifact, artifact.plan(request.shape), request, validation, None, fields))
+    return found
+
+
+def _outcome(
+    artifact: Artifact, plan: Plan, request: Request, validation: Validation, arrays: Arrays | None, fields: dict
+) -> Outcome:
+    """fields: those of the record that depend on the device."""
     record = records.new_record(
         kernel=request.config.kernel,
         config={"arch": plan.arch, **plan.config},
@@ -130,19 +167,6 @@ def _about_ptx(artifact: Artifact) -> dict:
     """A record of edited PTX says so, and is never taken for one of the compiled kernel."""
     edited = {"edited": str(artifact.edited)} if artifact.edited else {}
     return {"sha256": artifact.ptx_sha256, **edited, "ptxas": artifact.statistics()}
-
-
-def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validation, dict]:
-    """The verdict, and the fields of the record that depend on the device."""
-    return run_on_gpu(
-        artifact,
-        request.shape,
-        gpu,
-        inputs=request.inputs,
-        seed=request.seed,
-        timeout=request.timeout,
-        processes=request.processes,
-    )
 
 
 def _emulate(
