@@ -14,8 +14,9 @@ from typing import Any
 
 from harness import paths
 from harness.compiler import cache
-from harness.compiler.build import model_key, readable_errors
+from harness.compiler.build import model_key
 from harness.compiler.driver import op_parameters
+from harness.compiler.programs import readable_errors
 from harness.compiler.toolchain import package_version
 from harness.config.config import KernelConfig
 from harness.errors import CannotRun
