@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.check.accesses import SCOPES, WEAK, Observer, Record, needed_scope
-from harness.check.barriers import ACQUIRES, RELEASES
+from harness.check.accesses import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
 from harness.check.clocks import (
     ALL,
     GLOBAL,

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from harness.check.accesses import Conflict, Observer, Record
+from harness.check.accesses import TENSOR, Conflict, Observer, Record
 from harness.check.clocks import EXECUTION, GLOBAL, INFORMAL, LOCAL, REMOTE, VISIBLE, column
 from harness.check.rules import Severity
 
-GENERIC = ("generic", "cp.async")
-"""Kinds of the generic proxy; cp.async without bulk is one (PTX ISA 9.7.9.25.1)."""
 ASYNC = ("copy", "store", "mma", "wgmma", "cp", "answer")
 """Kinds that reach memory through the async proxy."""
 MULTIPLIES = ("mma", "wgmma", "cp")
-TENSOR = ("mma", "cp", "load", "keep")
-"""Asynchronous tcgen05 operations."""
 
 
 class Verdict(NamedTuple):
@@ -95,8 +91,6 @@ def _two_writes(old: Record, new: Record, space: str) -> Verdict:
 
 def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Verdict | None:
     """Accesses that are ordered: are the writes visible, and across proxies? ``holder``: CTA of shared memory."""
-    if first.kind not in GENERIC:
-        return None
     clock = observer.clock
     row = GLOBAL if space == "global" else LOCAL if first.agent.cta == holder else REMOTE
 
