@@ -38,7 +38,9 @@ class Record:
 
     ``kind``: "generic", or what an asynchronous operation does: "copy" (TMA load), "store" (bulk store), "mma",
     "wgmma", "answer" (launch control), "load", "keep" (tcgen05.ld, .st), "cp" (tcgen05.cp), "cp.async", "alloc",
-    "free". ``order``: what its agent knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed,
+    "free", "map" (a tensor copy reads its tensor map).
+
+    ``order``: what its agent knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed,
     volatile, acquire or release access, else WEAK. ``shape``: of an MMA: its accumulator and size.
     """
 
@@ -101,6 +103,10 @@ class Observer:
         self.clock = clock
         self.pipe = pipe
         self.tensor = tensor
+
+    def misses(self, write: Record) -> str:
+        """Of the read of a tensor map: what keeps it from seeing a write that happened before."""
+        return ""
 
     def follows(self, record: Record) -> bool:
         """Whether the access happened before."""

@@ -19,6 +19,7 @@ from harness.check.model import Model
 from harness.check.names import Names
 from harness.check.operations import Operations
 from harness.check.tensor_life import TensorLife
+from harness.check.tensor_maps import TensorMaps
 from harness.emulator.machine import events
 
 
@@ -63,7 +64,8 @@ class Checker:
         names.dynamic_start = event.dynamic_shared
         model = self._model = Model(names, prod(launch.cluster), event.allocations)
         operations = self._operations = Operations(model)
-        generic = Generic(model)
+        tensor_maps = TensorMaps(model)
+        generic = Generic(model, tensor_maps)
         threads = model.threads
         mbarriers = MBarriers(model)
         groups = self._groups = Groups(model)
@@ -83,6 +85,7 @@ class Checker:
                 events.Resumed: self._resumed,
                 events.Access: generic.access,
                 events.Fenced: generic.fenced,
+                events.TensorMapRead: tensor_maps.read,
                 events.Issued: operations.issued,
                 events.Started: operations.started,
                 events.Finished: operations.finished,

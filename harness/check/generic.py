@@ -26,6 +26,7 @@ from harness.check.clocks import (
     Thread,
 )
 from harness.check.model import Model
+from harness.check.tensor_maps import TensorMaps
 from harness.emulator.machine.events import Access, Agent, Fenced, Site
 
 STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
@@ -45,8 +46,9 @@ class Told(NamedTuple):
 class Generic:
     """Takes accesses and fences."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, tensor_maps: TensorMaps) -> None:
         self.model = model
+        self._tensor_maps = tensor_maps
         self._flags: dict[tuple[str, int, int, int], list[Told]] = {}
 
     # ---- accesses ----
@@ -128,6 +130,8 @@ class Generic:
                 thread.fence_before()
             else:
                 thread.fence_after()
+        elif site.opcode == "tensormap" or words[1:2] == ("tensormap::generic",):
+            self._tensor_maps.fenced(event)
         elif site.opcode not in ("fence", "membar"):
             return
         elif words[0] == "proxy":
@@ -159,7 +163,7 @@ def _record(thread: Thread, agent: Agent, site: Site, writes: bool, scope: int) 
 
 def _scope(site: Site) -> int:
     """Of a strong access; a volatile one is as one of the whole system."""
-    if site.semantics not in STRONG and site.opcode not in ATOMICS:
+    if (site.semantics not in STRONG and site.opcode not in ATOMICS) or site.opcode == "tensormap":
         return WEAK
     return SYSTEM if site.semantics == "volatile" else SCOPES.get(site.scope, SYSTEM)
 

@@ -43,6 +43,8 @@ def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: s
     rule = f"race-{space}"
     if write.kind == "copy" and read.kind in MULTIPLIES:
         rule = "stage-read-early"
+    elif read.kind == "map":
+        rule = "tensormap"
     what = f"{_name(read)} does not wait for {_name(write)} of what it reads{weak}"
     if write.kind in ("copy", "answer"):
         missing = "no wait for the phase of the mbarrier that counts the bytes of the copy"
@@ -72,6 +74,8 @@ def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak
         rule = "store-source-reused"
         missing = "no cp.async.bulk.wait_group.read by the thread that issued the store, or no barrier after it"
         mend = "cp.async.bulk.wait_group.read in the issuing thread, then a barrier with the threads that write"
+    elif read.kind == "map":
+        rule = "tensormap"
     elif write.kind == "answer":
         rule = "clc-slot"
         missing = "no arrival of the reader that the requesting thread has waited for"
@@ -91,6 +95,9 @@ def _two_writes(old: Record, new: Record, space: str) -> Verdict:
 
 def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Verdict | None:
     """Accesses that are ordered: are the writes visible, and across proxies? ``holder``: CTA of shared memory."""
+    if second.kind == "map":
+        missing = observer.misses(first)
+        return _stale_map(first, missing) if missing else None
     clock = observer.clock
     row = GLOBAL if space == "global" else LOCAL if first.agent.cta == holder else REMOTE
 
@@ -115,6 +122,14 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
             "fence.proxy.async after the read, before the arrival",
         )  # fmt: skip
     return None
+
+
+def _stale_map(first: Record, missing: str) -> Verdict:
+    return Verdict(
+        "tensormap", "error", "the copy may use the tensor map as it was before this write", missing,
+        f"fence.proxy.tensormap::generic.release.gpu after line {first.site.line} (or tensormap.cp_fenceproxy), then "
+        "in the CTA that uses the map fence.proxy.tensormap::generic.acquire.gpu [map], 128",
+    )  # fmt: skip
 
 
 def _no_proxy_fence(first: Record, second: Record, space: str) -> Verdict:
@@ -199,6 +214,7 @@ _NAMES = {
     "wgmma": "the wgmma",
     "cp": "the tcgen05.cp",
     "cp.async": "the cp.async",
+    "map": "the copy that uses the tensor map",
     "answer": "the launch-control response",
     "load": "the tcgen05.ld",
     "keep": "the tcgen05.st",

@@ -30,6 +30,7 @@ _ERRORS = {
     "store-source-reused": "The source of a bulk store is rewritten after its issuer has waited for the read.",
     "proxy-write-read": "A proxy fence stands between generic writes of shared memory and their asynchronous readers.",
     "proxy-global": "A proxy fence stands between generic writes of global memory and their asynchronous readers.",
+    "tensormap": "A tensor map in global memory is released and acquired with fence.proxy.tensormap before it is used.",
     "proxy-read-overwrite": "A proxy fence stands between reading a launch-control response and the next one.",
     "scope": "What is handed to another CTA by generic accesses goes through cluster scope on both sides.",
     "register-before-wait": "Registers of asynchronous loads and multiplications are left alone until their wait.",
