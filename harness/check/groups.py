@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from harness.check.accesses import RELEASES, SCOPES
-from harness.check.clocks import ALL, BEFORE, INFORMAL, RELAXED, Clock, Thread
+from harness.check.clocks import RELAXED, Clock, Thread
 from harness.check.model import Model, drop_cluster
 from harness.emulator.machine.events import GroupArrived, GroupLeft
 
 GENERATIONS_KEPT = 4
-UP_TO_BEFORE = slice(0, BEFORE + 1)
-BEHIND_INFORMAL = slice(INFORMAL + 1, ALL.stop)
 
 
 class Group:
@@ -18,8 +16,7 @@ class Group:
     def __init__(self) -> None:
         self.clock: Clock | None = None
 
-    def arrive(self, thread: Thread, semantics: str, plain: bool) -> None:
-        """``plain``: a bar.sync, which says nothing of tcgen05 operations that no fence has put in front of it."""
+    def arrive(self, thread: Thread, semantics: str) -> None:
         told = thread.release()
         if self.clock is None:
             self.clock = Clock(told.space)
@@ -27,9 +24,6 @@ class Group:
             self.clock.join(told, RELAXED)
             if thread.fenced is not None and thread.fenced[1] >= SCOPES["cluster"]:
                 self.clock.join(thread.fenced[0])
-        elif plain:
-            self.clock.join(told, UP_TO_BEFORE)
-            self.clock.join(told, BEHIND_INFORMAL)
         else:
             self.clock.join(told)
 
@@ -43,14 +37,13 @@ class Groups:
         """By cluster, CTA (or -1) and barrier, the youngest generations."""
 
     def arrived(self, event: GroupArrived) -> None:
-        of_cta = event.barrier >= 0
         generations = self._generations.setdefault(_key(event), {})
         group = generations.get(event.generation)
         if group is None:
             group = generations[event.generation] = Group()
             generations.pop(event.generation - GENERATIONS_KEPT, None)
         thread = self._model.threads.of(event.agent)
-        group.arrive(thread, "release" if of_cta else event.site.semantics, plain=of_cta)
+        group.arrive(thread, "release" if event.barrier >= 0 else event.site.semantics)
 
     def left(self, event: GroupLeft) -> None:
         clock = self._generations[_key(event)][event.generation].clock

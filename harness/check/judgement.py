@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from harness.check.accesses import TENSOR, Conflict, Observer, Record
-from harness.check.clocks import EXECUTION, GLOBAL, INFORMAL, LOCAL, REMOTE, VISIBLE, column
+from harness.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, column
 from harness.check.rules import Severity
 
 ASYNC = ("copy", "store", "mma", "wgmma", "cp", "answer")
@@ -169,6 +169,12 @@ def tensor_unordered(conflict: Conflict) -> Verdict:
             "no path between the two", "a cluster barrier (or a CTA barrier without pairs) between them",
             _comes_first(new) > _comes_first(old),
         )  # fmt: skip
+    if new.kind == "cp" and old.kind == "mma" and (old.who, old.space) == (new.who, new.space):
+        return Verdict(
+            "tmem-race", "warning", "the tcgen05.cp overwrites columns that an MMA issued before it may still use",
+            "the two are not among the pairs that execute in the order of their issue (PTX ISA 9.7.16.6)",
+            "wait for a tcgen05.commit after the MMA, or copy to other columns in turn",
+        )  # fmt: skip
     if old.writes != new.writes:
         read, write = (new, old) if old.writes else (old, new)
         swap = (new is write) != conflict.late
@@ -198,9 +204,8 @@ def tensor_ordered(first: Record, second: Record, observer: Observer) -> Verdict
         return None
     if first.who == observer.pipe or column(observer.tensor, first.who) >= first.time:
         return None
-    informal = observer.clock.knows(first.space, first.who, first.time, INFORMAL)
     return Verdict(
-        "tmem-fence", "warning" if informal else "error",
+        "tmem-fence", "warning",
         f"{_name(second)} follows {_name(first)} of another thread without tcgen05.fence on both sides",
         "tcgen05.fence::before_thread_sync before, or ::after_thread_sync after the synchronisation is missing",
         "tcgen05.fence::before_thread_sync before the arrival and tcgen05.fence::after_thread_sync after the wait",

@@ -46,7 +46,6 @@ _ERRORS = {
     "tmem-race": "Conflicting accesses to tensor memory are ordered.",
     "tmem-uninit": "Tensor memory is written before it is read.",
     "tmem-alloc-order": "Tensor memory is allocated, used and freed in an order that both CTAs of a pair keep.",
-    "tmem-fence": "tcgen05.fence stands around a synchronisation between tcgen05 operations of two threads.",
     "convergence": "The lanes that an instruction needs execute it together, with agreeing operands.",
     "clc-slot": "A launch-control response is overwritten after all its readers have released it.",
     "clc-after-failure": "A CTA that has seen a failed launch-control request does not make another.",
@@ -55,6 +54,7 @@ _ERRORS = {
     "memory": "Memory is written before it is read.",
 }
 _WARNINGS = {
+    "tmem-fence": "tcgen05.fence stands around a synchronisation between tcgen05 operations of two threads.",
     "phase-lapped": "Whoever waits for a phase has looked before the one after it can complete.",
     "inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
 }

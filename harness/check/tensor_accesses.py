@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from harness.check.accesses import Observer
-from harness.check.clocks import BEFORE, EXECUTION, INFORMAL
+from harness.check.clocks import BEFORE, EXECUTION
 from harness.check.flights import Flight, Flights
 from harness.check.unit import Unit
 from harness.emulator.machine.events import Agent, TensorBlock, TensorMemoryWaited
@@ -37,7 +37,7 @@ class TensorAccesses(Unit):
         thread = model.threads.of(agent)
         pipe = self._flights.pipe("keep" if event.kind == "st" else "load", agent, agent.warp)
         clock = thread.own_clock()
-        for rows in (slice(EXECUTION, BEFORE), slice(INFORMAL, None)):
+        for rows in (slice(EXECUTION, BEFORE), slice(BEFORE + 1, None)):
             clock.set(pipe.component, pipe.count, rows)
         thread.may_follow(pipe.component, pipe.count)
         if event.kind == "use":
