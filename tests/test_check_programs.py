@@ -9,6 +9,7 @@ import test_check_edges
 import test_check_handovers_copies
 import test_check_handovers_tensor
 import test_check_handovers_threads
+import test_check_lanes
 import test_check_public_bugs
 import test_check_tensor_maps
 import test_check_tolerated
@@ -20,6 +21,7 @@ MODULES = (
     test_check_handovers_copies,
     test_check_handovers_tensor,
     test_check_handovers_threads,
+    test_check_lanes,
     test_check_public_bugs,
     test_check_tensor_maps,
     test_check_tolerated,

@@ -14,6 +14,7 @@ from harness.check import failures, lifetime
 from harness.check.findings import Report
 from harness.check.generic import Generic
 from harness.check.groups import Groups
+from harness.check.lanes import Lanes
 from harness.check.mbarrier_events import MBarriers
 from harness.check.model import Model
 from harness.check.names import Names
@@ -65,9 +66,10 @@ class Checker:
         model = self._model = Model(names, prod(launch.cluster), event.allocations)
         operations = self._operations = Operations(model)
         tensor_maps = TensorMaps(model)
-        generic = Generic(model, tensor_maps)
+        lanes = self._lanes = Lanes(model)
+        generic = Generic(model, lanes, tensor_maps)
         threads = model.threads
-        mbarriers = MBarriers(model)
+        mbarriers = self._mbarriers = MBarriers(model)
         groups = self._groups = Groups(model)
         tensor_life = self._tensor_life = TensorLife(model)
         self._waiting: dict[events.Agent, events.Suspended] = {}
@@ -80,13 +82,13 @@ class Checker:
                 events.Missed: self._missed,
                 events.Diverged: lambda e: threads.split(e.agent, e.parts),
                 events.Rejoined: lambda e: threads.join(e.parts),
-                events.WarpSynced: lambda e: threads.meet(e.agent, e.members),
+                events.WarpSynced: self._warp_synced,
                 events.Suspended: self._suspended,
                 events.Resumed: self._resumed,
                 events.Access: generic.access,
                 events.Fenced: generic.fenced,
                 events.TensorMapRead: tensor_maps.read,
-                events.Issued: operations.issued,
+                events.Issued: self._issued,
                 events.Started: operations.started,
                 events.Finished: operations.finished,
                 events.BytesLanded: operations.landed,
@@ -99,9 +101,9 @@ class Checker:
                 events.Arrived: mbarriers.arrived,
                 events.ArrivalExpected: mbarriers.arrival_expected,
                 events.PhaseCompleted: mbarriers.completed,
-                events.Waited: mbarriers.waited,
+                events.Waited: self._waited,
                 events.GroupArrived: groups.arrived,
-                events.GroupLeft: groups.left,
+                events.GroupLeft: self._group_left,
                 events.TensorMemoryAllocated: tensor_life.allocated,
                 events.TensorMemoryFreed: tensor_life.freed,
             }
@@ -113,7 +115,26 @@ class Checker:
         self._operations.forget(event.cluster)
         self._tensor_life.forget(event.cluster)
         self._groups.forget(event.cluster)
+        self._lanes.forget(event.cluster)
         model.forget(event.cluster)
+
+    # ---- what several parts look at ----
+
+    def _warp_synced(self, event: events.WarpSynced) -> None:
+        self._checked_model.threads.meet(event.agent, event.members)
+        self._lanes.meet(event.agent)
+
+    def _waited(self, event: events.Waited) -> None:
+        self._mbarriers.waited(event)
+        self._lanes.meet(event.agent)
+
+    def _group_left(self, event: events.GroupLeft) -> None:
+        self._groups.left(event)
+        self._lanes.meet(event.agent)
+
+    def _issued(self, event: events.Issued) -> None:
+        self._lanes.issued(event.operation, event.agent)
+        self._operations.issued(event)
 
     @property
     def _checked_model(self) -> Model:

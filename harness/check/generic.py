@@ -25,6 +25,7 @@ from harness.check.clocks import (
     Rows,
     Thread,
 )
+from harness.check.lanes import Lanes
 from harness.check.model import Model
 from harness.check.tensor_maps import TensorMaps
 from harness.emulator.machine.events import Access, Agent, Fenced, Site
@@ -46,8 +47,9 @@ class Told(NamedTuple):
 class Generic:
     """Takes accesses and fences."""
 
-    def __init__(self, model: Model, tensor_maps: TensorMaps) -> None:
+    def __init__(self, model: Model, lanes: Lanes, tensor_maps: TensorMaps) -> None:
         self.model = model
+        self._lanes = lanes
         self._tensor_maps = tensor_maps
         self._flags: dict[tuple[str, int, int, int], list[Told]] = {}
 
@@ -69,6 +71,8 @@ class Generic:
         if event.space == "shared":
             if event.cta != agent.cta:
                 self._reach_peer(event, thread)
+            elif not strong:
+                self._lanes.access(event)
             self.model.shared[agent.cluster, event.cta].access(event.where, nbytes, record, observer)
         else:
             places = np.atleast_1d(np.asarray(event.where)).astype(np.int64)
