@@ -43,25 +43,26 @@ Rows = NDArray[np.int32]
 class Components:
     """The components of a cluster. ``capacity``: how many the clocks made from now on have room for."""
 
-    __slots__ = ("_owners", "capacity", "number")
+    __slots__ = ("_count", "_owners", "capacity", "number")
 
     def __init__(self, number: int, capacity: int) -> None:
         self.number = number
         self.capacity = capacity
-        self._owners: list[int] = []
+        self._count = 0
+        self._owners = np.full(capacity, -1)
 
     def new(self, cta: int) -> int:
         """Of a CTA."""
-        self._owners.append(cta)
-        if len(self._owners) > self.capacity:
+        if self._count == self.capacity:
+            self._owners = np.concatenate([self._owners, np.full(self.capacity, -1)])
             self.capacity *= 2
-        return len(self._owners) - 1
+        self._owners[self._count] = cta
+        self._count += 1
+        return self._count - 1
 
     def of(self, cta: int, width: int) -> NDArray[np.bool_]:
         """Which of the first components are a CTA's."""
-        owners = np.full(width, -1)
-        owners[: len(self._owners)] = self._owners[:width]
-        return owners == cta
+        return self._owners[:width] == cta
 
 
 class Clock:

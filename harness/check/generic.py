@@ -201,8 +201,9 @@ def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:
     clock = thread.own_clock()
     if space == "shared::cta":
         own = clock.space.of(thread.cta, clock.rows.shape[1])
-        clock.rows[LOCAL, own] = np.maximum(clock.rows[LOCAL, own], clock.rows[ORDER, own])
-        clock.rows[REMOTE, ~own] = np.maximum(clock.rows[REMOTE, ~own], clock.rows[ORDER, ~own])
+        local, remote, known = clock.rows[LOCAL], clock.rows[REMOTE], clock.rows[ORDER]
+        np.maximum(local, known, out=local, where=own)
+        np.maximum(remote, known, out=remote, where=~own)
     elif space != "global":
         _publish(clock, LOCAL, ORDER)
         _publish(clock, REMOTE, ORDER)
