@@ -41,11 +41,8 @@ class Memory:
         if len(self.histories.all) > self._crowded:
             self._tidy()
 
-    def is_untouched(self, chunks: Chunks) -> bool:
-        """Whether there are chunks of these that nobody has accessed."""
-        return not self.cells[chunks].all()
-
-    def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> None:
+    def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> bool:
+        """Returns whether somebody had accessed each of them before."""
         cells, chunks = self.cells, chunks.ravel()
         now = cells[chunks]
         first = int(now[0])
@@ -53,12 +50,14 @@ class Memory:
             new = self._step(first, record, observer, int(chunks[0]) * CHUNK, len(chunks) * CHUNK)
             if new != first:
                 cells[chunks] = new
+            touched = first != 0
         else:
-            self._access_unlike(chunks, now, record, observer)
+            touched = self._access_unlike(chunks, now, record, observer)
         if len(self.histories.all) > self._crowded:
             self._tidy()
+        return touched
 
-    def _access_unlike(self, chunks: Chunks, now: NDArray, record: Record, observer: Observer) -> None:
+    def _access_unlike(self, chunks: Chunks, now: NDArray, record: Record, observer: Observer) -> bool:
         numbers = different(now)
         table = np.empty(numbers[-1] + 2, np.int32)
         table[DIVIDED] = DIVIDED
@@ -73,6 +72,7 @@ class Memory:
         if numbers[0] == DIVIDED:
             for chunk in chunks[now == DIVIDED].tolist():
                 self._access_bytes(chunk, WHOLE, record, observer)
+        return 0 not in numbers
 
     def _access_bytes(self, chunk: int, mask: int, record: Record, observer: Observer) -> None:
         held = self.divided.get(chunk)

@@ -11,10 +11,9 @@ def read_operand(
     model: Model, operation: Operation, region: SharedChunks, record: Record, observer: Observer
 ) -> None:  # fmt: skip
     memory = model.shared[operation.agent.cluster, region.cta]
-    if memory.is_untouched(region.chunks):
+    if not memory.access_chunks(region.chunks, record, observer):
         model.say(
             "stage-read-early", "error", "the MMA reads shared memory that nobody has written yet",
             (operation.site, operation.agent), missing="no wait for whatever is to write it",
             mend="wait for the mbarrier that counts the bytes of the copies",
         )  # fmt: skip
-    memory.access_chunks(region.chunks, record, observer)
