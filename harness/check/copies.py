@@ -40,7 +40,6 @@ class Copies(Unit):
         """Bytes complete in a phase: the copy whose ``Finished`` came before has written its regions."""
         model = self._model
         barrier = model.barriers[event.agent.cluster, event.cta, event.offset]
-        barrier.used = True
         barrier.bytes -= event.nbytes
         if self._landing is None or event.operation is None:
             barrier.arrive(model.threads.of(event.agent), "relaxed", 0)

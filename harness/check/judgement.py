@@ -109,7 +109,13 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
             return _not_visible(first, second, space)
         if second.kind in ASYNC and not knows(row):
             return _no_proxy_fence(first, second, space)
-    elif second.kind in ASYNC and not first.writes and not knows(row):
+    elif first.writes and second.kind in ASYNC and not knows(row):
+        return Verdict(
+            "proxy-overwrite", "warning",
+            f"{_name(second)} overwrites this through another proxy, and this may land later", "no proxy fence",
+            "fence.proxy.async after the write, before the barrier",
+        )  # fmt: skip
+    elif second.kind in ASYNC and not knows(row):
         if second.kind == "answer":
             return Verdict(
                 "proxy-read-overwrite", "error",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.check.accesses import ACQUIRES, RELEASES, SCOPES, Record
 from harness.check.clocks import (
     ALL,
+    EXECUTION,
     NARROW,
     RELAXED,
     VISIBLE,
@@ -34,6 +35,14 @@ class Arrival:
     commit: bool
 
 
+class Use(NamedTuple):
+    """A thread has arrived or waited."""
+
+    time: int
+    site: Site
+    agent: Agent
+
+
 @dataclass
 class Wait:
     """Somebody has learned of the end of a phase."""
@@ -49,7 +58,7 @@ class MBarrier:
     """An mbarrier as its users see it. ``component``: its phases, as something that one can know to be over.
 
     ``over``: what the ends of its phases tell. ``now``: what has been told in the phase that is not over.
-    ``far``, ``over_far``: what only a wait of cluster scope learns.
+    ``far``, ``over_far``: what only a wait of cluster scope learns. ``uses``: the last one of each thread.
     """
 
     def __init__(self, space: Components, cta: int, offset: int, arrivals: int, init: Record) -> None:
@@ -61,7 +70,6 @@ class MBarrier:
         self.bytes = 0
         self.announced = 0
         self.phase = 0
-        self.used = False
         self.init = init
         self.over: Clock | None = None
         self.over_far: Clock | None = None
@@ -69,8 +77,19 @@ class MBarrier:
         self.far: Clock | None = None
         self.unseen: list[Arrival] = []
         self.waits: list[Wait] = []
+        self.uses: dict[tuple[Components, int], Use] = {}
         self.last: tuple[Site, Agent] | None = None
         self.last_expect: tuple[Site, Agent] | None = None
+
+    def use(self, thread: Thread, site: Site, agent: Agent) -> None:
+        self.uses[thread.clock.space, thread.own] = Use(thread.time, site, agent)
+
+    def unknown_use(self, clock: Clock) -> Use | None:
+        """One that has not happened before, as far as a clock knows."""
+        for (space, who), use in self.uses.items():
+            if not clock.knows(space, who, use.time, EXECUTION):
+                return use
+        return None
 
     def _gather(self, clock: Clock, rows: slice) -> None:
         if self.now is None:

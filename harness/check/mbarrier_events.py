@@ -33,7 +33,17 @@ class MBarriers:
         model.barriers[key] = MBarrier(clock.space, event.cta, event.offset, event.arrivals, record)
 
     def invalidated(self, event: events.BarrierInvalidated) -> None:
-        self._model.barriers.pop((event.agent.cluster, event.cta, event.offset), None)
+        """Whoever has used it must be known to be through."""
+        model = self._model
+        barrier = model.barriers.pop((event.agent.cluster, event.cta, event.offset), None)
+        use = barrier.unknown_use(model.threads.of(event.agent).clock) if barrier is not None else None
+        if use is not None:
+            place = model.names.shared(event.offset, event.cta)
+            model.say(
+                "init", "error", f"{place} is invalidated while others may still use it",
+                (use.site, use.agent), (event.site, event.agent), place, "no path from that use to this",
+                "a barrier of all who use it before mbarrier.inval",
+            )  # fmt: skip
 
     def arrived(self, event: events.Arrived) -> None:
         model, agent, site = self._model, event.agent, event.site
@@ -45,7 +55,7 @@ class MBarriers:
             model.reach(thread.clock, agent.cluster, event.cta, site, agent, "an arrival")
             barrier.unseen.append(Arrival(event.phase, thread.own, thread.time, site, agent, False))
         failures.count_arrival(model, barrier, event)
-        barrier.used = True
+        barrier.use(thread, site, agent)
         if event.arrivals:
             barrier.arrive(thread, site.semantics, scope)
 
@@ -73,5 +83,5 @@ class MBarriers:
         barrier = model.barriers[agent.cluster, event.cta, event.offset]
         thread = model.threads.of(agent)
         check_use(model, barrier, thread.clock, site, agent, "waits at")
-        barrier.used = True
+        barrier.use(thread, site, agent)
         self._lapped(barrier, barrier.wait(thread, site.semantics, SCOPES.get(site.scope, 0), event.phase, site, agent))

@@ -54,6 +54,7 @@ _ERRORS = {
     "memory": "Memory is written before it is read.",
 }
 _WARNINGS = {
+    "proxy-overwrite": "A proxy fence stands between generic writes and an asynchronous write over them.",
     "race-lanes": "Lanes of a warp that hand data to one another through shared memory meet in between.",
     "tmem-fence": "tcgen05.fence stands around a synchronisation between tcgen05 operations of two threads.",
     "phase-lapped": "Whoever waits for a phase has looked before the one after it can complete.",

@@ -28,7 +28,6 @@ class Signals(Unit):
         operation, model = flight.operation, self._model
         agent, site = operation.agent, operation.site
         barrier = model.barriers[agent.cluster, event.cta, event.offset]
-        barrier.used = True
         check_use(model, barrier, flight.clock, site, agent, f"{site.opcode} signals")
         barrier.last = (site, agent)
         barrier.pending -= 1
