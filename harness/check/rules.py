@@ -61,6 +61,7 @@ _WARNINGS = {
     "inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
 }
 _NOTES = {
+    "waste": "Every fence, barrier and wait orders something.",
     "proxy-war": "A proxy fence stands between generic reads and an asynchronous write that follows them.",
 }
 _BY_SEVERITY: tuple[tuple[Severity, dict[str, str]], ...] = (
