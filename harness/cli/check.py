@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -70,6 +71,12 @@ _how_options = group(
     ),
     click.option("--max-steps", type=click.IntRange(1), help="Warp instructions after which a run is ended."),
     click.option("--timeout", type=click.FloatRange(1), help="Seconds after which a run is ended."),
+    click.option(
+        "--waste",
+        is_flag=True,
+        help="Leave out each fence, barrier and wait in turn, and note what these runs could do without: two more runs "
+        "for each of them; name a small shape.",
+    ),
 )
 
 
@@ -112,7 +119,7 @@ def check_command(
     for each in configs:
         check_memory(shape, each.dtype)
     targets = _targets(configs, shape, ptx, replacement)
-    return tell(check(targets, how, jobs), shown)
+    return tell(check(targets, how, jobs), replace(shown, notes=shown.notes or how.waste))
 
 
 def _read(path: str) -> str:

@@ -328,7 +328,7 @@ def reduce_box(
 ) -> None:
     """``cp.reduce.async.bulk.tensor``: the box is combined with what is in global memory, by the map's type."""
     for lane in f.lanes:
-        _, tmap = tensor_map_at(f, lane_value(address, lane))
+        _, tmap = tensor_map_at(f, site, lane_value(address, lane))
         at = coordinates_of(tmap, start, lane)
         how = (operation, _box_kind(tmap))
         if operation in ("inc", "dec", "and", "or", "xor"):
@@ -407,7 +407,7 @@ def gather(
 ) -> None:
     """``cp.async.bulk.tensor.2d...tile::gather4``: a column and four rows."""
     for lane in f.lanes:
-        name, tmap = tensor_map_at(f, lane_value(address, lane))
+        name, tmap = tensor_map_at(f, site, lane_value(address, lane))
         one, four = _rows(tmap)
         starts = _row_starts(tmap, start, lane)
         copy = _Gather(f, name, four, partial(_fetch_rows, f, one, starts))
@@ -485,7 +485,7 @@ def load_pixels(
 ) -> None:
     """``cp.async.bulk.tensor...im2col`` to shared memory: a column of pixels, each moved by the offsets."""
     for lane in f.lanes:
-        name, tmap = im2col_map_at(f, lane_value(address, lane))
+        name, tmap = im2col_map_at(f, site, lane_value(address, lane))
         places = _pixels(f, tmap, start, offsets, lane)
         copy = _Gather(f, name, tmap.placed, partial(load_column, f.grid.memory, tmap, places))
         _bring(f, site, lane, copy, (_items(places),), (destination, barrier, mask), group)
@@ -494,7 +494,7 @@ def load_pixels(
 def store_pixels(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value) -> None:
     """``...im2col_no_offs`` to global memory."""
     for lane in f.lanes:
-        _, tmap = im2col_map_at(f, lane_value(address, lane))
+        _, tmap = im2col_map_at(f, site, lane_value(address, lane))
         places = _pixels(f, tmap, start, (), lane)
         offset = _box_offset(f, lane_value(source, lane))
         column = events.SharedChunks(f.cta.rank, chunk_positions(tmap.placed, offset))
@@ -506,7 +506,7 @@ def store_pixels(f: Fragment, site: Site, address: Value, start: tuple[Value, ..
 def scatter(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value) -> None:
     """``...tile::scatter4``: four rows go to rows of their own."""
     for lane in f.lanes:
-        _, tmap = tensor_map_at(f, lane_value(address, lane))
+        _, tmap = tensor_map_at(f, site, lane_value(address, lane))
         one, four = _rows(tmap)
         starts = _row_starts(tmap, start, lane)
         offset = _box_offset(f, lane_value(source, lane))
