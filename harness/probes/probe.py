@@ -44,28 +44,61 @@ class Map:
         return TensorMap.tiled(address, self.element, self.shape, self.box, self.swizzle, self.fill_nan)
 
 
-Argument = Pointer | Map | np.integer[Any]
+@dataclass(frozen=True)
+class Struct:
+    """A kernel argument: a struct by value, its fields where C puts them."""
+
+    fields: tuple[Argument, ...]
+
+
+Argument = Pointer | Map | Struct | np.number[Any]
+
+
+def offsets(struct: Struct) -> list[int]:
+    """Where each field begins: at a multiple of its size."""
+    places, at = [], 0
+    for argument in struct.fields:
+        size, alignment = _size_and_alignment(argument)
+        at += -at % alignment
+        places.append(at)
+        at += size
+    return places
+
+
+def _size_and_alignment(argument: Argument) -> tuple[int, int]:
+    if isinstance(argument, Struct):
+        alignment = max(_size_and_alignment(a)[1] for a in argument.fields)
+        end = offsets(argument)[-1] + _size_and_alignment(argument.fields[-1])[0]
+        return end + -end % alignment, alignment
+    if isinstance(argument, Map):
+        return 128, 64
+    return (8, 8) if isinstance(argument, Pointer) else (argument.nbytes, argument.nbytes)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One launch. buffers: their content before it; outputs: which of them to read back. shared: dynamic bytes."""
+    """One launch. buffers: their content before it; outputs: which of them to read back. shared: dynamic bytes.
+
+    kept: whether a recording keeps the outputs; those of a large case are only read, for the answer.
+    """
 
     name: str
     buffers: dict[str, np.ndarray]
     arguments: tuple[Argument, ...]
     outputs: tuple[str, ...]
-    block: int
-    grid: tuple[int, int] = (1, 1)
-    cluster: tuple[int, int] = (1, 1)
+    block: int | tuple[int, ...]
+    grid: tuple[int, ...] = (1, 1)
+    cluster: tuple[int, ...] = (1, 1)
     shared: int = 0
+    kept: bool = True
 
 
 @dataclass(frozen=True)
 class Probe:
     """A question to the machine. read: turns the outputs into an answer of plain data (JSON).
 
-    accumulation: the emulator's mode of summation, where it matters.
+    accumulation: the emulator's mode of summation, where it matters. entry: the kernel's name. exact: whether the
+    emulator gives the same bits; if not, the answer says how far each machine is from exact values.
     """
 
     name: str
@@ -74,10 +107,18 @@ class Probe:
     cases: tuple[Case, ...]
     read: Callable[[Outputs], dict[str, Any]] = field(repr=False)
     accumulation: Accumulation = "f32"
+    entry: str = "probe"
+    exact: bool = True
+
+    @property
+    def kept_cases(self) -> tuple[Case, ...]:
+        return tuple(case for case in self.cases if case.kept)
 
     def digest(self) -> str:
         """Changes when the PTX, an input or a launch does: a recording is for one digest."""
         parts = hashlib.sha256(self.ptx.encode())
+        if self.entry != "probe":
+            parts.update(self.entry.encode())
         for case in self.cases:
             shape = (case.name, case.arguments, case.outputs, case.block, case.grid, case.cluster, case.shared)
             parts.update(repr(shape).encode())
