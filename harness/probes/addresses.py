@@ -103,7 +103,9 @@ def _read(outputs: Outputs) -> dict[str, Any]:
         answer[place] = [[s for n, s in enumerate(SPACES) if int(row[number]) >> n & 1] for row in words]
     at = len(PLACES)
     for number, place in enumerate(WRITABLE):
-        answer[f"accesses: {place}"] = words[:, at + 3 * number : at + 3 * number + 3].tolist()
+        # Both CTAs add to the global variable, which is one: what the last of them finds there is a matter of time.
+        last = 2 if WRITABLE[place] == "global" else 3
+        answer[f"accesses: {place}"] = words[:, at + 3 * number : at + 3 * number + last].tolist()
     return answer
 
 
@@ -124,6 +126,7 @@ GENERIC = Probe(
         ),
     ),
     read=_read,
+    exact=False,
 )
 
 PROBES = (GENERIC,)

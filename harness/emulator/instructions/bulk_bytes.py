@@ -20,13 +20,18 @@ Reduction = tuple[str, str] | None
 
 
 def reduced(how: Reduction, old: Bytes, new: Bytes) -> Bytes:
-    """What is in memory after new bytes have come to where old ones were."""
+    """What is in memory after new bytes have come to where old ones were.
+
+    Sums of f32, which are only in global memory, flush subnormal numbers (PTX ISA 9.7.9.25.4.3).
+    """
     if how is None:
         return new
     operation, kind = how
     dtype = f"u{TYPE_BYTES[kind]}"
     with np.errstate(all="ignore"):
-        result = combine(operation, kind, np.ascontiguousarray(old).view(dtype), np.ascontiguousarray(new).view(dtype))
+        result = combine(
+            operation, kind, np.ascontiguousarray(old).view(dtype), np.ascontiguousarray(new).view(dtype), kind == "f32"
+        )
     return np.ascontiguousarray(result).view(np.uint8)
 
 
