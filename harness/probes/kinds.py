@@ -280,8 +280,6 @@ PROBES = (
     *(_wgmma(types) for types in WGMMAS),
     _wgmma("s32.s8.u8", ".satfinite"),
     *(_mma(form, counts) for form, counts in MMAS.items()),
-)
-SPARSE = (
     *(_mma(form, counts, sparse=True) for form, counts in SPARSE_MMAS.items()),
     *(_wgmma(types, selector=selector) for types in ("f32.f16.f16", "f32.tf32.tf32") for selector in (0, 1)),
     *(_wgmma(types, selector=0) for types in ("f32.e4m3.e4m3", "s32.s8.s8", "f16.f16.f16")),

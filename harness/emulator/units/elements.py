@@ -39,11 +39,11 @@ class AnyOperand:
         if self.major is Major.MN:
             size = BITS[self.element] // 8
             raw = np.ascontiguousarray(raw.reshape(self.k, self.rows, size).transpose(1, 0, 2))
-        return to_numbers(raw.reshape(self.rows, SLICE), self.element, self.packed)
+        return to_numbers(raw.reshape(self.rows, -1), self.element, self.packed)
 
 
 def to_numbers(raw: NDArray[np.uint8], element: str, packed: bool) -> NDArray[Any]:
-    """Rows of 32 bytes as numbers [rows, k]."""
+    """Rows of bytes as numbers [rows, k]."""
     bits = BITS[element]
     rows = raw.shape[0]
     if element in ("s8", "u8"):
@@ -63,10 +63,11 @@ def to_numbers(raw: NDArray[np.uint8], element: str, packed: bool) -> NDArray[An
 
 @lru_cache(maxsize=2048)
 def any_operand(
-    descriptor: MatrixDescriptor, rows: int, k: int, major: Major, element: str, packed: bool = False
+    descriptor: MatrixDescriptor, rows: int, k: int, major: Major, element: str, packed: bool = False, slices: int = 1
 ) -> AnyOperand:
-    """The operand a decoded matrix descriptor names."""
-    size = SLICE // k if k <= SLICE else 1
-    extent = k if k <= SLICE else SLICE
+    """The operand a decoded matrix descriptor names. slices: of 32 bytes along K; two for the B of a sparse A."""
+    nbytes = slices * SLICE
+    size = nbytes // k if k <= nbytes else 1
+    extent = k if k <= nbytes else nbytes
     positions = operand_positions(descriptor, rows, extent, size, major)
     return AnyOperand(positions, rows, k, major, element, packed)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.emulator.units import float_math, numerics
+from harness.emulator.units import float_math, numerics, sparsity
 from harness.emulator.units.formats import FORMATS, decode
 
 ELEMENT_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f64": 64}
@@ -21,7 +21,10 @@ _STEP = {"f16": 16, "bf16": 16, "e4m3": 16, "e5m2": 16, "tf32": 8}
 
 
 class Form(NamedTuple):
-    """What the text of an mma.sync fixes. saturate: s32 results stop at the ends of their range."""
+    """What the text of an mma.sync fixes. saturate: s32 results stop at the ends of their range.
+
+    selector: of the lanes whose metadata counts, for a sparse A.
+    """
 
     m: int
     n: int
@@ -30,6 +33,7 @@ class Form(NamedTuple):
     a_type: str
     b_type: str
     saturate: bool = False
+    selector: int | None = None
 
 
 @lru_cache(maxsize=64)
@@ -77,10 +81,23 @@ def gather(registers: NDArray[Any], rows: int, k: int, kind: str) -> NDArray[Any
     return decode(matrix, FORMATS[kind]).reshape(rows, k)
 
 
-def multiply(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
-    """D = A . B + C on register values [registers, 32]; returns those of D."""
+def multiply(
+    form: Form,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any],
+    accumulation: str,
+    metadata: NDArray[np.uint32] | None = None,
+) -> NDArray[Any]:
+    """D = A . B + C on register values [registers, 32]; returns those of D. metadata: of a sparse A, [32]."""
     m, n = form.m, form.n
-    a_values, b_values = gather(a, m, form.k, form.a_type), gather(b, n, form.k, form.b_type)
+    b_values = gather(b, n, form.k, form.b_type)
+    if form.selector is None or metadata is None:
+        a_values = gather(a, m, form.k, form.a_type)
+    else:
+        a_values = gather(a, m, form.k // 2, form.a_type)
+        codes = sparsity.codes_of_warp(metadata, form.selector, form.a_type, form.k)
+        b_values = sparsity.chosen(b_values, sparsity.kept_positions(codes, form.a_type))
     index = result_index(m)
     kind = form.d_type
     old = np.empty(m * n, np.uint64 if kind == "f64" else np.uint32)
@@ -119,7 +136,7 @@ def _compute_fp8(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) 
     of_four = np.arange(a.shape[1]) % 4
     total = np.zeros(c.shape, np.uint32)
     for part in (of_four < 2, of_four >= 2):
-        total = numerics.dot(a[:, part], b[:, part], total, "f16", "f16", form.d_type, "tensor_core", 16)
+        total = numerics.dot(a[:, part], b[..., part], total, "f16", "f16", form.d_type, "tensor_core", 16)
     kind = FORMATS[form.d_type]
     result = float_math.add(decode(c, kind), decode(total, kind))
     return np.asarray(float_math.finish(result, kind, "rn")).astype(np.uint32)
