@@ -179,6 +179,8 @@ clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r0, %r1, %r2, _}
 ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r0..%r3}, [%r4];
 ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r0, %r1}, [%r4];
 ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0, %r1}, [%r4];
+ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {%r0}, [%r4];
+stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%r4], {%r0};
 stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r4], {%r0..%r3};
 stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%r4], {%r0, %r1};
 movmatrix.sync.aligned.m8n8.trans.b16 %r0, %r1;
