@@ -120,6 +120,13 @@ def test_a_run_that_does_not_end_shows_what_was_found(check, altered):
     assert shown.exit_code == 3
     assert re.search(r"^error bytes: full\[0\] of CTA 0 expects \d+ bytes more than arrive", shown.stdout, re.MULTILINE)
     assert "a run did not come to its end: Deadlock" in shown.stdout
+    assert re.search(r"2 schedules: no verdict, as a run did not end; until then \d+ errors, ", shown.stdout)
+
+
+def test_a_run_that_ends_at_once_is_not_called_free_of_errors(check, altered):
+    done = check("kernel7", *SMALL, "--ptx", altered(r"mad\.lo\.s32", "mad.lo.s32.unheard"))
+    assert done.exit_code == 3
+    assert done.stdout.endswith("2 schedules: no verdict, as a run did not end\n")
 
 
 BAD_REQUESTS = [

@@ -20,8 +20,8 @@ ptx = "{root}/tests/data/cuda/sgemm.ptx"
 launch = {{ kernel = "scale_and_add", grid = 1, block = 32, arguments = ["x", "y", 2.0, 32] }}
 expect.y = "{expected}"
 [buffers]
-x = {{ dtype = "f32", shape = 32, init = "index" }}
-y = {{ dtype = "f32", shape = 32, init = "index" }}
+x = {{ dtype = "f32", shape = 32, init = "integer" }}
+y = {{ dtype = "f32", shape = 32, init = "integer" }}
 """
 
 
@@ -65,3 +65,41 @@ def test_without_assertions_everything_works_as_with_them(series):
     done = subprocess.run([sys.executable, "-O", *HARNESS[1:], *words], cwd=paths.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "PASSED" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "kernel6", "--shape", "256,512,64", "--cluster", "2x1", "--json", "/dev/full"], "PASSED"),
+        (["compare", "kernel6", "--shape", "256,512,64", "--cluster", "2x1", "--json", "/dev/full"], "exact"),
+        (["check", "kernel6", "--shape", "256", "--cluster", "2x1", "--schedules", 1, "--json", "/dev/full"], "sound"),
+        (["check", "kernel6", "--shape", "256", "--cluster", "2x1", "--schedules", 1, "--sarif", "/dev/full"], "sound"),
+        (["ptx", "list", "tests/data/cuda/sgemm.ptx", "--json", "/dev/full"], "all 20 instructions are implemented"),
+    ],
+    ids=lambda value: " ".join(map(str, (value[0], *value[-2:]))) if isinstance(value, list) else "",
+)
+def test_a_file_that_cannot_be_written_costs_no_result_and_is_not_claimed(series, monkeypatch, words, said):
+    monkeypatch.chdir(paths.ROOT)
+    done = invoke(*words)
+    assert done.exit_code == 3
+    assert done.stderr == "harness: error: cannot write /dev/full: No space left on device\n"
+    assert said in done.stdout and "written to" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "option", [["--json", "/dev/full"], ["--dump", "/proc/nowhere/dump"]], ids=lambda words: words[0]
+)
+def test_a_wrong_result_of_a_launch_is_told_even_so(launch, option):
+    done = invoke("ptx", "run", launch("x"), *option)
+    assert done.exit_code == 4
+    assert "WRONG RESULT" in done.stdout and "written to" not in done.stdout
+    assert done.stderr.startswith("harness: error: cannot write")
+    assert invoke("ptx", "run", launch("2 * x + y"), *option).exit_code == 3
+
+
+def test_a_folder_to_dump_into_is_made_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    for command in (["run", "kernel6"], ["ptx", "run", "none.toml"]):
+        done = invoke(*command, "--dump", tmp_path / "file" / "dump")
+        assert done.exit_code == 2
+        assert done.stderr.startswith("harness: error: --dump ") and "name another folder" in done.stderr

@@ -24,6 +24,7 @@ from harness.cli.options import (
     ConfigOptions,
     OutputOptions,
     RunOptions,
+    check_folder,
     check_output,
     config_options,
     json_option,
@@ -43,7 +44,7 @@ from harness.config.presets import PRESETS
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
 from harness.problem.shape import Shape
 from harness.ptx.edited import put_in_place
-from harness.report.published import published_figures
+from harness.report.published import PublishedFigure, published_figures
 from harness.run import compare
 from harness.run.dump import dump as dump_result
 from harness.run.runner import Outcome
@@ -88,6 +89,7 @@ def run(
 
     With --ptx the kernel that FILE holds is run as it is there.
     """
+    check_folder(dump, "--dump")
     edited, run = read_edited_for(ptx_file, run)
     requests = make_requests(kernels_named(kernels), shape, config, run, output)
     if dump and requests[0].gpu:
@@ -146,7 +148,7 @@ def compare_kernels(
         entries.append(entry)
         if entry.outcome and not output.no_save:
             save(entry.outcome)
-    written = written_clearly(lambda: _report_comparison(shape, entries, output.json_path))
+    written = _report_comparison(shape, entries, output.json_path)
     return compare.exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
@@ -179,16 +181,20 @@ def doctor(json_path: str | None) -> int:
 
 def _keep(outcome: Outcome, entries: Sequence[compare.Entry], kernels: int, output: OutputOptions) -> bool:
     """Keeps a result, and then shows it: a reader that goes away must not cost it. Whether all could be written."""
-    record_file = None if output.no_save else save(outcome)
+    places: list[tuple[str, object]] = []
     written = True
+    record_file = None if output.no_save else save(outcome)
     if output.json_path not in (None, "-"):
         path = str(output.json_path)
-        written &= written_clearly(lambda: _write_records(entries, kernels, path))
-    return written_clearly(lambda: _show(outcome, output, record_file)) and written
+        written = written_clearly(lambda: _write_records(entries, kernels, path))
+        if written:
+            places.append(("written", path))
+    if record_file:
+        places.append(("added", record_file))
+    return written_clearly(lambda: _show(outcome, output.json_path == "-", places)) and written
 
 
-def _show(outcome: Outcome, output: OutputOptions, record_file: Path | None) -> None:
-    as_json = output.json_path == "-"
+def _show(outcome: Outcome, as_json: bool, places: Sequence[tuple[str, object]]) -> None:
     console = Console(stderr=as_json)
     if not as_json:
         render.show_outcome(console, outcome)
@@ -198,9 +204,8 @@ def _show(outcome: Outcome, output: OutputOptions, record_file: Path | None) -> 
         render.show_line(console, f"to repeat: {command_of(outcome.request)}")
     if as_json:
         return
-    for what, place in (("written", output.json_path), ("added", record_file)):
-        if place:
-            render.show_line(console, f"record {what} to {place}")
+    for what, place in places:
+        render.show_line(console, f"record {what} to {place}")
 
 
 def _dump(outcome: Outcome, folder: Path) -> None:
@@ -215,13 +220,22 @@ def _write_records(entries: Sequence[compare.Entry], kernels: int, path: str) ->
         write_output(_as_json(found if kernels > 1 else found[0]), path)
 
 
-def _report_comparison(shape: Shape, entries: list[compare.Entry], json_path: str | None) -> None:
+def _report_comparison(shape: Shape, entries: list[compare.Entry], json_path: str | None) -> bool:
+    """Whether all could be written. The file first: a reader of the screen that goes away must not cost it."""
     published = published_figures()
+    written = True
     if json_path:
         data = {**compare.as_dict(entries), "published": [asdict(figure) for figure in published]}
-        write_output(_as_json(data), json_path)
+        written = written_clearly(lambda: write_output(_as_json(data), json_path))
     if json_path == "-":
-        return
+        return written
+    place = json_path if written else None
+    return written_clearly(lambda: _show_comparison(shape, entries, published, place)) and written
+
+
+def _show_comparison(
+    shape: Shape, entries: list[compare.Entry], published: Sequence[PublishedFigure], json_path: str | None
+) -> None:
     console = Console()
     render.show_comparison(console, shape, entries, published)
     for entry in entries:

@@ -24,6 +24,7 @@ from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, R
 from harness.config.config import KernelConfig, parse_cluster, parse_mma_shape
 from harness.config.presets import PRESETS, chosen_options, configure
 from harness.emulator.rules import WARNINGS
+from harness.errors import UsageProblem
 from harness.files import write_text
 from harness.problem.dtypes import ELEMENT_TYPES
 from harness.problem.inputs import KINDS
@@ -89,6 +90,17 @@ def check_output(path: str | None, option: str) -> None:
         )
     if not os.access(place if place.exists() else place.parent, os.W_OK):
         raise click.UsageError(f"{option} {path!r} cannot be written (permission denied); name another file")
+
+
+def check_folder(path: Path | None, option: str) -> None:
+    """Refuses a folder that cannot be made or written to; to be asked before the work is done."""
+    if path is None:
+        return
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise UsageProblem(f"{option} {path}: {there} is not a folder; name another folder")
+    if not os.access(there, os.W_OK):
+        raise UsageProblem(f"{option} {path}: {there} cannot be written (permission denied); name another folder")
 
 
 def write_output(text: str, path: str) -> None:

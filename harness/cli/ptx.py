@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from functools import partial
 from os.path import relpath
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import numpy as np
 from rich.console import Console
 
 from harness.cli import ptx_output as output
+from harness.cli.clear_errors import written_clearly
 from harness.cli.options import (
     LARGEST_SEED,
     MOST_SCHEDULES,
     allow_option,
+    check_folder,
     check_output,
     emulator_options,
     json_option,
@@ -28,7 +31,7 @@ from harness.cli.ptx_check import check_command
 from harness.cli.render import show_line
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name
-from harness.errors import EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
 from harness.ptx.corpus import exit_code, look_through
 from harness.ptx.coverage import coverage_page
 from harness.ptx.launch_file import read_launch_file
@@ -116,8 +119,7 @@ def init(file: Path, target: str, kernel: str | None) -> None:
 def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **options: Any) -> int:
     """Launch what LAUNCH.toml says, and compare buffers with what it expects."""
     check_output(json_path, "--json")
-    if dump is not None and dump.exists() and not dump.is_dir():
-        raise UsageProblem(f"--dump {dump} is not a folder; name one")
+    check_folder(dump, "--dump")
     if schedules > 1 and options["schedule"] == "random":
         raise UsageProblem(f"--schedules {schedules} runs fifo and {schedules - 1} random; leave --schedule random out")
     launch_file = read_launch_file(file)
@@ -129,10 +131,14 @@ def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **
         with progress_bar(f"emulating {file.name}", "schedules") as progress:
             tried = run_schedules(launch_file, settings, schedules, progress)
         outcome = _first_failure(tried)
-    if dump is not None:
-        _dump(outcome, dump)
-    _report(outcome, tried, json_path)
-    return EXIT_OK if outcome.passed else EXIT_WRONG_RESULT
+    written = dump is None or written_clearly(partial(_dump, outcome, dump))
+    place = json_path
+    if json_path and not written_clearly(lambda: _write_record(outcome, tried, json_path)):
+        written, place = False, None
+    written &= written_clearly(lambda: _show(outcome, tried, json_path == "-", place))
+    if not outcome.passed:
+        return EXIT_WRONG_RESULT
+    return EXIT_OK if written else EXIT_CANNOT_RUN
 
 
 @ptx.command()
@@ -145,11 +151,13 @@ def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None
     check_output(json_path, "--json")
     with progress_bar(f"looking through {folder}", "files") as progress:
         rows = look_through(folder, Options(timeout=timeout), jobs, progress)
-    if json_path != "-":
-        output.show_corpus(Console(), folder, rows)
+    written = True
     if json_path:
-        write_output(json.dumps([row.as_dict() for row in rows], indent=2) + "\n", json_path)
-    return exit_code(rows)
+        text = json.dumps([row.as_dict() for row in rows], indent=2) + "\n"
+        written &= written_clearly(lambda: write_output(text, json_path))
+    if json_path != "-":
+        written &= written_clearly(lambda: output.show_corpus(Console(), folder, rows))
+    return exit_code(rows) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
 @ptx.command()
@@ -187,21 +195,20 @@ def _first_failure(tried: list[Tried]) -> Outcome:
     return tried[0].outcome
 
 
-def _report(outcome: Outcome, tried: list[Tried], json_path: str | None) -> None:
+def _show(outcome: Outcome, tried: list[Tried], as_json: bool, place: str | None) -> None:
+    if not as_json:
+        output.show_outcome(Console(), outcome, tried)
+        if place:
+            show_line(Console(), f"record written to {place}")
+    elif not outcome.passed:
+        output.show_mistakes(Console(stderr=True), outcome)
+
+
+def _write_record(outcome: Outcome, tried: list[Tried], json_path: str) -> None:
     record = outcome.record()
     if tried:
         record["schedules"] = [{"seed": t.seed, "passed": t.passed, "error": t.error or None} for t in tried]
-    text = json.dumps(record, indent=2, allow_nan=False)
-    if json_path == "-":
-        click.echo(text)
-        if not outcome.passed:
-            output.show_mistakes(Console(stderr=True), outcome)
-        return
-    console = Console()
-    output.show_outcome(console, outcome, tried)
-    if json_path:
-        write_output(text + "\n", json_path)
-        show_line(console, f"record written to {json_path}")
+    write_output(json.dumps(record, indent=2, allow_nan=False) + "\n", json_path)
 
 
 def _dump(outcome: Outcome, folder: Path) -> None:
