@@ -132,7 +132,7 @@ def test_a_run_that_ends_at_once_is_not_called_free_of_errors(check, altered):
 BAD_REQUESTS = [
     ([], "Missing argument"),
     (["kernel9"], "there is no kernel 'kernel9'"),
-    (["kernel7", "--ptx", "nowhere.ptx"], "--ptx 'nowhere.ptx' cannot be read"),
+    (["kernel7", "--ptx", "nowhere.ptx"], "cannot read nowhere.ptx: No such file or directory; name a .ptx file"),
     (["kernel7", "kernel6", "--ptx", "nowhere.ptx"], "2 kernels are named; name one"),
     (["kernel7", "--allow", "nothing"], "'nothing' is not one of 'race-shared'"),
     (["kernel7", "--schedules", "0"], "0 is not in the range x>=1"),
@@ -152,12 +152,16 @@ def test_a_wrong_request_is_refused_in_one_line_before_anything_is_built(check, 
     assert message in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_ptx_that_cannot_be_parsed_is_said(check, tmp_path, series):
+def test_ptx_that_cannot_be_used_is_said(check, altered, tmp_path, series):
     path = tmp_path / "bad.ptx"
     path.write_text("this is no PTX")
     done = check("kernel7", *SMALL, "--ptx", path)
-    assert done.exit_code == 3
-    assert "PtxSyntaxError" in done.stdout
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert f"{path} is no PTX" in done.stderr
+    done = check("kernel6", *SMALL, "--ptx", altered(r"\tret;", "\tret;"))
+    assert done.exit_code == 2 and "it has kernel7_bf16" in done.stderr and "the plan launches kernel6" in done.stderr
+    done = check("kernel7", *SMALL, "--ptx", altered(r"\tret;", "\tadd.u32 %r1;"))
+    assert done.exit_code == 3 and "PtxSyntaxError" in done.stdout
 
 
 def test_the_rules_are_listed(check):

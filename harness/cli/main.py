@@ -47,7 +47,7 @@ from harness.ptx.edited import put_in_place
 from harness.report.published import PublishedFigure, published_figures
 from harness.run import compare
 from harness.run.dump import dump as dump_result
-from harness.run.runner import Outcome
+from harness.run.runner import Outcome, Request
 
 
 class Commands(ClearErrors, click.Group):
@@ -102,7 +102,7 @@ def run(
     entries: list[compare.Entry] = []
     written = True
     for request, artifact in pairs:
-        entry = attempt(request, artifact, f"{request.config.kernel}: " if len(requests) > 1 else "")
+        entry = attempt(request, artifact, _label(request, len(requests)))
         entries.append(entry)
         if entry.outcome:
             written &= _keep(entry.outcome, entries, len(requests), output)
@@ -177,6 +177,12 @@ def doctor(json_path: str | None) -> int:
     else:
         write_output(_as_json(doctors_findings(findings)), json_path)
     return EXIT_OK if is_able(findings) else EXIT_CANNOT_RUN
+
+
+def _label(request: Request, kernels: int) -> str:
+    """Of what a problem is, where that is not clear: of which kernel, and of which file that was edited by hand."""
+    parts = [request.config.kernel] * (kernels > 1) + [str(request.ptx)] * (request.ptx is not None)
+    return "".join(f"{part}: " for part in parts)
 
 
 def _keep(outcome: Outcome, entries: Sequence[compare.Entry], kernels: int, output: OutputOptions) -> bool:
