@@ -70,7 +70,11 @@ def list_command(file: Path, json_path: str | None) -> None:
 @click.option(
     "-o", "--output", "target", metavar="LAUNCH.toml|-", default="-", show_default=True, help="Where to write."
 )
-@click.option("--kernel", metavar="NAME", help="The kernel to launch, or a part of its name.  [default: the first]")
+@click.option(
+    "--kernel",
+    metavar="NAME",
+    help="The kernel to launch, or a part of its name.  [default: the first that can be launched]",
+)
 def init(file: Path, target: str, kernel: str | None) -> None:
     """Write a launch file for FILE to fill in."""
     check_output(target, "--output")
@@ -78,6 +82,8 @@ def init(file: Path, target: str, kernel: str | None) -> None:
         raise UsageProblem(f"--output {target} is there already, and may have been filled in; name another file")
     listing = list_kernels(read_ptx(file))
     chosen = _find_kernel(file, listing, kernel)
+    if chosen.problem:
+        raise CannotRun(f"{file}: kernel {chosen.readable} cannot be launched: {chosen.problem}")
     folder = Path.cwd() if target == "-" else Path(target).parent
     text = launch_template(Path(relpath(file, folder)), listing, chosen)
     write_output(text, target)
@@ -175,7 +181,7 @@ def _find_kernel(file: Path, listing: Listing, wanted: str | None) -> ListedKern
     if not listing.kernels:
         raise UsageProblem(f"{file} has no kernel (.entry)")
     if wanted is None:
-        return listing.kernels[0]
+        return next((kernel for kernel in listing.kernels if not kernel.problem), listing.kernels[0])
     try:
         found = find_name(wanted, [kernel.name for kernel in listing.kernels], "kernel")
     except LaunchError as error:
