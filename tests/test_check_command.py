@@ -11,6 +11,9 @@ from click.testing import CliRunner
 import harness.cli.check
 import harness.cli.main
 from harness.check import RULES
+from harness.check.checked import Checked, together
+from harness.check.findings import Report
+from harness.cli.check_output import Shown, tell
 from harness.compiler.build import Artifact
 
 SMALL = ["--shape", "256,256,128", "--cluster", "2x1", "--schedules", "2"]
@@ -127,6 +130,15 @@ def test_a_run_that_ends_at_once_is_not_called_free_of_errors(check, altered):
     done = check("kernel7", *SMALL, "--ptx", altered(r"mad\.lo\.s32", "mad.lo.s32.unheard"))
     assert done.exit_code == 3
     assert done.stdout.endswith("2 schedules: no verdict, as a run did not end\n")
+
+
+def test_a_wrong_result_outweighs_a_run_that_does_not_end(capsys):
+    def checked(failure: str, correct: bool | None) -> Checked:
+        return Checked("kernel7", {}, "kernel.ptx", Report(()), failure, correct)
+
+    both = together([checked("", False), checked("Deadlock", None)])
+    assert tell([both], Shown(strict=False, notes=False, allow=(), json_path=None, sarif_path=None)) == 4
+    assert "no verdict" in capsys.readouterr().out
 
 
 BAD_REQUESTS = [

@@ -235,7 +235,9 @@ def _measure(
         with _reporting(console, jobs, compiling) as report:
             return runs.measure(jobs, suite, run_id, mark, report, beside)
     except KeyboardInterrupt:
-        show_line(console, "interrupted; what was measured is kept, --resume goes on from here")
+        show_line(
+            console, "interrupted; the cases that are done are kept, and harness bench --resume goes on from here"
+        )
         raise
 
 
@@ -326,9 +328,9 @@ def _show_plan(jobs: list[runs.Job], view: _Past, run_id: str) -> None:
             if commit := view.commit_to_build(job):
                 todo += f", in turns with commit {commit[:10]}"
             if newest and newest["bench"]["run"] == run_id:
-                todo = "keep what was measured"
+                todo = "keep the result"
         rows.append((job.case.id, where, todo, f"{newest['time']}" if newest else "never"))
-    show_table(Console(), "what would be done", ("case", "device", "to do", "last measured"), rows)
+    show_table(Console(), "what would be done", ("case", "device", "to do", "last run"), rows)
 
 
 def _schedules(suite: Suite, asked: int | None) -> int:

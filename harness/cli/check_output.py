@@ -59,10 +59,11 @@ def tell(found: Sequence[Checked], shown: Shown) -> int:
 
 
 def _exit_code(found: Sequence[Checked]) -> int:
-    if any(one.failure for one in found):
-        return EXIT_CANNOT_RUN
+    """A wrong result outweighs a run that did not end, as in every command."""
     if any(one.correct is False for one in found):
         return EXIT_WRONG_RESULT
+    if any(one.failure for one in found):
+        return EXIT_CANNOT_RUN
     return EXIT_FINDINGS if any(one.report.errors for one in found) else EXIT_OK
 
 

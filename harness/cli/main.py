@@ -59,7 +59,8 @@ class Commands(ClearErrors, click.Group):
 def main() -> None:
     """Compile, run and validate matmul kernels for Blackwell GPUs.
 
-    Exit codes: 0 ok, 1 check has found errors, 2 usage, 3 could not run or measure, 4 wrong result.
+    Exit codes: 0 ok, 1 check or bench has found something, 2 usage, 3 could not run, measure or write, 4 wrong result,
+    130 interrupted.
     """
 
 

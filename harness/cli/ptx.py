@@ -48,7 +48,7 @@ path_type = click.Path(path_type=Path)
 def ptx() -> None:
     """Look at any PTX file, launch its kernels on the emulated GPU, and check what they compute.
 
-    Exit codes: 0 ok, 2 usage, 3 could not run, 4 wrong result.
+    Exit codes: 0 ok, 1 check has found errors, 2 usage, 3 could not run or write, 4 wrong result, 130 interrupted.
     """
 
 

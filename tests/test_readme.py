@@ -1,0 +1,40 @@
+"""The README says what is so: the output it shows, and the exit codes that it, the help and the pages name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from harness import errors
+from harness.cli.main import main
+from harness.paths import ROOT
+
+CODES = sorted({value for name, value in vars(errors).items() if name.startswith("EXIT_")})
+
+
+def readme() -> str:
+    return (ROOT / "README.md").read_text()
+
+
+def test_what_you_see_is_what_is_shown(artifacts):
+    block = re.search(r"## What you see\n\n((?:    .*\n)+)", readme())
+    assert block
+    expected = [line[4:] for line in block[1].splitlines() if line != "    ..."]
+    shown = iter(CliRunner().invoke(main, ["run", "kernel6"]).stdout.splitlines())
+    for line in expected:
+        assert line in (seen.rstrip() for seen in shown), line
+
+
+@pytest.mark.parametrize("place", ["README", "help", "page"])
+def test_every_exit_code_is_named(place):
+    if place == "page":
+        page = (ROOT / "docs" / "command-line.md").read_text()
+        rows = re.findall(r"^\| (\d+) \| (.*) \|$", page, re.MULTILINE)
+        assert [int(code) for code, _ in rows] == CODES
+        assert all(command in rows[1][1] for command in ("`check`", "`bench`"))
+        return
+    text = readme() if place == "README" else " ".join(CliRunner().invoke(main, ["--help"]).stdout.split())
+    [sentence] = re.findall(r"Exit codes: (.*?)\.\s", text, re.DOTALL)
+    assert [int(code) for code in re.findall(r"(?:^|, )\s*(\d+) ", sentence)] == CODES
