@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from harness import errors
@@ -38,3 +41,37 @@ def test_every_exit_code_is_named(place):
     text = readme() if place == "README" else " ".join(CliRunner().invoke(main, ["--help"]).stdout.split())
     [sentence] = re.findall(r"Exit codes: (.*?)\.\s", text, re.DOTALL)
     assert [int(code) for code in re.findall(r"(?:^|, )\s*(\d+) ", sentence)] == CODES
+
+
+def commands(group: click.Group = main, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield before
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*before, name))
+        else:
+            yield (*before, name)
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_help_fits_the_screen_and_cuts_no_sentence(words):
+    shown = CliRunner().invoke(main, [*words, "--help"]).stdout
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert not [line for line in shown.splitlines() if line.endswith("...") and "Usage" not in line]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["run", "kernel6", "k"], ["kernel5", "kernel6", "kernel7", "kernel8"]),
+        (["compare", "a"], ["all"]),
+        (["check", "kernel8"], ["kernel8"]),
+        (["explain", "kernel7"], ["kernel7"]),
+        (["build", "--preset", "cute-"], ["cute-03", "cute-04"]),
+        (["bench", "--suite", "h"], ["hopper"]),
+        (["check", "kernel6", "--allow", "race-"], ["race-shared", "race-global"]),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_completion_offers_what_can_be_named(typed, offered):
+    complete = ShellComplete(main, {}, "harness", "_HARNESS_COMPLETE")
+    assert [item.value for item in complete.get_completions(typed[:-1], typed[-1])] == offered

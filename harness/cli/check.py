@@ -16,6 +16,7 @@ from harness.cli.options import (
     ConfigOptions,
     config_options,
     group,
+    kernels_argument,
     shape_option,
 )
 from harness.cli.running import kernels_named
@@ -73,7 +74,7 @@ _how_options = group(
 
 
 @click.command("check")
-@click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
+@kernels_argument
 @shape_option
 @config_options
 @click.option(

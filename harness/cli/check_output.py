@@ -44,7 +44,11 @@ shown_options = group(
     click.option("--strict", is_flag=True, help="Warnings are errors."),
     click.option("--notes", is_flag=True, help="Show notes, too."),
     click.option(
-        "--allow", multiple=True, type=click.Choice(list(RULES)), help="Leave out this rule; may be repeated."
+        "--allow",
+        multiple=True,
+        type=click.Choice(list(RULES)),
+        metavar="RULE",
+        help="Leave out this rule, of those that harness check --rules lists; may be repeated.",
     ),
     json_option,
     click.option("--sarif", "sarif_path", metavar="PATH", help="Write SARIF 2.1.0 there, for code-scanning services."),

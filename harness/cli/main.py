@@ -28,6 +28,7 @@ from harness.cli.options import (
     check_output,
     config_options,
     json_option,
+    kernels_argument,
     output_options,
     ptx_option,
     run_options,
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
+@kernels_argument
 @shape_option
 @config_options
 @ptx_option
@@ -115,7 +116,7 @@ def run(
 
 
 @main.command("compare")
-@click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
+@kernels_argument
 @shape_option
 @config_options
 @ptx_option
@@ -129,7 +130,7 @@ def compare_kernels(
     run: RunOptions,
     output: OutputOptions,
 ) -> int:
-    """Run several KERNELs on the same problem and show what each step changes.
+    """Run KERNELs on one problem and show what each step changes.
 
     Each result is checked, and logged as by run. Figures that others have published are shown below, as
     theirs. With --ptx the kernel that FILE holds is shown twice: as it is compiled, and as it is there.

@@ -12,7 +12,7 @@ Options come in groups. A command decorated with a group takes one argument, a d
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, get_args
 
 import click
 
-from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, RASTER_GROUPS, SCHEDULERS
+from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, KERNELS, RASTER_GROUPS, SCHEDULERS
 from harness.config.config import KernelConfig, parse_cluster, parse_mma_shape
 from harness.config.presets import PRESETS, chosen_options, configure
 from harness.emulator.rules import WARNINGS
@@ -49,6 +49,17 @@ class Parsed(click.ParamType):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         return self.parse(value) if isinstance(value, str) else value
+
+
+def offering(find: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Shell completion of a word that is one of these."""
+    return lambda context, parameter, typed: [word for word in find() if word.startswith(typed)]
+
+
+kernel_argument = click.argument("kernel", shell_complete=offering(lambda: KERNELS))
+kernels_argument = click.argument(
+    "kernels", nargs=-1, required=True, metavar="KERNEL...|all", shell_complete=offering(lambda: [*KERNELS, "all"])
+)
 
 
 def group(name: str, into: type, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -143,7 +154,12 @@ class ConfigOptions:
 config_options = group(
     "config",
     ConfigOptions,
-    click.option("--preset", metavar="NAME", help=f"One of {', '.join(PRESETS)}; other options override what it sets."),
+    click.option(
+        "--preset",
+        metavar="NAME",
+        shell_complete=offering(lambda: PRESETS),
+        help=f"One of {', '.join(PRESETS)}; other options override what it sets.",
+    ),
     click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", show_default=True),
     click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), help="Of A, B and C.  [default: bf16]"),
     click.option(
@@ -311,7 +327,8 @@ allow_option = click.option(
     "--allow",
     multiple=True,
     type=click.Choice(WARNINGS),
-    help="Such a rule that may be broken; may be repeated.",
+    metavar="RULE",
+    help=f"Such a rule that may be broken: {', '.join(WARNINGS)}; may be repeated.",
 )
 json_option = click.option(
     "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."

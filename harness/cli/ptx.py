@@ -46,7 +46,9 @@ path_type = click.Path(path_type=Path)
 
 @click.group()
 def ptx() -> None:
-    """Look at any PTX file, launch its kernels on the emulated GPU, and check what they compute.
+    """List, launch and check the kernels of any PTX file.
+
+    They run on the emulated GPU, and what they compute is compared with what you say it should be.
 
     Exit codes: 0 ok, 1 check has found errors, 2 usage, 3 could not run or write, 4 wrong result, 130 interrupted.
     """
@@ -56,7 +58,10 @@ def ptx() -> None:
 @click.argument("file", type=path_type)
 @json_option
 def list_command(file: Path, json_path: str | None) -> None:
-    """List the kernels of FILE: parameters, shared memory, and what is not implemented, with lines."""
+    """List the kernels of FILE, and what is not implemented.
+
+    With their parameters, shared memory, and the lines of what the emulator lacks.
+    """
     check_output(json_path, "--json")
     listing = list_kernels(read_ptx(file))
     if json_path != "-":
@@ -123,7 +128,7 @@ def init(file: Path, target: str, kernel: str | None) -> None:
 @click.option("--dump", metavar="DIR", type=path_type, help="Write what buffers hold at the end there, as .npy files.")
 @json_option
 def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **options: Any) -> int:
-    """Launch what LAUNCH.toml says, and compare buffers with what it expects."""
+    """Launch what LAUNCH.toml says, and check what it expects."""
     check_output(json_path, "--json")
     check_folder(dump, "--dump")
     if schedules > 1 and options["schedule"] == "random":
@@ -153,7 +158,7 @@ def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.")
 @json_option
 def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None) -> int:
-    """List every kernel below DIR, run what has a launch file there, and show a table."""
+    """List every kernel below DIR, and run what has a launch file."""
     check_output(json_path, "--json")
     with progress_bar(f"looking through {folder}", "files") as progress:
         rows = look_through(folder, Options(timeout=timeout), jobs, progress)
@@ -169,7 +174,10 @@ def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None
 @ptx.command()
 @click.option("-o", "--output", "target", metavar="PATH|-", default="-", show_default=True, help="Where to write.")
 def coverage(target: str) -> None:
-    """Write what is and is not implemented, as Markdown, from the emulator's own table."""
+    """Write what is and is not implemented, as Markdown.
+
+    It is found by trying each form, from the emulator's own table.
+    """
     check_output(target, "--output")
     write_output(coverage_page(), target)
 

@@ -36,7 +36,9 @@ from harness.ptx.launching import Options
 )
 @shown_options
 def check_command(file: Path, schedules: int, shown: Shown, **options: Any) -> int:
-    """Check the synchronisation of what LAUNCH.toml launches, as harness check does.
+    """Check the synchronisation of what LAUNCH.toml launches.
+
+    As harness check does.
 
     Exit codes: 0 no errors, 1 errors, 2 usage, 3 a run did not end, 4 wrong result.
     """
