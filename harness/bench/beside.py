@@ -86,10 +86,11 @@ def build_commit(commit: str, cases: Mapping[Case, KernelConfig], *, models: boo
 
 
 def _unpack(archive: bytes, folder: str | Path) -> None:
-    # Python 3.11 has the filter from 3.11.4 on; newer ones warn without it.
-    options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(fileobj=BytesIO(archive)) as files:
-        files.extractall(folder, **options)
+        if hasattr(tarfile, "data_filter"):
+            files.extractall(folder, filter="data")
+        else:  # Python before 3.11.4; newer ones warn without the filter
+            files.extractall(folder)
 
 
 def _build_in(folder: Path, cases: Mapping[Case, KernelConfig], models: bool) -> dict[str, Any]:
