@@ -15,6 +15,9 @@ from harness.check.checked import Checked, together
 from harness.check.findings import Report
 from harness.cli.check_output import Shown, tell
 from harness.compiler.build import Artifact
+from harness.problem.shape import parse_shape
+from harness.run.check import CheckOptions, Target
+from harness.run.check import check as check_targets
 
 SMALL = ["--shape", "256,256,128", "--cluster", "2x1", "--schedules", "2"]
 
@@ -181,3 +184,14 @@ def test_the_rules_are_listed(check):
     assert done.exit_code == 0
     for rule in RULES.values():
         assert f"{rule.id} " in done.stdout and rule.summary in done.stdout
+
+
+def test_progress_is_told_by_schedule(series):
+    kernel = series["kernel7"]
+    shape = parse_shape("256,256,64")
+    told: list[tuple[int, int]] = []
+    for jobs in (1, 2):
+        target = Target(kernel.config, shape, kernel.plan(shape), kernel.ptx, "kernel.ptx")
+        [found] = check_targets([target], CheckOptions(schedules=2), jobs, lambda *two: told.append(two))
+        assert found.schedules == 2
+    assert told == [(0, 2), (1, 2), (2, 2)] * 2

@@ -19,6 +19,7 @@ from harness.cli.options import (
     kernels_argument,
     shape_option,
 )
+from harness.cli.progress import progress_bar
 from harness.cli.running import kernels_named
 from harness.compiler.build import Artifact, build_with_notice
 from harness.errors import UsageProblem
@@ -119,7 +120,10 @@ def check_command(
     artifacts = build_with_notice(configs)
     if edited:
         artifacts = [put_in_place(edited, artifacts, shape)[0]]
-    return tell(check([_target(artifact, shape) for artifact in artifacts], how, jobs), shown)
+    targets = [_target(artifact, shape) for artifact in artifacts]
+    with progress_bar(f"checking {', '.join(names)}", "schedules") as progress:
+        found = check(targets, how, jobs, progress)
+    return tell(found, shown)
 
 
 def _target(artifact: Artifact, shape: Shape) -> Target:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -17,6 +17,8 @@ from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
 from harness.run.emulate import Accumulation, EmulationOptions, emulate
 from harness.run.runner import validate_output
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -45,17 +47,32 @@ class CheckOptions:
     timeout: float | None = None
 
 
-def check(targets: Sequence[Target], options: CheckOptions, jobs: int = 1) -> list[Checked]:
-    """One answer for each target. jobs: processes, among which the schedules of all targets are dealt out."""
+def check(
+    targets: Sequence[Target], options: CheckOptions, jobs: int = 1, progress: Progress | None = None
+) -> list[Checked]:
+    """One answer for each target. jobs: processes, among which the schedules of all targets are dealt out.
+
+    progress is called with (schedules done, schedules in all).
+    """
     work = [(target, options, number) for target in targets for number in range(options.schedules)]
     jobs = min(jobs, len(work))
     if jobs > 1 and hasattr(os, "fork"):
         with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
-            found = list(pool.map(_check_once, *zip(*work, strict=True)))
+            found = list(counted(pool.map(_check_once, *zip(*work, strict=True)), len(work), progress))
     else:
-        found = [_check_once(*one) for one in work]
+        found = list(counted((_check_once(*one) for one in work), len(work), progress))
     count = options.schedules
     return [together(found[n * count : (n + 1) * count]) for n in range(len(targets))]
+
+
+def counted(found: Iterable[Checked], total: int, progress: Progress | None) -> Iterator[Checked]:
+    """The same, one after the other; progress is called before the first and after each."""
+    if progress:
+        progress(0, total)
+    for number, one in enumerate(found, 1):
+        if progress:
+            progress(number, total)
+        yield one
 
 
 def _check_once(target: Target, options: CheckOptions, number: int) -> Checked:
