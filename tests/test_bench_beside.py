@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 
 import pytest
 from bench_support import timing
@@ -10,9 +11,9 @@ from test_bench_command import CASES, H200, alter_ptx, bench, results, suite  # 
 
 import harness.bench.run as runs
 import harness.cli.bench as command
-from harness.bench.beside import build_commit
+from harness.bench.beside import _unpack, build_commit
 from harness.bench.suite import load_suite
-from harness.git import find_commit
+from harness.git import find_commit, git
 
 HEAD = find_commit("HEAD")
 pytestmark = pytest.mark.skipif(HEAD is None, reason="not in a git checkout")
@@ -26,6 +27,15 @@ def test_a_commit_builds_itself(suite, artifacts):  # noqa: F811
     found = build_commit(HEAD, configs, models=False)
     assert found[known].plan(known.shape).grid and ".entry" in found[known].ptx
     assert found[other].startswith(f"commit {HEAD[:10]} cannot build it: ") and "99" in found[other]
+
+
+def test_the_sources_are_unpacked_by_the_first_python_3_11_too(monkeypatch, tmp_path):
+    """Debian 12 has 3.11.2, whose extractall takes no filter."""
+    unpack = tarfile.TarFile.extractall
+    monkeypatch.delattr(tarfile, "data_filter")
+    monkeypatch.setattr(tarfile.TarFile, "extractall", lambda self, path: unpack(self, path))
+    _unpack(git("archive", "--format=tar", HEAD, "harness/git.py"), tmp_path)
+    assert (tmp_path / "harness" / "git.py").is_file()
 
 
 def test_a_commit_without_a_harness_says_so(suite, artifacts):  # noqa: F811

@@ -124,7 +124,7 @@ def test_on_a_terminal_there_is_one_bar_and_what_is_not_the_same(bench, suite):
     assert "2/2" in text and "[1/2]" not in text
     table = text[text.index("suite small") :]
     assert CASES[0] not in table and CASES[1] in table
-    assert "1 cases are SAME and not shown; --all shows them" in table
+    assert "1 case is SAME and not shown; --all shows what is left out" in table
     assert table.strip().endswith("2 cases against last: 1 SAME, 1 NEW")
     text = on_a_terminal("bench", *options, "--all")
     assert all(case in text[text.index("suite small") :] for case in CASES)
@@ -280,7 +280,7 @@ def test_a_kernel_that_is_right_by_luck_is_unsound(bench, suite, monkeypatch, tm
     one = ("--filter", "2x1", "--schedules", 1)
     assert verdicts(bench, *one) == (0, {"NEW"})
     code, text, _ = bench(*one)
-    assert code == 0 and "1 cases against last: 1 SAME" in text
+    assert code == 0 and "1 case against last: 1 SAME" in text
     assert "synchronisation checked of 1 cases: 1 sound" in text
     [_, record] = map(json.loads, (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines())
     found = record["soundness"]

@@ -325,9 +325,8 @@ def test_a_wrong_result_can_be_kept(harness_command, artifacts, spoiled, tmp_pat
     assert (folder / "kernel6" / "kernel.ptx").read_text() == artifacts[2, 1].ptx
     assert json.loads((folder / "kernel6" / "plan.json").read_text())["problem"] == {"m": 256, "n": 512, "k": 128}
     assert json.loads((folder / "kernel6" / "record.json").read_text())["inputs"]["seed"] == 3
-    (tmp_path / "file").write_text("")
-    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", tmp_path / "file" / "x")
-    assert result.exit_code == 4 and "x/kernel6: Not a directory" in result.stderr
+    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", "/proc/nowhere")
+    assert result.exit_code == 4 and "cannot write to /proc/nowhere/kernel6: No such file" in result.stderr
 
 
 def test_tiles_that_are_never_written_are_wrong(harness_command, artifacts, monkeypatch):

@@ -77,13 +77,20 @@ def build_commit(commit: str, cases: Mapping[Case, KernelConfig], *, models: boo
     if archive is None:
         return dict.fromkeys(cases, f"git has no harness and kernels in commit {commit[:10]}")
     with cache.temporary_folder() as folder:
-        with tarfile.open(fileobj=BytesIO(archive)) as files:
-            files.extractall(folder, filter="data")
+        _unpack(archive, folder)
         try:
             answers = _build_in(Path(folder), cases, models)
         except CannotRun as error:
             return dict.fromkeys(cases, f"commit {commit[:10]} could not be built: {error}")
     return {case: _artifact(commit, config, answers[case.id]) for case, config in cases.items()}
+
+
+def _unpack(archive: bytes, folder: str | Path) -> None:
+    with tarfile.open(fileobj=BytesIO(archive)) as files:
+        if hasattr(tarfile, "data_filter"):
+            files.extractall(folder, filter="data")
+        else:  # Python before 3.11.4; newer ones warn without the filter
+            files.extractall(folder)
 
 
 def _build_in(folder: Path, cases: Mapping[Case, KernelConfig], models: bool) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from harness.bench.baseline import LAST, Baseline, check_name, resolve
 from harness.bench.beside import build_commit, can_build
 from harness.bench.history import History, Pointer, case_of, is_right, machine_of
 from harness.bench.soundness import is_checked, what_is_unsound
-from harness.bench.suite import DEFAULT, Case, Suite, load_suite
+from harness.bench.suite import DEFAULT, Case, Suite, load_suite, suite_names
 from harness.bench.times import MIN_PROCESSES, THRESHOLD
 from harness.bench.verdict import EXIT_REGRESSION, Judgement, have_times, judge
 from harness.cli import bench_output as output
 from harness.cli.clear_errors import written_clearly
-from harness.cli.options import check_output, group, schedule_seed_option, schedules_option
+from harness.cli.options import check_output, group, offering, schedule_seed_option, schedules_option
 from harness.cli.render import show_line, show_table
 from harness.cli.repeat import check_command_of, command_of
 from harness.compiler.build import is_built
@@ -62,7 +62,15 @@ file_options = group(
 
 
 @click.command()
-@click.option("--suite", "suite_name", default=DEFAULT, show_default=True, metavar="NAME|FILE", help="What to measure.")
+@click.option(
+    "--suite",
+    "suite_name",
+    default=DEFAULT,
+    show_default=True,
+    metavar="NAME|FILE",
+    shell_complete=offering(suite_names),
+    help="What to run: a suite that comes with the harness, or a .toml file.",
+)
 @click.option("--filter", "pattern", metavar="REGEX", help="Only the cases whose name this is found in.")
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the cases, one per line.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
@@ -235,7 +243,9 @@ def _measure(
         with _reporting(console, jobs, compiling) as report:
             return runs.measure(jobs, suite, run_id, mark, report, beside)
     except KeyboardInterrupt:
-        show_line(console, "interrupted; what was measured is kept, --resume goes on from here")
+        show_line(
+            console, "interrupted; the cases that are done are kept, and harness bench --resume goes on from here"
+        )
         raise
 
 
@@ -326,9 +336,9 @@ def _show_plan(jobs: list[runs.Job], view: _Past, run_id: str) -> None:
             if commit := view.commit_to_build(job):
                 todo += f", in turns with commit {commit[:10]}"
             if newest and newest["bench"]["run"] == run_id:
-                todo = "keep what was measured"
+                todo = "keep the result"
         rows.append((job.case.id, where, todo, f"{newest['time']}" if newest else "never"))
-    show_table(Console(), "what would be done", ("case", "device", "to do", "last measured"), rows)
+    show_table(Console(), "what would be done", ("case", "device", "to do", "last run"), rows)
 
 
 def _schedules(suite: Suite, asked: int | None) -> int:

@@ -12,7 +12,7 @@ Options come in groups. A command decorated with a group takes one argument, a d
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -20,10 +20,11 @@ from typing import Any, get_args
 
 import click
 
-from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, RASTER_GROUPS, SCHEDULERS
+from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, KERNELS, RASTER_GROUPS, SCHEDULERS
 from harness.config.config import KernelConfig, parse_cluster, parse_mma_shape
 from harness.config.presets import PRESETS, chosen_options, configure
 from harness.emulator.rules import WARNINGS
+from harness.errors import UsageProblem
 from harness.files import write_text
 from harness.problem.dtypes import ELEMENT_TYPES
 from harness.problem.inputs import KINDS
@@ -48,6 +49,17 @@ class Parsed(click.ParamType):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         return self.parse(value) if isinstance(value, str) else value
+
+
+def offering(find: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Shell completion of a word that is one of these."""
+    return lambda context, parameter, typed: [word for word in find() if word.startswith(typed)]
+
+
+kernel_argument = click.argument("kernel", shell_complete=offering(lambda: KERNELS))
+kernels_argument = click.argument(
+    "kernels", nargs=-1, required=True, metavar="KERNEL...|all", shell_complete=offering(lambda: [*KERNELS, "all"])
+)
 
 
 def group(name: str, into: type, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -91,6 +103,17 @@ def check_output(path: str | None, option: str) -> None:
         raise click.UsageError(f"{option} {path!r} cannot be written (permission denied); name another file")
 
 
+def check_folder(path: Path | None, option: str) -> None:
+    """Refuses a folder that cannot be made or written to; to be asked before the work is done."""
+    if path is None:
+        return
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise UsageProblem(f"{option} {path}: {there} is not a folder; name another folder")
+    if not os.access(there, os.W_OK):
+        raise UsageProblem(f"{option} {path}: {there} cannot be written (permission denied); name another folder")
+
+
 def write_output(text: str, path: str) -> None:
     """To the screen (-), or to a file, which is then whole or not there."""
     if path == "-":
@@ -131,7 +154,12 @@ class ConfigOptions:
 config_options = group(
     "config",
     ConfigOptions,
-    click.option("--preset", metavar="NAME", help=f"One of {', '.join(PRESETS)}; other options override what it sets."),
+    click.option(
+        "--preset",
+        metavar="NAME",
+        shell_complete=offering(lambda: PRESETS),
+        help=f"One of {', '.join(PRESETS)}; other options override what it sets.",
+    ),
     click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", show_default=True),
     click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), help="Of A, B and C.  [default: bf16]"),
     click.option(
@@ -299,7 +327,8 @@ allow_option = click.option(
     "--allow",
     multiple=True,
     type=click.Choice(WARNINGS),
-    help="Such a rule that may be broken; may be repeated.",
+    metavar="RULE",
+    help=f"Such a rule that may be broken: {', '.join(WARNINGS)}; may be repeated.",
 )
 json_option = click.option(
     "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."

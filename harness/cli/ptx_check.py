@@ -9,6 +9,7 @@ import click
 
 from harness.cli.check_output import Shown, shown_options, tell
 from harness.cli.options import LARGEST_SEED, MOST_SCHEDULES, emulator_options
+from harness.cli.progress import progress_bar
 from harness.ptx.check import check_launch_file
 from harness.ptx.launch_file import read_launch_file
 from harness.ptx.launching import Options
@@ -36,9 +37,14 @@ from harness.ptx.launching import Options
 )
 @shown_options
 def check_command(file: Path, schedules: int, shown: Shown, **options: Any) -> int:
-    """Check the synchronisation of what LAUNCH.toml launches, as harness check does.
+    """Check the synchronisation of what LAUNCH.toml launches.
+
+    As harness check does.
 
     Exit codes: 0 no errors, 1 errors, 2 usage, 3 a run did not end, 4 wrong result.
     """
     shown.check()
-    return tell([check_launch_file(read_launch_file(file), Options(**options), schedules)], shown)
+    launch_file = read_launch_file(file)
+    with progress_bar(f"checking {file.name}", "schedules") as progress:
+        found = check_launch_file(launch_file, Options(**options), schedules, progress)
+    return tell([found], shown)

@@ -37,10 +37,13 @@ PICTURED = Shape(4096, 4096, 4096)
 @click.option(
     "--results",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the history.  [default: results/ of the checkout]",
+    help="Folder of the history.  [default: where records are added, see harness doctor]",
 )
 def report(output: Path, results: Path | None) -> None:
-    """Draw the history: one HTML page that needs no network, and its figures."""
+    """Draw the history as one HTML page that needs no network.
+
+    Its figures lie beside it, as SVG and PNG.
+    """
     folder = results or paths.results_dir()
     if not folder.is_dir():
         raise UsageProblem(f"--results {str(folder)!r} is not a folder; run `harness bench` first, or name another")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
@@ -23,6 +23,8 @@ from harness.run.runner import validate_output
 
 MAX_STEPS = 5_000_000
 """Warp instructions of a run without a wait that it may need."""
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,20 @@ class CheckOptions:
     waste: bool = False
 
 
-def check(targets: Sequence[Target], options: CheckOptions, jobs: int = 1) -> list[Checked]:
-    """One answer for each target. jobs: processes, among which the schedules of all targets are dealt out."""
+def check(
+    targets: Sequence[Target], options: CheckOptions, jobs: int = 1, progress: Progress | None = None
+) -> list[Checked]:
+    """One answer for each target. jobs: processes, among which the schedules of all targets are dealt out.
+
+    progress is called with (schedules done, schedules in all).
+    """
     work = [(target, options, number) for target in targets for number in range(options.schedules)]
     jobs = min(jobs, len(work))
     if jobs > 1 and hasattr(os, "fork"):
         with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
-            found = list(pool.map(_check_once, *zip(*work, strict=True)))
+            found = list(counted(pool.map(_check_once, *zip(*work, strict=True)), len(work), progress))
     else:
-        found = [_check_once(*one) for one in work]
+        found = list(counted((_check_once(*one) for one in work), len(work), progress))
     count = options.schedules
     checked = [together(found[n * count : (n + 1) * count]) for n in range(len(targets))]
     return [_with_waste(*one, options) for one in zip(checked, targets, strict=True)] if options.waste else checked
@@ -85,6 +92,16 @@ def _with_waste(checked: Checked, target: Target, options: CheckOptions) -> Chec
 
     notes = tuple(unneeded(target.ptx, run))
     return replace(checked, report=Report((*checked.report.findings, *notes)))
+
+
+def counted(found: Iterable[Checked], total: int, progress: Progress | None) -> Iterator[Checked]:
+    """The same, one after the other; progress is called before the first and after each."""
+    if progress:
+        progress(0, total)
+    for number, one in enumerate(found, 1):
+        if progress:
+            progress(number, total)
+        yield one
 
 
 def _check_once(target: Target, options: CheckOptions, number: int, sinks: tuple[Sink, ...] = ()) -> Checked:
