@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 
 from harness.check import Checker
 from harness.check.checked import Checked, together
 from harness.compiler.plan import Plan
 from harness.config.config import KernelConfig
 from harness.errors import CannotRun
+from harness.jobs.processes import in_order
 from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
 from harness.run.emulate import Accumulation, EmulationOptions, emulate
@@ -47,19 +45,23 @@ class CheckOptions:
 
 def check(targets: Sequence[Target], options: CheckOptions, jobs: int = 1) -> list[Checked]:
     """One answer for each target. jobs: processes, among which the schedules of all targets are dealt out."""
-    work = [(target, options, number) for target in targets for number in range(options.schedules)]
-    jobs = min(jobs, len(work))
-    if jobs > 1 and hasattr(os, "fork"):
-        with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
-            found = list(pool.map(_check_once, *zip(*work, strict=True)))
-    else:
-        found = [_check_once(*one) for one in work]
+    work = [Work(target, options, number) for target in targets for number in range(options.schedules)]
+    found = list(in_order(_check_once, work, min(jobs, len(work))))
     count = options.schedules
     return [together(found[n * count : (n + 1) * count]) for n in range(len(targets))]
 
 
-def _check_once(target: Target, options: CheckOptions, number: int) -> Checked:
-    """One schedule."""
+@dataclass(frozen=True)
+class Work:
+    """A target under one of its schedules."""
+
+    target: Target
+    options: CheckOptions
+    number: int
+
+
+def _check_once(work: Work) -> Checked:
+    target, options, number = work.target, work.options, work.number
     plan, config = target.plan, target.config
     checker = Checker(roles=plan.roles)
     resident = options.resident_clusters
