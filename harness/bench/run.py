@@ -19,6 +19,7 @@ from harness.compiler.toolchain import versions
 from harness.config.catalog import find_kernel
 from harness.config.config import KernelConfig
 from harness.errors import CannotRun, HarnessError
+from harness.jobs.processes import in_order
 from harness.run import records
 from harness.run.device import NoDevice, choose_device
 from harness.run.emulate import EmulationOptions
@@ -115,10 +116,11 @@ def measure(
     run_id: str,
     mark: str,
     report: Callable[[Measured, int], None] = lambda measured, number: None,
+    processes: int = 1,
 ) -> list[Measured]:
-    """Builds and runs what the run ``run_id`` lacks, in order; report is called after each.
+    """Builds and runs what the run ``run_id`` lacks; report is called for each, in order.
 
-    mark: the fingerprint.
+    mark: the fingerprint. processes: cases that are emulated side by side.
     """
     to_check = {job.case.id for job in jobs if job.case.check}
     kept = {
@@ -129,6 +131,14 @@ def measure(
     }
     waiting = [job for job in jobs if job.request and job.case.id not in kept]
     artifacts = _build_all([job.request.config for job in waiting if job.request])
+    work = [
+        _Work(
+            job, artifacts[job.request.config], dict(run=run_id, suite=suite.name, case=job.case.id, fingerprint=mark)
+        )
+        for job in waiting
+        if job.request
+    ]
+    measured_now = in_order(_measure, work, max(1, min(processes, len(work))))
     done = []
     for number, job in enumerate(jobs, start=1):
         if job.case.id in kept:
@@ -136,14 +146,25 @@ def measure(
         elif job.request is None:
             measured = Measured(job, None, job.reason)
         else:
-            bench = {"run": run_id, "suite": suite.name, "case": job.case.id, "fingerprint": mark}
-            measured = _measure(job, job.request, artifacts[job.request.config], bench)
+            measured = next(measured_now)
         report(measured, number)
         done.append(measured)
     return done
 
 
-def _measure(job: Job, request: Request, artifact: Artifact | str, bench: dict[str, str]) -> Measured:
+@dataclass(frozen=True)
+class _Work:
+    """A job that is to be done. artifact: what it runs, or why there is none. bench: of its record."""
+
+    job: Job
+    artifact: Artifact | str
+    bench: dict[str, str]
+
+
+def _measure(work: _Work) -> Measured:
+    job, artifact, bench = work.job, work.artifact, work.bench
+    request = job.request
+    assert request is not None
     if isinstance(artifact, str):
         return Measured(job, None, artifact)
     try:

@@ -36,7 +36,7 @@ from harness.cli.options import (
 from harness.cli.ptx import ptx
 from harness.cli.repeat import command_of
 from harness.cli.report import report
-from harness.cli.running import attempt, edited_pair, kernels_named, make_requests, read_edited_for, save
+from harness.cli.running import attempt_all, edited_pair, kernels_named, make_requests, read_edited_for, save
 from harness.compiler.build import build_with_notice
 from harness.config.catalog import KERNELS
 from harness.config.presets import PRESETS
@@ -99,8 +99,8 @@ def run(
             pairs[position] = edited_pair(requests[position], artifact)
     entries: list[compare.Entry] = []
     written = True
-    for request, artifact in pairs:
-        entry = attempt(request, artifact, f"{request.config.kernel}: " if len(requests) > 1 else "")
+    labels = [f"{request.config.kernel}: " if len(requests) > 1 else "" for request in requests]
+    for entry in attempt_all(pairs, labels):
         entries.append(entry)
         if entry.outcome:
             written &= _keep(entry.outcome, entries, len(requests), output)
@@ -141,8 +141,8 @@ def compare_kernels(
         if position in in_place:
             pairs.append(edited_pair(pair[0], in_place[position]))
     entries = []
-    for request, artifact in pairs:
-        entry = attempt(request, artifact, f"{compare.name_of(request.config.kernel, request.ptx)}: ")
+    labels = [f"{compare.name_of(request.config.kernel, request.ptx)}: " for request, _ in pairs]
+    for entry in attempt_all(pairs, labels):
         entries.append(entry)
         if entry.outcome and not output.no_save:
             save(entry.outcome)

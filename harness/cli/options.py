@@ -286,7 +286,8 @@ emulator_options = together(
         type=click.IntRange(1),
         default=1,
         show_default=True,
-        help="Processes that share the clusters of an emulated grid, if these are independent.",
+        help="Processes that share the kernels and schedules; of a single one the clusters of the grid, if these are "
+        "independent.",
     ),
     click.option(
         "--resident-clusters",

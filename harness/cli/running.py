@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from harness.cli.repeat import command_of
 from harness.compiler.build import Artifact
 from harness.config.catalog import KERNELS, find_kernel
 from harness.errors import EXIT_CANNOT_RUN, CannotRun, UsageProblem
+from harness.jobs.processes import in_order
 from harness.problem.shape import Shape
 from harness.ptx.edited import EditedPtx, read_edited
 from harness.run import records
@@ -82,14 +83,43 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
     return request
 
 
+def attempt_all(pairs: Sequence[tuple[Request, Artifact]], labels: Sequence[str]) -> Iterator[Entry]:
+    """Runs each, in this order; the processes of ``--jobs`` share them if there are several. labels: as of `attempt`.
+
+    What is timed on a GPU is timed alone.
+    """
+    jobs = min(pairs[0][0].emulation.jobs, len(pairs))
+    if jobs == 1 or pairs[0][0].gpu:
+        for (request, artifact), label in zip(pairs, labels, strict=True):
+            yield attempt(request, artifact, label)
+        return
+    alone = [(replace(request, emulation=replace(request.emulation, jobs=1)), artifact) for request, artifact in pairs]
+    for entry, label in zip(in_order(_run_or_reason, alone, jobs), labels, strict=True):
+        if entry.failure:
+            complain(f"{label}{entry.failure}", EXIT_CANNOT_RUN)
+        yield entry
+
+
+def _run_or_reason(pair: tuple[Request, Artifact]) -> Entry:
+    request, artifact = pair
+    try:
+        return Entry(request.config, run_request(request, artifact), edited=request.ptx)
+    except CannotRun as error:
+        return Entry(request.config, None, _with_repeat(error), request.ptx)
+
+
+def _with_repeat(error: CannotRun) -> str:
+    again = f"\nto repeat: {command_of(error.request)}" if isinstance(error, ScheduleProblem) else ""
+    return f"{error}{again}"
+
+
 def attempt(request: Request, artifact: Artifact, label: str = "") -> Entry:
     """Runs with a bar on standard error if that is a terminal. Says so if there is no result; label: of what."""
     try:
         with progress_bar(f"emulating {request.config.kernel}", "clusters") as report:
             return Entry(request.config, run_request(request, artifact, progress=report), edited=request.ptx)
     except CannotRun as error:
-        again = f"\nto repeat: {command_of(error.request)}" if isinstance(error, ScheduleProblem) else ""
-        complain(f"{label}{error}{again}", EXIT_CANNOT_RUN)
+        complain(f"{label}{_with_repeat(error)}", EXIT_CANNOT_RUN)
         return Entry(request.config, None, str(error), request.ptx)
 
 

@@ -71,7 +71,7 @@ class Artifact:
 
     def plan_json(self, shape: Shape) -> str:
         """The launch plan as the compiled program computes it: one line of JSON."""
-        return _ask(self.program, "plan", self.index, shape.m, shape.n, shape.k)
+        return _plan(self.program, self.index, shape)
 
     def statistics(self) -> dict:
         """What ptxas says about the kernel (see `harness.compiler.ptxas`); of compiled PTX asked once per version."""
@@ -274,6 +274,12 @@ def _ask(program: Path, *arguments: str | int) -> str:
         message = (done.stderr + done.stdout).strip() or f"exit code {done.returncode}"
         raise CannotRun(f"{' '.join(words)}: {message}")
     return done.stdout
+
+
+@functools.lru_cache(maxsize=256)
+def _plan(program: Path, index: int, shape: Shape) -> str:
+    """Asked once in a process: a program is kept under a hash of its source."""
+    return _ask(program, "plan", index, shape.m, shape.n, shape.k)
 
 
 def _kernel_folder(config: KernelConfig) -> Path:

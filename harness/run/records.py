@@ -53,7 +53,7 @@ def new_record(**fields: object) -> dict:
     return {
         "schema": SCHEMA,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git": source_version(),
+        **({} if "git" in fields else {"git": source_version()}),
         **fields,
     }
 
