@@ -24,6 +24,11 @@ ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "
 """There are as many workers as cores: more threads in each would only get in the way."""
 
 
+def request(function: Callable[[Any], Any], item: Any, limit: float | None) -> bytes:
+    """What a worker is sent: function of item is wanted. limit: seconds it may take."""
+    return pickle.dumps((function, item, limit))
+
+
 class Hand:
     """One worker process."""
 
@@ -60,12 +65,11 @@ class Hand:
         """Until the process is ended; None: no limit."""
         return None if self._limit is None else self._start + self._limit + GRACE - time.monotonic()
 
-    def give(self, function: Callable[[Any], Any], item: Any, limit: float | None) -> None:
-        """Has function of item worked out. limit: seconds it may take."""
+    def give(self, request: bytes, limit: float | None) -> None:
+        """Has a `request` worked out."""
         self._limit, self._start = limit, time.monotonic()
         with contextlib.suppress(OSError):
             self._log.truncate(0)
-        request = pickle.dumps((function, item, limit))
         with contextlib.suppress(OSError):  # it has died: the answer says so
             self._requests.send_bytes(request)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
-from harness.jobs.hand import Hand
+from harness.jobs.hand import Hand, request
 from harness.jobs.outcome import Attempt, Done
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Processes:
                 while len(busy) < count and (attempt := _next(again, source)):
                     hand = self._hand()
                     busy[hand] = attempt
-                    hand.give(function, attempt.item, limit)
+                    hand.give(request(function, attempt.item, limit), limit)
                 if not busy:
                     return
                 for hand in _ready(list(busy)):
