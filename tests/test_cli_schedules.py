@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 from kernel_faults import substitute
 
-import harness.bench.run
 import harness.cli.main
+import harness.compiler.build
 from harness.cli.options import ConfigOptions, RunOptions, config_options, run_options, shape_option
 from harness.cli.repeat import command_of
 from harness.config.config import make_config
@@ -36,7 +36,7 @@ def released_twice(artifacts, monkeypatch, tmp_path):
     (tmp_path / "kernel.ptx").write_text(RELEASED_TWICE(good.ptx))
     bad = replace(good, folder=tmp_path)
     monkeypatch.setattr(harness.cli.main, "build_with_notice", lambda configs: [bad for _ in configs])
-    monkeypatch.setattr(harness.bench.run, "build", lambda configs: [bad for _ in configs])
+    monkeypatch.setattr(harness.compiler.build, "build", lambda configs: [bad for _ in configs])
 
 
 def test_one_schedule_is_that_which_is_asked_for():

@@ -9,17 +9,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from harness import paths
 from harness.bench import history
 from harness.bench.facts import static_facts
 from harness.bench.soundness import check_soundness, is_checked
 from harness.bench.suite import Case, Suite
-from harness.compiler.build import Artifact, build
+from harness.compiler.build import Artifact, build_each
 from harness.compiler.toolchain import versions
 from harness.config.catalog import find_kernel
-from harness.config.config import KernelConfig
 from harness.errors import CannotRun, HarnessError
 from harness.jobs.processes import in_order
+from harness.jobs.sources import sources
 from harness.run import records
 from harness.run.device import NoDevice, choose_device
 from harness.run.emulate import EmulationOptions
@@ -79,12 +78,8 @@ def new_run() -> str:
 
 def fingerprint(schedules: int = 1, schedule_seed: int = 0) -> str:
     """Hash of what can change a result: kernels, harness, compiler, schedules. Only the same run is continued."""
-    digest = hashlib.sha256()
-    for folder, kind in ((paths.kernels_dir(), "*.mojo"), (paths.PACKAGE, "*.py")):
-        for path in sorted(folder.rglob(kind)):
-            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
-    digest.update(repr((sorted(versions().items()), schedules, schedule_seed)).encode())
-    return digest.hexdigest()[:16]
+    about = repr((sources(), sorted(versions().items()), schedules, schedule_seed))
+    return hashlib.sha256(about.encode()).hexdigest()[:16]
 
 
 def find_interrupted(jobs: Sequence[Job], suite: Suite, fingerprint: str) -> tuple[str | None, str]:
@@ -130,7 +125,7 @@ def measure(
         if is_checked(record) or history.case_of(record) not in to_check
     }
     waiting = [job for job in jobs if job.request and job.case.id not in kept]
-    artifacts = _build_all([job.request.config for job in waiting if job.request])
+    artifacts = build_each([job.request.config for job in waiting if job.request])
     work = [
         _Work(
             job, artifacts[job.request.config], dict(run=run_id, suite=suite.name, case=job.case.id, fingerprint=mark)
@@ -182,21 +177,3 @@ def _measure(work: _Work) -> Measured:
     except CannotRun as error:
         return Measured(job, record, failed=failed, unsaved=str(error))
     return Measured(job, record, failed=failed)
-
-
-def _build_all(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact | str]:
-    """Artifacts, or the reason why there is none: one that does not compile must not cost the others."""
-    configs = list(dict.fromkeys(configs))
-    if not configs:
-        return {}
-    try:
-        return dict(zip(configs, build(configs), strict=True))
-    except CannotRun as error:
-        if len(configs) == 1:
-            return {configs[0]: str(error)}
-    kernels = list(dict.fromkeys(config.kernel for config in configs))
-    if len(kernels) > 1:
-        parts = [[config for config in configs if config.kernel == kernel] for kernel in kernels]
-    else:
-        parts = [configs[: len(configs) // 2], configs[len(configs) // 2 :]]
-    return {config: artifact for part in parts for config, artifact in _build_all(part).items()}

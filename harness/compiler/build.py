@@ -106,6 +106,24 @@ def build(configs: Sequence[KernelConfig]) -> list[Artifact]:
     return [_require(config, compiled_now=config in missing) for config in configs]
 
 
+def build_each(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact | str]:
+    """Artifacts, or the reason why there is none: one that does not compile must not cost the others."""
+    configs = list(dict.fromkeys(configs))
+    if not configs:
+        return {}
+    try:
+        return dict(zip(configs, build(configs), strict=True))
+    except CannotRun as error:
+        if len(configs) == 1:
+            return {configs[0]: str(error)}
+    kernels = list(dict.fromkeys(config.kernel for config in configs))
+    if len(kernels) > 1:
+        parts = [[config for config in configs if config.kernel == kernel] for kernel in kernels]
+    else:
+        parts = [configs[: len(configs) // 2], configs[len(configs) // 2 :]]
+    return {config: artifact for part in parts for config, artifact in build_each(part).items()}
+
+
 def build_with_notice(configs: Sequence[KernelConfig]) -> list[Artifact]:
     """`build`, for a person: says on standard error what is being compiled, as that takes a while."""
     missing = [config.label for config in dict.fromkeys(configs) if not is_built(config)]

@@ -254,6 +254,17 @@ def make_config(
     return KernelConfig(**values)
 
 
+def try_config(kernel: str, *, shape: Shape | None = None, **asked: Any) -> KernelConfig:
+    """As `make_config`, for those who try many: raises `Refusal` as it is, without looking for ways out."""
+    options: dict[str, Any] = {field.name: None for field in fields(KernelConfig)} | {"kernel": kernel, **asked}
+    if options["arch"] == "auto":
+        options["arch"] = None
+    values = _derive(**options, shape=shape)
+    found = _unchecked(values)
+    _check(found)
+    return found
+
+
 def _works(**asked: Any) -> bool:
     try:
         return _fits(_derive(**asked))

@@ -102,7 +102,12 @@ class Cluster:
         from distributed import Client
 
         try:
-            return Client(self._own or self.address, security=self.security, timeout=10, set_as_default=False)
+            return Client(
+                self._own or self.address,
+                security=self.security,
+                timeout=min(10.0, self.patience),
+                set_as_default=False,
+            )
         except (OSError, ValueError, TypeError) as error:
             raise CannotRun(f"the scheduler {self.address} cannot be reached: {error}") from None
 

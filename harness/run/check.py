@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from harness.check import Checker
 from harness.check.checked import Checked, together
@@ -45,33 +45,37 @@ class CheckOptions:
 
 def check(targets: Sequence[Target], options: CheckOptions, jobs: int = 1) -> list[Checked]:
     """One answer for each target. jobs: processes, among which the schedules of all targets are dealt out."""
-    work = [Work(target, options, number) for target in targets for number in range(options.schedules)]
-    found = list(in_order(_check_once, work, min(jobs, len(work))))
+    work = [_work(target, options, number) for target in targets for number in range(options.schedules)]
+    found = list(in_order(check_once, work, min(jobs, len(work))))
     count = options.schedules
     return [together(found[n * count : (n + 1) * count]) for n in range(len(targets))]
 
 
 @dataclass(frozen=True)
 class Work:
-    """A target under one of its schedules."""
+    """A target under one schedule: the order of issue (None), or the random one of a seed."""
 
     target: Target
     options: CheckOptions
-    number: int
+    schedule_seed: int | None = None
 
 
-def _check_once(work: Work) -> Checked:
-    target, options, number = work.target, work.options, work.number
-    plan, config = target.plan, target.config
+def _work(target: Target, options: CheckOptions, number: int) -> Work:
+    """One of the schedules; see `CheckOptions`."""
+    if options.resident_clusters is None and target.plan.tiles is not None and 0 < number == options.schedules - 1:
+        options = replace(options, resident_clusters=1)
+    return Work(target, options, options.seed + number if number else None)
+
+
+def check_once(work: Work) -> Checked:
+    """What is found under one schedule."""
+    target, options, plan, config = work.target, work.options, work.target.plan, work.target.config
     checker = Checker(roles=plan.roles)
-    resident = options.resident_clusters
-    if resident is None and plan.tiles is not None and 0 < number == options.schedules - 1:
-        resident = 1
     emulation = EmulationOptions(
         accumulation=options.accumulation,
-        schedule="random" if number else "fifo",
-        seed=options.seed + number,
-        resident_clusters=resident,
+        schedule="fifo" if work.schedule_seed is None else "random",
+        seed=options.seed if work.schedule_seed is None else work.schedule_seed,
+        resident_clusters=options.resident_clusters,
         max_steps=options.max_steps,
         timeout=options.timeout,
         strict=False,
