@@ -38,6 +38,7 @@ from harness.cli.repeat import command_of
 from harness.cli.report import report
 from harness.cli.running import attempt_all, edited_pair, kernels_named, make_requests, read_edited_for, save
 from harness.cli.sweep import sweep
+from harness.cli.tune import tune
 from harness.compiler.build import build_with_notice
 from harness.config.catalog import KERNELS
 from harness.config.presets import PRESETS
@@ -236,5 +237,5 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, check_command, clean, explain, ptx, report, sweep):
+for command in (bench, build_command, check_command, clean, explain, ptx, report, sweep, tune):
     main.add_command(command)

@@ -123,9 +123,17 @@ class ConfigOptions:
         """What is asked for here or by the preset, else ``auto``."""
         return chosen_options(kernel, self.preset, {"arch": self.arch}).get("arch", "auto")
 
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether the configuration is left to the kernel, but for architecture and type."""
+        return not any(getattr(self, field.name) is not None for field in fields(self) if field.name not in _FREE)
+
     def configure(self, kernel: str, shape: Shape) -> KernelConfig:
         """The configuration of a kernel that these options ask for."""
         return configure(kernel, shape=shape, **{field.name: getattr(self, field.name) for field in fields(self)})
+
+
+_FREE = ("arch", "dtype")
 
 
 config_options = group(
@@ -218,6 +226,7 @@ class RunOptions:
     timeout: float | None
     strict: bool
     allow: tuple[str, ...]
+    tuned: bool = True
 
     @property
     def emulation(self) -> EmulationOptions:
@@ -340,6 +349,12 @@ run_options = group(
         help="Whether breaches of rules that hardware is known to tolerate are errors.",
     ),
     allow_option,
+    click.option(
+        "--tuned/--no-tuned",
+        default=True,
+        help="On a GPU, where no option of the configuration is given: what harness tune has found, or the default.  "
+        "[default: tuned]",
+    ),
 )
 
 

@@ -6,13 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from rich.console import Console
+
 from harness.cli.clear_errors import complain, warn
 from harness.cli.options import GPU_SILENCE, ConfigOptions, OutputOptions, RunOptions, check_output
 from harness.cli.progress import progress_bar
+from harness.cli.render import show_line
 from harness.cli.repeat import command_of
 from harness.compiler.build import Artifact
+from harness.compiler.toolchain import Gpu
 from harness.config.catalog import KERNELS, find_kernel
+from harness.config.config import KernelConfig
 from harness.errors import EXIT_CANNOT_RUN, CannotRun, UsageProblem
+from harness.gpu.backend import device_kind
 from harness.jobs.processes import in_order
 from harness.problem.shape import Shape
 from harness.ptx.edited import EditedPtx, read_edited
@@ -21,6 +27,7 @@ from harness.run.compare import Entry
 from harness.run.device import NoDevice, choose_device
 from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory
 from harness.run.runner import run as run_request
+from harness.tune.store import configuration_for
 
 
 def kernels_named(words: Sequence[str]) -> list[str]:
@@ -70,7 +77,7 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
     if gpu and (run.schedules > 1 or run.schedule != "fifo"):
         raise UsageProblem(f"schedules are the emulator's, and {gpu.name} would run the kernel; add --device emulator")
     request = Request(
-        config=replace(config, arch=arch).configure(kernel, shape),
+        config=_configuration(kernel, shape, replace(config, arch=arch), gpu, run.tuned),
         shape=shape,
         inputs=run.inputs or ("normal" if gpu else "integer"),
         seed=run.seed,
@@ -81,6 +88,18 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
     )
     check_memory(shape, request.config.dtype)
     return request
+
+
+def _configuration(kernel: str, shape: Shape, asked: ConfigOptions, gpu: Gpu | None, tuned: bool) -> KernelConfig:
+    """What is asked for; where that is nothing, what was found to be best on this GPU."""
+    plain = asked.configure(kernel, shape)
+    if gpu is None or not tuned or not asked.asks_nothing:
+        return plain
+    found = configuration_for(device_kind(gpu), kernel, plain.arch, plain.dtype, shape)
+    if found is None or found == plain:
+        return plain
+    show_line(Console(stderr=True), f"{found.label}, as harness tune has found; --no-tuned runs the default")
+    return found
 
 
 def attempt_all(pairs: Sequence[tuple[Request, Artifact]], labels: Sequence[str]) -> Iterator[Entry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.errors import UsageProblem
 
@@ -89,6 +90,10 @@ SCHEDULERS = tuple(dict.fromkeys(SM_100A.schedulers + SM_90A.schedulers))
 ARCHITECTURES = {arch.name: arch for arch in (SM_100A, SM_90A)}
 
 
+Space = Mapping[str, tuple[Any, ...]]
+"""Values by the names of `harness.config.config.make_config`."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One kernel of the series. archs: what it is written for, the default first.
@@ -97,7 +102,8 @@ class Kernel:
     epilogue_width: columns of C in one TMA store, by default. output_steps: steps of the write-out that have
     shared memory of their own; None: all of them. walks_tiles: its CTAs stay and compute tile after tile in an order
     of their own; otherwise each computes the tile at its place in the grid. tilings: by architecture, what it chooses
-    from for a problem, its default first; none where the architecture's defaults hold for every problem.
+    from for a problem, its default first; none where the architecture's defaults hold for every problem. space: by
+    architecture, the values of each option that are tried when it is tuned.
     """
 
     name: str
@@ -108,7 +114,38 @@ class Kernel:
     output_steps: int | None
     walks_tiles: bool = False
     tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict)
+    space: Mapping[str, Space] = field(default_factory=dict)
 
+
+DEPTHS = (None, 2, 3, 4, 5, 6)
+"""None: as deep as fits."""
+_TILE_BLACKWELL: Space = {
+    "cta_group": (1, 2),
+    "mma_shape": ((128, 128), (128, 256), (256, 128), (256, 192), (256, 256)),
+    "cluster": ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (2, 4), (4, 2), (4, 4)),
+    "epilogue_width": EPILOGUE_WIDTHS,
+}
+_TILE_HOPPER: Space = {
+    "mma_shape": ((128, 128), (128, 160), (128, 192), (128, 256), (256, 96), (256, 128)),
+    "cluster": ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1)),
+    "epilogue_width": EPILOGUE_WIDTHS,
+}
+SPACE_5: dict[str, Space] = {"sm_100a": _TILE_BLACKWELL, "sm_90a": _TILE_HOPPER}
+SPACE_6: dict[str, Space] = {arch: {**tile, "stages": DEPTHS} for arch, tile in SPACE_5.items()}
+SPACE_8: dict[str, Space] = {
+    "sm_100a": {
+        **SPACE_6["sm_100a"],
+        "scheduler": ("clc", "static"),
+        "raster_group": RASTER_GROUPS,
+        "accumulators": (1, 2),
+    },
+    "sm_90a": {
+        **SPACE_6["sm_90a"],
+        "scheduler": ("static", "dynamic"),
+        "raster_group": RASTER_GROUPS,
+        "ping_pong": (False, True),
+    },
+}
 
 # The factors: medians of what an H200 took for 15 problems. Ping-pong took 0.97 to 1.01 where it needs as many rounds.
 HOPPER_TILINGS = (
@@ -131,6 +168,7 @@ KERNELS = {
             stages=1,
             epilogue_width=64,
             output_steps=None,
+            space=SPACE_5,
         ),
         Kernel(
             name="kernel6",
@@ -139,6 +177,7 @@ KERNELS = {
             stages=None,
             epilogue_width=64,
             output_steps=None,
+            space=SPACE_6,
         ),
         Kernel(
             name="kernel7",
@@ -147,6 +186,7 @@ KERNELS = {
             stages=None,
             epilogue_width=32,
             output_steps=2,
+            space=SPACE_6,
         ),
         Kernel(
             name="kernel8",
@@ -157,6 +197,7 @@ KERNELS = {
             output_steps=2,
             walks_tiles=True,
             tilings={"sm_90a": HOPPER_TILINGS},
+            space=SPACE_8,
         ),
     )
 }

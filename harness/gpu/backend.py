@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from harness.compiler.build import Artifact
 from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
-from harness.gpu.measure import measure
+from harness.gpu.measure import VENDORS, measure
 from harness.problem.shape import Shape
 from harness.problem.validation import Validation
 
 
 def device_kind(gpu: Gpu) -> str:
     """Names the record file of a kind of GPU, for example ``nvidia-h200``."""
-    return "-".join(gpu.name.lower().split())
+    return kind_of(gpu.name)
+
+
+def kind_of(name: str) -> str:
+    """The same, by the name that the driver gives it."""
+    return "-".join(name.lower().split())
 
 
 def run_on_gpu(
@@ -26,13 +32,16 @@ def run_on_gpu(
     seed: int,
     timeout: float,
     processes: int = 1,
+    vendors: Sequence[str] = VENDORS,
 ) -> tuple[Validation, dict[str, Any]]:
     """(the verdict, the fields of the record that depend on the device).
 
     Raises CannotRun if the kernel gave no output to judge; what was measured before a later failure is kept in the
     record, with the failure as the reason.
     """
-    measured = measure(artifact, shape, gpu, inputs=inputs, seed=seed, timeout=timeout, processes=processes)
+    measured = measure(
+        artifact, shape, gpu, inputs=inputs, seed=seed, timeout=timeout, processes=processes, vendors=vendors
+    )
     if measured.validation is None:
         label = f"{artifact.config.label} on {gpu.name}, C[{shape.m},{shape.n}], K={shape.k}"
         raise CannotRun(f"{label}: {measured.failure or 'the GPU process reported nothing'}")

@@ -19,6 +19,8 @@ from harness.gpu.model import compile_artifact
 from harness.gpu.supervisor import Outcome, supervise
 from harness.problem.shape import Shape
 
+VENDORS = ("cublas", "max")
+"""cuBLAS, and MAX's own matmul, which each process compiles anew."""
 CAP_SECONDS = 10.0
 """Longest time to sample one kernel, if the medians stay uncertain."""
 
@@ -51,12 +53,13 @@ def measure(
     seed: int,
     timeout: float,
     time: bool = True,
-    vendor: bool = True,
+    vendors: Sequence[str] = VENDORS,
     processes: int = 1,
 ) -> Measurement:
     """Runs in child processes, one after the other, until one fails or is wrong.
 
-    ``timeout``: seconds without a sign of life after which a child is ended.
+    ``vendors``: whose GEMMs are timed in turn with the kernel. ``timeout``: seconds without a sign of life after which
+    a child is ended.
     """
     config = artifact.config
     major, minor = (int(part) for part in gpu.compute_capability.split("."))
@@ -70,7 +73,7 @@ def measure(
         "inputs": inputs,
         "seed": seed,
         "cap_seconds": CAP_SECONDS,
-        "vendor": vendor,
+        "vendors": list(vendors),
         "time": time,
     }
     outcomes: list[Outcome] = []

@@ -66,7 +66,7 @@ def _run(job: Job) -> Record:
         gpu = next(iter(find_gpus()), None)
         if gpu is None:
             raise CannotRun("this worker sees no GPU (nvidia-smi lists none)")
-    request = Request(job.config, job.shape, job.inputs, job.seed, emulation, gpu=gpu)
+    request = Request(job.config, job.shape, job.inputs, job.seed, emulation, gpu=gpu, vendors=("cublas",))
     outcome = run(request, _artifact(job.config), known=_surroundings())
     record = {**outcome.record, "job": job.fields()["job"]}
     if gpu:

@@ -17,6 +17,7 @@ from harness.config.config import KernelConfig
 from harness.emulator import Finding
 from harness.errors import CannotRun
 from harness.gpu.backend import device_kind, run_on_gpu
+from harness.gpu.measure import VENDORS
 from harness.jobs.processes import in_order
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import Inputs, make_inputs
@@ -33,8 +34,8 @@ Progress = Callable[[int, int], None]
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
     schedules: how many it must be right under, see `schedules_of`; processes of the emulation share them. processes:
-    how many time it on a GPU, one after the other. emulation: how the emulator runs it. ptx: where edited PTX is from
-    that the artifact holds, if it does.
+    how many time it on a GPU, one after the other. vendors: see `harness.gpu.measure`. emulation: how the emulator runs
+    it. ptx: where edited PTX is from that the artifact holds, if it does.
     """
 
     config: KernelConfig
@@ -46,6 +47,7 @@ class Request:
     gpu: Gpu | None = None
     timeout: float = 60.0
     processes: int = 1
+    vendors: tuple[str, ...] = VENDORS
     ptx: Path | None = None
 
     @property
@@ -153,6 +155,7 @@ def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validat
         seed=request.seed,
         timeout=request.timeout,
         processes=request.processes,
+        vendors=request.vendors,
     )
 
 

@@ -71,7 +71,7 @@ def sweep(
         journal.set_aside()
     known = {key for key, failed in journal.done().items() if not (failed and retry_failed)}
     needs = "GPU" if plan.sweep.device == "gpu" else "CPU"
-    broken = _compile(plan, engine, workers, everywhere, report, tally) if plan.sweep.kind != "predict" else {}
+    broken = _compile(plan, engine, workers, everywhere, report, tally)
 
     def waiting() -> Iterator[Job]:
         for job in plan.jobs():
