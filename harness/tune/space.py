@@ -19,8 +19,10 @@ from harness.config.config import KernelConfig, try_config
 from harness.errors import UsageProblem
 from harness.problem.shape import Shape
 
-FORM = ("cta_group", "mma_shape", "cluster", "ping_pong", "scheduler")
-"""The options that decide the geometry, and who takes which tile."""
+FORM = ("cta_group", "mma_shape", "cluster", "ping_pong")
+"""The options that decide the geometry, and who computes what of a tile."""
+SLACK = 1.3
+"""How much worse a form may look than the best one, to be among those that are tried."""
 MULTIPLICATIONS = {"sm_100a": 4096, "sm_90a": 2048}
 """Of an SM in a cycle, dense bf16 or fp16: the makers' TFLOPS over SMs and clock (B200, H200 data sheets)."""
 L2_BYTES = 64
@@ -65,7 +67,9 @@ def promise(config: KernelConfig, shape: Shape) -> float:
 @dataclass(frozen=True)
 class Choices:
     """What there is to choose from. combinations: of all values; refused: of these, by the option whose rule they
-    break; forms: tiles and clusters with the kernel's own choice of the rest, the most promising first."""
+    break; forms: tiles and clusters with the kernel's own choice of the rest, the most promising first, each tile once
+    before any comes with a second cluster.
+    """
 
     kernel: str
     arch: str
@@ -110,8 +114,20 @@ def space_of(kernel: str, arch: str, dtype: str, shape: Shape) -> Choices:
             form = _try({name: value for name, value in asked.items() if name in ("kernel", "arch", "dtype", *FORM)})
             if form is not None and form != default:
                 forms[form] = None
-    ordered = sorted(forms, key=lambda config: promise(config, shape))
-    return Choices(kernel, arch, dtype, default, values, count, refused, tuple(ordered))
+    return Choices(kernel, arch, dtype, default, values, count, refused, tuple(_ordered(list(forms), shape)))
+
+
+def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
+    """By promise, tile by tile in turn; those that promise much less are last."""
+    promises = {form: promise(form, shape) for form in forms}
+    best = min(promises.values(), default=0.0)
+    turns: Counter[tuple[object, ...]] = Counter()
+    keys = {}
+    for form in sorted(forms, key=lambda form: promises[form]):
+        tile = (form.cta_group, form.mma_shape, form.ping_pong)
+        keys[form] = (promises[form] > SLACK * best, turns[tile], promises[form])
+        turns[tile] += 1
+    return sorted(forms, key=lambda form: keys[form])
 
 
 def _try(asked: Mapping[str, Any], refused: Counter[str] | None = None) -> KernelConfig | None:

@@ -144,7 +144,6 @@ class _Field:
         self.figures: dict[KernelConfig, float] = {}
         self.failures: dict[KernelConfig, str] = {}
         self.records: dict[KernelConfig, Record] = {}
-        self._ties: dict[KernelConfig, int] = {}
         self._random = random.Random(0)
         self._made_by = made_by()
 
@@ -152,8 +151,6 @@ class _Field:
         configs = list(dict.fromkeys(configs))
         self._compile(configs)
         runners = race(configs, self._measure, rounds)
-        if self.how.device == "emulator":  # the same bytes: fewer instructions
-            runners.sort(key=lambda r: (not r.values, r.figure if r.values else 0.0, self._ties.get(r.candidate, 0)))
         if not runners[0].values:
             raise CannotRun(f"no candidate has a result; of the first: {self.failures[configs[0]]}")
         return runners
@@ -209,7 +206,6 @@ class _Field:
             beside = record["timing"]["vendor"].get(BESIDE)
             return 1 / beside["ratio"] if beside else record["timing"]["seconds"]
         counters = record["counters"]
-        self._ties[config] = sum(counters["instructions"].values())
         return float(counters["tma_global_bytes_read"] + counters["tma_global_bytes_written"])
 
 
