@@ -320,7 +320,13 @@ def _start(workers: int, gpus: tuple[str, ...]) -> Any:
     for gpu in gpus:
         environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpu}
         spec[f"gpu-{gpu}"] = {"cls": Nanny, "options": {**common, "resources": {"GPU": 1}, "env": environment}}
-    scheduler = {"host": LOOPBACK, "port": 0, "dashboard": False, "allowed_failures": MOST_LOST_WORKERS}
+    scheduler = {
+        "host": LOOPBACK,
+        "port": 0,
+        "dashboard": False,
+        "dashboard_address": f"{LOOPBACK}:0",
+        "allowed_failures": MOST_LOST_WORKERS,
+    }
     settings = {
         "distributed.scheduler.worker-saturation": 1.0,
         "distributed.scheduler.http.routes": [],

@@ -21,6 +21,8 @@ from harness.problem.shape import Shape
 
 FORM = ("cta_group", "mma_shape", "cluster", "ping_pong")
 """The options that decide the geometry, and who computes what of a tile."""
+FOLLOWING = {"scheduler": ("clc_depth", "sms", "stages")}
+"""Options that are left to the kernel again where another one changes."""
 SLACK = 1.3
 """How much worse a form may look than the best one, to be among those that are tried."""
 MULTIPLICATIONS = {"sm_100a": 4096, "sm_90a": 2048}
@@ -88,8 +90,10 @@ class Choices:
         found: dict[KernelConfig, None] = {}
         own = {field.name: getattr(base, field.name) for field in fields(KernelConfig)}
         for name in names:
+            # Who else hands out the tiles has settings of their own, and what fits is found anew.
+            following = dict.fromkeys(FOLLOWING.get(name, ()))
             for value in self.values[name]:
-                made = _try({**own, name: value})
+                made = _try({**own, **following, name: value})
                 if made is not None and made != base:
                     found[made] = None
         return list(found)
