@@ -19,8 +19,8 @@ from torch.library import custom_op
 
 from harness.config.config import KernelConfig, make_config
 from harness.errors import UsageProblem
-from harness.gpu.backend import kind_of
 from harness.gpu.capability import arch_of_gpu
+from harness.gpu.kinds import kind_of
 from harness.gpu.model import compile_artifact
 from harness.problem.shape import Shape
 from harness.tune.store import configuration_for

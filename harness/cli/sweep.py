@@ -222,9 +222,12 @@ def _run(
     def say(message: str) -> None:
         show_line(console, message, "yellow")
 
-    kept = journal.Journal(path, say=say)
     try:
-        with _progress(console, planned.count) as report, where.engine(planned.sweep.device, say) as engine:
+        with (
+            journal.Journal(path, say=say) as kept,
+            _progress(console, planned.count) as report,
+            where.engine(planned.sweep.device, say) as engine,
+        ):
             return run_sweep(
                 planned,
                 engine,
@@ -241,8 +244,6 @@ def _run(
         raise
     except CannotRun as error:
         raise CannotRun(f"{error}; what was done is kept, --resume goes on from here") from error
-    finally:
-        kept.close()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 from harness.compiler.build import Artifact
 from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
+from harness.gpu.kinds import kind_of
 from harness.gpu.measure import VENDORS, measure
 from harness.problem.shape import Shape
 from harness.problem.validation import Validation
@@ -16,11 +17,6 @@ from harness.problem.validation import Validation
 def device_kind(gpu: Gpu) -> str:
     """Names the record file of a kind of GPU, for example ``nvidia-h200``."""
     return kind_of(gpu.name)
-
-
-def kind_of(name: str) -> str:
-    """The same, by the name that the driver gives it."""
-    return "-".join(name.lower().split())
 
 
 def run_on_gpu(

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Any
@@ -46,6 +46,13 @@ class Journal:
         self._lock = self._take()
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        with nullcontext() if kind is None else suppress(CannotRun):
+            self.close()
 
     def _take(self) -> int:
         try:
