@@ -97,7 +97,7 @@ def trivial_but_seven(job) -> dict:
 @pytest.fixture
 def planned(built):
     return plan(
-        make_sweep("x", kernels=["kernel6"], shapes=["512"], options={"cluster": "2x1"}, schedule_seeds="1:300")
+        make_sweep("x", kernels=["kernel6"], shapes=["512"], options={"cluster": "2x1"}, schedule_seeds="1:100")
     )
 
 
