@@ -73,6 +73,7 @@ def test_a_dry_run_does_nothing(results_dir):
         (("kernel6", "--shape", "512", "--stages", "x"), "stages 'x' is not a number or a range"),
         (("kernel6", "--shape", "512", "--table", "x.txt"), "must end with one of"),
         (("kernel6", "--shape", "512", "--json", "x"), "write --json -"),
+        (("kernel6", "--shape", "512", "--retry-failed"), "say both"),
         (("missing.toml",), "missing.toml"),
     ],
 )

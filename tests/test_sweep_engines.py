@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -89,20 +91,28 @@ def test_nothing_listens_beyond_the_loopback_interface(cluster):
     assert set(listening) == {"127.0.0.1"}
 
 
+def workers_of_dask() -> list[psutil.Process]:
+    """Those that have a process beside them which does the work."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and "harness.jobs.worker" in process.cmdline():
+                found.append(process.parent())
+    return [process for process in found if process]
+
+
 def test_workers_that_are_killed_lose_nothing(cluster, tmp_path):
-    """Those of Dask, and the processes beside them."""
+    """First the process beside one of Dask's, then one of Dask's."""
     log = tmp_path / "log"
     done = []
     for one in cluster.map(work.note, ((str(log), n) for n in range(300))):
         done.append(one.result())
-        if len(done) in (20, 150):
-            children = psutil.Process().children(recursive=True)
-            alive = [p for p in children if p.status() != psutil.STATUS_ZOMBIE]
-            victims = [p for p in alive if "harness.jobs.worker" in p.cmdline()]
-            victims[0].kill()
-            if len(done) == 150:
-                victims[0].parent().kill()
+        if len(done) == 20:
+            workers_of_dask()[0].children()[0].kill()
+        if len(done) == 150:
+            workers_of_dask()[0].kill()
     assert sorted(done) == list(range(300))
+    assert set(log.read_text().split()) == set(map(str, range(300)))
 
 
 PARENT = """
@@ -134,6 +144,18 @@ def test_workers_end_with_a_parent_that_is_killed():
 def test_an_address_where_nothing_is():
     with pytest.raises(CannotRun, match=r"127\.0\.0\.1:1 cannot be reached"), Cluster("tcp://127.0.0.1:1", patience=1):
         pass
+
+
+def test_what_is_timed_never_shares_a_gpu():
+    """Two pretended GPUs: work that needs one sees it alone, and is alone on it; other work is done elsewhere."""
+    with Cluster(workers=1, gpus=["3", "5"]) as engine:
+        seen = [one.result() for one in engine.map(work.on_a_gpu, range(12), needs="GPU")]
+        assert [one.result()[0] for one in engine.map(work.on_a_gpu, range(2))] == [None, None]
+    assert {gpu for gpu, _, _ in seen} == {"3", "5"}
+    for gpu in ("3", "5"):
+        turns = sorted((start, end) for name, start, end in seen if name == gpu)
+        assert len(turns) >= 3
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(turns))
 
 
 def test_what_no_worker_has(cluster):

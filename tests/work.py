@@ -37,3 +37,10 @@ def note(place: tuple[str, int]) -> int:
     with open(place[0], "a", encoding="utf-8") as file:
         file.write(f"{place[1]}\n")
     return place[1]
+
+
+def on_a_gpu(n: int) -> tuple[str | None, float, float]:
+    """(which one it sees, when it began and ended)."""
+    start = time.monotonic()
+    time.sleep(0.05)
+    return os.environ.get("CUDA_VISIBLE_DEVICES"), start, time.monotonic()

@@ -173,6 +173,8 @@ def sweep(
         raise UsageProblem(
             f"--json {json_path!r}: the counts are printed; write --json -, and --table FILE for results"
         )
+    if retry_failed and not resume:
+        raise UsageProblem("--retry-failed is about what --resume leaves out; say both")
     if table_path is not None:
         table.check_name(table_path)
     asked = dict(

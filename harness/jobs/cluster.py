@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import threading
 import time
 from collections import deque
@@ -281,6 +282,11 @@ def _all_of(ended: SimpleQueue[Any]) -> Iterator[Any]:
             yield ended.get_nowait()
 
 
+def dask_setup(worker: Any) -> None:
+    """Dask calls it in each worker of our own cluster: who started them decides what becomes of an interruption."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 _mine = threading.local()
 
 
@@ -313,6 +319,7 @@ def _start(workers: int, gpus: tuple[str, ...]) -> Any:
         "dashboard": False,
         "dashboard_address": f"{LOOPBACK}:0",
         "silence_logs": logging.CRITICAL,
+        "preload": [__name__],
     }
     spec: dict[str, Any] = {
         f"cpu-{n}": {"cls": Nanny, "options": {**common, "resources": {"CPU": 1}}} for n in range(workers)
