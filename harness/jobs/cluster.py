@@ -84,9 +84,11 @@ class Cluster:
         self._own: Any = None
 
     def __enter__(self) -> Cluster:
-        logging.getLogger("distributed").setLevel(
-            logging.CRITICAL
-        )  # of lost workers, it is said what became of the work
+        import distributed  # sets the levels of its loggers
+
+        # Dask tells of every worker that goes away; here it is said what becomes of the work.
+        for logger in (distributed.__name__, f"{distributed.__name__}.client"):
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
         if self.address is None:
             self._own = _start(self.workers, self.gpus)
         self._client = self._connect()
@@ -159,7 +161,9 @@ class Cluster:
         try:
             return future.result(timeout=60)
         except KilledWorker as error:
-            return [KillsWorkers([*attempt.logs, str(error)]) for attempt in batch]
+            if len(batch) > 1:
+                return []  # each is given again alone, to see which it was
+            return [KillsWorkers([*batch[0].logs, str(error)])]
         except (CancelledError, TimeoutError, OSError):
             return []  # the scheduler has lost it, or the worker that had the answers
         except Exception as error:  # of Dask itself: the work's own are part of the answers
@@ -186,6 +190,8 @@ class Cluster:
 
     def offers(self) -> list[tuple[int, dict[str, float]]]:
         """The workers there are: threads, and the resources they were started with."""
+        if self._client.status == "closed":  # Dask itself waits half a minute for a scheduler that went away
+            self._reconnect()
         try:
             found = self._client.scheduler_info(n_workers=-1)["workers"].values()
         except Exception:  # whatever Dask raises where the connection has gone
