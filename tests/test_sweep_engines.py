@@ -98,7 +98,7 @@ def workers_of_dask() -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE and "harness.jobs.worker" in process.cmdline():
                 found.append(process.parent())
-    return [process for process in found if process]
+    return [process for process in found if process and process.pid != os.getpid()]
 
 
 def test_workers_that_are_killed_lose_nothing(cluster, tmp_path):
