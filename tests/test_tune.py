@@ -194,6 +194,14 @@ def test_what_was_found_is_kept_and_found_again(results_dir):
     assert store.find("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == newer
 
 
+def test_what_is_kept_is_explained_without_a_gpu(results_dir):
+    store.keep("nvidia-h200", ENTRY)
+    result = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", "--shape", "4096", "--explain"])
+    assert result.exit_code == 0, result.output
+    assert "nvidia-h200" in result.stdout and "[1.05, 1.15]" in result.stdout
+    assert "tiles it computes one after the other" in result.stdout and "(256, 128)" not in result.stdout
+
+
 def test_an_entry_that_the_kernel_no_longer_has_is_left_out(results_dir):
     path = store.keep("nvidia-h200", ENTRY)
     path.write_text(path.read_text().replace("stages = 3", "stages = 30"))

@@ -14,7 +14,7 @@ from harness.cli.render import show_line, show_table
 from harness.cli.sweep import LIMIT, Where, where_options
 from harness.compiler.toolchain import versions
 from harness.config.catalog import ARCHITECTURES, find_kernel
-from harness.config.config import KernelConfig
+from harness.config.config import KernelConfig, try_config
 from harness.errors import UsageProblem
 from harness.gpu.backend import device_kind
 from harness.problem.dtypes import ELEMENT_TYPES
@@ -60,7 +60,12 @@ from harness.tune.tune import tune as run_tune
 )
 @click.option("--timeout", type=click.FloatRange(1), default=LIMIT, show_default=True, help="Seconds a job may take.")
 @where_options
-@click.option("--explain", is_flag=True, help="Show what was tried, and how the best differs from the default.")
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Show what was tried, and how the best differs from the default; of what is in results/tuned/ already without "
+    "measuring again.",
+)
 @click.option("--no-save", is_flag=True, help="Do not keep what was measured in results/tuned/.")
 @click.option("--json", "json_path", metavar="-", help="Print the outcome as one line of JSON.")
 def tune(
@@ -86,6 +91,13 @@ def tune(
     """
     if json_path not in (None, "-"):
         raise UsageProblem(f"--json {json_path!r}: the outcome is printed; write --json -")
+    kept = store.everywhere(kernel, dtype, shape) if explain and device == "gpu" else {}
+    if kept:
+        for kind, entry in kept.items():
+            _explain_kept(Console(stderr=bool(json_path)), kind, entry, shape)
+        if json_path:
+            click.echo(json.dumps([{"gpu": kind, **asdict(entry)} for kind, entry in kept.items()]))
+        return 0
     gpu_kind, arch = _device(kernel, device, arch, where)
     if device == "emulator":
         check_memory(shape, dtype)
@@ -188,7 +200,7 @@ def _show(console: Console, found: Tuned, explain: bool) -> None:
             rows = [_row(runner, found) for runner in heat.runners]
             what = "time beside cuBLAS" if found.how.device == "gpu" else f"{FIGURES[found.how.device]} {found.unit}"
             show_table(console, heat.what, ("configuration", what, "runs", "out in round"), rows)
-        _show_why(console, found)
+        _show_why(console, found.default, found.best, found.shape)
     best, default = found.figures[found.best], found.figures[found.default]
     word = FIGURES[found.how.device]
     show_line(console, f"default  {found.default.label}: {_with_unit(default, found)} ({word})")
@@ -205,9 +217,17 @@ def _row(runner: Runner[KernelConfig], found: Tuned) -> tuple[str, ...]:
     return runner.candidate.label, figure, str(len(runner.values)), "" if runner.out is None else str(runner.out)
 
 
-def _show_why(console: Console, found: Tuned) -> None:
+def _explain_kept(console: Console, kind: str, entry: store.Entry, shape: Shape) -> None:
+    """An entry: its evidence, and what differs from the default of today."""
+    show_line(console, f"{entry.kernel} on {kind}, {entry.dtype}, {entry.shapes}")
+    show_table(console, "evidence", ("", ""), [(name, str(value)) for name, value in entry.evidence.items()])
+    default = try_config(entry.kernel, arch=entry.arch, dtype=entry.dtype, shape=shape)
+    _show_why(console, default, entry.configuration(), shape)
+
+
+def _show_why(console: Console, default: KernelConfig, best: KernelConfig, shape: Shape) -> None:
     """What differs, from the launch itself: exact, and what the order of the candidates followed."""
-    sides = [asdict(geometry(config, found.shape)) for config in (found.default, found.best)]
+    sides = [asdict(geometry(config, shape)) for config in (default, best)]
     words = {
         "busiest": "multiplications of the busiest SM",
         "rounds": "tiles it computes one after the other",
@@ -215,7 +235,7 @@ def _show_why(console: Console, found: Tuned) -> None:
         "bytes": "bytes of A and B asked of L2",
     }
     rows = [(words[name], _number(sides[0][name]), _number(sides[1][name])) for name in sides[0]]
-    own = [config.as_dict() for config in (found.default, found.best)]
+    own = [config.as_dict() for config in (default, best)]
     for name, value in own[0].items():
         if value != own[1][name]:
             rows.append((name.replace("_", " "), str(value), str(own[1][name])))

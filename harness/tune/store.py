@@ -78,6 +78,16 @@ def configuration_for(device_kind: str, kernel: str, arch: str, dtype: str, shap
         return None
 
 
+def everywhere(kernel: str, dtype: str, shape: Shape) -> dict[str, Entry]:
+    """The entries that hold for a problem, by kind of GPU."""
+    return {
+        path.stem: entry
+        for path in sorted(file_of("any").parent.glob("*.toml"))
+        for entry in load(path)
+        if (entry.kernel, entry.dtype) == (kernel, dtype) and entry.shapes.has(shape)
+    }
+
+
 def load(path: Path) -> list[Entry]:
     """The entries of a file; none if there is none. Raises `CannotRun` for a file that cannot be read."""
     try:
