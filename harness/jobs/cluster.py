@@ -33,6 +33,16 @@ BATCH_SECONDS, MOST_AT_ONCE = 0.25, 64
 MOST_LOST_WORKERS = 10
 """Dask workers that may go away, for whatever reason, while they have a piece of work, before it is given up. The
 deaths of the process that does it are counted apart."""
+QUIET = {
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.scheduler.http.routes": [],
+    "distributed.scheduler.work-stealing": False,
+    "distributed.worker.http.routes": [],
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.tick.interval": "1s",
+}
+"""Settings of our own cluster: Dask's looks at itself would cost a tenth of two cores, and nobody sees them."""
 PATIENCE = 300.0
 """Seconds to wait for a scheduler that went away, and for a worker that has what is needed."""
 
@@ -340,13 +350,8 @@ def _start(workers: int, gpus: tuple[str, ...]) -> Any:
         "dashboard_address": f"{LOOPBACK}:0",
         "allowed_failures": MOST_LOST_WORKERS,
     }
-    settings = {
-        "distributed.scheduler.worker-saturation": 1.0,
-        "distributed.scheduler.http.routes": [],
-        "distributed.worker.http.routes": [],
-    }
     try:
-        with dask.config.set(settings):
+        with dask.config.set(QUIET):
             return SpecCluster(
                 workers=spec, scheduler={"cls": Scheduler, "options": scheduler}, silence_logs=logging.CRITICAL
             )
