@@ -77,19 +77,19 @@ def one_more_instruction(monkeypatch, tmp_path):
 
 def alter_ptx(monkeypatch, folder, old: str, new: str) -> None:
     """From now on kernels are built with another text in the place of one that they have once."""
-    build = harness.compiler.build.build
+    build = runs.build_each
 
     def build_altered(configs):
-        made = []
-        for number, artifact in enumerate(build(configs)):
+        made = {}
+        for number, (config, artifact) in enumerate(build(configs).items()):
             altered = folder / f"altered{number}"
             altered.mkdir(exist_ok=True)
             assert artifact.ptx.count(old) == 1
             (altered / "kernel.ptx").write_text(artifact.ptx.replace(old, new))
-            made.append(replace(artifact, folder=altered))
+            made[config] = replace(artifact, folder=altered)
         return made
 
-    monkeypatch.setattr(harness.compiler.build, "build", build_altered)
+    monkeypatch.setattr(runs, "build_each", build_altered)
 
 
 def test_the_first_run_and_the_same_again(bench, results_dir):
