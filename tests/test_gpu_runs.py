@@ -45,6 +45,7 @@ def gpu_run(artifacts, monkeypatch, tmp_path):
         monkeypatch.setattr("harness.run.device.find_gpus", lambda: [B200])
         monkeypatch.setattr("harness.run.device.package_version", lambda name: "2.13")
         monkeypatch.setattr("harness.gpu.measure.compile_artifact", lambda config: (Path("model.mef"), True))
+        monkeypatch.setattr("harness.gpu.measure.compile_vendor", lambda config: Path("vendor.mef"))
         monkeypatch.setattr(
             "harness.gpu.measure.supervise", lambda request, timeout: requests.append(request) or outcome
         )
@@ -94,6 +95,7 @@ def measured(artifacts, monkeypatch):
     def run(*answers: Outcome):
         waiting = list(answers)
         monkeypatch.setattr("harness.gpu.measure.compile_artifact", lambda config: (Path("model.mef"), True))
+        monkeypatch.setattr("harness.gpu.measure.compile_vendor", lambda config: Path("vendor.mef"))
         monkeypatch.setattr("harness.gpu.measure.supervise", lambda request, timeout: waiting.pop(0))
         [result] = measure(
             [artifacts[2, 1]], Shape(256, 256, 256), B200, inputs="normal", seed=0, timeout=60, processes=len(answers)
@@ -113,6 +115,7 @@ def test_builds_take_turns_and_one_that_fails_does_not_end_the_other(artifacts, 
         return waiting[request["artifact"]].pop(0)
 
     monkeypatch.setattr("harness.gpu.measure.supervise", supervise)
+    monkeypatch.setattr("harness.gpu.measure.compile_vendor", lambda config: Path("vendor.mef"))
     builds = [replace(artifacts[2, 1], model=Path(name)) for name in waiting]
     old, new = measure(builds, Shape(256, 256, 256), B200, inputs="normal", seed=0, timeout=60, processes=3)
     assert asked == ["old.mef", "new.mef", "old.mef", "new.mef", "old.mef"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -71,6 +72,12 @@ _how_options = group(
     ),
     click.option("--max-steps", type=click.IntRange(1), help="Warp instructions after which a run is ended."),
     click.option("--timeout", type=click.FloatRange(1), help="Seconds after which a run is ended."),
+    click.option(
+        "--waste",
+        is_flag=True,
+        help="Leave out each fence, barrier and wait in turn, and note what these runs could do without: two more runs "
+        "for each of them; name a small shape.",
+    ),
 )
 
 
@@ -123,7 +130,7 @@ def check_command(
     targets = [_target(artifact, shape) for artifact in artifacts]
     with progress_bar(f"checking {', '.join(names)}", "schedules") as progress:
         found = check(targets, how, jobs, progress)
-    return tell(found, shown)
+    return tell(found, replace(shown, notes=shown.notes or how.waste))
 
 
 def _target(artifact: Artifact, shape: Shape) -> Target:

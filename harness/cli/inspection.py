@@ -11,7 +11,7 @@ from harness.check.protocol import Protocol
 from harness.check.protocol import as_dict as protocol_as_dict
 from harness.cli import render
 from harness.cli.options import ConfigOptions, check_output, config_options, kernel_argument, shape_option, write_output
-from harness.compiler.build import build_with_notice, plan_with_notice
+from harness.compiler.build import build_with_notice, plan_json
 from harness.compiler.emit import KINDS, emit
 from harness.compiler.plan import parse_plan
 from harness.config.config import KernelConfig
@@ -56,7 +56,7 @@ def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, hand_ov
     if hand_overs:
         _explain_protocol(config.configure(kernel, shape), shape, form, output)
         return
-    text = plan_with_notice(config.configure(kernel, shape), shape)
+    text = plan_json(config.configure(kernel, shape), shape)
     plan = parse_plan(text)
     if form == "svg":
         write_output(as_svg(plan), output)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from harness import paths
 from harness.cli.render import several, show_line
-from harness.compiler.build import plan_with_notice
+from harness.compiler.build import plan_json
 from harness.compiler.plan import parse_plan
 from harness.config.catalog import ARCHITECTURES, KERNELS
 from harness.config.config import make_config
@@ -82,7 +82,7 @@ def _pictures(found: Results, console: Console) -> list[PlanPicture]:
     pictures = []
     for kernel, arch in sorted(configs):
         try:
-            plan = parse_plan(plan_with_notice(make_config(kernel, arch=arch, shape=PICTURED), PICTURED))
+            plan = parse_plan(plan_json(make_config(kernel, arch=arch, shape=PICTURED), PICTURED))
         except CannotRun as error:
             show_line(console, f"without pictures of launch plans: {error}", "yellow")
             return []

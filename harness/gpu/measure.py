@@ -13,9 +13,11 @@ from typing import Any
 
 from harness.compiler.build import Artifact
 from harness.compiler.toolchain import Gpu
+from harness.config.config import KernelConfig
+from harness.errors import CannotRun
 from harness.gpu import statistics
 from harness.gpu.capability import check_arch
-from harness.gpu.model import compile_artifact
+from harness.gpu.model import compile_artifact, compile_vendor
 from harness.gpu.supervisor import Outcome, supervise
 from harness.problem.shape import Shape
 
@@ -59,6 +61,8 @@ def measure(
 
     ``timeout``: seconds without a sign of life after which a child is ended.
     """
+    notes: list[str] = []
+    vendor_model = _vendor_model(artifacts[0].config, notes) if vendor and time else None
     series = []
     for artifact in artifacts:
         config = artifact.config
@@ -75,12 +79,22 @@ def measure(
             "cap_seconds": CAP_SECONDS,
             "vendor": vendor,
             "time": time,
+            "vendor_model": vendor_model,
         }
-        series.append(_Series(request, gpu, timeout, processes, compiled_now))
+        series.append(_Series(request, gpu, timeout, processes, compiled_now, notes))
     for _ in range(processes):
         for one in series:
             one.run_next()
     return [one.combine(shape) for one in series]
+
+
+def _vendor_model(config: KernelConfig, notes: list[str]) -> str | None:
+    """MAX's own matmul; where MAX cannot compile it, that is noted."""
+    try:
+        return str(compile_vendor(config))
+    except CannotRun as error:
+        notes.append(f"MAX's own matmul was not timed: {' '.join(str(error).split())[:300]}")
+        return None
 
 
 @dataclass
@@ -92,6 +106,7 @@ class _Series:
     timeout: float
     processes: int
     compiled_now: bool
+    notes: list[str]
     outcomes: list[Outcome] = field(default_factory=list)
     failure: str | None = None
 
@@ -99,7 +114,8 @@ class _Series:
         """One process more, unless the series has ended."""
         if (self.outcomes and not _is_right(self.outcomes[-1])) or self.failure:
             return
-        outcome = supervise(self.request, self.timeout)
+        # The first process tells the errors of the output, which takes longer than all the rest; others look for any.
+        outcome = supervise({**self.request, "details": not self.outcomes}, self.timeout)
         self.outcomes.append(outcome)
         self.failure = outcome.failure or _another_gpu(outcome, self.gpu)
         if self.failure and self.processes > 1:
@@ -107,12 +123,14 @@ class _Series:
 
     def combine(self, shape: Shape) -> Measurement:
         first, last = self.outcomes[0].events, self.outcomes[-1].events
+        wrong = [outcome for outcome in self.outcomes if not _is_right(outcome)]
+        decides = next((one.events for one in wrong if "checked" in one.events), first)
         return Measurement(
-            last.get("checked", {}).get("validation") or first.get("checked", {}).get("validation"),
+            decides.get("checked", {}).get("validation"),
             _combine([found for found in map(_times, self.outcomes) if found], shape),
             self.failure,
             self.compiled_now,
-            list(dict.fromkeys(note for outcome in self.outcomes for note in outcome.notes)),
+            list(dict.fromkeys([*self.notes, *(note for outcome in self.outcomes for note in outcome.notes)])),
             last.get("started", {}),
             first.get("launched", {}).get("launches", []),
         )

@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 
 from harness.check import Checker
 from harness.check.checked import Checked, together
+from harness.check.findings import Report
+from harness.check.waste import unneeded
 from harness.compiler.plan import Plan
 from harness.config.config import KernelConfig
+from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
 from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
 from harness.run.emulate import Accumulation, EmulationOptions, emulate
 from harness.run.runner import validate_output
+
+MAX_STEPS = 5_000_000
+"""Warp instructions of a run without a wait that it may need."""
 
 Progress = Callable[[int, int], None]
 
@@ -35,7 +41,8 @@ class Target:
 @dataclass(frozen=True)
 class CheckOptions:
     """How to run it. schedules: the first is fifo, the others are random, from seed on. resident_clusters: at once;
-    None: as many as the GPU holds, and one in the last schedule of a kernel that computes tile after tile.
+    None: as many as the GPU holds, and one in the last schedule of a kernel that computes tile after tile. waste: look
+    for what could be left out, too.
     """
 
     schedules: int = 4
@@ -45,6 +52,7 @@ class CheckOptions:
     resident_clusters: int | None = None
     max_steps: int | None = None
     timeout: float | None = None
+    waste: bool = False
 
 
 def check(
@@ -62,7 +70,28 @@ def check(
     else:
         found = list(counted((_check_once(*one) for one in work), len(work), progress))
     count = options.schedules
-    return [together(found[n * count : (n + 1) * count]) for n in range(len(targets))]
+    checked = [together(found[n * count : (n + 1) * count]) for n in range(len(targets))]
+    return [_with_waste(*one, options) for one in zip(checked, targets, strict=True)] if options.waste else checked
+
+
+def _with_waste(checked: Checked, target: Target, options: CheckOptions) -> Checked:
+    """Notes on what a sound kernel could do without, in its first schedule and in its last one."""
+    if not checked.is_sound:
+        return checked
+
+    options = replace(options, max_steps=options.max_steps or MAX_STEPS)
+
+    def run(ptx: str, sinks: tuple[Sink, ...]) -> object:
+        found = []
+        for number in sorted({0, options.schedules - 1}):
+            once = _check_once(replace(target, ptx=ptx), options, number, sinks)
+            found.append((once.failure, once.correct, {finding.rule for finding in once.report.findings}))
+            if once.failure or not once.correct:
+                break
+        return found
+
+    notes = tuple(unneeded(target.ptx, run))
+    return replace(checked, report=Report((*checked.report.findings, *notes)))
 
 
 def counted(found: Iterable[Checked], total: int, progress: Progress | None) -> Iterator[Checked]:
@@ -75,7 +104,7 @@ def counted(found: Iterable[Checked], total: int, progress: Progress | None) -> 
         yield one
 
 
-def _check_once(target: Target, options: CheckOptions, number: int) -> Checked:
+def _check_once(target: Target, options: CheckOptions, number: int, sinks: tuple[Sink, ...] = ()) -> Checked:
     """One schedule."""
     plan, config = target.plan, target.config
     checker = Checker(roles=plan.roles)
@@ -90,7 +119,7 @@ def _check_once(target: Target, options: CheckOptions, number: int) -> Checked:
         max_steps=options.max_steps,
         timeout=options.timeout,
         strict=False,
-        sinks=(checker,),
+        sinks=(checker, *sinks),
     )
     inputs = make_inputs(target.shape, config.dtype, options.inputs, options.seed)
     failure, correct = "", None

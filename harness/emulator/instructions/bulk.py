@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from harness.emulator.errors import Fault
-from harness.emulator.instructions.bulk_copies import emit_rows
+from harness.emulator.instructions.im2col_copies import emit_pixels
 from harness.emulator.instructions.table import (
     Effect,
     Translator,
@@ -18,6 +18,7 @@ from harness.emulator.instructions.table import (
     only,
 )
 from harness.emulator.instructions.tensor_maps import coordinates_of, map_operand, start_operand, tensor_map_at
+from harness.emulator.instructions.tensor_rows import emit_rows
 from harness.emulator.machine import events
 from harness.emulator.machine.bulk import BulkGroup, BulkQueue
 from harness.emulator.machine.events import Operation, Site
@@ -125,7 +126,7 @@ def tma_load(
     """``cp.async.bulk.tensor`` from global to shared::cluster; ``mask`` None means no multicast."""
     grid, cluster = f.grid, f.cta.cluster
     for lane in f.lanes:
-        name, tmap = tensor_map_at(f, lane_value(map_address, lane))
+        name, tmap = tensor_map_at(f, site, lane_value(map_address, lane))
         where, signal = lane_value(destination, lane), lane_value(barrier, lane)
         offset = where & OFFSET_MASK
         if offset % SHARED_ALIGNMENT:
@@ -215,7 +216,7 @@ def tma_store(f: Fragment, site: Site, map_address: Value, coordinates: tuple[Va
     """``cp.async.bulk.tensor`` from shared to global, in the thread's open bulk group."""
     grid = f.grid
     for lane in f.lanes:
-        _, tmap = tensor_map_at(f, lane_value(map_address, lane))
+        _, tmap = tensor_map_at(f, site, lane_value(map_address, lane))
         where = lane_value(source, lane)
         if where >> RANK_SHIFT != f.cta.rank:
             raise Fault(
@@ -292,7 +293,9 @@ def _wait_group(i: Instruction, w: Translator) -> Effect:
 
 @instruction("cp.async.bulk.tensor", operands=range(2, 7), writes=0, family="tma")
 def _tensor_copy(i: Instruction, w: Translator) -> Effect:
-    if any(i.has(mode) for mode in ("tile::gather4", "tile::scatter4", "im2col", "im2col_no_offs")):
+    if i.has("im2col") or i.has("im2col_no_offs"):
+        return emit_pixels(i, w)
+    if i.has("tile::gather4") or i.has("tile::scatter4"):
         return emit_rows(i, w)
     rank = i.modifiers[3] if len(i.modifiers) > 3 else ""
     if rank not in ("1d", "2d", "3d", "4d", "5d"):
