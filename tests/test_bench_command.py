@@ -20,6 +20,7 @@ from click.testing import CliRunner
 
 import harness.bench.run as runs
 import harness.cli.main
+import harness.compiler.build
 from harness.bench.facts import Change
 from harness.bench.suite import load_suite
 from harness.bench.verdict import Judgement
@@ -76,7 +77,7 @@ def one_more_instruction(monkeypatch, tmp_path):
 
 def alter_ptx(monkeypatch, folder, old: str, new: str) -> None:
     """From now on kernels are built with another text in the place of one that they have once."""
-    build = runs.build
+    build = harness.compiler.build.build
 
     def build_altered(configs):
         made = []
@@ -88,7 +89,7 @@ def alter_ptx(monkeypatch, folder, old: str, new: str) -> None:
             made.append(replace(artifact, folder=altered))
         return made
 
-    monkeypatch.setattr(runs, "build", build_altered)
+    monkeypatch.setattr(harness.compiler.build, "build", build_altered)
 
 
 def test_the_first_run_and_the_same_again(bench, results_dir):
@@ -165,14 +166,14 @@ def test_a_wrong_result_beats_everything(bench, monkeypatch):
 
 
 def test_what_does_not_compile_does_not_cost_the_rest(bench, monkeypatch):
-    build = runs.build
+    build = harness.compiler.build.build
 
     def fails_for_one(configs):
         if any(config.cluster == (2, 2) for config in configs):
             raise CannotRun("the Mojo compiler reports:\nno")
         return build(configs)
 
-    monkeypatch.setattr(runs, "build", fails_for_one)
+    monkeypatch.setattr(harness.compiler.build, "build", fails_for_one)
     code, found = results(bench)
     assert code == 3
     assert found[CASES[0]]["verdict"] == "NEW"
@@ -211,7 +212,7 @@ def test_nothing_to_resume(bench):
 
 def test_list_and_dry_run_do_nothing(bench, monkeypatch, results_dir):
     monkeypatch.setattr(runs, "run_in_turns", lambda *_: pytest.fail("nothing may be run"))
-    monkeypatch.setattr(runs, "build", lambda *_: pytest.fail("nothing may be built"))
+    monkeypatch.setattr(harness.compiler.build, "build", lambda *_: pytest.fail("nothing may be built"))
     assert bench("--list")[1].splitlines() == CASES
     code, text, _ = bench("--dry-run", "--filter", "2x2")
     assert code == 0 and CASES[1] in text and CASES[0] not in text

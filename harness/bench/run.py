@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from harness import paths
 from harness.bench import history
 from harness.bench.facts import static_facts
 from harness.bench.soundness import check_soundness, is_checked
 from harness.bench.suite import Case, Suite
-from harness.compiler.build import Artifact, build
+from harness.compiler.build import Artifact, build_each
 from harness.compiler.toolchain import versions
 from harness.config.catalog import find_kernel
-from harness.config.config import KernelConfig
 from harness.errors import CannotRun, HarnessError
+from harness.jobs.processes import in_order
+from harness.jobs.sources import sources
 from harness.run import records
 from harness.run.device import NoDevice, choose_device
 from harness.run.emulate import EmulationOptions
@@ -89,12 +89,8 @@ def new_run() -> str:
 
 def fingerprint(schedules: int = 1, schedule_seed: int = 0) -> str:
     """Hash of what can change a result: kernels, harness, compiler, schedules. Only the same run is continued."""
-    digest = hashlib.sha256()
-    for folder, kind in ((paths.kernels_dir(), "*.mojo"), (paths.PACKAGE, "*.py")):
-        for path in sorted(folder.rglob(kind)):
-            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
-    digest.update(repr((sorted(versions().items()), schedules, schedule_seed)).encode())
-    return digest.hexdigest()[:16]
+    about = repr((sources(), sorted(versions().items()), schedules, schedule_seed))
+    return hashlib.sha256(about.encode()).hexdigest()[:16]
 
 
 def find_interrupted(jobs: Sequence[Job], suite: Suite, fingerprint: str) -> tuple[str | None, str]:
@@ -127,10 +123,11 @@ def measure(
     mark: str,
     report: Callable[[Measured, int], None] = lambda measured, number: None,
     beside: Beside | None = None,
+    processes: int = 1,
 ) -> list[Measured]:
-    """Builds and runs what the run ``run_id`` lacks, in order; report is called after each.
+    """Builds and runs what the run ``run_id`` lacks; report is called for each, in order.
 
-    mark: the fingerprint. beside: what to measure in turns with it.
+    mark: the fingerprint. beside: what to measure in turns with it. processes: cases that are emulated side by side.
     """
     to_check = {job.case.id for job in jobs if job.case.check}
     kept = {
@@ -140,7 +137,18 @@ def measure(
         if is_checked(record) or history.case_of(record) not in to_check
     }
     waiting = [job for job in jobs if job.request and job.case.id not in kept]
-    artifacts = _build_all([job.request.config for job in waiting if job.request])
+    artifacts = build_each([job.request.config for job in waiting if job.request])
+    work = [
+        _Work(
+            job,
+            artifacts[job.request.config],
+            dict(run=run_id, suite=suite.name, case=job.case.id, fingerprint=mark),
+            beside,
+        )
+        for job in waiting
+        if job.request
+    ]
+    measured_now = in_order(_measure, work, max(1, min(processes, len(work))))
     done = []
     for number, job in enumerate(jobs, start=1):
         if job.case.id in kept:
@@ -148,16 +156,28 @@ def measure(
         elif job.request is None:
             measured = Measured(job, None, job.reason)
         else:
-            bench = {"run": run_id, "suite": suite.name, "case": job.case.id, "fingerprint": mark}
-            measured = _measure(job, job.request, artifacts[job.request.config], bench, beside)
+            measured = next(measured_now)
         report(measured, number)
         done.append(measured)
     return done
 
 
-def _measure(
-    job: Job, request: Request, artifact: Artifact | str, bench: dict[str, str], beside: Beside | None
-) -> Measured:
+@dataclass(frozen=True)
+class _Work:
+    """A job that is to be done. artifact: what it runs, or why there is none. bench: of its record. beside: what is
+    measured in turns with it.
+    """
+
+    job: Job
+    artifact: Artifact | str
+    bench: dict[str, str]
+    beside: Beside | None
+
+
+def _measure(work: _Work) -> Measured:
+    job, artifact, bench, beside = work.job, work.artifact, work.bench, work.beside
+    request = job.request
+    assert request is not None
     if isinstance(artifact, str):
         return Measured(job, None, artifact)
     other = beside.builds.get(job.case) if beside else None
@@ -201,21 +221,3 @@ def _save(request: Request, record: dict[str, Any]) -> list[str]:
     except CannotRun as error:
         return [str(error)]
     return []
-
-
-def _build_all(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact | str]:
-    """Artifacts, or the reason why there is none: one that does not compile must not cost the others."""
-    configs = list(dict.fromkeys(configs))
-    if not configs:
-        return {}
-    try:
-        return dict(zip(configs, build(configs), strict=True))
-    except CannotRun as error:
-        if len(configs) == 1:
-            return {configs[0]: str(error)}
-    kernels = list(dict.fromkeys(config.kernel for config in configs))
-    if len(kernels) > 1:
-        parts = [[config for config in configs if config.kernel == kernel] for kernel in kernels]
-    else:
-        parts = [configs[: len(configs) // 2], configs[len(configs) // 2 :]]
-    return {config: artifact for part in parts for config, artifact in _build_all(part).items()}

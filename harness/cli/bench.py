@@ -101,6 +101,9 @@ file_options = group(
 )
 @schedules_option(None, f"{SCHEDULES} on the emulator")
 @schedule_seed_option
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Cases that are emulated side by side."
+)
 @file_options
 def bench(
     suite_name: str,
@@ -115,6 +118,7 @@ def bench(
     processes: int,
     schedules: int | None,
     schedule_seed: int,
+    jobs: int,
     files: Files,
 ) -> int:
     """Run a suite, compare it with a baseline and keep the history.
@@ -132,17 +136,19 @@ def bench(
         return EXIT_OK
     progress = Console(stderr=True)
     under = _schedules(suite, schedules)
-    jobs = runs.prepare(suite, cases, processes=processes, schedules=under, schedule_seed=schedule_seed)
+    prepared = runs.prepare(suite, cases, processes=processes, schedules=under, schedule_seed=schedule_seed)
+    if jobs > 1 and any(job.request and job.request.gpu for job in prepared):
+        raise UsageProblem(f"--jobs {jobs}: what is timed on a GPU is timed alone; leave --jobs out")
     mark = runs.fingerprint(under, schedule_seed)
-    run_id = _choose_run(progress, resume, jobs, suite, mark)
-    view = _Past(jobs, baseline_name)
+    run_id = _choose_run(progress, resume, prepared, suite, mark)
+    view = _Past(prepared, baseline_name)
     for line in view.damaged:
         show_line(progress, str(line), "yellow")
     if dry_run:
-        _show_plan(jobs, view, run_id)
+        _show_plan(prepared, view, run_id)
         return EXIT_OK
-    beside = _build_beside(progress, jobs, view)
-    measured = _measure(progress, jobs, suite, run_id, mark, beside)
+    beside = _build_beside(progress, prepared, view)
+    measured = _measure(progress, prepared, suite, run_id, mark, jobs, beside)
     judgements = _judge(measured, view, run_id, threshold / 100)
     judgements = tuple(map(_with_repeat, judgements, measured))
     unsaved = [one.unsaved for one in measured if one.unsaved]
@@ -235,13 +241,19 @@ def _build_beside(console: Console, jobs: list[runs.Job], view: _Past) -> runs.B
 
 
 def _measure(
-    console: Console, jobs: list[runs.Job], suite: Suite, run_id: str, mark: str, beside: runs.Beside | None
+    console: Console,
+    jobs: list[runs.Job],
+    suite: Suite,
+    run_id: str,
+    mark: str,
+    processes: int,
+    beside: runs.Beside | None,
 ) -> list[runs.Measured]:
     missing = {j.request.config for j in jobs if j.request and not is_built(j.request.config)}
     compiling = f"compiling {len(missing)} configurations with Mojo ..." if missing else ""
     try:
         with _reporting(console, jobs, compiling) as report:
-            return runs.measure(jobs, suite, run_id, mark, report, beside)
+            return runs.measure(jobs, suite, run_id, mark, report, beside, processes)
     except KeyboardInterrupt:
         show_line(
             console, "interrupted; the cases that are done are kept, and harness bench --resume goes on from here"

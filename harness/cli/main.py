@@ -38,7 +38,9 @@ from harness.cli.options import (
 from harness.cli.ptx import ptx
 from harness.cli.repeat import command_of
 from harness.cli.report import report
-from harness.cli.running import attempt, edited_pair, kernels_named, make_requests, read_edited_for, save
+from harness.cli.running import attempt_all, edited_pair, kernels_named, make_requests, read_edited_for, save
+from harness.cli.sweep import sweep
+from harness.cli.tune import tune
 from harness.compiler.build import build_with_notice
 from harness.config.catalog import KERNELS
 from harness.config.presets import PRESETS
@@ -103,8 +105,8 @@ def run(
             pairs[position] = edited_pair(requests[position], artifact)
     entries: list[compare.Entry] = []
     written = True
-    for request, artifact in pairs:
-        entry = attempt(request, artifact, _label(request, len(requests)))
+    labels = [_label(request, len(requests)) for request in requests]
+    for entry in attempt_all(pairs, labels):
         entries.append(entry)
         if entry.outcome:
             written &= _keep(entry.outcome, entries, len(requests), output)
@@ -145,8 +147,8 @@ def compare_kernels(
         if position in in_place:
             pairs.append(edited_pair(pair[0], in_place[position]))
     entries = []
-    for request, artifact in pairs:
-        entry = attempt(request, artifact, f"{compare.name_of(request.config.kernel, request.ptx)}: ")
+    labels = [f"{compare.name_of(request.config.kernel, request.ptx)}: " for request, _ in pairs]
+    for entry in attempt_all(pairs, labels):
         entries.append(entry)
         if entry.outcome and not output.no_save:
             save(entry.outcome)
@@ -257,5 +259,5 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, check_command, clean, explain, ptx, report):
+for command in (bench, build_command, check_command, clean, explain, ptx, report, sweep, tune):
     main.add_command(command)

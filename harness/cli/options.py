@@ -146,9 +146,17 @@ class ConfigOptions:
         """What is asked for here or by the preset, else ``auto``."""
         return chosen_options(kernel, self.preset, {"arch": self.arch}).get("arch", "auto")
 
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether the configuration is left to the kernel, but for architecture and type."""
+        return not any(getattr(self, field.name) is not None for field in fields(self) if field.name not in _FREE)
+
     def configure(self, kernel: str, shape: Shape) -> KernelConfig:
         """The configuration of a kernel that these options ask for."""
         return configure(kernel, shape=shape, **{field.name: getattr(self, field.name) for field in fields(self)})
+
+
+_FREE = ("arch", "dtype")
 
 
 config_options = group(
@@ -246,6 +254,7 @@ class RunOptions:
     timeout: float | None
     strict: bool
     allow: tuple[str, ...]
+    tuned: bool = True
 
     @property
     def emulation(self) -> EmulationOptions:
@@ -314,7 +323,8 @@ emulator_options = together(
         type=click.IntRange(1),
         default=1,
         show_default=True,
-        help="Processes that share the clusters of an emulated grid, if these are independent.",
+        help="Processes that share the kernels and schedules; of a single one the clusters of the grid, if these are "
+        "independent.",
     ),
     click.option(
         "--resident-clusters",
@@ -368,6 +378,12 @@ run_options = group(
         help="Whether breaches of rules that hardware is known to tolerate are errors.",
     ),
     allow_option,
+    click.option(
+        "--tuned/--no-tuned",
+        default=True,
+        help="On a GPU, where no option of the configuration is given: what harness tune has found, or the default.  "
+        "[default: tuned]",
+    ),
 )
 
 

@@ -55,10 +55,11 @@ def report(output: Path, results: Path | None) -> None:
         raise CannotRun(f"there is no benchmark in {folder}; run `harness bench` first")
     try:
         from harness.report.figures import draw_all
+        from harness.report.maps import draw, load_maps
     except ModuleNotFoundError as error:
         raise CannotRun(f"{error.name} is not installed; install it with `pip install {error.name}`") from None
     published = published_figures()
-    figures = draw_all(found.devices, published)
+    figures = [*draw_all(found.devices, published), *map(draw, load_maps(folder))]
     try:
         output.mkdir(parents=True, exist_ok=True)
         written = [path for figure in figures for path in figure.save(output)]

@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 from harness import paths
@@ -62,7 +62,7 @@ class Artifact:
 
     def plan_json(self, shape: Shape) -> str:
         """The launch plan as the compiled program computes it: one line of JSON."""
-        return ask(self.program, "plan", self.index, shape.m, shape.n, shape.k)
+        return _plan(self.program, self.index, shape)
 
     def statistics(self) -> dict:
         """What ptxas says about the kernel (see `harness.compiler.ptxas`); of compiled PTX asked once per version."""
@@ -95,6 +95,24 @@ def build(configs: Sequence[KernelConfig]) -> list[Artifact]:
     if missing:
         _compile(missing)
     return [_require(config, compiled_now=config in missing) for config in configs]
+
+
+def build_each(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact | str]:
+    """Artifacts, or the reason why there is none: one that does not compile must not cost the others."""
+    configs = list(dict.fromkeys(configs))
+    if not configs:
+        return {}
+    try:
+        return dict(zip(configs, build(configs), strict=True))
+    except CannotRun as error:
+        if len(configs) == 1:
+            return {configs[0]: str(error)}
+    kernels = list(dict.fromkeys(config.kernel for config in configs))
+    if len(kernels) > 1:
+        parts = [[config for config in configs if config.kernel == kernel] for kernel in kernels]
+    else:
+        parts = [configs[: len(configs) // 2], configs[len(configs) // 2 :]]
+    return {config: artifact for part in parts for config, artifact in build_each(part).items()}
 
 
 def build_with_notice(configs: Sequence[KernelConfig]) -> list[Artifact]:
@@ -152,6 +170,12 @@ def _compile(configs: list[KernelConfig]) -> None:
             about = {"program": key, "index": index, "config": config.as_dict(), "mojo": mojo_version()}
             (made / "artifact.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
             cache.publish(made, place, partial(is_built, config))
+
+
+@lru_cache(maxsize=256)
+def _plan(program: Path, index: int, shape: Shape) -> str:
+    """Asked once in a process: a program is kept under a hash of its source."""
+    return ask(program, "plan", index, shape.m, shape.n, shape.k)
 
 
 def _kernel_folder(config: KernelConfig) -> Path:

@@ -33,23 +33,32 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A GPU architecture. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities)."""
+    """A GPU architecture. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities).
+    sms:
+    multiprocessors of its usual GPU, the B200 or H200.
+    """
 
     name: str
     gpus: str
     shared_memory: int
+    sms: int
 
 
-SM_100A = Architecture("sm_100a", "Blackwell data-centre GPUs, compute capability 10.0 (B200)", 227 * 1024)
-SM_90A = Architecture("sm_90a", "Hopper GPUs, compute capability 9.0 (H100, H200)", 227 * 1024)
+SM_100A = Architecture("sm_100a", "Blackwell data-centre GPUs, compute capability 10.0 (B200)", 227 * 1024, 148)
+SM_90A = Architecture("sm_90a", "Hopper GPUs, compute capability 9.0 (H100, H200)", 227 * 1024, 132)
 ARCHITECTURES = {arch.name: arch for arch in (SM_100A, SM_90A)}
+
+
+Space = Mapping[str, tuple[Any, ...]]
+"""Values by the names of `harness.config.config.make_config`."""
 
 
 @dataclass(frozen=True)
 class Kernel:
     """One kernel of the series. archs: what it is written for, the default first. walks_tiles: its CTAs compute tiles
     in an order of their own; otherwise each computes the tile at its place in the grid. tilings: by architecture, what
-    it chooses from for a problem, its default first; none where it has one for every problem.
+    it chooses from for a problem, its default first; none where it has one for every problem. space: by architecture,
+    the values of each option that are tried when it is tuned.
     """
 
     name: str
@@ -57,7 +66,38 @@ class Kernel:
     archs: tuple[str, ...]
     walks_tiles: bool = False
     tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict)
+    space: Mapping[str, Space] = field(default_factory=dict)
 
+
+DEPTHS = (None, 2, 3, 4, 5, 6)
+"""None: as deep as fits."""
+_TILE_BLACKWELL: Space = {
+    "cta_group": (1, 2),
+    "mma_shape": ((128, 128), (128, 256), (256, 128), (256, 192), (256, 256)),
+    "cluster": ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (2, 4), (4, 2), (4, 4)),
+    "epilogue_width": EPILOGUE_WIDTHS,
+}
+_TILE_HOPPER: Space = {
+    "mma_shape": ((128, 128), (128, 160), (128, 192), (128, 256), (256, 96), (256, 128)),
+    "cluster": ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1)),
+    "epilogue_width": EPILOGUE_WIDTHS,
+}
+SPACE_5: dict[str, Space] = {"sm_100a": _TILE_BLACKWELL, "sm_90a": _TILE_HOPPER}
+SPACE_6: dict[str, Space] = {arch: {**tile, "stages": DEPTHS} for arch, tile in SPACE_5.items()}
+SPACE_8: dict[str, Space] = {
+    "sm_100a": {
+        **SPACE_6["sm_100a"],
+        "scheduler": ("clc", "static"),
+        "raster_group": RASTER_GROUPS,
+        "accumulators": (1, 2),
+    },
+    "sm_90a": {
+        **SPACE_6["sm_90a"],
+        "scheduler": ("static", "dynamic"),
+        "raster_group": RASTER_GROUPS,
+        "ping_pong": (False, True),
+    },
+}
 
 # The factors: medians of what an H200 took for 15 problems. Ping-pong took 0.97 to 1.01 where it needs as many rounds.
 HOPPER_TILINGS = (
@@ -77,16 +117,19 @@ KERNELS = {
             name="kernel5",
             summary="TMA multicast and MMA by a pair of CTAs; one stage, no overlap",
             archs=("sm_100a", "sm_90a"),
+            space=SPACE_5,
         ),
         Kernel(
             name="kernel6",
             summary="+ a ring of stages between specialised warps: producer, MMA, epilogue",
             archs=("sm_100a", "sm_90a"),
+            space=SPACE_6,
         ),
         Kernel(
             name="kernel7",
             summary="+ a write-out through two small tiles in turn, which makes room for a sixth stage",
             archs=("sm_100a", "sm_90a"),
+            space=SPACE_6,
         ),
         Kernel(
             name="kernel8",
@@ -94,6 +137,7 @@ KERNELS = {
             archs=("sm_100a", "sm_90a"),
             walks_tiles=True,
             tilings={"sm_90a": HOPPER_TILINGS},
+            space=SPACE_8,
         ),
     )
 }

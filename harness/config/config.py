@@ -134,6 +134,14 @@ def make_config(
         raise advise(refusal, asked, lambda changed: _works(changed, shape)) from None
 
 
+def try_config(kernel: str, *, shape: Shape | None = None, **asked: Any) -> KernelConfig:
+    """As `make_config`, for those who try many: raises `Refusal` as it is, without looking for ways out."""
+    options: dict[str, Any] = {field.name: None for field in fields(KernelConfig)} | {"kernel": kernel, **asked}
+    if options["arch"] == "auto":
+        options["arch"] = None
+    return _complete(options, shape)
+
+
 def _works(asked: Mapping[str, Any], shape: Shape | None) -> bool:
     try:
         _complete(asked, shape)

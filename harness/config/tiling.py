@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
-from harness.config import planner
-from harness.config.catalog import Kernel, Tiling
+from harness.config.catalog import ARCHITECTURES, Kernel, Tiling
 from harness.problem.shape import Shape
 
 FEW_CLUSTERS, OUTSIDE_SLOWER = 8, 1.5
@@ -32,9 +31,7 @@ def choose_tiling(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Sh
         return {}
     best = tilings[0]
     if shape:
-        sms = asked.get("sms")
-        if sms is None:
-            sms = planner.complete({"kernel": kernel.name, "arch": arch, "scheduler": "static"})["sms"]
+        sms = ARCHITECTURES[arch].sms if asked.get("sms") is None else asked["sms"]
         best = min(tilings, key=lambda tiling: _cost(tiling, shape, sms))
     return {name: getattr(best, name) for name in wanted}
 

@@ -8,14 +8,15 @@ from typing import Any
 from harness.compiler.build import Artifact
 from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
-from harness.gpu.measure import Measurement, measure
+from harness.gpu.kinds import kind_of
+from harness.gpu.measure import VENDORS, Measurement, measure
 from harness.problem.shape import Shape
 from harness.problem.validation import Validation
 
 
 def device_kind(gpu: Gpu) -> str:
     """Names the record file of a kind of GPU, for example ``nvidia-h200``."""
-    return "-".join(gpu.name.lower().split())
+    return kind_of(gpu.name)
 
 
 def run_on_gpu(
@@ -27,13 +28,16 @@ def run_on_gpu(
     seed: int,
     timeout: float,
     processes: int = 1,
+    vendors: Sequence[str] = VENDORS,
 ) -> list[tuple[Validation, dict[str, Any]] | CannotRun]:
     """Of each build, which take turns: (the verdict, the fields of the record that depend on the device).
 
     CannotRun if it gave no output to judge; what was measured before a later failure is kept in the record, with the
     failure as the reason.
     """
-    measured = measure(artifacts, shape, gpu, inputs=inputs, seed=seed, timeout=timeout, processes=processes)
+    measured = measure(
+        artifacts, shape, gpu, inputs=inputs, seed=seed, timeout=timeout, processes=processes, vendors=vendors
+    )
     found: list[tuple[Validation, dict[str, Any]] | CannotRun] = []
     for artifact, one in zip(artifacts, measured, strict=True):
         try:

@@ -21,6 +21,8 @@ from harness.gpu.model import compile_artifact, compile_vendor
 from harness.gpu.supervisor import Outcome, supervise
 from harness.problem.shape import Shape
 
+VENDORS = ("cublas", "max")
+"""cuBLAS, and MAX's own matmul, which each process compiles anew."""
 CAP_SECONDS = 10.0
 """Longest time to sample one kernel, if the medians stay uncertain."""
 
@@ -53,16 +55,17 @@ def measure(
     seed: int,
     timeout: float,
     time: bool = True,
-    vendor: bool = True,
+    vendors: Sequence[str] = VENDORS,
     processes: int = 1,
 ) -> list[Measurement]:
     """Measures builds of one kernel, each in child processes until one fails or is wrong. Several builds take turns,
     process by process, so that all meet the same machine.
 
-    ``timeout``: seconds without a sign of life after which a child is ended.
+    ``vendors``: whose GEMMs are timed in turn with the kernel. ``timeout``: seconds without a sign of life after which
+    a child is ended.
     """
     notes: list[str] = []
-    vendor_model = _vendor_model(artifacts[0].config, notes) if vendor and time else None
+    vendor_model = _vendor_model(artifacts[0].config, notes) if "max" in vendors and time else None
     series = []
     for artifact in artifacts:
         config = artifact.config
@@ -77,7 +80,7 @@ def measure(
             "inputs": inputs,
             "seed": seed,
             "cap_seconds": CAP_SECONDS,
-            "vendor": vendor,
+            "vendors": list(vendors),
             "time": time,
             "vendor_model": vendor_model,
         }

@@ -18,8 +18,11 @@ from harness.compiler.build import model_key
 from harness.compiler.driver import op_parameters
 from harness.compiler.programs import readable_errors
 from harness.compiler.toolchain import package_version
-from harness.config.config import KernelConfig
+from harness.config.config import KernelConfig, make_config
 from harness.errors import CannotRun
+from harness.gpu.kinds import kind_of
+from harness.problem.shape import Shape
+from harness.tune.store import configuration_for
 
 COMPILE_SECONDS = 600
 OPERATION = "matmul_into"
@@ -103,6 +106,16 @@ def graph(config: KernelConfig, device: Any) -> Any:
         ops.inplace_custom(OPERATION, where, [c.buffer, a.tensor, b.tensor], parameters=op_parameters(config))
         made.output()
     return made
+
+
+def tuned_parameters(
+    shape: Shape, dtype: str, gpu: str, *, kernel: str = "kernel8", arch: str = "sm_90a"
+) -> dict[str, str | int | bool]:
+    """Parameters of the custom ops for a problem: of the configuration that ``harness tune`` has found, else of the
+    default. gpu: as the driver names it, for example ``NVIDIA H200``.
+    """
+    found = configuration_for(kind_of(gpu), kernel, arch, dtype, shape)
+    return op_parameters(found or make_config(kernel, arch=arch, dtype=dtype, shape=shape))
 
 
 def vendor_graph(dtype_name: str, device: Any) -> Any:

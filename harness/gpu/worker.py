@@ -8,7 +8,9 @@ Events, in order: ``started`` (device), ``loaded`` (seconds), ``launched`` (what
 
 from __future__ import annotations
 
+import ctypes
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +26,8 @@ from harness.problem.reference import Reference
 from harness.problem.shape import Shape
 from harness.problem.validation import allowed_error, validate
 
+PR_SET_PDEATHSIG = 1
+"""Linux, prctl(2)."""
 L2_BYTES = 64 << 20
 """Inputs are rotated over more than twice this, so that no launch finds its operands in L2 (H200: 60 MB)."""
 REPORT_SECONDS = 0.5
@@ -44,7 +48,7 @@ class Request:
     inputs: str
     seed: int
     cap_seconds: float
-    vendor: bool
+    vendors: list[str]
     time: bool
     details: bool
     vendor_model: str | None
@@ -55,7 +59,8 @@ def emit(event: str, **fields: Any) -> None:
 
 
 def main() -> None:
-    """Entry of the child."""
+    """Entry of the child. It ends with its parent, however that ends: nothing else may be on a GPU that times."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     raw = json.loads(sys.stdin.readline())
     raw["config"] = KernelConfig.from_json(raw["config"])
     raw["shape"] = Shape(*raw["shape"])
@@ -115,14 +120,14 @@ def _serve(request: Request) -> None:
         model.execute(*buffers[index])
 
     # Outputs of its own: what is in C after the timing has to be the kernel's.
-    vendor_outputs = [torch.empty_like(c) for c in right] if request.vendor else []
+    vendor_outputs = [torch.empty_like(c) for c in right] if "cublas" in request.vendors else []
 
     def cublas(index: int) -> None:
         _, a, b = sets[index]
         torch.matmul(a, b.t(), out=vendor_outputs[index])
 
     contestants = {"kernel": _batch(ours, len(sets), _max_events(device))}
-    if request.vendor:
+    if "cublas" in request.vendors:
         contestants["cublas"] = _batch(cublas, len(sets), _torch_events(torch))
     if request.vendor_model:
         max_matmul = session.load(request.vendor_model)

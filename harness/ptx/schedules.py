@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
 from harness.errors import CannotRun
+from harness.jobs.processes import in_order
 from harness.ptx.launching import Options, Outcome, run
 from harness.ptx.spec import LaunchFile
 
@@ -40,10 +39,8 @@ def run_schedules(
     """
     seeds = [None, *range(options.seed, options.seed + count - 1)]
     one = partial(_try, file, replace(options, jobs=1))
-    if options.jobs == 1:
-        return [_count(tried, n, count, progress) for n, tried in enumerate(map(one, seeds), 1)]
-    with ProcessPoolExecutor(min(options.jobs, count), multiprocessing.get_context("fork")) as pool:
-        return [_count(tried, n, count, progress) for n, tried in enumerate(pool.map(one, seeds), 1)]
+    tried = in_order(one, seeds, min(options.jobs, count))
+    return [_count(each, n, count, progress) for n, each in enumerate(tried, 1)]
 
 
 def _try(file: LaunchFile, options: Options, seed: int | None) -> Tried:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 
 from harness.check import Checker
 from harness.check.checked import Checked, together
@@ -16,6 +13,7 @@ from harness.compiler.plan import Plan
 from harness.config.config import KernelConfig
 from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
+from harness.jobs.processes import in_order
 from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
 from harness.run.emulate import Accumulation, EmulationOptions, emulate
@@ -62,13 +60,8 @@ def check(
 
     progress is called with (schedules done, schedules in all).
     """
-    work = [(target, options, number) for target in targets for number in range(options.schedules)]
-    jobs = min(jobs, len(work))
-    if jobs > 1 and hasattr(os, "fork"):
-        with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
-            found = list(counted(pool.map(_check_once, *zip(*work, strict=True)), len(work), progress))
-    else:
-        found = list(counted((_check_once(*one) for one in work), len(work), progress))
+    work = [_work(target, options, number) for target in targets for number in range(options.schedules)]
+    found = list(counted(in_order(check_once, work, min(jobs, len(work))), len(work), progress))
     count = options.schedules
     checked = [together(found[n * count : (n + 1) * count]) for n in range(len(targets))]
     return [_with_waste(*one, options) for one in zip(checked, targets, strict=True)] if options.waste else checked
@@ -84,7 +77,7 @@ def _with_waste(checked: Checked, target: Target, options: CheckOptions) -> Chec
     def run(ptx: str, sinks: tuple[Sink, ...]) -> object:
         found = []
         for number in sorted({0, options.schedules - 1}):
-            once = _check_once(replace(target, ptx=ptx), options, number, sinks)
+            once = check_once(_work(replace(target, ptx=ptx), options, number), sinks)
             found.append((once.failure, once.correct, {finding.rule for finding in once.report.findings}))
             if once.failure or not once.correct:
                 break
@@ -104,18 +97,31 @@ def counted(found: Iterable[Checked], total: int, progress: Progress | None) -> 
         yield one
 
 
-def _check_once(target: Target, options: CheckOptions, number: int, sinks: tuple[Sink, ...] = ()) -> Checked:
-    """One schedule."""
-    plan, config = target.plan, target.config
+@dataclass(frozen=True)
+class Work:
+    """A target under one schedule: the order of issue (None), or the random one of a seed."""
+
+    target: Target
+    options: CheckOptions
+    schedule_seed: int | None = None
+
+
+def _work(target: Target, options: CheckOptions, number: int) -> Work:
+    """One of the schedules; see `CheckOptions`."""
+    if options.resident_clusters is None and target.plan.tiles is not None and 0 < number == options.schedules - 1:
+        options = replace(options, resident_clusters=1)
+    return Work(target, options, options.seed + number if number else None)
+
+
+def check_once(work: Work, sinks: tuple[Sink, ...] = ()) -> Checked:
+    """What is found under one schedule."""
+    target, options, plan, config = work.target, work.options, work.target.plan, work.target.config
     checker = Checker(roles=plan.roles)
-    resident = options.resident_clusters
-    if resident is None and plan.tiles is not None and 0 < number == options.schedules - 1:
-        resident = 1
     emulation = EmulationOptions(
         accumulation=options.accumulation,
-        schedule="random" if number else "fifo",
-        seed=options.seed + number,
-        resident_clusters=resident,
+        schedule="fifo" if work.schedule_seed is None else "random",
+        seed=options.seed if work.schedule_seed is None else work.schedule_seed,
+        resident_clusters=options.resident_clusters,
         max_steps=options.max_steps,
         timeout=options.timeout,
         strict=False,

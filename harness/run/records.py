@@ -53,18 +53,18 @@ def new_record(**fields: object) -> dict:
     return {
         "schema": SCHEMA,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git": source_version(),
+        **({} if "git" in fields else {"git": source_version()}),
         **fields,
     }
 
 
-def append(path: Path, record: dict) -> None:
-    """Adds a record to a file."""
-    line = json.dumps(record, allow_nan=False, separators=(",", ":"))
+def append(path: Path, *several: dict) -> None:
+    """Adds records to a file, all of them or none."""
+    text = "".join(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n" for record in several)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            _append_whole(descriptor, f"{line}\n".encode(), locked=_lock(descriptor))
+            _append_whole(descriptor, text.encode(), locked=_lock(descriptor))
         finally:
             os.close(descriptor)
     except OSError as error:
