@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from harness import paths
-from harness.cli.render import show_line
+from harness.cli.render import several, show_line
 from harness.compiler.build import plan_json
 from harness.compiler.plan import parse_plan
 from harness.config.catalog import ARCHITECTURES, KERNELS
@@ -67,7 +67,8 @@ def report(output: Path, results: Path | None) -> None:
     except OSError as error:
         raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
     console = Console()
-    show_line(console, f"{output / 'index.html'}: {len(figures)} figures, {len(found.devices)} devices")
+    drawn = f"{several(len(figures), 'figure')}, {several(len(found.devices), 'device')}"
+    show_line(console, f"{output / 'index.html'}: {drawn}")
     show_line(console, f"{len(written)} figure files beside it")
 
 
