@@ -11,6 +11,7 @@ from functools import partial
 from harness.errors import CannotRun
 from harness.ptx.launching import Options, Outcome, run
 from harness.ptx.spec import LaunchFile
+from harness.run.emulate import under_schedules
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,18 @@ def run_schedules(
 
     progress is called with (schedules done, count). Raises UsageProblem for what the file asks wrongly.
     """
-    seeds = [None, *range(options.seed, options.seed + count - 1)]
-    one = partial(_try, file, replace(options, jobs=1))
+    each = under_schedules(replace(options, jobs=1), count)
+    one = partial(_try, file)
     if options.jobs == 1:
-        return [_count(tried, n, count, progress) for n, tried in enumerate(map(one, seeds), 1)]
+        return [_count(tried, n, count, progress) for n, tried in enumerate(map(one, each), 1)]
     with ProcessPoolExecutor(min(options.jobs, count), multiprocessing.get_context("fork")) as pool:
-        return [_count(tried, n, count, progress) for n, tried in enumerate(pool.map(one, seeds), 1)]
+        return [_count(tried, n, count, progress) for n, tried in enumerate(pool.map(one, each), 1)]
 
 
-def _try(file: LaunchFile, options: Options, seed: int | None) -> Tried:
+def _try(file: LaunchFile, options: Options) -> Tried:
+    seed = None if options.schedule == "fifo" else options.seed
     try:
-        outcome = run(file, replace(options, schedule="fifo" if seed is None else "random", seed=seed or 0))
+        outcome = run(file, options)
     except CannotRun as error:
         return Tried(seed, None, str(error))
     return Tried(seed, outcome)
