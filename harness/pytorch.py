@@ -20,8 +20,10 @@ from torch.library import custom_op
 from harness.config.config import KernelConfig, make_config
 from harness.errors import UsageProblem
 from harness.gpu.capability import arch_of_gpu
+from harness.gpu.kinds import kind_of
 from harness.gpu.model import compile_artifact
 from harness.problem.shape import Shape
+from harness.tune.store import configuration_for
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -32,19 +34,21 @@ def matmul(
     *,
     kernel: str = "kernel8",
     out: torch.Tensor | None = None,
+    tuned: bool = True,
     **options: Any,
 ) -> torch.Tensor:
     """C = A . B^T on the GPU that holds the tensors.
 
     Shapes: a [M, K], b [N, K], out [M, N]; contiguous, one dtype (bfloat16 or float16), one CUDA device; K and N
-    multiples of 8. ``options``: those of ``harness.config.config.make_config`` (cluster, stages, ...).
+    multiples of 8. ``options``: those of ``harness.config.config.make_config`` (cluster, stages, ...). Without any, the
+    configuration is what ``harness tune`` has found for this GPU and problem, if it has; tuned=False: the default.
 
     Raises ValueError for tensors or options that do not fit, CannotRun if MAX cannot compile or load the kernel. The
     first call of a configuration compiles it, which takes some ten seconds; the result is cached on disk.
     """
     _check(a, b, out)
     problem = (a.shape[0], b.shape[0], a.shape[1])
-    config = _configuration(kernel, a.device, a.dtype, problem, tuple(sorted(options.items())))
+    config = _configuration(kernel, a.device, a.dtype, problem, tuple(sorted(options.items())), tuned)
     if out is None:
         out = torch.empty((a.shape[0], b.shape[0]), dtype=a.dtype, device=a.device)
     torch.ops.blackwell_lab.matmul(out, a, b, config)
@@ -58,13 +62,25 @@ def _configuration(
     dtype: torch.dtype,
     problem: tuple[int, int, int],
     options: tuple[tuple[str, Any], ...],
+    tuned: bool,
 ) -> str:
     """The configuration as text: a constant for torch.compile, which cannot trace how it is made."""
-    arch = arch_of_gpu(*torch.cuda.get_device_capability(device))
+    arch, shape = arch_of_gpu(*torch.cuda.get_device_capability(device)), Shape(*problem)
+    if tuned and not options:
+        found = _tuned(kernel, arch, DTYPES[dtype], shape, kind_of(torch.cuda.get_device_name(device)))
+        if found is not None:
+            return found
     try:
-        return make_config(kernel, arch=arch, dtype=DTYPES[dtype], shape=Shape(*problem), **dict(options)).to_json()
+        return make_config(kernel, arch=arch, dtype=DTYPES[dtype], shape=shape, **dict(options)).to_json()
     except UsageProblem as error:
         raise ValueError(str(error)) from None
+
+
+@functools.lru_cache(maxsize=4096)
+def _tuned(kernel: str, arch: str, dtype: str, shape: Shape, gpu: str) -> str | None:
+    """Looked up once in a process."""
+    found = configuration_for(gpu, kernel, arch, dtype, shape)
+    return found.to_json() if found else None
 
 
 def _check(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> None:

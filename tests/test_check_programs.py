@@ -9,7 +9,9 @@ import test_check_edges
 import test_check_handovers_copies
 import test_check_handovers_tensor
 import test_check_handovers_threads
+import test_check_lanes
 import test_check_public_bugs
+import test_check_tensor_maps
 import test_check_tolerated
 
 from harness.compiler import ptxas
@@ -19,7 +21,9 @@ MODULES = (
     test_check_handovers_copies,
     test_check_handovers_tensor,
     test_check_handovers_threads,
+    test_check_lanes,
     test_check_public_bugs,
+    test_check_tensor_maps,
     test_check_tolerated,
 )
 TABLES = [(table, target) for module in MODULES for table in module.TABLES for target in table.targets]

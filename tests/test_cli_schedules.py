@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 from kernel_faults import substitute
 
-import harness.bench.run
 import harness.cli.main
+import harness.compiler.build
 from harness.cli.options import ConfigOptions, RunOptions, config_options, run_options, shape_option
 from harness.cli.repeat import command_of
 from harness.config.config import make_config
@@ -36,7 +36,7 @@ def released_twice(artifacts, monkeypatch, tmp_path):
     (tmp_path / "kernel.ptx").write_text(RELEASED_TWICE(good.ptx))
     bad = replace(good, folder=tmp_path)
     monkeypatch.setattr(harness.cli.main, "build_with_notice", lambda configs: [bad for _ in configs])
-    monkeypatch.setattr(harness.bench.run, "build", lambda configs: [bad for _ in configs])
+    monkeypatch.setattr(harness.compiler.build, "build", lambda configs: [bad for _ in configs])
 
 
 def test_one_schedule_is_that_which_is_asked_for():
@@ -48,7 +48,7 @@ def test_of_several_one_is_fifo_and_the_seeds_follow():
     request = Request(make_config("kernel6"), Shape(8, 8, 8), schedules=4, emulation=EmulationOptions(seed=7, jobs=2))
     each = [one.emulation for one in schedules_of(request)]
     assert [(one.schedule, one.seed) for one in each] == [("fifo", 7), ("random", 7), ("random", 8), ("random", 9)]
-    assert all(one.jobs == 2 for one in each)
+    assert all(one.jobs == 1 for one in each), "processes share the schedules, not the clusters of one"
     assert all(one.schedules == 1 for one in schedules_of(request))
 
 
@@ -189,3 +189,22 @@ def test_one_kernel_that_cannot_run_does_not_cost_the_others(series, monkeypatch
 def test_the_version():
     result = harness_command("--version")
     assert (result.exit_code, result.stdout) == (0, f"harness {harness.__version__}\n")
+
+
+def test_processes_that_share_kernels_and_schedules_give_the_same(results_dir):
+    """What each kernel counts, and one record each, in the order in which they are named."""
+    found = []
+    for jobs in (1, 2):
+        result = harness_command(
+            "compare", "kernel5", "kernel6", *SIZE, "--schedules", 2, "--jobs", jobs, "--json", "-"
+        )
+        assert result.exit_code == 0, result.output
+        found.append([entry["figures"] for entry in json.loads(result.stdout)["kernels"]])
+    assert found[0] == found[1] and len(found[0]) == 2
+    assert len((results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()) == 4
+
+
+def test_processes_say_which_schedule_failed(released_twice):
+    result = harness_command("run", "kernel6", *SIZE, "--schedules", 3, "--jobs", 2, "--no-save")
+    assert result.exit_code == 3
+    assert "under the random schedule of seed 0: Deadlock" in result.stderr and "--schedule-seed 0" in result.stderr

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.check.checked import Checked
 from harness.compiler.build import Artifact
+from harness.problem.shape import Shape
 from harness.run.check import CheckOptions, Target, check
 from harness.run.runner import Request
 
@@ -17,15 +19,18 @@ KEPT = 3
 
 def check_soundness(request: Request, artifact: Artifact) -> dict[str, Any]:
     """Runs the checker, wherever the case itself is measured: the field ``soundness``, see results/README.md."""
-    target = Target(
-        artifact.config,
-        request.shape,
-        artifact.plan(request.shape),
-        artifact.ptx,
-        str(artifact.folder / "kernel.ptx"),
-    )
     options = CheckOptions(schedules=SCHEDULES, inputs=request.inputs, seed=request.seed)
-    (found,) = check([target], options)
+    (found,) = check([target_of(artifact, request.shape)], options)
+    return as_field(found)
+
+
+def target_of(artifact: Artifact, shape: Shape) -> Target:
+    """A compiled kernel as the checker takes it."""
+    return Target(artifact.config, shape, artifact.plan(shape), artifact.ptx, str(artifact.folder / "kernel.ptx"))
+
+
+def as_field(found: Checked) -> dict[str, Any]:
+    """What a check has found, for a record."""
     errors, warnings = found.report.errors, found.report.warnings
     return {
         "schedules": found.schedules,

@@ -62,7 +62,7 @@ class Outcome:
         for judgement in self.judgements:
             counts[judgement.verdict] += 1
         found = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-        return f"{len(self.judgements)} cases against {self.baseline}: {found or 'nothing'}"
+        return f"{_cases(len(self.judgements))} against {self.baseline}: {found or 'nothing'}"
 
 
 def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
@@ -85,7 +85,9 @@ def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
     else:
         show_table(console, title, columns, rows)
     if len(shown) < len(outcome.judgements):
-        show_line(console, f"{len(outcome.judgements) - len(shown)} cases are SAME and not shown; --all shows them")
+        folded_away = len(outcome.judgements) - len(shown)
+        verb = "is" if folded_away == 1 else "are"
+        show_line(console, f"{_cases(folded_away)} {verb} SAME and not shown; --all shows what is left out")
     changed = grouped_changes(outcome.judgements)
     if changed:
         groups = [_change_row(group, outcome) for group in changed[:SHOWN]]
@@ -96,6 +98,10 @@ def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
         show_line(console, note)
     style = "bold red" if outcome.exit_code in (1, 4) else "bold"
     show_line(console, outcome.summary, style)
+
+
+def _cases(count: int) -> str:
+    return "1 case" if count == 1 else f"{count} cases"
 
 
 @dataclass(frozen=True)

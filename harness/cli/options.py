@@ -12,7 +12,7 @@ Options come in groups. A command decorated with a group takes one argument, a d
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -20,10 +20,11 @@ from typing import Any, get_args
 
 import click
 
-from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, RASTER_GROUPS, SCHEDULERS
+from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, KERNELS, RASTER_GROUPS, SCHEDULERS
 from harness.config.config import KernelConfig, parse_cluster, parse_mma_shape
 from harness.config.presets import PRESETS, chosen_options, configure
 from harness.emulator.rules import WARNINGS
+from harness.errors import UsageProblem
 from harness.files import write_text
 from harness.problem.dtypes import ELEMENT_TYPES
 from harness.problem.inputs import KINDS
@@ -48,6 +49,17 @@ class Parsed(click.ParamType):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         return self.parse(value) if isinstance(value, str) else value
+
+
+def offering(find: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Shell completion of a word that is one of these."""
+    return lambda context, parameter, typed: [word for word in find() if word.startswith(typed)]
+
+
+kernel_argument = click.argument("kernel", shell_complete=offering(lambda: KERNELS))
+kernels_argument = click.argument(
+    "kernels", nargs=-1, required=True, metavar="KERNEL...|all", shell_complete=offering(lambda: [*KERNELS, "all"])
+)
 
 
 def _names(options: Sequence[Callable[[Command], Command]]) -> list[str]:
@@ -103,6 +115,17 @@ def check_output(path: str | None, option: str) -> None:
         raise click.UsageError(f"{option} {path!r} cannot be written (permission denied); name another file")
 
 
+def check_folder(path: Path | None, option: str) -> None:
+    """Refuses a folder that cannot be made or written to; to be asked before the work is done."""
+    if path is None:
+        return
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise UsageProblem(f"{option} {path}: {there} is not a folder; name another folder")
+    if not os.access(there, os.W_OK):
+        raise UsageProblem(f"{option} {path}: {there} cannot be written (permission denied); name another folder")
+
+
 def write_output(text: str, path: str) -> None:
     """To the screen (-), or to a file, which is then whole or not there."""
     if path == "-":
@@ -135,15 +158,28 @@ class ConfigOptions:
         """What is asked for here or by the preset, else ``auto``."""
         return chosen_options(kernel, self.preset, {"arch": self.arch}).get("arch", "auto")
 
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether the configuration is left to the kernel, but for architecture and type."""
+        return not any(getattr(self, field.name) is not None for field in fields(self) if field.name not in _FREE)
+
     def configure(self, kernel: str, shape: Shape) -> KernelConfig:
         """The configuration of a kernel that these options ask for."""
         return configure(kernel, shape=shape, **{field.name: getattr(self, field.name) for field in fields(self)})
 
 
+_FREE = ("arch", "dtype")
+
+
 config_options = group(
     "config",
     ConfigOptions,
-    click.option("--preset", metavar="NAME", help=f"One of {', '.join(PRESETS)}; other options override what it sets."),
+    click.option(
+        "--preset",
+        metavar="NAME",
+        shell_complete=offering(lambda: PRESETS),
+        help=f"One of {', '.join(PRESETS)}; other options override what it sets.",
+    ),
     click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", show_default=True),
     click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), help="Of A, B and C.  [default: bf16]"),
     click.option(
@@ -230,6 +266,7 @@ class RunOptions:
     timeout: float | None
     strict: bool
     allow: tuple[str, ...]
+    tuned: bool = True
 
     @property
     def emulation(self) -> EmulationOptions:
@@ -310,7 +347,8 @@ emulator_options = together(
         type=click.IntRange(1),
         default=1,
         show_default=True,
-        help="Processes that share the clusters of an emulated grid, if these are independent.",
+        help="Processes that share the kernels and schedules; of a single one the clusters of the grid, if these are "
+        "independent.",
     ),
     click.option(
         "--resident-clusters",
@@ -323,7 +361,8 @@ allow_option = click.option(
     "--allow",
     multiple=True,
     type=click.Choice(WARNINGS),
-    help="Such a rule that may be broken; may be repeated.",
+    metavar="RULE",
+    help=f"Such a rule that may be broken: {', '.join(WARNINGS)}; may be repeated.",
 )
 json_option = click.option(
     "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."
@@ -363,6 +402,12 @@ run_options = group(
         help="Whether breaches of rules that hardware is known to tolerate are errors.",
     ),
     allow_option,
+    click.option(
+        "--tuned/--no-tuned",
+        default=True,
+        help="On a GPU, where no option of the configuration is given: what harness tune has found, or the default.  "
+        "[default: tuned]",
+    ),
 )
 
 

@@ -8,6 +8,7 @@ import click
 
 from harness.cli.check_output import Shown, shown_options, tell
 from harness.cli.options import MOST_SCHEDULES, emulator_options, group, launch_timeout_option, seed_option
+from harness.cli.progress import progress_bar
 from harness.ptx.check import check_launch_file
 from harness.ptx.launch_file import read_launch_file
 from harness.ptx.launching import Options
@@ -25,9 +26,14 @@ from harness.ptx.launching import Options
 @group("settings", Options, seed_option("For the random schedules."), emulator_options, launch_timeout_option)
 @shown_options
 def check_command(file: Path, schedules: int, settings: Options, shown: Shown) -> int:
-    """Check the synchronisation of what LAUNCH.toml launches, as harness check does.
+    """Check the synchronisation of what LAUNCH.toml launches.
+
+    As harness check does.
 
     Exit codes: 0 no errors, 1 errors, 2 usage, 3 a run did not end, 4 wrong result.
     """
     shown.check()
-    return tell([check_launch_file(read_launch_file(file), settings, schedules)], shown)
+    launch_file = read_launch_file(file)
+    with progress_bar(f"checking {file.name}", "schedules") as progress:
+        found = check_launch_file(launch_file, settings, schedules, progress)
+    return tell([found], shown)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from harness import paths
 from harness.cli.render import show_line
-from harness.compiler.build import plan_with_notice
+from harness.compiler.build import plan_json
 from harness.compiler.plan import parse_plan
 from harness.config.catalog import ARCHITECTURES, KERNELS
 from harness.config.config import make_config
@@ -37,10 +37,13 @@ PICTURED = Shape(4096, 4096, 4096)
 @click.option(
     "--results",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the history.  [default: results/ of the checkout]",
+    help="Folder of the history.  [default: where records are added, see harness doctor]",
 )
 def report(output: Path, results: Path | None) -> None:
-    """Draw the history: one HTML page that needs no network, and its figures."""
+    """Draw the history as one HTML page that needs no network.
+
+    Its figures lie beside it, as SVG and PNG.
+    """
     folder = results or paths.results_dir()
     if not folder.is_dir():
         raise UsageProblem(f"--results {str(folder)!r} is not a folder; run `harness bench` first, or name another")
@@ -52,10 +55,11 @@ def report(output: Path, results: Path | None) -> None:
         raise CannotRun(f"there is no benchmark in {folder}; run `harness bench` first")
     try:
         from harness.report.figures import draw_all
+        from harness.report.maps import draw, load_maps
     except ModuleNotFoundError as error:
         raise CannotRun(f"{error.name} is not installed; install it with `pip install {error.name}`") from None
     published = published_figures()
-    figures = draw_all(found.devices, published)
+    figures = [*draw_all(found.devices, published), *map(draw, load_maps(folder))]
     try:
         output.mkdir(parents=True, exist_ok=True)
         written = [path for figure in figures for path in figure.save(output)]
@@ -78,7 +82,7 @@ def _pictures(found: Results, console: Console) -> list[PlanPicture]:
     pictures = []
     for kernel, arch in sorted(configs):
         try:
-            plan = parse_plan(plan_with_notice(make_config(kernel, arch=arch, shape=PICTURED), PICTURED))
+            plan = parse_plan(plan_json(make_config(kernel, arch=arch, shape=PICTURED), PICTURED))
         except CannotRun as error:
             show_line(console, f"without pictures of launch plans: {error}", "yellow")
             return []

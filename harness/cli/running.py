@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from rich.console import Console
 
 from harness.cli.clear_errors import complain, warn
 from harness.cli.options import GPU_SILENCE, ConfigOptions, OutputOptions, RunOptions, check_output
 from harness.cli.progress import progress_bar
+from harness.cli.render import show_line
 from harness.cli.repeat import command_of
 from harness.compiler.build import Artifact
+from harness.compiler.toolchain import Gpu
 from harness.config.catalog import KERNELS, find_kernel
+from harness.config.config import KernelConfig
 from harness.errors import EXIT_CANNOT_RUN, CannotRun, UsageProblem
+from harness.gpu.backend import device_kind
+from harness.jobs.processes import in_order
 from harness.problem.shape import Shape
 from harness.ptx.edited import EditedPtx, read_edited
 from harness.run import records
@@ -20,6 +27,7 @@ from harness.run.compare import Entry
 from harness.run.device import NoDevice, choose_device
 from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory
 from harness.run.runner import run as run_request
+from harness.tune.store import configuration_for
 
 
 def kernels_named(words: Sequence[str]) -> list[str]:
@@ -69,7 +77,7 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
     if gpu and (run.schedules > 1 or run.schedule != "fifo"):
         raise UsageProblem(f"schedules are the emulator's, and {gpu.name} would run the kernel; add --device emulator")
     request = Request(
-        config=replace(config, arch=arch).configure(kernel, shape),
+        config=_configuration(kernel, shape, replace(config, arch=arch), gpu, run.tuned),
         shape=shape,
         inputs=run.inputs or ("normal" if gpu else "integer"),
         seed=run.seed,
@@ -82,14 +90,55 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
     return request
 
 
+def _configuration(kernel: str, shape: Shape, asked: ConfigOptions, gpu: Gpu | None, tuned: bool) -> KernelConfig:
+    """What is asked for; where that is nothing, what was found to be best on this GPU."""
+    plain = asked.configure(kernel, shape)
+    if gpu is None or not tuned or not asked.asks_nothing:
+        return plain
+    found = configuration_for(device_kind(gpu), kernel, plain.arch, plain.dtype, shape)
+    if found is None or found == plain:
+        return plain
+    show_line(Console(stderr=True), f"{found.label}, as harness tune has found; --no-tuned runs the default")
+    return found
+
+
+def attempt_all(pairs: Sequence[tuple[Request, Artifact]], labels: Sequence[str]) -> Iterator[Entry]:
+    """Runs each, in this order; the processes of ``--jobs`` share them if there are several. labels: as of `attempt`.
+
+    What is timed on a GPU is timed alone.
+    """
+    jobs = min(pairs[0][0].emulation.jobs, len(pairs))
+    if jobs == 1 or pairs[0][0].gpu:
+        for (request, artifact), label in zip(pairs, labels, strict=True):
+            yield attempt(request, artifact, label)
+        return
+    alone = [(replace(request, emulation=replace(request.emulation, jobs=1)), artifact) for request, artifact in pairs]
+    for entry, label in zip(in_order(_run_or_reason, alone, jobs), labels, strict=True):
+        if entry.failure:
+            complain(f"{label}{entry.failure}", EXIT_CANNOT_RUN)
+        yield entry
+
+
+def _run_or_reason(pair: tuple[Request, Artifact]) -> Entry:
+    request, artifact = pair
+    try:
+        return Entry(request.config, run_request(request, artifact), edited=request.ptx)
+    except CannotRun as error:
+        return Entry(request.config, None, _with_repeat(error), request.ptx)
+
+
+def _with_repeat(error: CannotRun) -> str:
+    again = f"\nto repeat: {command_of(error.request)}" if isinstance(error, ScheduleProblem) else ""
+    return f"{error}{again}"
+
+
 def attempt(request: Request, artifact: Artifact, label: str = "") -> Entry:
     """Runs with a bar on standard error if that is a terminal. Says so if there is no result; label: of what."""
     try:
         with progress_bar(f"emulating {request.config.kernel}", "clusters") as report:
             return Entry(request.config, run_request(request, artifact, progress=report), edited=request.ptx)
     except CannotRun as error:
-        again = f"\nto repeat: {command_of(error.request)}" if isinstance(error, ScheduleProblem) else ""
-        complain(f"{label}{error}{again}", EXIT_CANNOT_RUN)
+        complain(f"{label}{_with_repeat(error)}", EXIT_CANNOT_RUN)
         return Entry(request.config, None, str(error), request.ptx)
 
 

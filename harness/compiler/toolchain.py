@@ -65,13 +65,21 @@ def _mojo_version(mojo: Path) -> str | None:
 def ptxas_version() -> str | None:
     """For example ``13.0.88``; None if ptxas is not on PATH, or does not answer."""
     ptxas = shutil.which("ptxas")
-    return ask_version(Path(ptxas))[0] if ptxas else None
+    return _version_of(Path(ptxas), Path(ptxas).stat().st_mtime_ns)[0] if ptxas else None
 
 
 def why_no_ptxas() -> str:
     """Said where `ptxas_version` is None."""
     ptxas = shutil.which("ptxas")
-    return f"{ptxas}: {ask_version(Path(ptxas))[1]}" if ptxas else "ptxas is not on PATH"
+    if ptxas is None:
+        return "ptxas is not on PATH"
+    return f"{ptxas}: {_version_of(Path(ptxas), Path(ptxas).stat().st_mtime_ns)[1]}"
+
+
+@cache
+def _version_of(program: Path, changed: int) -> tuple[str | None, str | None]:
+    """Asked once in a process, unless it is replaced."""
+    return ask_version(program)
 
 
 def ask_version(program: Path) -> tuple[str | None, str | None]:

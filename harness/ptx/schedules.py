@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
 from harness.errors import CannotRun
+from harness.jobs.processes import in_order
 from harness.ptx.launching import Options, Outcome, run
 from harness.ptx.spec import LaunchFile
 from harness.run.emulate import under_schedules
@@ -39,12 +38,9 @@ def run_schedules(
 
     progress is called with (schedules done, count). Raises UsageProblem for what the file asks wrongly.
     """
-    each = under_schedules(replace(options, jobs=1), count)
     one = partial(_try, file)
-    if options.jobs == 1:
-        return [_count(tried, n, count, progress) for n, tried in enumerate(map(one, each), 1)]
-    with ProcessPoolExecutor(min(options.jobs, count), multiprocessing.get_context("fork")) as pool:
-        return [_count(tried, n, count, progress) for n, tried in enumerate(pool.map(one, each), 1)]
+    tried = in_order(one, under_schedules(replace(options, jobs=1), count), min(options.jobs, count))
+    return [_count(each, n, count, progress) for n, each in enumerate(tried, 1)]
 
 
 def _try(file: LaunchFile, options: Options) -> Tried:

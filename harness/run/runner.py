@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from harness.config.config import KernelConfig
 from harness.emulator import Finding
 from harness.errors import CannotRun
 from harness.gpu.backend import device_kind, run_on_gpu
+from harness.gpu.measure import VENDORS
+from harness.jobs.processes import in_order
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import Inputs, make_inputs
 from harness.problem.reference import Reference, compute_reference
@@ -30,8 +33,9 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
-    schedules: how many it must be right under, see `schedules_of`. processes: how many time it on a GPU, one after the
-    other. emulation: how the emulator runs it. ptx: where the edited PTX is from that the artifact holds, if it does.
+    schedules: how many it must be right under, see `schedules_of`; processes of the emulation share them. processes:
+    how many time it on a GPU, one after the other. vendors: see `harness.gpu.measure`. emulation: how the emulator runs
+    it. ptx: where edited PTX is from that the artifact holds, if it does.
     """
 
     config: KernelConfig
@@ -43,6 +47,7 @@ class Request:
     gpu: Gpu | None = None
     timeout: float = 60.0
     processes: int = 1
+    vendors: tuple[str, ...] = VENDORS
     ptx: Path | None = None
 
     @property
@@ -90,52 +95,97 @@ def schedules_of(request: Request) -> list[Request]:
     """
     if request.schedules == 1:
         return [request]
-    options = under_schedules(request.emulation, request.schedules)
+    options = under_schedules(replace(request.emulation, jobs=1), request.schedules)
     return [replace(request, emulation=each, schedules=1) for each in options]
 
 
-def run(request: Request, artifact: Artifact | None = None, progress: Progress | None = None) -> Outcome:
+def run(
+    request: Request,
+    artifact: Artifact | None = None,
+    progress: Progress | None = None,
+    known: Mapping[str, object] | None = None,
+) -> Outcome:
     """Runs one request and validates the output; builds the kernel if need be.
 
-    progress is called with (clusters done, clusters in all) by the emulator. Raises `CannotRun` if there is no result.
+    progress is called with (clusters done, clusters in all) by the emulator. known: `surroundings`, for those who run
+    many and ask for them once. Raises `CannotRun` if there is no result.
     """
     artifact = artifact or build([request.config])[0]
-    plan = artifact.plan(request.shape)
-    arrays = None
-    if request.gpu:
-        validation, fields = _run_on_gpu(request, request.gpu, artifact)
-    else:
-        request, validation, arrays, fields = _emulate(request, artifact, plan, progress)
+    if request.gpu is None:
+        plan = artifact.plan(request.shape)
+        return _outcome(artifact, plan, *_emulate(request, artifact, plan, progress), known)
+    [found] = run_in_turns(request, [artifact], known)
+    if isinstance(found, CannotRun):
+        raise found
+    return found
+
+
+def run_in_turns(
+    request: Request, artifacts: Sequence[Artifact], known: Mapping[str, object] | None = None
+) -> list[Outcome | CannotRun]:
+    """Runs one request with several builds of its kernel. On a GPU their processes take turns; the emulator, which
+    times nothing, runs one after the other.
+    """
+    found: list[Outcome | CannotRun] = []
+    if request.gpu is None:
+        for artifact in artifacts:
+            try:
+                found.append(run(request, artifact, known=known))
+            except CannotRun as error:
+                found.append(error)
+        return found
+    answers = run_on_gpu(
+        artifacts,
+        request.shape,
+        request.gpu,
+        inputs=request.inputs,
+        seed=request.seed,
+        timeout=request.timeout,
+        processes=request.processes,
+        vendors=request.vendors,
+    )
+    for artifact, answer in zip(artifacts, answers, strict=True):
+        if isinstance(answer, CannotRun):
+            found.append(answer)
+        else:
+            validation, fields = answer
+            plan = artifact.plan(request.shape)
+            found.append(_outcome(artifact, plan, request, validation, None, fields, known))
+    return found
+
+
+def _outcome(
+    artifact: Artifact,
+    plan: Plan,
+    request: Request,
+    validation: Validation,
+    arrays: Arrays | None,
+    fields: dict,
+    known: Mapping[str, object] | None,
+) -> Outcome:
+    """fields: those of the record that depend on the device."""
     record = records.new_record(
         kernel=request.config.kernel,
         config={"arch": plan.arch, **plan.config},
         problem={"m": request.shape.m, "n": request.shape.n, "k": request.shape.k},
         inputs={"kind": request.inputs, "seed": request.seed},
-        toolchain=versions(),
         validation=validation.as_dict(),
         ptx=_about_ptx(artifact),
         **fields,
+        **(surroundings() if known is None else known),
     )
     return Outcome(request, artifact, plan, validation, record, arrays)
+
+
+def surroundings() -> dict[str, object]:
+    """The fields of a record about the programs that made it."""
+    return {"toolchain": versions(), "git": records.source_version()}
 
 
 def _about_ptx(artifact: Artifact) -> dict:
     """A record of edited PTX says so, and is never taken for one of the compiled kernel."""
     edited = {"edited": str(artifact.edited)} if artifact.edited else {}
     return {"sha256": artifact.ptx_sha256, **edited, "ptxas": artifact.statistics()}
-
-
-def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validation, dict]:
-    """The verdict, and the fields of the record that depend on the device."""
-    return run_on_gpu(
-        artifact,
-        request.shape,
-        gpu,
-        inputs=request.inputs,
-        seed=request.seed,
-        timeout=request.timeout,
-        processes=request.processes,
-    )
 
 
 def _emulate(
@@ -151,9 +201,10 @@ def _emulate(
     dtype = element_type(request.config.dtype)
     each = schedules_of(request)
     done: list[Emulation] = []
+    emulations = _emulations(each, request.emulation.jobs, artifact, plan, inputs, progress)
     for one in each:
         try:
-            emulation = emulate(artifact.ptx, plan, inputs, one.emulation, _share(progress, len(done), len(each)))
+            emulation = next(emulations)
         except CannotRun as error:
             if len(each) == 1:
                 raise
@@ -163,6 +214,21 @@ def _emulate(
             return one, validation, Arrays(inputs, emulation.output, reference), _emulated_fields(one, [emulation])
         done.append(emulation)
     return request, validation, None, _emulated_fields(request, done)
+
+
+def _emulations(
+    each: Sequence[Request], jobs: int, artifact: Artifact, plan: Plan, inputs: Inputs, progress: Progress | None
+) -> Iterator[Emulation]:
+    """One for each request. Processes share the clusters of a single one; several run side by side."""
+    if len(each) == 1 or jobs == 1:
+        for number, one in enumerate(each):
+            yield emulate(artifact.ptx, plan, inputs, one.emulation, _share(progress, number, len(each)))
+        return
+    alone = partial(emulate, artifact.ptx, plan, inputs)
+    for number, emulation in enumerate(in_order(alone, [one.emulation for one in each], min(jobs, len(each))), 1):
+        yield emulation
+        if progress:
+            progress(number, len(each))
 
 
 def _emulated_fields(request: Request, done: Sequence[Emulation]) -> dict:

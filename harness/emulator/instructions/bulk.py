@@ -126,7 +126,7 @@ def tma_load(
     """``cp.async.bulk.tensor`` from global to shared::cluster; ``mask`` None means no multicast."""
     grid, cluster = f.grid, f.cta.cluster
     for lane in f.lanes:
-        name, tmap = tensor_map_at(f, lane_value(map_address, lane))
+        name, tmap = tensor_map_at(f, site, lane_value(map_address, lane))
         where, signal = lane_value(destination, lane), lane_value(barrier, lane)
         offset = where & OFFSET_MASK
         if offset % SHARED_ALIGNMENT:
@@ -216,7 +216,7 @@ def tma_store(f: Fragment, site: Site, map_address: Value, coordinates: tuple[Va
     """``cp.async.bulk.tensor`` from shared to global, in the thread's open bulk group."""
     grid = f.grid
     for lane in f.lanes:
-        _, tmap = tensor_map_at(f, lane_value(map_address, lane))
+        _, tmap = tensor_map_at(f, site, lane_value(map_address, lane))
         where = lane_value(source, lane)
         if where >> RANK_SHIFT != f.cta.rank:
             raise Fault(

@@ -51,7 +51,7 @@ def load_pixels(
 ) -> None:
     """``cp.async.bulk.tensor...im2col`` to shared memory: a column of pixels, each moved by the offsets."""
     for lane in f.lanes:
-        name, tmap = im2col_map_at(f, lane_value(address, lane))
+        name, tmap = im2col_map_at(f, site, lane_value(address, lane))
         places = _pixels(f, tmap, start, offsets, lane)
         copy = RowsArrival(f, name, tmap.placed, partial(load_column, f.grid.memory, tmap, places))
         bring(f, site, lane, copy, (_items(places),), (destination, barrier, mask), group)
@@ -60,7 +60,7 @@ def load_pixels(
 def store_pixels(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value) -> None:
     """``...im2col_no_offs`` to global memory."""
     for lane in f.lanes:
-        _, tmap = im2col_map_at(f, lane_value(address, lane))
+        _, tmap = im2col_map_at(f, site, lane_value(address, lane))
         places = _pixels(f, tmap, start, (), lane)
         offset = box_offset(f, lane_value(source, lane))
         column = events.SharedChunks(f.cta.rank, chunk_positions(tmap.placed, offset))

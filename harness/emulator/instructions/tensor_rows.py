@@ -54,7 +54,7 @@ def reduce_box(
 ) -> None:
     """``cp.reduce.async.bulk.tensor``: the box is combined with what is in global memory, by the map's type."""
     for lane in f.lanes:
-        _, tmap = tensor_map_at(f, lane_value(address, lane))
+        _, tmap = tensor_map_at(f, site, lane_value(address, lane))
         at = coordinates_of(tmap, start, lane)
         how = (operation, _box_kind(tmap))
         if operation in ("inc", "dec", "and", "or", "xor"):
@@ -133,7 +133,7 @@ def gather(
 ) -> None:
     """``cp.async.bulk.tensor.2d...tile::gather4``: a column and four rows."""
     for lane in f.lanes:
-        name, tmap = tensor_map_at(f, lane_value(address, lane))
+        name, tmap = tensor_map_at(f, site, lane_value(address, lane))
         one, four = _rows(tmap)
         starts = _row_starts(tmap, start, lane)
         copy = RowsArrival(f, name, four, partial(_fetch_rows, f, one, starts))
@@ -185,7 +185,7 @@ def bring(
 def scatter(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value) -> None:
     """``...tile::scatter4``: four rows go to rows of their own."""
     for lane in f.lanes:
-        _, tmap = tensor_map_at(f, lane_value(address, lane))
+        _, tmap = tensor_map_at(f, site, lane_value(address, lane))
         one, four = _rows(tmap)
         starts = _row_starts(tmap, start, lane)
         offset = box_offset(f, lane_value(source, lane))

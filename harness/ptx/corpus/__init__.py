@@ -4,10 +4,8 @@ launched. ``python -m harness.ptx.corpus DIR``, the same as ``harness ptx corpus
 
 from __future__ import annotations
 
-import multiprocessing
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name, readable_name
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, HarnessError, UsageProblem
+from harness.jobs.processes import in_order
 from harness.ptx.launch_file import read_launch_file
 from harness.ptx.launching import Options, Outcome, run
 from harness.ptx.listing import ListedKernel, list_kernels, read_ptx
@@ -70,7 +69,7 @@ def look_through(
     work: list[Work] = [(file, tuple(launches.get(file.resolve(), ()))) for file in files]
     work += [(None, (toml,)) for toml in strays]
     rows: list[Row] = []
-    for done, found in enumerate(_in_processes(one, work, jobs), 1):
+    for done, found in enumerate(in_order(one, work, min(jobs, len(work))), 1):
         rows += found
         if progress:
             progress(done, len(work))
@@ -81,14 +80,6 @@ def exit_code(rows: Sequence[Row]) -> int:
     """A wrong result outweighs a launch that could not run; what is not launched is not judged."""
     results = {row.result for row in rows}
     return EXIT_WRONG_RESULT if WRONG in results else EXIT_CANNOT_RUN if FAILED in results else EXIT_OK
-
-
-def _in_processes(one: Callable[[Work], list[Row]], work: list[Work], jobs: int) -> Iterator[list[Row]]:
-    if jobs == 1:
-        yield from map(one, work)
-        return
-    with ProcessPoolExecutor(min(jobs, len(work)), multiprocessing.get_context("fork")) as pool:
-        yield from pool.map(one, work)
 
 
 def _launch_files(folder: Path) -> dict[Path, list[Path]]:

@@ -1,0 +1,303 @@
+"""``harness sweep``: many configurations, shapes and schedules at once, on many cores, GPUs and machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from harness.cli.options import group, together
+from harness.cli.render import show_line, show_table
+from harness.compiler.toolchain import find_gpus
+from harness.config.catalog import ARCHITECTURES
+from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from harness.jobs.cluster import Cluster, Tls
+from harness.jobs.job import KINDS
+from harness.jobs.outcome import Engine
+from harness.jobs.processes import Processes
+from harness.sweep import journal, table
+from harness.sweep.plan import Plan, plan
+from harness.sweep.run import Tally
+from harness.sweep.run import sweep as run_sweep
+from harness.sweep.spec import DEVICES, OPTIONS, Sweep, make_sweep, overridden, read_sweep
+
+LIMIT = 600.0
+SHOWN = 8
+TICK = 10.0
+"""Seconds between two lines about the progress where there is no terminal."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Who does the jobs."""
+
+    jobs: int | None
+    scheduler: str | None
+    tls_ca: str | None
+    tls_cert: str | None
+    tls_key: str | None
+
+    @property
+    def count(self) -> int:
+        return self.jobs or os.cpu_count() or 1
+
+    def engine(self, device: str, say: Callable[[str], None]) -> Engine:
+        """One process alone needs no cluster, nor do GPUs if there is one."""
+        tls = Tls(self.tls_ca, self.tls_cert, self.tls_key)
+        if self.scheduler is not None:
+            return Cluster(self.scheduler, tls=tls, say=say)
+        gpus = _own_gpus() if device == "gpu" else []
+        if self.count == 1 and len(gpus) <= 1:
+            return Processes(1)
+        return Cluster(workers=self.count, gpus=gpus, say=say)
+
+
+def _own_gpus() -> list[str]:
+    """As CUDA_VISIBLE_DEVICES names them to a process that is to see one alone."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(find_gpus())
+    return [word.strip() for word in visible.split(",")][:count] if visible else [str(n) for n in range(count)]
+
+
+def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and ":" not in value:
+        raise UsageProblem(
+            f"--scheduler {value!r} is not the address of a Dask scheduler, such as tcp://10.0.0.1:8786; the scheduler "
+            f"of a kernel is --tile-scheduler {value} here"
+        )
+    return value
+
+
+where_options = group(
+    "where",
+    Where,
+    click.option("--jobs", type=click.IntRange(1, 1024), help="Processes of this machine.  [default: one a core]"),
+    click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        callback=_address,
+        help="Of a Dask cluster that runs already, for example tcp://10.0.0.1:8786.  [default: one of this machine]",
+    ),
+    click.option("--tls-ca", metavar="FILE", help="Certificates (PEM) for an ADDRESS with tls://: of the authority,"),
+    click.option("--tls-cert", metavar="FILE", help="of this program,"),
+    click.option("--tls-key", metavar="FILE", help="and its key."),
+)
+
+
+def _grid(name: str, metavar: str, words: str) -> Callable[[Any], Any]:
+    option = "tile-scheduler" if name == "scheduler" else name.replace("_", "-")
+    return click.option(f"--{option}", f"grid_{name}", metavar=metavar, help=words)
+
+
+grid_options = together(
+    _grid("dtype", "bf16,fp16", "Of A, B and C."),
+    _grid("cta_group", "1,2", "CTAs that work on one MMA."),
+    _grid("mma_shape", "MxN,...", "Tiles of one MMA; on sm_90a of a CTA."),
+    _grid("stages", "A:B", "Depths of the ring."),
+    _grid("cluster", "CMxCN,...", "CTAs along M x CTAs along N."),
+    _grid("epilogue_width", "16,32,64", "Columns of C in one TMA store."),
+    _grid("multicast", "true,false", "CTAs of a cluster send slices to each other, or each loads its own."),
+    _grid("scheduler", "clc,static,...", "Where the next tile comes from; --scheduler of the other commands."),
+    _grid("raster_group", "1,4,8,16", "Columns of cluster tiles that are walked along M together."),
+    _grid("accumulators", "1,2", "Accumulators in tensor memory."),
+    _grid("clc_depth", "1:3", "Answers of cluster launch control that are kept."),
+    _grid("sms", "A:B", "Multiprocessors that clusters which stay fill."),
+    _grid("ping_pong", "true,false", "On sm_90a: warpgroups take tiles in turn, or halves of each."),
+)
+
+
+@click.command("sweep")
+@click.argument("what", nargs=-1, required=True, metavar="SWEEP.toml|KERNEL...|all")
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="M,N,K",
+    help="Sizes or ranges of sizes, FIRST:LAST:STEP, the last with them; one for cubes. May be repeated.",
+)
+@grid_options
+@click.option("--preset", metavar="NAME", help="Sets what no option here sets.")
+@click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]))
+@click.option(
+    "--kind", type=click.Choice(KINDS), help="Run and validate, check the synchronisation, or predict.  [default: run]"
+)
+@click.option("--device", type=click.Choice(DEVICES), help="[default: emulator; for predictions the model]")
+@click.option("--inputs", metavar="KIND,...", help="Values of A and B.  [default: integer, on a GPU normal]")
+@click.option("--seed", "seeds", metavar="A:B", help="Of the inputs.  [default: 0]")
+@click.option("--seeds", "schedule_seeds", metavar="A:B", help="Of random schedules.  [default: the order of issue]")
+@click.option(
+    "--timeout", type=click.FloatRange(1), default=LIMIT, show_default=True, help="Seconds that one job may take."
+)
+@where_options
+@click.option("--resume", is_flag=True, help="Leave out what the last run of this sweep has recorded.")
+@click.option("--retry-failed", is_flag=True, help="With --resume: but not what has failed.")
+@click.option("--dry-run", is_flag=True, help="Plan, and do nothing.")
+@click.option("--table", "table_path", type=click.Path(path_type=Path), help="Results as .parquet, .arrow or .csv.")
+@click.option("--json", "json_path", metavar="-", help="Print the counts as one line of JSON at the end.")
+def sweep(
+    what: tuple[str, ...],
+    shapes: tuple[str, ...],
+    preset: str | None,
+    arch: str | None,
+    kind: str | None,
+    device: str | None,
+    inputs: str | None,
+    seeds: str | None,
+    schedule_seeds: str | None,
+    timeout: float,
+    where: Where,
+    resume: bool,
+    retry_failed: bool,
+    dry_run: bool,
+    table_path: Path | None,
+    json_path: str | None,
+    **grid: str | None,
+) -> int:
+    """Run all combinations of KERNELs, shapes and configurations, and keep a record of each.
+
+    Lists are written 2,4,8 and ranges 3:6 or 512:8192:512. What cannot be is counted by its reason, and left out.
+    Records go to results/sweeps/.
+
+    Exit codes: 0 all is well, 1 check has found errors, 2 usage, 3 some have failed, 4 some results are wrong.
+    """
+    if json_path not in (None, "-"):
+        raise UsageProblem(
+            f"--json {json_path!r}: the counts are printed; write --json -, and --table FILE for results"
+        )
+    if retry_failed and not resume:
+        raise UsageProblem("--retry-failed is about what --resume leaves out; say both")
+    if table_path is not None:
+        table.check_name(table_path)
+    asked = dict(
+        preset=preset, arch=arch, kind=kind, device=device, inputs=inputs, seeds=seeds, schedule_seeds=schedule_seeds
+    )
+    found = _sweep(what, shapes, grid, {name: value for name, value in asked.items() if value is not None})
+    console = Console(stderr=True)
+    start = time.monotonic()
+    planned = plan(found)
+    _show_plan(console, planned, time.monotonic() - start)
+    path = journal.folder() / f"{found.id}.jsonl"
+    tally = Tally(planned.count, sum(planned.refused.values()))
+    if not dry_run and planned.count:
+        tally = _run(console, planned, path, where, timeout, resume, retry_failed)
+        show_line(console, f"records are in {path}")
+    if table_path is not None:
+        table.write(table.load(path), table_path)
+        show_line(console, f"table written to {table_path}")
+    _show_tally(console, tally, resume)
+    if json_path:
+        click.echo(json.dumps(tally.as_dict()))
+    if tally.wrong:
+        return EXIT_WRONG_RESULT
+    return EXIT_CANNOT_RUN if tally.failed else EXIT_FINDINGS if tally.unsound else EXIT_OK
+
+
+def _sweep(what: Sequence[str], shapes: Sequence[str], grid: dict[str, str | None], asked: dict[str, str]) -> Sweep:
+    options = {name.removeprefix("grid_"): text for name, text in grid.items() if text is not None}
+    files = [word for word in what if word.endswith(".toml")]
+    if not files:
+        return make_sweep("-".join(what), kernels=what, shapes=shapes, options=options, **asked)
+    if len(what) > 1:
+        raise UsageProblem(f"{files[0]} says which kernels there are; leave the other words out")
+    by = {name: text for name, text in asked.items() if name in ("preset", "arch")}
+    others = [name for name in asked if name not in by]
+    if others:
+        raise UsageProblem(f"--{others[0].replace('_', '-')} is said by {files[0]}; change it there")
+    changed: dict[str, Any] = {**by, "options": {name: OPTIONS[name](text) for name, text in options.items()}}
+    if shapes:
+        changed["shapes"] = tuple(shapes)
+    return overridden(read_sweep(Path(files[0])), changed)
+
+
+def _run(
+    console: Console, planned: Plan, path: Path, where: Where, limit: float, resume: bool, retry_failed: bool
+) -> Tally:
+    def say(message: str) -> None:
+        show_line(console, message, "yellow")
+
+    try:
+        with (
+            journal.Journal(path, say=say) as kept,
+            _progress(console, planned.count) as report,
+            where.engine(planned.sweep.device, say) as engine,
+        ):
+            return run_sweep(
+                planned,
+                engine,
+                kept,
+                workers=where.count,
+                limit=limit,
+                resume=resume,
+                retry_failed=retry_failed,
+                report=report,
+                everywhere=where.scheduler is not None,
+            )
+    except KeyboardInterrupt:
+        show_line(console, "interrupted; what was done is kept, --resume goes on from here")
+        raise
+    except CannotRun as error:
+        raise CannotRun(f"{error}; what was done is kept, --resume goes on from here") from error
+
+
+@contextmanager
+def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], None]]:
+    """A bar with the rate and the time that is left on a terminal, else a line now and then."""
+    start, last = time.monotonic(), 0.0
+
+    def rate(tally: Tally) -> float:
+        return (tally.ran + tally.failed) / max(time.monotonic() - start, 1e-9)
+
+    if not console.is_terminal:
+
+        def line(what: str, tally: Tally) -> None:
+            nonlocal last
+            if time.monotonic() - last < TICK:
+                return
+            last = time.monotonic()
+            left = (count - tally.done) / rate(tally) if tally.ran else None
+            ahead = "" if left is None else f", {rate(tally):.1f} a second, {left:.0f} s left"
+            show_line(console, f"{what}: {tally.done:,} of {count:,}{ahead}")
+
+        yield line
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bar:
+        task = bar.add_task("planned", total=count, rate="")
+        yield lambda what, tally: bar.update(
+            task, description=what, completed=tally.done, rate=f"{rate(tally):.1f}/s" if tally.ran else ""
+        )
+
+
+def _show_plan(console: Console, planned: Plan, seconds: float) -> None:
+    show_line(
+        console,
+        f"{planned.sweep.id}: {planned.count:,} jobs, {len(planned.configs):,} configurations, "
+        f"{sum(planned.refused.values()):,} refused; planned in {seconds:.1f} s",
+    )
+    if planned.refused:
+        rows = [(f"{count:,}", planned.examples[reason]) for reason, count in planned.refused.most_common(SHOWN)]
+        show_table(console, "refused beforehand", ("jobs", "reason, and the first of them"), rows)
+
+
+def _show_tally(console: Console, tally: Tally, resume: bool) -> None:
+    parts = [f"{tally.ran:,} ran", f"{tally.failed:,} failed"]
+    parts += [f"{tally.reused:,} were done already"] * resume
+    parts += [f"{tally.wrong:,} WRONG"] * bool(tally.wrong) + [f"{tally.unsound:,} unsound"] * bool(tally.unsound)
+    show_line(console, ", ".join(parts))
+    for reason, count in sorted(tally.reasons.items(), key=lambda item: -item[1])[:SHOWN]:
+        show_line(console, f"  {count:,} x {reason}", "red")

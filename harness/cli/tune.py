@@ -1,0 +1,254 @@
+"""``harness tune``: the best configuration of a kernel for a problem, and why it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+
+from harness.cli.options import shape_option
+from harness.cli.render import show_line, show_table
+from harness.cli.sweep import LIMIT, Where, where_options
+from harness.compiler.toolchain import versions
+from harness.config.catalog import ARCHITECTURES, find_kernel
+from harness.config.config import KernelConfig, try_config
+from harness.errors import UsageProblem
+from harness.gpu.backend import device_kind
+from harness.problem.dtypes import ELEMENT_TYPES
+from harness.problem.inputs import KINDS
+from harness.problem.shape import Shape
+from harness.run.device import choose_device
+from harness.run.records import new_record
+from harness.run.runner import check_memory
+from harness.tune import store
+from harness.tune.race import Runner
+from harness.tune.shape_class import class_of
+from harness.tune.space import geometry, space_of
+from harness.tune.tune import FIGURES, How, Tuned
+from harness.tune.tune import tune as run_tune
+
+
+@click.command("tune")
+@click.argument("kernel")
+@shape_option
+@click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", show_default=True)
+@click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), default="bf16", show_default=True)
+@click.option(
+    "--device",
+    type=click.Choice(["gpu", "model", "emulator"]),
+    default="gpu",
+    show_default=True,
+    help="Measure times, predict them, or count the bytes that TMA moves from and to global memory.",
+)
+@click.option("--inputs", type=click.Choice(KINDS), help="[default: normal on a GPU, else integer]")
+@click.option(
+    "--budget",
+    type=click.IntRange(2),
+    default=24,
+    show_default=True,
+    help="Configurations that are compiled, beside the default.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(3),
+    default=5,
+    show_default=True,
+    help="That time the winner and the default on a GPU at the end.",
+)
+@click.option("--timeout", type=click.FloatRange(1), default=LIMIT, show_default=True, help="Seconds a job may take.")
+@where_options
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Show what was tried, and how the best differs from the default; of what is in results/tuned/ already without "
+    "measuring again.",
+)
+@click.option("--no-save", is_flag=True, help="Do not keep what was measured in results/tuned/.")
+@click.option("--json", "json_path", metavar="-", help="Print the outcome as one line of JSON.")
+def tune(
+    kernel: str,
+    shape: Shape,
+    arch: str,
+    dtype: str,
+    device: str,
+    inputs: str | None,
+    budget: int,
+    processes: int,
+    timeout: float,
+    where: Where,
+    explain: bool,
+    no_save: bool,
+    json_path: str | None,
+) -> int:
+    """Find the best configuration of KERNEL for a problem.
+
+    The space is declared with the kernel. Tiles and clusters are tried first, then the other options around the best
+    of them. On GPUs it is a race: the worse half drops out, and the winner has to beat the default in fresh processes.
+    What was measured is kept in results/tuned/, where run, compare and harness.pytorch find it.
+    """
+    if json_path not in (None, "-"):
+        raise UsageProblem(f"--json {json_path!r}: the outcome is printed; write --json -")
+    kept = store.everywhere(kernel, dtype, shape) if explain and device == "gpu" else {}
+    if kept:
+        for kind, entry in kept.items():
+            _explain_kept(Console(stderr=bool(json_path)), kind, entry, shape)
+        if json_path:
+            click.echo(json.dumps([{"gpu": kind, **asdict(entry)} for kind, entry in kept.items()]))
+        return 0
+    gpu_kind, arch = _device(kernel, device, arch, where)
+    if device == "emulator":
+        check_memory(shape, dtype)
+    choices = space_of(kernel, arch, dtype, shape)
+    how = How(
+        device,  # type: ignore[arg-type]  # one of its values
+        budget,
+        processes,
+        timeout,
+        inputs or ("normal" if device == "gpu" else "integer"),
+        where.count,
+    )
+    progress = Console(stderr=True)
+
+    def say(message: str) -> None:
+        show_line(progress, message)
+
+    refused = ", ".join(f"{count:,} for {option}" for option, count in choices.refused.most_common())
+    say(f"{kernel} on {arch}, {shape}: {choices.combinations:,} combinations; refused: {refused}")
+    with where.engine(device, say) as engine:
+        found = run_tune(choices, shape, how, engine, say)
+    if device == "gpu" and not no_save:
+        kind = gpu_kind or found.record["device"]["kind"]
+        say(f"kept in {store.keep(kind, store.entry_of(found.best, class_of(shape), _evidence(found)))}")
+    _show(progress if json_path else Console(), found, explain)
+    if json_path:
+        click.echo(json.dumps(_as_dict(found), allow_nan=False))
+    return 0
+
+
+def _device(kernel: str, device: str, arch: str, where: Where) -> tuple[str | None, str]:
+    """The kind of GPU, if it is one of this machine, and the architecture."""
+    found = find_kernel(kernel)
+    if device != "gpu":
+        return None, found.archs[0] if arch == "auto" else arch
+    if where.scheduler is not None:
+        if arch == "auto":
+            raise UsageProblem("which GPUs the workers have is not known here; say it with --arch")
+        return None, arch
+    gpu, chosen = choose_device("gpu", found, arch)
+    assert gpu is not None
+    return device_kind(gpu), chosen
+
+
+def _evidence(found: Tuned) -> dict[str, Any]:
+    """How it was found, and what against."""
+    record, verdict = found.record, found.verdict
+    evidence: dict[str, Any] = {
+        "time": new_record(git=None)["time"],
+        "device": record["device"]["name"],
+        "driver": record["device"]["driver"],
+        "shape": [found.shape.m, found.shape.n, found.shape.k],
+        "inputs": found.how.inputs,
+        "seconds": found.figures[found.best],
+        "default_seconds": found.figures[found.default],
+        "default": found.default.label,
+        "gain": round(found.gain, 4),
+        "candidates": len({runner.candidate for heat in found.heats for runner in heat.runners}),
+        "toolchain": {name: version for name, version in versions().items() if version},
+    }
+    if verdict is not None and verdict.interval is not None:
+        evidence |= {"verdict": verdict.verdict, "processes": found.how.processes}
+        evidence["interval"] = [round(1 / verdict.interval.high, 4), round(1 / verdict.interval.low, 4)]
+    commit = (record.get("git") or {}).get("commit")
+    return evidence | ({"commit": commit} if commit else {})
+
+
+def _one(found: Tuned, config: KernelConfig) -> dict[str, Any]:
+    return {
+        "config": config.as_dict(),
+        "label": config.label,
+        found.unit: found.figures[config],
+        "status": FIGURES[found.how.device],
+    }
+
+
+def _as_dict(found: Tuned) -> dict[str, Any]:
+    return {
+        "best": _one(found, found.best),
+        "default": _one(found, found.default),
+        "gain": found.gain,
+        "kernel": found.choices.kernel,
+        "shape": [found.shape.m, found.shape.n, found.shape.k],
+        "device": found.how.device,
+        "verdict": found.verdict.as_dict() if found.verdict else None,
+        "heats": [
+            {
+                "what": heat.what,
+                "ranking": [{"label": r.candidate.label, "values": r.values, "out": r.out} for r in heat.runners],
+            }
+            for heat in found.heats
+        ],
+        "failures": {config.label: reason for config, reason in found.failures.items()},
+    }
+
+
+def _show(console: Console, found: Tuned, explain: bool) -> None:
+    if explain:
+        for heat in found.heats:
+            rows = [_row(runner, found) for runner in heat.runners]
+            what = "time beside cuBLAS" if found.how.device == "gpu" else f"{FIGURES[found.how.device]} {found.unit}"
+            show_table(console, heat.what, ("configuration", what, "runs", "out in round"), rows)
+        _show_why(console, found.default, found.best, found.shape)
+    best, default = found.figures[found.best], found.figures[found.default]
+    word = FIGURES[found.how.device]
+    show_line(console, f"default  {found.default.label}: {_with_unit(default, found)} ({word})")
+    show_line(console, f"best     {found.best.label}: {_with_unit(best, found)} ({word})")
+    verdict = f", {found.verdict.verdict}" if found.verdict else ""
+    if found.best == found.default:
+        show_line(console, f"nothing was better than the default{verdict}")
+    else:
+        show_line(console, f"gain {found.gain:.3f}{verdict}")
+
+
+def _row(runner: Runner[KernelConfig], found: Tuned) -> tuple[str, ...]:
+    figure = _figure(runner.figure, found) if runner.values else "-"
+    return runner.candidate.label, figure, str(len(runner.values)), "" if runner.out is None else str(runner.out)
+
+
+def _explain_kept(console: Console, kind: str, entry: store.Entry, shape: Shape) -> None:
+    """An entry: its evidence, and what differs from the default of today."""
+    show_line(console, f"{entry.kernel} on {kind}, {entry.dtype}, {entry.shapes}")
+    show_table(console, "evidence", ("", ""), [(name, str(value)) for name, value in entry.evidence.items()])
+    default = try_config(entry.kernel, arch=entry.arch, dtype=entry.dtype, shape=shape)
+    _show_why(console, default, entry.configuration(), shape)
+
+
+def _show_why(console: Console, default: KernelConfig, best: KernelConfig, shape: Shape) -> None:
+    """What differs, from the launch itself: exact, and what the order of the candidates followed."""
+    sides = [asdict(geometry(config, shape)) for config in (default, best)]
+    words = {
+        "busiest": "multiplications of the busiest SM",
+        "rounds": "tiles it computes one after the other",
+        "idle": "part of the time in which SMs have no tile",
+        "bytes": "bytes of A and B asked of L2",
+    }
+    rows = [(words[name], _number(sides[0][name]), _number(sides[1][name])) for name in sides[0]]
+    own = [config.as_dict() for config in (default, best)]
+    for name, value in own[0].items():
+        if value != own[1][name]:
+            rows.append((name.replace("_", " "), str(value), str(own[1][name])))
+    show_table(console, "why", ("", "default", "best"), rows)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{100 * value:.1f} %"
+
+
+def _figure(value: float, found: Tuned) -> str:
+    return f"{value:.4f}" if found.how.device == "gpu" else _with_unit(value, found)
+
+
+def _with_unit(value: float, found: Tuned) -> str:
+    return f"{value:,.0f} bytes" if found.unit == "bytes" else f"{1e6 * value:,.2f} us"

@@ -1,0 +1,171 @@
+"""Maps of sweeps: for each shape the best configuration, and what the default loses against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from harness.config.config import KernelConfig, try_config
+from harness.errors import UsageProblem
+from harness.problem.shape import Shape
+from harness.report.figure import Figure
+from harness.report.style import SETTINGS, color
+from harness.sweep.journal import read
+
+Record = Mapping[str, Any]
+WORDS = {
+    "measured": "time on the GPU",
+    "predicted": "predicted time",
+    "counted": "bytes from and to global memory, counted by the emulator",
+}
+LARGEST = 16
+"""Rows or columns of a map whose cells still have words."""
+DARKEST = 0.25
+"""The loss that is shaded darkest."""
+_LEFT_OUT = ("kernel", "arch", "dtype", "mma_shape", "cluster", "stages", "sms", "clc_depth")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One shape: the best configuration of those that were tried, its figure, and the default's over it, if it was."""
+
+    shape: Shape
+    best: Mapping[str, Any]
+    figure: float
+    tried: int
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class Map:
+    """Cells of one kernel and type on one kind of device. figures: what they compare, see `WORDS`."""
+
+    kernel: str
+    dtype: str
+    device: str
+    figures: str
+    cells: tuple[Cell, ...]
+
+
+def load_maps(folder: Path) -> list[Map]:
+    """Of all sweeps below a folder of results that tried several configurations on several shapes."""
+    newest = {r["job"]["key"]: r for path in sorted((folder / "sweeps").glob("*.jsonl")) for r in read(path)}
+    return maps(newest.values())
+
+
+def maps(records: Iterable[Record]) -> list[Map]:
+    """One for each kernel, type, device and sort of figure."""
+    rows = [(found, record) for record in records if (found := _figure(record))]
+    made = []
+    for (kernel, dtype, device, figures), those in groupby(sorted(rows, key=_group), key=_group):
+        by_shape: dict[Shape, dict[str, tuple[float, Record]]] = {}
+        for (_, value), record in those:
+            best = by_shape.setdefault(Shape(**record["problem"]), {})
+            name = str(sorted(_choices(record["config"]).items()))
+            if name not in best or value < best[name][0]:
+                best[name] = (value, record)
+        cells = [_cell(shape, list(found.values())) for shape, found in by_shape.items() if len(found) > 1]
+        if len(cells) > 1:
+            cells.sort(key=lambda cell: (cell.shape.n, cell.shape.k, cell.shape.m))
+            made.append(Map(kernel, dtype, device, figures, tuple(cells)))
+    return made
+
+
+def draw(drawn: Map) -> Figure:
+    """Rows are M, columns N and K."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.patches import Rectangle
+
+    heights = sorted({cell.shape.m for cell in drawn.cells})
+    widths = sorted({(cell.shape.n, cell.shape.k) for cell in drawn.cells})
+    with matplotlib.rc_context(SETTINGS):
+        size = (min(16.0, 2.0 + 1.5 * len(widths)), min(14.0, 1.4 + 0.55 * len(heights)))
+        canvas = Canvas(figsize=size, layout="constrained")
+        axis = canvas.subplots()
+        for cell in drawn.cells:
+            x, y = widths.index((cell.shape.n, cell.shape.k)), heights.index(cell.shape.m)
+            shade = min(1.0, (cell.loss or 0.0) / DARKEST)
+            place = Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color("kernel8"), alpha=0.6 * shade, edgecolor="none")
+            axis.add_patch(place)
+            if max(len(widths), len(heights)) <= LARGEST:
+                axis.text(x, y, f"{_short(cell.best)}\n{_loss(cell)}", ha="center", va="center", fontsize=7)
+        axis.set_xlim(-0.5, len(widths) - 0.5)
+        axis.set_ylim(-0.5, len(heights) - 0.5)
+        axis.set_xticks(range(len(widths)), [f"{n}, {k}" for n, k in widths])
+        axis.set_yticks(range(len(heights)), [str(m) for m in heights])
+        axis.set_xlabel("N, K")
+        axis.set_ylabel("M")
+        axis.grid(False)
+    tried = max(cell.tried for cell in drawn.cells)
+    return Figure(
+        f"map-{drawn.kernel}-{drawn.dtype}-{drawn.device}-{drawn.figures}",
+        f"The best configuration of {drawn.kernel} by shape, {drawn.dtype} on {drawn.device}",
+        f"By {WORDS[drawn.figures]}; of up to {tried} configurations of sweeps. In each cell the best tile, cluster "
+        "and depth, and below how much more the default takes: the darker, the more.",
+        canvas,
+        ("M", "N", "K", "best", "its figure", "tried", "the default takes"),
+        [
+            (str(c.shape.m), str(c.shape.n), str(c.shape.k), _long(c.best), f"{c.figure:.4g}", str(c.tried), _loss(c))
+            for c in drawn.cells
+        ],
+    )
+
+
+def _figure(record: Record) -> tuple[str, float] | None:
+    """(measured, predicted or counted; the figure, the smaller the better) of a right result."""
+    if "failure" in record or (record.get("validation") or {}).get("passed") is False:
+        return None
+    if (record.get("timing") or {}).get("seconds"):
+        return "measured", record["timing"]["seconds"]
+    if record.get("predicted"):
+        return "predicted", record["predicted"]["seconds"]
+    counters = record.get("counters") or {}
+    if "tma_global_bytes_read" in counters:
+        return "counted", counters["tma_global_bytes_read"] + counters["tma_global_bytes_written"]
+    return None
+
+
+def _group(row: tuple[tuple[str, float], Record]) -> tuple[str, str, str, str]:
+    (figures, _), record = row
+    return record["kernel"], record["config"]["dtype"], record["device"]["kind"], figures
+
+
+def _cell(shape: Shape, found: Sequence[tuple[float, Record]]) -> Cell:
+    value, record = min(found, key=lambda one: one[0])
+    default = _default(record, shape)
+    of_default = next((v for v, r in found if default and _choices(r["config"]) == default), None)
+    return Cell(shape, _choices(record["config"]), value, len(found), of_default / value - 1 if of_default else None)
+
+
+def _default(record: Record, shape: Shape) -> dict[str, Any] | None:
+    config = record["config"]
+    try:
+        return _choices(try_config(record["kernel"], arch=config["arch"], dtype=config["dtype"], shape=shape).as_dict())
+    except UsageProblem:
+        return None
+
+
+def _choices(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a configuration, as it was asked for: a launch plan adds others, and K to the tile."""
+    found = {name: config[name] for name in KernelConfig.__dataclass_fields__ if name in config and name != "kernel"}
+    return {**found, "mma_shape": list(config["mma_shape"])[:2]}
+
+
+def _short(config: Mapping[str, Any]) -> str:
+    tile, cluster = ("x".join(map(str, config[name])) for name in ("mma_shape", "cluster"))
+    return f"{tile} {cluster} s{config['stages']}"
+
+
+def _long(config: Mapping[str, Any]) -> str:
+    rest = [f"{name.replace('_', ' ')} {value}" for name, value in config.items() if name not in _LEFT_OUT]
+    return ", ".join([_short(config), *rest])
+
+
+def _loss(cell: Cell) -> str:
+    if cell.loss is None:
+        return "?"
+    return "the best" if cell.loss == 0 else f"+{100 * cell.loss:.1f} %"

@@ -1,0 +1,146 @@
+"""The file of a sweep: a record for each job that is done, also for one that failed, so what ``--resume`` leaves out.
+
+Records are written by a thread of its own as they come, together where they come fast. A disk that is full is waited
+for; what cannot be written in the end is an error, and what was written by then is kept.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from queue import Empty, Full, Queue
+from typing import Any
+
+from harness import paths
+from harness.errors import CannotRun
+from harness.run import records
+from harness.run.records import DamagedLine
+
+Record = dict[str, Any]
+WAITING = 1000
+"""Records that wait to be written; when there are more, no more work is given."""
+TOGETHER = 200
+PATIENCE = 60.0
+"""Seconds to wait for room on the disk."""
+
+
+def folder() -> Path:
+    """Where the files of sweeps are."""
+    return paths.results_dir() / "sweeps"
+
+
+class Journal:
+    """Open for one sweep: no other process may add to it. say: is told of a disk that is waited for."""
+
+    def __init__(
+        self, path: Path, patience: float = PATIENCE, say: Callable[[str], None] = lambda message: None
+    ) -> None:
+        self.path, self.patience, self.say = path, patience, say
+        self._queue: Queue[Record | None] = Queue(WAITING)
+        self._error: CannotRun | None = None
+        self._lock = self._take()
+        self._thread = threading.Thread(target=self._write_all, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        with nullcontext() if kind is None else suppress(CannotRun):
+            self.close()
+
+    def _take(self) -> int:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise CannotRun(
+                f"cannot write to {self.path.parent}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
+            ) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise CannotRun(f"the sweep {self.path} is under way in another process; wait for it, or end it") from None
+        except OSError:  # a file system without locks
+            pass
+        return descriptor
+
+    def done(self) -> dict[str, bool]:
+        """The keys of the jobs that the file has, each with whether it failed; of several records the last counts."""
+        return {record["job"]["key"]: "failure" in record for record in read(self.path)}
+
+    def set_aside(self) -> None:
+        """Keeps what an earlier run left under another name, and begins anew."""
+        with suppress(FileNotFoundError):
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.path.stat().st_mtime))
+            self.path.rename(self.path.with_name(f"{self.path.stem}.{stamp}-{os.getpid()}.jsonl"))
+
+    def add(self, record: Record) -> None:
+        """Has a record written soon. Raises `CannotRun` if an earlier one could not be."""
+        while self._error is None:
+            with suppress(Full):
+                self._queue.put(record, timeout=1)
+                return
+        raise self._error
+
+    def close(self) -> None:
+        """Returns when all is written, or raises `CannotRun`."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+        self._thread.join()
+        with suppress(OSError):
+            os.close(self._lock)
+            self._lock = -1
+        if self._error:
+            raise self._error
+
+    def _write_all(self) -> None:
+        while (first := self._queue.get()) is not None:
+            batch, last = [first], False
+            with suppress(Empty):
+                while len(batch) < TOGETHER and not last:
+                    following = self._queue.get_nowait()
+                    if following is None:
+                        last = True
+                    else:
+                        batch.append(following)
+            try:
+                self._write(batch)
+            except CannotRun as error:
+                self._error = error
+                return
+            if last:
+                return
+
+    def _write(self, batch: list[Record]) -> None:
+        deadline = time.monotonic() + self.patience
+        said = False
+        while True:
+            try:
+                return records.append(self.path, *batch)
+            except CannotRun as error:
+                if time.monotonic() > deadline:
+                    raise
+                if not said:
+                    self.say(f"{error}; waiting up to {self.patience:g} s for room")
+                    said = True
+            time.sleep(0.5)
+
+
+def read(path: Path) -> Iterator[Record]:
+    """The records of a sweep, in the order in which they were written; lines that are none are left out."""
+    if path.exists():
+        for entry in records.read(path, _problem):
+            if not isinstance(entry, DamagedLine):
+                yield entry
+
+
+def _problem(record: Record) -> str | None:
+    job = record.get("job")
+    return None if isinstance(job, dict) and isinstance(job.get("key"), str) else "a record of a sweep without job.key"

@@ -1,0 +1,55 @@
+"""Lists and ranges as they are written: ``3:6``, ``512:8192:512``, ``2,4,8``, ``2x1,2x2``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import TypeVar
+
+from harness.errors import UsageProblem
+from harness.problem.shape import Shape
+
+T = TypeVar("T")
+MOST = 10_000_000
+"""Values of one range: what is longer was hardly meant."""
+
+
+def parse_numbers(text: str, what: str) -> list[int] | range:
+    """``A``, ``A:B``, ``A:B:STEP``, B with it, or several of these with commas between them."""
+    parts = [_range(part.strip(), what) for part in text.split(",")]
+    return parts[0] if len(parts) == 1 else list(dict.fromkeys(n for part in parts for n in part))
+
+
+def parse_values(text: str, parse: Callable[[str], T]) -> list[T]:
+    """Words with commas between them, each read by ``parse``."""
+    return list(dict.fromkeys(parse(word.strip()) for word in text.split(",")))
+
+
+def parse_shapes(text: str) -> Iterator[Shape]:
+    """``M,N,K`` with a range for each size, or one range of cubes; all combinations, in this order.
+
+    Raises `UsageProblem` for text that is neither, and, as they are asked for, for shapes that cannot be.
+    """
+    parts = text.split(",")
+    if len(parts) not in (1, 3):
+        raise UsageProblem(
+            f"shape {text!r} is not M,N,K or one size, each a number or a range; write for example "
+            "512:2048:512,4096,4096, and --shape once more for others"
+        )
+    ranges = [_range(part.strip(), "shape") for part in parts]
+    if len(ranges) == 1:
+        return (Shape(n, n, n) for n in ranges[0])
+    return (Shape(m, n, k) for m, n, k in product(*ranges))
+
+
+def _range(text: str, what: str) -> range:
+    parts = text.split(":")
+    if not 1 <= len(parts) <= 3 or not all(p.isascii() and p.isdecimal() and len(p) <= 12 for p in parts):
+        raise UsageProblem(f"{what} {text!r} is not a number or a range; write for example 4, 3:6 or 512:4096:512")
+    first, last, step = int(parts[0]), int(parts[min(1, len(parts) - 1)]), int(parts[2]) if len(parts) == 3 else 1
+    if step < 1 or last < first:
+        raise UsageProblem(f"{what} {text!r}: it must go up, from the first to the last, which belongs to it")
+    values = range(first, last + 1, step)
+    if len(values) > MOST:
+        raise UsageProblem(f"{what} {text!r} has {len(values):,} values; at most {MOST:,} are possible")
+    return values

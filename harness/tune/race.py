@@ -1,0 +1,64 @@
+"""A race: all candidates are measured once, the worse half drops out, those that are left are measured again.
+
+Successive halving (Jamieson and Talwalkar, AISTATS 2016) with the process as the unit: samples of one process resemble
+each other, so a candidate's figure is the median over its processes. Some of those that are within the noise of the
+last one that stays are given another round.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Generic, TypeVar
+
+C = TypeVar("C", bound=Hashable)
+Measure = Callable[[Sequence[C]], Iterable[tuple[C, float | None]]]
+"""Measures each once, in a process of its own: a time or a ratio of times, the smaller the better; None: no result."""
+
+MOST_ROUNDS = 8
+NOISE = 0.01
+"""How far medians of two processes of the same kernel on the same GPU are expected to scatter."""
+
+
+@dataclass
+class Runner(Generic[C]):
+    """A candidate in the race. values: one for each process. out: the round in which it dropped out; None: it won."""
+
+    candidate: C
+    values: list[float] = field(default_factory=list)
+    out: int | None = None
+
+    @property
+    def figure(self) -> float:
+        return statistics.median(self.values)
+
+
+def race(candidates: Sequence[C], measure: Measure[C], rounds: int = MOST_ROUNDS) -> list[Runner[C]]:
+    """All runners, the best first; a tie goes to the one that was named first."""
+    runners = {candidate: Runner(candidate) for candidate in candidates}
+    alive = list(runners.values())
+    for number in range(1, rounds + 1):
+        for candidate, value in measure([runner.candidate for runner in alive]):
+            if value is None:
+                runners[candidate].out = number
+            else:
+                runners[candidate].values.append(value)
+        alive = sorted((r for r in alive if r.out is None), key=lambda r: r.figure)
+        if len(alive) <= 1:
+            break
+        staying = _staying(alive, len(alive) // 2)
+        for runner in alive[staying:]:
+            runner.out = number
+        alive = alive[:staying]
+    for runner in alive[1:]:
+        runner.out = rounds
+    return sorted(runners.values(), key=lambda r: (not r.values, -(r.out or rounds + 1), r.figure if r.values else 0.0))
+
+
+def _staying(ranked: Sequence[Runner[C]], half: int) -> int:
+    """The half, and at most half as many again of those that are within the noise of its last one."""
+    noise = NOISE / len(ranked[0].values) ** 0.5
+    close = sum(runner.figure / ranked[half - 1].figure - 1 < noise for runner in ranked[half:])
+    return half + min(close, ceil(half / 2) if half > 1 else 0)

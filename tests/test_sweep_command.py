@@ -1,0 +1,187 @@
+"""``harness sweep``: plans, runs, records, and goes on where it was ended."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from itertools import islice
+
+import pytest
+from click.testing import CliRunner
+
+import harness.cli.main
+from harness.config.config import make_config
+from harness.errors import CannotRun
+from harness.jobs.processes import Processes
+from harness.run import records
+from harness.sweep import journal, table
+from harness.sweep.plan import plan
+from harness.sweep.run import sweep
+from harness.sweep.spec import make_sweep
+
+SMALL = ("kernel6", "--shape", "128:256:128,256,64", "--cluster", "2x1", "--stages", "5:6", "--jobs", 1, "--json", "-")
+
+
+def run(*words: object):
+    return CliRunner().invoke(harness.cli.main.main, ["sweep", *map(str, words)])
+
+
+def counts(result) -> dict[str, int]:
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def files(results_dir):
+    return sorted(path for path in (results_dir / "sweeps").glob("*.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def built(common):
+    return common[make_config("kernel6", cluster=(2, 1))]
+
+
+def test_a_sweep_and_its_table(built, results_dir, tmp_path):
+    result = run(*SMALL, "--table", tmp_path / "all.parquet")
+    assert result.exit_code == 0, result.output
+    assert counts(result) == {
+        "planned": 2, "refused": 2, "ran": 2, "failed": 0, "reused": 0, "wrong": 0, "unsound": 0,
+    }  # fmt: skip
+    assert "more than the 232448 bytes of shared memory" in result.stderr
+    (path,) = files(results_dir)
+    found = table.load(path)
+    assert found.column("m").to_pylist() == [128, 256] and set(found.column("passed").to_pylist()) == {True}
+    import pyarrow.parquet
+
+    assert pyarrow.parquet.read_table(tmp_path / "all.parquet").equals(found)
+    again = run(*SMALL, "--resume")
+    assert counts(again)["reused"] == 2 and counts(again)["ran"] == 0
+    assert len(list(journal.read(path))) == 2
+    assert counts(run(*SMALL))["ran"] == 2 and len(files(results_dir)) == 2, "without --resume it begins anew"
+
+
+def test_a_dry_run_does_nothing(results_dir):
+    assert counts(run(*SMALL, "--dry-run"))["planned"] == 2
+    assert not (results_dir / "sweeps").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("kernel6",), "no shape is named"),
+        (("kernel6", "--shape", "512", "--scheduler", "static"), "--tile-scheduler static"),
+        (("kernel6", "--shape", "512", "--stages", "x"), "stages 'x' is not a number or a range"),
+        (("kernel6", "--shape", "512", "--table", "x.txt"), "must end with one of"),
+        (("kernel6", "--shape", "512", "--json", "x"), "write --json -"),
+        (("kernel6", "--shape", "512", "--retry-failed"), "say both"),
+        (("missing.toml",), "missing.toml"),
+    ],
+)
+def test_what_cannot_be_asked_for(words, says):
+    result = run(*words)
+    assert result.exit_code == 2 and says in result.stderr
+
+
+# What follows does trivial things in place of the jobs: `do` is imported by workers.
+
+
+def trivial(job) -> dict:
+    return {**records.new_record(**job.fields(), git=None), "validation": {"passed": True}}
+
+
+def trivial_but_seven(job) -> dict:
+    if job.schedule_seed == 7:
+        os._exit(3)
+    return trivial(job)
+
+
+@pytest.fixture
+def planned(built):
+    return plan(
+        make_sweep("x", kernels=["kernel6"], shapes=["512"], options={"cluster": "2x1"}, schedule_seeds="1:100")
+    )
+
+
+def do(planned, path, resume=True, do=trivial, **options):
+    kept = journal.Journal(path, **options)
+    try:
+        with Processes(1) as engine:
+            return sweep(planned, engine, kept, resume=resume, do=do)
+    finally:
+        kept.close()
+
+
+def test_what_was_ended_goes_on_and_runs_nothing_twice(planned, tmp_path):
+    path = tmp_path / "x.jsonl"
+    for job in islice(planned.jobs(), 40):
+        records.append(path, trivial(job))
+    with path.open("a") as file:
+        file.write('{"schema": 1, "job": {"key": "unfinis')  # ended while it was written
+    tally = do(planned, path)
+    assert (tally.reused, tally.ran, tally.failed) == (40, 60, 0)
+    keys = [record["job"]["key"] for record in journal.read(path)]
+    assert len(keys) == len(set(keys)) == 100
+
+
+def test_a_job_that_kills_its_workers_is_recorded_with_its_log(planned, tmp_path):
+    path = tmp_path / "x.jsonl"
+    tally = do(planned, path, do=trivial_but_seven)
+    assert (tally.ran, tally.failed) == (99, 1)
+    (failed,) = [record for record in journal.read(path) if "failure" in record]
+    assert failed["job"]["schedule_seed"] == 7 and failed["failure"]["deaths"] == 3
+    assert "ended with code 3" in failed["failure"]["log"]
+    assert do(planned, path).reused == 100, "it is not tried again"
+    with Processes(1) as engine:
+        kept = journal.Journal(path)
+        tally = sweep(planned, engine, kept, resume=True, retry_failed=True, do=trivial)
+        kept.close()
+    assert (tally.ran, tally.reused) == (1, 99)
+    assert table.load(path).column("failure").null_count == 100, "the last record of a job counts"
+
+
+def test_a_disk_that_is_full_for_a_while_costs_nothing(planned, tmp_path, monkeypatch):
+    path, said, fails = tmp_path / "x.jsonl", [], 2
+    real = os.write
+
+    def full(descriptor, data):
+        nonlocal fails
+        if fails and b'"schedule_seed"' in data:
+            fails -= 1
+            real(descriptor, data[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data)
+
+    monkeypatch.setattr(records.os, "write", full)
+    assert do(planned, path, say=said.append).ran == 100
+    assert not fails and "No space left on device" in said[0]
+    assert len(list(journal.read(path))) == 100
+
+
+def test_a_disk_that_stays_full_is_an_error(planned, tmp_path, monkeypatch):
+    monkeypatch.setattr(journal.records, "append", lambda *_: (_ for _ in ()).throw(CannotRun("full")))
+    with pytest.raises(CannotRun, match="full"):
+        do(planned, tmp_path / "x.jsonl", patience=0.1)
+
+
+def test_one_sweep_at_a_time(tmp_path):
+    first = journal.Journal(tmp_path / "x.jsonl")
+    with pytest.raises(CannotRun, match="under way in another process"):
+        journal.Journal(tmp_path / "x.jsonl")
+    first.close()
+    journal.Journal(tmp_path / "x.jsonl").close()
+
+
+def test_planning_many_jobs_takes_no_time_and_no_memory():
+    start = time.process_time()
+    found = plan(
+        make_sweep(
+            "x",
+            kernels=["kernel6", "kernel7"],
+            shapes=["64:3200:64,64:3200:64,256"],
+            options={"stages": "2:3", "epilogue_width": "32,64"},
+            schedule_seeds="1:5",
+        )
+    )
+    assert found.count == 2 * 50 * 50 * 4 * 5
+    assert sum(1 for _ in islice(found.jobs(), 1000)) == 1000
+    assert time.process_time() - start < 10

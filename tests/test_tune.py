@@ -1,0 +1,232 @@
+"""``harness tune``: the candidates, the race, what is kept of it and who uses it."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from bench_support import H200
+from click.testing import CliRunner
+from kernel_runs import run as emulate
+
+import harness.cli.main
+import harness.cli.running
+from harness.cli.options import ConfigOptions
+from harness.cli.sweep import Where
+from harness.compiler.toolchain import Gpu
+from harness.config.catalog import KERNELS
+from harness.config.config import make_config
+from harness.errors import CannotRun, UsageProblem
+from harness.jobs.outcome import Done
+from harness.jobs.perform import compile_together
+from harness.problem.shape import Shape
+from harness.tune import store
+from harness.tune.race import race
+from harness.tune.shape_class import ShapeClass, class_of
+from harness.tune.space import geometry, space_of
+from harness.tune.tune import How, tune
+
+SHAPE = Shape(4096, 4096, 4096)
+
+
+def test_a_race_finds_the_best_in_spite_of_noise():
+    """Sixteen that are half a per cent to eight per cent slower, under noise of half a per cent."""
+    found, runs = 0, 0
+    for seed in range(40):
+        noise = random.Random(seed)
+        lanes = list(range(16))
+        noise.shuffle(lanes)
+
+        def measure(candidates, noise=noise):
+            nonlocal runs
+            for one in candidates:
+                runs += 1
+                yield one, (1 + 0.005 * one) * noise.lognormvariate(0, 0.005)
+
+        found += race(lanes, measure)[0].candidate <= 1
+    assert found >= 36
+    assert runs / 40 < 3 * 16, "as many processes as three for each would take"
+
+
+def test_those_without_a_result_are_out_and_a_tie_goes_to_the_first():
+    ranking = race(["a", "b", "c"], lambda those: [(one, None if one == "a" else 1.0) for one in those])
+    assert [runner.candidate for runner in ranking] == ["b", "c", "a"]
+    assert ranking[0].out is None and ranking[2].out == 1
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("arch", ["sm_100a", "sm_90a"])
+def test_every_kernel_has_a_space(kernel, arch):
+    choices = space_of(kernel, arch, "bf16", SHAPE)
+    assert choices.default == make_config(kernel, arch=arch, shape=SHAPE)
+    assert choices.default not in choices.forms and len(choices.forms) >= 10
+    tiles = [(form.cta_group, form.mma_shape, form.ping_pong) for form in choices.forms[:3]]
+    assert len(set(tiles)) == 3, "each tile once before any comes with a second cluster"
+    assert sum(choices.refused.values()) < choices.combinations
+    variants = choices.variants(choices.forms[0])
+    assert choices.forms[0] not in variants and len(variants) == len(set(variants))
+    assert {v.cluster for v in variants} == {choices.forms[0].cluster}
+    if kernel == "kernel8":
+        assert len({v.scheduler for v in variants}) == 2 and len({v.raster_group for v in variants}) == 4
+
+
+@pytest.mark.parametrize(("cluster", "size"), [((2, 1), (512, 512, 192)), ((4, 4), (1024, 1024, 64))])
+def test_the_bytes_are_those_that_the_emulator_counts(artifacts, cluster, size):
+    counters, _ = emulate(artifacts[cluster], size, "integer")
+    assert geometry(artifacts[cluster].config, Shape(*size)).bytes == counters["tma_global_bytes_read"]
+
+
+def test_the_busiest_sm():
+    """132 SMs, 128x256 tiles of 4096x4096: 512 tiles in pairs, 66 pairs at once, so four rounds."""
+    count = geometry(make_config("kernel8", arch="sm_90a", mma_shape=(128, 256), cluster=(2, 1)), SHAPE)
+    assert count.rounds == 4 and count.busiest == 4 * 128 * 256 * 4096
+    assert count.idle == pytest.approx(1 - 512 / (4 * 132))
+
+
+class Pretend:
+    """An engine that runs nothing. seconds: what a configuration takes, None: it has no result."""
+
+    def __init__(self, seconds, noise=0.0):
+        self.seconds, self.noise, self.random = seconds, noise, random.Random(1)
+        self.runs = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def map(self, function, items, limit=None, needs="CPU"):
+        for item in items:
+            if function is compile_together:
+                yield Done(item, [])
+                continue
+            self.runs.append(item.config)
+            seconds = self.seconds(item.config)
+            if seconds is None:
+                yield Done(item, error=CannotRun("a deadlock"))
+                continue
+            yield Done(item, self._record(item, seconds))
+
+    def _record(self, job, seconds):
+        seconds *= self.random.lognormvariate(0, self.noise)
+        process = {"seconds": seconds, "samples": 20, "vendor": {"cublas": {"seconds": 1e-3, "ratio": 1e-3 / seconds}}}
+        return {
+            "validation": {"passed": True},
+            "device": {**H200},
+            "job": job.fields()["job"],
+            "timing": {"seconds": seconds, "vendor": process["vendor"], "processes": [process]},
+            "predicted": {"seconds": seconds},
+            "counters": {"tma_global_bytes_read": round(seconds * 1e9), "tma_global_bytes_written": 0},
+        }
+
+
+CHOICES = space_of("kernel8", "sm_90a", "bf16", SHAPE)
+FAST_TILE = next(form.mma_shape for form in CHOICES.forms if form.mma_shape != CHOICES.default.mma_shape)
+
+
+def faster_with_a_tile_and_a_depth(config):
+    return 1e-3 * (0.9 if config.mma_shape == FAST_TILE else 1.0) * (0.95 if config.stages == 3 else 1.0)
+
+
+@pytest.mark.parametrize("device", ["gpu", "model", "emulator"])
+def test_tiles_first_and_then_the_other_options(device):
+    engine = Pretend(faster_with_a_tile_and_a_depth, 0.002 if device == "gpu" else 0)
+    found = tune(CHOICES, SHAPE, How(device, budget=24), engine)
+    assert found.best.mma_shape == FAST_TILE and found.best.stages == 3
+    assert found.gain == pytest.approx(1 / (0.9 * 0.95), rel=0.005)
+    assert (found.verdict is not None) == (device == "gpu")
+    if device == "gpu":
+        assert found.verdict.verdict == "FASTER"
+        assert engine.runs[-10:].count(found.best) == 5 and engine.runs[-10:].count(CHOICES.default) == 5
+
+
+def test_what_is_within_the_noise_is_not_better_than_the_default():
+    found = tune(CHOICES, SHAPE, How("gpu", budget=12), Pretend(lambda config: 1e-3, 0.01))
+    assert found.best == CHOICES.default and found.gain == 1.0
+    assert found.winner == CHOICES.default or found.verdict.verdict in ("SAME", "UNSURE")
+
+
+def test_candidates_without_a_result_cost_nothing_but_the_default_must_have_one():
+    found = tune(CHOICES, SHAPE, How("model", budget=8), Pretend(lambda c: None if c.mma_shape == FAST_TILE else 1e-3))
+    assert "a deadlock" in found.failures.values()
+    with pytest.raises(CannotRun, match="the default has no result: a deadlock"):
+        tune(CHOICES, SHAPE, How("model", budget=8), Pretend(lambda c: None if c == CHOICES.default else 1e-3))
+
+
+def test_the_command_line(monkeypatch, results_dir):
+    monkeypatch.setattr(Where, "engine", lambda *_: Pretend(faster_with_a_tile_and_a_depth))
+    words = ["tune", "kernel8", "--shape", "4096", "--arch", "sm_90a", "--device", "model", "--explain", "--json", "-"]
+    result = CliRunner().invoke(harness.cli.main.main, words)
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout.splitlines()[-1])
+    assert answer["best"]["config"]["stages"] == 3 and answer["best"]["status"] == "predicted"
+    assert answer["gain"] == answer["default"]["seconds"] / answer["best"]["seconds"] > 1
+    assert "multiplications of the busiest SM" in result.stderr
+    assert not (results_dir / "tuned").exists(), "only what was measured is kept"
+
+
+def test_shapes_of_a_class_need_the_same_tiles():
+    first = class_of(Shape(513, 4096, 512))
+    assert first == class_of(Shape(768, 4096, 512)) == ShapeClass(513, 768, 4096, 512)
+    assert not first.has(Shape(512, 4096, 512)) and not first.has(Shape(513, 4104, 512))
+    for config in CHOICES.forms:
+        assert geometry(config, Shape(768, 4096, 512)).rounds == geometry(config, Shape(768 - 63, 4096, 512)).rounds
+
+
+BETTER = make_config("kernel8", arch="sm_90a", mma_shape=(256, 128), cluster=(2, 2), stages=3)
+ENTRY = store.entry_of(BETTER, class_of(SHAPE), {"gain": 1.1, "interval": [1.05, 1.15], "device": 'a "GPU"'})
+
+
+def test_what_was_found_is_kept_and_found_again(results_dir):
+    assert store.find("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) is None
+    path = store.keep("nvidia-h200", ENTRY)
+    other = store.entry_of(BETTER, class_of(Shape(64, 64, 64)), {})
+    store.keep("nvidia-h200", other)
+    assert store.find("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == ENTRY
+    assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == BETTER
+    assert store.find("nvidia-h200", "kernel8", "sm_90a", "fp16", SHAPE) is None
+    assert store.find("nvidia-b200", "kernel8", "sm_90a", "bf16", SHAPE) is None
+    newer = store.entry_of(CHOICES.default, class_of(SHAPE), {})
+    store.keep("nvidia-h200", newer)
+    assert {entry.place for entry in store.load(path)} == {newer.place, other.place}
+    assert store.find("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == newer
+
+
+def test_what_is_kept_is_explained_without_a_gpu(results_dir):
+    store.keep("nvidia-h200", ENTRY)
+    result = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", "--shape", "4096", "--explain"])
+    assert result.exit_code == 0, result.output
+    assert "nvidia-h200" in result.stdout and "[1.05, 1.15]" in result.stdout
+    assert "tiles it computes one after the other" in result.stdout and "(256, 128)" not in result.stdout
+
+
+def test_an_entry_that_the_kernel_no_longer_has_is_left_out(results_dir):
+    path = store.keep("nvidia-h200", ENTRY)
+    path.write_text(path.read_text().replace("stages = 3", "stages = 30"))
+    assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) is None
+    path.write_text("[[tuned]")
+    with pytest.raises(CannotRun, match="--no-tuned"):
+        store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE)
+
+
+def test_a_gpu_run_uses_it_unless_something_is_asked_for(results_dir, capsys):
+    store.keep("nvidia-h200", ENTRY)
+    h200 = Gpu("NVIDIA H200", "9.0", "", "")
+
+    def configuration(gpu=h200, tuned=True, **asked):
+        options = ConfigOptions(arch="sm_90a", **asked)
+        return harness.cli.running._configuration("kernel8", SHAPE, options, gpu, tuned)
+
+    assert configuration() == BETTER and "--no-tuned runs the default" in capsys.readouterr().err
+    assert configuration(dtype="bf16") == BETTER
+    assert configuration(tuned=False) == configuration(gpu=None) == CHOICES.default
+    assert configuration(gpu=Gpu("NVIDIA H100", "9.0", "", "")) == CHOICES.default
+    assert configuration(stages=4) == make_config("kernel8", arch="sm_90a", stages=4, shape=SHAPE)
+
+
+def test_a_kernel_without_a_space(monkeypatch):
+    monkeypatch.setitem(KERNELS["kernel8"].space, "sm_90a", {})
+    with pytest.raises(UsageProblem, match="kernel8 has no space"):
+        space_of("kernel8", "sm_90a", "bf16", SHAPE)
