@@ -12,7 +12,7 @@ Options come in groups. A command decorated with a group takes one argument, a d
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -62,15 +62,27 @@ kernels_argument = click.argument(
 )
 
 
+def _names(options: Sequence[Callable[[Command], Command]]) -> list[str]:
+    """What the options are called as arguments of the command."""
+
+    def command() -> None: ...
+
+    for option in options:
+        option(command)
+    return [parameter.name for parameter in getattr(command, "__click_params__", [])]
+
+
 def group(name: str, into: type, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """One decorator for several options, shown in this order. The command gets them as one argument of this name, a
-    dataclass that has a field for each of them.
+    dataclass that has a field for each of them; its other fields keep their defaults.
     """
+
+    names = _names(options)
 
     def decorate(command: Command) -> Command:
         @wraps(command)
         def gathering(**values: Any) -> Any:
-            mine = into(**{field.name: values.pop(field.name) for field in fields(into)})
+            mine = into(**{name: values.pop(name) for name in names})
             return command(**values, **{name: mine})
 
         decorated: Command = gathering
@@ -295,6 +307,18 @@ schedule_option = click.option(
     default="fifo",
     show_default=True,
     help="Order in which the emulator completes things.",
+)
+
+
+def seed_option(help_text: str) -> Callable[[Command], Command]:
+    """Of a launch file's random schedules; the inputs have seeds of their own there."""
+    return click.option(
+        "--seed", type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES), default=0, show_default=True, help=help_text
+    )
+
+
+launch_timeout_option = click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
 )
 
 

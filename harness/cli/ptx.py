@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from functools import partial
 from os.path import relpath
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -16,14 +14,16 @@ from rich.console import Console
 from harness.cli import ptx_output as output
 from harness.cli.clear_errors import written_clearly
 from harness.cli.options import (
-    LARGEST_SEED,
     MOST_SCHEDULES,
     allow_option,
     check_folder,
     check_output,
     emulator_options,
+    group,
     json_option,
+    launch_timeout_option,
     schedule_option,
+    seed_option,
     write_output,
 )
 from harness.cli.progress import progress_bar
@@ -99,13 +99,6 @@ def init(file: Path, target: str, kernel: str | None) -> None:
 @ptx.command()
 @click.argument("file", metavar="LAUNCH.toml", type=path_type)
 @click.option(
-    "--seed",
-    type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
-    default=0,
-    show_default=True,
-    help="Of the random schedule.",
-)
-@click.option(
     "--schedules",
     type=click.IntRange(1, MOST_SCHEDULES),
     default=1,
@@ -113,28 +106,30 @@ def init(file: Path, target: str, kernel: str | None) -> None:
     help="Schedules that the result must be right under: fifo, and random ones with seeds from --seed on; --jobs of "
     "them side by side.",
 )
-@schedule_option
-@emulator_options
-@click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
+@group(
+    "settings",
+    Options,
+    seed_option("Of the random schedule."),
+    schedule_option,
+    emulator_options,
+    launch_timeout_option,
+    click.option(
+        "--strict/--no-strict",
+        default=False,
+        show_default=True,
+        help="Whether breaches of rules that hardware is known to tolerate are errors.",
+    ),
+    allow_option,
 )
-@click.option(
-    "--strict/--no-strict",
-    default=False,
-    show_default=True,
-    help="Whether breaches of rules that hardware is known to tolerate are errors.",
-)
-@allow_option
 @click.option("--dump", metavar="DIR", type=path_type, help="Write what buffers hold at the end there, as .npy files.")
 @json_option
-def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **options: Any) -> int:
+def run(file: Path, schedules: int, settings: Options, dump: Path | None, json_path: str | None) -> int:
     """Launch what LAUNCH.toml says, and check what it expects."""
     check_output(json_path, "--json")
     check_folder(dump, "--dump")
-    if schedules > 1 and options["schedule"] == "random":
+    if schedules > 1 and settings.schedule == "random":
         raise UsageProblem(f"--schedules {schedules} runs fifo and {schedules - 1} random; leave --schedule random out")
     launch_file = read_launch_file(file)
-    settings = Options(**{field.name: options[field.name] for field in fields(Options) if field.name in options})
     if schedules == 1:
         with progress_bar(f"emulating {file.name}", "clusters") as progress:
             outcome, tried = run_once(launch_file, settings, progress), []

@@ -100,7 +100,7 @@ class Validation:
             "wrong_tiles": len(self.wrong_tiles),
             "first_wrong_tiles": [[tile.row, tile.column] for tile in self.wrong_tiles[:SHOWN]],
             "first_mismatches": [
-                {"row": m.row, "column": m.column, "got": _json_number(m.got), "expected": m.expected}
+                {"row": m.row, "column": m.column, "got": json_number(m.got), "expected": m.expected}
                 for m in self.first_mismatches
             ],
         }
@@ -176,5 +176,6 @@ def _first_mismatches(wrong: np.ndarray, got: np.ndarray, expected: np.ndarray, 
     ]
 
 
-def _json_number(value: float) -> float | str:
+def json_number(value: float) -> float | str:
+    """A number for JSON, which cannot hold infinity and NaN: they become text."""
     return value if np.isfinite(value) else str(value)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,13 @@ class EmulationOptions:
 
 
 DEFAULT = EmulationOptions()
+Given = TypeVar("Given", bound=EmulationOptions)
+
+
+def under_schedules(options: Given, count: int) -> list[Given]:
+    """The options under so many schedules: fifo, and random ones with seeds that follow one another."""
+    seeds = range(options.seed, options.seed + count - 1)
+    return [replace(options, schedule="fifo"), *(replace(options, schedule="random", seed=seed) for seed in seeds)]
 
 
 def emulate(

@@ -25,7 +25,7 @@ from harness.problem.reference import Reference, compute_reference
 from harness.problem.shape import Shape
 from harness.problem.validation import Validation, validate
 from harness.run import records
-from harness.run.emulate import DEFAULT, Emulation, EmulationOptions, emulate
+from harness.run.emulate import DEFAULT, Emulation, EmulationOptions, emulate, under_schedules
 
 Progress = Callable[[int, int], None]
 
@@ -95,11 +95,7 @@ def schedules_of(request: Request) -> list[Request]:
     """
     if request.schedules == 1:
         return [request]
-    first, alone = request.emulation.seed, replace(request.emulation, jobs=1)
-    options = [
-        replace(alone, schedule="fifo"),
-        *(replace(alone, schedule="random", seed=seed) for seed in range(first, first + request.schedules - 1)),
-    ]
+    options = under_schedules(replace(request.emulation, jobs=1), request.schedules)
     return [replace(request, emulation=each, schedules=1) for each in options]
 
 
