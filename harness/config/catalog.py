@@ -44,7 +44,8 @@ class Architecture:
     up to largest_columns[M]. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities).
     tensor_memory: accumulators are there, have barriers of their own, and there can be two. largest_cluster: CTAs, of
     which more than 8 need the non-portable attribute (same guide, clusters). schedulers: where the next tile of a CTA
-    that stays can come from, the default first. sms: those of the usual GPU.
+    that stays can come from, the default first. gpcs: SMs of the usual GPU by the graphics processing cluster they are
+    in, in one of which a cluster has to fit.
     """
 
     name: str
@@ -56,8 +57,17 @@ class Architecture:
     shared_memory: int
     largest_cluster: int
     schedulers: tuple[str, ...]
-    sms: int
+    gpcs: tuple[int, ...]
     defaults: Defaults
+
+    @property
+    def sms(self) -> int:
+        """Of the usual GPU."""
+        return sum(self.gpcs)
+
+    def resident_clusters(self, size: int) -> int:
+        """Clusters of so many CTAs that run at the same time, one CTA an SM."""
+        return max(1, sum(sms // size for sms in self.gpcs))
 
 
 SM_100A = Architecture(
@@ -70,7 +80,7 @@ SM_100A = Architecture(
     shared_memory=227 * 1024,
     largest_cluster=16,
     schedulers=("clc", "static", "none"),
-    sms=148,
+    gpcs=(20, 20, 18, 18, 18, 18, 18, 18),  # 148 SMs; how they are spread is an estimate
     defaults=Defaults(cta_group=2, mma_shape={1: (128, 256), 2: (256, 256)}, cluster=(4, 4)),
 )
 SM_90A = Architecture(
@@ -83,7 +93,7 @@ SM_90A = Architecture(
     shared_memory=227 * 1024,
     largest_cluster=16,
     schedulers=("static", "dynamic", "none"),
-    sms=132,
+    gpcs=(18, 18, 18, 18, 16, 16, 14, 14),  # of an H200: 30 clusters of four were resident at once, as measured
     defaults=Defaults(cta_group=1, mma_shape={1: (128, 256)}, cluster=(2, 1)),
 )
 SCHEDULERS = tuple(dict.fromkeys(SM_100A.schedulers + SM_90A.schedulers))
