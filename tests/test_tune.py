@@ -84,6 +84,18 @@ def test_the_busiest_sm():
     assert count.idle == pytest.approx(1 - 512 / (4 * 132))
 
 
+def test_clusters_that_stay_are_all_resident():
+    """Of an H200, 30 clusters of four are; 33 take two rounds of all."""
+    fours = [form for form in CHOICES.forms if form.cluster == (2, 2)]
+    assert fours and {form.sms for form in fours} == {120}
+    assert {form.sms for form in CHOICES.forms if form.cluster == (2, 1)} == {132}
+    tile = {"arch": "sm_90a", "mma_shape": (128, 256), "cluster": (2, 2)}
+    rounds = {sms: geometry(make_config("kernel8", **tile, sms=sms), SHAPE).rounds for sms in (60, 120, 132)}
+    assert rounds == {60: 9, 120: 5, 132: 8}, "128 clusters of tiles, for 15, 30, and twice for 33"
+    dynamic = make_config("kernel8", **tile, scheduler="dynamic", sms=132)
+    assert geometry(dynamic, SHAPE).rounds == 5, "a cluster that comes late finds no tile"
+
+
 class Pretend:
     """An engine that runs nothing. seconds: what a configuration takes, None: it has no result."""
 

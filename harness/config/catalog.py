@@ -34,18 +34,36 @@ class Tiling:
 @dataclass(frozen=True)
 class Architecture:
     """A GPU architecture. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities).
-    sms:
-    multiprocessors of its usual GPU, the B200 or H200.
+    gpcs: SMs of the usual GPU by the graphics processing cluster they are in, in one of which a cluster has to fit.
     """
 
     name: str
     gpus: str
     shared_memory: int
-    sms: int
+    gpcs: tuple[int, ...]
+
+    @property
+    def sms(self) -> int:
+        """Of the usual GPU."""
+        return sum(self.gpcs)
+
+    def resident_clusters(self, size: int) -> int:
+        """Clusters of so many CTAs that run at the same time, one CTA an SM."""
+        return max(1, sum(sms // size for sms in self.gpcs))
 
 
-SM_100A = Architecture("sm_100a", "Blackwell data-centre GPUs, compute capability 10.0 (B200)", 227 * 1024, 148)
-SM_90A = Architecture("sm_90a", "Hopper GPUs, compute capability 9.0 (H100, H200)", 227 * 1024, 132)
+SM_100A = Architecture(
+    name="sm_100a",
+    gpus="Blackwell data-centre GPUs, compute capability 10.0 (B200)",
+    shared_memory=227 * 1024,
+    gpcs=(20, 20, 18, 18, 18, 18, 18, 18),  # 148 SMs; how they are spread is an estimate
+)
+SM_90A = Architecture(
+    name="sm_90a",
+    gpus="Hopper GPUs, compute capability 9.0 (H100, H200)",
+    shared_memory=227 * 1024,
+    gpcs=(18, 18, 18, 18, 16, 16, 14, 14),  # of an H200: 30 clusters of four were resident at once, as measured
+)
 ARCHITECTURES = {arch.name: arch for arch in (SM_100A, SM_90A)}
 
 

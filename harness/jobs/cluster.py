@@ -28,7 +28,7 @@ T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 AHEAD = 2
 """Batches of work that a worker is given at a time: one to do, one to go on with."""
-BATCH_SECONDS, MOST_AT_ONCE = 0.25, 64
+BATCH_SECONDS, MOST_AT_ONCE = 1.0, 256
 """Work that takes milliseconds is given in batches that take about so long: what Dask does for each takes longer."""
 MOST_LOST_WORKERS = 10
 """Dask workers that may go away, for whatever reason, while they have a piece of work, before it is given up. The
