@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import shutil
 import subprocess
-import sys
 import types
+from ctypes.util import find_library
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fake_cuda import FakeCuda
 
-from harness.emulator import Device, Module, TensorMap
+from harness.emulator import Device
 from harness.probes import emulator, gpu, recording
 from harness.probes.__main__ import main
 from harness.probes.catalogue import PROBES
@@ -85,141 +84,25 @@ def test_ptxas_assembles_it_without_remarks(name, tmp_path):
 # ---- the GPU side, on a driver that the emulator plays ----
 
 
-class FakeDriver(types.SimpleNamespace):
-    """As much of cuda.bindings.driver as `gpu.Driver` uses; kernels run on an emulated GPU."""
-
-    def __init__(self, accumulation: str) -> None:
-        super().__init__(device=Device(accumulation=accumulation), maps={}, shared=None, alive=set())
-        number = types.SimpleNamespace
-        self.CUlaunchConfig = self.CUlaunchAttribute = lambda: number(value=number(clusterDim=number()))
-        self.CUdeviceptr = self.CUstream = self.cuuint32_t = self.cuuint64_t = int
-        for name in ("CUfunction_attribute", "CUlaunchAttributeID", "CUtensorMapDataType", "CUtensorMapInterleave",
-                     "CUtensorMapSwizzle", "CUtensorMapL2promotion", "CUtensorMapFloatOOBfill"):  # fmt: skip
-            setattr(self, name, _Names())
-
-    def cuInit(self, flags):
-        return (0,)
-
-    def cuDeviceGet(self, ordinal):
-        return 0, "device"
-
-    def cuDevicePrimaryCtxRetain(self, device):
-        return 0, "context"
-
-    def cuCtxSetCurrent(self, context):
-        return (0,)
-
-    def cuCtxSynchronize(self):
-        return (0,)
-
-    def cuModuleLoadData(self, image):
-        assert image.endswith(b"\0")
-        return 0, Module.from_text(image[:-1].decode())
-
-    def cuModuleGetFunction(self, module, name):
-        assert module.entries == (name.decode(),)
-        return 0, module
-
-    def cuFuncSetAttribute(self, function, attribute, value):
-        assert attribute == "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
-        self.shared = value
-        return (0,)
-
-    def cuMemAlloc(self, nbytes):
-        address = self.device.alloc(nbytes)
-        self.alive.add(address)
-        return 0, address
-
-    def cuMemFree(self, address):
-        self.alive.remove(address)
-        return (0,)
-
-    def cuMemcpyHtoD(self, address, host, nbytes):
-        data = np.frombuffer(ctypes.string_at(host, nbytes), np.uint8)
-        self.device._memory.write(address, data)
-        return (0,)
-
-    def cuMemcpyDtoH(self, host, address, nbytes):
-        data = self.device.download(address, np.uint8, nbytes)
-        ctypes.memmove(host, data.ctypes.data, nbytes)
-        return (0,)
-
-    def cuTensorMapEncodeTiled(
-        self, element, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill
-    ):
-        names = {"BFLOAT16": "bf16", "FLOAT16": "f16"}
-        tensor_map = TensorMap(
-            address,
-            names[element.removeprefix("CU_TENSOR_MAP_DATA_TYPE_")],
-            tuple(dims),
-            tuple(strides),
-            tuple(box),
-            tuple(steps),
-            swizzle.removeprefix("CU_TENSOR_MAP_SWIZZLE_"),
-            fill_nan="NAN" in fill,
-        )
-        assert tensor_map.rank == rank == len(steps)
-        image = len(self.maps).to_bytes(128, "little")
-        self.maps[image] = tensor_map
-        buffer = ctypes.create_string_buffer(image, 128)
-        return 0, types.SimpleNamespace(getPtr=lambda: ctypes.addressof(buffer), keep=buffer)
-
-    def cuLaunchKernelEx(self, config, module, parameters, extra):
-        sizes = [p.size for p in module.code(None).kernel.parameters]
-        pointers = (ctypes.c_void_p * len(sizes)).from_address(parameters)
-        images = [ctypes.string_at(p, size) for p, size in zip(pointers, sizes, strict=True)]
-        attribute = config.attrs[0]
-        assert attribute.id == "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION" and config.numAttrs == 1
-        cluster = attribute.value.clusterDim
-        assert config.sharedMemBytes == self.shared
-        self.device.launch(
-            module,
-            grid=(config.gridDimX, config.gridDimY, config.gridDimZ),
-            cluster=(cluster.x, cluster.y, cluster.z),
-            block=(config.blockDimX, config.blockDimY, config.blockDimZ),
-            dynamic_smem=config.sharedMemBytes,
-            arguments=[self.maps.get(image, image) for image in images],
-        )
-        return (0,)
-
-
-class _Names:
-    """An enumeration whose members are their own names."""
-
-    def __getattr__(self, name):
-        return name
-
-
-def play(monkeypatch, driver) -> None:
-    """Make `from cuda.bindings import driver` give this object."""
-    cuda, bindings = types.ModuleType("cuda"), types.ModuleType("cuda.bindings")
-    bindings.driver = driver
-    monkeypatch.setitem(sys.modules, "cuda", cuda)
-    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
-
-
 @pytest.mark.parametrize("name", PROBES)
-def test_the_driver_calls_launch_the_same_as_the_emulator(monkeypatch, name):
+def test_the_driver_calls_launch_the_same_as_the_emulator(name):
     probe = PROBES[name]
-    driver = FakeDriver(probe.accumulation)
-    play(monkeypatch, driver)
-    assert differences(emulator.run(probe), gpu.run(probe)) == []
-    assert not driver.alive
+    cuda = FakeCuda(Device(accumulation=probe.accumulation))
+    assert differences(emulator.run(probe), gpu.run(probe, cuda)) == []
+    assert not cuda.alive
 
 
-def test_a_failing_driver_call_is_named(monkeypatch):
-    driver = FakeDriver("f32")
-    driver.cuModuleLoadData = lambda image: (218, None)
-    play(monkeypatch, driver)
-    with pytest.raises(gpu.GpuError, match="cuModuleLoadData failed: 218"):
-        gpu.run(PROBES["elect_sync"])
+def test_a_failing_driver_call_is_named():
+    probe = replace(PROBES["elect_sync"], ptx="no PTX")
+    with pytest.raises(gpu.GpuError, match=r"cuModuleLoadData failed: CUDA_ERROR_OF_THE_TEST \(200\)"):
+        gpu.run(probe, FakeCuda())
 
 
 def test_a_child_that_fails_or_hangs():
-    """Without cuda.bindings the child says so; one that outlives its time is ended."""
+    """Without a driver the child says so; one that outlives its time is ended."""
     probe = PROBES["elect_sync"]
-    if find_spec("cuda") is None:
-        with pytest.raises(gpu.GpuError, match="install cuda-bindings"):
+    if find_library("cuda") is None:
+        with pytest.raises(gpu.GpuError, match="no CUDA driver on this machine"):
             gpu.run_in_child(probe)
     with pytest.raises(gpu.GpuError, match="no answer after 0 s; the probe hangs"):
         gpu.run_in_child(probe, seconds=0.01)

@@ -1,8 +1,8 @@
 """A survey's archive: a .tar.gz with what each part left, and a manifest that says how each of them ended.
 
-    manifest.json    {"schema", "time", "host", "gpu", "parts": [{"part", "what", "status", "seconds", "message"}]}
-    logs/PART.txt    what it printed
-    ...              what it wrote: see `harness.survey.parts`
+manifest.json    {"schema", "time", "host", "gpu", "parts": [{"part", "what", "status", "seconds", "message"}]}
+logs/PART.txt    what it printed
+...              what it wrote: see `harness.survey.parts`
 """
 
 from __future__ import annotations

@@ -62,15 +62,15 @@ class Packed:
         driver.fill(self.counter, 64)
         self._functions: dict[str, ctypes.c_void_p] = {}
 
-    def launch(self, run: dict[str, Any], operands: Operands) -> Launch:
-        """A function that launches the run."""
+    def launch(self, run: dict[str, Any], operands: Operands, *more: Parameter) -> Launch:
+        """A function that launches the run. more: parameters after those of its plan."""
         plan = run["plan"]
         if run["code"] not in self._functions:
             image = (self.folder / run["code"]).read_bytes()
             self._functions[run["code"]] = self.driver.load(image, plan["entry"])
         function = self._functions[run["code"]]
         self.driver.allow_shared(function, plan["dynamic_smem"])
-        parameters = [self._parameter(argument, operands) for argument in plan["arguments"]]
+        parameters = [*(self._parameter(argument, operands) for argument in plan["arguments"]), *more]
         return self.driver.launcher(
             function, parameters, plan["grid"], plan["block"], plan["dynamic_smem"], overlap=True
         )
@@ -88,7 +88,8 @@ class Packed:
             )
         if argument["kind"] == "counter":
             return ctypes.c_uint64(self.counter)
-        return {"u32": ctypes.c_uint32, "u64": ctypes.c_uint64}[argument["type"]](argument["value"])
+        value: int = argument["value"]
+        return ctypes.c_uint64(value) if argument["type"] == "u64" else ctypes.c_uint32(value)
 
 
 class Clocks:

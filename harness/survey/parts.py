@@ -6,24 +6,32 @@ import importlib.util
 import shutil
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
+import harness
 from harness.survey.micro.catalogue import BENCHMARKS
 
+PACKAGE = Path(harness.__file__).resolve().parent
+TESTS = PACKAGE.parent / "tests" / "test_gpu_kernels.py"
+"""In a checkout."""
 COUNTERS = (
     "sm__cycles_elapsed.max",
     "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "lts__t_bytes.sum",
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
+    "lts__t_sectors_op_read.sum",
+    "lts__t_sectors_op_write.sum",
+    "gpu__time_duration.sum",
 )
-"""Hardware counters by their names in Nsight Compute, all of which an H100 and an H200 have."""
+"""Hardware counters by their names in Nsight Compute. An H200 has them all."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A process of its own. command: {out} and {packed} are folders. limit: seconds. modules, programs: that it needs;
-    where one is missing it is skipped. packed: it needs compiled kernels. keeps: where its standard output goes, in the
-    archive; None: into its log.
+    """A process of its own. command: {out} and {packed} are folders. limit: seconds. modules, programs, files: that it
+    needs; where one is missing it is skipped. packed: it needs compiled kernels. keeps: the file of the archive for its
+    standard output; None: its log.
     """
 
     name: str
@@ -32,6 +40,7 @@ class Part:
     limit: int
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
     packed: bool = False
     keeps: str | None = None
 
@@ -43,6 +52,9 @@ class Part:
         for program in self.programs:
             if shutil.which(program) is None:
                 return f"{program} is not on PATH"
+        for file in self.files:
+            if not file.exists():
+                return f"there is no {file}"
         return None
 
 
@@ -90,7 +102,7 @@ PARTS = (
     Part(
         "traces",
         "When did which warp of a CTA wait, load, multiply and store?",
-        _python("harness.survey.traces", "{packed}", "{out}"),
+        _python("harness.survey.trace.record", "{packed}", "{out}"),
         limit=60,
         packed=True,
     ),
@@ -102,12 +114,21 @@ PARTS = (
         modules=("torch",),
         packed=True,
     ),
-    Part("doctor", "What is installed?", _python("harness", "doctor", "--json"), 30, ("rich", "max"), (), False, "doctor.json"),
+    Part(
+        "doctor",
+        "What is installed?",
+        _python("harness", "doctor", "--json"),
+        limit=30,
+        modules=("rich", "max"),
+        files=(PACKAGE / "__main__.py",),
+        keeps="doctor.json",
+    ),
     Part(
         "gpu-tests",
         "Do the project's tests pass on this GPU?",
-        _python("pytest", "-m", "gpu", "--quiet", "-p", "no:cacheprovider"),
+        _python("pytest", "-m", "gpu", "--quiet", "-p", "no:cacheprovider", str(TESTS)),
         limit=180,
+        files=(TESTS,),
         modules=("pytest", "max", "torch"),
     ),
 )

@@ -109,3 +109,14 @@ def runs(arch: str = "sm_90a") -> list[Run]:
         for i, (options, shape) in enumerate(each):
             found.append(Run(kernel, options, parse_shape(shape), FIT if i % 3 == 1 else JUDGE))
     return found
+
+
+TRACED = (
+    "kernel5 at 4096x4096x4096",
+    "kernel6 at 4096x4096x4096",
+    "kernel7 at 4096x4096x4096",
+    "kernel8 at 4096x4096x4096",
+    "kernel8 mma_shape=256x128 cluster=1x2 scheduler=static at 4096x4096x4096",
+    "kernel8 mma_shape=128x256 cluster=2x1 scheduler=dynamic at 4096x4096x4096",
+)
+"""Runs whose events are recorded, too."""

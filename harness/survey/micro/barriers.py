@@ -76,9 +76,10 @@ SIDES = """setp.eq.u32 %p1, %side, 0;
 """
 
 
-def _ping_pong(in_cluster: bool) -> str:
+def _ping_pong(in_cluster: bool, semantics: str) -> str:
     """Two threads signal each other in turn: of two warps of a CTA, or of the CTAs of ranks 0 and last. Side 0 waits on
-    the barrier at byte 0 and arrives at byte 8 of the other; side 1 the other way round."""
+    the barrier at byte 0 and arrives at byte 8 of the other; side 1 the other way round. semantics: of the arrival; the
+    kernels have none for stages, which orders no more than accesses of the own CTA."""
     who = (
         """mov.u32 %side, %rank;
 setp.ne.u32 %p2, %thread, 0;
@@ -99,7 +100,7 @@ shr.u32 %side, %thread, 5;
 mapa.shared::cluster.u32 %peer, %base, %rank;
 """
     )
-    arrive = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%peer+{}];\n"
+    arrive = f"mbarrier.arrive{semantics}.shared::cluster.b64 _, [%peer+{{}}];\n"
     turn = "xor.b32 %parity, %parity, 1;\n"
     first = arrive.format(8) + wait("[%base]", "%parity") + turn
     second = wait("[%base+8]", "%parity") + arrive.format(0) + turn
@@ -123,6 +124,7 @@ mapa.shared::cluster.u32 %peer, %base, %rank;
     )
 
 
+RELEASE = ", release.cluster"
 CLUSTER_RELAXED = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n"
 CLUSTER_FULL = "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n"
 ATOMIC = kernel(
@@ -146,7 +148,6 @@ add.u64 %counter, %counter, %rd10;
 """Each atomic waits for the one before: its address depends on what that gave, which is less than 2^31."""
 
 TEXTS = {
-    "clock": _alone("mov.u64 %rd10, %clock64;\n"),
     "arrive": _alone(ARRIVE, "1"),
     "arrive.expect_tx": _alone(ARRIVE_EXPECT, "1"),
     "try_wait, completed": _alone(TEST),
@@ -160,8 +161,10 @@ TEXTS = {
     "syncwarp": _together("bar.warp.sync -1;\n"),
     "cluster barrier, relaxed": _together(CLUSTER_RELAXED),
     "cluster barrier": _together(CLUSTER_FULL),
-    "message between warps": _ping_pong(in_cluster=False),
-    "message between CTAs": _ping_pong(in_cluster=True),
+    "message between warps": _ping_pong(False, ""),
+    "message between CTAs": _ping_pong(True, ""),
+    "message between warps, release.cluster": _ping_pong(False, ".release.cluster"),
+    "message between CTAs, release.cluster": _ping_pong(True, ".release.cluster"),
     "atomic": ATOMIC,
 }
 
@@ -194,8 +197,8 @@ BARRIERS = Benchmark(
             for threads in (128, 384)
             for cluster in (1, 2, 4, 8)
         ),
-        _launch("message between warps", 64),
-        *(_launch("message between CTAs", 32, cluster, cluster) for cluster in (2, 4, 8)),
+        *(_launch(f"message between warps{how}", 64) for how in ("", RELEASE)),
+        *(_launch(f"message between CTAs{how}", 32, size, size) for how in ("", RELEASE) for size in (2, 4, 8)),
         _launch("message between CTAs", 32, 132, 2),
         *(_launch("atomic", 32, ctas) for ctas in (1, 16, 66, 132)),
     ),

@@ -144,7 +144,7 @@ def main(folder: str, *names: str) -> None:
         found, clocks = measure(bench, BENCHMARKS[name])
         seconds = round(time.perf_counter() - start, 2)
         Path(folder, f"{name}.json").write_text(json.dumps({"gpu": gpu, "seconds": seconds, **found}), encoding="utf-8")
-        np.savez_compressed(Path(folder, f"{name}.npz"), **clocks)
+        np.savez_compressed(Path(folder, f"{name}.npz"), **clocks)  # type: ignore[arg-type]
         print(f"{name}: {len(clocks)} launches, {seconds} s", flush=True)
 
 

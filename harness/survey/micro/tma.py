@@ -188,6 +188,39 @@ MULTICAST_RING = _ring(multicast=True)
 wrote into them. With multicast each CTA of a cluster loads one slice of a stage for all of them."""
 
 
+BURST = kernel(
+    PARAMETERS,
+    DECLARED
+    + LOAD_PARAMETERS
+    + "setp.ne.u32 %p0, %thread, 0;\n@%p0 bra DONE;\n"
+    + CLEAR_CLOCKS
+    + init_barriers(0, 1, "1")
+    + """prefetch.tensormap [%map];
+mul.lo.u32 %r3, %bytes, %count;
+add.u32 %r4, %base, 4096;
+mov.u32 %r5, 0;
+mov.u32 %r6, 0;
+mov.u32 %i, 0;
+"""
+    + START
+    + """mbarrier.arrive.expect_tx.shared::cta.b64 _, [%base], %r3;
+ISSUE:
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r4], [%map, {%r5, %r6}], [%base];
+add.u32 %r4, %r4, %bytes;
+add.u32 %r5, %r5, 64;
+add.u32 %i, %i, 1;
+setp.lt.u32 %p1, %i, %count;
+@%p1 bra ISSUE;
+"""
+    + keep_clock("0")
+    + wait("[%base]", "0")
+    + END
+    + report(WORDS, kept=True)
+    + "DONE:\n",
+)
+"""Loads one after the other, all on one barrier: what the engine needs for each, which the waiting in `LOADS` hides."""
+
+
 def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     """latency: of each load, where one is in flight. The first load, which also meets a cold TMA unit, is apart."""
     loads, size = launch.about["loads"], launch.about.get("cluster", 1)
@@ -279,4 +312,30 @@ TMA = Benchmark(
     launches=tuple(_launches()),
     read=_read,
 )
-BENCHMARKS = (TMA,)
+
+
+def _read_burst(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+    """cycles: from before the first load until the barrier has completed; issue: until the last has been issued."""
+    return {
+        "cycles": float(np.median((clocks[:, 1] - clocks[:, 0]).astype(float))),
+        "issue_cycles": float(np.median((clocks[:, HEAD] - clocks[:, 0]).astype(float))),
+    }
+
+
+def _burst(kib: int, loads: int) -> Launch:
+    about = {"box_bytes": kib * 1024, "loads": loads}
+    box_rows = kib * 1024 // ROW_BYTES
+    arguments = (Tensor(IN_L2, box_rows), Out(), loads, 1, box_rows, IN_L2, 0)
+    return Launch(about, arguments, WORDS, "burst", shared=DATA_AT + loads * kib * 1024)
+
+
+TMA_BURST = Benchmark(
+    name="tma_bursts",
+    question="How long do TMA loads take that are issued one after the other, from L2 on one SM?",
+    texts={"burst": BURST},
+    launches=tuple(
+        _burst(kib, loads) for kib in (1, 2, 4, 8, 16, 32) for loads in (1, 2, 3, 4, 6, 8, 12) if loads * kib <= 192
+    ),
+    read=_read_burst,
+)
+BENCHMARKS = (TMA, TMA_BURST)

@@ -43,7 +43,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Site:
-    """A place of the kernel. edge: whether something begins or ends there, or just happens. line: of the PTX as it was."""
+    """A place of the kernel. edge: whether something begins or ends there, or happens. line: of the original PTX."""
 
     number: int
     what: str
@@ -120,14 +120,14 @@ class _Writer:
 
     def _with_events(self, number: int, line: str) -> Iterator[str]:
         if wait := self.waits.get(number):
-            yield from self._event("wait", BEGIN, wait.try_line, wait.barrier)
+            yield from self._event("wait", BEGIN, wait.try_line)  # the address may be worked out inside of the loop
         what = next((what for pattern, what in _AROUND if pattern.search(line)), None)
         if what:
             yield from self._event(what, BEGIN, number)
         if _MULTIPLY_BEGINS.search(line):
             yield from self._event("multiply", BEGIN, number)
-        if match := _RETURN.match(line):
-            yield from self._event(STOP, POINT, number, guard=match.group(1) or "")
+        if _RETURN.match(line):
+            yield from self._event(STOP, POINT, number)  # of a return that is not taken, too: the last one counts
         yield line
         if wait := self.wait_ends.get(number):
             yield from self._event("wait", END, wait.try_line, wait.barrier)
@@ -143,9 +143,8 @@ class _Writer:
         self.sites.append(Site(len(self.sites), what, edge, line + 1))
         return self.sites[-1].number
 
-    def _event(self, what: str, edge: str, line: int, operand: str = "0", clock: str = "%clock64", guard: str = ""):
+    def _event(self, what: str, edge: str, line: int, operand: str = "0", clock: str = "%clock64"):
         """One lane of each traced warp writes it, and goes on to the next place unless that is the end of its room."""
-        del guard  # a return that is not taken writes a stop all the same; the last one counts
         yield f"	mov.u64 %trace_now, {clock};"
         yield f"	mov.b32 %trace_r0, {self._site(what, edge, line)};"
         yield f"	mov.b32 %trace_r1, {operand};"
@@ -206,7 +205,7 @@ class _Head:
 
 @dataclass(frozen=True)
 class _Wait:
-    """A loop around a try_wait: the lines of its label, of the instruction, of the branch back; the barrier's address."""
+    """A loop around a try_wait: lines of its label, of the instruction, of the branch back; the barrier's address."""
 
     label_line: int
     try_line: int
