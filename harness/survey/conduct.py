@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,8 @@ SECONDS = 600
 LEAST_SECONDS = 5
 """A part that would get less is skipped."""
 LOGS = "logs"
+RUNS = "runs.json"
+"""What was packed, kept in the archive as it is."""
 
 
 def conduct(
@@ -46,6 +49,8 @@ def conduct(
     with tempfile.TemporaryDirectory(prefix="survey-") as temporary:
         folder = Path(temporary)
         (folder / LOGS).mkdir()
+        if packed is not None and (packed / RUNS).exists():
+            shutil.copy(packed / RUNS, folder / RUNS)
         about = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "harness": harness.__version__,

@@ -33,8 +33,10 @@ GRAPH_SECONDS = 0.008
 MOST_LAUNCHES = 500
 SUPPOSED_FLOPS = 500e12
 SUPPOSED_LAUNCH_SECONDS = 4e-6
-REPLAYS = 5
-"""Replays of a graph that are kept; one more comes before them."""
+REPLAYS = 7
+"""Replays of a graph that are kept."""
+WARM_UP_SECONDS = 0.04
+"""Replays before them: an idle GPU has a lower clock, and takes a while to settle on one."""
 KINDS = ("zeros", "normal")
 POWER_KINDS = ("zeros", "-1, 0, 1", "normal")
 POWER_SECONDS = 0.8
@@ -184,7 +186,9 @@ def _set_count(run: dict[str, Any]) -> int:
 def time_run(packed: Packed, clocks: Clocks, run: dict[str, Any], sets: list[dict[str, Any]]) -> dict[str, Any]:
     """Samples: cycles and nanoseconds of a launch, in a row of launches."""
     graph, count = _graph(packed, clocks, run, sets)
-    graph()
+    end = time.perf_counter() + WARM_UP_SECONDS
+    while time.perf_counter() < end:
+        graph()
     samples = []
     for _ in range(REPLAYS):
         graph()

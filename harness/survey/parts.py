@@ -23,6 +23,7 @@ COUNTERS = (
     "lts__t_sectors_op_read.sum",
     "lts__t_sectors_op_write.sum",
     "gpu__time_duration.sum",
+    "lts__cycles_elapsed.max",
 )
 """Hardware counters by their names in Nsight Compute. An H200 has them all."""
 
