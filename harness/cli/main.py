@@ -33,6 +33,7 @@ from harness.cli.options import (
     shape_option,
     write_output,
 )
+from harness.cli.predict import predict_command
 from harness.cli.ptx import ptx
 from harness.cli.repeat import command_of
 from harness.cli.report import report
@@ -235,5 +236,5 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, check_command, clean, explain, ptx, report):
+for command in (bench, build_command, check_command, clean, explain, predict_command, ptx, report):
     main.add_command(command)
