@@ -18,7 +18,7 @@ from harness.timing.units import Memory, Units
 class TimedDevice(Device):
     """``computes``: whether data is moved and multiplied, or only the time is wanted that it takes.
 
-    ``numbers``: the clusters of a grid that run here, None: all; ``slots``: how many of them at once.
+    ``numbers``: the clusters of a grid that run here, None: all; ``sms``: multiprocessors, None: all of the GPU.
     ``machines``: one for each launch so far.
     """
 
@@ -29,7 +29,7 @@ class TimedDevice(Device):
         *,
         computes: bool,
         numbers: Sequence[int] | None = None,
-        ctas_per_sm: int = 1,
+        sms: int | None = None,
         trace: Trace | None = None,
     ) -> None:
         super().__init__()
@@ -37,9 +37,14 @@ class TimedDevice(Device):
         self.l2_and_dram = memory
         self.computes = computes
         self.numbers = numbers
-        self.ctas_per_sm = ctas_per_sm
+        self.sms = sms or gpu.sms
         self.trace = trace
         self.machines: list[TimedMachine] = []
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of global memory."""
+        return sum(nbytes for _, _, nbytes in self._memory.ranges())
 
     def _make_schedule(self) -> Any:
         return Clock()
@@ -48,7 +53,7 @@ class TimedDevice(Device):
         grid.computes = self.computes
         if self.numbers is not None:
             clusters.take(self.numbers)
-        units = Units(self.gpu, self.l2_and_dram)
-        machine = TimedMachine(grid, schedule, clusters, limits, self.gpu, units, self.ctas_per_sm, self.trace)
+        units = Units(self.gpu, self.l2_and_dram.fresh())
+        machine = TimedMachine(grid, schedule, clusters, limits, self.gpu, units, self.sms, self.trace)
         self.machines.append(machine)
         return machine

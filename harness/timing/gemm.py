@@ -100,6 +100,7 @@ class Gemm:
         rounds = -(-self.tiles // at_once)
         steps = rounds * self.k_steps * self.cluster_size
         slots = max(1, min(at_once, detail // steps))
+        slots = max(1, slots // per_sm) * per_sm if slots >= per_sm else slots
         numbers = tuple(n for n in range(self.clusters) if n % resident < slots)
         return Spread(at_once, slots, numbers, per_sm)
 

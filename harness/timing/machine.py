@@ -17,6 +17,7 @@ from harness.emulator.machine.events import Site
 from harness.emulator.machine.grid import Clusters
 from harness.emulator.machine.machine import Limits, Machine
 from harness.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment, Grid
+from harness.emulator.machine.warpgroup import Step
 from harness.timing.constants import Gpu
 from harness.timing.costs import block_costs
 from harness.timing.trace import NoTrace, Trace
@@ -61,7 +62,7 @@ class TimedMachine(Machine):
         limits: Limits,
         gpu: Gpu,
         units: Units,
-        ctas_per_sm: int,
+        sms: int,
         trace: Trace | None = None,
     ) -> None:
         super().__init__(grid, schedule, clusters, limits)
@@ -80,7 +81,7 @@ class TimedMachine(Machine):
         self._actor: Cta | None = None
         self._waits: dict[Fragment, tuple[float, Site]] = {}
         self._sms: dict[tuple[int, int], Sm] = {}
-        self._all = [Sm() for _ in range(max(1, -(-clusters.capacity * _size(grid) // ctas_per_sm)))]
+        self._all = [Sm() for _ in range(min(sms, clusters.capacity * _size(grid)))]
         self._started: dict[int, float] = {}
         self._wake = {
             "mbarrier": gpu["barrier.wake"],
@@ -245,7 +246,9 @@ class TimedMachine(Machine):
         if self._block is not None:
             start, cost = self._block
             at = start + cost.at.get(operation.site.index, 0.0)
-        done = self._finish(operation, at)
+        done = self.units.in_order(operation.pipe, self._finish(operation, at))
+        if operation.kind == "commit":
+            done += self.units.commit_latency
         self.trace.submitted(operation, at, done)
         self._push(done, operation)
 
@@ -258,13 +261,13 @@ class TimedMachine(Machine):
             case "tma.load":
                 load, number = subject
                 return units.tma_load(at, load, number, sm, self.sm(load.routes[number][0]))
-            case "mma" if hasattr(subject, "accumulator"):
+            case "mma" if isinstance(subject, Step):
                 return units.wgmma(at, subject.plan.form, sm)
-            case "mma" if subject is not None:
+            case "mma":
                 ctas = cta.pair if subject.cta_group == 2 else (cta,)
-                return units.mma(at, subject, [self.sm(each) for each in ctas], operation.pipe)
+                return units.mma(at, subject, [self.sm(each) for each in ctas])
             case "commit":
-                return units.commit(at, operation.pipe)
+                return at
             case "tma.store.read":
                 return units.tma_store_read(at, bytes_of(operation), sm)
             case "tma.store.write":

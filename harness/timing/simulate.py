@@ -56,7 +56,7 @@ def simulate(
     found = hits(gemm.traffic(), spread.resident, gpu["l2.bytes"] * gpu["l2.effective"])
     memory = Memory(spread.share, clock, found.miss, found.waits)
     device = TimedDevice(
-        gpu, memory, computes=False, numbers=spread.numbers, ctas_per_sm=spread.ctas_per_sm, trace=trace
+        gpu, memory, computes=False, numbers=spread.numbers, sms=spread.slots * gemm.cluster_size, trace=trace
     )
     addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
     for counter in (a for a in plan.arguments if isinstance(a, CounterArgument)):

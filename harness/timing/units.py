@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.emulator.machine.state import AsyncOperation
+from harness.emulator.units.mma import Mma
+from harness.emulator.units.tensor_kinds import KindMma
 from harness.timing.constants import Gpu
 
 SUB_PARTITIONS = 4
@@ -108,6 +110,10 @@ class Memory:
     dram: Unit = field(default_factory=Unit)
     traffic: Traffic = field(default_factory=Traffic)
 
+    def fresh(self) -> Memory:
+        """The same, with nothing to do yet."""
+        return Memory(self.share, self.clock, self.miss, self.waits)
+
 
 class Units:
     """All units of the simulated part of a GPU; says when an asynchronous operation is done."""
@@ -124,6 +130,7 @@ class Units:
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
         self.dram_latency = gpu["dram.latency"]
         self.descriptor = gpu["tma.descriptor"]
+        self.store_rate = gpu["tma.store_rate"]
         self.store_latency = gpu["tma.store_latency"]
         self.tensor_overhead = gpu["tensor.overhead"]
         self.tensor_each = gpu["tensor.per_instruction"]
@@ -135,7 +142,7 @@ class Units:
         self._last_load: tuple[Any, float] = (None, 0.0)
         self._debt = 0.0
         self.pipes: dict[Any, float] = {}
-        """When all that has been issued to a tensor-core queue will be done."""
+        """When all that has been issued to a queue will be done."""
 
     # ---- copies ----
 
@@ -169,7 +176,7 @@ class Units:
 
     def tma_store_read(self, at: float, nbytes: int, sm: Sm) -> float:
         """Until the source may be written again."""
-        return sm.stores.serve(at, self.tma_issue + nbytes / self.shared_rate) + self.store_latency
+        return sm.stores.serve(at, self.tma_issue + nbytes / self.store_rate) + self.store_latency
 
     def tma_store_write(self, at: float, nbytes: int) -> float:
         """Until the bytes are in L2, from which they go to DRAM at leisure."""
@@ -188,22 +195,25 @@ class Units:
         operands = (form.n + (0 if form.a_in_registers else WGMMA_ROWS)) * K_BYTES / self.shared_rate
         return sm.tensor.serve(at, max(compute, operands)) + self.tensor_latency
 
-    def mma(self, at: float, what: Any, sms: list[Sm], pipe: Any) -> float:
+    def mma(self, at: float, what: Mma | KindMma, sms: list[Sm]) -> float:
         """A tcgen05.mma of one CTA or of a pair; both tensor cores work in step."""
-        idesc = what.plan().idesc
         group = len(sms)
-        a_rows, b_rows = idesc.m // group, idesc.n // group
-        compute = idesc.n / 2 if idesc.m // group * 2 > 128 or group == 1 else idesc.n / 4
-        operands = (a_rows + b_rows) * K_BYTES / self.shared_rate
+        shape = what.plan().idesc if isinstance(what, Mma) else what.shape()
+        a_rows = 0 if isinstance(what, KindMma) and what.a_in_tmem else shape.m // group
+        # 128 rows of a pair are 64 of each CTA, which then works on half of the columns at a time.
+        compute = shape.n / 4 if group == 2 and shape.m == 128 else shape.n / 2
+        operands = (a_rows + shape.n // group) * K_BYTES / self.shared_rate
         start = max(at, *(sm.tensor.free for sm in sms))
         cycles = max(compute, operands) * self.tensor_overhead + self.tensor_each
-        done = max(sm.tensor.serve(start, cycles) for sm in sms)
-        self.pipes[pipe] = max(done, self.pipes.get(pipe, 0.0))
-        return done + self.tensor_latency
+        return max(sm.tensor.serve(start, cycles) for sm in sms) + self.tensor_latency
 
-    def commit(self, at: float, pipe: Any) -> float:
-        """Until the arrivals are made: after all that the thread has issued."""
-        return max(at, self.pipes.get(pipe, 0.0) + self.tensor_latency) + self.commit_latency
+    def in_order(self, pipe: Any, done: float) -> float:
+        """Operations of one pipe are done in the order in which they were issued."""
+        if pipe is None:
+            return done
+        done = max(done, self.pipes.get(pipe, 0.0))
+        self.pipes[pipe] = done
+        return done
 
 
 def bytes_of(operation: AsyncOperation) -> int:
