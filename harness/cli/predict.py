@@ -56,7 +56,7 @@ def predict_command(
     """
     check_output(json_path, "--json")
     gpu = find_gpu(gpu_name)
-    config = _for_gpu(config, gpu)
+    config = for_gpu(config, gpu)
     changes = parse_changes(what_if, gpu)
     names = kernels_named(kernels)
     configs = [config.configure(kernel, shape) for kernel in names]
@@ -103,7 +103,7 @@ def _as_dict(number: int, prediction: Prediction, tried: Sequence[Tried]) -> dic
     return {**prediction.as_dict(), "what_if": rows}
 
 
-def _for_gpu(config: ConfigOptions, gpu: Gpu) -> ConfigOptions:
+def for_gpu(config: ConfigOptions, gpu: Gpu) -> ConfigOptions:
     """The GPU decides the architecture."""
     if config.arch not in ("auto", gpu.arch):
         raise UsageProblem(f"--arch {config.arch}: {gpu.title} runs {gpu.arch}; leave --arch out")

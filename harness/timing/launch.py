@@ -6,7 +6,7 @@ then taken to come from DRAM once, the rest from L2, if all of them fit in L2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.errors import UsageProblem
@@ -74,6 +74,8 @@ def predict_launches(
     fits = footprint <= gpu["l2.bytes"] * gpu["l2.effective"]
     miss = min(1.0, footprint / asked) if asked and fits else 1.0
     device = TimedDevice(gpu, Memory(1.0, gpu["clock.max"], miss, 1.0), computes=True, trace=trace)
+    if trace is not None:
+        options = replace(options, sinks=(*options.sinks, trace.event))
     outcome = run(file, options, device=device)
     found = [
         _prediction(launched.kernel, launched.grid, gpu, machine)

@@ -74,7 +74,7 @@ class TimedMachine(Machine):
         self.end = 0.0
         self._order = itertools.count()
         self._heap: list[tuple[float, int, Any]] = []
-        self._effect = 0.0
+        self.effect = 0.0
         """When what happens now can be seen by others."""
         self._block: tuple[float, Any] | None = None
         """The block that runs: its start and its cost."""
@@ -90,6 +90,7 @@ class TimedMachine(Machine):
             "barrier": gpu["barrier.cluster"],
         }
         schedule.submitted = self._submit
+        self.trace.attach(self)
 
     @property
     def sms(self) -> list[Sm]:
@@ -112,7 +113,7 @@ class TimedMachine(Machine):
                 continue
             self.now, _, item = heappop(heap)
             self.grid.clock = int(self.now)
-            self._effect = self.now
+            self.effect = self.now
             self._actor = None
             if item is _CLUSTER_START:
                 self._start_cluster()
@@ -136,7 +137,7 @@ class TimedMachine(Machine):
         ready = self.wakeups.ready
         while ready:
             fragment = ready.popleft()
-            at = self._effect
+            at = self.effect
             waited = self._waits.pop(fragment, None)
             if waited is not None:
                 since, site = waited
@@ -171,7 +172,7 @@ class TimedMachine(Machine):
         super()._end_if_done(cluster)
         if self.clusters.ended == ended:
             return
-        at = self._effect
+        at = self.effect
         start = self._started.pop(cluster.number)
         for cta in cluster.ctas:
             sm = self._sms.pop((cluster.number, cta.rank))
@@ -199,7 +200,7 @@ class TimedMachine(Machine):
             cost = costs[block]
             start = at if at > partition.free else partition.free
             self._block = (start, cost)
-            self._effect = start + cost.signal
+            self.effect = start + cost.signal
             try:
                 following = functions[block](fragment, registers)
             except (Fault, TypeError, AttributeError) as error:
@@ -231,7 +232,7 @@ class TimedMachine(Machine):
                 return
 
     def _leave(self, fragment: Fragment, following: int, at: float) -> None:
-        self._effect = at
+        self.effect = at
         self._stop(fragment, following)
         self._take_ready()
 

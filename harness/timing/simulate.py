@@ -74,6 +74,7 @@ def simulate(
             arguments=[argument_of(argument, addresses) for argument in plan.arguments],
             regions=regions_of(plan),
             resident_clusters=spread.slots,
+            sinks=[trace.event] if trace is not None else [],
         )
     except EmulatorError as error:
         raise CannotRun(f"{type(error).__name__}: {error}") from error

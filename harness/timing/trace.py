@@ -6,8 +6,13 @@ from typing import Any, Protocol
 
 
 class Trace(Protocol):
-    """Is told what happens, with cycles; in no particular order where several SMs are at work."""
+    """Is told what happens, with cycles; in no particular order where several SMs are at work.
 
+    ``attach``: the machine that it is about to watch. ``event``: what the emulator tells its sinks.
+    """
+
+    def attach(self, machine: Any) -> None: ...
+    def event(self, event: Any) -> None: ...
     def cluster_started(self, cluster: Any, at: float) -> None: ...
     def ran(self, fragment: Any, block: int, start: float, end: float) -> None: ...
     def waited(self, fragment: Any, site: Any, since: float, until: float) -> None: ...
@@ -17,6 +22,12 @@ class Trace(Protocol):
 
 class NoTrace:
     """Does not want to know."""
+
+    def attach(self, machine: Any) -> None:
+        pass
+
+    def event(self, event: Any) -> None:
+        pass
 
     def cluster_started(self, cluster: Any, at: float) -> None:
         pass

@@ -141,6 +141,8 @@ class Units:
         self.cluster_control = gpu["launch.cluster_control"]
         self._last_load: tuple[Any, float] = (None, 0.0)
         self._debt = 0.0
+        self.multiplied = (0.0, 0.0)
+        """When the tensor core starts and ends the last multiplication that was issued."""
         self.pipes: dict[Any, float] = {}
         """When all that has been issued to a queue will be done."""
 
@@ -193,7 +195,10 @@ class Units:
         """One m64nNk16 (or the same bytes of K) of a warpgroup."""
         compute = form.n / 2 * self.tensor_overhead + self.tensor_each
         operands = (form.n + (0 if form.a_in_registers else WGMMA_ROWS)) * K_BYTES / self.shared_rate
-        return sm.tensor.serve(at, max(compute, operands)) + self.tensor_latency
+        cycles = max(compute, operands)
+        done = sm.tensor.serve(at, cycles)
+        self.multiplied = (done - cycles, done)
+        return done + self.tensor_latency
 
     def mma(self, at: float, what: Mma | KindMma, sms: list[Sm]) -> float:
         """A tcgen05.mma of one CTA or of a pair; both tensor cores work in step."""
@@ -205,7 +210,9 @@ class Units:
         operands = (a_rows + shape.n // group) * K_BYTES / self.shared_rate
         start = max(at, *(sm.tensor.free for sm in sms))
         cycles = max(compute, operands) * self.tensor_overhead + self.tensor_each
-        return max(sm.tensor.serve(start, cycles) for sm in sms) + self.tensor_latency
+        done = max(sm.tensor.serve(start, cycles) for sm in sms)
+        self.multiplied = (done - cycles, done)
+        return done + self.tensor_latency
 
     def in_order(self, pipe: Any, done: float) -> float:
         """Operations of one pipe are done in the order in which they were issued."""
