@@ -38,6 +38,7 @@ from harness.cli.ptx import ptx
 from harness.cli.repeat import command_of
 from harness.cli.report import report
 from harness.cli.running import attempt, edited_pair, kernels_named, make_requests, read_edited_for, save
+from harness.cli.survey import survey_command
 from harness.cli.timeline import timeline_command
 from harness.compiler.build import build_with_notice
 from harness.config.catalog import KERNELS
@@ -237,5 +238,16 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, check_command, clean, explain, predict_command, ptx, report, timeline_command):
+for command in (
+    bench,
+    build_command,
+    check_command,
+    clean,
+    explain,
+    predict_command,
+    ptx,
+    report,
+    survey_command,
+    timeline_command,
+):
     main.add_command(command)

@@ -17,6 +17,9 @@ from harness.errors import UsageProblem
 from harness.problem.shape import Shape
 from harness.ptx.launch_file import read_launch_file
 from harness.ptx.launching import Options
+from harness.survey.archive import Survey
+from harness.survey.trace.spans import find_traces, read_trace
+from harness.survey.trace.spans import timeline as measured_timeline
 from harness.timing.constants import Gpu, find_gpu, gpu_names
 from harness.timing.launch import predict_launches
 from harness.timing.predict import predict
@@ -56,6 +59,12 @@ class _Asked:
     "-o", "--output", "target", required=True, metavar="FILE.json|.svg|.html", help="Trace events, a picture, a page."
 )
 @click.option("--ctas", metavar="CLUSTER:RANK,...", help="CTAs to show.  [default: those of the first cluster]")
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="SURVEY.tar.gz",
+    help="What a GPU did, from the archive of a survey; WHAT is then the name of a run there.",
+)
 @click.option("--from", "first", type=click.FloatRange(0), default=0.0, help="First cycle to show.")
 @click.option("--to", "last", type=click.FloatRange(0, min_open=True), help="Last cycle to show.")
 def timeline_command(
@@ -65,12 +74,13 @@ def timeline_command(
     gpu_name: str | None,
     target: str,
     ctas: str | None,
+    measured: Path | None,
     first: float,
     last: float | None,
 ) -> None:
     """Show when each warp and unit of some CTAs does what, as the timing model predicts it.
 
-    JSON opens in Perfetto (ui.perfetto.dev). Nothing is measured.
+    JSON opens in Perfetto (ui.perfetto.dev). Nothing is measured, unless --measured names what was.
     """
     if Path(target).suffix not in FORMATS:
         raise UsageProblem(f"--output {target}: the name must end in {', '.join(FORMATS)}")
@@ -79,7 +89,7 @@ def timeline_command(
         raise UsageProblem(f"--to {last:g} must be above --from {first:g}")
     gpu = find_gpu(gpu_name or ("h200" if config.arch == "sm_90a" else "b200"))
     asked = _Asked(gpu, parse_ctas(ctas) if ctas is not None else None)
-    timeline = _of_kernel(what, shape, config, asked) if what in KERNELS else _of_file(what, asked)
+    timeline = _of_survey(what, measured, asked) if measured else _predicted(what, shape, config, asked)
     if last is not None or first:
         timeline = timeline.within(first, timeline.end if last is None else last)
     if not timeline.spans:
@@ -87,7 +97,24 @@ def timeline_command(
             f"nothing happens there{f' in CTAs {ctas}' if ctas else ''}; leave --ctas, --from and --to out"
         )
     write_output({".json": as_json, ".svg": _picture, ".html": html}[Path(target).suffix](timeline), target)
-    show_line(Console(), f"predicted timeline, {len(timeline.spans)} spans of {len(timeline.ctas)} CTAs: {target}")
+    show_line(
+        Console(), f"{timeline.status} timeline, {len(timeline.spans)} spans of {len(timeline.ctas)} CTAs: {target}"
+    )
+
+
+def _predicted(what: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> Timeline:
+    return _of_kernel(what, shape, config, asked) if what in KERNELS else _of_file(what, asked)
+
+
+def _of_survey(what: str, path: Path, asked: _Asked) -> Timeline:
+    """The run of an archive whose name this is, or starts with it."""
+    survey = Survey(path)
+    names = find_traces(survey)
+    found = [name for name in names if name == what] or [name for name in names if name.startswith(f"{what} ")]
+    if not found:
+        there = "; ".join(names) or "none: its part `traces` left nothing"
+        raise UsageProblem(f"'{what}': {path} has no events of such a run; it has {there}")
+    return measured_timeline(read_trace(survey, found[0]), asked.ctas)
 
 
 def _picture(timeline: Timeline) -> str:

@@ -58,7 +58,9 @@ class Sample:
 
 @dataclass
 class Timeline:
-    """``unit``: of the times: cycles, or steps where there is no model. ``hertz``: cycles a second."""
+    """``unit``: of the times: cycles, or steps where there is no model. ``hertz``: cycles a second. ``status``: of the
+    times: predicted or measured.
+    """
 
     title: str
     unit: str
@@ -66,6 +68,7 @@ class Timeline:
     spans: list[Span] = field(default_factory=list)
     flows: list[Flow] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+    status: str = "predicted"
 
     @property
     def end(self) -> float:
@@ -85,7 +88,7 @@ class Timeline:
         kept = {id(s) for s in spans}
         flows = [f for f in self.flows if id(f.source) in kept and id(f.target) in kept]
         samples = [s for s in self.samples if first <= s.at <= last]
-        return Timeline(self.title, self.unit, self.hertz, spans, flows, samples)
+        return Timeline(self.title, self.unit, self.hertz, spans, flows, samples, self.status)
 
 
 def _row_order(row: str) -> tuple[int, str, int]:

@@ -37,7 +37,8 @@ def html(timeline: Timeline) -> str:
     }  # fmt: skip
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
     page = TEMPLATE.read_text(encoding="utf-8")
-    status = "predicted, not measured" if timeline.unit == "cycles" else "the order of a run, no times"
+    said = {"predicted": "predicted, not measured", "measured": "measured by the kernel itself"}[timeline.status]
+    status = said if timeline.unit == "cycles" else "the order of a run, no times"
     for mark, value in (
         ("@TITLE@", escape(timeline.title)),
         ("@UNIT@", timeline.unit),

@@ -1,8 +1,9 @@
 """Adds to a kernel's PTX that some of its warps write down the clock before and after what they wait for or start.
 
 An event is 16 bytes in global memory: which place of the kernel it is (u32), an address or another operand that says
-more (u32), the SM's clock (u64). Each warp that is traced has room for `Room.events`; its first lane writes, which is
-the one that `elect.sync` chooses. The kernel gets one more parameter, the address of the room.
+more (u32; of a wait for groups, how many may be left), the SM's clock (u64). Each warp that is traced has room for
+`Room.events`; its first lane writes, which is the one that `elect.sync` chooses. The kernel gets one more parameter,
+the address of the room.
 
 It works on text, line by line, as the compiler formats it: an instruction on a line of its own. A wait is found as a
 loop around `mbarrier.try_wait` that a branch back to its label closes.
@@ -75,6 +76,8 @@ _AFTER = (
     (re.compile(r"\bmbarrier\.arrive\.(?!expect_tx)"), "release", 0),
     (re.compile(r"\btcgen05\.commit\b"), "commit", 0),
 )
+_LEFT = re.compile(r"\bwait_group\S*\s+(\d+)\s*;")
+"""How many groups may be left when a wait for groups ends."""
 _MULTIPLY_BEGINS = re.compile(r"\bwgmma\.fence\b")
 _MULTIPLY_ENDS = re.compile(r"\bwgmma\.commit_group\b")
 _TRY_WAIT = re.compile(r"\bmbarrier\.try_wait\S*\s+\S+,\s*\[([^\]+]+)")
@@ -132,7 +135,8 @@ class _Writer:
         if wait := self.wait_ends.get(number):
             yield from self._event("wait", END, wait.try_line, wait.barrier)
         if what:
-            yield from self._event(what, END, number)
+            left = _LEFT.search(line)
+            yield from self._event(what, END, number, left.group(1) if left else "0")
         if _MULTIPLY_ENDS.search(line):
             yield from self._event("multiply", END, number)
         for pattern, what, operand in _AFTER:

@@ -1,0 +1,90 @@
+"""Every place of an archive where something was not as it should be, or as the emulator or the model has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.emulator import EmulatorError
+from harness.probes import emulator
+from harness.probes.catalogue import PROBES
+from harness.probes.probe import decode, differences
+from harness.survey import archive
+from harness.survey.archive import Survey
+from harness.timing.constants import Constant, Gpu
+
+SHOWN_DIFFERENCES = 3
+CONSTANT_TOLERANCE = 0.1
+"""A constant that is this much off is worth a line."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """about: the part of the project it concerns: survey, kernel, emulator, model, trace."""
+
+    about: str
+    where: str
+    what: str
+
+
+def findings(survey: Survey, measured: dict[str, Constant], model: Gpu | None) -> list[Finding]:
+    """measured: constants that the archive gives; model: the GPU they are compared with."""
+    return [
+        *_parts(survey),
+        *_kernels(survey),
+        *_probes(survey),
+        *_traces(survey),
+        *(_constants(measured, model) if model else ()),
+    ]
+
+
+def _parts(survey: Survey) -> Iterator[Finding]:
+    for part in survey.parts:
+        # The part of the probes fails where they differ, which is found below.
+        if part.status != archive.DONE and not (part.part == "probes" and survey.json("probes.json")):
+            yield Finding("survey", part.part, f"{part.status}: {part.message}")
+
+
+def _kernels(survey: Survey) -> Iterator[Finding]:
+    kernels = survey.json("kernels.json") or {"runs": []}
+    for run in kernels["runs"]:
+        if run["wrong"]:
+            yield Finding("kernel", run["name"], run["wrong"])
+
+
+def _probes(survey: Survey) -> Iterator[Finding]:
+    recorded = survey.json("probes.json") or {"probes": {}}
+    for name, entry in recorded["probes"].items():
+        probe = PROBES.get(name)
+        if probe is None or entry["digest"] != probe.digest():
+            yield Finding("survey", name, "this probe is another one today; its answer cannot be compared")
+        elif "error" in entry:
+            yield Finding("survey", name, f"the GPU gave no answer: {entry['error']}")
+        else:
+            try:
+                lines = differences(emulator.run(probe), decode(entry["outputs"]))
+            except EmulatorError as error:
+                lines = [f"the emulator stops: {error}"]
+            for line in lines[:SHOWN_DIFFERENCES]:
+                yield Finding("emulator", name, line)
+
+
+def _traces(survey: Survey) -> Iterator[Finding]:
+    for name in survey.names(".json"):
+        if name.startswith("trace-") and (about := survey.json(name)) and not about["same_result"]:
+            yield Finding("trace", about["name"], "the kernel that writes its events has another result")
+
+
+def _constants(measured: dict[str, Constant], model: Gpu) -> Iterator[Finding]:
+    for name, constant in measured.items():
+        ours = model.constants.get(name)
+        if ours is None:
+            yield Finding("model", name, f"the model of {model.title} has no such constant")
+        elif ours.unit != constant.unit:
+            yield Finding("model", name, f"measured in {constant.unit}, the model has it in {ours.unit}")
+        elif abs(constant.value - ours.value) > CONSTANT_TOLERANCE * abs(constant.value):
+            yield Finding(
+                "model",
+                name,
+                f"measured {constant.value:.4g} {constant.unit}, the model has {ours.value:.4g} ({ours.status})",
+            )
