@@ -30,7 +30,7 @@ from harness.survey.parts import PARTS, Part
 
 SECONDS = 600
 LEAST_SECONDS = 5
-"""A part that would get less is skipped."""
+"""With less left no part is started."""
 LOGS = "logs"
 RUNS = "runs.json"
 """What was packed, kept in the archive as it is."""
@@ -76,8 +76,8 @@ def _gpu() -> dict[str, Any] | None:
 
 def _run(part: Part, folder: Path, packed: Path | None, end: float) -> Ended:
     why = part.missing() or ("no compiled kernels: see `harness survey --help`" if part.packed and not packed else None)
-    limit = min(part.limit, end - time.monotonic())
-    if why is None and limit < LEAST_SECONDS:
+    left = end - time.monotonic()
+    if why is None and left < LEAST_SECONDS:
         why = "no time was left for it"
     if why is not None:
         return Ended(part.name, part.what, archive.SKIPPED, 0.0, why)
@@ -91,7 +91,7 @@ def _run(part: Part, folder: Path, packed: Path | None, end: float) -> Ended:
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True, env=_environment()
         )
         try:
-            code: int | None = child.wait(timeout=limit)
+            code: int | None = child.wait(timeout=min(part.limit, left))
         except subprocess.TimeoutExpired:
             code = None
         finally:
