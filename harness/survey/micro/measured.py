@@ -21,7 +21,7 @@ from harness.survey.micro.benchmark import COLUMNS, FOREIGN_BYTES, Argument, Ben
 from harness.survey.micro.catalogue import BENCHMARKS
 
 WARM_UP_SECONDS = 0.3
-OUT_BYTES = 16 << 20
+OUT_BYTES = 1 << 20
 L2_PROMOTION = 128
 """As the kernels have it."""
 
@@ -31,13 +31,14 @@ class Bench:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        largest = max(
+        rows = [
             argument.rows
             for benchmark in BENCHMARKS.values()
             for launch in benchmark.launches
             for argument in launch.arguments
             if isinstance(argument, Tensor)
-        )
+        ]
+        largest = max(rows, default=1)
         self.tensor = driver.allocate(largest * COLUMNS * 2)
         self.foreign = driver.allocate(FOREIGN_BYTES)
         self.out = driver.allocate(OUT_BYTES)

@@ -24,6 +24,8 @@ RANK_BITS = 24
 """Of a shared address the bits from here on are the CTA's rank in its cluster."""
 MULTIPLY, WAIT, WAIT_FOR_MMA = "multiply", "wait", "wait for MMA"
 ISSUE_LOAD = "issue load "
+_WAIT_FULL = re.compile(r"wait full(?:\[(\d+)\])?")
+"""A single barrier has no number."""
 KINDS = {MULTIPLY: "issue", "load": "issue", "store": "store"}
 """Of spans that are no waits."""
 POINT_CYCLES = 20.0
@@ -166,8 +168,8 @@ def _loads(spans: Sequence[Span]) -> Iterator[Span]:
     """Loads of a CTA: each from its issue until a warp went on that had waited for its stage."""
     ends: dict[str, list[float]] = {}
     for span in spans:
-        if span.name.startswith("wait full["):
-            ends.setdefault(span.name[len("wait full[") : -1], []).append(span.end)
+        if match := _WAIT_FULL.fullmatch(span.name):
+            ends.setdefault(match.group(1) or "0", []).append(span.end)
     for times in ends.values():
         times.sort()
     for span in spans:
