@@ -31,13 +31,19 @@ def bundle(folder: Path, arch: str) -> None:
     """Writes the folder, which must not be there or be empty."""
     if folder.exists() and any(folder.iterdir()):
         raise UsageProblem(f"{folder}: is not empty; name a new folder for the bundle")
-    (folder / "harness").mkdir(parents=True)
-    for name in FILES:
-        shutil.copy(paths.PACKAGE / name, folder / "harness" / name)
-    for name in PACKAGES:
-        shutil.copytree(paths.PACKAGE / name, folder / "harness" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_code(folder)
     pack(runs(arch), arch, folder / PACKED)
     for text in (folder / PACKED).glob("*.ptx"):
         if text.with_suffix(".cubin").exists():
             text.unlink()
     (folder / "run.sh").write_text(SCRIPT, encoding="utf-8")
+
+
+def copy_code(folder: Path) -> None:
+    """The part of this project that launches kernels and emulates probes, as a package of the folder."""
+    (folder / "harness").mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        shutil.copy(paths.PACKAGE / name, folder / "harness" / name)
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in PACKAGES:
+        shutil.copytree(paths.PACKAGE / name, folder / "harness" / name, ignore=ignored, dirs_exist_ok=True)

@@ -71,7 +71,7 @@ def _barriers(of: Benchmarks) -> Found:
         entry = of.one("barriers", what=what, **about)
         return entry["cycles"] if entry else None
 
-    simple = (
+    simple: tuple[tuple[str, str, dict[str, int]], ...] = (
         ("barrier.arrive", "arrive", {}),
         ("barrier.try_wait", "try_wait, its answer used", {}),
         ("barrier.cta", "bar.sync", {"threads": 128}),
