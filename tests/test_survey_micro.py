@@ -14,6 +14,7 @@ from harness.survey.micro import emulated, measured, tma
 from harness.survey.micro.benchmark import Tensor
 from harness.survey.micro.catalogue import BENCHMARKS
 from harness.survey.micro.ptx import HEAD
+from harness.survey.micro.questions import QUESTIONS
 
 MOST_CTAS = 4
 MOST_SHARED = 227 * 1024
@@ -41,6 +42,10 @@ def test_it_ends_and_every_cta_writes_its_clocks(benchmark, launch):
     assert written.all() or (launch.ptx.startswith("message") and written[0])
     assert (clocks[written, 1] > clocks[written, 0]).all() and (clocks[written, 3] > clocks[written, 2]).all()
     json.dumps(benchmark.read(launch, clocks), allow_nan=False)
+
+
+def test_every_question_has_its_benchmark():
+    assert {name: benchmark.question for name, benchmark in BENCHMARKS.items()} == QUESTIONS
 
 
 def test_launches_are_within_what_a_gpu_allows():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import harness
-from harness.survey.micro.catalogue import BENCHMARKS
+from harness.survey.micro.questions import QUESTIONS
 
 PACKAGE = Path(harness.__file__).resolve().parent
 TESTS = PACKAGE.parent / "tests" / "test_gpu_kernels.py"
@@ -67,11 +67,11 @@ PARTS = (
     *(
         Part(
             f"micro-{name}",
-            benchmark.question,
+            question,
             _python("harness.survey.micro.measured", "{out}", name),
             limit=45,
         )
-        for name, benchmark in BENCHMARKS.items()
+        for name, question in QUESTIONS.items()
     ),
     Part(
         "kernels",

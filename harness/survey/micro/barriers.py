@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.survey.micro.benchmark import Benchmark, Clocks, Counter, Launch, Out
 from harness.survey.micro.ptx import CLUSTER_SYNC, END, HEAD, START, init_barriers, kernel, repeat, report, wait
+from harness.survey.micro.questions import QUESTIONS
 
 TURNS = 256
 UNROLLED = 16
@@ -186,7 +187,7 @@ def _launch(text: str, threads: int = 32, ctas: int = 1, cluster: int = 1) -> La
 
 BARRIERS = Benchmark(
     name="barriers",
-    question="How many cycles does an arrival, a wait, a barrier or a message through one take?",
+    question=QUESTIONS["barriers"],
     texts=TEXTS,
     launches=(
         *(_launch(text) for text in TEXTS if not text.startswith(("message", "cluster barrier", "atomic", "bar.sync"))),

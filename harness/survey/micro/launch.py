@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.survey.micro.benchmark import Benchmark, Clocks, Launch, Out, statistics
 from harness.survey.micro.ptx import CLUSTER_SYNC, END, HEAD, START, init_barriers, kernel, report
+from harness.survey.micro.questions import QUESTIONS
 from harness.survey.micro.tma import SMS
 
 WHOLE_SM = 200 * 1024
@@ -99,7 +100,7 @@ def _launch(text: str, ctas: int, cluster: int, overlap: bool) -> Launch:
 
 LAUNCH = Benchmark(
     name="launches",
-    question="What do a launch, the start of a CTA and the change from one CTA to the next on an SM take?",
+    question=QUESTIONS["launches"],
     texts=TEXTS,
     launches=tuple(_launches()),
     read=_read,

@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.survey.micro.benchmark import Benchmark, Clocks, Launch, Out
 from harness.survey.micro.ptx import END, HEAD, START, kernel, repeat, report
+from harness.survey.micro.questions import QUESTIONS
 
 TURNS = 256
 UNROLLED = 16
@@ -84,7 +85,7 @@ def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
 
 SHARED = Benchmark(
     name="shared_memory",
-    question="How many cycles do the instructions of a write-out take, by warps that do the same?",
+    question=QUESTIONS["shared_memory"],
     texts=TEXTS,
     launches=tuple(
         Launch({"what": name, "warps": warps}, (Out(), TURNS), HEAD, name, 32 * warps, shared=WARP_BYTES * warps)

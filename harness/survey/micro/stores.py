@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.survey.micro.benchmark import Benchmark, Clocks, Launch, Out, Tensor
 from harness.survey.micro.ptx import CLEAR_CLOCKS, DATA_AT, END, START, keep_clock, kernel, report
+from harness.survey.micro.questions import QUESTIONS
 from harness.survey.micro.tma import ADVANCE, APART, DECLARED, IN_DRAM, IN_L2, LOAD_PARAMETERS, PARAMETERS, SMS, WORDS
 
 
@@ -109,7 +110,7 @@ def _launches() -> Iterator[Launch]:
 
 STORES = Benchmark(
     name="tma_stores",
-    question="How long does a TMA store take, and how many bytes a cycle leave, by box and stores in flight?",
+    question=QUESTIONS["tma_stores"],
     texts=TEXTS,
     launches=tuple(_launches()),
     read=_read,

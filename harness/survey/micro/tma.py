@@ -22,6 +22,7 @@ from harness.survey.micro.ptx import (
     report,
     wait,
 )
+from harness.survey.micro.questions import QUESTIONS
 
 PARAMETERS = ["map tensor", "u64 out", "u32 loads", "u32 depth", "u32 box_rows", "u32 rows", "u32 first"]
 WORDS = HEAD + CLOCKS
@@ -307,7 +308,7 @@ def _launches() -> Iterator[Launch]:
 
 TMA = Benchmark(
     name="tma_loads",
-    question="How long does a TMA load take, and how many bytes a cycle arrive, by box, loads in flight, and place?",
+    question=QUESTIONS["tma_loads"],
     texts={"loads": LOADS, "ring": RING, "multicast": MULTICAST_RING},
     launches=tuple(_launches()),
     read=_read,
@@ -331,7 +332,7 @@ def _burst(kib: int, loads: int) -> Launch:
 
 TMA_BURST = Benchmark(
     name="tma_bursts",
-    question="How long do TMA loads take that are issued one after the other, from L2 on one SM?",
+    question=QUESTIONS["tma_bursts"],
     texts={"burst": BURST},
     launches=tuple(
         _burst(kib, loads) for kib in (1, 2, 4, 8, 16, 32) for loads in (1, 2, 3, 4, 6, 8, 12) if loads * kib <= 192

@@ -12,6 +12,7 @@ from harness.probes.ptx import descriptor, with_start
 from harness.probes.ptx import wgmma as one_wgmma
 from harness.survey.micro.benchmark import Benchmark, Clocks, Launch, Out
 from harness.survey.micro.ptx import END, HEAD, START, kernel, repeat, report
+from harness.survey.micro.questions import QUESTIONS
 
 COLUMNS = (64, 96, 128, 160, 192, 256)
 A_BYTES = 64 * 128
@@ -133,7 +134,7 @@ def _launch(n: int, source: str, per_group: int, pending: int, groups: int, warp
 
 WGMMA = Benchmark(
     name="wgmma",
-    question="How many cycles does a wgmma m64nNk16 of bf16 take, alone and back to back?",
+    question=QUESTIONS["wgmma"],
     texts={
         f"{n} {source} {per_group} {pending}": _text(n, source, per_group, pending)
         for n in COLUMNS

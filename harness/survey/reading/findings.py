@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from harness.emulator import EmulatorError
 from harness.probes import emulator
-from harness.probes.catalogue import PROBES
 from harness.probes.probe import decode, differences
 from harness.survey import archive
 from harness.survey.archive import Survey
@@ -53,6 +52,8 @@ def _kernels(survey: Survey) -> Iterator[Finding]:
 
 
 def _probes(survey: Survey) -> Iterator[Finding]:
+    from harness.probes.catalogue import PROBES  # making them takes a tenth of a second, which every command would pay
+
     recorded = survey.json("probes.json") or {"probes": {}}
     for name, entry in recorded["probes"].items():
         probe = PROBES.get(name)
