@@ -25,7 +25,7 @@ from harness.survey.reading.constants import as_toml, derive, put_into
 from harness.survey.reading.counters import read_counters
 from harness.survey.reading.findings import findings
 from harness.survey.reading.recording import recording
-from harness.survey.runs import FIT, JUDGE, TRACED, runs
+from harness.survey.runs import CHANGES, FIT, JUDGE, TRACED, runs
 from harness.timing.constants import find_gpu, read
 
 GPU = {"name": "NVIDIA H200", "compute_capability": "9.0", "multiprocessors": 132, "cuda": "13.0"}
@@ -44,15 +44,16 @@ def program(code: str) -> tuple[str, ...]:
 # ---- what is measured ----
 
 
-def test_runs_are_many_and_split_beforehand():
+@pytest.mark.parametrize("arch", CHANGES)
+def test_runs_are_many_and_split_beforehand(arch):
     """At least forty, each side with every kernel; no run twice; nothing that the rules refuse."""
-    every = runs("sm_90a")
+    every = runs(arch)
     assert len(every) >= 40 and len({run.name for run in every}) == len(every)
     for use in (FIT, JUDGE):
         assert {run.kernel for run in every if run.use == use} == {"kernel5", "kernel6", "kernel7", "kernel8"}
     assert 0.25 < sum(run.use == FIT for run in every) / len(every) < 0.4
-    assert {run.config("sm_90a").arch for run in every} == {"sm_90a"}
-    assert set(TRACED) <= {run.name for run in every}
+    assert {run.config(arch).arch for run in every} == {arch}
+    assert {run.kernel for run in every if run.name in TRACED} == {"kernel5", "kernel6", "kernel7", "kernel8"}
 
 
 # ---- conducting ----

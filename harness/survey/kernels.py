@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from harness.gpu import telemetry
+from harness.gpu.capability import arch_of_gpu
 from harness.gpu.driver import Driver, Parameter
 from harness.survey.micro.launch import KERNEL_THREADS, TEXTS, WHOLE_SM
-from harness.survey.micro.ptx import HEAD
+from harness.survey.micro.ptx import HEAD, for_target
 
 L2_BYTES = 60 << 20
 GRAPH_SECONDS = 0.008
@@ -99,7 +100,8 @@ class Clocks:
 
     def __init__(self, driver: Driver) -> None:
         self.driver, self.sms = driver, driver.describe()["multiprocessors"]
-        function = driver.load(TEXTS["bare"].encode(), "bench")
+        major, minor = (int(part) for part in driver.describe()["compute_capability"].split("."))
+        function = driver.load(for_target(TEXTS["bare"], arch_of_gpu(major, minor)).encode(), "bench")
         driver.allow_shared(function, WHOLE_SM)
         self.out = [driver.allocate(8 * HEAD * self.sms) for _ in range(2)]
         grid, block = (self.sms, 1, 1), (KERNEL_THREADS, 1, 1)

@@ -98,7 +98,41 @@ HOPPER: dict[str, tuple[Change, ...]] = {
         ({"mma_shape": (128, 128), "cluster": (2, 1), "ping_pong": True, "stages": 3}, ("4096",)),
     ),
 }
-CHANGES = {"sm_90a": HOPPER}
+PAIR = {"cta_group": 2, "mma_shape": (256, 256)}
+ALONE = {"cta_group": 1, "mma_shape": (128, 256)}
+BLACKWELL: dict[str, tuple[Change, ...]] = {
+    "kernel5": (
+        ({}, ("1024", "4096", "2056,4104,1032")),
+        ({"cluster": (2, 1)}, ("4096",)),
+        ({**ALONE, "cluster": (1, 1)}, ("4096",)),
+    ),
+    "kernel6": (
+        ({}, ("2048", "4096", "8192", "4000,4104,4096")),
+        ({"cluster": (2, 1)}, ("4096",)),
+        ({"cluster": (2, 1), "stages": 2}, ("4096",)),
+        ({**ALONE, "cluster": (1, 1)}, ("4096",)),
+    ),
+    "kernel7": (
+        ({}, (*SQUARES, *RAGGED, *OBLONG)),
+        *(({"cluster": cluster}, ("4096", "8192")) for cluster in ((2, 1), (2, 2), (4, 1), (4, 2))),
+        *(({"cluster": (2, 1), "stages": stages}, ("4096",)) for stages in (1, 2, 4)),
+        ({"cluster": (2, 1), "multicast": False}, ("4096",)),
+        ({"cluster": (2, 1), "epilogue_width": 64}, ("4096", "4096,4096,192")),
+        *(({**ALONE, "cluster": cluster}, ("4096",)) for cluster in ((1, 1), (2, 1), (4, 4))),
+        ({**PAIR, "mma_shape": (256, 128), "cluster": (2, 1)}, ("4096",)),
+    ),
+    "kernel8": (
+        ({}, (*SQUARES, *RAGGED, *OBLONG)),
+        *(({"cluster": cluster}, ("4096", "8192")) for cluster in ((2, 1), (4, 2))),
+        *(({"cluster": (2, 1), "scheduler": scheduler}, ("4096", "8192")) for scheduler in ("static", "none")),
+        ({"cluster": (2, 1), "accumulators": 1}, ("4096",)),
+        *(({"cluster": (2, 1), "clc_depth": depth}, ("4096",)) for depth in (1, 3)),
+        ({"cluster": (2, 1), "raster_group": 1}, ("8192",)),
+        ({**ALONE, "cluster": (1, 1)}, ("4096",)),
+    ),
+}
+CHANGES = {"sm_90a": HOPPER, "sm_100a": BLACKWELL}
+"""By architecture; what is not changed from a kernel's defaults is left out."""
 
 
 def runs(arch: str = "sm_90a") -> list[Run]:
@@ -119,4 +153,4 @@ TRACED = (
     "kernel8 mma_shape=256x128 cluster=1x2 scheduler=static at 4096x4096x4096",
     "kernel8 mma_shape=128x256 cluster=2x1 scheduler=dynamic at 4096x4096x4096",
 )
-"""Runs whose events are recorded, too."""
+"""Runs whose events are recorded, too; of an architecture, those that it has."""

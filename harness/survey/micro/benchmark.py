@@ -69,13 +69,16 @@ Clocks = np.ndarray
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A question about times. read: turns one launch and its clocks into numbers, whose names end in their unit."""
+    """A question about times. read: turns one launch and its clocks into numbers, whose names end in their unit. archs:
+    that have its instructions.
+    """
 
     name: str
     question: str
     texts: dict[str, str] = field(repr=False)
     launches: tuple[Launch, ...]
     read: Callable[[Launch, Clocks], dict[str, Any]] = field(repr=False)
+    archs: tuple[str, ...] = ("sm_90a", "sm_100a")
 
 
 def statistics(values: np.ndarray, unit: str) -> dict[str, float]:

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from harness.gpu.capability import arch_of_gpu
 from harness.gpu.driver import CLUSTER_DIMENSION, Attribute, Driver, LaunchConfig, Parameter
 from harness.survey.micro.benchmark import COLUMNS, FOREIGN_BYTES, Argument, Benchmark, Clocks, Counter, Launch, Tensor
 from harness.survey.micro.catalogue import BENCHMARKS
+from harness.survey.micro.ptx import for_target
 
 WARM_UP_SECONDS = 0.3
 OUT_BYTES = 1 << 20
@@ -45,6 +47,7 @@ class Bench:
         self.counter = driver.allocate(8)
         driver.fill(self.tensor, largest * COLUMNS * 2)
         self.functions: dict[str, ctypes.c_void_p] = {}
+        self.arch = arch_of_gpu(*(int(part) for part in driver.describe()["compute_capability"].split(".")))
 
     def warm_up(self) -> None:
         """An idle GPU has a low clock: something to do until it has risen."""
@@ -72,7 +75,7 @@ class Bench:
         return clocks, sorted(graph() for _ in range(5))[2] / launch.in_graph
 
     def _launcher(self, benchmark: Benchmark, launch: Launch) -> Any:
-        text = benchmark.texts[launch.ptx]
+        text = for_target(benchmark.texts[launch.ptx], self.arch)
         if text not in self.functions:
             self.functions[text] = self.driver.load(text.encode(), "bench")
         function = self.functions[text]
@@ -101,7 +104,7 @@ class Bench:
         """How many clusters of a size run at the same time, one CTA to an SM, as the driver says."""
         found = {}
         launch = next(launch for launch in BENCHMARKS["launches"].launches if launch.cluster == 1)
-        text = BENCHMARKS["launches"].texts[launch.ptx]
+        text = for_target(BENCHMARKS["launches"].texts[launch.ptx], self.arch)
         function = self.driver.load(text.encode(), "bench")
         self.driver.allow_shared(function, shared)
         for size in (1, 2, 4, 8, 16):
@@ -140,6 +143,9 @@ def main(folder: str, *names: str) -> None:
     bench = Bench(driver)
     gpu = driver.describe() | {"clusters_at_once": bench.clusters_at_once(200 * 1024, 384)}
     for name in names or BENCHMARKS:
+        if bench.arch not in BENCHMARKS[name].archs:
+            print(f"{name}: a GPU of {bench.arch} has no such instructions", flush=True)
+            continue
         bench.warm_up()
         start = time.perf_counter()
         found, clocks = measure(bench, BENCHMARKS[name])

@@ -10,8 +10,10 @@ DATA_AT = 4096
 HEAD = 8
 """Words before the kept clocks: `report` says which."""
 
+HOPPER, BLACKWELL = "sm_90a", "sm_100a"
+
 _HEADER = """.version 8.6
-.target sm_90a
+.target {target}
 .address_size 64
 .extern .shared .align 1024 .b8 smem[];
 .visible .entry bench({parameters}){directives}
@@ -29,14 +31,19 @@ ret;
 """
 
 
-def kernel(parameters: list[str], body: str, threads: int = 0) -> str:
+def kernel(parameters: list[str], body: str, threads: int = 0, target: str = HOPPER) -> str:
     """A module with one kernel, ``bench``. Parameters: "map NAME", "u64 NAME" or "u32 NAME"."""
     declared = []
     for parameter in parameters:
         kind, name = parameter.split()
         declared.append(f".param .align 64 .b8 {name}[128]" if kind == "map" else f".param .{kind} {name}")
     directives = f"\n.maxntid {threads}, 1, 1" if threads else ""
-    return _HEADER.format(parameters=", ".join(declared), directives=directives, body=body)
+    return _HEADER.format(parameters=", ".join(declared), directives=directives, body=body, target=target)
+
+
+def for_target(text: str, target: str) -> str:
+    """The same for another GPU. What only one GPU has, ptxas and the driver refuse."""
+    return text.replace(f".target {HOPPER}", f".target {target}")
 
 
 START = "mov.u64 %g0, %globaltimer;\nmov.u64 %c0, %clock64;\n"

@@ -144,5 +144,6 @@ WGMMA = Benchmark(
     },
     launches=tuple(_launches()),
     read=_read,
+    archs=("sm_90a",),
 )
 BENCHMARKS = (WGMMA,)
