@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from fake_cuda import FakeCuda
@@ -32,22 +33,32 @@ def run_of(kernel: str) -> Run:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """What each kernel wrote down, on a driver that the emulator plays: by name, what is to be known and the events."""
-    found = {}
-    for kernel in KERNELS:
-        folder = tmp_path_factory.mktemp(kernel)
-        run = run_of(kernel)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(packing, "TRACED", (run.name,))
-            patch.setattr(packing, "TRACED_CTAS", ROOM.ctas)
-            patch.setattr(packing, "TRACED_EVENTS", ROOM.events)
-            patch.setattr(packing, "ptxas_version", lambda: None)
-            patch.setattr(record, "WARM_LAUNCHES", 1)
-            patch.setattr(record, "TIMED_LAUNCHES", 1)
-            packing.pack([run], "sm_90a", folder)
-            packed = Packed(folder, Driver(FakeCuda()))
-            found[kernel] = record.Recorder(packed).record(packed.runs[0])
-    return found
+    """What each kernel wrote down: by name, what is to be known and the events."""
+    return {kernel: record_on_emulator(run_of(kernel), "sm_90a", tmp_path_factory.mktemp(kernel)) for kernel in KERNELS}
+
+
+def record_on_emulator(run: Run, arch: str, folder: Path):
+    """Packs a run and records it, on a driver that the emulator plays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "TRACED", (run.name,))
+        patch.setattr(packing, "TRACED_CTAS", ROOM.ctas)
+        patch.setattr(packing, "TRACED_EVENTS", ROOM.events)
+        patch.setattr(packing, "ptxas_version", lambda: None)
+        patch.setattr(record, "WARM_LAUNCHES", 1)
+        patch.setattr(record, "TIMED_LAUNCHES", 1)
+        packing.pack([run], arch, folder)
+        packed = Packed(folder, Driver(FakeCuda()))
+        return record.Recorder(packed).record(packed.runs[0])
+
+
+def test_a_kernel_of_blackwell_tells_too(tmp_path):
+    """Its warps have roles of their own, so all of them write; each K step is committed to the empty barrier."""
+    run = Run("kernel5", (("cluster", (2, 1)),), Shape(256, 256, 192), "fit")
+    about, events = record_on_emulator(run, "sm_100a", tmp_path)
+    sites = [Site(**site) for site in about["sites"]]
+    of_leader = events["site"][events["cta"] == 0].tolist()
+    assert about["same_result"] and set(events["warp"].tolist()) == {0, 1, 2, 3}
+    assert sum(sites[number].what == "commit" for number in of_leader) == K_STEPS + 1
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
