@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from harness.cli.main import main
 from harness.errors import UsageProblem
+from harness.paths import ROOT
 from harness.probes import emulator
 from harness.probes.catalogue import PROBES
 from harness.probes.recording import entry
@@ -26,6 +27,7 @@ from harness.survey.reading.counters import read_counters
 from harness.survey.reading.findings import findings
 from harness.survey.reading.recording import recording
 from harness.survey.runs import CHANGES, FIT, JUDGE, TRACED, runs
+from harness.survey.trace.spans import find_traces
 from harness.timing.constants import find_gpu, read
 
 GPU = {"name": "NVIDIA H200", "compute_capability": "9.0", "multiprocessors": 132, "cuda": "13.0"}
@@ -291,12 +293,35 @@ def test_read_reports_and_writes_what_is_asked_for(make, tmp_path):
         (["--read", "there_is_no.tar.gz"], "cannot be read as the archive"),
         (["--read", "there_is_no.tar.gz", "--constants", "no/folder/c.toml"], "is not a file in an existing folder"),
         (["-o", "no/folder/s.tar.gz"], "is not a file in an existing folder"),
+        (["--read", "there_is_no.tar.gz", "--probes", "no/folder/p.json"], "is not a file in an existing folder"),
     ],
 )
 def test_bad_requests_get_one_line(words, said):
     done = subprocess.run([sys.executable, "-m", "harness", "survey", *words], capture_output=True, text=True)
     assert done.returncode == 2 and said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+OURS = ROOT / "results" / "nvidia-h200-survey.tar.gz"
+
+
+def test_the_survey_of_an_h200(tmp_path):
+    """What is kept of it: every part was done, every kernel right, every probe as the emulator."""
+    survey = Survey(OURS)
+    assert {part.status for part in survey.parts if part.part not in ("doctor", "gpu-tests")} == {"done"}
+    kept = recording(survey)
+    assert len(kept["runs"]) == len(runs("sm_90a")) and all(run["ncu"]["cycles"] > 0 for run in kept["runs"])
+    assert {run["name"]: run["use"] for run in kept["runs"]} == {run.name: run.use for run in runs("sm_90a")}
+    found = derive(survey)
+    assert 100 < found["tma.rate"].value < 128 and found["tensor.overhead"].value == pytest.approx(1, abs=0.01)
+    assert 4e12 < found["dram.bandwidth"].value < 4.8e12
+    assert len(find_traces(survey)) == len(TRACED)
+    path = tmp_path / "t.json"
+    words = ["timeline", "kernel7", "--measured", str(OURS), "--to", "6000", "-o", str(path)]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    assert json.loads(path.read_text())["otherData"]["status"] == "measured"
+    done = CliRunner().invoke(main, [*words[:1], "kernel9", *words[2:]])
+    assert "has no events of such a run" in str(done.exception) + done.output
 
 
 def test_a_gpu_without_constants_needs_a_name(make, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import click
@@ -50,6 +51,7 @@ NAMES = [part.name for part in PARTS]
 @click.option(
     "--recording", "recording_path", metavar="FILE.json|-", help="Of --read: the kernels' times and counters."
 )
+@click.option("--probes", "probes_path", metavar="FILE.json|-", help="Of --read: what the GPU answered to the probes.")
 @click.option("--gpu", "gpu_name", metavar="NAME", help=f"Of --read: compare with {', '.join(gpu_names())}.")
 def survey_command(
     target: str | None,
@@ -62,6 +64,7 @@ def survey_command(
     report_path: str,
     constants_path: str | None,
     recording_path: str | None,
+    probes_path: str | None,
     gpu_name: str | None,
 ) -> int:
     """Measure a GPU once and for all, or read what was measured.
@@ -78,7 +81,7 @@ def survey_command(
         show_line(Console(), f"copy {bundle_folder} to the machine with the GPU, and there: sh run.sh survey.tar.gz")
         return EXIT_OK
     if source is not None:
-        return _read(source, report_path, constants_path, recording_path, gpu_name)
+        return _read(source, _Outputs(report_path, constants_path, recording_path, probes_path), gpu_name)
     assert target is not None
     return _measure(Path(target), seconds, names, packed)
 
@@ -125,28 +128,43 @@ def _pack(folder: Path, capability: str, console: Console) -> Path | None:
 # ---- reading ----
 
 
-def _read(
-    source: Path, report_path: str, constants_path: str | None, recording_path: str | None, gpu_name: str | None
-) -> int:
-    outputs = (("--report", report_path), ("--constants", constants_path), ("--recording", recording_path))
-    for option, path in outputs:
-        check_output(path, option)
+@dataclass(frozen=True)
+class _Outputs:
+    """Where what was asked for goes; None: it was not."""
+
+    report: str
+    constants: str | None
+    recording: str | None
+    probes: str | None
+
+    def check(self) -> None:
+        for field in fields(self):
+            check_output(getattr(self, field.name), f"--{field.name}")
+
+
+def _read(source: Path, outputs: _Outputs, gpu_name: str | None) -> int:
+    outputs.check()
     survey = Survey(source)
     model = find_gpu(gpu_name) if gpu_name else _model_of(survey)
     measured = derive(survey)
-    found = findings(survey, measured, model)
-    if constants_path:
+    if outputs.constants:
         if model is None:
             raise UsageProblem(
                 f"--constants: name the GPU whose other constants are kept: --gpu {'|'.join(gpu_names())}"
             )
-        write_output(as_toml(put_into(model, measured, survey)), constants_path)
-    if recording_path:
+        write_output(as_toml(put_into(model, measured, survey)), outputs.constants)
+    if outputs.recording:
         kept = recording(survey)
         if kept is None:
             raise CannotRun(f"{source}: the part `kernels` left no times")
-        write_output(as_json(kept), recording_path)
-    write_output(report(survey, measured, found), report_path)
+        write_output(as_json(kept), outputs.recording)
+    if outputs.probes:
+        answers = survey.text("probes.json")
+        if answers is None:
+            raise CannotRun(f"{source}: the part `probes` left no answers")
+        write_output(answers, outputs.probes)
+    found = findings(survey, measured, model)
+    write_output(report(survey, measured, found), outputs.report)
     return EXIT_FINDINGS if found else EXIT_OK
 
 
