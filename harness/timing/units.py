@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.emulator.machine.state import AsyncOperation
+from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.units.mma import Mma
 from harness.emulator.units.tensor_kinds import KindMma
 from harness.timing.constants import Gpu
@@ -107,6 +107,7 @@ class Memory:
     miss: float = 1.0
     waits: float = 1.0
     l2: Unit = field(default_factory=Unit)
+    writes: Unit = field(default_factory=Unit)
     dram: Unit = field(default_factory=Unit)
     traffic: Traffic = field(default_factory=Traffic)
 
@@ -122,13 +123,15 @@ class Units:
         self.gpu = gpu
         self.memory = memory
         share = memory.share
-        self.l2_rate = gpu["l2.bandwidth"] * share
+        self.l2_rate = gpu["l2.bandwidth"] / memory.clock * share
+        self.write_rate = gpu["l2.write_bandwidth"] / memory.clock * share
+        self.write_row = gpu["l2.write_row"]
         self.dram_rate = gpu["dram.bandwidth"] / memory.clock * share
         self.port_rate = gpu["l2.port"]
         self.tma_issue = gpu["tma.issue"]
         self.tma_rate = gpu["tma.rate"]
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
-        self.dram_latency = gpu["dram.latency"]
+        self.dram_latency = gpu["dram.latency"] * memory.clock
         self.descriptor = gpu["tma.descriptor"]
         self.store_rate = gpu["tma.store_rate"]
         self.store_latency = gpu["tma.store_latency"]
@@ -176,18 +179,17 @@ class Units:
             self._last_load = (load, self.read_memory(sent, nbytes))
         return target.port.serve(self._last_load[1] - nbytes / self.port_rate, nbytes / self.port_rate)
 
-    def tma_store_read(self, at: float, nbytes: int, sm: Sm) -> float:
-        """Until the source may be written again."""
-        return sm.stores.serve(at, self.tma_issue + nbytes / self.store_rate) + self.store_latency
-
-    def tma_store_write(self, at: float, nbytes: int) -> float:
-        """Until the bytes are in L2, from which they go to DRAM at leisure."""
+    def tma_store(self, at: float, nbytes: int, row: int, sm: Sm) -> float:
+        """Until the source may be written again: L2 takes the bytes as they are read, row by row, and DRAM from it at
+        leisure.
+        """
         memory = self.memory
         memory.traffic.l2_written += nbytes
         memory.traffic.dram += nbytes
         memory.traffic.stores += 1
         memory.dram.serve(at, nbytes / self.dram_rate)
-        return memory.l2.serve(at, nbytes / self.l2_rate) + self.gpu["l2.latency"]
+        taken = memory.writes.serve(at, nbytes * (1 + self.write_row / row) / self.write_rate)
+        return max(taken, sm.stores.serve(at, self.tma_issue + nbytes / self.store_rate)) + self.store_latency
 
     # ---- the tensor core ----
 
@@ -223,6 +225,6 @@ class Units:
         return done
 
 
-def bytes_of(operation: AsyncOperation) -> int:
-    """Of a tensor store."""
-    return int(operation.subject.tmap.box_bytes)
+def row_of(box: TensorMap) -> int:
+    """Bytes of a box that lie one after another in global memory."""
+    return box.box[0] * box.element.bytes
