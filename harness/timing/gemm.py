@@ -7,11 +7,13 @@ from functools import cached_property
 
 from harness.compiler.plan import CounterArgument, Plan
 from harness.config.catalog import ELEMENT_BYTES
-from harness.emulator.machine.grid import SM_CTAS, SM_SHARED, SM_THREADS
+from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.timing.cache import Place, Tiles
 from harness.timing.constants import Gpu
 
+REGISTER_STEP = 8
+"""Registers of a thread are given out in such steps (CUDA occupancy calculator)."""
 DETAIL = 3000
 """CTA K-steps that are simulated one by one, at most if one cluster of each round needs no more."""
 
@@ -34,9 +36,11 @@ class Spread:
 class Gemm:
     """A plan's problem on one GPU."""
 
-    def __init__(self, plan: Plan, gpu: Gpu) -> None:
+    def __init__(self, plan: Plan, gpu: Gpu, registers: int | None = None) -> None:
+        """registers: of a thread, as NVIDIA's assembler says; None: nobody knows."""
         self.plan = plan
         self.gpu = gpu
+        self.registers = registers
 
     @property
     def cluster_size(self) -> int:
@@ -53,7 +57,9 @@ class Gemm:
     def ctas_per_sm(self) -> int:
         shared = self.plan.dynamic_smem + RESERVED_SHARED
         threads = self.plan.block[0] * self.plan.block[1] * self.plan.block[2]
-        return max(1, min(SM_SHARED // shared, SM_THREADS // threads, SM_CTAS))
+        registers = -(-(self.registers or 0) // REGISTER_STEP) * REGISTER_STEP * threads
+        by_registers = SM_REGISTERS // registers if registers else SM_CTAS
+        return max(1, min(SM_SHARED // shared, SM_THREADS // threads, SM_CTAS, by_registers))
 
     @property
     def flops(self) -> int:
@@ -120,6 +126,24 @@ class Gemm:
             ]
         group = self.plan.config["raster_group"]
         return [_place(group, number, down, across) for number in range(down * across)]
+
+    @property
+    def merged(self) -> float:
+        """Bytes that L2 gives out for each byte that is asked for: two neighbouring CTAs, which share an SM pair's way
+        to L2, are answered once where both ask for the same rows. Within a cluster that is done by multicast, if it
+        is on. Between clusters it is taken to happen only where these are single CTAs.
+        """
+        config = self.plan.config
+        rows, columns = self.plan.tile
+        along_m, along_n = config["cluster"]
+        if self.cluster_size == 1:
+            # Neighbours lie along M, but in a group of several columns along N.
+            shared = rows if self.walks and config["raster_group"] > 1 else columns
+        elif not config["multicast"] and config["cta_group"] == 1:
+            shared = columns if along_m > 1 else rows
+        else:
+            return 1.0
+        return 1 - shared / 2 / (rows + columns)
 
     def traffic(self) -> Tiles:
         """For the model of L2."""

@@ -99,13 +99,15 @@ class Memory:
     """L2 and DRAM, or the share of them that a part of the GPU has.
 
     ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the
-    loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time.
+    loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time; ``merged``: bytes
+    that L2 gives out for each byte that is asked for, as it answers equal requests of neighbouring SMs once.
     """
 
     share: float
     clock: float
     miss: float = 1.0
     waits: float = 1.0
+    merged: float = 1.0
     l2: Unit = field(default_factory=Unit)
     writes: Unit = field(default_factory=Unit)
     dram: Unit = field(default_factory=Unit)
@@ -113,7 +115,7 @@ class Memory:
 
     def fresh(self) -> Memory:
         """The same, with nothing to do yet."""
-        return Memory(self.share, self.clock, self.miss, self.waits)
+        return Memory(self.share, self.clock, self.miss, self.waits, self.merged)
 
 
 class Units:
@@ -143,7 +145,6 @@ class Units:
         self.remote = gpu["barrier.remote"]
         self.cluster_control = gpu["launch.cluster_control"]
         self._last_load: tuple[Any, float] = (None, 0.0)
-        self._debt = 0.0
         self.multiplied = (0.0, 0.0)
         """When the tensor core starts and ends the last multiplication that was issued."""
         self.pipes: dict[Any, float] = {}
@@ -155,17 +156,12 @@ class Units:
         """Bytes for an SM, from L2 or through it: when the last of them leaves L2."""
         memory = self.memory
         memory.traffic.l2_read += nbytes
-        leaves = memory.l2.serve(at, nbytes / self.l2_rate)
+        leaves = memory.l2.serve(at, nbytes * memory.merged / self.l2_rate)
         if memory.miss > 0:
             missed = nbytes * memory.miss
             memory.traffic.dram += missed
             leaves = max(leaves, memory.dram.serve(at, missed / self.dram_rate))
-        self._debt += memory.waits
-        latency = self.hit_latency
-        if self._debt >= 1.0:
-            self._debt -= 1.0
-            latency += self.dram_latency
-        return leaves + latency
+        return leaves + self.hit_latency + memory.waits * self.dram_latency
 
     def tma_load(self, at: float, load: Any, destination: int, sm: Sm, target: Sm) -> float:
         """A box, for one of the CTAs it goes to; the first of these asks for it."""

@@ -92,7 +92,7 @@ def compare(runs: Sequence[Measured], gpu: Gpu, detail: int | None = None) -> li
     named = [parse_name(run.name) for run in runs]
     rows = []
     for run, (_, shape), artifact in zip(runs, named, build([config for config, _ in named]), strict=True):
-        found = simulate(artifact.ptx, artifact.plan(shape), gpu, run.hertz, detail=detail)
+        found = simulate(artifact, artifact.plan(shape), gpu, run.hertz, detail=detail)
         parts = {limit.name: limit.share for limit in limits(found.machine, found.used)}
         rows.append(Row(run, found.cycles, parts[TENSOR], found.hits.dram, found.hits.requested + found.hits.written))
     return rows
