@@ -6,7 +6,9 @@ or its multiplications take. Times are in cycles of the SM's clock from the star
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import le
 from typing import Any
 
 from harness.emulator.memory.tensor_map import TensorMap
@@ -132,6 +134,7 @@ class Units:
         self.port_rate = gpu["l2.port"]
         self.tma_issue = gpu["tma.issue"]
         self.tma_rate = gpu["tma.rate"]
+        self.fill_rate = gpu["tma.fill_rate"]
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
         self.dram_latency = gpu["dram.latency"] * memory.clock
         self.descriptor = gpu["tma.descriptor"]
@@ -167,12 +170,14 @@ class Units:
         """A box, for one of the CTAs it goes to; the first of these asks for it."""
         nbytes = load.tmap.box_bytes
         if self._last_load[0] is not load or destination == 0:
-            sent = sm.tma.serve(at, self.tma_issue + nbytes / self.tma_rate)
+            inside = inside_bytes(load.tmap, load.coordinates)
+            filled = (nbytes - inside) / self.fill_rate
+            sent = sm.tma.serve(at, self.tma_issue + inside / self.tma_rate + filled)
             if id(load.tmap) not in sm.maps:
                 sm.maps.add(id(load.tmap))
                 sent += self.descriptor
             self.memory.traffic.loads += 1
-            self._last_load = (load, self.read_memory(sent, nbytes))
+            self._last_load = (load, self.read_memory(sent, inside))
         return target.port.serve(self._last_load[1] - nbytes / self.port_rate, nbytes / self.port_rate)
 
     def tma_store(self, at: float, nbytes: int, row: int, sm: Sm) -> float:
@@ -219,6 +224,17 @@ class Units:
         done = max(done, self.pipes.get(pipe, 0.0))
         self.pipes[pipe] = done
         return done
+
+
+def inside_bytes(box: TensorMap, coordinates: Sequence[int]) -> int:
+    """Bytes of the box at these coordinates that lie inside of the tensor; the others are filled in."""
+    if all(map(le, coordinates, box.last_whole)) and min(coordinates) >= 0:
+        return box.box_bytes
+    part = 1.0
+    for first, extent, dim, step in zip(coordinates, box.box_shape, box.dims, box.steps, strict=True):
+        inside = sum(0 <= first + n * step < dim for n in range(extent))
+        part *= inside / extent
+    return round(box.box_bytes * part)
 
 
 def row_of(box: TensorMap) -> int:
