@@ -126,7 +126,7 @@ def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _Asked) 
     clock = predict(artifact, shape, asked.gpu).clock
     title = f"{kernel}, C[{shape.m},{shape.n}], K={shape.k}: predicted for {asked.gpu.title}"
     recorder = Recorder(title, clock.hertz, asked.ctas)
-    simulate(artifact.ptx, artifact.plan(shape), asked.gpu, clock.hertz, recorder)
+    simulate(artifact, artifact.plan(shape), asked.gpu, clock.hertz, recorder)
     return recorder.finish()
 
 

@@ -98,7 +98,9 @@ def _instruction(i: Instruction, gpu: Gpu) -> tuple[float, float]:
             return 1.0, gpu["issue.shared_latency"] if shared else gpu["l2.latency"] * 2
         case "mbarrier":
             wait = verb in ("try_wait", "test_wait")
-            return (gpu["barrier.try_wait"], gpu["barrier.try_wait"]) if wait else (gpu["barrier.arrive"], 0.0)
+            return gpu["barrier.arrive"], gpu["barrier.try_wait"] if wait else 0.0
+        case "barrier" if verb == "cluster" and "arrive" in i.modifiers and "relaxed" not in i.modifiers:
+            return gpu["issue.gpu_fence"], 0.0
         case "fence" | "membar":
             return _fence(i, gpu), 0.0
         case "elect" | "shfl" | "vote" | "redux" | "activemask" | "match":

@@ -7,13 +7,19 @@ from functools import cached_property
 
 from harness.compiler.plan import CounterArgument, Plan
 from harness.config.catalog import ELEMENT_BYTES
-from harness.emulator.machine.grid import SM_CTAS, SM_SHARED, SM_THREADS
+from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.timing.cache import Place, Tiles
 from harness.timing.constants import Gpu
 
+TMEM_COLUMNS = 512
+REGISTER_STEP = 8
+"""Registers of a thread are given out in such steps (CUDA occupancy calculator)."""
 DETAIL = 3000
 """CTA K-steps that are simulated one by one, at most if one cluster of each round needs no more."""
+
+RAGGED = 6
+"""How many times as many where tiles differ, as some lie partly outside of C."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,11 @@ class Spread:
 class Gemm:
     """A plan's problem on one GPU."""
 
-    def __init__(self, plan: Plan, gpu: Gpu) -> None:
+    def __init__(self, plan: Plan, gpu: Gpu, registers: int | None = None) -> None:
+        """registers: of a thread, as NVIDIA's assembler says; None: nobody knows."""
         self.plan = plan
         self.gpu = gpu
+        self.registers = registers
 
     @property
     def cluster_size(self) -> int:
@@ -53,7 +61,10 @@ class Gemm:
     def ctas_per_sm(self) -> int:
         shared = self.plan.dynamic_smem + RESERVED_SHARED
         threads = self.plan.block[0] * self.plan.block[1] * self.plan.block[2]
-        return max(1, min(SM_SHARED // shared, SM_THREADS // threads, SM_CTAS))
+        registers = -(-(self.registers or 0) // REGISTER_STEP) * REGISTER_STEP * threads
+        by_registers = SM_REGISTERS // registers if registers else SM_CTAS
+        by_columns = TMEM_COLUMNS // self.plan.tmem_columns if self.plan.tmem_columns else SM_CTAS
+        return max(1, min(SM_SHARED // shared, SM_THREADS // threads, SM_CTAS, by_registers, by_columns))
 
     @property
     def flops(self) -> int:
@@ -78,6 +89,12 @@ class Gemm:
         return rows * along_m, columns * along_n
 
     @property
+    def even(self) -> bool:
+        """Whether all tiles have the same work to do."""
+        rows, columns = self.tile
+        return self.plan.problem.m % rows == 0 and self.plan.problem.n % columns == 0
+
+    @property
     def tiles(self) -> int:
         """Of clusters. Where each computes the tile at its place in the grid, some may lie outside of C."""
         down, across = self.extent
@@ -93,15 +110,16 @@ class Gemm:
         return self.plan.config["scheduler"] in ("static", "dynamic")
 
     def spread(self, detail: int = DETAIL) -> Spread:
-        """Clusters whose number modulo the resident ones is small: they take part in every round of clusters."""
+        """Clusters with the same few numbers modulo the resident ones: they take part in every round of clusters."""
         per_sm = self.ctas_per_sm
         resident = self.gpu.resident_clusters(self.cluster_size, per_sm)
         at_once = min(resident, self.clusters)
         rounds = -(-self.tiles // at_once)
         steps = rounds * self.k_steps * self.cluster_size
-        slots = max(1, min(at_once, detail // steps))
+        slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
         slots = max(1, slots // per_sm) * per_sm if slots >= per_sm else slots
-        numbers = tuple(n for n in range(self.clusters) if n % resident < slots)
+        chosen = {n * at_once // slots for n in range(slots)}
+        numbers = tuple(n for n in range(self.clusters) if n % resident in chosen)
         return Spread(at_once, slots, numbers, per_sm)
 
     def counter_start(self, counter: CounterArgument, spread: Spread) -> int:
@@ -120,6 +138,24 @@ class Gemm:
             ]
         group = self.plan.config["raster_group"]
         return [_place(group, number, down, across) for number in range(down * across)]
+
+    @property
+    def merged(self) -> float:
+        """Bytes that L2 gives out for each byte that is asked for: two neighbouring CTAs, which share an SM pair's way
+        to L2, are answered once where both ask for the same rows. Within a cluster that is done by multicast, if it
+        is on. Between clusters it is taken to happen only where these are single CTAs.
+        """
+        config = self.plan.config
+        rows, columns = self.plan.tile
+        along_m, along_n = config["cluster"]
+        if self.cluster_size == 1:
+            # Neighbours lie along M, but in a group of several columns along N.
+            shared = rows if self.walks and config["raster_group"] > 1 else columns
+        elif not config["multicast"] and config["cta_group"] == 1:
+            shared = columns if along_m > 1 else rows
+        else:
+            return 1.0
+        return 1 - shared / 2 / (rows + columns)
 
     def traffic(self) -> Tiles:
         """For the model of L2."""

@@ -21,7 +21,7 @@ from harness.emulator.machine.warpgroup import Step
 from harness.timing.constants import Gpu
 from harness.timing.costs import block_costs
 from harness.timing.trace import NoTrace, Trace
-from harness.timing.units import Life, Sm, Units, bytes_of
+from harness.timing.units import Life, Sm, Units, row_of
 
 _CLUSTER_START = object()
 
@@ -270,9 +270,9 @@ class TimedMachine(Machine):
             case "commit":
                 return at
             case "tma.store.read":
-                return units.tma_store_read(at, bytes_of(operation), sm)
+                return units.tma_store(at, subject.tmap.box_bytes, row_of(subject.tmap), sm)
             case "tma.store.write":
-                return units.tma_store_write(at, bytes_of(operation))
+                return at
             case "launch-control":
                 return at + units.cluster_control
             case "commit.arrive" | "launch-control.response":

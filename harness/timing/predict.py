@@ -82,10 +82,10 @@ def predict(
     gpu = gpu.with_values(constants or {})
     plan = artifact.plan(shape)
     # The clock decides how much DRAM brings in a cycle, and the cycles which clock the power allows: once round.
-    simulation = simulate(artifact.ptx, plan, gpu, gpu["clock.max"])
+    simulation = simulate(artifact, plan, gpu, gpu["clock.max"])
     clock = _clock(simulation, gpu, inputs)
     if clock.limited:
-        simulation = simulate(artifact.ptx, plan, gpu, clock.hertz)
+        simulation = simulate(artifact, plan, gpu, clock.hertz)
         clock = _clock(simulation, gpu, inputs)
     return _prediction(artifact, plan, gpu, shape, simulation, clock)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.compiler.build import Artifact
 from harness.compiler.plan import CounterArgument, Plan
 from harness.emulator import EmulatorError
 from harness.errors import CannotRun
@@ -45,16 +46,17 @@ class Simulation:
 
 
 def simulate(
-    ptx: str, plan: Plan, gpu: Gpu, clock: float, trace: Trace | None = None, detail: int | None = None
+    artifact: Artifact, plan: Plan, gpu: Gpu, clock: float, trace: Trace | None = None, detail: int | None = None
 ) -> Simulation:
-    """``clock``: Hz of the SMs, which says how many bytes of DRAM a cycle brings.
+    """``clock``: Hz of the SMs, which says how many bytes of L2 and of DRAM a cycle brings.
 
     Raises CannotRun if the kernel does not run to its end.
     """
-    gemm = Gemm(plan, gpu)
+    registers = artifact.statistics().get("registers")
+    gemm = Gemm(plan, gpu, registers)
     spread = gemm.spread() if detail is None else gemm.spread(detail)
     found = hits(gemm.traffic(), spread.resident, gpu["l2.bytes"] * gpu["l2.effective"])
-    memory = Memory(spread.share, clock, found.miss, found.waits)
+    memory = Memory(spread.share, clock, found.miss, found.waits * gpu["l2.together"], gemm.merged)
     device = TimedDevice(
         gpu, memory, computes=False, numbers=spread.numbers, sms=spread.slots * gemm.cluster_size, trace=trace
     )
@@ -65,7 +67,7 @@ def simulate(
         addresses[counter.name] = device.upload(start, counter.name)
     try:
         device.launch(
-            module_of(ptx),
+            module_of(artifact.ptx),
             plan.entry,
             grid=plan.grid,
             cluster=plan.cluster,

@@ -6,10 +6,12 @@ or its multiplications take. Times are in cycles of the SM's clock from the star
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import le
 from typing import Any
 
-from harness.emulator.machine.state import AsyncOperation
+from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.units.mma import Mma
 from harness.emulator.units.tensor_kinds import KindMma
 from harness.timing.constants import Gpu
@@ -99,20 +101,23 @@ class Memory:
     """L2 and DRAM, or the share of them that a part of the GPU has.
 
     ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the
-    loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time.
+    loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time; ``merged``: bytes
+    that L2 gives out for each byte that is asked for, as it answers equal requests of neighbouring SMs once.
     """
 
     share: float
     clock: float
     miss: float = 1.0
     waits: float = 1.0
+    merged: float = 1.0
     l2: Unit = field(default_factory=Unit)
+    writes: Unit = field(default_factory=Unit)
     dram: Unit = field(default_factory=Unit)
     traffic: Traffic = field(default_factory=Traffic)
 
     def fresh(self) -> Memory:
         """The same, with nothing to do yet."""
-        return Memory(self.share, self.clock, self.miss, self.waits)
+        return Memory(self.share, self.clock, self.miss, self.waits, self.merged)
 
 
 class Units:
@@ -122,13 +127,16 @@ class Units:
         self.gpu = gpu
         self.memory = memory
         share = memory.share
-        self.l2_rate = gpu["l2.bandwidth"] * share
+        self.l2_rate = gpu["l2.bandwidth"] / memory.clock * share
+        self.write_rate = gpu["l2.write_bandwidth"] / memory.clock * share
+        self.write_row = gpu["l2.write_row"]
         self.dram_rate = gpu["dram.bandwidth"] / memory.clock * share
         self.port_rate = gpu["l2.port"]
         self.tma_issue = gpu["tma.issue"]
         self.tma_rate = gpu["tma.rate"]
+        self.fill_rate = gpu["tma.fill_rate"]
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
-        self.dram_latency = gpu["dram.latency"]
+        self.dram_latency = gpu["dram.latency"] * memory.clock
         self.descriptor = gpu["tma.descriptor"]
         self.store_rate = gpu["tma.store_rate"]
         self.store_latency = gpu["tma.store_latency"]
@@ -140,7 +148,6 @@ class Units:
         self.remote = gpu["barrier.remote"]
         self.cluster_control = gpu["launch.cluster_control"]
         self._last_load: tuple[Any, float] = (None, 0.0)
-        self._debt = 0.0
         self.multiplied = (0.0, 0.0)
         """When the tensor core starts and ends the last multiplication that was issued."""
         self.pipes: dict[Any, float] = {}
@@ -152,42 +159,38 @@ class Units:
         """Bytes for an SM, from L2 or through it: when the last of them leaves L2."""
         memory = self.memory
         memory.traffic.l2_read += nbytes
-        leaves = memory.l2.serve(at, nbytes / self.l2_rate)
+        leaves = memory.l2.serve(at, nbytes * memory.merged / self.l2_rate)
         if memory.miss > 0:
             missed = nbytes * memory.miss
             memory.traffic.dram += missed
             leaves = max(leaves, memory.dram.serve(at, missed / self.dram_rate))
-        self._debt += memory.waits
-        latency = self.hit_latency
-        if self._debt >= 1.0:
-            self._debt -= 1.0
-            latency += self.dram_latency
-        return leaves + latency
+        return leaves + self.hit_latency + memory.waits * self.dram_latency
 
     def tma_load(self, at: float, load: Any, destination: int, sm: Sm, target: Sm) -> float:
         """A box, for one of the CTAs it goes to; the first of these asks for it."""
         nbytes = load.tmap.box_bytes
         if self._last_load[0] is not load or destination == 0:
-            sent = sm.tma.serve(at, self.tma_issue + nbytes / self.tma_rate)
+            inside = inside_bytes(load.tmap, load.coordinates)
+            filled = (nbytes - inside) / self.fill_rate
+            sent = sm.tma.serve(at, self.tma_issue + inside / self.tma_rate + filled)
             if id(load.tmap) not in sm.maps:
                 sm.maps.add(id(load.tmap))
                 sent += self.descriptor
             self.memory.traffic.loads += 1
-            self._last_load = (load, self.read_memory(sent, nbytes))
+            self._last_load = (load, self.read_memory(sent, inside))
         return target.port.serve(self._last_load[1] - nbytes / self.port_rate, nbytes / self.port_rate)
 
-    def tma_store_read(self, at: float, nbytes: int, sm: Sm) -> float:
-        """Until the source may be written again."""
-        return sm.stores.serve(at, self.tma_issue + nbytes / self.store_rate) + self.store_latency
-
-    def tma_store_write(self, at: float, nbytes: int) -> float:
-        """Until the bytes are in L2, from which they go to DRAM at leisure."""
+    def tma_store(self, at: float, nbytes: int, row: int, sm: Sm) -> float:
+        """Until the source may be written again: L2 takes the bytes as they are read, row by row, and DRAM from it at
+        leisure.
+        """
         memory = self.memory
         memory.traffic.l2_written += nbytes
         memory.traffic.dram += nbytes
         memory.traffic.stores += 1
         memory.dram.serve(at, nbytes / self.dram_rate)
-        return memory.l2.serve(at, nbytes / self.l2_rate) + self.gpu["l2.latency"]
+        taken = memory.writes.serve(at, nbytes * (1 + self.write_row / row) / self.write_rate)
+        return max(taken, sm.stores.serve(at, self.tma_issue + nbytes / self.store_rate)) + self.store_latency
 
     # ---- the tensor core ----
 
@@ -223,6 +226,17 @@ class Units:
         return done
 
 
-def bytes_of(operation: AsyncOperation) -> int:
-    """Of a tensor store."""
-    return int(operation.subject.tmap.box_bytes)
+def inside_bytes(box: TensorMap, coordinates: Sequence[int]) -> int:
+    """Bytes of the box at these coordinates that lie inside of the tensor; the others are filled in."""
+    if all(map(le, coordinates, box.last_whole)) and min(coordinates) >= 0:
+        return box.box_bytes
+    part = 1.0
+    for first, extent, dim, step in zip(coordinates, box.box_shape, box.dims, box.steps, strict=True):
+        inside = sum(0 <= first + n * step < dim for n in range(extent))
+        part *= inside / extent
+    return round(box.box_bytes * part)
+
+
+def row_of(box: TensorMap) -> int:
+    """Bytes of a box that lie one after another in global memory."""
+    return box.box[0] * box.element.bytes
