@@ -22,6 +22,7 @@ from harness.survey import archive, conduct
 from harness.survey import bundle as bundling
 from harness.survey.archive import Ended, Survey
 from harness.survey.parts import PARTS, Part
+from harness.survey.reading import findings as finding
 from harness.survey.reading.constants import as_toml, derive, put_into
 from harness.survey.reading.counters import read_counters
 from harness.survey.reading.findings import findings
@@ -29,6 +30,7 @@ from harness.survey.reading.recording import recording
 from harness.survey.runs import CHANGES, FIT, JUDGE, TRACED, runs
 from harness.survey.trace.spans import find_traces
 from harness.timing.constants import find_gpu, read
+from harness.timing.validate import Row
 
 GPU = {"name": "NVIDIA H200", "compute_capability": "9.0", "multiprocessors": 132, "cuda": "13.0"}
 COUNTERS = """==PROF== Connected to process 7
@@ -270,6 +272,21 @@ def test_every_kind_of_finding(make):
     agreeing = make({"probes.json": {"probes": {"elect_sync": right}}, "kernels.json": kernels_file()})
     (agreeing.path.parent / "folder" / "trace-0.json").unlink()
     assert not [f for f in findings(agreeing, {}, None) if f.about == "emulator"]
+
+
+def test_runs_that_the_model_misses_are_found(make, monkeypatch):
+    """One twice as fast as predicted, one a hundredth off; the verdict on both kinds needs more than one run."""
+    model = find_gpu("h200")
+    predicted = {"kernel7 at 512x512x512": 400.0, "kernel8 at 512x512x512": 202.0}
+
+    def compare(runs, gpu):
+        assert gpu is model and {run.hertz for run in runs} == {1.8e9}
+        return [Row(run, predicted[run.name], 0.5, 1.0, 1.0) for run in runs]
+
+    monkeypatch.setattr(finding, "compare", compare)
+    [found] = finding.predictions(make({"kernels.json": kernels_file()}), model)
+    assert (found.about, found.where) == ("model", "kernel7 at 512x512x512")
+    assert found.what == "measured 200 cycles, predicted 400 (+100.0 %)"
 
 
 # ---- the command ----

@@ -21,7 +21,7 @@ from harness.survey.bundle import bundle
 from harness.survey.pack import pack
 from harness.survey.parts import PARTS
 from harness.survey.reading.constants import as_toml, derive, put_into
-from harness.survey.reading.findings import findings
+from harness.survey.reading.findings import findings, predictions
 from harness.survey.reading.recording import as_json, recording
 from harness.survey.reading.report import report
 from harness.survey.runs import CHANGES, runs
@@ -52,6 +52,7 @@ NAMES = [part.name for part in PARTS]
     "--recording", "recording_path", metavar="FILE.json|-", help="Of --read: the kernels' times and counters."
 )
 @click.option("--probes", "probes_path", metavar="FILE.json|-", help="Of --read: what the GPU answered to the probes.")
+@click.option("--predict", is_flag=True, help="Of --read: predict every run, too, which takes minutes.")
 @click.option("--gpu", "gpu_name", metavar="NAME", help=f"Of --read: compare with {', '.join(gpu_names())}.")
 def survey_command(
     target: str | None,
@@ -65,6 +66,7 @@ def survey_command(
     constants_path: str | None,
     recording_path: str | None,
     probes_path: str | None,
+    predict: bool,
     gpu_name: str | None,
 ) -> int:
     """Measure a GPU once and for all, or read what was measured.
@@ -81,7 +83,7 @@ def survey_command(
         show_line(Console(), f"copy {bundle_folder} to the machine with the GPU, and there: sh run.sh survey.tar.gz")
         return EXIT_OK
     if source is not None:
-        return _read(source, _Outputs(report_path, constants_path, recording_path, probes_path), gpu_name)
+        return _read(source, _Outputs(report_path, constants_path, recording_path, probes_path), gpu_name, predict)
     assert target is not None
     return _measure(Path(target), seconds, names, packed)
 
@@ -142,7 +144,7 @@ class _Outputs:
             check_output(getattr(self, field.name), f"--{field.name}")
 
 
-def _read(source: Path, outputs: _Outputs, gpu_name: str | None) -> int:
+def _read(source: Path, outputs: _Outputs, gpu_name: str | None, predict: bool) -> int:
     outputs.check()
     survey = Survey(source)
     model = find_gpu(gpu_name) if gpu_name else _model_of(survey)
@@ -164,6 +166,10 @@ def _read(source: Path, outputs: _Outputs, gpu_name: str | None) -> int:
             raise CannotRun(f"{source}: the part `probes` left no answers")
         write_output(answers, outputs.probes)
     found = findings(survey, measured, model)
+    if predict:
+        if model is None:
+            raise UsageProblem(f"--predict: name the GPU whose model is asked: --gpu {'|'.join(gpu_names())}")
+        found += predictions(survey, model)
     write_output(report(survey, measured, found), outputs.report)
     return EXIT_FINDINGS if found else EXIT_OK
 

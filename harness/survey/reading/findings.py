@@ -10,7 +10,10 @@ from harness.probes import emulator
 from harness.probes.probe import decode, differences
 from harness.survey import archive
 from harness.survey.archive import Survey
+from harness.survey.reading.recording import recording
+from harness.survey.runs import FIT, JUDGE
 from harness.timing.constants import Constant, Gpu
+from harness.timing.validate import Measured, compare, judge
 
 SHOWN_DIFFERENCES = 3
 CONSTANT_TOLERANCE = 0.1
@@ -35,6 +38,37 @@ def findings(survey: Survey, measured: dict[str, Constant], model: Gpu | None) -
         *_traces(survey),
         *(_constants(measured, model) if model else ()),
     ]
+
+
+def predictions(survey: Survey, model: Gpu) -> list[Finding]:
+    """Runs whose cycles the model misses by more than it says it does. Takes minutes: each run is simulated."""
+    kept = recording(survey)
+    if kept is None or not kept["runs"]:
+        return []
+    runs = [Measured(r["name"], r["use"], r["cycles"], 1e6 * r["mhz"], r.get("ncu", {})) for r in kept["runs"]]
+    rows = compare(runs, model)
+    found = [
+        Finding(
+            "model",
+            row.measured.name,
+            f"measured {row.measured.cycles:,.0f} cycles, predicted {row.cycles:,.0f} ({100 * row.error:+.1f} %)",
+        )
+        for row in rows
+        if abs(row.error) > model["model.error"]
+    ]
+    for use in (JUDGE, FIT):
+        some = [row for row in rows if row.measured.use == use]
+        if len(some) > 1:
+            verdict = judge(some)
+            found.append(
+                Finding(
+                    "model",
+                    f"{verdict.runs} runs to {use}",
+                    f"mean absolute error {100 * verdict.mean:.1f} %, largest {100 * verdict.largest:.1f} %, rank "
+                    f"correlation {verdict.rank:.3f}",
+                )
+            )
+    return found
 
 
 def _parts(survey: Survey) -> Iterator[Finding]:
