@@ -35,11 +35,14 @@ from harness.cli.options import (
     shape_option,
     write_output,
 )
+from harness.cli.predict import predict_command
 from harness.cli.ptx import ptx
 from harness.cli.repeat import command_of
 from harness.cli.report import report
 from harness.cli.running import attempt_all, edited_pair, kernels_named, make_requests, read_edited_for, save
+from harness.cli.survey import survey_command
 from harness.cli.sweep import sweep
+from harness.cli.timeline import timeline_command
 from harness.cli.tune import tune
 from harness.compiler.build import build_with_notice
 from harness.config.catalog import KERNELS
@@ -259,5 +262,18 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, check_command, clean, explain, ptx, report, sweep, tune):
+for command in (
+    bench,
+    build_command,
+    check_command,
+    clean,
+    explain,
+    predict_command,
+    ptx,
+    report,
+    survey_command,
+    sweep,
+    timeline_command,
+    tune,
+):
     main.add_command(command)

@@ -28,6 +28,7 @@ from harness.cli.options import (
 )
 from harness.cli.progress import progress_bar
 from harness.cli.ptx_check import check_command
+from harness.cli.ptx_predict import predict_command
 from harness.cli.render import show_line
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name
@@ -178,6 +179,7 @@ def coverage(target: str) -> None:
 
 
 ptx.add_command(check_command)
+ptx.add_command(predict_command)
 
 
 def _find_kernel(file: Path, listing: Listing, wanted: str | None) -> ListedKernel:

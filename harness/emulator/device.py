@@ -21,7 +21,7 @@ from harness.emulator.machine.findings import Findings
 from harness.emulator.machine.grid import Clusters, residency
 from harness.emulator.machine.machine import Limits, Machine
 from harness.emulator.machine.register_pool import registers_at_entry
-from harness.emulator.machine.schedule import make_schedule
+from harness.emulator.machine.schedule import Schedule, make_schedule
 from harness.emulator.machine.state import Grid, Launch, Printed, Region
 from harness.emulator.memory.address_space import CONST_WINDOW, RESERVED_SHARED, space_of
 from harness.emulator.memory.global_memory import GlobalMemory
@@ -207,6 +207,12 @@ class Device:
             raise LaunchError(f"kernel '{code.kernel.name}' names '{missing[0]}', which the module does not define")
         return addresses
 
+    def _make_schedule(self) -> Schedule:
+        return make_schedule(self._schedule, self._seed)
+
+    def _make_machine(self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits) -> Machine:
+        return Machine(grid, schedule, clusters, limits)
+
     def _find_symbol(self, name: str, module: Module | None) -> tuple[Symbols, str]:
         if module is not None:
             self.load(module)
@@ -281,13 +287,13 @@ class Device:
         start = time.perf_counter()
 
         def make_grid() -> tuple[Grid, Machine]:
-            schedule = make_schedule(self._schedule, self._seed)
+            schedule = self._make_schedule()
             findings = Findings(strict, allow)
             sink = fan_out(tuple(sinks))
             unit, constants = self._mma_unit, self._constants
             grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants)
             clusters = Clusters(shape.cluster_count, capacity, schedule.rng)
-            return grid, Machine(grid, schedule, clusters, limits)
+            return grid, self._make_machine(grid, schedule, clusters, limits)
 
         if workers > 1:
             _check_independent(code, self._schedule, sinks)

@@ -121,14 +121,16 @@ class Outcome:
 DEFAULT = Options()
 
 
-def run(file: LaunchFile, options: Options = DEFAULT, progress: Progress | None = None) -> Outcome:
-    """Runs a launch file once.
+def run(
+    file: LaunchFile, options: Options = DEFAULT, progress: Progress | None = None, device: Device | None = None
+) -> Outcome:
+    """Runs a launch file once. device: an empty one to run it on, in place of one that the options describe.
 
     Raises UsageProblem for what the file asks wrongly, CannotRun if a kernel is not understood or does not end well.
     """
     text = read_ptx(file.ptx)
     module = load_module(text, file)
-    device = Device(options.accumulation, options.schedule, options.seed)
+    device = device or Device(options.accumulation, options.schedule, options.seed)
     start = time.perf_counter()
     try:
         memory = Memory(file, device, module)

@@ -69,7 +69,7 @@ class _Load:
         routes = self.routes[some]
         grid, tmap = routes[0][0].grid, self.tmap
         counters, sink, nbytes = grid.counters, grid.sink, tmap.box_bytes
-        if self.box is None:
+        if self.box is None and grid.computes:
             if sink is not None and self.operation is not None:
                 sink(events.Started(self.operation))
             self.box, read = load_box(grid.memory, tmap, self.coordinates)
@@ -80,7 +80,8 @@ class _Load:
         for cta, signalled in routes:
             cta.check_alive("a TMA load writes into")
             signalled.check_alive("a TMA load signals")
-        write_boxes([cta.shared for cta, _ in routes], tmap, self.offset, self.box)
+        if self.box is not None:
+            write_boxes([cta.shared for cta, _ in routes], tmap, self.offset, self.box)
         landed = self.operation.writes[some] if self.operation is not None else ()
         for n, (_, signalled) in enumerate(routes):
             barrier = signalled.mbarrier(self.barrier)
@@ -154,9 +155,10 @@ def tma_load(
         grid.counters.tma_loads += 1
         if grid.choices.splits_multicast:
             for n in range(len(routes)):
-                grid.submit(AsyncOperation("tma.load", partial(load.land_in, slice(n, n + 1)), f, site))
+                run = partial(load.land_in, slice(n, n + 1))
+                grid.submit(AsyncOperation("tma.load", run, f, site, subject=(load, n)))
         else:
-            grid.submit(AsyncOperation("tma.load", load.land, f, site))
+            grid.submit(AsyncOperation("tma.load", load.land, f, site, subject=(load, 0)))
 
 
 class _Store:
@@ -191,17 +193,18 @@ class _Store:
         f, grid = self.fragment, self.fragment.grid
         if self.operation is not None and grid.sink is not None:
             grid.sink(events.Started(self.operation))
-        self.box = read_box(f.cta.shared, self.tmap, self.offset, self.coordinates)
+        if grid.computes:
+            self.box = read_box(f.cta.shared, self.tmap, self.offset, self.coordinates)
         grid.counters.tma_shared_bytes_read += self.tmap.box_bytes
         self.group.reading -= 1
         self._wake()
-        grid.submit(AsyncOperation("tma.store.write", self.write, f, self.site))
+        grid.submit(AsyncOperation("tma.store.write", self.write, f, self.site, subject=self))
 
     def write(self) -> None:
         """Second half: the box is in global memory."""
-        assert self.box is not None
         grid = self.fragment.grid
-        grid.counters.tma_global_bytes_written += store_box(grid.memory, self.tmap, self.coordinates, self.box)
+        if self.box is not None:
+            grid.counters.tma_global_bytes_written += store_box(grid.memory, self.tmap, self.coordinates, self.box)
         self.group.writing -= 1
         if self.operation is not None and grid.sink is not None:
             grid.sink(events.Finished(self.operation, self.operation.writes))
@@ -241,7 +244,7 @@ def tma_store(f: Fragment, site: Site, map_address: Value, coordinates: tuple[Va
                 group=(lane, queue.number),
             )
         store = _Store(f, site, tmap, start, offset, queue, operation)
-        grid.submit(AsyncOperation("tma.store.read", store.read, f, site))
+        grid.submit(AsyncOperation("tma.store.read", store.read, f, site, subject=store))
 
 
 def commit_group(f: Fragment, site: Site) -> None:

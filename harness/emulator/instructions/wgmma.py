@@ -151,7 +151,7 @@ def _submit(f: Fragment, site: Site, group: Warpgroup, step: Step) -> None:
     grid.counters.mma_instructions += 1
     run = partial(_execute, f, group, step)
     pipe = ("wgmma", cta.cluster.number, cta.rank, f.warp.index // WARPS)
-    grid.submit(AsyncOperation("mma", run, f, site, pipe))
+    grid.submit(AsyncOperation("mma", run, f, site, pipe, step))
 
 
 def _tell(f: Fragment, site: Site, step: Step, a_registers: RegisterList | None) -> None:
@@ -178,7 +178,8 @@ def _execute(f: Fragment, group: Warpgroup, step: Step) -> None:
     f.cta.check_alive("a wgmma reads shared memory of")
     if step.operation is not None and grid.sink is not None:
         grid.sink(events.Started(step.operation))
-    step.run(f.cta.shared)
+    if grid.computes:
+        step.run(f.cta.shared)
     grid.counters.mma_flops += step.plan.flops
     if step.operation is not None and grid.sink is not None:
         grid.sink(events.Finished(step.operation, step.operation.writes))
