@@ -125,9 +125,12 @@ class Device:
         accumulation: Literal["f32", "tensor_core"] = "f32",
         schedule: Literal["fifo", "random"] = "fifo",
         seed: int = 0,
+        memory: GlobalMemory | None = None,
+        constants: GlobalMemory | None = None,
     ):
-        self._memory = GlobalMemory()
-        self._constants = GlobalMemory(FIRST_CONSTANT)
+        """``memory``, ``constants``: places for global and constant memory, if they are not to be the device's own."""
+        self._memory = memory if memory is not None else GlobalMemory()
+        self._constants = constants if constants is not None else GlobalMemory(FIRST_CONSTANT)
         """Constant memory, by addresses in its own space."""
         self._mma_unit = MmaUnit(accumulation)
         self._schedule = schedule

@@ -1,0 +1,1 @@
+int nvmlInit(void); int nvmlInit(void) { return 0; }
