@@ -96,19 +96,24 @@ def test_lz4_copies_that_overlap_themselves():
     assert ptx_of(image, H200) == text.decode()
 
 
-@pytest.mark.parametrize(
-    ("image", "message"),
-    [
-        (container(PTX)[:-9], "cut off"),
-        (container(b"\x28\xb5\x2f\xfd" + bytes(12), flags=0x8000, compressed=16, plain=99), "cannot be decompressed"),
-        (container(b"\x1fa\x09\x00" + bytes(4), flags=0x2000, compressed=4, plain=99), "damaged"),
-        (container(b"\xf0", flags=0x2000, compressed=1, plain=99), "damaged"),
-        (container(b"\x10a", flags=0x2000, compressed=2, plain=99), "1 bytes, its header says 99"),
-        (container(bytes(8), flags=0x2000, compressed=99), "goes beyond its end"),
-        (container(bytes(8), flags=0x8000, compressed=8, plain=1 << 40), "at most"),
-        (struct.pack("<I", CONTAINER_MAGIC), "no PTX"),
-    ],
-)
-def test_damaged_images(image, message):
+DAMAGED = {
+    "cut off": (container(PTX)[:-9], "cut off"),
+    "no zstd": (container(bytes(16), flags=0x8000, compressed=16, plain=99), "cannot be decompressed"),
+    "short zstd": (
+        container(b"\x28\xb5\x2f\xfd" + bytes(4), flags=0x8000, compressed=8, plain=99),
+        "0 bytes, its header",
+    ),
+    "far copy": (container(b"\x1fa\x09\x00" + bytes(4), flags=0x2000, compressed=4, plain=99), "damaged"),
+    "no length": (container(b"\xf0", flags=0x2000, compressed=1, plain=99), "damaged"),
+    "short": (container(b"\x10a", flags=0x2000, compressed=2, plain=99), "1 bytes, its header says 99"),
+    "long entry": (container(bytes(8), flags=0x2000, compressed=99), "goes beyond its end"),
+    "huge": (container(bytes(8), flags=0x8000, compressed=8, plain=1 << 40), "at most"),
+    "no entries": (struct.pack("<I", CONTAINER_MAGIC), "no PTX"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_images(name):
+    image, message = DAMAGED[name]
     with pytest.raises(ImageError, match=message):
         ptx_of(image, H200)
