@@ -19,7 +19,7 @@ from harness.driver.results import NAMES, name_of, text_of
 from harness.errors import CannotRun
 
 SOURCES = Path(__file__).parent / "shim"
-LIBRARIES = {"libcuda.so.1": ("core.c", "native.c", "stubs.c"), "libnvidia-ml.so.1": ("nvml.c",)}
+LIBRARIES = {"libcuda.so.1": ("core.c", "native.c", "export_tables.c", "stubs.c"), "libnvidia-ml.so.1": ("nvml.c",)}
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread")
 COMPILE_SECONDS = 120
 

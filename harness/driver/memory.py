@@ -13,7 +13,7 @@ import fcntl
 import mmap
 import os
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,17 +66,21 @@ class MappedFile:
         if not hasattr(os, "memfd_create"):
             raise CannotRun("the emulated driver needs Linux")
         self.descriptor = os.memfd_create("emulated-gpu", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        shadow = os.memfd_create("emulated-gpu-shadow", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(self.descriptor, FILE_BYTES)
+            for each in (self.descriptor, shadow):
+                os.ftruncate(each, FILE_BYTES)
             fcntl.fcntl(self.descriptor, _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_SEAL)
             self._data = mmap.mmap(self.descriptor, FILE_BYTES)
-            self._shadow = mmap.mmap(-1, FILE_BYTES, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE)
+            self._shadow = mmap.mmap(shadow, FILE_BYTES)
         except OSError as error:
             os.close(self.descriptor)
             raise CannotRun(
                 f"the emulated GPU's memory cannot be mapped ({error.strerror}); is the address space limited "
                 "(ulimit -v)?"
             ) from error
+        finally:
+            os.close(shadow)
         self.data = np.frombuffer(self._data, np.uint8)
         self.shadow = np.frombuffer(self._shadow, np.uint8)
 
@@ -99,6 +103,7 @@ class WindowMemory(GlobalMemory):
         super().__init__(home.base)
         self._file = file
         self._home = home
+        self._count = 0
         self._next_in = {window.name: window.base for window in WINDOWS}
 
     def alloc(self, nbytes: int, name: str = "") -> int:
@@ -109,7 +114,8 @@ class WindowMemory(GlobalMemory):
         if nbytes <= 0:
             raise DriverError("INVALID_VALUE", f"an allocation of {nbytes} bytes; at least one is needed")
         base = self.reserve(window, nbytes)
-        self.put(window, base, nbytes, name)
+        self._count += 1
+        self.put(window, base, nbytes, name or f"allocation {self._count}")
         return base
 
     def reserve(self, window: Window, nbytes: int, alignment: int = ALIGNMENT) -> int:
@@ -154,5 +160,12 @@ class WindowMemory(GlobalMemory):
         """The allocation that begins there."""
         position = bisect_left(self._bases, address)
         if position < len(self._bases) and self._bases[position] == address:
+            return self.allocations[position]
+        return None
+
+    def holding(self, address: int) -> Allocation | None:
+        """The allocation that an address lies in."""
+        position = bisect_right(self._bases, address) - 1
+        if position >= 0 and address < self.allocations[position].end:
             return self.allocations[position]
         return None

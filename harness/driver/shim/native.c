@@ -64,12 +64,6 @@ API Result cuGetProcAddress(const char *symbol, uint64_t function, int32_t versi
     return result == SUCCESS && !found ? NOT_FOUND : result;
 }
 
-API Result cuGetExportTable(uint64_t table, uint64_t id) {
-    (void)id; /* private interfaces of NVIDIA's libraries */
-    if (table) *(void **)table = NULL;
-    return NOT_FOUND;
-}
-
 /* ---- contexts: of one device, a stack for each thread ---- */
 
 #define MOST_CONTEXTS 64
