@@ -55,8 +55,8 @@ def read_shape(shape: bytes, attributes: bytes, function: Function) -> Shape:
         elif number == _COOPERATIVE:
             cooperative = bool(x)
     if cluster is None:
-        asked = tuple(function.attributes.get(number, 0) for number in (11, 12, 13))
-        cluster = asked if all(asked) else None
+        x, y, z = (function.attributes.get(number, 0) for number in (11, 12, 13))
+        cluster = (x, y, z) if x and y and z else None
     return Shape(sizes[:3], sizes[3:6], cluster, sizes[6], cooperative)
 
 
@@ -73,7 +73,10 @@ def blocks_per_multiprocessor(function: Function, threads: int, dynamic_shared: 
 def _check(session: Session, function: Function, shape: Shape) -> None:
     """What a driver refuses before the kernel starts."""
     static = function.code.static_shared
-    if shape.dynamic_shared > max(function.dynamic_shared - static, 0) and shape.dynamic_shared > function.dynamic_shared:
+    if (
+        shape.dynamic_shared > max(function.dynamic_shared - static, 0)
+        and shape.dynamic_shared > function.dynamic_shared
+    ):
         raise DriverError(
             "INVALID_VALUE",
             f"{shape.dynamic_shared} bytes of dynamic shared memory; kernel '{readable_name(function.name)}' may have "
@@ -124,7 +127,8 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
     gpu, kernel = session.gpu, function.kernel
     if len(parameters) < kernel.parameter_bytes:
         raise DriverError("INVALID_VALUE", f"{len(parameters)} bytes of parameters, of {kernel.parameter_bytes}")
-    cluster = shape.cluster or (*(kernel.directives.get("reqnctapercluster") or ()), 1, 1, 1)[:3]
+    x, y, z = (*(kernel.directives.get("reqnctapercluster") or ()), 1, 1, 1)[:3]
+    cluster = shape.cluster or (x, y, z)
     record = LaunchRecord(
         len(gpu.log.launches),
         readable_name(function.name),
@@ -236,5 +240,3 @@ def _clusters(session: Session, function: Function, shape: Shape, size: int) -> 
     threads = shape.block[0] * shape.block[1] * shape.block[2]
     each = blocks_per_multiprocessor(function, threads, shape.dynamic_shared)
     return session.gpu.model["multiprocessor_count"] * each // size
-
-
