@@ -17,6 +17,7 @@ from harness.cli.bench import bench
 from harness.cli.check import check_command
 from harness.cli.clean import clean
 from harness.cli.clear_errors import ClearErrors, written_clearly
+from harness.cli.exec import exec_command
 from harness.cli.doctor import as_dict as doctors_findings
 from harness.cli.doctor import examine, is_able
 from harness.cli.inspection import build_command, explain
@@ -235,5 +236,5 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, check_command, clean, explain, ptx, report):
+for command in (bench, build_command, check_command, clean, exec_command, explain, ptx, report):
     main.add_command(command)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from harness.emulator.arguments import pack
-from harness.emulator.errors import LaunchError
+from harness.emulator.errors import EmulatorError, LaunchError
 from harness.emulator.machine.code import Code
 from harness.emulator.machine.counters import Counters
 from harness.emulator.machine.events import GridStarted, Sink, fan_out
@@ -125,9 +125,12 @@ class Device:
         accumulation: Literal["f32", "tensor_core"] = "f32",
         schedule: Literal["fifo", "random"] = "fifo",
         seed: int = 0,
+        memory: GlobalMemory | None = None,
+        constants: GlobalMemory | None = None,
     ):
-        self._memory = GlobalMemory()
-        self._constants = GlobalMemory(FIRST_CONSTANT)
+        """``memory``, ``constants``: places for global and constant memory, if they are not to be the device's own."""
+        self._memory = memory if memory is not None else GlobalMemory()
+        self._constants = constants if constants is not None else GlobalMemory(FIRST_CONSTANT)
         """Constant memory, by addresses in its own space."""
         self._mma_unit = MmaUnit(accumulation)
         self._schedule = schedule
@@ -220,6 +223,19 @@ class Device:
         found = find_name(name, owners, "variable")
         return owners[found], found
 
+    def why_one_worker(self, code: Code) -> str:
+        """Why a kernel cannot be run by several processes; nothing if it can.
+
+        They give the same result only if no cluster looks at what another one does.
+        """
+        if code.between_clusters:
+            return f"clusters may depend on one another by PTX {code.between_clusters}"
+        if any("vprintf" in site.text for site in code.sites):
+            return "what is printed has an order"
+        if self._schedule != "fifo":
+            return "a random schedule draws from one sequence for all clusters"
+        return ""
+
     def launch(
         self,
         module: Module,
@@ -290,7 +306,9 @@ class Device:
             return grid, Machine(grid, schedule, clusters, limits)
 
         if workers > 1:
-            _check_independent(code, self._schedule, sinks)
+            reason = "event sinks see what happens in one process only" if sinks else self.why_one_worker(code)
+            if reason:
+                raise LaunchError(f"cannot run with several workers: {reason}; run with one")
             counters, findings = run_in_processes(make_grid, workers, shape.cluster_count, progress)
             printed: list[Printed] = []
         else:
@@ -298,8 +316,12 @@ class Device:
             if running.sink is not None:
                 dynamic = RESERVED_SHARED + code.static_shared
                 running.sink(GridStarted(shape, self._memory.ranges(), dynamic))
-            counters, findings = machine.run(progress), running.findings
             printed = running.printed
+            try:
+                counters, findings = machine.run(progress), running.findings
+            except EmulatorError as error:
+                error.output = "".join(p.text for p in printed)
+                raise
         return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple(), tuple(printed))
 
 
@@ -318,21 +340,6 @@ def _capacity(code: Code, launch: Launch, target: str, asked: int | None) -> int
     size = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
     shared = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
     return residency(target, size, shared, launch.threads, registers_at_entry(code.kernel.directives))
-
-
-def _check_independent(code: Code, schedule: str, sinks: Sequence[Sink]) -> None:
-    """Several processes give the same result only if no cluster looks at what another one does."""
-    reason = ""
-    if code.between_clusters:
-        reason = f"clusters may depend on one another by PTX {code.between_clusters}"
-    elif any("vprintf" in site.text for site in code.sites):
-        reason = "what is printed has an order"
-    elif sinks:
-        reason = "event sinks see what happens in one process only"
-    elif schedule != "fifo":
-        reason = "a random schedule draws from one sequence for all clusters"
-    if reason:
-        raise LaunchError(f"cannot run with several workers: {reason}; run with one")
 
 
 def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:
