@@ -114,5 +114,3 @@ def set_limit(session: Session, limit: int, value: int) -> None:
 @handles("emulatedReset")
 def reset(session: Session) -> None:
     session.reset()
-
-

@@ -460,4 +460,3 @@ def _copy_rows(session: Session, to: _End, frm: _End, width: int, height: int, d
         if width and height:
             copies.append(Copy(first_to, first_from, width, height, to.pitch, frm.pitch))
     return copies
-

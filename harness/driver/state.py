@@ -161,4 +161,3 @@ class Session:
         text = "".join(self.printed).encode()
         self.printed.clear()
         return text
-
