@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
+from typing import Any
 
 from harness.driver.calls import handles
 from harness.driver.results import DriverError
 from harness.driver.state import Session
-from harness.emulator import Fault, Im2colMap, Swizzle, TensorMap
-from harness.emulator.memory.tensor_map_bytes import decode, encode
+from harness.emulator import Fault
+from harness.emulator.memory import tensor_map_bytes
+from harness.emulator.memory.tensor_map_bytes import Fields, Im2colFields
 
 _TYPES = (
-    "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32", "tf32", "tf32",
-    "b4x16", "b4x16_p64", "b6x16_p32",
-)  # fmt: skip
-"""By CUtensorMapDataType; 10 and 12 flush denormals to zero, which copies do not see."""
-_SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
+    *("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz"),
+    *("b4x16", "b4x16_p64", "b6x16_p32"),
+)
+"""By CUtensorMapDataType."""
 
 
-def _common(
-    session: Session, kind: int, rank: int, interleave: int, swizzle: int, fill: int, dims: bytes, strides: bytes
-) -> dict[str, object]:
-    if kind >= len(_TYPES) or not 1 <= rank <= 5 or fill > 1:
-        raise DriverError("INVALID_VALUE", f"a tensor map of type {kind}, rank {rank}, fill {fill}")
-    if interleave or swizzle >= len(_SWIZZLES):
-        session.gpu.log.failed(f"a tensor map with interleave {interleave} and swizzle {swizzle} is not implemented")
+def _encoded(session: Session, kind: int, interleave: int, **fields: Any) -> bytes:
+    """The bytes of a map. Raises DriverError as the driver does, which looks at every field."""
+    swizzle, fill, rank = fields["swizzle"], fields["fill_nan"], len(fields["dims"])
+    if kind >= len(_TYPES) or fill > 1 or swizzle > 4 or fields["l2_promotion"] > 3:
+        raise DriverError("INVALID_VALUE", f"a tensor map of type {kind}, swizzle {swizzle}, fill {fill}")
+    if interleave or swizzle > 3:
+        session.gpu.log.failed(
+            f"a tensor map of rank {rank} with interleave {interleave} and swizzle {swizzle} is not implemented"
+        )
         raise DriverError("NOT_SUPPORTED")
-    return {
-        "element": _TYPES[kind],
-        "dims": struct.unpack(f"={rank}Q", dims),
-        "strides": struct.unpack(f"={rank - 1}Q", strides),
-        "swizzle": _SWIZZLES[swizzle],
-        "fill_nan": bool(fill),
-    }
+    try:
+        made = Fields(element=_TYPES[kind], **{**fields, "fill_nan": bool(fill)})
+        assert made.map
+    except (Fault, ValueError) as error:
+        raise DriverError("INVALID_VALUE", str(error)) from error
+    return made.pack()
+
+
+def _numbers(data: bytes, code: str) -> tuple[int, ...]:
+    return struct.unpack(f"={len(data) // struct.calcsize(code)}{code}", data)
+
+
+def _check_rank(rank: int, least: int) -> None:
+    if not least <= rank <= 5:
+        raise DriverError("INVALID_VALUE", f"a tensor map of rank {rank}; it must be {least} to 5")
 
 
 @handles("cuTensorMapEncodeTiled")
@@ -48,21 +58,23 @@ def encode_tiled(
     element_strides: bytes,
     interleave: int,
     swizzle: int,
-    _l2: int,
+    l2: int,
     fill: int,
 ) -> bytes:
-    fields = _common(session, kind, rank, interleave, swizzle, fill, dims, strides)
-    steps = struct.unpack(f"={rank}I", element_strides)
-    try:
-        made = TensorMap(
-            address=address,
-            box=struct.unpack(f"={rank}I", box),
-            element_strides=steps,
-            **fields,  # type: ignore[arg-type]
-        )
-    except ValueError as error:
-        raise DriverError("INVALID_VALUE", str(error)) from error
-    return encode(made)
+    _check_rank(rank, 1)
+    return _encoded(
+        session,
+        kind,
+        interleave,
+        address=address,
+        dims=_numbers(dims, "Q"),
+        strides=_numbers(strides, "Q"),
+        box=_numbers(box, "I"),
+        element_strides=_numbers(element_strides, "I"),
+        swizzle=swizzle,
+        l2_promotion=l2,
+        fill_nan=fill,
+    )
 
 
 @handles("cuTensorMapEncodeIm2col")
@@ -80,30 +92,31 @@ def encode_im2col(
     element_strides: bytes,
     interleave: int,
     swizzle: int,
-    _l2: int,
+    l2: int,
     fill: int,
 ) -> bytes:
-    fields = _common(session, kind, rank, interleave, swizzle, fill, dims, strides)
-    if rank < 3:
-        raise DriverError("INVALID_VALUE", f"a tensor map in im2col mode of rank {rank}; it needs 3 and more")
-    try:
-        made = Im2colMap(
-            address=address,
-            box=(channels, *(1,) * (rank - 1)),
-            element_strides=struct.unpack(f"={rank}I", element_strides),
-            lower=struct.unpack(f"={rank - 2}i", lower),
-            upper=struct.unpack(f"={rank - 2}i", upper),
-            pixels=pixels,
-            **fields,  # type: ignore[arg-type]
-        )
-    except ValueError as error:
-        raise DriverError("INVALID_VALUE", str(error)) from error
-    return encode(made)
+    _check_rank(rank, 3)
+    return _encoded(
+        session,
+        kind,
+        interleave,
+        address=address,
+        dims=_numbers(dims, "Q"),
+        strides=_numbers(strides, "Q"),
+        box=(channels,),
+        element_strides=_numbers(element_strides, "I"),
+        swizzle=swizzle,
+        l2_promotion=l2,
+        fill_nan=fill,
+        im2col=Im2colFields(_numbers(lower, "i"), _numbers(upper, "i"), pixels),
+    )
 
 
 @handles("emulatedReplaceAddress")
 def replace_address(session: Session, old: bytes, address: int) -> bytes:
+    if address % 16:
+        raise DriverError("INVALID_VALUE", f"{address:#x} is not a multiple of 16")
     try:
-        return encode(replace(decode(old), address=address))
-    except (Fault, ValueError) as error:
+        return tensor_map_bytes.replace(old, "global_address", 0, address)
+    except Fault as error:
         raise DriverError("INVALID_VALUE", str(error)) from error
