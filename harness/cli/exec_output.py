@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from harness.cli.render import show_line
 from harness.driver.gpu_model import gpu_model
@@ -33,42 +33,49 @@ def as_json(log: Log, gpu: str, code: int) -> str:
 def show_summary(log: Log, gpu: str) -> None:
     """On standard error, as standard output is the program's."""
     console = Console(stderr=True)
+    name = gpu_model(gpu).name
     if not log.processes:
-        show_line(console, "emulated GPU: the program has not used it")
+        show_line(console, f"emulated {name}: the program has not used it")
         return
-    if log.launches:
-        console.print(_table(log.launches, gpu))
-    for line in _remarks(log):
+    seconds = sum(launch.seconds for launch in log.launches)
+    count = _times(len(log.launches))
+    show_line(console, f"emulated {name}: {count}, {seconds:.2f} s of emulation, which is no measure of any GPU")
+    for line in (*_kernels(log.launches), *_remarks(log)):
         show_line(console, line)
 
 
-def _table(launches: Sequence[LaunchRecord], gpu: str) -> Table:
-    table = Table(title=f"launches on the emulated {gpu_model(gpu).name}", title_justify="left")
-    for name in ("kernel", "grid", "cluster", "block"):
-        table.add_column(name, overflow="fold")
-    for name in ("launches", "failed", "warp instructions", "emulation"):
-        table.add_column(name, justify="right")
-    groups: dict[tuple[str, ...], list[LaunchRecord]] = {}
+def _kernels(launches: Sequence[LaunchRecord]) -> Iterator[str]:
+    """Launches of the same kernel in the same shape are one."""
+    groups: dict[tuple[str, str], list[LaunchRecord]] = {}
     for launch in launches:
-        key = (launch.kernel, *(_dims(sizes) for sizes in (launch.grid, launch.cluster, launch.block)))
-        groups.setdefault(key, []).append(launch)
-    for key, group in groups.items():
-        failed = sum(1 for launch in group if launch.error)
+        groups.setdefault((launch.kernel, _shape(launch)), []).append(launch)
+    for (kernel, shape), group in groups.items():
         instructions = sum(launch.counters.total_instructions() for launch in group)
-        seconds = sum(launch.seconds for launch in group)
-        table.add_row(*key, str(len(group)), str(failed or ""), f"{instructions:,}", f"{seconds:.3f} s")
-    return table
+        failed = sum(1 for launch in group if launch.error)
+        yield f"  {kernel}"
+        yield f"    {shape}: {_times(len(group))}, {instructions:,} warp instructions" + (
+            f", {failed} failed" if failed else ""
+        )
+
+
+def _shape(launch: LaunchRecord) -> str:
+    cluster = f", cluster {_dims(launch.cluster)}" if launch.cluster != (1, 1, 1) else ""
+    return f"grid {_dims(launch.grid)}{cluster}, block {_dims(launch.block)}"
 
 
 def _dims(sizes: tuple[int, int, int]) -> str:
-    return " x ".join(map(str, sizes))
+    """As short as it can be said: 4x2, 256."""
+    shown = list(sizes)
+    while len(shown) > 1 and shown[-1] == 1:
+        shown.pop()
+    return "x".join(map(str, shown))
 
 
 def _remarks(log: Log) -> list[str]:
     lines = []
     warnings = Counter(f"{w.rule}: {w.message}" for launch in log.launches for w in launch.warnings)
     lines += [f"warning, in {_times(count)}: {text}" for text, count in warnings.items()]
-    findings = Counter(f.text() for launch in log.launches for f in launch.findings if f.severity != "note")
+    findings = Counter(_finding(f) for launch in log.launches for f in launch.findings if f.severity != "note")
     lines += [f"{_times(count)}: {text}" for text, count in findings.items()]
     if log.unhandled:
         calls = ", ".join(f"{name} ({count})" for name, count in sorted(log.unhandled.items()))
@@ -80,5 +87,10 @@ def _remarks(log: Log) -> list[str]:
     return lines
 
 
+def _finding(finding: Any) -> str:
+    places = "; ".join(str(place) for place in (finding.first, finding.second) if place)
+    return f"{finding.severity} {finding.rule}: {finding.message} ({places})"
+
+
 def _times(count: int) -> str:
-    return f"{count} launch{'es' if count > 1 else ''}"
+    return f"{count} launch{'es' if count != 1 else ''}"

@@ -17,9 +17,9 @@ from harness.cli.bench import bench
 from harness.cli.check import check_command
 from harness.cli.clean import clean
 from harness.cli.clear_errors import ClearErrors, written_clearly
-from harness.cli.exec import exec_command
 from harness.cli.doctor import as_dict as doctors_findings
 from harness.cli.doctor import examine, is_able
+from harness.cli.exec import exec_command
 from harness.cli.inspection import build_command, explain
 from harness.cli.options import (
     ConfigOptions,

@@ -36,6 +36,7 @@ class Parameter:
 class Function:
     """``name``: of the symbol. ``base``: without the suffix of a version. ``since``: the driver version with this form.
     ``number``: by which the library names it to the server. ``copies``: the answer says what the library is to copy.
+    ``prints``: what kernels have printed comes with the answer.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Function:
     since: int
     number: int
     copies: bool
+    prints: bool
 
     @property
     def base(self) -> str:
@@ -55,7 +57,7 @@ class Function:
         return self.disposition in ("served", "anytime")
 
 
-_LINE = re.compile(r"(served|anytime|fixed|native|refused) +(\w+)(?:@(\d+))?(?:\((.*)\))?( copies)?")
+_LINE = re.compile(r"(served|anytime|fixed|native|refused) +(\w+)(?:@(\d+))?(?:\((.*)\))?( copies)?( prints)?")
 _POINTER = re.compile(r"(in|out)\[(.+)\]")
 
 
@@ -80,9 +82,9 @@ def _function(line: str, number: int) -> Function:
     match = _LINE.fullmatch(line)
     if match is None:
         raise ValueError(f"{TABLE.name}: cannot read {line!r}")
-    disposition, name, since, parameters, copies = match.groups()
+    disposition, name, since, parameters, copies, prints = match.groups()
     read = tuple(_parameter(text.strip(), line) for text in (parameters or "").split(",") if text.strip())
-    return Function(name, disposition, read, int(since or 0), number, bool(copies))  # type: ignore[arg-type]
+    return Function(name, disposition, read, int(since or 0), number, bool(copies), bool(prints))  # type: ignore[arg-type]
 
 
 def _parameter(text: str, line: str) -> Parameter:

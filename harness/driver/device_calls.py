@@ -81,10 +81,10 @@ def capability(session: Session, device: int) -> tuple[int, int]:
 
 
 _PROPERTIES = (
-    "max_threads_per_block max_block_dim_x max_block_dim_y max_block_dim_z max_grid_dim_x max_grid_dim_y "
-    "max_grid_dim_z max_shared_memory_per_block total_constant_memory warp_size max_pitch max_registers_per_block "
-    "clock_rate texture_alignment"
-).split()
+    *("max_threads_per_block", "max_block_dim_x", "max_block_dim_y", "max_block_dim_z"),
+    *("max_grid_dim_x", "max_grid_dim_y", "max_grid_dim_z", "max_shared_memory_per_block"),
+    *("total_constant_memory", "warp_size", "max_pitch", "max_registers_per_block", "clock_rate", "texture_alignment"),
+)
 
 
 @handles("cuDeviceGetProperties")
@@ -114,3 +114,12 @@ def set_limit(session: Session, limit: int, value: int) -> None:
 @handles("emulatedReset")
 def reset(session: Session) -> None:
     session.reset()
+
+
+@handles("emulatedRuntimeCheck")
+def runtime_check(session: Session) -> None:
+    """NVIDIA's runtime, which is linked into the program, asks whether this is NVIDIA's driver."""
+    session.gpu.log.failed(
+        "the program has NVIDIA's CUDA runtime linked into it, which works with NVIDIA's own driver alone; build it "
+        "with nvcc -cudart shared, and it gets the emulated one"
+    )

@@ -55,8 +55,8 @@ def read_shape(shape: bytes, attributes: bytes, function: Function) -> Shape:
         elif number == _COOPERATIVE:
             cooperative = bool(x)
     if cluster is None:
-        asked = tuple(function.attributes.get(number, 0) for number in (11, 12, 13))
-        cluster = asked if all(asked) else None
+        x, y, z = (function.attributes.get(number, 0) for number in (11, 12, 13))
+        cluster = (x, y, z) if x and y and z else None
     return Shape(sizes[:3], sizes[3:6], cluster, sizes[6], cooperative)
 
 
@@ -127,7 +127,8 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
     gpu, kernel = session.gpu, function.kernel
     if len(parameters) < kernel.parameter_bytes:
         raise DriverError("INVALID_VALUE", f"{len(parameters)} bytes of parameters, of {kernel.parameter_bytes}")
-    cluster = shape.cluster or (*(kernel.directives.get("reqnctapercluster") or ()), 1, 1, 1)[:3]
+    x, y, z = (*(kernel.directives.get("reqnctapercluster") or ()), 1, 1, 1)[:3]
+    cluster = shape.cluster or (x, y, z)
     record = LaunchRecord(
         len(gpu.log.launches),
         readable_name(function.name),

@@ -19,13 +19,19 @@ from harness.driver.results import NAMES, name_of, text_of
 from harness.errors import CannotRun
 
 SOURCES = Path(__file__).parent / "shim"
-LIBRARIES = {"libcuda.so.1": ("core.c", "native.c", "export_tables.c", "stubs.c"), "libnvidia-ml.so.1": ("nvml.c",)}
+DRIVER = "libcuda.so.1"
+LIBRARIES = {
+    DRIVER: ("core.c", "native.c", "export_tables.c", "stubs.c"),
+    "libcudart.so.13": ("cudart.c", "cudart.map"),
+    "libnvidia-ml.so.1": ("nvml.c",),
+}
+"""By what they are made of: C sources, and a linker's version script. The first is linked with the others."""
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread")
 COMPILE_SECONDS = 120
 
 
 def libraries() -> Path:
-    """The folder with both libraries, compiled now if the cache has them not. Raises CannotRun without a compiler."""
+    """The folder with the libraries, compiled now if the cache has them not. Raises CannotRun without a compiler."""
     generated = {"stubs.h": header(), "stubs.c": stubs()}
     key = _key(generated)
     place = cache.place("drivers", key)
@@ -40,7 +46,8 @@ def libraries() -> Path:
             (folder / name).write_text(text, encoding="utf-8")
         made = cache.ensure(folder / "made")
         for name, sources in LIBRARIES.items():
-            _compile([folder / source for source in sources], made / name)
+            needed = [] if name == DRIVER else [made / DRIVER]
+            _compile([folder / source for source in sources], made / name, needed)
         cache.publish(made, place, partial(cache.is_whole, *files))
     return place
 
@@ -58,8 +65,11 @@ def _compiler() -> str:
     raise CannotRun("the emulated driver is compiled once, and there is no C compiler: install gcc or clang, or set CC")
 
 
-def _compile(sources: list[Path], target: Path) -> None:
-    command = [_compiler(), *FLAGS, f"-Wl,-soname,{target.name}", *map(str, sources), "-ldl", "-o", str(target)]
+def _compile(sources: list[Path], target: Path, libraries: list[Path]) -> None:
+    code = [str(source) for source in sources if source.suffix == ".c"]
+    scripts = [f"-Wl,--version-script={source}" for source in sources if source.suffix == ".map"]
+    link = [f"-Wl,-soname,{target.name}", *scripts, *map(str, libraries), "-ldl"]
+    command = [_compiler(), *FLAGS, *code, *link, "-o", str(target)]
     try:
         done = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=COMPILE_SECONDS, check=False

@@ -85,5 +85,7 @@ class Log:
 
     def failed(self, why: str) -> None:
         """The emulated GPU cannot serve the program."""
+        if why not in self._said:
+            self._said.add(why)
+            self.say(why)
         self.failure = self.failure or why.splitlines()[0]
-        self.say(why)

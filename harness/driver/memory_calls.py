@@ -12,7 +12,7 @@ from harness.driver.memory import DEVICE, PINNED
 from harness.driver.protocol import Copy
 from harness.driver.results import DriverError
 from harness.driver.state import Session
-from harness.emulator.memory.bytes import UNSIGNED, round_up
+from harness.emulator.memory.bytes import round_up
 from harness.emulator.memory.global_memory import Allocation
 
 GRANULARITY = 2 << 20

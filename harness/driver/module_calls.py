@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from operator import ne
 from pathlib import Path
 
 from harness.driver.calls import handles
@@ -96,7 +97,7 @@ def _without_broken(text: str) -> tuple[PtxModule, dict[str, str]]:
     broken: dict[str, str] = {}
     for section in kernel_sections(text):
         try:
-            PtxModule.from_text(blank_kernels(text, lambda name, only=section.name: name != only))
+            PtxModule.from_text(blank_kernels(text, partial(ne, section.name)))
         except PtxSyntaxError as error:
             broken[section.name] = str(error)
     return PtxModule.from_text(blank_kernels(text, broken.__contains__)), broken

@@ -111,7 +111,7 @@ CODES = {name.removeprefix("ERROR_"): code for code, name in NAMES.items()}
 
 
 class DriverError(Exception):
-    """A call fails. ``name``: a key of `CODES`, "INVALID_VALUE". ``reason``: for the log, "" if the code says it all."""
+    """A call fails. ``name``: a key of `CODES`, "INVALID_VALUE". ``reason``: for the log, "" for none."""
 
     def __init__(self, name: str, reason: str = "") -> None:
         super().__init__(reason)

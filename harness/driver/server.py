@@ -26,7 +26,7 @@ from harness.driver.session import answer
 from harness.driver.state import Abandoned, Gpu, Session
 from harness.errors import UsageProblem
 
-SOCKET = "HARNESS_GPU_SOCKET"
+SOCKET = "EMULATED_GPU_SOCKET"
 """The environment variable that tells the library where to connect to."""
 PATIENCE = 30.0
 """Seconds that a message which has begun may take."""

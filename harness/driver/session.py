@@ -18,12 +18,6 @@ from harness.driver.protocol import Copy, Request, encode_answer
 from harness.driver.results import CODES, DriverError, name_of
 from harness.driver.state import Abandoned, Session
 
-SYNCHRONISING = frozenset(
-    "cuCtxSynchronize cuCtxSynchronize_v2 cuStreamSynchronize cuEventSynchronize cuStreamQuery cuEventQuery cuMemcpy "
-    "cuMemcpyHtoD_v2 cuMemcpyDtoH_v2 cuMemcpyDtoD_v2 cuMemcpy2D_v2 cuMemcpy3D_v2 cuMemFree_v2 cuModuleUnload "
-    "cuLibraryUnload emulatedReset".split()
-)
-"""With their answers comes what kernels have printed (CUDA C++ Programming Guide, Formatted Output, Limitations)."""
 QUIET = frozenset({"cuPointerGetAttribute", "cuDeviceGetAttribute"})
 """Libraries try them out; that one of them fails is nothing to tell."""
 
@@ -35,7 +29,7 @@ def answer(session: Session, request: Request) -> bytes:
     if request.function.disposition == "refused":
         log.refused(name)
         return encode_answer(request, CODES["NOT_SUPPORTED"], ())
-    text = session.take_printed() if name in SYNCHRONISING else b""
+    text = session.take_printed() if request.function.prints else b""
     if session.error and request.function.disposition == "served":
         return encode_answer(request, session.error, (), text=text)
     try:

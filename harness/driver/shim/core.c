@@ -119,7 +119,7 @@ static Result give_up(const char *why) {
 }
 
 static Result open_connection(void) {
-    const char *path = getenv("HARNESS_GPU_SOCKET");
+    const char *path = getenv("EMULATED_GPU_SOCKET");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (!path || strlen(path) >= sizeof address.sun_path)
         return give_up("this driver library works for programs that `harness exec` starts");

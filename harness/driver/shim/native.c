@@ -53,7 +53,7 @@ API Result cuGetProcAddress_v2(const char *symbol, uint64_t function, int32_t ve
     if (!symbol || !function) return INVALID_VALUE;
     *(void **)function = find_function(symbol, version, &found);
     if (status) *(uint32_t *)status = found;
-    if (found && getenv("HARNESS_GPU_TRACE")) fprintf(stderr, "emulated GPU: there is no %s (%d)\n", symbol, version);
+    if (found && getenv("EMULATED_GPU_TRACE")) fprintf(stderr, "emulated GPU: there is no %s (%d)\n", symbol, version);
     return SUCCESS;
 }
 
