@@ -58,6 +58,8 @@ class Function:
 
 
 _LINE = re.compile(r"(served|anytime|fixed|native|refused) +(\w+)(?:@(\d+))?(?:\((.*)\))?( copies)?( prints)?")
+_BETWEEN = re.compile(r", *(?![^\[]*\])")
+"""A comma that does not stand in brackets."""
 _POINTER = re.compile(r"(in|out)\[(.+)\]")
 
 
@@ -83,7 +85,7 @@ def _function(line: str, number: int) -> Function:
     if match is None:
         raise ValueError(f"{TABLE.name}: cannot read {line!r}")
     disposition, name, since, parameters, copies, prints = match.groups()
-    read = tuple(_parameter(text.strip(), line) for text in (parameters or "").split(",") if text.strip())
+    read = tuple(_parameter(text, line) for text in _BETWEEN.split(parameters or "") if text)
     return Function(name, disposition, read, int(since or 0), number, bool(copies), bool(prints))  # type: ignore[arg-type]
 
 

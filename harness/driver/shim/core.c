@@ -341,3 +341,5 @@ size_t pointer_attribute_bytes(int attribute) {
 }
 
 size_t pool_attribute_bytes(int attribute) { return attribute <= 3 ? 4 : 8; }
+
+size_t extents(uint32_t rank, uint32_t less) { return rank > 5 || rank < less ? 0 : rank - less; }

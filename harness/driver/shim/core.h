@@ -66,6 +66,8 @@ Result initialise(void);
 /* How many bytes attributes have, by their number. */
 size_t pointer_attribute_bytes(int attribute);
 size_t pool_attribute_bytes(int attribute);
+/* How many extents a tensor map has, less so many; none if its rank cannot be. */
+size_t extents(uint32_t rank, uint32_t less);
 
 /* Generated beside the stubs. */
 typedef struct {
