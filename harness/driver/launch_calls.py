@@ -72,11 +72,7 @@ def blocks_per_multiprocessor(function: Function, threads: int, dynamic_shared: 
 
 def _check(session: Session, function: Function, shape: Shape) -> None:
     """What a driver refuses before the kernel starts."""
-    static = function.code.static_shared
-    if (
-        shape.dynamic_shared > max(function.dynamic_shared - static, 0)
-        and shape.dynamic_shared > function.dynamic_shared
-    ):
+    if shape.dynamic_shared > function.dynamic_shared:
         raise DriverError(
             "INVALID_VALUE",
             f"{shape.dynamic_shared} bytes of dynamic shared memory; kernel '{readable_name(function.name)}' may have "

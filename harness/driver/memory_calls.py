@@ -377,10 +377,10 @@ def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[Copy]:
     if target is not None:
         block, offset = target
         written = _written(source, nbytes)
-        if written is None:
+        if written is None or written.all():
             _mark(block, offset, nbytes)
-        elif block.valid is not None:
-            block.valid[offset : offset + nbytes] = written
+        elif not PINNED.holds(block.base):
+            block.poisonable()[offset : offset + nbytes] = written
     elif source is not None:
         _warn_of_poison(session, source, nbytes)
     return [Copy(to, frm, nbytes)]

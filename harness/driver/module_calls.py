@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import ne
@@ -19,8 +20,8 @@ from harness.emulator.machine.register_pool import registers_at_entry
 from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.sections import blank_kernels, kernel_sections
 
-DEFAULT_DYNAMIC_SHARED = 48 << 10
-"""What a kernel may have without asking for more (CUDA C++ Programming Guide, compute capabilities)."""
+DEFAULT_SHARED = 48 << 10
+"""Shared memory that a kernel may have without asking for more (CUDA C++ Programming Guide, compute capabilities)."""
 _ASSUMED_REGISTERS = 32
 """Where a kernel's directives leave it open: ptxas decides, and is not asked."""
 _MODULES: dict[str, tuple[PtxModule, dict[str, str]]] = {}
@@ -49,7 +50,8 @@ class Function:
     module: Module
     kernel: Kernel
     handle: int = 0
-    dynamic_shared: int = DEFAULT_DYNAMIC_SHARED
+    asked_shared: int | None = None
+    """Dynamic shared memory it may have, if that was set."""
     any_cluster: bool = False
     """Whether clusters of more than 8 CTAs are allowed (CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED)."""
     attributes: dict[int, int] = field(default_factory=dict)
@@ -63,6 +65,13 @@ class Function:
     def code(self) -> Code:
         """Raises PtxSyntaxError for an instruction that is not implemented."""
         return self.module.ptx.code(self.name)
+
+    @property
+    def dynamic_shared(self) -> int:
+        """Bytes of dynamic shared memory that a launch may ask for."""
+        if self.asked_shared is not None:
+            return self.asked_shared
+        return max(0, DEFAULT_SHARED - self.code.static_shared)
 
     @property
     def registers(self) -> int:
@@ -116,9 +125,9 @@ def load(session: Session, image: bytes, *_options: int) -> int:
     except PtxSyntaxError as error:
         log.failed(f"a module cannot be loaded: {error}")
         raise DriverError("INVALID_PTX") from error
-    module = Module(text, ptx, broken)
+    module = Module(text, copy(ptx), broken)  # its own variables
     module.handle = session.add(module)
-    session.device.load(ptx)
+    session.device.load(module.ptx)
     return module.handle
 
 
@@ -252,7 +261,7 @@ def _set_attribute(session: Session, function: Function, number: int, value: int
         most = session.gpu.model["max_shared_memory_per_block_optin"] - function.code.static_shared
         if not 0 <= value <= most:
             raise DriverError("INVALID_VALUE", f"{value} bytes of dynamic shared memory; at most {most} are possible")
-        function.dynamic_shared = value
+        function.asked_shared = value
     elif number == _NON_PORTABLE:
         function.any_cluster = bool(value)
     elif number in (_CARVEOUT, _SCHEDULING, 10, 11, 12, 13):

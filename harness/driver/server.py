@@ -1,7 +1,7 @@
 """Starts a program with the emulated driver, and answers what its processes ask until it has ended.
 
-One thread does everything, in the order in which it comes: it is one GPU. The socket lies in a folder that only this
-user may enter, and connections of other users are refused.
+One thread does everything, in the order in which it comes: it is one GPU. The socket has a name that is drawn at random
+and no file, so that nothing is left of it when this process is killed; connections of other users are refused.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import secrets
 import select
 import selectors
+import signal
 import socket
 import struct
 import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.driver.api import checksum
@@ -27,7 +29,7 @@ from harness.driver.state import Abandoned, Gpu, Session
 from harness.errors import UsageProblem
 
 SOCKET = "EMULATED_GPU_SOCKET"
-"""The environment variable that tells the library where to connect to."""
+"""The environment variable that tells the library where to connect to: a name in the abstract namespace (unix(7))."""
 PATIENCE = 30.0
 """Seconds that a message which has begun may take."""
 
@@ -35,19 +37,31 @@ PATIENCE = 30.0
 def run_program(command: Sequence[str], gpu: Gpu, environment: Mapping[str, str]) -> int:
     """Runs a program to its end with this GPU; returns its exit code (128 + the signal that ended it, as shells do)."""
     folder = libraries()
-    with tempfile.TemporaryDirectory(prefix="emulated-gpu-") as private:  # only this user may enter it
-        path = Path(private, "socket")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(str(path))
-            listener.listen(16)
-            program = _start(command, _environment(environment, folder, path))
-            with _Server(listener, gpu) as server:
-                return server.serve(program)
+    name = f"emulated-gpu-{secrets.token_hex(16)}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen(16)
+        program = _start(command, _environment(environment, folder, name))
+        with _terminates(program), _Server(listener, gpu) as server:
+            return server.serve(program)
 
 
-def _environment(given: Mapping[str, str], libraries: Path, path: Path) -> dict[str, str]:
+def _environment(given: Mapping[str, str], libraries: Path, name: str) -> dict[str, str]:
     search = [str(libraries), *filter(None, [given.get("LD_LIBRARY_PATH", "")])]
-    return {**given, "LD_LIBRARY_PATH": os.pathsep.join(search), SOCKET: str(path)}
+    return {**given, "LD_LIBRARY_PATH": os.pathsep.join(search), SOCKET: name}
+
+
+@contextlib.contextmanager
+def _terminates(program: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Whoever terminates this process means the program; that ends, and then this."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: program.terminate())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

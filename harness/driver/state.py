@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from harness.driver.gpu_model import GpuModel
 from harness.driver.log import Log
-from harness.driver.memory import CONSTANT, DEVICE, PINNED, MappedFile, Window, WindowMemory
+from harness.driver.memory import CONSTANT, DEVICE, FILE_BYTES, PINNED, MappedFile, Window, WindowMemory
 from harness.driver.results import CODES, DriverError
 from harness.emulator import Device
 from harness.emulator.memory.global_memory import Allocation
@@ -92,7 +92,8 @@ class Session:
         self._handles = handles
 
     def close(self) -> None:
-        """The process has ended."""
+        """The process has ended. Its pages go now, the mappings when nothing refers to them any more."""
+        self.file.clear(0, FILE_BYTES)
         self.file.close()
 
     # ---- handles ----

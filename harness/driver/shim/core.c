@@ -119,13 +119,14 @@ static Result give_up(const char *why) {
 }
 
 static Result open_connection(void) {
-    const char *path = getenv("EMULATED_GPU_SOCKET");
+    const char *name = getenv("EMULATED_GPU_SOCKET");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (!path || strlen(path) >= sizeof address.sun_path)
+    if (!name || strlen(name) + 1 >= sizeof address.sun_path)
         return give_up("this driver library works for programs that `harness exec` starts");
-    strcpy(address.sun_path, path);
+    strcpy(address.sun_path + 1, name); /* a zero in front: a name, not a file */
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
     connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connection < 0 || connect(connection, (struct sockaddr *)&address, sizeof address))
+    if (connection < 0 || connect(connection, (struct sockaddr *)&address, size))
         return give_up("it has ended: `harness exec`, which started this program, runs no more");
     struct iovec hello = {(void *)table_checksum, sizeof table_checksum};
     if (!send_parts(&hello, 1)) return give_up("it does not listen");

@@ -81,6 +81,13 @@ class Allocation:
         if self.valid is not None:
             self.valid[offset : offset + nbytes] = True
 
+    def poisonable(self) -> NDArray[np.bool_]:
+        """`valid`, also when all was written, so that a part can be poisoned again."""
+        if self.valid is None:
+            self.valid = self.shadow[1][: self.data.size].view(np.bool_)
+            self.valid[:] = True
+        return self.valid
+
 
 class GlobalMemory:
     """All allocations of a device, by address."""
