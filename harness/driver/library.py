@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -113,6 +114,7 @@ def stubs() -> str:
     lines = ['#include "stubs.h"']
     write = {"served": _asking, "anytime": _asking, "fixed": _fixed, "refused": _refusing}
     lines += [write[f.disposition](f) for f in functions() if f.disposition != "native"]
+    lines += [_first_form(f) for f in _without_first_form()]
     lines += _tables()
     return "\n".join(lines) + "\n"
 
@@ -147,6 +149,23 @@ def _fixed(function: Function) -> str:
 
 def _refusing(function: Function) -> str:
     return _definition(function, [f"return refuse({function.number});"])
+
+
+def _without_first_form() -> list[Function]:
+    """The oldest form of each function of which the table has forms with a version alone."""
+    names = {function.name for function in functions()}
+    found: dict[str, Function] = {}
+    for function in sorted(functions(), key=lambda f: (f.since, f.name)):
+        if function.base not in names:
+            found.setdefault(function.base, function)
+    return list(found.values())
+
+
+def _first_form(function: Function) -> str:
+    """cuCtxDestroy for cuCtxDestroy_v2: programs that look names up in the library itself take those of the first form,
+    though its arguments were of 32 bits once."""
+    passed = ", ".join(parameter.name for parameter in function.parameters)
+    return _definition(replace(function, name=function.base), [f"return {function.name}({passed});"])
 
 
 def _definition(function: Function, body: list[str]) -> str:

@@ -50,7 +50,7 @@ class Window:
         return self.base <= address and address + nbytes <= self.base + self.size
 
 
-DEVICE = Window("device", 0x7000_0000_0000, 1 << 39, 0)
+DEVICE = Window("device", 0x7000_0000_0000, 1 << 40, 0)
 PINNED = Window("pinned", 0x7100_0000_0000, 1 << 37, DEVICE.size, fixed=True)
 CONSTANT = Window("constant", GUARD, 1 << 30, DEVICE.size + PINNED.size, generic=CONST_WINDOW)
 WINDOWS = (DEVICE, PINNED, CONSTANT)

@@ -26,6 +26,7 @@ from harness.driver.memory import WINDOWS
 from harness.driver.protocol import BadMessage, receive, receive_request
 from harness.driver.session import answer
 from harness.driver.state import Abandoned, Gpu, Session
+from harness.driver.toolchains import toolchain_variables
 from harness.errors import UsageProblem
 
 SOCKET = "EMULATED_GPU_SOCKET"
@@ -48,7 +49,7 @@ def run_program(command: Sequence[str], gpu: Gpu, environment: Mapping[str, str]
 
 def _environment(given: Mapping[str, str], libraries: Path, name: str) -> dict[str, str]:
     search = [str(libraries), *filter(None, [given.get("LD_LIBRARY_PATH", "")])]
-    return {**given, "LD_LIBRARY_PATH": os.pathsep.join(search), SOCKET: name}
+    return {**given, **toolchain_variables(given), "LD_LIBRARY_PATH": os.pathsep.join(search), SOCKET: name}
 
 
 @contextlib.contextmanager

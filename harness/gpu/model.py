@@ -17,31 +17,42 @@ from harness.compiler import cache
 from harness.compiler.build import model_key
 from harness.compiler.driver import op_parameters
 from harness.config.config import KernelConfig
+from harness.driver.toolchains import toolchain_variables
 from harness.errors import CannotRun
 
 COMPILE_SECONDS = 600
 OPERATION = "matmul_into"
 MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
-_PROGRAM = (
-    "import sys; from harness.gpu.model import _compile_here; _compile_here(sys.argv[1], sys.argv[2], sys.argv[3])"
-)
+_PROGRAM = "import sys; from harness.gpu.model import _compile_here; _compile_here(*sys.argv[1:])"
 
 
-def artifact_path(config: KernelConfig) -> Path:
+def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
     """Where the compiled model of a configuration is kept."""
-    return cache.place("models", f"{model_key(config)}.mef")
+    return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
 
 
-def compile_artifact(config: KernelConfig) -> tuple[Path, bool]:
-    """The compiled model, from the cache or from MAX; the flag says whether it was compiled now."""
-    place = artifact_path(config)
+def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, bool]:
+    """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
+
+    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code.
+    """
+    place = artifact_path(config, ptx)
     if cache.is_whole(place):
         return place, False
     with cache.temporary_folder() as folder:
         made = Path(folder) / "model.mef"
-        command = [sys.executable, "-c", _PROGRAM, config.arch, config.to_json(), str(made)]
+        command = [
+            sys.executable,
+            "-c",
+            _PROGRAM,
+            config.arch,
+            config.to_json(),
+            str(made),
+        ]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *sys.path])}
+        if ptx:
+            environment |= toolchain_variables({})
         try:
             done = subprocess.run(
                 command,

@@ -16,6 +16,7 @@ from harness.config.config import KernelConfig
 from harness.emulator import Finding
 from harness.errors import CannotRun
 from harness.gpu.backend import device_kind, run_on_gpu
+from harness.gpu.emulated import gpu_for, run_on_emulated_gpu
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import Inputs, make_inputs
 from harness.problem.reference import Reference, compute_reference
@@ -31,7 +32,8 @@ Progress = Callable[[int, int], None]
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
     schedules: how many it must be right under, see `schedules_of`. processes: how many time it on a GPU, one after the
-    other. emulation: how the emulator runs it. ptx: where the edited PTX is from that the artifact holds, if it does.
+    other. emulation: how the emulator runs it. through_max: whether MAX launches it there, on the emulated driver, and
+    not the harness itself. ptx: where the edited PTX is from that the artifact holds, if it does.
     """
 
     config: KernelConfig
@@ -39,6 +41,7 @@ class Request:
     inputs: str = "integer"
     seed: int = 0
     emulation: EmulationOptions = DEFAULT
+    through_max: bool = False
     schedules: int = 1
     gpu: Gpu | None = None
     timeout: float = 60.0
@@ -47,7 +50,9 @@ class Request:
 
     @property
     def device_kind(self) -> str:
-        return device_kind(self.gpu) if self.gpu else f"emulated-{self.config.arch}"
+        if self.gpu:
+            return device_kind(self.gpu)
+        return f"emulated-{gpu_for(self.config.arch).key if self.through_max else self.config.arch}"
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,10 @@ def _emulate(
     done: list[Emulation] = []
     for one in each:
         try:
-            emulation = emulate(artifact.ptx, plan, inputs, one.emulation, _share(progress, len(done), len(each)))
+            if request.through_max:
+                emulation = run_on_emulated_gpu(artifact, plan, inputs, one.emulation)
+            else:
+                emulation = emulate(artifact.ptx, plan, inputs, one.emulation, _share(progress, len(done), len(each)))
         except CannotRun as error:
             if len(each) == 1:
                 raise
@@ -177,7 +185,7 @@ def _emulated_fields(request: Request, done: Sequence[Emulation]) -> dict:
     options = request.emulation
     device = {
         "kind": request.device_kind,
-        "name": f"emulated {request.config.arch}",
+        "name": f"emulated {gpu_for(request.config.arch).name if request.through_max else request.config.arch}",
         "accumulation": options.accumulation,
         "schedule": options.schedule,
         "schedule_seed": options.seed,

@@ -80,6 +80,16 @@ class Fields:
     def rank(self) -> int:
         return len(self.dims)
 
+    @property
+    def box_bytes(self) -> int:
+        """What the driver notes as the bytes of a box. It rounds down where copies round up (`TensorMap.box_shape`)."""
+        kind = ElementType.from_name(self.element.removesuffix(".ftz"))
+        if self.im2col is None:
+            count = prod(extent // step for extent, step in zip(self.box, self.element_strides, strict=True))
+        else:
+            count = self.box[0] * self.im2col.pixels
+        return count * kind.bytes // kind.unit
+
     def pack(self) -> bytes:
         """The 128 bytes, as the driver makes them."""
         words = [0] * 16
@@ -95,16 +105,12 @@ class Fields:
         for i, step in enumerate(self.element_strides):
             words[6] |= step - 1 << 32 + 3 * i
         words[6] |= self.box[0] - 1 << 56
-        size = ElementType.from_name(self.element.removesuffix(".ftz"))
         if self.im2col is None:
             for i, extent in enumerate(self.box[1:]):
                 words[7] |= extent - 1 << 8 * i
-            steps = zip(self.box, self.element_strides, strict=True)
-            count = prod(extent // step for extent, step in steps)
         else:
             words[7] = _pack_im2col(self.im2col, _CORNER_BITS[self.rank])
-            count = self.box[0] * self.im2col.pixels
-        words[8] = count * size.bytes // size.unit
+        words[8] = self.box_bytes
         words[9] = _SWIZZLES[self.swizzle].pattern_bytes
         return _WORDS.pack(*words)
 
