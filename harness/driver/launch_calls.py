@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import partial
 
 from harness.check import Checker
 from harness.driver.calls import handles
@@ -149,7 +150,7 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
             cluster=cluster,
             dynamic_smem=shape.dynamic_shared,
             arguments=[parameters[p.offset : p.offset + p.size] for p in kernel.parameters],
-            progress=lambda done, total: _stop_if_gone(session),
+            watch=partial(_stop_if_gone, session),
             sinks=(checker,) if checker else (),
             workers=workers,
             max_steps=gpu.options.max_steps,

@@ -253,6 +253,7 @@ class Device:
         workers: int = 1,
         max_steps: int | None = None,
         timeout: float | None = None,
+        watch: Callable[[], None] | None = None,
         strict: bool = False,
         allow: Collection[str] = (),
     ) -> LaunchResult:
@@ -267,7 +268,8 @@ class Device:
         ``regions``: names of parts of dynamic shared memory, for messages.
         ``resident_clusters``: how many clusters the GPU holds at once; by default as many as it has room for.
         ``workers``: processes that share the clusters out among them, for kernels whose clusters are independent.
-        ``max_steps`` (warp instructions) and ``timeout`` (seconds) end a run that takes longer.
+        ``max_steps`` (warp instructions) and ``timeout`` (seconds) end a run that takes longer. ``watch`` is called now
+        and then; what it raises ends the run, too.
         ``strict``: what would be a warning is a Fault, except for the rules in ``allow``. Errors end the run always.
 
         Raises LaunchError for a wrong launch, Fault when the program breaks a rule of the machine, Deadlock when
@@ -293,7 +295,7 @@ class Device:
         for name, value in (("workers", workers), ("max_steps", max_steps), ("timeout", timeout)):
             if value is not None and not value > 0:
                 raise LaunchError(f"{name} {value}: must be above 0")
-        limits = Limits(max_steps, timeout)
+        limits = Limits(max_steps, timeout, watch)
         start = time.perf_counter()
 
         def make_grid() -> tuple[Grid, Machine]:

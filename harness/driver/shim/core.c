@@ -304,7 +304,8 @@ static size_t elf_size(const unsigned char *image) {
     memcpy(&section_count, image + 60, 2);
     uint64_t end = sections + (uint64_t)section_size * section_count;
     uint64_t other = segments + (uint64_t)segment_size * segment_count;
-    return end > other ? end : other;
+    uint64_t header = 64;
+    return end > other && end > header ? end : other > header ? other : header;
 }
 
 void put_image(Call *call, const void *image) {

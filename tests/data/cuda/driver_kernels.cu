@@ -19,8 +19,8 @@ extern "C" __global__ void claim(int n) {
     assert(n > 0);
 }
 
-extern "C" __global__ void wait_for_all(int *where) {
-    if (threadIdx.x < 32) asm volatile("barrier.sync 1, 64;");
+extern "C" __global__ void wait_for_all(int *where, int threads) {
+    if (threadIdx.x < threads) asm volatile("barrier.sync 1, 64;");
     where[threadIdx.x] = counter * factor;
 }
 
