@@ -86,6 +86,10 @@ def _check(session: Session, function: Function, shape: Shape) -> None:
             f"a cluster of {shape.cluster_size} CTAs; at most {limit} are allowed"
             + ("" if function.any_cluster else ", set CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"),
         )
+    if any(extent % size for extent, size in zip(shape.grid, shape.cluster or (1, 1, 1), strict=True)):
+        raise DriverError(
+            "INVALID_CLUSTER_SIZE", f"a grid of {shape.grid} CTAs is no whole number of clusters of {shape.cluster}"
+        )
     if shape.cooperative:
         x, y, z = shape.grid
         threads = shape.block[0] * shape.block[1] * shape.block[2]

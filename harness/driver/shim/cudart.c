@@ -205,12 +205,19 @@ API Error cudaMallocManaged(uint64_t *address, size_t bytes, uint32_t flags) {
 }
 
 /* Which way it goes is plain from the addresses. */
+enum { TO_DEVICE = 1, TO_HOST = 2, ON_DEVICE = 3 };
+
+/* The direction is what the program says it is: then the driver looks whether its side is device memory. */
 API Error cudaMemcpy(uint64_t to, uint64_t from, size_t bytes, int kind) {
-    (void)kind;
+    if (kind == TO_DEVICE) CALL(cuMemcpyHtoD_v2(to, (const void *)from, bytes));
+    if (kind == TO_HOST) CALL(cuMemcpyDtoH_v2((void *)to, from, bytes));
+    if (kind == ON_DEVICE) CALL(cuMemcpyDtoD_v2(to, from, bytes));
     CALL(cuMemcpy(to, from, bytes));
 }
 API Error cudaMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, int kind, Stream stream) {
-    (void)kind;
+    if (kind == TO_DEVICE) CALL(cuMemcpyHtoDAsync_v2(to, (const void *)from, bytes, stream));
+    if (kind == TO_HOST) CALL(cuMemcpyDtoHAsync_v2((void *)to, from, bytes, stream));
+    if (kind == ON_DEVICE) CALL(cuMemcpyDtoDAsync_v2(to, from, bytes, stream));
     CALL(cuMemcpyAsync(to, from, bytes, stream));
 }
 API Error cudaMemset(uint64_t to, int value, size_t bytes) { CALL(cuMemsetD8_v2(to, (uint8_t)value, bytes)); }
@@ -446,7 +453,8 @@ API Error cudaLaunchKernelExC(const RuntimeConfig *config, const void *kernel, v
     uint64_t function;
     Error result = handle_of(kernel, &function);
     if (result) return result;
-    if (!is_possible(config->grid, config->block)) return note(INVALID_CONFIGURATION);
+    /* With attributes it is the driver that refuses a shape, by its own code. */
+    if (!is_possible(config->grid, config->block)) return note(INVALID_VALUE);
     DriverConfig asked = driver_config(config);
     return note(cuLaunchKernelEx((uint64_t)&asked, function, (uint64_t)arguments, 0));
 }
