@@ -6,7 +6,6 @@ tests/data/programs/cuda/h200 holds what a real one did.
 import re
 
 import pytest
-
 from driver_programs import PROGRAMS, cuda_program, needs_nvcc, run
 
 pytestmark = needs_nvcc

@@ -12,6 +12,7 @@ from harness.cli.exec_output import as_json, show_summary
 from harness.cli.options import LARGEST_SEED, check_output, schedule_option, write_output
 from harness.driver.gpu_model import gpu_model, gpu_names
 from harness.driver.log import Log
+from harness.driver.recording import Recorder
 from harness.driver.server import run_program
 from harness.driver.state import Gpu, Options
 from harness.errors import EXIT_CANNOT_RUN, UsageProblem
@@ -46,7 +47,9 @@ from harness.errors import EXIT_CANNOT_RUN, UsageProblem
 @click.option("--max-steps", type=click.IntRange(1), help="Warp instructions a launch may take.")
 @click.option("--quiet", is_flag=True, help="No closing summary.")
 @click.argument("command", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENTS...]")
-def exec_command(gpu: str, json_path: str | None, quiet: bool, command: tuple[str, ...], **options: Any) -> int:
+def exec_command(
+    gpu: str, json_path: str | None, record: Path | None, quiet: bool, command: tuple[str, ...], **options: Any
+) -> int:
     """Run PROGRAM, which uses the CUDA driver, on the emulated GPU.
 
     The program itself decides: it allocates, launches and checks as on a GPU. What its kernels do wrong is told on
@@ -55,11 +58,11 @@ def exec_command(gpu: str, json_path: str | None, quiet: bool, command: tuple[st
     Exit codes: the program's own; 2 usage, 3 if the emulated GPU could not do what the program asked for.
     """
     check_output(json_path, "--json")
-    chosen = Options(**options)
-    if chosen.record is not None and chosen.record.exists() and any(chosen.record.iterdir()):
-        raise UsageProblem(f"--record {str(chosen.record)!r} is not empty; name a new folder")
+    if record is not None and record.exists() and any(record.iterdir()):
+        raise UsageProblem(f"--record {str(record)!r} is not empty; name a new folder")
     log = Log()
-    code = run_program(command, Gpu(gpu_model(gpu), chosen, log), os.environ)
+    emulated = Gpu(gpu_model(gpu), Options(**options), log, Recorder(record) if record else None)
+    code = run_program(command, emulated, os.environ)
     if json_path:
         write_output(as_json(log, gpu, code), json_path)
     if not quiet:

@@ -143,8 +143,8 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
     workers = gpu.options.jobs
     if workers > 1 and (checker or session.device.why_one_worker(function.code)):
         workers = 1
-    if session.recorder is not None:
-        session.recorder.before(session, function, shape, parameters, record)
+    if gpu.recorder is not None:
+        gpu.recorder.keep(session, function, parameters, record)
     try:
         result = session.device.launch(
             function.module.ptx,

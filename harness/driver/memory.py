@@ -106,7 +106,8 @@ class WindowMemory(GlobalMemory):
         self._count = 0
         self._next_in = {window.name: window.base for window in WINDOWS}
 
-    def alloc(self, nbytes: int, name: str = "") -> int:
+    def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
+        assert at is None, "programs cannot choose"
         return self.alloc_in(self._home, nbytes, name)
 
     def alloc_in(self, window: Window, nbytes: int, name: str = "") -> int:

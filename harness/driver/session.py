@@ -17,6 +17,7 @@ from harness.driver.calls import HANDLERS
 from harness.driver.protocol import Copy, Request, encode_answer
 from harness.driver.results import CODES, DriverError, name_of
 from harness.driver.state import Abandoned, Session
+from harness.errors import CannotRun
 
 QUIET = frozenset({"cuPointerGetAttribute", "cuDeviceGetAttribute"})
 """Libraries try them out; that one of them fails is nothing to tell."""
@@ -40,6 +41,10 @@ def answer(session: Session, request: Request) -> bytes:
         return encode_answer(request, error.code, (), text=text)
     except Abandoned:
         raise
+    except CannotRun as error:
+        log.failed(str(error))
+        session.fail("UNKNOWN")
+        return encode_answer(request, session.error, (), text=text)
     except Exception as error:
         if os.environ.get("HARNESS_TRACEBACK"):
             traceback.print_exc()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from harness.driver.gpu_model import GpuModel
@@ -27,7 +26,7 @@ class Abandoned(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """How to emulate. ``record``: the folder that keeps every launch. ``check``: whether to check synchronisation."""
+    """How to emulate. ``check``: whether to check synchronisation."""
 
     accumulation: Literal["f32", "tensor_core"] = "f32"
     schedule: Literal["fifo", "random"] = "fifo"
@@ -36,7 +35,6 @@ class Options:
     max_steps: int | None = None
     timeout: float | None = None
     check: bool = False
-    record: Path | None = None
 
 
 @dataclass
@@ -46,6 +44,8 @@ class Gpu:
     model: GpuModel
     options: Options
     log: Log
+    recorder: Any = None
+    """Keeps launches (`harness.driver.recording.Recorder`), if it is to."""
 
 
 @dataclass
@@ -60,7 +60,6 @@ class Session:
     error: int = 0
     printed: list[str] = field(default_factory=list)
     clock: float = 0.0
-    recorder: Any = None
 
     def __post_init__(self) -> None:
         self.file = MappedFile()
@@ -110,6 +109,10 @@ class Session:
         if not isinstance(thing, kind):
             raise DriverError("INVALID_HANDLE", f"{handle:#x} is no {kind.__name__.lower()}")
         return thing
+
+    def all(self, kind: type[T]) -> list[T]:
+        """All objects of a kind that have a handle."""
+        return [thing for thing in self._objects.values() if isinstance(thing, kind)]
 
     def discard(self, handle: int) -> None:
         self._objects.pop(handle, None)

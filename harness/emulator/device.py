@@ -140,13 +140,15 @@ class Device:
         """Tensor maps in global memory, by address."""
         make_schedule(schedule, seed)
 
-    def upload(self, array: ArrayLike, name: str = "") -> int:
-        """Copy an array to the device; returns its 64-bit device address."""
-        return self._memory.upload(array, name)
+    def upload(self, array: ArrayLike, name: str = "", at: int | None = None) -> int:
+        """Copy an array to the device; returns its 64-bit device address. ``at``: as in `alloc`."""
+        return self._memory.upload(array, name, at)
 
-    def alloc(self, nbytes: int, name: str = "") -> int:
-        """Reserve bytes that hold nothing: reading them before they are written is an error."""
-        return self._memory.alloc(nbytes, name)
+    def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
+        """Reserve bytes that hold nothing: reading them before they are written is an error. ``at``: the address that
+        they are to have, which must be free; without it the device chooses one.
+        """
+        return self._memory.alloc(nbytes, name, at)
 
     def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
         """Copy an array back; every element must have been written."""
@@ -193,6 +195,12 @@ class Device:
         """
         symbols, found = self._find_symbol(name, module)
         return symbols.generic_address(found)
+
+    def symbols(self, module: Module) -> dict[str, int]:
+        """Generic addresses of all variables of a module, by name."""
+        self.load(module)
+        loaded = self._loaded[module]
+        return {name: loaded.generic_address(name) for name in loaded.addresses}
 
     def symbol_bytes(self, name: str, module: Module | None = None) -> int:
         """The size of such a variable."""

@@ -209,14 +209,14 @@ enum { TO_DEVICE = 1, TO_HOST = 2, ON_DEVICE = 3 };
 
 /* The direction is what the program says it is: then the driver looks whether its side is device memory. */
 API Error cudaMemcpy(uint64_t to, uint64_t from, size_t bytes, int kind) {
-    if (kind == TO_DEVICE) CALL(cuMemcpyHtoD_v2(to, (const void *)from, bytes));
-    if (kind == TO_HOST) CALL(cuMemcpyDtoH_v2((void *)to, from, bytes));
+    if (kind == TO_DEVICE) CALL(cuMemcpyHtoD_v2(to, from, bytes));
+    if (kind == TO_HOST) CALL(cuMemcpyDtoH_v2(to, from, bytes));
     if (kind == ON_DEVICE) CALL(cuMemcpyDtoD_v2(to, from, bytes));
     CALL(cuMemcpy(to, from, bytes));
 }
 API Error cudaMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, int kind, Stream stream) {
-    if (kind == TO_DEVICE) CALL(cuMemcpyHtoDAsync_v2(to, (const void *)from, bytes, stream));
-    if (kind == TO_HOST) CALL(cuMemcpyDtoHAsync_v2((void *)to, from, bytes, stream));
+    if (kind == TO_DEVICE) CALL(cuMemcpyHtoDAsync_v2(to, from, bytes, stream));
+    if (kind == TO_HOST) CALL(cuMemcpyDtoHAsync_v2(to, from, bytes, stream));
     if (kind == ON_DEVICE) CALL(cuMemcpyDtoDAsync_v2(to, from, bytes, stream));
     CALL(cuMemcpyAsync(to, from, bytes, stream));
 }

@@ -101,16 +101,26 @@ class GlobalMemory:
         self._bases: list[int] = []
         self._next = first
 
-    def alloc(self, nbytes: int, name: str = "") -> int:
-        """Reserve `nbytes` poisoned bytes; returns their 256-byte aligned device address."""
+    def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
+        """Reserve `nbytes` poisoned bytes; returns their 256-byte aligned device address. at: the address itself."""
         if nbytes <= 0:
             raise ValueError(f"allocation of {nbytes} bytes ('{name}'): at least one byte is needed")
         padded = round_up(nbytes, CHUNK)
         name = name or f"allocation {len(self.allocations)}"
-        block = Allocation.over(self._next, name, nbytes, common_bytes(padded), common_bytes(padded))
+        base = self._next if at is None else at
+        block = Allocation.over(base, name, nbytes, common_bytes(padded), common_bytes(padded))
+        if at is not None:
+            self._check_room(block)
         self.insert(block)
-        self._next = round_up(block.end + self.GUARD, self.GUARD)
+        self._next = max(self._next, round_up(block.end + self.GUARD, self.GUARD))
         return block.base
+
+    def _check_room(self, block: Allocation) -> None:
+        if block.base <= 0 or block.base % CHUNK:
+            raise ValueError(f"allocation '{block.name}' at {block.base:#x}: must be a positive multiple of {CHUNK}")
+        for other in self.allocations:
+            if block.base < other.end and other.base < block.end:
+                raise ValueError(f"allocation '{block.name}' at {block.base:#x} overlaps '{other.name}'")
 
     def insert(self, block: Allocation) -> None:
         """Add a block to those that accesses may hit."""
@@ -124,10 +134,10 @@ class GlobalMemory:
         assert self.allocations[position] is block
         del self.allocations[position], self._bases[position]
 
-    def upload(self, array: ArrayLike, name: str = "") -> int:
+    def upload(self, array: ArrayLike, name: str = "", at: int | None = None) -> int:
         """Copy an array (row-major) into a new allocation; returns its device address."""
         source = np.ascontiguousarray(array)
-        address = self.alloc(source.nbytes, name)
+        address = self.alloc(source.nbytes, name, at)
         block, _ = self.find(address, source.nbytes)
         block.data[:] = source.reshape(-1).view(np.uint8)
         block.valid = None

@@ -155,7 +155,11 @@ class Fields:
         try:
             if self.im2col is None:
                 return TensorMap(box=self.box, **fields)
-            corners = {"lower": self.im2col.lower, "upper": self.im2col.upper, "pixels": self.im2col.pixels}
+            corners: dict[str, Any] = {
+                "lower": self.im2col.lower,
+                "upper": self.im2col.upper,
+                "pixels": self.im2col.pixels,
+            }
             return Im2colMap(box=(*self.box, *[1] * (self.rank - 1)), **fields, **corners)
         except ValueError as error:
             raise Fault(str(error), "tensor-map") from error
