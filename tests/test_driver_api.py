@@ -14,7 +14,7 @@ import pytest
 from harness.driver import session  # noqa: F401  the handlers register themselves
 from harness.driver.api import OWN, by_name, functions
 from harness.driver.calls import HANDLERS
-from harness.driver.library import SOURCES, header, stubs
+from harness.driver.library import SOURCES, header, runtime_stubs, stubs
 from harness.driver.protocol import BadMessage, decode, encode_answer
 
 HEADER = Path("/usr/local/cuda-13.0/include/cuda.h")
@@ -54,7 +54,8 @@ def test_the_sources_compile_without_a_warning(compiler, tmp_path):
         pytest.skip(f"no {compiler}")
     (tmp_path / "stubs.h").write_text(header())
     (tmp_path / "stubs.c").write_text(stubs())
-    sources = [tmp_path / "stubs.c", *SOURCES.glob("*.c")]
+    (tmp_path / "cudart_stubs.c").write_text(runtime_stubs())
+    sources = [*tmp_path.glob("*.c"), *SOURCES.glob("*.c")]
     flags = ["-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{SOURCES}", f"-I{tmp_path}"]
     done = subprocess.run([compiler, *flags, *map(str, sources)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

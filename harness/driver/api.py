@@ -13,6 +13,7 @@ Disposition = Literal["served", "anytime", "fixed", "native", "refused"]
 ParameterKind = Literal["scalar", "text", "in", "out", "image"]
 
 TABLE = Path(__file__).parent / "functions.txt"
+_RUNTIME = Path(__file__).parent / "runtime_refused.txt"
 SCALARS = {"i32": "int32_t", "u32": "uint32_t", "u64": "uint64_t", "f32": "float"}
 SIZES = {"i32": 4, "u32": 4, "u64": 8, "f32": 4}
 OWN = "emulated"
@@ -73,6 +74,11 @@ def functions() -> tuple[Function, ...]:
 @cache
 def by_name() -> dict[str, Function]:
     return {function.name: function for function in functions()}
+
+
+def refused_of_runtime() -> list[str]:
+    """Names of functions of the CUDA runtime API that are refused."""
+    return [line for line in _RUNTIME.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
 
 
 def checksum() -> bytes:

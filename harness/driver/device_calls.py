@@ -123,3 +123,9 @@ def runtime_check(session: Session) -> None:
         "the program has NVIDIA's CUDA runtime linked into it, which works with NVIDIA's own driver alone; build it "
         "with nvcc -cudart shared, and it gets the emulated one"
     )
+
+
+@handles("emulatedRefusal")
+def refusal(session: Session, name: str) -> None:
+    """A function of the runtime that is not supported was called."""
+    session.gpu.log.refused(name)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.compiler import cache
-from harness.driver.api import OWN, SCALARS, Function, Parameter, checksum, functions
+from harness.driver.api import OWN, SCALARS, Function, Parameter, checksum, functions, refused_of_runtime
 from harness.driver.results import NAMES, name_of, text_of
 from harness.errors import CannotRun
 
@@ -23,7 +23,7 @@ SOURCES = Path(__file__).parent / "shim"
 DRIVER = "libcuda.so.1"
 LIBRARIES = {
     DRIVER: ("core.c", "native.c", "export_tables.c", "stubs.c"),
-    "libcudart.so.13": ("cudart.c", "cudart.map"),
+    "libcudart.so.13": ("cudart.c", "cudart_stubs.c", "cudart.map"),
     "libnvidia-ml.so.1": ("nvml.c",),
 }
 """By what they are made of: C sources, and a linker's version script. The first is linked with the others."""
@@ -33,7 +33,7 @@ COMPILE_SECONDS = 120
 
 def libraries() -> Path:
     """The folder with the libraries, compiled now if the cache has them not. Raises CannotRun without a compiler."""
-    generated = {"stubs.h": header(), "stubs.c": stubs()}
+    generated = {"stubs.h": header(), "stubs.c": stubs(), "cudart_stubs.c": runtime_stubs()}
     key = _key(generated)
     place = cache.place("drivers", key)
     files = [place / name for name in LIBRARIES]
@@ -116,6 +116,14 @@ def stubs() -> str:
     lines += [write[f.disposition](f) for f in functions() if f.disposition != "native"]
     lines += [_first_form(f) for f in _without_first_form()]
     lines += _tables()
+    return "\n".join(lines) + "\n"
+
+
+def runtime_stubs() -> str:
+    """Functions of the CUDA runtime that are refused."""
+    lines = ['#include "core.h"', "int refuse_by_name(const char *name);"]
+    for name in refused_of_runtime():
+        lines.append(f'API int {name}(void);\nAPI int {name}(void) {{ return refuse_by_name("{name}"); }}')
     return "\n".join(lines) + "\n"
 
 

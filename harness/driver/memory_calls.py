@@ -15,6 +15,8 @@ from harness.driver.state import Session
 from harness.emulator.memory.bytes import round_up
 from harness.emulator.memory.global_memory import Allocation
 
+MOST_ROWS = 1 << 22
+"""Of one copy or fill: it is looked at row by row."""
 GRANULARITY = 2 << 20
 """Of virtual memory management."""
 
@@ -321,6 +323,8 @@ def _register_fills() -> None:
         def fill_rows(
             session: Session, to: int, pitch: int, value: int, row: int, rows: int, *_stream: int, width: int = width
         ) -> None:
+            if pitch < width * row or rows > MOST_ROWS:
+                raise DriverError("INVALID_VALUE", f"{rows} rows of {width * row} bytes with a pitch of {pitch}")
             for n in range(rows):
                 _fill(session, to + n * pitch, value, width, width * row)
 
@@ -360,6 +364,8 @@ def copy(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> lis
 
 @handles("cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2")
 def copy_batch(session: Session, to: bytes, frm: bytes, nbytes: bytes, count: int, *_rest: int) -> list[Copy]:
+    if not len(to) == len(frm) == len(nbytes) == 8 * count:
+        raise DriverError("INVALID_VALUE", "the arrays of a batch are not as long as it is")
     arrays = (np.frombuffer(each, np.uint64).tolist() for each in (to, frm, nbytes))
     return [one for row in zip(*arrays, strict=True) for one in _copy(session, *row)]
 
@@ -450,13 +456,16 @@ def copy_3d(session: Session, raw: bytes, *_stream: int) -> list[Copy]:
 
 
 def _copy_rows(session: Session, to: _End, frm: _End, width: int, height: int, depth: int) -> list[Copy]:
-    if width and height and depth and (to.pitch < width or frm.pitch < width):
-        raise DriverError("INVALID_VALUE", f"rows of {width} bytes with pitches of {to.pitch} and {frm.pitch}")
+    if not (width and height and depth):
+        return []
+    if to.pitch < width or frm.pitch < width or height * depth > MOST_ROWS:
+        raise DriverError(
+            "INVALID_VALUE", f"{height * depth} rows of {width} bytes with pitches of {to.pitch} and {frm.pitch}"
+        )
     copies = []
     for layer in range(depth):
         first_to, first_from = to.address + layer * to.layer, frm.address + layer * frm.layer
         for row in range(height):
             _copy(session, first_to + row * to.pitch, first_from + row * frm.pitch, width)
-        if width and height:
-            copies.append(Copy(first_to, first_from, width, height, to.pitch, frm.pitch))
+        copies.append(Copy(first_to, first_from, width, height, to.pitch, frm.pitch))
     return copies

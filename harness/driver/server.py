@@ -164,6 +164,10 @@ class _Server:
             self._selector.unregister(connection)
         connection.close()
         if session is not None:
+            if any(session.printed):
+                self._gpu.log.note(
+                    "the program has ended without a synchronisation: what kernels printed since is lost"
+                )
             session.close()
 
 

@@ -33,6 +33,8 @@ def answer(session: Session, request: Request) -> bytes:
     text = session.take_printed() if request.function.prints else b""
     if session.error and request.function.disposition == "served":
         return encode_answer(request, session.error, (), text=text)
+    if not _is_whole(request):
+        return encode_answer(request, CODES["INVALID_VALUE"], (), text=text)
     try:
         given = HANDLERS[name](session, *request.inputs)
     except DriverError as error:
@@ -54,3 +56,12 @@ def answer(session: Session, request: Request) -> bytes:
     copies: list[Copy] = given if request.function.copies else []
     outputs = () if request.function.copies or given is None else given if isinstance(given, tuple) else (given,)
     return encode_answer(request, 0, outputs, copies, text)
+
+
+def _is_whole(request: Request) -> bool:
+    """Whether what has a fixed size has it, as a null pointer has not, and whether there is a place for an answer."""
+    inputs = [parameter for parameter in request.function.parameters if parameter.kind != "out"]
+    for parameter, value in zip(inputs, request.inputs, strict=True):
+        if parameter.kind == "in" and parameter.size.isdigit() and len(value) != int(parameter.size):  # type: ignore[arg-type]
+            return False
+    return not request.room or any(request.room)

@@ -59,6 +59,9 @@ Result finish(Call *call);
 /* Of functions that are refused: nothing is sent but their number. */
 Result refuse(uint32_t number);
 
+/* The same by name, for functions of other libraries. */
+API Result emulatedGpuRefuses(const char *name);
+
 /* Whether cuInit was called and the thread has a context; else the error to return. */
 Result require_context(void);
 bool is_initialised(void);

@@ -548,3 +548,54 @@ API Error cudaGetDriverEntryPoint(const char *name, uint64_t function, uint64_t 
 }
 API Error cudaProfilerStart(void) { return 0; }
 API Error cudaProfilerStop(void) { return 0; }
+
+/* ---- pools and libraries ---- */
+
+API Error cudaDeviceSetMemPool(int32_t device, uint64_t pool) { CALL(cuDeviceSetMemPool(device, pool)); }
+API Error cudaMallocFromPoolAsync(uint64_t *address, size_t bytes, uint64_t pool, Stream stream) {
+    CALL(cuMemAllocFromPoolAsync(address, bytes, pool, stream));
+}
+API Error cudaMemPoolCreate(uint64_t *pool, const void *properties) { CALL(cuMemPoolCreate(pool, properties)); }
+API Error cudaMemPoolDestroy(uint64_t pool) { CALL(cuMemPoolDestroy(pool)); }
+API Error cudaMemPoolGetAttribute(uint64_t pool, int32_t attribute, void *value) {
+    CALL(cuMemPoolGetAttribute(pool, attribute, value));
+}
+API Error cudaMemPoolSetAccess(uint64_t pool, uint64_t access, size_t count) { CALL(cuMemPoolSetAccess(pool, access, count)); }
+
+API Error cudaLibraryLoadData(uint64_t *library, const void *code, uint64_t a, uint64_t b, uint32_t c, uint64_t d, uint64_t e,
+                              uint32_t f) {
+    CALL(cuLibraryLoadData(library, code, a, b, c, d, e, f));
+}
+API Error cudaLibraryLoadFromFile(uint64_t *library, const char *path, uint64_t a, uint64_t b, uint32_t c, uint64_t d,
+                                  uint64_t e, uint32_t f) {
+    CALL(cuLibraryLoadFromFile(library, path, a, b, c, d, e, f));
+}
+API Error cudaLibraryUnload(uint64_t library) { CALL(cuLibraryUnload(library)); }
+API Error cudaLibraryGetKernel(uint64_t *kernel, uint64_t library, const char *name) {
+    CALL(cuLibraryGetKernel(kernel, library, name));
+}
+API Error cudaLibraryGetKernelCount(uint32_t *count, uint64_t library) { CALL(cuLibraryGetKernelCount(count, library)); }
+API Error cudaLibraryGetGlobal(uint64_t *address, size_t *bytes, uint64_t library, const char *name) {
+    CALL(cuLibraryGetGlobal(address, bytes, library, name));
+}
+API Error cudaKernelSetAttributeForDevice(uint64_t kernel, int attribute, int value, int device) {
+    CALL(cuKernelSetAttribute(attribute, value, kernel, device));
+}
+API Error cudaFuncGetName(const char **name, const void *kernel) {
+    uint64_t function;
+    Error result = handle_of(kernel, &function);
+    return result ? result : note(cuFuncGetName((uint64_t)name, function));
+}
+API Error cudaFuncGetParamInfo(const void *kernel, size_t index, size_t *offset, size_t *bytes) {
+    uint64_t function;
+    Error result = handle_of(kernel, &function);
+    return result ? result : note(cuFuncGetParamInfo(function, index, offset, bytes));
+}
+API Error cudaStreamGetId(Stream stream, uint64_t *id) { CALL(cuStreamGetId(stream, id)); }
+API Error cudaHostGetFlags(uint32_t *flags, uint64_t address) { CALL(cuMemHostGetFlags(flags, address)); }
+API Error cudaDeviceGetByPCIBusId(int32_t *device, const char *id) { CALL(cuDeviceGetByPCIBusId(device, id)); }
+API Error cudaChooseDevice(int32_t *device, const void *wanted) { return (void)wanted, cudaGetDevice(device); }
+
+/* ---- all others; generated ---- */
+
+Error refuse_by_name(const char *name) { CALL(emulatedGpuRefuses(name)); }

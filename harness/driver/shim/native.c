@@ -18,6 +18,11 @@ static const ResultName *find_result(int code) {
     return NULL;
 }
 
+API Result emulatedGpuRefuses(const char *name) {
+    Result result = emulatedRefusal(name);
+    return result == SUCCESS ? NOT_SUPPORTED : result;
+}
+
 API Result cuGetErrorName(int32_t error, uint64_t text) {
     const ResultName *found = find_result(error);
     if (text) *(const char **)text = found ? found->name : NULL;
