@@ -84,6 +84,7 @@ def test_what_kernels_print_comes_at_a_synchronisation(capfd):
     libc = ctypes.CDLL(None)
     libc.puts(b"start")
     launch(say, 2, 32, c_int(41))
+    asked("cuMemAlloc_v2", 4)
     libc.puts(b"launched")
     call("cuStreamSynchronize", 0)
     libc.puts(b"end")

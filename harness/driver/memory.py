@@ -105,6 +105,8 @@ class WindowMemory(GlobalMemory):
         self._home = home
         self._count = 0
         self._next_in = {window.name: window.base for window in WINDOWS}
+        self.reserved: dict[int, int] = {}
+        """Ranges of addresses that are set apart to be mapped later: how many, by the first."""
 
     def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
         assert at is None, "programs cannot choose"
@@ -128,12 +130,14 @@ class WindowMemory(GlobalMemory):
         return base
 
     def _gap(self, window: Window, nbytes: int, alignment: int) -> int:
+        taken = [(block.base, block.end) for block in self.allocations]
+        taken += [(base, base + size) for base, size in self.reserved.items()]
         at = round_up(window.base, alignment)
-        for block in self.allocations:
-            if window.holds(block.base):
-                if at + nbytes + GUARD <= block.base:
+        for base, end in sorted(taken):
+            if window.holds(base):
+                if at + nbytes + GUARD <= base:
                     return at
-                at = round_up(block.end + GUARD, max(alignment, GUARD))
+                at = max(at, round_up(end + GUARD, max(alignment, GUARD)))
         if not window.holds(at, nbytes):
             raise DriverError("OUT_OF_MEMORY", f"there are no {nbytes} addresses left in {window.name} memory")
         return at

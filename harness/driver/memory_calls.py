@@ -205,15 +205,15 @@ def _whole(nbytes: int, what: str) -> None:
 def reserve(session: Session, nbytes: int, alignment: int, wanted: int, flags: int) -> int:
     _whole(nbytes, "size")
     address = session.memory.reserve(DEVICE, nbytes, max(alignment, GRANULARITY))
-    session.reserved[address] = nbytes
+    session.memory.reserved[address] = nbytes
     return address
 
 
 @handles("cuMemAddressFree")
 def unreserve(session: Session, address: int, nbytes: int) -> None:
-    if session.reserved.get(address) != nbytes:
+    if session.memory.reserved.get(address) != nbytes:
         raise DriverError("INVALID_VALUE", f"{nbytes} bytes at {address:#x} were not reserved")
-    del session.reserved[address]
+    del session.memory.reserved[address]
 
 
 @handles("cuMemCreate")
@@ -242,7 +242,7 @@ def _end_of(session: Session, physical: Physical) -> None:
 @handles("cuMemMap")
 def map_memory(session: Session, address: int, nbytes: int, offset: int, handle: int, flags: int) -> None:
     physical = session.get(handle, Physical)
-    inside = any(base <= address and address + nbytes <= base + size for base, size in session.reserved.items())
+    inside = any(base <= address and address + nbytes <= base + size for base, size in session.memory.reserved.items())
     if not inside or offset or nbytes != physical.nbytes:
         raise DriverError("INVALID_VALUE", "cuMemMap maps all of a handle's memory into reserved addresses")
     if physical.mapped:

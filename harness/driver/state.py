@@ -73,7 +73,6 @@ class Session:
         self.limits: dict[int, int] = {}
         self.mapped: dict[int, Any] = {}
         """Of virtual memory management: mappings by address."""
-        self.reserved: dict[int, int] = {}
         self.default_pool: int | None = None
         self.used = 0
         """Bytes of device memory."""
