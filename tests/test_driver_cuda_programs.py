@@ -51,7 +51,7 @@ def test_a_write_just_beyond_is_found(capfd):
     assert done.code == 1
     assert "synchronize: cudaErrorIllegalAddress (700): an illegal memory access was encountered\n" in done.out
     assert "later: cudaErrorIllegalAddress\n" in done.out
-    assert "0x700000100000 is outside every allocation" in done.err
+    assert "0x800000100000 is outside every allocation" in done.err
 
 
 def test_a_deadlock_is_a_launch_that_timed_out(capfd):

@@ -114,8 +114,13 @@ def _entries(image: bytes) -> Iterator[bytes]:
 
 
 def _unpack_zstd(data: bytes, size: int) -> bytes:
-    import zstandard  # only here: few modules need it
-
+    try:
+        import zstandard  # only here: few modules need it
+    except ImportError:
+        raise ImageError(
+            "the PTX in the fat binary is compressed by zstd, and the package zstandard is missing: "
+            "pip install zstandard, or build with nvcc --compress-mode=none"
+        ) from None
     try:
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
             return _of_size(reader.read(size), size)

@@ -138,6 +138,7 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
         shape.block,
         shape.dynamic_shared,
         session.number,
+        parameters=parameters,
     )
     checker = Checker() if gpu.options.check else None
     workers = gpu.options.jobs

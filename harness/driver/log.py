@@ -30,6 +30,8 @@ class LaunchRecord:
     error: str = ""
     result: str = ""
     warnings: tuple[Finding, ...] = ()
+    parameters: bytes = b""
+    """The block that the kernel got; it is not part of the record."""
     findings: tuple[Any, ...] = ()
     """Of the synchronisation checker, if it was asked for (`harness.check.findings.Finding`)."""
 

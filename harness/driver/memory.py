@@ -50,8 +50,10 @@ class Window:
         return self.base <= address and address + nbytes <= self.base + self.size
 
 
-DEVICE = Window("device", 0x7000_0000_0000, 1 << 40, 0)
-PINNED = Window("pinned", 0x7100_0000_0000, 1 << 37, DEVICE.size, fixed=True)
+# Device addresses are above those that a program can have itself (2^47 on x86-64), pinned memory is among them: some
+# allocators take addresses at random, so that a large window would be in their way every now and then.
+DEVICE = Window("device", 1 << 47, 1 << 40, 0)
+PINNED = Window("pinned", 0x7100_0000_0000, 1 << 35, DEVICE.size, fixed=True)
 CONSTANT = Window("constant", GUARD, 1 << 30, DEVICE.size + PINNED.size, generic=CONST_WINDOW)
 WINDOWS = (DEVICE, PINNED, CONSTANT)
 FILE_BYTES = sum(window.size for window in WINDOWS)

@@ -96,12 +96,16 @@ static int receive_memory(void) {
     return memory;
 }
 
+#define PROGRAM_END (1ull << 47) /* no address of a program is above it */
+
 /* Pinned memory has one address for both. Device memory is not at its device address, which stays out of reach. */
 static bool map_window(Window *window, unsigned char **at, int memory) {
     void *place = (void *)window->base;
     int fixed = MAP_FIXED_NOREPLACE | MAP_NORESERVE;
     if (!window->fixed) {
-        if (mmap(place, window->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0) != place) return false;
+        bool reachable = window->base < PROGRAM_END;
+        if (reachable && mmap(place, window->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0) != place)
+            return false;
         place = NULL;
         fixed = MAP_NORESERVE;
     }
