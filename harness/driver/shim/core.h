@@ -14,6 +14,7 @@ typedef int32_t Result; /* CUresult */
 enum {
     SUCCESS = 0,
     INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
     NOT_INITIALIZED = 3,
     DEVICE_UNAVAILABLE = 46,
     NO_DEVICE = 100,

@@ -405,3 +405,56 @@ API Result cuTensorMapReplaceAddress(uint64_t map, uint64_t address) {
     if (!map) return INVALID_VALUE;
     return emulatedReplaceAddress((void *)map, (const void *)map, address);
 }
+
+/* ---- the linker ----
+ *
+ * What it makes of one PTX module is that module. There is nothing to link several with.
+ */
+
+enum { INPUT_PTX = 1 };
+
+typedef struct {
+    char *text;
+    size_t bytes;
+} Link;
+
+API Result cuLinkCreate_v2(uint32_t count, uint64_t options, uint64_t values, uint64_t state) {
+    (void)count, (void)options, (void)values;
+    Result ready = require_context();
+    if (ready != SUCCESS) return ready;
+    if (!state) return INVALID_VALUE;
+    Link *made = calloc(1, sizeof *made);
+    if (!made) return OUT_OF_MEMORY;
+    *(Link **)state = made;
+    return SUCCESS;
+}
+
+API Result cuLinkAddData_v2(uint64_t state, uint32_t kind, uint64_t data, uint64_t bytes, uint64_t name, uint32_t count,
+                            uint64_t options, uint64_t values) {
+    (void)name, (void)count, (void)options, (void)values;
+    Link *link = (Link *)state;
+    if (!link || !data || !bytes) return INVALID_VALUE;
+    if (kind != INPUT_PTX || link->text) return refuse(NUMBER_cuLinkAddData_v2);
+    link->text = malloc(bytes + 1);
+    if (!link->text) return OUT_OF_MEMORY;
+    memcpy(link->text, (const void *)data, bytes);
+    link->text[bytes] = 0;
+    link->bytes = bytes + 1;
+    return SUCCESS;
+}
+
+API Result cuLinkComplete(uint64_t state, uint64_t image, uint64_t bytes) {
+    Link *link = (Link *)state;
+    if (!link || !link->text) return INVALID_VALUE;
+    if (image) *(void **)image = link->text;
+    if (bytes) *(size_t *)bytes = link->bytes;
+    return SUCCESS;
+}
+
+API Result cuLinkDestroy(uint64_t state) {
+    Link *link = (Link *)state;
+    if (!link) return INVALID_VALUE;
+    free(link->text);
+    free(link);
+    return SUCCESS;
+}
