@@ -19,6 +19,7 @@ from harness.cli.clean import clean
 from harness.cli.clear_errors import ClearErrors, written_clearly
 from harness.cli.doctor import as_dict as doctors_findings
 from harness.cli.doctor import examine, is_able
+from harness.cli.exec import exec_command
 from harness.cli.inspection import build_command, explain
 from harness.cli.options import (
     ConfigOptions,
@@ -267,6 +268,7 @@ for command in (
     build_command,
     check_command,
     clean,
+    exec_command,
     explain,
     predict_command,
     ptx,

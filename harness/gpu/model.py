@@ -19,6 +19,7 @@ from harness.compiler.driver import op_parameters
 from harness.compiler.programs import readable_errors
 from harness.compiler.toolchain import package_version
 from harness.config.config import KernelConfig, make_config
+from harness.driver.toolchains import toolchain_variables
 from harness.errors import CannotRun
 from harness.gpu.kinds import kind_of
 from harness.problem.shape import Shape
@@ -31,14 +32,17 @@ MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 _PROGRAM = "import sys; from harness.gpu.model import _compile_here; _compile_here(*sys.argv[1:])"
 
 
-def artifact_path(config: KernelConfig) -> Path:
+def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
     """Where the compiled model of a configuration is kept."""
-    return cache.place("models", f"{model_key(config)}.mef")
+    return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
 
 
-def compile_artifact(config: KernelConfig) -> tuple[Path, bool]:
-    """The compiled model, from the cache or from MAX; the flag says whether it was compiled now."""
-    return _compile(artifact_path(config), config.arch, "kernel", config.to_json(), config.label)
+def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, bool]:
+    """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
+
+    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code.
+    """
+    return _compile(artifact_path(config, ptx), config.arch, "kernel", config.to_json(), config.label, ptx)
 
 
 def compile_vendor(config: KernelConfig) -> Path:
@@ -47,13 +51,15 @@ def compile_vendor(config: KernelConfig) -> Path:
     return _compile(cache.place("models", name), config.arch, "vendor", config.dtype, "its own matmul")[0]
 
 
-def _compile(place: Path, arch: str, what: str, about: str, label: str) -> tuple[Path, bool]:
+def _compile(place: Path, arch: str, what: str, about: str, label: str, ptx: bool = False) -> tuple[Path, bool]:
     if cache.is_whole(place):
         return place, False
     with cache.temporary_folder() as folder:
         made = Path(folder) / "model.mef"
         command = [sys.executable, "-c", _PROGRAM, arch, what, about, str(made)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *sys.path])}
+        if ptx:
+            environment |= toolchain_variables({})
         try:
             done = subprocess.run(
                 command,

@@ -32,12 +32,13 @@ from harness.ptx.argument_reader import ArgumentReader
 from harness.ptx.elements import DATA_TYPES, DataType, find_type, fits
 from harness.ptx.expression import Expression, ExpressionError, parse_expression
 from harness.ptx.spec import INITS, NULL, Buffer, Expectation, Fill, Launch, LaunchFile, Map
-from harness.ptx.toml_table import LARGEST_SIZE, Table
+from harness.ptx.toml_table import LARGEST_SIZE, Table, is_whole
 
 LARGEST_SHARED = 232_448
 MOST_BYTES = 192 << 30
 """More than the memory of any GPU that is emulated."""
 LARGEST_SEED = 2**32 - 1
+LARGEST_ADDRESS = 1 << 56
 
 
 def read_launch_file(path: Path) -> LaunchFile:
@@ -79,7 +80,7 @@ def _dtype(table: Table, key: str, rule: str) -> DataType:
 
 
 def _buffer(name: str, table: Table, symbol: bool = False) -> Buffer:
-    table.only("dtype", "shape", "init", "seed")
+    table.only("dtype", "shape", "init", "seed", *(() if symbol else ("address", "parts")))
     if "seed" in table and "init" not in table:
         table.lacks("init", "seed is for values that are drawn; name what to draw, or leave seed out")
     dtype = _dtype(table, "dtype", f"the type of the elements: {', '.join(DATA_TYPES)}")
@@ -95,7 +96,21 @@ def _buffer(name: str, table: Table, symbol: bool = False) -> Buffer:
         table.fail(
             "shape", list(shape), f"is more than the {MOST_BYTES >> 30} GiB that a buffer may have; make it smaller"
         )
-    return Buffer(name, dtype, shape, fill, symbol)
+    address = table.whole("address", 16, LARGEST_ADDRESS, "the device address", default=0) or None
+    parts = _parts(table, fill)
+    return Buffer(name, dtype, shape, fill, symbol, address, parts)
+
+
+def _parts(table: Table, fill: Fill | None) -> tuple[tuple[int, Path], ...]:
+    """Of recorded memory: what of it was written."""
+    given = table.take("parts", [])
+    rule = 'must be [[offset in bytes, "FILE.npy"], ...], of a buffer with init = "uninitialised"'
+    well_formed = isinstance(given, list) and all(
+        isinstance(part, list) and len(part) == 2 and is_whole(part[0]) and isinstance(part[1], str) for part in given
+    )
+    if not well_formed or (given and (fill is None or fill.kind != "uninitialised")):
+        table.fail("parts", given, rule)
+    return tuple((offset, table.path.parent / name) for offset, name in given)
 
 
 def _fill(table: Table, dtype: DataType, shape: tuple[int, ...] | None) -> Fill:

@@ -17,6 +17,7 @@ from harness.config.config import KernelConfig
 from harness.emulator import Finding
 from harness.errors import CannotRun
 from harness.gpu.backend import device_kind, run_on_gpu
+from harness.gpu.emulated import gpu_for, run_on_emulated_gpu
 from harness.gpu.measure import VENDORS
 from harness.jobs.processes import in_order
 from harness.problem.dtypes import element_type
@@ -35,7 +36,8 @@ class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
     schedules: how many it must be right under, see `schedules_of`; processes of the emulation share them. processes:
     how many time it on a GPU, one after the other. vendors: see `harness.gpu.measure`. emulation: how the emulator runs
-    it. ptx: where edited PTX is from that the artifact holds, if it does.
+    it. through_max: whether MAX launches it there, on the emulated driver, and not the harness itself. ptx: where edited
+    PTX is from that the artifact holds, if it does.
     """
 
     config: KernelConfig
@@ -43,6 +45,7 @@ class Request:
     inputs: str = "integer"
     seed: int = 0
     emulation: EmulationOptions = DEFAULT
+    through_max: bool = False
     schedules: int = 1
     gpu: Gpu | None = None
     timeout: float = 60.0
@@ -52,7 +55,9 @@ class Request:
 
     @property
     def device_kind(self) -> str:
-        return device_kind(self.gpu) if self.gpu else f"emulated-{self.config.arch}"
+        if self.gpu:
+            return device_kind(self.gpu)
+        return f"emulated-{gpu_for(self.config.arch).key if self.through_max else self.config.arch}"
 
 
 @dataclass(frozen=True)
@@ -220,6 +225,9 @@ def _emulations(
     each: Sequence[Request], jobs: int, artifact: Artifact, plan: Plan, inputs: Inputs, progress: Progress | None
 ) -> Iterator[Emulation]:
     """One for each request. Processes share the clusters of a single one; several run side by side."""
+    if each[0].through_max:
+        yield from (run_on_emulated_gpu(artifact, plan, inputs, one.emulation) for one in each)
+        return
     if len(each) == 1 or jobs == 1:
         for number, one in enumerate(each):
             yield emulate(artifact.ptx, plan, inputs, one.emulation, _share(progress, number, len(each)))
@@ -236,7 +244,7 @@ def _emulated_fields(request: Request, done: Sequence[Emulation]) -> dict:
     options = request.emulation
     device = {
         "kind": request.device_kind,
-        "name": f"emulated {request.config.arch}",
+        "name": f"emulated {gpu_for(request.config.arch).name if request.through_max else request.config.arch}",
         "accumulation": options.accumulation,
         "schedule": options.schedule,
         "schedule_seed": options.seed,
