@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -108,7 +109,7 @@ def test_spans_of_one_unit_do_not_overlap(trace: list[dict[str, Any]]) -> None:
             continue
         spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in trace if e["ph"] == "X" and (e["pid"], e["tid"]) == row)
         assert spans
-        assert all(end <= start + 1e-6 for (_, end), (start, _) in zip(spans, spans[1:], strict=False)), name
+        assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(spans)), name
 
 
 def test_flows_lead_from_loads_over_mmas_to_stores(trace: list[dict[str, Any]]) -> None:
