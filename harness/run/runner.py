@@ -36,8 +36,8 @@ class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
     schedules: how many it must be right under, see `schedules_of`; processes of the emulation share them. processes:
     how many time it on a GPU, one after the other. vendors: see `harness.gpu.measure`. emulation: how the emulator runs
-    it. through_max: whether MAX launches it there, on the emulated driver, and not the harness itself. ptx: where edited
-    PTX is from that the artifact holds, if it does.
+    it. through_max: whether MAX launches it there, on the emulated driver, and not the harness itself. ptx: where
+    edited PTX is from that the artifact holds, if it does.
     """
 
     config: KernelConfig
