@@ -15,8 +15,8 @@ def matmul(a, b, c, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     inner = tl.arange(0, BLOCK_K)
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for start in range(0, k, BLOCK_K):
-        depth = start + inner
+    for first in range(0, k, BLOCK_K):
+        depth = first + inner
         x = tl.load(a + rows[:, None] * k + depth[None, :], (rows[:, None] < m) & (depth[None, :] < k), 0.0)
         y = tl.load(b + depth[:, None] * n + columns[None, :], (depth[:, None] < k) & (columns[None, :] < n), 0.0)
         total = tl.dot(x, y, total)
