@@ -6,4 +6,9 @@ emulator to it.
 
     python -m harness.probes                                        # on the emulator
     python -m harness.probes --device gpu --json answers.json       # on a GPU of compute capability 9.0
+
+Two more ask a GPU's driver, and need nothing but Python on the machine that has it:
+
+    python -m harness.probes.tensor_map_encoding maps.json          # the 128 bytes of tensor maps, and what is refused
+    python -m harness.probes.device_facts facts.json                # device attributes, limits, addresses
 """
