@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from harness.cli import survey as command
 from harness.cli.main import main
+from harness.compiler.toolchain import Gpu
 from harness.errors import UsageProblem
 from harness.paths import ROOT
 from harness.probes import emulator
@@ -317,6 +319,18 @@ def test_bad_requests_get_one_line(words, said):
     done = subprocess.run([sys.executable, "-m", "harness", "survey", *words], capture_output=True, text=True)
     assert done.returncode == 2 and said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("codes", "exit_code"), [((0,), 0), ((0, 7), 3)])
+def test_measuring_tells_how_each_part_ended(tmp_path, monkeypatch, codes, exit_code):
+    parts = tuple(Part(f"part-{code}", "?", program(f"raise SystemExit({code})"), 20) for code in codes)
+    monkeypatch.setattr(command, "PARTS", parts)
+    monkeypatch.setattr(command, "find_gpus", lambda: [Gpu("a GPU", "9.0", "1 GiB", "1")])
+    path = tmp_path / "s.tar.gz"
+    done = CliRunner().invoke(main, ["survey", "-o", str(path)])
+    assert done.exit_code == exit_code, done.output
+    assert [part.part for part in Survey(path).parts] == [part.name for part in parts]
+    assert f"{len(codes)} parts, {len(codes) - 1} failed" in done.output
 
 
 OURS = ROOT / "results" / "nvidia-h200-survey.tar.gz"
