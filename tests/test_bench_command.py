@@ -77,19 +77,19 @@ def one_more_instruction(monkeypatch, tmp_path):
 
 def alter_ptx(monkeypatch, folder, old: str, new: str) -> None:
     """From now on kernels are built with another text in the place of one that they have once."""
-    build = harness.compiler.build.build
+    build_each = runs.build_each
 
     def build_altered(configs):
-        made = []
-        for number, artifact in enumerate(build(configs)):
+        made = {}
+        for number, (config, artifact) in enumerate(build_each(configs).items()):
             altered = folder / f"altered{number}"
             altered.mkdir(exist_ok=True)
             assert artifact.ptx.count(old) == 1
             (altered / "kernel.ptx").write_text(artifact.ptx.replace(old, new))
-            made.append(replace(artifact, folder=altered))
+            made[config] = replace(artifact, folder=altered)
         return made
 
-    monkeypatch.setattr(harness.compiler.build, "build", build_altered)
+    monkeypatch.setattr(runs, "build_each", build_altered)
 
 
 def test_the_first_run_and_the_same_again(bench, results_dir):
@@ -212,7 +212,7 @@ def test_nothing_to_resume(bench):
 
 def test_list_and_dry_run_do_nothing(bench, monkeypatch, results_dir):
     monkeypatch.setattr(runs, "run", lambda *_: pytest.fail("nothing may be run"))
-    monkeypatch.setattr(harness.compiler.build, "build", lambda *_: pytest.fail("nothing may be built"))
+    monkeypatch.setattr(runs, "build_each", lambda *_: pytest.fail("nothing may be built"))
     assert bench("--list")[1].splitlines() == CASES
     code, text, _ = bench("--dry-run", "--filter", "2x2")
     assert code == 0 and CASES[1] in text and CASES[0] not in text
