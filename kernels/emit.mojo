@@ -17,9 +17,8 @@ A driver program names the configurations; all of them are compiled when it is b
     driver ptx INDEX          PTX on standard output
     driver plan INDEX M N K   launch plan, one line of JSON on standard output
 
-GemmConfig's parameters and their defaults: arch "sm_100a", dtype bfloat16, mma_n 256, block_k 64, cluster_m 2,
-cluster_n 1, multicast True; cta_group, mma_m, stages, epilogue_width, band_m, scheduler, raster_group, accumulators,
-clc_depth and sms are the kernel's own choice where they are 0 or empty. A configuration that breaks a rule fails the
+GemmConfig's parameters and their defaults: arch "sm_100a", dtype bfloat16, mma_n 256, block_k 64, multicast True; the rest
+is the kernel's own choice where it is 0 or empty. A configuration that breaks a rule fails the
 build with `config_error` in the compiler's message. Bad arguments of the program: one line on standard error, exit
 code 2.
 """

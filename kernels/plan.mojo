@@ -1,4 +1,4 @@
-"""Checks any configuration and prints its launch plan, without compiling the kernel.
+"""Completes and checks any configuration and prints its launch plan, without compiling the kernel.
 
     from kernels.plan import plan_main
 
@@ -7,15 +7,20 @@
 
     mojo build -I REPOSITORY driver.mojo -o plan
     plan M N K kernel=kernel6 cluster_m=4 cluster_n=4 dtype=fp16 multicast=false ...
+    plan configs
 
 Parameters and defaults are GemmConfig's. One line of JSON on standard output, as from a driver of `emit_main` but
 with a null entry name; or one line on standard error and exit code 2 for a configuration or size that breaks a rule.
+
+`plan configs` reads lines of options and answers each with a line: {"config": {...}}, complete; {"refused": {"subject",
+"instead", "message"}}, as `Refusal` in rules.mojo; or {"error": message} for what is no configuration at all.
 """
 from .common.config import GemmConfig
+from .common.json import object, pair, text
 from .common.launch_plan import LaunchPlan
-from .common.plan_json import plan_json
-from .common.rules import config_error
-from std.sys import argv, exit, stderr
+from .common.plan_json import config_json, plan_json
+from .common.rules import Refusal, refusal_of
+from std.sys import argv, exit, stderr, stdin
 
 
 def whole_number(name: String, text: String) raises -> Int:
@@ -47,7 +52,7 @@ def arch_name(text: String) raises -> StaticString:
 
 
 def configuration(options: List[String]) raises -> GemmConfig:
-    """Options are `name=value`, in any order."""
+    """Options are `name=value`, in any order. One that is given as 0 is 0, and no choice of the kernel's."""
     var values: Dict[String, String] = {}
     for option in options:
         var parts = option.split("=")
@@ -55,8 +60,13 @@ def configuration(options: List[String]) raises -> GemmConfig:
             raise Error("'", option, "' is not of the form name=value")
         values[String(parts[0])] = String(parts[1])
 
-    def number(name: String, default: Int) raises {mut values} -> Int:
-        return whole_number(name, values.pop(name, String(default)))
+    var zeros: Dict[String, Bool] = {}
+
+    def number(name: String, default: Int) raises {mut values, mut zeros} -> Int:
+        var given = name in values
+        var value = whole_number(name, values.pop(name, String(default)))
+        zeros[name] = given and value == 0
+        return value
 
     var dtype = values.pop("dtype", "bf16")
     if dtype != "bf16" and dtype != "fp16":
@@ -73,8 +83,8 @@ def configuration(options: List[String]) raises -> GemmConfig:
         mma_n=number("mma_n", 256),
         block_k=number("block_k", 64),
         stages=number("stages", 0),
-        cluster_m=number("cluster_m", 2),
-        cluster_n=number("cluster_n", 1),
+        cluster_m=number("cluster_m", 0),
+        cluster_n=number("cluster_n", 0),
         epilogue_width=number("epilogue_width", 0),
         multicast=multicast == "true",
         band_m=number("band_m", 0),
@@ -87,22 +97,78 @@ def configuration(options: List[String]) raises -> GemmConfig:
     )
     for name in values:
         raise Error("'", name, "' is not a parameter of a configuration")
-    var wrong = config_error(config)
-    if wrong.byte_length() > 0:
-        raise Error(wrong)
+    if zeros["cta_group"]:
+        config.cta_group = 0
+    if zeros["mma_m"]:
+        config.mma_m = 0
+    if zeros["stages"]:
+        config.stages = 0
+    if zeros["cluster_m"]:
+        config.cluster_m = 0
+    if zeros["cluster_n"]:
+        config.cluster_n = 0
+    if zeros["epilogue_width"]:
+        config.epilogue_width = 0
+    if zeros["raster_group"]:
+        config.raster_group = 0
+    if zeros["accumulators"]:
+        config.accumulators = 0
+    if zeros["clc_depth"]:
+        config.clc_depth = 0
+    if zeros["sms"]:
+        config.sms = 0
     return config
+
+
+def answer(line: String) -> String:
+    """What is said of a line of options."""
+    try:
+        var options = List[String]()
+        for option in line.split():
+            options.append(String(option))
+        var config = configuration(options)
+        var refusal = refusal_of(config)
+        if refusal.is_none():
+            return object([pair("config", config_json(config))])
+        var subject = text("subject", refusal.subject)
+        var refused = object([subject, text("instead", refusal.instead), text("message", refusal.message)])
+        return object([pair("refused", refused)])
+    except error:
+        return object([text("error", String(error))])
+
+
+def answer_lines() raises:
+    """Each line of standard input as soon as it is there, to the end."""
+    var input = stdin
+    var buffer = List[UInt8](length=4096, fill=0)
+    var text = String()
+    while True:
+        var count = input.read_bytes(buffer)
+        if count == 0:
+            return
+        text += String(from_utf8=Span(buffer)[0 : Int(count)])
+        var lines = text.split("\n")
+        for line in range(len(lines) - 1):
+            print(answer(String(lines[line])), flush=True)
+        var begun = String(lines[len(lines) - 1])
+        text = begun^
 
 
 def run() raises:
     var arguments = List[String]()
     for argument in argv():
         arguments.append(String(argument))
+    if len(arguments) == 2 and arguments[1] == "configs":
+        return answer_lines()
     if len(arguments) < 4:
-        raise Error("usage: plan M N K [name=value ...]")
+        raise Error("usage: plan M N K [name=value ...], or plan configs")
     var m = whole_number("M", arguments[1])
     var n = whole_number("N", arguments[2])
     var k = whole_number("K", arguments[3])
     var config = configuration(List[String](arguments[4:]))
+    var refusal = refusal_of(config)
+    if not refusal.is_none():
+        raise Error(refusal.message)
     print(plan_json(config, LaunchPlan(config, m, n, k), String()))
 
 

@@ -5,7 +5,7 @@
     ncu --clock-control none --metrics sm__cycles_elapsed.max,... python FOLDER/beside_cublas.py once FOLDER
 
 `pack` compiles for sm_90a and needs Mojo and ptxas, but no GPU: the folder can be carried to the machine that has one.
-There, PyTorch is enough. A kernel is launched as its launch plan says, through the driver API.
+There, PyTorch and click are enough. A kernel is launched as its launch plan says, as `harness survey` does it.
 
 The contestants take turns, in an order that is drawn anew each time, as at the power limit who ran before counts. A
 sample is the time of a CUDA graph of launches that go through several sets of inputs, together twice the L2 cache, so
@@ -16,7 +16,6 @@ on small integers, where both are exact.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import random
 import statistics
@@ -29,6 +28,12 @@ from typing import Any
 
 import click
 
+if not (Path(__file__).resolve().parent / "harness").exists():  # in a checkout; a packed folder has its own
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from harness.gpu.driver import Driver
+from harness.survey.kernels import Packed
+
 ARCH = "sm_90a"
 L2_BYTES = 60 << 20
 SAMPLE_SECONDS = 0.025
@@ -37,13 +42,14 @@ INPUTS = ("normal", "-1, 0, 1")
 
 
 # ---- where the compiler is -------------------------------------------------------------------------------------------
-def pack_all(runs: list[tuple[str, str]], folder: Path) -> list[dict[str, Any]]:
-    """Compiles what is to run, kernels with shapes, and leaves the machine code in the folder. A kernel is given as its
-    name and options of `make_config`."""
-    from harness.compiler.build import build
-    from harness.compiler.ptxas import assemble
-    from harness.config.config import make_config, parse_cluster, parse_mma_shape
+def pack_all(asked: list[tuple[str, str]], folder: Path) -> None:
+    """Compiles what is to run, kernels with shapes, and leaves the machine code in the folder, with the code that
+    launches it. A kernel is given as its name and options of `make_config`."""
+    from harness.config.config import parse_cluster, parse_mma_shape
     from harness.problem.shape import parse_shape
+    from harness.survey.bundle import copy_code
+    from harness.survey.pack import pack
+    from harness.survey.runs import JUDGE, Run
 
     readers: dict[str, Callable[[str], Any]] = {
         "scheduler": str,
@@ -51,129 +57,30 @@ def pack_all(runs: list[tuple[str, str]], folder: Path) -> list[dict[str, Any]]:
         "cluster": parse_cluster,
         "ping_pong": bool,
     }
-    configs = []
-    for shape, text in runs:
+    runs = []
+    for shape, text in asked:
         kernel, *words = text.split()
-        options = {name: readers.get(name, int)(value) for name, value in (word.split("=") for word in words)}
-        configs.append(make_config(kernel, arch=ARCH, shape=parse_shape(shape), **options))
-    packed = []
-    for (shape, text), artifact in zip(runs, build(configs), strict=True):
-        plan = json.loads(artifact.plan_json(parse_shape(shape)))
-        ptx = folder / f"{plan['entry']}.ptx"
-        if not ptx.with_suffix(".cubin").exists():
-            ptx.write_text(artifact.ptx)
-            found = assemble(ptx, ARCH)
-            if "error" in found:
-                raise click.ClickException(found["error"])
-        packed.append({"kernel": text, "shape": shape, "code": f"{plan['entry']}.cubin", "plan": plan})
-    return packed
+        pairs = (word.split("=") for word in words)
+        options = tuple((name, readers.get(name, int)(value)) for name, value in pairs)
+        runs.append(Run(kernel, options, parse_shape(shape), JUDGE))
+    pack(runs, ARCH, folder)
+    copy_code(folder)
 
 
 # ---- where the GPU is ------------------------------------------------------------------------------------------------
-class Attribute(ctypes.Structure):
-    """CUlaunchAttribute."""
-
-    _fields_ = [("id", ctypes.c_uint), ("padding", ctypes.c_uint), ("value", ctypes.c_uint * 16)]
-
-
-class LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig."""
-
-    _fields_ = [
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(Attribute)),
-        ("count", ctypes.c_uint),
-    ]
-
-
-MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
-PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID: a launch may begin while the one before it ends
-TENSOR_MAP_TYPES = {"fp16": 6, "bf16": 9}  # CUtensorMapDataType
-SWIZZLES = {"32B": 1, "64B": 2, "128B": 3}  # CUtensorMapSwizzle
-L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion, by bytes
-
-
 class Kernel:
-    """One kernel on one problem, loaded. Needs PyTorch's context."""
+    """One kernel on one problem. Needs PyTorch's context."""
 
-    def __init__(self, run: dict[str, Any], folder: Path) -> None:
-        self.plan = run["plan"]
-        self.name = run["kernel"]
-        self.driver = ctypes.CDLL("libcuda.so.1")
-        module, self.function = ctypes.c_void_p(), ctypes.c_void_p()
-        self._call("cuModuleLoadData", ctypes.byref(module), (folder / run["code"]).read_bytes())
-        self._call("cuModuleGetFunction", ctypes.byref(self.function), module, self.plan["entry"].encode())
-        shared = self.plan["dynamic_smem"]
-        self._call("cuFuncSetAttribute", self.function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
-        self.counter: Any = None
-        self.kept: list[Any] = []
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        code = getattr(self.driver, name)(*arguments)
-        if code:
-            raise click.ClickException(f"{self.name}: {name} returned {code}")
-
-    def _tensor_map(self, argument: dict[str, Any], address: int) -> Any:
-        memory = ctypes.create_string_buffer(128 + 64)
-        aligned = -(-ctypes.addressof(memory) // 64) * 64
-        rank = len(argument["dims"])
-        self._call(
-            "cuTensorMapEncodeTiled",
-            ctypes.c_void_p(aligned),
-            TENSOR_MAP_TYPES[argument["dtype"]],
-            rank,
-            ctypes.c_void_p(address),
-            (ctypes.c_uint64 * rank)(*argument["dims"]),
-            (ctypes.c_uint64 * (rank - 1))(*argument["strides"]),
-            (ctypes.c_uint32 * rank)(*argument["box"]),
-            (ctypes.c_uint32 * rank)(*([1] * rank)),
-            0,
-            SWIZZLES[argument["swizzle"]],
-            L2_PROMOTIONS[argument["l2_promotion"]],
-            0,
-        )
-        self.kept.append(memory)
-        return ctypes.c_void_p(aligned)
-
-    def _argument(self, argument: dict[str, Any], tensors: dict[str, Any]) -> Any:
-        """The address of the parameter's value."""
-        import torch
-
-        if argument["kind"] == "tensor_map":
-            return self._tensor_map(argument, tensors[argument["tensor"]].data_ptr())
-        if argument["kind"] == "counter":
-            if self.counter is None:
-                self.counter = torch.zeros(argument["bytes"], dtype=torch.uint8, device="cuda")
-            value: Any = ctypes.c_uint64(self.counter.data_ptr())
-        else:
-            value = {"u32": ctypes.c_uint32, "u64": ctypes.c_uint64}[argument["type"]](argument["value"])
-        self.kept.append(value)
-        return ctypes.cast(ctypes.byref(value), ctypes.c_void_p)
+    def __init__(self, run: dict[str, Any], packed: Packed) -> None:
+        self.run, self.packed = run, packed
+        self.name: str = run["name"].partition(" at ")[0]
 
     def prepare(self, tensors: dict[str, Any]) -> Callable[[], None]:
         """A function that launches on PyTorch's current stream."""
         import torch
 
-        parameters = [self._argument(argument, tensors) for argument in self.plan["arguments"]]
-        pointers = (ctypes.c_void_p * len(parameters))(*parameters)
-        overlap = Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
-        overlap.value[0] = 1
-
-        def launch() -> None:
-            config = LaunchConfig(
-                (ctypes.c_uint * 3)(*self.plan["grid"]),
-                (ctypes.c_uint * 3)(*self.plan["block"]),
-                self.plan["dynamic_smem"],
-                torch.cuda.current_stream().cuda_stream,
-                ctypes.pointer(overlap),
-                1,
-            )
-            self._call("cuLaunchKernelEx", ctypes.byref(config), self.function, pointers, None)
-
-        return launch
+        launch = self.packed.launch(self.run, {name: tensor.data_ptr() for name, tensor in tensors.items()})
+        return lambda: launch(torch.cuda.current_stream().cuda_stream)
 
 
 def draw(kind: str, size: tuple[int, int]) -> Any:
@@ -288,10 +195,11 @@ def load(folder: Path) -> dict[tuple[int, int, int], list[Kernel]]:
 
     torch.cuda.init()
     torch.empty(1, device="cuda")
+    packed = Packed(folder, Driver())
     loaded: dict[tuple[int, int, int], list[Kernel]] = {}
-    for run in json.loads((folder / "runs.json").read_text()):
+    for run in packed.runs:
         problem = run["plan"]["problem"]
-        loaded.setdefault((problem["m"], problem["n"], problem["k"]), []).append(Kernel(run, folder))
+        loaded.setdefault((problem["m"], problem["n"], problem["k"]), []).append(Kernel(run, packed))
     return loaded
 
 
@@ -307,10 +215,7 @@ def main() -> None:
 @click.option("--kernel", "kernels", multiple=True, required=True, help='Such as "kernel8 raster_group=4".')
 def pack(folder: Path, shapes: tuple[str, ...], kernels: tuple[str, ...]) -> None:
     """Compile every kernel for every shape."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    folder.mkdir(parents=True, exist_ok=True)
-    runs = pack_all([(shape, kernel) for shape in shapes for kernel in kernels], folder)
-    (folder / "runs.json").write_text(json.dumps(runs))
+    pack_all([(shape, kernel) for shape in shapes for kernel in kernels], folder)
     (folder / "beside_cublas.py").write_text(Path(__file__).read_text(encoding="utf-8"))
 
 
@@ -354,8 +259,7 @@ def write(path: Path, folder: Path, found: list[dict[str, Any]]) -> None:
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "configurations": {
-            f"{run['kernel']} at {run['shape']}": run["plan"]["config"]["label"]
-            for run in json.loads((folder / "runs.json").read_text())
+            run["name"]: run["plan"]["config"]["label"] for run in json.loads((folder / "runs.json").read_text())
         },
     }
     lines = ",\n".join(json.dumps(run) for run in found)

@@ -15,9 +15,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 
 from harness.compiler.build import Artifact, build
-from harness.compiler.build import planner as compiled_planner
 from harness.config.catalog import KERNELS
 from harness.config.config import KernelConfig, make_config
+from harness.config.planner import planner as compiled_planner
 from harness.config.presets import configure
 
 CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))

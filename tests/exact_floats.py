@@ -72,6 +72,11 @@ def value(bits: int, name: str) -> Exact:
     return "-0" if negative and not number else -number if negative else number
 
 
+def one_nan(bits: int, name: str) -> int:
+    """The bits, but one pattern for all NaNs of f64, which keep what they hold; a recording of a GPU holds which."""
+    return NAN[name] if name == "f64" and value(bits, name) == "nan" else bits
+
+
 def rounded(number: Exact, name: str, mode: str = "rn", saturate: bool = False) -> int:
     """The bits of a number in a format."""
     form = FORMS[name]

@@ -127,21 +127,24 @@ class Table:
             for number, setting in enumerate(self.settings)
         ]
 
-    def disagreements(self, target: str, schedules: Sequence[tuple[str, int]] = (("fifo", 0),)) -> list[str]:
-        """Settings whose run does not come out as the formula says."""
+    def disagreements(
+        self, target: str, schedules: Sequence[tuple[str, int]] = (("fifo", 0),), warnings: bool = False
+    ) -> list[str]:
+        """Settings whose run does not come out as the formula says. ``warnings``: they count as errors do."""
         module, found = Module.from_text(self.text(target)), []
         for number, setting in enumerate(self.settings):
             for schedule, seed in schedules:
                 device = Device(schedule=schedule, seed=seed)  # type: ignore[arg-type]
-                seen = self._run(device, module, f"setting{number}")
+                seen = self._run(device, module, f"setting{number}", warnings)
                 if not self.expected(setting).allows(seen):
                     values = ", ".join(f"{name}={value}" for name, value in vars(setting).items())
                     found.append(f"{values} [{schedule} {seed}]: expected {self.expected(setting)}, found {seen}")
         return found
 
-    def _run(self, device: Device, module: Module, entry: str) -> Outcome:
+    def _run(self, device: Device, module: Module, entry: str, warnings: bool) -> Outcome:
         report, end = self.report(device, module, entry)
-        return Outcome(frozenset(finding.rule for finding in report.errors), end)
+        findings = (*report.errors, *(report.warnings if warnings else ()))
+        return Outcome(frozenset(finding.rule for finding in findings), end)
 
     def report(self, device: Device, module: Module, entry: str) -> tuple[Report, str]:
         """What the checker says of one run, and how it ended."""

@@ -13,6 +13,7 @@ from harness.bench import history
 from harness.bench.baseline import check_name, resolve
 from harness.bench.history import History, Machine, Pointer, key_of, machine_of
 from harness.errors import UsageProblem
+from harness.git import find_commit
 from harness.run import records
 
 HERE = Machine("emulated sm_100a", None)
@@ -126,13 +127,15 @@ def test_pointers_are_kept_by_device(results_dir):
     assert [line.number for line in damaged] == [3]
 
 
-def test_a_commit():
+def test_a_commit(monkeypatch):
     past = [bench_record("1", commit="abcd" + "0" * 36), bench_record("2", commit="b" * 40)]
     assert found_run("abcd", past) == "1"
     dirty = [bench_record("3", commit="c" * 40, dirty=True)]
     with pytest.raises(UsageProblem, match="only with uncommitted changes"):
         found_run("cccc", [*past, *dirty])
-    with pytest.raises(UsageProblem, match="was not measured on this kind of device"):
+    assert resolve("HEAD", History(past), []).commit == find_commit("HEAD")  # it can be built
+    monkeypatch.setattr("harness.bench.baseline.can_build", lambda commit: False)
+    with pytest.raises(UsageProblem, match="was not measured on this kind of device, and there is no harness in it"):
         found_run("HEAD", past)
 
 

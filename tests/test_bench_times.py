@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+
 import numpy as np
 import pytest
 from bench_support import noisy, timing
 
 from harness.bench.times import MIN_PROCESSES, compare_times, ratio_interval
+from harness.paths import ROOT
 
 CASES = 30
 
@@ -102,3 +106,20 @@ def test_another_vendor_library_is_no_yardstick():
     assert compare_times(old, new).verdict == "SLOWER"
     found = compare_times(old, new, same_vendor=False)
     assert (found.verdict, found.beside) == ("SAME", None)
+
+
+def measured(side: dict) -> dict:
+    """The timing of a record, as far as the verdict needs it."""
+    pairs = zip(side["microseconds"], side["cublas"], strict=True)
+    return {"processes": [{"seconds": us / 1e6, "vendor": {"cublas": {"ratio": ratio}}} for us, ratio in pairs]}
+
+
+def test_builds_that_took_turns_on_an_h200():
+    """30 builds against themselves, and 6 against one that waits 9,000 cycles in each launch of about 270,000."""
+    pairs = json.loads((ROOT / "results" / "nvidia-h200-same-build-twice.json").read_text())["pairs"]
+    cases = Counter(pair["kind"] for pair in pairs)
+    found = Counter(
+        (pair["kind"], compare_times(measured(pair["old"]), measured(pair["new"]), cases=cases[pair["kind"]]).verdict)
+        for pair in pairs
+    )
+    assert found == {("same", "SAME"): 30, ("planted", "SLOWER"): 6}

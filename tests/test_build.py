@@ -18,12 +18,13 @@ from click.testing import CliRunner
 from harness import paths
 from harness.cli.main import main
 from harness.compiler import build as build_module
-from harness.compiler import ptxas, toolchain
-from harness.compiler.build import build, is_built, model_key, readable_errors
+from harness.compiler import programs, ptxas, toolchain
+from harness.compiler.build import build, is_built, model_key
 from harness.compiler.driver import driver_source, op_parameters
 from harness.compiler.plan import TensorMapArgument, parse_plan
-from harness.config.catalog import KERNELS, SM_100A
-from harness.config.config import Budget, make_config
+from harness.compiler.programs import readable_errors
+from harness.config.catalog import SM_100A
+from harness.config.config import make_config
 from harness.errors import CannotRun, UsageProblem
 from harness.problem.shape import Shape
 
@@ -59,7 +60,7 @@ def fake(tmp_path, monkeypatch):
 
 
 def forget_compiler():
-    build_module._compiler.cache_clear()
+    programs._compiler.cache_clear()
     toolchain._mojo_version.cache_clear()
 
 
@@ -237,10 +238,10 @@ def test_clean_deletes_the_cache_and_nothing_else(fake, tmp_path):
     assert (again.exit_code, again.stdout) == (0, f"the build cache at {tmp_path / 'cache'} is empty\n")
 
 
-def test_explain_says_that_the_planner_is_compiled(fake, capsys):
-    build_module.plan_with_notice(TWO[0], Shape(8, 8, 8))
+def test_the_planner_is_compiled_once_and_that_is_said(fake, capsys):
+    build_module.plan_json(TWO[0], Shape(8, 8, 8))
     assert capsys.readouterr().err == "compiling the planner (once) with Mojo ...\n"
-    build_module.plan_with_notice(TWO[0], Shape(8, 8, 8))
+    build_module.plan_json(TWO[0], Shape(8, 8, 8))
     assert capsys.readouterr().err == ""
 
 
@@ -387,17 +388,17 @@ def test_compiled_kernels_are_what_was_asked_for(artifacts):
         assert plan.tile == (128, 256)
 
 
-def test_the_plan_and_the_harness_agree_on_shared_memory(artifacts):
+def test_the_plan_and_the_refusal_agree_on_shared_memory(artifacts):
+    """A pair of CTAs and 256x256: each holds 128 rows of A, of B and of C."""
     plan = artifacts[2, 1].plan(Shape(8, 8, 8))
     parts = {part.name: part.bytes for part in plan.shared_memory}
-    config = artifacts[2, 1].config
-    budget, stages = Budget(KERNELS["kernel6"], SM_100A, 2, config.mma_shape, config.epilogue_width), config.stages
-    assert parts["A stages"] + parts["B stages"] == stages * budget.stage_bytes
-    assert parts["C tile"] == budget.output_bytes
+    stages, stage = artifacts[2, 1].config.stages, 2 * 128 * 64 * 2
+    assert parts["A stages"] + parts["B stages"] == stages * stage
+    assert parts["C tile"] == 128 * 256 * 2
     assert sum(parts.values()) == plan.dynamic_smem <= SM_100A.shared_memory
     with pytest.raises(UsageProblem) as caught:
         make_config("kernel6", stages=stages + 1)
-    one_more = plan.dynamic_smem + budget.stage_bytes + 2 * 8  # and a full and an empty barrier
+    one_more = plan.dynamic_smem + stage + 2 * 8  # and a full and an empty barrier
     assert f"= {one_more}, more than the {SM_100A.shared_memory} bytes" in str(caught.value)
 
 
@@ -440,6 +441,6 @@ def test_a_configuration_that_does_not_fit_does_not_compile(tmp_path, monkeypatc
         build([config])
     lines = str(caught.value).splitlines()
     assert lines[0] == "the Mojo compiler reports:"
-    assert "262256 bytes > 232448" in lines[1]
+    assert "= 262256, more than the 232448 bytes" in lines[1]
     assert len(lines) == 2
     assert os.listdir(tmp_path / "builds" / "tmp") == []

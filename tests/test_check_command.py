@@ -11,7 +11,13 @@ from click.testing import CliRunner
 import harness.cli.check
 import harness.cli.main
 from harness.check import RULES
+from harness.check.checked import Checked, together
+from harness.check.findings import Report
+from harness.cli.check_output import Shown, tell
 from harness.compiler.build import Artifact
+from harness.problem.shape import parse_shape
+from harness.run.check import CheckOptions, Target
+from harness.run.check import check as check_targets
 
 SMALL = ["--shape", "256,256,128", "--cluster", "2x1", "--schedules", "2"]
 
@@ -120,12 +126,28 @@ def test_a_run_that_does_not_end_shows_what_was_found(check, altered):
     assert shown.exit_code == 3
     assert re.search(r"^error bytes: full\[0\] of CTA 0 expects \d+ bytes more than arrive", shown.stdout, re.MULTILINE)
     assert "a run did not come to its end: Deadlock" in shown.stdout
+    assert re.search(r"2 schedules: no verdict, as a run did not end; until then \d+ errors, ", shown.stdout)
+
+
+def test_a_run_that_ends_at_once_is_not_called_free_of_errors(check, altered):
+    done = check("kernel7", *SMALL, "--ptx", altered(r"mad\.lo\.s32", "mad.lo.s32.unheard"))
+    assert done.exit_code == 3
+    assert done.stdout.endswith("2 schedules: no verdict, as a run did not end\n")
+
+
+def test_a_wrong_result_outweighs_a_run_that_does_not_end(capsys):
+    def checked(failure: str, correct: bool | None) -> Checked:
+        return Checked("kernel7", {}, "kernel.ptx", Report(()), failure, correct)
+
+    both = together([checked("", False), checked("Deadlock", None)])
+    assert tell([both], Shown(strict=False, notes=False, allow=(), json_path=None, sarif_path=None)) == 4
+    assert "no verdict" in capsys.readouterr().out
 
 
 BAD_REQUESTS = [
     ([], "Missing argument"),
     (["kernel9"], "there is no kernel 'kernel9'"),
-    (["kernel7", "--ptx", "nowhere.ptx"], "--ptx 'nowhere.ptx' cannot be read"),
+    (["kernel7", "--ptx", "nowhere.ptx"], "cannot read nowhere.ptx: No such file or directory; name a .ptx file"),
     (["kernel7", "kernel6", "--ptx", "nowhere.ptx"], "2 kernels are named; name one"),
     (["kernel7", "--allow", "nothing"], "'nothing' is not one of 'race-shared'"),
     (["kernel7", "--schedules", "0"], "0 is not in the range x>=1"),
@@ -145,12 +167,16 @@ def test_a_wrong_request_is_refused_in_one_line_before_anything_is_built(check, 
     assert message in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_ptx_that_cannot_be_parsed_is_said(check, tmp_path, series):
+def test_ptx_that_cannot_be_used_is_said(check, altered, tmp_path, series):
     path = tmp_path / "bad.ptx"
     path.write_text("this is no PTX")
     done = check("kernel7", *SMALL, "--ptx", path)
-    assert done.exit_code == 3
-    assert "PtxSyntaxError" in done.stdout
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert f"{path} is no PTX" in done.stderr
+    done = check("kernel6", *SMALL, "--ptx", altered(r"\tret;", "\tret;"))
+    assert done.exit_code == 2 and "it has kernel7_bf16" in done.stderr and "the plan launches kernel6" in done.stderr
+    done = check("kernel7", *SMALL, "--ptx", altered(r"\tret;", "\tadd.u32 %r1;"))
+    assert done.exit_code == 3 and "PtxSyntaxError" in done.stdout
 
 
 def test_the_rules_are_listed(check):
@@ -158,3 +184,14 @@ def test_the_rules_are_listed(check):
     assert done.exit_code == 0
     for rule in RULES.values():
         assert f"{rule.id} " in done.stdout and rule.summary in done.stdout
+
+
+def test_progress_is_told_by_schedule(series):
+    kernel = series["kernel7"]
+    shape = parse_shape("256,256,64")
+    told: list[tuple[int, int]] = []
+    for jobs in (1, 2):
+        target = Target(kernel.config, shape, kernel.plan(shape), kernel.ptx, "kernel.ptx")
+        [found] = check_targets([target], CheckOptions(schedules=2), jobs, lambda *two: told.append(two))
+        assert found.schedules == 2
+    assert told == [(0, 2), (1, 2), (2, 2)] * 2

@@ -322,7 +322,7 @@ EDGES = [
     edge("commit", {"own": "", "another's": "tmem-race"}, commit_by, **CTA_OF_96),
     edge("two multiplications", {"pipelined": "", "other shape": "tmem-race", "two threads": "tmem-race"},
          two_multiplications, **CTA_OF_96),
-    edge("tcgen05.st before an MMA", {"wait": "", "no wait": "tmem-race", "no fence": "tmem-fence"},
+    edge("tcgen05.st before an MMA", {"wait": "", "no wait": "tmem-race", "no fence": ""},
          store_then_multiply, **CTA_OF_96),
     Table("written over a barrier", {"form": ("beside", "over")}, lambda s: overwritten(s.form),
           lambda s: outcome(s.form == "over" and "overwritten", end="stops" if s.form == "over" else "ends")),

@@ -15,7 +15,10 @@ from harness.paths import ROOT
 
 PAGE = (ROOT / "docs" / "synchronisation.md").read_text()
 SCHEDULES = [("fifo", 0), ("random", 1), ("random", 2)]
-MEMORY = ".shared .align 1024 .b8 words[4096];\n.shared .align 8 .b8 bars[64];\n.shared .align 8 .b8 slot[8];"
+MEMORY = (
+    ".shared .align 1024 .b8 words[4096];\n.shared .align 8 .b8 bars[64];\n.shared .align 8 .b8 slot[8];\n"
+    ".global .align 64 .b8 map[128];"
+)
 PRELUDE = """
 mov.b32 %r1, words;
 shl.b32 %r3, %r0, 2;
@@ -29,6 +32,7 @@ setp.eq.u32 %p2, %r2, 0;
 or.b32 %r31, %r2, %r0;
 setp.eq.u32 %p3, %r31, 0;
 setp.eq.u32 %p9, %r0, 1000;
+mov.u64 %rd7, map;
 """
 TENSOR = """
 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32;
@@ -54,6 +58,15 @@ add.u32 %r12, %r12, 1;
 setp.lt.u32 %p10, %r12, 32;
 @%p10 bra FILL;
 """
+MAP = """
+mov.b64 %rd5, data;
+cvta.param.u64 %rd5, %rd5;
+mul.wide.u32 %rd6, %r0, 4;
+add.s64 %rd5, %rd5, %rd6;
+ld.b32 %r13, [%rd5];
+add.s64 %rd6, %rd7, %rd6;
+st.global.b32 [%rd6], %r13;
+"""
 OPERANDS = (
     FILL
     + """
@@ -75,7 +88,7 @@ class Example:
 
     def body(self, mended: bool) -> str:
         kept = [line[line[:1] in "+-" :] for line in self.lines if line[:1] != ("-" if mended else "+")]
-        text = "\n".join(kept).replace("BEGIN_FILL", FILL).replace("BEGIN_OPERANDS", OPERANDS)
+        text = "\n".join(kept).replace("BEGIN_FILL", FILL).replace("BEGIN_OPERANDS", OPERANDS).replace("BEGIN_MAP", MAP)
         number = iter(range(len(kept)))
         text = re.sub(
             r"^wait (\d+), (\d+)$",

@@ -75,11 +75,11 @@ BAD_REQUESTS = [
         ["kernel6", "--stages", "6"],
         "A and B 196608 + C 65536 + barriers 112 = 262256, more than the 232448 bytes",
     ),
-    (["kernel5", "--stages", "2"], "kernel5 has no pipeline, its only depth is 1; use kernel6 or kernel7"),
+    (["kernel5", "--stages", "2"], "kernel5 has no pipeline, its only depth is 1; use kernel6, or leave stages out"),
     (["kernel7", "--cta-group", "3"], "cta group 3 is not possible on sm_100a; use 1 or 2"),
     (["kernel7", "--mma-shape", "256"], "mma shape '256' is not MxN; write for example 256x256"),
     (["kernel7", "--mma-shape", "64x64"], "M must be 128 or 256; use 128x64, or cta group 1"),
-    (["kernel7", "--mma-shape", "256x250"], "N must be a multiple of 32 up to 256; use 256x224"),
+    (["kernel7", "--mma-shape", "256x250"], "N must be a multiple of 32 up to 256; use 256x256 or 256x224"),
     (["kernel7", "--epilogue-width", "48"], "epilogue width 48 is not one of 16, 32, 64"),
     (["kernel7", "--preset", "cute-99"], "there is no preset 'cute-99'; use one of: cute-03, cute-04"),
     (["kernel6", "--preset", "1cta", "--stages", "4"], "stages 4: A and B 196608 + C 65536"),
@@ -325,9 +325,8 @@ def test_a_wrong_result_can_be_kept(harness_command, artifacts, spoiled, tmp_pat
     assert (folder / "kernel6" / "kernel.ptx").read_text() == artifacts[2, 1].ptx
     assert json.loads((folder / "kernel6" / "plan.json").read_text())["problem"] == {"m": 256, "n": 512, "k": 128}
     assert json.loads((folder / "kernel6" / "record.json").read_text())["inputs"]["seed"] == 3
-    (tmp_path / "file").write_text("")
-    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", tmp_path / "file" / "x")
-    assert result.exit_code == 4 and "x/kernel6: Not a directory" in result.stderr
+    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", "/proc/nowhere")
+    assert result.exit_code == 4 and "cannot write to /proc/nowhere/kernel6: No such file" in result.stderr
 
 
 def test_tiles_that_are_never_written_are_wrong(harness_command, artifacts, monkeypatch):

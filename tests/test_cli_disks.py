@@ -20,8 +20,10 @@ from harness.run import records
 
 SMALL = ["run", "kernel6", "--shape", "256,512,64", "--cluster", "2x1"]
 # A disk that is full after so many bytes of a file: the write that reaches beyond is cut off, the next one fails.
+# Python itself does not notice that its own .pyc files are cut off, and cannot read them later: none are written.
 FULL_AFTER = """
 import resource, sys
+sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes}, {bytes}))
 {more}
 from harness.__main__ import entry
@@ -52,7 +54,8 @@ def test_a_record_that_does_not_fit_leaves_nothing(results_dir, before):
     path.parent.mkdir()
     path.write_text(before)
     code = (
-        "import resource, sys, pathlib; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100));"
+        "import resource, sys, pathlib; sys.dont_write_bytecode = True;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100));"
         "from harness.run import records; records.append(pathlib.Path(sys.argv[1]), {'schema': 1, 'pad': 'x' * 200})"
     )
     done = subprocess.run([sys.executable, "-c", code, path], cwd=paths.ROOT, capture_output=True, text=True)

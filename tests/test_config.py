@@ -1,129 +1,17 @@
-"""Configurations: the rules of the command line are those of the kernels, defaults follow from them."""
+"""Configurations: defaults, what is refused, and what is then advised. The rules are the kernels' own."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import random
 import re
 from itertools import combinations, product
 
 import pytest
 
-from harness.config.catalog import ARCHITECTURES, KERNELS, SM_100A
-from harness.config.config import Budget, KernelConfig, make_config, parse_cluster, parse_mma_shape
+from harness.config.catalog import KERNELS
+from harness.config.config import KernelConfig, make_config, parse_cluster, parse_mma_shape
 from harness.errors import UsageProblem
 from harness.problem.shape import Shape
-
-DRAWN = 600
-USUAL = {
-    "kernel": ["kernel5", "kernel6", "kernel7", "kernel8"],
-    "arch": ["sm_100a", "sm_90a"],
-    "dtype": ["bf16", "fp16"],
-    "cta_group": [1, 2],
-    "mma_m": [64, 128, 256],
-    "mma_n": [32, 64, 96, 128, 160, 192, 224, 256],
-    "stages": [0, 1, 2, 3, 4, 5],
-    "cluster_m": [1, 2, 4],
-    "cluster_n": [1, 2, 3, 4],
-    "epilogue_width": [16, 32],
-    "multicast": [True, False],
-    "scheduler": [""],
-    "raster_group": [0],
-    "accumulators": [0],
-    "clc_depth": [0],
-    "sms": [0],
-}
-ODD = {
-    "dtype": ["fp8"],
-    "cta_group": [3, 4],
-    "mma_m": [32, 192, 512],
-    "mma_n": [0, 8, 16, 48, 80, 248, 264, 272, 288],
-    "stages": [-1, 6, 7, 9],
-    "cluster_m": [0, 3, 5, 8, 16],
-    "cluster_n": [0, 5, 8, 16],
-    "epilogue_width": [8, 48, 64, 128],
-    "scheduler": ["none", "static", "clc"],
-    "raster_group": [1, 2, 4, 16],
-    "accumulators": [1, 2, 3],
-    "clc_depth": [1, 3, 4],
-    "sms": [1, 16, 100],
-}
-WALK = ("scheduler", "raster_group", "accumulators", "clc_depth", "sms")
-
-
-# Rules that a drawn configuration hardly meets: 8 rows for each CTA that shares, the limits of a cluster.
-BASE = {name: values[0] for name, values in USUAL.items()}
-EDGES = [
-    {**BASE, "mma_m": m, "mma_n": n, "cluster_m": cm, "cluster_n": cn, "multicast": multicast}
-    for m, n in ((64, 64), (128, 256))
-    for cm, cn in ((1, 8), (1, 9), (1, 16), (8, 1), (9, 1), (16, 1), (1, 17), (4, 4), (3, 5))
-    for multicast in (True, False)
-] + [
-    {**BASE, "kernel": "kernel8", "arch": arch, "cta_group": 2 if arch == "sm_100a" else 1, "mma_m": 128, **walk}
-    for arch in ("sm_100a", "sm_90a")
-    for walk in (
-        {"scheduler": "clc", "clc_depth": 3, "accumulators": 1},
-        {"scheduler": "clc", "clc_depth": 4},
-        {"scheduler": "clc", "sms": 64},
-        {"scheduler": "static", "clc_depth": 1},
-        {"scheduler": "static", "sms": 1},
-        {"scheduler": "none", "sms": 4},
-        {"scheduler": "none", "raster_group": 16, "accumulators": 2},
-        {"scheduler": "static", "sms": 6, "raster_group": 4, "accumulators": 1},
-    )
-]
-
-
-def drawn_options() -> list[dict]:
-    """Mostly usual values; each field is now and then an odd one."""
-    rng = random.Random(1)
-    return [
-        {
-            name: rng.choice(ODD[name] if name in ODD and rng.random() < 0.06 else values)
-            for name, values in USUAL.items()
-        }
-        for _ in range(DRAWN)
-    ]
-
-
-def python_verdict(options: dict) -> KernelConfig | None:
-    """The configuration, None if it is refused. 0 stages means: as many as fit."""
-    shape = options["mma_m"], options["mma_n"]
-    cluster = options["cluster_m"], options["cluster_n"]
-    same = {name: options[name] for name in ("kernel", "arch", "dtype", "cta_group", "epilogue_width", "multicast")}
-    same |= {name: options[name] or None for name in WALK}
-    try:
-        return make_config(**same, mma_shape=shape, cluster=cluster, stages=options["stages"] or None)
-    except UsageProblem as problem:
-        assert "\n" not in str(problem) and "; " in str(problem)
-        return None
-
-
-def test_python_and_mojo_agree_on_what_is_legal(planner):
-    legal = 0
-    for options in EDGES + drawn_options():
-        config = python_verdict(options)
-        done = planner(**{**options, "multicast": str(options["multicast"]).lower()})
-        assert (config is not None) == (done.returncode == 0), (options, config, done.stderr)
-        if config:
-            legal += 1
-            plan = json.loads(done.stdout)
-            assert plan["config"]["stages"] == config.stages
-            arch = ARCHITECTURES[config.arch]
-            budget = Budget(
-                KERNELS[config.kernel],
-                arch,
-                config.cta_group,
-                config.mma_shape,
-                config.epilogue_width,
-                config.accumulators,
-                config.clc_depth,
-            )
-            assert plan["dynamic_smem"] == budget.total(config.stages)
-            assert {name: plan["config"][name] for name in WALK} == {name: getattr(config, name) for name in WALK}
-    # The comparison means something only if both verdicts are common.
-    assert DRAWN // 5 < legal < DRAWN * 4 // 5
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -133,9 +21,9 @@ def test_defaults_are_legal_and_fill_shared_memory(kernel, cta_group, multicast)
     config = make_config(kernel, cta_group=cta_group, multicast=multicast)
     assert config.cta_group == (cta_group or 2)
     assert config.arch == "sm_100a" and config.cluster == (4, 4)
-    if KERNELS[kernel].stages is None:
-        with pytest.raises(UsageProblem, match=f"use at most {config.stages}"):
-            dataclasses.replace(config, stages=config.stages + 1)
+    deeper = config.options() | {"stages": config.stages + 1}
+    with pytest.raises(UsageProblem, match="use kernel6" if kernel == "kernel5" else f"use at most {config.stages}"):
+        make_config(**deeper)
 
 
 def test_depths_of_the_series():
@@ -212,11 +100,6 @@ def test_sizes_are_read():
         parse_mma_shape("256")
 
 
-def test_the_default_tile_fits_the_architecture():
-    for group, (rows, columns) in SM_100A.defaults.mma_shape.items():
-        assert rows in SM_100A.rows[group] and columns % SM_100A.column_step[group] == 0
-
-
 @pytest.mark.parametrize(
     ("shape", "tile", "cluster", "ping_pong"),
     [
@@ -252,7 +135,7 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
         ("kernel8", {"epilogue_width": 0}, "epilogue width 0 is not one of 16, 32, 64"),
         ("kernel8", {"epilogue_width": 0, "stages": 2}, "epilogue width 0 is not one of 16, 32, 64"),
         ("kernel8", {"scheduler": "static", "sms": 0}, "sms 0: a cluster of 4x4 needs 16; use 16 or more"),
-        ("kernel8", {"accumulators": 3}, "accumulators 3: they are in tensor memory; use 1 or 2"),
+        ("kernel8", {"accumulators": 3}, "accumulators 3: there are 1 or 2, in tensor memory; use 1 or 2"),
         ("kernel8", {"arch": "sm_90a", "accumulators": 2}, "as sm_90a has no tensor memory; use 1"),
         ("kernel8", {"arch": "sm_90a", "scheduler": "clc"}, "'clc' is not one of sm_90a's; use static"),
         ("kernel8", {"scheduler": "clc", "clc_depth": 4}, "clc depth 4 is not one of 1, 2, 3"),

@@ -8,7 +8,7 @@ from itertools import pairwise
 import ml_dtypes
 import numpy as np
 import pytest
-from exact_floats import FORMS, flushed, rounded, value
+from exact_floats import FORMS, flushed, one_nan, rounded, value
 from ptx_values import evaluate
 from test_emulator_floats import LETTER, samples
 
@@ -37,7 +37,9 @@ def test_sixteen_bits_widen_exactly(name):
     found = evaluate(f"cvt.f32.{name} %f0, %h1;", [("h1", EVERY_HALF)], "f0").view(np.float32)
     np.testing.assert_array_equal(found, EVERY_HALF.astype(np.uint16).view(DTYPES[name]).astype(np.float32))
     wide = evaluate(f"cvt.f64.{name} %e0, %h1;", [("h1", EVERY_HALF[::7][:9216])], "e0").view(np.float64)
-    np.testing.assert_array_equal(wide, found[::7][:9216].astype(np.float64))
+    with np.errstate(invalid="ignore"):
+        expected = found[::7][:9216].astype(np.float64)
+    np.testing.assert_array_equal(wide, expected)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,11 @@ def test_floats_narrow_in_every_direction(instruction):
             exact = Fraction(1)
         wanted = rounded(exact, to, mode, saturate="satfinite" in words)
         wanted = flushed(wanted, to) if "ftz" in words and to == "f32" else wanted
-        assert hex(after) == hex(wanted), hex(before)
+        if exact == "nan" and "f64" in (to, source) and "sat" not in words:
+            # It keeps what there is room for of its fraction.
+            assert value(after, to) == "nan"
+        else:
+            assert hex(after) == hex(wanted), hex(before)
 
 
 @pytest.mark.parametrize("form", ["rna", "rn", "rz", "rn.relu"])
@@ -203,7 +209,9 @@ def test_tf32_has_ten_fraction_bits(form):
         exact = value(before, "f32")
         if "relu" in form and (exact in ("-inf", "-0") or (not isinstance(exact, str) and exact < 0)):
             exact = Fraction(0)
-        wanted = 0x7FFFFFFF if exact == "nan" else rounded(exact, "tf32", form.partition(".")[0]) << 13
+        wanted = 0x7FFFE000 if exact == "nan" else rounded(exact, "tf32", form.partition(".")[0]) << 13
+        if exact == "nan" and form == "rna":
+            wanted = before & 0xFFFFE000
         assert hex(after) == hex(wanted), hex(before)
 
 
@@ -307,7 +315,7 @@ def test_rounding_to_an_integer_keeps_the_type_and_the_sign(mode, name):
         else:
             whole = Fraction(integral(exact, mode))
             wanted = rounded(whole, name) | (before & FORMS[name].sign if not whole else 0)
-        assert hex(after) == hex(wanted), hex(before)
+        assert hex(one_nan(after, name)) == hex(wanted), hex(before)
 
 
 def test_integers_saturate_and_pack():

@@ -62,10 +62,13 @@ ONE_CTA = {
 }
 
 
+@pytest.mark.parametrize("how", [{}, {"schedule": "random", "seed": 1}])
 @pytest.mark.parametrize("name", ONE_CTA)
-def test_a_matmul_by_single_ctas(name):
-    """More slices of K than stages: every stage is filled again."""
-    done, exact = matmul(name, *ONE_CTA[name], grid=(2, 2), cluster=None)
+def test_a_matmul_by_single_ctas(name, how):
+    """More slices of K than stages: every stage is filled again. Three CTAs share four tiles, and store one while they
+    compute the next.
+    """
+    done, exact = matmul(name, *ONE_CTA[name], grid=(1, 1, 3), cluster=None, **how)
     assert exact
     # Registers are moved above the wait for tensor memory by the compiler of the one, and not by that of the other.
     assert {w.rule for w in done.warnings} == ({"register-before-wait"} if "bf16" in name else set())
@@ -107,13 +110,13 @@ def _parts(scale: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(parts).view(np.uint16).reshape(rows // 128, columns // 4, 256)
 
 
-PAIRS = ("gemm_f16_pairs_sm100", "f16", np.float16, np.float32, (512, 256, 320), (64, 16, 64))
+PAIRS = ("gemm_f16_pairs_sm100", "f16", np.float16, np.float32, (512, 384, 320), (64, 16, 64))
 
 
 @pytest.mark.parametrize("how", [{}, {"schedule": "random", "seed": 1}, {"schedule": "random", "seed": 2}])
 def test_a_matmul_by_pairs_with_multicast(how):
-    """Two clusters of two pairs down and two across; each load goes to two CTAs."""
-    done, exact = matmul(*PAIRS, grid=(4, 4), cluster=(4, 2), **how)
+    """Two pairs down and two across, which stay for three rounds of tiles; each load goes to two CTAs."""
+    done, exact = matmul(*PAIRS, grid=(4, 2, 1), cluster=(4, 2), **how)
     assert exact and not done.warnings
     assert done.counters.tma_shared_bytes_written == 2 * done.counters.tma_box_bytes
 

@@ -1207,6 +1207,33 @@ def test_a_wait_for_an_mbarrier_says_for_which_phase():
     assert waits == [None, (0x408, 0)]
 
 
+MAP_IN_MEMORY = """
+mov.b32 %r3, words; setp.eq.u32 %p1, %r0, 0; ld.param.u64 %rd1, [pointer];
+@%p1 mbarrier.init.shared.b64 [%r3+256], 1;
+fence.proxy.tensormap::generic.acquire.sys [%rd1], 128;
+@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r3+256], 128; mov.b32 %r4, 0;
+@%p1 cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r3], [%rd1, {%r4}], [%r3+256];
+W: mbarrier.try_wait.parity.shared.b64 %p2, [%r3+256], 0; @!%p2 bra W;
+ret;
+"""
+
+
+def told_of_a_map_in_memory() -> tuple[int, list[Any]]:
+    """The map's address, and what has been told of a copy that uses it."""
+    device = Device()
+    at = device.upload_tensor_map(TensorMap.tiled(device.upload(np.zeros(32, np.uint32)), "u32", (32,), (32,)))
+    seen: list[Any] = []
+    module = Module.from_text(source(MAP_IN_MEMORY, WORDS, parameters=("u64 pointer",)))
+    device.launch(module, grid=1, block=32, arguments=[0, at], sinks=[seen.append])
+    return at, seen
+
+
+def test_a_copy_tells_of_its_tensor_map_in_global_memory_and_a_fence_of_its_address():
+    at, seen = told_of_a_map_in_memory()
+    (fence,), (read,) = of(seen, Fenced), of(seen, events.TensorMapRead)
+    assert (fence.address, read.address, read.agent.lanes) == (at, at, 1)
+
+
 def test_every_kind_of_event_and_region_occurs(common):
     """In a kernel of either architecture, and a few programs."""
     seen: list[Any] = []
@@ -1216,6 +1243,7 @@ def test_every_kind_of_event_and_region_occurs(common):
         seen += stream(body, module_scope=ROOM)
     seen += stream(PRINT, module_scope=PRINTER)
     seen += stream(LATE, grid=2, cluster=2)
+    seen += told_of_a_map_in_memory()[1]
     operations = [e.operation for e in of(seen, Issued)]
     found = {type(e) for e in seen} | {type(r) for o in operations for r in (*o.reads, *o.writes)}
     assert found == set(TOLD)

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from exact_floats import FORMS, Exact, flushed, rounded, value
+from exact_floats import FORMS, Exact, flushed, one_nan, rounded, value
 from ptx_values import evaluate
 
 COUNT = 96
@@ -135,7 +135,7 @@ def test_rounded_arithmetic_is_exact_arithmetic_rounded_once(operation, modifier
     body = f"{operation}.{modifiers} %{letter}0, {', '.join('%' + r for r in registers)};"
     found = evaluate(body, [(r, np.array(c, np.uint64)) for r, c in zip(registers, columns, strict=True)], f"{letter}0")
     wanted = [expected(operation, name, words, row) for row in zip(*columns, strict=True)]
-    assert [hex(x) for x in found] == [hex(x) for x in wanted]
+    assert [hex(one_nan(int(x), name)) for x in found] == [hex(x) for x in wanted]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +243,11 @@ def test_approximate_functions_are_nearest_which_the_isa_allows(instruction):
     function, (low, high) = APPROXIMATE[instruction]
     x = np.random.default_rng(5).uniform(low, high, 64).astype(np.float32)
     found = evaluate(f"{instruction} %f0, %f1;", [("f1", x.view(np.uint32))], "f0")
+    if function in (math.sin, math.cos):
+        # The argument is first brought to turns in f32.
+        errors = [abs(float(bits.view(np.float32)) - function(float(v))) for bits, v in zip(found, x, strict=True)]
+        assert max(errors) <= 2.0**-20.9
+        return
     assert max(ulps(int(bits), function(float(v))) for bits, v in zip(found, x, strict=True)) <= 0.5000001
 
 

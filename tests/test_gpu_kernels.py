@@ -40,7 +40,7 @@ needs_gpu = pytest.mark.skipif(ARCH is None, reason="no GPU here that runs sm_90
 def test_right_and_launched_as_planned(kernel, size, inputs):
     artifact = build([make_config(kernel, arch=ARCH)])[0]
     shape = Shape(*size)
-    result = measure(artifact, shape, GPUS[0], inputs=inputs, seed=1, timeout=60, time=False)
+    [result] = measure([artifact], shape, GPUS[0], inputs=inputs, seed=1, timeout=60, time=False)
     assert result.failure is None and result.validation["passed"], result
     plan = artifact.plan(shape)
     launch = next(launch for launch in result.launches if kernel in launch["name"])
@@ -52,7 +52,7 @@ def test_right_and_launched_as_planned(kernel, size, inputs):
 @needs_gpu
 def test_timing_comes_with_the_vendors():
     artifact = build([make_config("kernel7", arch=ARCH)])[0]
-    result = measure(artifact, Shape(2048, 2048, 2048), GPUS[0], inputs="normal", seed=1, timeout=60)
+    [result] = measure([artifact], Shape(2048, 2048, 2048), GPUS[0], inputs="normal", seed=1, timeout=60)
     timing = result.timing
     assert timing["tflops"] > 50 and timing["vendor"]["cublas"]["tflops"] > 50
     assert 0.1 < timing["vendor"]["cublas"]["ratio"] < 3
@@ -63,7 +63,7 @@ def test_timing_comes_with_the_vendors():
 def test_many_tiles_a_cta(size):
     """Three tiles and more for each CTA, and fewer than CTAs."""
     artifact = build([make_config("kernel8", arch=ARCH, mma_shape=(128, 128))])[0]
-    result = measure(artifact, Shape(*size), GPUS[0], inputs="integer", seed=1, timeout=60, time=False)
+    [result] = measure([artifact], Shape(*size), GPUS[0], inputs="integer", seed=1, timeout=60, time=False)
     assert result.failure is None and result.validation["passed"], result
 
 

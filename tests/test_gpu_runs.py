@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,7 @@ def gpu_run(artifacts, monkeypatch, tmp_path):
         monkeypatch.setattr("harness.run.device.find_gpus", lambda: [B200])
         monkeypatch.setattr("harness.run.device.package_version", lambda name: "2.13")
         monkeypatch.setattr("harness.gpu.measure.compile_artifact", lambda config: (Path("model.mef"), True))
+        monkeypatch.setattr("harness.gpu.measure.compile_vendor", lambda config: Path("vendor.mef"))
         monkeypatch.setattr(
             "harness.gpu.measure.supervise", lambda request, timeout: requests.append(request) or outcome
         )
@@ -94,13 +95,32 @@ def measured(artifacts, monkeypatch):
     def run(*answers: Outcome):
         waiting = list(answers)
         monkeypatch.setattr("harness.gpu.measure.compile_artifact", lambda config: (Path("model.mef"), True))
+        monkeypatch.setattr("harness.gpu.measure.compile_vendor", lambda config: Path("vendor.mef"))
         monkeypatch.setattr("harness.gpu.measure.supervise", lambda request, timeout: waiting.pop(0))
-        result = measure(
-            artifacts[2, 1], Shape(256, 256, 256), B200, inputs="normal", seed=0, timeout=60, processes=len(answers)
+        [result] = measure(
+            [artifacts[2, 1]], Shape(256, 256, 256), B200, inputs="normal", seed=0, timeout=60, processes=len(answers)
         )
         return result, len(answers) - len(waiting)
 
     return run
+
+
+def test_builds_take_turns_and_one_that_fails_does_not_end_the_other(artifacts, monkeypatch):
+    crash = answer(RIGHT, SAMPLES, failure="the GPU process ended with code 9 while being timed")
+    waiting = {"old.mef": [answer(RIGHT, scaled(2, 1))] * 3, "new.mef": [answer(RIGHT, scaled(1, 1)), crash]}
+    asked = []
+
+    def supervise(request, timeout):
+        asked.append(request["artifact"])
+        return waiting[request["artifact"]].pop(0)
+
+    monkeypatch.setattr("harness.gpu.measure.supervise", supervise)
+    monkeypatch.setattr("harness.gpu.measure.compile_vendor", lambda config: Path("vendor.mef"))
+    builds = [replace(artifacts[2, 1], model=Path(name)) for name in waiting]
+    old, new = measure(builds, Shape(256, 256, 256), B200, inputs="normal", seed=0, timeout=60, processes=3)
+    assert asked == ["old.mef", "new.mef", "old.mef", "new.mef", "old.mef"]
+    assert old.failure is None and len(old.timing["processes"]) == 3 and old.timing["seconds"] == pytest.approx(2e-5)
+    assert "process 2 of 3" in new.failure and new.timing["seconds"] == pytest.approx(1e-5)
 
 
 def scaled(kernel: float, cublas: float) -> dict[str, list[float]]:

@@ -61,6 +61,7 @@ def test_a_wrong_edit_is_exit_code_4_and_one_that_breaks_a_rule_3(edit):
     assert result.exit_code == 3 and "is not implemented: frobnicate.u32 %r1" in result.stderr
     result = command("run", "kernel6", *SMALL, "--no-save", "--ptx", edit("\tret;", "\tadd.u32 %r1;\n\tret;"))
     assert result.exit_code == 3 and "add takes 3 operands, not 1" in result.stderr
+    assert result.stderr.startswith("harness: error: ") and "edited.ptx: PtxSyntaxError: PTX line " in result.stderr
 
 
 def test_compare_shows_the_kernel_as_compiled_and_as_edited(edit):

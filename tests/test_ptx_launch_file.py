@@ -40,7 +40,16 @@ BAD = [
         'buffers.A.dtype = "f33": must be one of',
     ),
     ('dtype = "f32", shape = [32, 64]', "shape = [32, 64]", "buffers.A.dtype is missing: the type of the elements"),
-    ("shape = [32, 64]", "shap = [32, 64]", "buffers.A.shape is missing: write for example shape = [64, 32]"),
+    ("shape = [32, 64]", "shap = [32, 64]", "buffers.A.shap = [32, 64]: there is no such key; did you mean shape?"),
+    ("shape = [32, 64],", "", "buffers.A.shape is missing: write for example shape = [64, 32]"),
+    (
+        '64], init = "integer"',
+        '64], inlt = "integer"',
+        'buffers.A.inlt = "integer": there is no such key; did you mean',
+    ),
+    ("[launch]", "[lunch]", "there is no such key; did you mean launch?"),
+    ("block = [32, 32]", "blocks = [32, 32]", "launch.blocks = [32, 32]: there is no such key; did you mean block?"),
+    ("[buffers]", '[symbols]\ns = { dtype = "f32", seed = 3 }\n[buffers]', "symbols.s.init is missing: seed is for"),
     (
         "shape = [32, 64],",
         "shape = [32, 64], color = 1,",
@@ -80,7 +89,6 @@ BAD = [
     ('"128B"', '"96B"', 'maps.m.swizzle = "96B": must be one of none, 32B, 64B, 128B'),
     ("[maps]\nm =", "[maps]\nA =", "the name A is taken"),
     ("[maps]\nm =", "[maps]\nnull =", "the name null is taken"),
-    ("[launch]", "[lunch]", "launch is missing: write a [launch] table"),
     (
         'kernel = "sgemm"\n',
         "",

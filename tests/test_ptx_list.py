@@ -180,6 +180,24 @@ def test_init_writes_a_launch_file_that_can_be_read_and_does_not_overwrite_it(tm
     assert result.exit_code == 2 and "is there already" in result.stderr and target.read_text() == "precious"
 
 
+def test_init_does_not_write_what_cannot_be_launched(tmp_path):
+    path = tmp_path / "cut.ptx"
+    text = (FOLDER / "sgemm.ptx").read_text()
+    path.write_text(text.replace("ret;", "add.s32 %r1, %r2|;", 1))
+    result = command("init", path, "-o", tmp_path / "launch.toml", "--kernel", "sgemm")
+    assert result.exit_code == 3 and "sgemm cannot be launched: PTX line " in result.stderr
+    assert not (tmp_path / "launch.toml").exists()
+    chosen = command("init", path)
+    assert chosen.exit_code == 0 and tomllib.loads(chosen.stdout)["launch"]["kernel"] == "sgemm_one_barrier"
+
+
+def test_a_kernel_without_parameters_has_no_table_of_them(tmp_path):
+    path = tmp_path / "x.ptx"
+    path.write_text(".version 8.7\n.target sm_90a\n.address_size 64\n.visible .entry fine() { ret; }\n")
+    lines = command("list", path).stdout.splitlines()
+    assert lines[2:4] == ["kernel fine, line 4", "parameters: none"]
+
+
 def test_init_takes_a_kernel_by_a_part_of_its_name():
     result = command("init", FOLDER / "sgemm.ptx", "--kernel", "scale")
     assert result.exit_code == 0

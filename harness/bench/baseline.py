@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from harness import paths
+from harness.bench.beside import can_build
 from harness.bench.history import History, Machine, Pointer, case_of, is_right, machine_of
 from harness.errors import UsageProblem
+from harness.git import find_commit
 
 LAST = "last"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -32,7 +32,7 @@ class Baseline:
         unless the baseline names it.
         """
         candidates = [
-            record for record in history.records if case_of(record) == case and self._holds(record, current_run)
+            record for record in history.records if case_of(record) == case and self.holds(record, current_run)
         ]
         if self.runs is not None:
             order = {run: index for index, run in enumerate(self.runs)}
@@ -47,7 +47,8 @@ class Baseline:
             return None, f"baseline {self.label} had a wrong result"
         return None, f"baseline {self.label} has no such case" if self.label != LAST else "no earlier run"
 
-    def _holds(self, record: dict[str, Any], current_run: str) -> bool:
+    def holds(self, record: dict[str, Any], current_run: str) -> bool:
+        """Whether a record is one of those to compare with; the current run is only if the baseline names it."""
         run = record["bench"]["run"]
         if self.runs is not None:
             return run in self.runs
@@ -64,17 +65,17 @@ def resolve(text: str, history: History, pointers: list[Pointer]) -> Baseline:
     runs = [pointer.run for pointer in reversed(pointers) if pointer.name == text]
     if runs:
         return Baseline(text, runs=tuple(dict.fromkeys(runs)))
-    commit = _known_commit(text, history) or _commit(text)
+    commit = _known_commit(text, history) or find_commit(text)
     if commit is None:
         names = sorted({pointer.name for pointer in pointers})
         saved = f"saved are {', '.join(names)}" if names else "none is saved"
         raise UsageProblem(f"baseline {text!r} is not {LAST}, a saved name or a commit; {saved}")
     measured = [record for record in history.records if (record.get("git") or {}).get("commit") == commit]
-    if not any(not record["git"].get("dirty") for record in measured):
+    if not any(not record["git"].get("dirty") for record in measured) and not can_build(commit):
         how = "only with uncommitted changes" if measured else "not"
         raise UsageProblem(
-            f"baseline {text!r}: commit {commit[:10]} was {how} measured on this kind of device; "
-            "check it out and run the bench there"
+            f"baseline {text!r}: commit {commit[:10]} was {how} measured on this kind of device, and there is "
+            "no harness in it to build; name a later commit"
         )
     return Baseline(commit[:10], commit=commit)
 
@@ -93,14 +94,3 @@ def _known_commit(text: str, history: History) -> str | None:
     commits = {(record.get("git") or {}).get("commit") or "" for record in history.records}
     found = {commit for commit in commits if commit.startswith(text)}
     return found.pop() if len(found) == 1 else None
-
-
-def _commit(text: str) -> str | None:
-    if text.startswith("-") or paths.is_installed():
-        return None
-    command = ["git", "-C", str(paths.ROOT), "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}"]
-    try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

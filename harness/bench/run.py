@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ from harness.jobs.sources import sources
 from harness.run import records
 from harness.run.device import NoDevice, choose_device
 from harness.run.emulate import EmulationOptions
-from harness.run.runner import Request, ScheduleProblem, check_memory, run
+from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory, run_in_turns
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Measured:
     """A job that is done. record None: not measured, and why. kept: taken over from an interrupted run.
 
     failed: the run that went wrong, of several schedules the one. unsaved: why the record is not in the history.
+    baseline: the record of the other commit, measured in turns with this one; None if none was, or why it could not be.
     """
 
     job: Job
@@ -47,6 +48,16 @@ class Measured:
     kept: bool = False
     failed: Request | None = None
     unsaved: str = ""
+    baseline: dict[str, Any] | str | None = None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Builds of another commit, to be measured in turns with those of this checkout. run: the name of its run."""
+
+    commit: str
+    run: str
+    builds: Mapping[Case, Artifact | str]
 
 
 def prepare(
@@ -87,7 +98,7 @@ def find_interrupted(jobs: Sequence[Job], suite: Suite, fingerprint: str) -> tup
     runs: dict[str, str] = {}
     for kind in device_kinds(jobs):
         for record in history.load(records.record_file(kind)).records:
-            if record["bench"].get("suite") == suite.name:
+            if record["bench"].get("suite") == suite.name and "beside" not in record["bench"]:
                 runs[record["bench"]["run"]] = record["bench"].get("fingerprint", "")
     if not runs:
         return None, "there is no earlier run of this suite to resume; starting one"
@@ -111,11 +122,12 @@ def measure(
     run_id: str,
     mark: str,
     report: Callable[[Measured, int], None] = lambda measured, number: None,
+    beside: Beside | None = None,
     processes: int = 1,
 ) -> list[Measured]:
     """Builds and runs what the run ``run_id`` lacks; report is called for each, in order.
 
-    mark: the fingerprint. processes: cases that are emulated side by side.
+    mark: the fingerprint. beside: what to measure in turns with it. processes: cases that are emulated side by side.
     """
     to_check = {job.case.id for job in jobs if job.case.check}
     kept = {
@@ -128,7 +140,10 @@ def measure(
     artifacts = build_each([job.request.config for job in waiting if job.request])
     work = [
         _Work(
-            job, artifacts[job.request.config], dict(run=run_id, suite=suite.name, case=job.case.id, fingerprint=mark)
+            job,
+            artifacts[job.request.config],
+            dict(run=run_id, suite=suite.name, case=job.case.id, fingerprint=mark),
+            beside,
         )
         for job in waiting
         if job.request
@@ -149,31 +164,60 @@ def measure(
 
 @dataclass(frozen=True)
 class _Work:
-    """A job that is to be done. artifact: what it runs, or why there is none. bench: of its record."""
+    """A job that is to be done. artifact: what it runs, or why there is none. bench: of its record. beside: what is
+    measured in turns with it.
+    """
 
     job: Job
     artifact: Artifact | str
     bench: dict[str, str]
+    beside: Beside | None
 
 
 def _measure(work: _Work) -> Measured:
-    job, artifact, bench = work.job, work.artifact, work.bench
+    job, artifact, bench, beside = work.job, work.artifact, work.bench, work.beside
     request = job.request
     assert request is not None
     if isinstance(artifact, str):
         return Measured(job, None, artifact)
+    other = beside.builds.get(job.case) if beside else None
+    outcome: Outcome | CannotRun
     try:
         if request.gpu is None or job.case.check:
             check_memory(request.shape, request.config.dtype)
-        outcome = run(request, artifact)
+        outcome, *others = run_in_turns(request, [artifact, *([other] if isinstance(other, Artifact) else [])])
     except CannotRun as error:
-        return Measured(job, None, str(error), failed=error.request if isinstance(error, ScheduleProblem) else request)
-    record = {**outcome.record, "facts": static_facts(artifact, outcome.plan), "bench": bench}
+        outcome, others = error, []
+    unsaved: list[str] = []
+    baseline: dict[str, Any] | str | None = other if isinstance(other, str) else None
+    # First what came before: an interrupted run then lacks the case, and measures both again.
+    for theirs in others:
+        assert beside
+        if isinstance(theirs, CannotRun):
+            baseline = f"commit {beside.commit[:10]}: {theirs}"
+        else:
+            about = {**bench, "run": beside.run, "beside": bench["run"]}
+            baseline = _record(theirs, about) | {"git": {"commit": beside.commit, "dirty": False}}
+            unsaved += _save(request, baseline)
+    if isinstance(outcome, CannotRun):
+        failed = outcome.request if isinstance(outcome, ScheduleProblem) else request
+        return Measured(job, None, str(outcome), failed=failed, baseline=baseline)
+    record = _record(outcome, bench)
     if job.case.check:
         record["soundness"] = check_soundness(request, artifact)
-    failed = None if outcome.validation.passed else outcome.request
+    unsaved += _save(request, record)
+    wrong = None if outcome.validation.passed else outcome.request
+    return Measured(job, record, failed=wrong, unsaved="; ".join(dict.fromkeys(unsaved)), baseline=baseline)
+
+
+def _record(outcome: Outcome, bench: dict[str, str]) -> dict[str, Any]:
+    return {**outcome.record, "facts": static_facts(outcome.artifact, outcome.plan), "bench": bench}
+
+
+def _save(request: Request, record: dict[str, Any]) -> list[str]:
+    """Why it could not be saved, if so."""
     try:
         records.append(records.record_file(request.device_kind), record)
     except CannotRun as error:
-        return Measured(job, record, failed=failed, unsaved=str(error))
-    return Measured(job, record, failed=failed)
+        return [str(error)]
+    return []

@@ -13,10 +13,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness.check.clocks import ORDER, Clock, Components, Rows, column
 from harness.emulator.machine.events import Agent, Site
 
+GENERIC = ("generic", "cp.async")
+"""Kinds of the generic proxy; cp.async without bulk is one (PTX ISA 9.7.9.25.1)."""
+TENSOR = ("mma", "cp", "load", "keep")
+"""Asynchronous tcgen05 operations."""
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
+ACQUIRES = ("acquire", "acq_rel", "sc")
+RELEASES = ("release", "acq_rel", "sc")
 WEAK = -1
 UNORDERED_KEPT = 8
 """Unordered accesses of each kind that a history keeps."""
@@ -29,7 +38,9 @@ class Record:
 
     ``kind``: "generic", or what an asynchronous operation does: "copy" (TMA load), "store" (bulk store), "mma",
     "wgmma", "answer" (launch control), "load", "keep" (tcgen05.ld, .st), "cp" (tcgen05.cp), "cp.async", "alloc",
-    "free". ``order``: what its agent knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed,
+    "free", "map" (a tensor copy reads its tensor map).
+
+    ``order``: what its agent knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed,
     volatile, acquire or release access, else WEAK. ``shape``: of an MMA: its accumulator and size.
     """
 
@@ -93,6 +104,10 @@ class Observer:
         self.pipe = pipe
         self.tensor = tensor
 
+    def misses(self, write: Record) -> str:
+        """Of the read of a tensor map: what keeps it from seeing a write that happened before."""
+        return ""
+
     def follows(self, record: Record) -> bool:
         """Whether the access happened before."""
         in_pipe = record.who == self.pipe and record.space is self.clock.space
@@ -121,6 +136,12 @@ class History(NamedTuple):
 UNTOUCHED = History()
 
 
+def different(numbers: NDArray[np.int32]) -> list[int]:
+    """The numbers that occur, ascending."""
+    ordered = np.sort(numbers)
+    return [int(ordered[0]), *ordered[1:][ordered[1:] != ordered[:-1]].tolist()]
+
+
 class Conflict(NamedTuple):
     """``late``: of a read and a write, the write has come too soon after the read rather than the read before it."""
 
@@ -132,13 +153,22 @@ class Conflict(NamedTuple):
 class Histories:
     """Histories by number; 0 is that of an untouched place."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: tuple[str, ...]) -> None:
         self.all: list[History] = [UNTOUCHED]
+        self._asked = asked
         self._next: dict[tuple[int, int], int] = {}
         self.conflicts: list[Conflict] = []
         """Of the last step, unordered accesses."""
         self.ordered: list[tuple[Record, Record]] = []
-        """Of the last step, pairs that are ordered: more may be asked of them."""
+        """Of the last step, pairs that are ordered, of which the first is of a kind that more is ``asked`` of."""
+
+    @property
+    def has_found(self) -> bool:
+        return bool(self.conflicts or self.ordered)
+
+    def clear(self) -> None:
+        self.conflicts.clear()
+        self.ordered.clear()
 
     def step(self, number: int, access: Record, observer: Observer) -> int:
         """The history after an access. Conflicts are to be looked at if it was not seen before."""
@@ -158,7 +188,8 @@ class Histories:
     def _read(self, history: History, read: Record, observer: Observer) -> History:
         for write in history.writes:
             if observer.follows(write):
-                self.ordered.append((write, read))
+                if write.kind in self._asked:
+                    self.ordered.append((write, read))
             elif not write.agrees(read):
                 old_writes, old_reads = history.old or ((), ())
                 self.conflicts.append(Conflict(write, read, _is_late(read, write, old_writes, old_reads)))
@@ -177,7 +208,8 @@ class Histories:
                 return history
             if observer.follows(earlier) or (earlier.kind, write.kind) == ("free", "alloc"):
                 # An allocation waits by itself until its columns have been freed.
-                self.ordered.append((earlier, write))
+                if earlier.kind in self._asked:
+                    self.ordered.append((earlier, write))
             else:
                 kept_writes.append(earlier)
                 if not earlier.agrees(write):
@@ -185,7 +217,8 @@ class Histories:
         for entry in history.reads:
             read = entry.last
             if observer.follows(read):
-                self.ordered.append((read, write))
+                if read.kind in self._asked:
+                    self.ordered.append((read, write))
                 continue
             kept_reads.append(entry)
             if not read.agrees(write):

@@ -19,17 +19,15 @@ ORDER = 2
 """It has happened before, in the sense of release and acquire; their scope may have been too narrow."""
 BEFORE = 3
 """tcgen05 operations in front of a tcgen05.fence::before_thread_sync, or of a commit."""
-INFORMAL = 4
-"""tcgen05 operations that are known to be over, with no fence, but not by a plain bar.sync only."""
-LOCAL = 5
+LOCAL = 4
 """Generic accesses to the shared memory of one's own CTA that a proxy fence has made visible to the async proxy."""
-REMOTE = 6
+REMOTE = 5
 """The same of accesses to the shared memory of another CTA."""
-GLOBAL = 7
+GLOBAL = 6
 """The same of accesses to global memory."""
-VISIBLE = 8
+VISIBLE = 7
 """It happened before, and its writes are visible: scope and semantics were wide enough all along."""
-ROWS = 9
+ROWS = 8
 OWN = np.array([EXECUTION, ORDER, VISIBLE])
 """Rows in which an agent always knows itself."""
 
@@ -45,25 +43,26 @@ Rows = NDArray[np.int32]
 class Components:
     """The components of a cluster. ``capacity``: how many the clocks made from now on have room for."""
 
-    __slots__ = ("_owners", "capacity", "number")
+    __slots__ = ("_count", "_owners", "capacity", "number")
 
     def __init__(self, number: int, capacity: int) -> None:
         self.number = number
         self.capacity = capacity
-        self._owners: list[int] = []
+        self._count = 0
+        self._owners = np.full(capacity, -1)
 
     def new(self, cta: int) -> int:
         """Of a CTA."""
-        self._owners.append(cta)
-        if len(self._owners) > self.capacity:
+        if self._count == self.capacity:
+            self._owners = np.concatenate([self._owners, np.full(self.capacity, -1)])
             self.capacity *= 2
-        return len(self._owners) - 1
+        self._owners[self._count] = cta
+        self._count += 1
+        return self._count - 1
 
     def of(self, cta: int, width: int) -> NDArray[np.bool_]:
         """Which of the first components are a CTA's."""
-        owners = np.full(width, -1)
-        owners[: len(self._owners)] = self._owners[:width]
-        return owners == cta
+        return self._owners[:width] == cta
 
 
 class Clock:
@@ -212,7 +211,7 @@ def publish(clock: Clock, tensor: Rows) -> None:
     """tcgen05 operations pass on through whatever synchronises next."""
     if len(tensor) > clock.rows.shape[1]:
         clock.rows = _widened(clock.rows, len(tensor))
-    part = clock.rows[BEFORE : INFORMAL + 1, : len(tensor)]
+    part = clock.rows[BEFORE, : len(tensor)]
     np.maximum(part, tensor, out=part)
 
 

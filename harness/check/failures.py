@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from harness.check.barriers import MBarrier
 from harness.check.clocks import EXECUTION
+from harness.check.mbarrier import MBarrier
 from harness.check.model import Model
 from harness.emulator.errors import Deadlock, Fault
 from harness.emulator.machine.events import Agent, Arrived, Site, Suspended

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.check.accesses import SCOPES, WEAK, Observer, Record, needed_scope
-from harness.check.barriers import ACQUIRES, RELEASES
+from harness.check.accesses import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
 from harness.check.clocks import (
     ALL,
     GLOBAL,
@@ -26,7 +25,9 @@ from harness.check.clocks import (
     Rows,
     Thread,
 )
+from harness.check.lanes import Lanes
 from harness.check.model import Model
+from harness.check.tensor_maps import TensorMaps
 from harness.emulator.machine.events import Access, Agent, Fenced, Site
 
 STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
@@ -46,8 +47,10 @@ class Told(NamedTuple):
 class Generic:
     """Takes accesses and fences."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, lanes: Lanes, tensor_maps: TensorMaps) -> None:
         self.model = model
+        self._lanes = lanes
+        self._tensor_maps = tensor_maps
         self._flags: dict[tuple[str, int, int, int], list[Told]] = {}
 
     # ---- accesses ----
@@ -68,6 +71,8 @@ class Generic:
         if event.space == "shared":
             if event.cta != agent.cta:
                 self._reach_peer(event, thread)
+            elif not strong:
+                self._lanes.access(event)
             self.model.shared[agent.cluster, event.cta].access(event.where, nbytes, record, observer)
         else:
             places = np.atleast_1d(np.asarray(event.where)).astype(np.int64)
@@ -129,6 +134,8 @@ class Generic:
                 thread.fence_before()
             else:
                 thread.fence_after()
+        elif site.opcode == "tensormap" or words[1:2] == ("tensormap::generic",):
+            self._tensor_maps.fenced(event)
         elif site.opcode not in ("fence", "membar"):
             return
         elif words[0] == "proxy":
@@ -160,7 +167,7 @@ def _record(thread: Thread, agent: Agent, site: Site, writes: bool, scope: int) 
 
 def _scope(site: Site) -> int:
     """Of a strong access; a volatile one is as one of the whole system."""
-    if site.semantics not in STRONG and site.opcode not in ATOMICS:
+    if (site.semantics not in STRONG and site.opcode not in ATOMICS) or site.opcode == "tensormap":
         return WEAK
     return SYSTEM if site.semantics == "volatile" else SCOPES.get(site.scope, SYSTEM)
 
@@ -194,8 +201,9 @@ def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:
     clock = thread.own_clock()
     if space == "shared::cta":
         own = clock.space.of(thread.cta, clock.rows.shape[1])
-        clock.rows[LOCAL, own] = np.maximum(clock.rows[LOCAL, own], clock.rows[ORDER, own])
-        clock.rows[REMOTE, ~own] = np.maximum(clock.rows[REMOTE, ~own], clock.rows[ORDER, ~own])
+        local, remote, known = clock.rows[LOCAL], clock.rows[REMOTE], clock.rows[ORDER]
+        np.maximum(local, known, out=local, where=own)
+        np.maximum(remote, known, out=remote, where=~own)
     elif space != "global":
         _publish(clock, LOCAL, ORDER)
         _publish(clock, REMOTE, ORDER)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from harness.check.accesses import Conflict, Observer, Record
-from harness.check.clocks import EXECUTION, GLOBAL, INFORMAL, LOCAL, REMOTE, VISIBLE, column
+from harness.check.accesses import TENSOR, Conflict, Observer, Record
+from harness.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, column
 from harness.check.rules import Severity
 
-GENERIC = ("generic", "cp.async")
-"""Kinds of the generic proxy; cp.async without bulk is one (PTX ISA 9.7.9.25.1)."""
 ASYNC = ("copy", "store", "mma", "wgmma", "cp", "answer")
 """Kinds that reach memory through the async proxy."""
 MULTIPLIES = ("mma", "wgmma", "cp")
-TENSOR = ("mma", "cp", "load", "keep")
-"""Asynchronous tcgen05 operations."""
 
 
 class Verdict(NamedTuple):
@@ -47,6 +43,8 @@ def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: s
     rule = f"race-{space}"
     if write.kind == "copy" and read.kind in MULTIPLIES:
         rule = "stage-read-early"
+    elif read.kind == "map":
+        rule = "tensormap"
     what = f"{_name(read)} does not wait for {_name(write)} of what it reads{weak}"
     if write.kind in ("copy", "answer"):
         missing = "no wait for the phase of the mbarrier that counts the bytes of the copy"
@@ -76,6 +74,8 @@ def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak
         rule = "store-source-reused"
         missing = "no cp.async.bulk.wait_group.read by the thread that issued the store, or no barrier after it"
         mend = "cp.async.bulk.wait_group.read in the issuing thread, then a barrier with the threads that write"
+    elif read.kind == "map":
+        rule = "tensormap"
     elif write.kind == "answer":
         rule = "clc-slot"
         missing = "no arrival of the reader that the requesting thread has waited for"
@@ -95,8 +95,9 @@ def _two_writes(old: Record, new: Record, space: str) -> Verdict:
 
 def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Verdict | None:
     """Accesses that are ordered: are the writes visible, and across proxies? ``holder``: CTA of shared memory."""
-    if first.kind not in GENERIC:
-        return None
+    if second.kind == "map":
+        missing = observer.misses(first)
+        return _stale_map(first, missing) if missing else None
     clock = observer.clock
     row = GLOBAL if space == "global" else LOCAL if first.agent.cta == holder else REMOTE
 
@@ -108,7 +109,13 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
             return _not_visible(first, second, space)
         if second.kind in ASYNC and not knows(row):
             return _no_proxy_fence(first, second, space)
-    elif second.kind in ASYNC and not first.writes and not knows(row):
+    elif first.writes and second.kind in ASYNC and not knows(row):
+        return Verdict(
+            "proxy-overwrite", "warning",
+            f"{_name(second)} overwrites this through another proxy, and this may land later", "no proxy fence",
+            "fence.proxy.async after the write, before the barrier",
+        )  # fmt: skip
+    elif second.kind in ASYNC and not knows(row):
         if second.kind == "answer":
             return Verdict(
                 "proxy-read-overwrite", "error",
@@ -121,6 +128,14 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
             "fence.proxy.async after the read, before the arrival",
         )  # fmt: skip
     return None
+
+
+def _stale_map(first: Record, missing: str) -> Verdict:
+    return Verdict(
+        "tensormap", "error", "the copy may use the tensor map as it was before this write", missing,
+        f"fence.proxy.tensormap::generic.release.gpu after line {first.site.line} (or tensormap.cp_fenceproxy), then "
+        "in the CTA that uses the map fence.proxy.tensormap::generic.acquire.gpu [map], 128",
+    )  # fmt: skip
 
 
 def _no_proxy_fence(first: Record, second: Record, space: str) -> Verdict:
@@ -160,6 +175,12 @@ def tensor_unordered(conflict: Conflict) -> Verdict:
             "no path between the two", "a cluster barrier (or a CTA barrier without pairs) between them",
             _comes_first(new) > _comes_first(old),
         )  # fmt: skip
+    if new.kind == "cp" and old.kind == "mma" and (old.who, old.space) == (new.who, new.space):
+        return Verdict(
+            "tmem-race", "warning", "the tcgen05.cp overwrites columns that an MMA issued before it may still use",
+            "the two are not among the pairs that execute in the order of their issue (PTX ISA 9.7.16.6)",
+            "wait for a tcgen05.commit after the MMA, or copy to other columns in turn",
+        )  # fmt: skip
     if old.writes != new.writes:
         read, write = (new, old) if old.writes else (old, new)
         swap = (new is write) != conflict.late
@@ -189,9 +210,8 @@ def tensor_ordered(first: Record, second: Record, observer: Observer) -> Verdict
         return None
     if first.who == observer.pipe or column(observer.tensor, first.who) >= first.time:
         return None
-    informal = observer.clock.knows(first.space, first.who, first.time, INFORMAL)
     return Verdict(
-        "tmem-fence", "warning" if informal else "error",
+        "tmem-fence", "warning",
         f"{_name(second)} follows {_name(first)} of another thread without tcgen05.fence on both sides",
         "tcgen05.fence::before_thread_sync before, or ::after_thread_sync after the synchronisation is missing",
         "tcgen05.fence::before_thread_sync before the arrival and tcgen05.fence::after_thread_sync after the wait",
@@ -205,6 +225,7 @@ _NAMES = {
     "wgmma": "the wgmma",
     "cp": "the tcgen05.cp",
     "cp.async": "the cp.async",
+    "map": "the copy that uses the tensor map",
     "answer": "the launch-control response",
     "load": "the tcgen05.ld",
     "keep": "the tcgen05.st",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.check.clocks import EXECUTION, VISIBLE, Clock
+from harness.check.copies import RESPONSE
 from harness.check.model import Model
-from harness.check.operations import RESPONSE
 from harness.emulator.machine.events import Agent, CtaEnded, Missed, Site
 
 _MEND = "a cluster barrier at the end of the kernel, or a wait for the last signal that can come"

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.check.accesses import Conflict, Histories, Observer, Record
+from harness.check.accesses import GENERIC, Conflict, Histories, Observer, Record, different
 
 CHUNK = 16
 WHOLE = (1 << CHUNK) - 1
@@ -25,7 +25,7 @@ class Memory:
     """``cells``: the number of the history of each chunk, or DIVIDED."""
 
     def __init__(self, nbytes: int, tell: Told) -> None:
-        self.histories = Histories()
+        self.histories = Histories(GENERIC)
         self.cells: NDArray[np.int32] = np.zeros(-(-nbytes // CHUNK), np.int32)
         self.divided: dict[int, list[int]] = {}
         self._tell = tell
@@ -41,11 +41,8 @@ class Memory:
         if len(self.histories.all) > self._crowded:
             self._tidy()
 
-    def is_untouched(self, chunks: Chunks) -> bool:
-        """Whether there are chunks of these that nobody has accessed."""
-        return not self.cells[chunks].all()
-
-    def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> None:
+    def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> bool:
+        """Returns whether somebody had accessed each of them before."""
         cells, chunks = self.cells, chunks.ravel()
         now = cells[chunks]
         first = int(now[0])
@@ -53,22 +50,29 @@ class Memory:
             new = self._step(first, record, observer, int(chunks[0]) * CHUNK, len(chunks) * CHUNK)
             if new != first:
                 cells[chunks] = new
+            touched = first != 0
         else:
-            self._access_unlike(chunks, now, record, observer)
+            touched = self._access_unlike(chunks, now, record, observer)
         if len(self.histories.all) > self._crowded:
             self._tidy()
+        return touched
 
-    def _access_unlike(self, chunks: Chunks, now: NDArray, record: Record, observer: Observer) -> None:
-        numbers, first, which, counts = np.unique(now, return_index=True, return_inverse=True, return_counts=True)
-        new = numbers.copy()
-        for n, number in enumerate(numbers.tolist()):
-            if number != DIVIDED:
-                place = int(chunks[first[n]]) * CHUNK
-                new[n] = self._step(number, record, observer, place, int(counts[n]) * CHUNK)
-        self.cells[chunks] = new[which]
+    def _access_unlike(self, chunks: Chunks, now: NDArray, record: Record, observer: Observer) -> bool:
+        numbers = different(now)
+        table = np.empty(numbers[-1] + 2, np.int32)
+        table[DIVIDED] = DIVIDED
+        for number in numbers:
+            if number == DIVIDED:
+                continue
+            table[number] = self.histories.step(number, record, observer)
+            if self.histories.has_found:
+                own = chunks[now == number]
+                self._tell_all(int(own[0]) * CHUNK, len(own) * CHUNK, observer)
+        self.cells[chunks] = table[now]
         if numbers[0] == DIVIDED:
             for chunk in chunks[now == DIVIDED].tolist():
                 self._access_bytes(chunk, WHOLE, record, observer)
+        return 0 not in numbers
 
     def _access_bytes(self, chunk: int, mask: int, record: Record, observer: Observer) -> None:
         held = self.divided.get(chunk)
@@ -88,13 +92,15 @@ class Memory:
         return len(last) == 1
 
     def _step(self, number: int, record: Record, observer: Observer, place: int, nbytes: int) -> int:
-        histories = self.histories
-        new = histories.step(number, record, observer)
-        if histories.conflicts or histories.ordered:
-            self._tell(histories.conflicts, histories.ordered, place, nbytes, observer)
-            histories.conflicts.clear()
-            histories.ordered.clear()
+        new = self.histories.step(number, record, observer)
+        if self.histories.has_found:
+            self._tell_all(place, nbytes, observer)
         return new
+
+    def _tell_all(self, place: int, nbytes: int, observer: Observer) -> None:
+        found = self.histories
+        self._tell(found.conflicts, found.ordered, place, nbytes, observer)
+        found.clear()
 
     def _tidy(self) -> None:
         held = {number for numbers in self.divided.values() for number in numbers}

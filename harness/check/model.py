@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from harness.check import judgement
 from harness.check.accesses import Conflict, Observer, Record
 from harness.check.allocations import Allocation
-from harness.check.barriers import MBarrier
 from harness.check.clocks import Clock
 from harness.check.findings import Collection, Finding
 from harness.check.judgement import Verdict
+from harness.check.mbarrier import MBarrier
 from harness.check.memory import Memory
 from harness.check.names import Names
 from harness.check.rules import Severity
@@ -79,8 +79,7 @@ class Model:
         """A cluster has ended."""
         for rank in self.threads.clusters[cluster].ctas:
             del self.shared[cluster, rank], self.tensor[cluster, rank], self.incoming[cluster, rank]
-        for key in [key for key in self.barriers if key[0] == cluster]:
-            del self.barriers[key]
+        drop_cluster(cluster, self.barriers)
         del self.threads.clusters[cluster]
 
     def _allocation(self, name: str, base: int, nbytes: int) -> Allocation:
@@ -124,10 +123,9 @@ class Model:
             verdict = judgement.unordered(conflict, who, space)
             self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder))
         for first, second in ordered:
-            if first.kind in judgement.GENERIC:
-                found = judgement.ordered(first, second, who, space, holder)
-                if found is not None:
-                    self.blame(found, first, second, self._bytes(space, place, nbytes, holder))
+            found = judgement.ordered(first, second, who, space, holder)
+            if found is not None:
+                self.blame(found, first, second, self._bytes(space, place, nbytes, holder))
 
     def _bytes(self, space: str, place: int, nbytes: int, holder: Any) -> str:
         if space == "shared":
@@ -191,3 +189,10 @@ class Model:
         known = held.get(who)
         if known is None or known.time < time:
             held[who] = Incoming(time, site, agent, what)
+
+
+def drop_cluster(cluster: int, *tables: dict[Any, Any]) -> None:
+    """Forget a cluster in tables whose keys begin with its number."""
+    for held in tables:
+        for key in [key for key in held if key[0] == cluster]:
+            del held[key]

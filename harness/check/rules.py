@@ -30,6 +30,7 @@ _ERRORS = {
     "store-source-reused": "The source of a bulk store is rewritten after its issuer has waited for the read.",
     "proxy-write-read": "A proxy fence stands between generic writes of shared memory and their asynchronous readers.",
     "proxy-global": "A proxy fence stands between generic writes of global memory and their asynchronous readers.",
+    "tensormap": "A tensor map in global memory is released and acquired with fence.proxy.tensormap before it is used.",
     "proxy-read-overwrite": "A proxy fence stands between reading a launch-control response and the next one.",
     "scope": "What is handed to another CTA by generic accesses goes through cluster scope on both sides.",
     "register-before-wait": "Registers of asynchronous loads and multiplications are left alone until their wait.",
@@ -45,7 +46,6 @@ _ERRORS = {
     "tmem-race": "Conflicting accesses to tensor memory are ordered.",
     "tmem-uninit": "Tensor memory is written before it is read.",
     "tmem-alloc-order": "Tensor memory is allocated, used and freed in an order that both CTAs of a pair keep.",
-    "tmem-fence": "tcgen05.fence stands around a synchronisation between tcgen05 operations of two threads.",
     "convergence": "The lanes that an instruction needs execute it together, with agreeing operands.",
     "clc-slot": "A launch-control response is overwritten after all its readers have released it.",
     "clc-after-failure": "A CTA that has seen a failed launch-control request does not make another.",
@@ -54,10 +54,14 @@ _ERRORS = {
     "memory": "Memory is written before it is read.",
 }
 _WARNINGS = {
+    "proxy-overwrite": "A proxy fence stands between generic writes and an asynchronous write over them.",
+    "race-lanes": "Lanes of a warp that hand data to one another through shared memory meet in between.",
+    "tmem-fence": "tcgen05.fence stands around a synchronisation between tcgen05 operations of two threads.",
     "phase-lapped": "Whoever waits for a phase has looked before the one after it can complete.",
     "inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
 }
 _NOTES = {
+    "waste": "Every fence, barrier and wait orders something.",
     "proxy-war": "A proxy fence stands between generic reads and an asynchronous write that follows them.",
 }
 _BY_SEVERITY: tuple[tuple[Severity, dict[str, str]], ...] = (

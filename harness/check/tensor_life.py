@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.check.accesses import Observer, Record
 from harness.check.clocks import ORDER
-from harness.check.model import Model
+from harness.check.model import Model, drop_cluster
 from harness.check.tensor_memory import LANES
 from harness.check.threads import has_started
 from harness.emulator.machine.events import TensorMemoryAllocated, TensorMemoryFreed
@@ -69,9 +69,7 @@ class TensorLife:
         )  # fmt: skip
 
     def forget(self, cluster: int) -> None:
-        for held in (self._made, self._freed):
-            for key in [key for key in held if key[0] == cluster]:
-                del held[key]
+        drop_cluster(cluster, self._made, self._freed)
 
 
 def _in_pair(event: Life) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.check.accesses import Conflict, Histories, Observer, Record
+from harness.check.accesses import TENSOR, Conflict, Histories, Observer, Record, different
 
 LANES, COLUMNS, BLOCK = 128, 512, 16
 CROWDED = 1 << 13
@@ -20,7 +20,7 @@ class TensorMemory:
     """``cells``: the number of the history of each block."""
 
     def __init__(self, tell: Told) -> None:
-        self.histories = Histories()
+        self.histories = Histories(TENSOR)
         self.cells: NDArray[np.int32] = np.zeros((LANES // BLOCK, COLUMNS), np.int32)
         self._tell = tell
         self._crowded = CROWDED
@@ -34,10 +34,12 @@ class TensorMemory:
             written = self._is_written(number)
             part[...] = self._step(number, record, observer, columns)
         else:
-            numbers, which = np.unique(part, return_inverse=True)
-            written = all(self._is_written(n) for n in numbers.tolist())
-            new = np.array([self._step(n, record, observer, columns) for n in numbers.tolist()], np.int32)
-            part[...] = new[which].reshape(part.shape)
+            numbers = different(part.ravel())
+            written = all(self._is_written(n) for n in numbers)
+            table = np.empty(numbers[-1] + 1, np.int32)
+            for n in numbers:
+                table[n] = self._step(n, record, observer, columns)
+            part[...] = table[part]
         if len(self.histories.all) > self._crowded:
             self._tidy()
         return written
@@ -49,10 +51,9 @@ class TensorMemory:
     def _step(self, number: int, record: Record, observer: Observer, columns: range) -> int:
         histories = self.histories
         new = histories.step(number, record, observer)
-        if histories.conflicts or histories.ordered:
+        if histories.has_found:
             self._tell(histories.conflicts, histories.ordered, columns, observer)
-            histories.conflicts.clear()
-            histories.ordered.clear()
+            histories.clear()
         return new
 
     def _tidy(self) -> None:

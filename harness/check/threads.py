@@ -13,8 +13,9 @@ from harness.check.clocks import EXECUTION, Clock, Components, Thread
 from harness.emulator.machine.events import Agent
 
 FULL = (1 << 32) - 1
-COMPONENTS_OF_WARP = 5
-COMPONENTS_OF_CTA = 40
+COMPONENTS_OF_WARP = 2
+COMPONENTS_OF_CTA = 20
+"""What most kernels need: mbarriers, pipes, bulk groups. There may be more."""
 
 
 class Warp:

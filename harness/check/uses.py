@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.check.barriers import MBarrier
 from harness.check.clocks import EXECUTION, INITIALISED, VISIBLE, Clock
+from harness.check.mbarrier import MBarrier
 from harness.check.model import Model
 from harness.emulator.machine.events import Agent, Site
 

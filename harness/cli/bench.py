@@ -15,17 +15,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.bench import history
 from harness.bench import run as runs
 from harness.bench.baseline import LAST, Baseline, check_name, resolve
-from harness.bench.history import History, Pointer, case_of, machine_of
+from harness.bench.beside import build_commit, can_build
+from harness.bench.history import History, Pointer, case_of, is_right, machine_of
 from harness.bench.soundness import is_checked, what_is_unsound
-from harness.bench.suite import DEFAULT, Case, Suite, load_suite
+from harness.bench.suite import DEFAULT, Case, Suite, load_suite, suite_names
 from harness.bench.times import MIN_PROCESSES, THRESHOLD
 from harness.bench.verdict import EXIT_REGRESSION, Judgement, have_times, judge
 from harness.cli import bench_output as output
 from harness.cli.clear_errors import written_clearly
-from harness.cli.options import check_output, group, schedule_seed_option, schedules_option
+from harness.cli.options import check_output, group, offering, schedule_seed_option, schedules_option
 from harness.cli.render import show_line, show_table
 from harness.cli.repeat import check_command_of, command_of
 from harness.compiler.build import is_built
+from harness.config.config import KernelConfig
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
 from harness.files import write_text
 from harness.run import records
@@ -60,7 +62,15 @@ file_options = group(
 
 
 @click.command()
-@click.option("--suite", "suite_name", default=DEFAULT, show_default=True, metavar="NAME|FILE", help="What to measure.")
+@click.option(
+    "--suite",
+    "suite_name",
+    default=DEFAULT,
+    show_default=True,
+    metavar="NAME|FILE",
+    shell_complete=offering(suite_names),
+    help="What to run: a suite that comes with the harness, or a .toml file.",
+)
 @click.option("--filter", "pattern", metavar="REGEX", help="Only the cases whose name this is found in.")
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the cases, one per line.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
@@ -72,7 +82,7 @@ file_options = group(
     default=LAST,
     show_default=True,
     metavar="NAME|last|COMMIT",
-    help="What to compare with.",
+    help="What to compare with. A commit is built and measured in turns with this checkout.",
 )
 @click.option("--save-baseline", metavar="NAME", help="Make NAME point at this run.")
 @click.option(
@@ -137,7 +147,8 @@ def bench(
     if dry_run:
         _show_plan(prepared, view, run_id)
         return EXIT_OK
-    measured = _measure(progress, prepared, suite, run_id, mark, jobs)
+    beside = _build_beside(progress, prepared, view)
+    measured = _measure(progress, prepared, suite, run_id, mark, jobs, beside)
     judgements = _judge(measured, view, run_id, threshold / 100)
     judgements = tuple(map(_with_repeat, judgements, measured))
     unsaved = [one.unsaved for one in measured if one.unsaved]
@@ -172,6 +183,22 @@ class _Past:
         kind = job.request.device_kind
         return self.baselines[kind].find(self.histories[kind], case_of(record), machine_of(record), run_id)
 
+    def commit_to_build(self, job: runs.Job) -> str | None:
+        """The other commit, if this job is to be measured with it in turns: on a GPU always, as figures of another day
+        are worth less; on the emulator, whose figures are exact, if the history lacks it.
+        """
+        if job.request is None:
+            return None
+        kind = job.request.device_kind
+        baseline = self.baselines[kind]
+        if baseline.commit is None or not can_build(baseline.commit):
+            return None
+        known = job.request.gpu is None and any(
+            case_of(record) == job.case.id and baseline.holds(record, "") and is_right(record)
+            for record in self.histories[kind].records
+        )
+        return None if known else baseline.commit
+
     def newest(self, job: runs.Job) -> dict | None:
         if job.request is None:
             return None
@@ -198,16 +225,39 @@ def _choose_run(console: Console, resume: bool, jobs: list[runs.Job], suite: Sui
     return found or runs.new_run()
 
 
+def _build_beside(console: Console, jobs: list[runs.Job], view: _Past) -> runs.Beside | None:
+    """Builds the commit to compare with, for the cases that are to be measured with it in turns."""
+    cases: dict[Case, KernelConfig] = {}
+    commit, on_gpu = "", False
+    for job in jobs:
+        found = view.commit_to_build(job)
+        if found and job.request:
+            commit, on_gpu = found, job.request.gpu is not None
+            cases[job.case] = job.request.config
+    if not cases:
+        return None
+    show_line(console, f"building commit {commit[:10]}, to measure {len(cases)} cases with it in turns ...")
+    return runs.Beside(commit, runs.new_run(), build_commit(commit, cases, models=on_gpu))
+
+
 def _measure(
-    console: Console, jobs: list[runs.Job], suite: Suite, run_id: str, mark: str, processes: int
+    console: Console,
+    jobs: list[runs.Job],
+    suite: Suite,
+    run_id: str,
+    mark: str,
+    processes: int,
+    beside: runs.Beside | None,
 ) -> list[runs.Measured]:
     missing = {j.request.config for j in jobs if j.request and not is_built(j.request.config)}
     compiling = f"compiling {len(missing)} configurations with Mojo ..." if missing else ""
     try:
         with _reporting(console, jobs, compiling) as report:
-            return runs.measure(jobs, suite, run_id, mark, report, processes)
+            return runs.measure(jobs, suite, run_id, mark, report, beside, processes)
     except KeyboardInterrupt:
-        show_line(console, "interrupted; what was measured is kept, --resume goes on from here")
+        show_line(
+            console, "interrupted; the cases that are done are kept, and harness bench --resume goes on from here"
+        )
         raise
 
 
@@ -244,12 +294,23 @@ def _state(measured: runs.Measured) -> str:
 
 
 def _judge(measured: list[runs.Measured], view: _Past, run_id: str, threshold: float) -> tuple[Judgement, ...]:
-    found = [view.find(one.job, one.record, run_id) if one.record else (None, one.reason) for one in measured]
+    found = [_baseline_of(one, view, run_id) for one in measured]
     timed = sum(have_times(one.record, base) for one, (base, _) in zip(measured, found, strict=True))
     return tuple(
         judge(one.job.case, one.record, base, reason=reason, cases=timed, threshold=threshold)
         for one, (base, reason) in zip(measured, found, strict=True)
     )
+
+
+def _baseline_of(measured: runs.Measured, view: _Past, run_id: str) -> tuple[dict | None, str]:
+    """The record to compare with, or None and the reason."""
+    if measured.record is None:
+        return None, measured.reason
+    if isinstance(measured.baseline, str):
+        return None, measured.baseline
+    if measured.baseline:
+        return (measured.baseline, "") if is_right(measured.baseline) else (None, "the baseline has a wrong result")
+    return view.find(measured.job, measured.record, run_id)
 
 
 def _soundness(judgements: tuple[Judgement, ...]) -> list[str]:
@@ -284,10 +345,12 @@ def _show_plan(jobs: list[runs.Job], view: _Past, run_id: str) -> None:
             where = job.request.device_kind
             built = is_built(job.request.config)
             todo = " and ".join(["compile"] * (not built) + ["run"] + ["check"] * job.case.check)
+            if commit := view.commit_to_build(job):
+                todo += f", in turns with commit {commit[:10]}"
             if newest and newest["bench"]["run"] == run_id:
-                todo = "keep what was measured"
+                todo = "keep the result"
         rows.append((job.case.id, where, todo, f"{newest['time']}" if newest else "never"))
-    show_table(Console(), "what would be done", ("case", "device", "to do", "last measured"), rows)
+    show_table(Console(), "what would be done", ("case", "device", "to do", "last run"), rows)
 
 
 def _schedules(suite: Suite, asked: int | None) -> int:

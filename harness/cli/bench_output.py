@@ -16,7 +16,7 @@ from rich.table import Table
 
 from harness.bench.facts import Change
 from harness.bench.verdict import MEANINGS, REGRESSIONS, Judgement, exit_code
-from harness.cli.render import show_line, show_table
+from harness.cli.render import several, show_line, show_table
 
 STYLES = {
     "SAME": "green",
@@ -62,7 +62,7 @@ class Outcome:
         for judgement in self.judgements:
             counts[judgement.verdict] += 1
         found = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-        return f"{len(self.judgements)} cases against {self.baseline}: {found or 'nothing'}"
+        return f"{several(len(self.judgements), 'case')} against {self.baseline}: {found or 'nothing'}"
 
 
 def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
@@ -85,7 +85,9 @@ def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
     else:
         show_table(console, title, columns, rows)
     if len(shown) < len(outcome.judgements):
-        show_line(console, f"{len(outcome.judgements) - len(shown)} cases are SAME and not shown; --all shows them")
+        folded_away = len(outcome.judgements) - len(shown)
+        verb = "is" if folded_away == 1 else "are"
+        show_line(console, f"{several(folded_away, 'case')} {verb} SAME and not shown; --all shows what is left out")
     changed = grouped_changes(outcome.judgements)
     if changed:
         groups = [_change_row(group, outcome) for group in changed[:SHOWN]]
@@ -183,8 +185,8 @@ def to_markdown(outcome: Outcome) -> str:
     changed = [_change_row(group, outcome) for group in grouped_changes(outcome.judgements)]
     for title, names, cells in (
         ("", columns, notable),
-        (f"{len(changed)} figures changed", CHANGE_COLUMNS, changed),
-        (f"all {len(rows)} cases", columns, rows),
+        (f"{several(len(changed), 'figure')} changed", CHANGE_COLUMNS, changed),
+        (f"all cases: {len(rows)}", columns, rows),
     ):
         if not cells:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -17,14 +17,16 @@ from harness.cli.options import (
     ConfigOptions,
     config_options,
     group,
+    kernels_argument,
     shape_option,
 )
-from harness.compiler.build import build_with_notice
-from harness.config.catalog import KERNELS
-from harness.config.config import KernelConfig
+from harness.cli.progress import progress_bar
+from harness.cli.running import kernels_named
+from harness.compiler.build import Artifact, build_with_notice
 from harness.errors import UsageProblem
 from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape
+from harness.ptx.edited import put_in_place, read_edited
 from harness.run.check import CheckOptions, Target, check
 from harness.run.emulate import Accumulation
 from harness.run.runner import check_memory
@@ -70,14 +72,25 @@ _how_options = group(
     ),
     click.option("--max-steps", type=click.IntRange(1), help="Warp instructions after which a run is ended."),
     click.option("--timeout", type=click.FloatRange(1), help="Seconds after which a run is ended."),
+    click.option(
+        "--waste",
+        is_flag=True,
+        help="Leave out each fence, barrier and wait in turn, and note what these runs could do without: two more runs "
+        "for each of them; name a small shape.",
+    ),
 )
 
 
 @click.command("check")
-@click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
+@kernels_argument
 @shape_option
 @config_options
-@click.option("--ptx", metavar="FILE", help="Check this PTX in place of what KERNEL compiles to, with the same launch.")
+@click.option(
+    "--ptx",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Check this PTX in place of what KERNEL compiles to, with the same launch.",
+)
 @_how_options
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes that share the runs.")
 @shown_options
@@ -88,7 +101,7 @@ def check_command(
     kernels: tuple[str, ...],
     shape: Shape,
     config: ConfigOptions,
-    ptx: str | None,
+    ptx: Path | None,
     how: CheckOptions,
     jobs: int,
     shown: Shown,
@@ -102,34 +115,24 @@ def check_command(
     result.
     """
     shown.check()
-    names = list(dict.fromkeys(name for word in kernels for name in (KERNELS if word == "all" else [word])))
+    names = kernels_named(kernels)
     if ptx is not None and len(names) != 1:
         raise UsageProblem(
-            f"--ptx {ptx!r} takes the place of one kernel's PTX, and {len(names)} kernels are named; name one"
+            f"--ptx {ptx} takes the place of one kernel's PTX, and {len(names)} kernels are named; name one"
         )
-    replacement = None if ptx is None else _read(ptx)
+    edited = None if ptx is None else read_edited(ptx)
     configs = [config.configure(name, shape) for name in names]
     for each in configs:
         check_memory(shape, each.dtype)
-    targets = _targets(configs, shape, ptx, replacement)
-    return tell(check(targets, how, jobs), shown)
+    artifacts = build_with_notice(configs)
+    if edited:
+        artifacts = [put_in_place(edited, artifacts, shape)[0]]
+    targets = [_target(artifact, shape) for artifact in artifacts]
+    with progress_bar(f"checking {', '.join(names)}", "schedules") as progress:
+        found = check(targets, how, jobs, progress)
+    return tell(found, replace(shown, notes=shown.notes or how.waste))
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageProblem(f"--ptx {path!r} cannot be read: {error}; name a file of PTX text") from None
-
-
-def _targets(configs: Sequence[KernelConfig], shape: Shape, file: str | None, ptx: str | None) -> list[Target]:
-    return [
-        Target(
-            artifact.config,
-            shape,
-            artifact.plan(shape),
-            artifact.ptx if ptx is None else ptx,
-            file or str(artifact.folder / "kernel.ptx"),
-        )
-        for artifact in build_with_notice(configs)
-    ]
+def _target(artifact: Artifact, shape: Shape) -> Target:
+    file = artifact.edited or artifact.folder / "kernel.ptx"
+    return Target(artifact.config, shape, artifact.plan(shape), artifact.ptx, str(file))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import click
 from rich.console import Console
@@ -17,7 +18,6 @@ from harness.cli import render
 from harness.cli.clear_errors import written_clearly
 from harness.cli.options import check_output, group, json_option, write_output
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT
-from harness.files import write_text
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": ""}
 
@@ -44,7 +44,11 @@ shown_options = group(
     click.option("--strict", is_flag=True, help="Warnings are errors."),
     click.option("--notes", is_flag=True, help="Show notes, too."),
     click.option(
-        "--allow", multiple=True, type=click.Choice(list(RULES)), help="Leave out this rule; may be repeated."
+        "--allow",
+        multiple=True,
+        type=click.Choice(list(RULES)),
+        metavar="RULE",
+        help="Leave out this rule, of those that harness check --rules lists; may be repeated.",
     ),
     json_option,
     click.option("--sarif", "sarif_path", metavar="PATH", help="Write SARIF 2.1.0 there, for code-scanning services."),
@@ -54,32 +58,40 @@ shown_options = group(
 def tell(found: Sequence[Checked], shown: Shown) -> int:
     """Tells what has been found; returns the exit code."""
     picked = [chosen(one, shown.strict, shown.notes, shown.allow) for one in found]
-    written = written_clearly(lambda: _tell(picked, shown))
+    written = _tell(picked, shown)
     return _exit_code(picked) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
 def _exit_code(found: Sequence[Checked]) -> int:
-    if any(one.failure for one in found):
-        return EXIT_CANNOT_RUN
+    """A wrong result outweighs a run that did not end, as in every command."""
     if any(one.correct is False for one in found):
         return EXIT_WRONG_RESULT
+    if any(one.failure for one in found):
+        return EXIT_CANNOT_RUN
     return EXIT_FINDINGS if any(one.report.errors for one in found) else EXIT_OK
 
 
-def _tell(found: Sequence[Checked], shown: Shown) -> None:
+def _tell(found: Sequence[Checked], shown: Shown) -> bool:
+    """Whether all could be written. Files first: a reader of the screen that goes away must not cost them."""
+    files = []
     if shown.sarif_path:
-        sarif = as_sarif([(one.file, one.report) for one in found])
-        write_text(shown.sarif_path, json.dumps(sarif, indent=2) + "\n")
+        files.append(("SARIF", shown.sarif_path, as_sarif([(one.file, one.report) for one in found])))
     if shown.json_path:
-        write_output(json.dumps({"reports": [one.as_dict() for one in found]}, indent=2) + "\n", shown.json_path)
-    if shown.json_path == "-":
-        return
+        files.append(("report", shown.json_path, {"reports": [one.as_dict() for one in found]}))
+    done = []
+    for what, path, data in files:
+        if written_clearly(partial(write_output, json.dumps(data, indent=2) + "\n", path)):
+            done.append(f"{what} written to {path}")
+    shown_too = shown.json_path == "-" or written_clearly(lambda: _show_all(found, done))
+    return shown_too and len(done) == len(files)
+
+
+def _show_all(found: Sequence[Checked], done: Sequence[str]) -> None:
     console = Console()
     for one in found:
         _show(console, one)
-    for what, path in (("report", shown.json_path), ("SARIF", shown.sarif_path)):
-        if path:
-            render.show_line(console, f"{what} written to {path}")
+    for line in done:
+        render.show_line(console, line)
 
 
 def _show(console: Console, one: Checked) -> None:
@@ -94,8 +106,11 @@ def _show(console: Console, one: Checked) -> None:
         render.show_line(console, "the result is wrong", "bold red")
     errors, warnings = len(one.report.errors), len(one.report.warnings)
     runs = "one schedule" if one.schedules == 1 else f"{one.schedules} schedules"
-    clean = one.is_sound and not warnings
-    verdict = "sound" if clean else f"{_several(errors, 'error')}, {_several(warnings, 'warning')}"
+    verdict = f"{_several(errors, 'error')}, {_several(warnings, 'warning')}"
+    if one.failure:
+        verdict = "no verdict, as a run did not end" + (f"; until then {verdict}" if errors or warnings else "")
+    elif one.is_sound and not warnings:
+        verdict = "sound"
     render.show_line(console, f"{one.label}, {runs}: {verdict}", "bold green" if one.is_sound else "bold red")
 
 

@@ -78,8 +78,14 @@ def explain_os_error(error: OSError) -> str:
     return f"cannot write the output, or read an input: {reason}"
 
 
-def speak_any_encoding() -> None:
-    """Has standard output and error take every character: what their encoding lacks is written as ``\\u2026``."""
+def prepare_streams() -> None:
+    """Has standard output and error take every character: what their encoding lacks is written as ``\\u2026``. Where
+    there is no standard output (``>&-``), writing to it fails as on a full disk.
+    """
+    if sys.stdout is None:
+        # Not for writing: the error is met and said. And no file that is opened later gets the number of the stream.
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -91,10 +97,12 @@ def _say(text: str) -> None:
         click.echo(text, err=True)
 
 
-def _give_up_if_broken(stream: TextIO) -> None:
+def _give_up_if_broken(stream: TextIO | None) -> None:
     """Lets what is left in a stream that cannot be written (a full disk) go, so that the end of the program does not
     fail over it.
     """
+    if stream is None:
+        return
     try:
         stream.flush()
     except OSError:

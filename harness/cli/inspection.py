@@ -10,8 +10,8 @@ from rich.console import Console
 from harness.check.protocol import Protocol
 from harness.check.protocol import as_dict as protocol_as_dict
 from harness.cli import render
-from harness.cli.options import ConfigOptions, check_output, config_options, shape_option, write_output
-from harness.compiler.build import build_with_notice, plan_with_notice
+from harness.cli.options import ConfigOptions, check_output, config_options, kernel_argument, shape_option, write_output
+from harness.compiler.build import build_with_notice, plan_json
 from harness.compiler.emit import KINDS, emit
 from harness.compiler.plan import parse_plan
 from harness.config.config import KernelConfig
@@ -36,7 +36,7 @@ output_option = click.option(
 
 
 @click.command()
-@click.argument("kernel")
+@kernel_argument
 @shape_option
 @config_options
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
@@ -48,7 +48,7 @@ output_option = click.option(
 )
 @output_option
 def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, hand_overs: bool, output: str) -> None:
-    """Explain how KERNEL is launched: shared memory, roles, barriers, multicast.
+    """Explain a launch: shared memory, roles, barriers, multicast.
 
     Everything shown is computed from the launch plan, with --protocol counted in a run.
     """
@@ -56,7 +56,7 @@ def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, hand_ov
     if hand_overs:
         _explain_protocol(config.configure(kernel, shape), shape, form, output)
         return
-    text = plan_with_notice(config.configure(kernel, shape), shape)
+    text = plan_json(config.configure(kernel, shape), shape)
     plan = parse_plan(text)
     if form == "svg":
         write_output(as_svg(plan), output)
@@ -82,7 +82,7 @@ def _explain_protocol(config: KernelConfig, shape: Shape, form: str, output: str
 
 
 @click.command("build")
-@click.argument("kernel")
+@kernel_argument
 @shape_option
 @config_options
 @click.option(

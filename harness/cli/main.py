@@ -19,25 +19,31 @@ from harness.cli.clean import clean
 from harness.cli.clear_errors import ClearErrors, written_clearly
 from harness.cli.doctor import as_dict as doctors_findings
 from harness.cli.doctor import examine, is_able
+from harness.cli.exec import exec_command
 from harness.cli.inspection import build_command, explain
 from harness.cli.options import (
     ConfigOptions,
     OutputOptions,
     RunOptions,
+    check_folder,
     check_output,
     config_options,
     json_option,
+    kernels_argument,
     output_options,
     ptx_option,
     run_options,
     shape_option,
     write_output,
 )
+from harness.cli.predict import predict_command
 from harness.cli.ptx import ptx
 from harness.cli.repeat import command_of
 from harness.cli.report import report
 from harness.cli.running import attempt_all, edited_pair, kernels_named, make_requests, read_edited_for, save
+from harness.cli.survey import survey_command
 from harness.cli.sweep import sweep
+from harness.cli.timeline import timeline_command
 from harness.cli.tune import tune
 from harness.compiler.build import build_with_notice
 from harness.config.catalog import KERNELS
@@ -45,10 +51,10 @@ from harness.config.presets import PRESETS
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
 from harness.problem.shape import Shape
 from harness.ptx.edited import put_in_place
-from harness.report.published import published_figures
+from harness.report.published import PublishedFigure, published_figures
 from harness.run import compare
 from harness.run.dump import dump as dump_result
-from harness.run.runner import Outcome
+from harness.run.runner import Outcome, Request
 
 
 class Commands(ClearErrors, click.Group):
@@ -60,12 +66,13 @@ class Commands(ClearErrors, click.Group):
 def main() -> None:
     """Compile, run and validate matmul kernels for Blackwell GPUs.
 
-    Exit codes: 0 ok, 1 check has found errors, 2 usage, 3 could not run or measure, 4 wrong result.
+    Exit codes: 0 ok, 1 check or bench has found something, 2 usage, 3 could not run, measure or write, 4 wrong result,
+    130 interrupted.
     """
 
 
 @main.command()
-@click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
+@kernels_argument
 @shape_option
 @config_options
 @ptx_option
@@ -90,6 +97,7 @@ def run(
 
     With --ptx the kernel that FILE holds is run as it is there.
     """
+    check_folder(dump, "--dump")
     edited, run = read_edited_for(ptx_file, run)
     requests = make_requests(kernels_named(kernels), shape, config, run, output)
     if dump and requests[0].gpu:
@@ -101,7 +109,7 @@ def run(
             pairs[position] = edited_pair(requests[position], artifact)
     entries: list[compare.Entry] = []
     written = True
-    labels = [f"{request.config.kernel}: " if len(requests) > 1 else "" for request in requests]
+    labels = [_label(request, len(requests)) for request in requests]
     for entry in attempt_all(pairs, labels):
         entries.append(entry)
         if entry.outcome:
@@ -114,7 +122,7 @@ def run(
 
 
 @main.command("compare")
-@click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
+@kernels_argument
 @shape_option
 @config_options
 @ptx_option
@@ -128,7 +136,7 @@ def compare_kernels(
     run: RunOptions,
     output: OutputOptions,
 ) -> int:
-    """Run several KERNELs on the same problem and show what each step changes.
+    """Run KERNELs on one problem and show what each step changes.
 
     Each result is checked, and logged as by run. Figures that others have published are shown below, as
     theirs. With --ptx the kernel that FILE holds is shown twice: as it is compiled, and as it is there.
@@ -148,7 +156,7 @@ def compare_kernels(
         entries.append(entry)
         if entry.outcome and not output.no_save:
             save(entry.outcome)
-    written = written_clearly(lambda: _report_comparison(shape, entries, output.json_path))
+    written = _report_comparison(shape, entries, output.json_path)
     return compare.exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
@@ -179,18 +187,28 @@ def doctor(json_path: str | None) -> int:
     return EXIT_OK if is_able(findings) else EXIT_CANNOT_RUN
 
 
+def _label(request: Request, kernels: int) -> str:
+    """Of what a problem is, where that is not clear: of which kernel, and of which file that was edited by hand."""
+    parts = [request.config.kernel] * (kernels > 1) + [str(request.ptx)] * (request.ptx is not None)
+    return "".join(f"{part}: " for part in parts)
+
+
 def _keep(outcome: Outcome, entries: Sequence[compare.Entry], kernels: int, output: OutputOptions) -> bool:
     """Keeps a result, and then shows it: a reader that goes away must not cost it. Whether all could be written."""
-    record_file = None if output.no_save else save(outcome)
+    places: list[tuple[str, object]] = []
     written = True
+    record_file = None if output.no_save else save(outcome)
     if output.json_path not in (None, "-"):
         path = str(output.json_path)
-        written &= written_clearly(lambda: _write_records(entries, kernels, path))
-    return written_clearly(lambda: _show(outcome, output, record_file)) and written
+        written = written_clearly(lambda: _write_records(entries, kernels, path))
+        if written:
+            places.append(("written", path))
+    if record_file:
+        places.append(("added", record_file))
+    return written_clearly(lambda: _show(outcome, output.json_path == "-", places)) and written
 
 
-def _show(outcome: Outcome, output: OutputOptions, record_file: Path | None) -> None:
-    as_json = output.json_path == "-"
+def _show(outcome: Outcome, as_json: bool, places: Sequence[tuple[str, object]]) -> None:
     console = Console(stderr=as_json)
     if not as_json:
         render.show_outcome(console, outcome)
@@ -200,9 +218,8 @@ def _show(outcome: Outcome, output: OutputOptions, record_file: Path | None) -> 
         render.show_line(console, f"to repeat: {command_of(outcome.request)}")
     if as_json:
         return
-    for what, place in (("written", output.json_path), ("added", record_file)):
-        if place:
-            render.show_line(console, f"record {what} to {place}")
+    for what, place in places:
+        render.show_line(console, f"record {what} to {place}")
 
 
 def _dump(outcome: Outcome, folder: Path) -> None:
@@ -217,13 +234,22 @@ def _write_records(entries: Sequence[compare.Entry], kernels: int, path: str) ->
         write_output(_as_json(found if kernels > 1 else found[0]), path)
 
 
-def _report_comparison(shape: Shape, entries: list[compare.Entry], json_path: str | None) -> None:
+def _report_comparison(shape: Shape, entries: list[compare.Entry], json_path: str | None) -> bool:
+    """Whether all could be written. The file first: a reader of the screen that goes away must not cost it."""
     published = published_figures()
+    written = True
     if json_path:
         data = {**compare.as_dict(entries), "published": [asdict(figure) for figure in published]}
-        write_output(_as_json(data), json_path)
+        written = written_clearly(lambda: write_output(_as_json(data), json_path))
     if json_path == "-":
-        return
+        return written
+    place = json_path if written else None
+    return written_clearly(lambda: _show_comparison(shape, entries, published, place)) and written
+
+
+def _show_comparison(
+    shape: Shape, entries: list[compare.Entry], published: Sequence[PublishedFigure], json_path: str | None
+) -> None:
     console = Console()
     render.show_comparison(console, shape, entries, published)
     for entry in entries:
@@ -237,5 +263,19 @@ def _as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-for command in (bench, build_command, check_command, clean, explain, ptx, report, sweep, tune):
+for command in (
+    bench,
+    build_command,
+    check_command,
+    clean,
+    exec_command,
+    explain,
+    predict_command,
+    ptx,
+    report,
+    survey_command,
+    sweep,
+    timeline_command,
+    tune,
+):
     main.add_command(command)

@@ -12,7 +12,7 @@ Options come in groups. A command decorated with a group takes one argument, a d
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -20,10 +20,11 @@ from typing import Any, get_args
 
 import click
 
-from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, RASTER_GROUPS, SCHEDULERS
+from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, KERNELS, RASTER_GROUPS, SCHEDULERS
 from harness.config.config import KernelConfig, parse_cluster, parse_mma_shape
 from harness.config.presets import PRESETS, chosen_options, configure
 from harness.emulator.rules import WARNINGS
+from harness.errors import UsageProblem
 from harness.files import write_text
 from harness.problem.dtypes import ELEMENT_TYPES
 from harness.problem.inputs import KINDS
@@ -50,15 +51,38 @@ class Parsed(click.ParamType):
         return self.parse(value) if isinstance(value, str) else value
 
 
+def offering(find: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Shell completion of a word that is one of these."""
+    return lambda context, parameter, typed: [word for word in find() if word.startswith(typed)]
+
+
+kernel_argument = click.argument("kernel", shell_complete=offering(lambda: KERNELS))
+kernels_argument = click.argument(
+    "kernels", nargs=-1, required=True, metavar="KERNEL...|all", shell_complete=offering(lambda: [*KERNELS, "all"])
+)
+
+
+def _names(options: Sequence[Callable[[Command], Command]]) -> list[str]:
+    """What the options are called as arguments of the command."""
+
+    def command() -> None: ...
+
+    for option in options:
+        option(command)
+    return [parameter.name for parameter in getattr(command, "__click_params__", [])]
+
+
 def group(name: str, into: type, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """One decorator for several options, shown in this order. The command gets them as one argument of this name, a
-    dataclass that has a field for each of them.
+    dataclass that has a field for each of them; its other fields keep their defaults.
     """
+
+    names = _names(options)
 
     def decorate(command: Command) -> Command:
         @wraps(command)
         def gathering(**values: Any) -> Any:
-            mine = into(**{field.name: values.pop(field.name) for field in fields(into)})
+            mine = into(**{name: values.pop(name) for name in names})
             return command(**values, **{name: mine})
 
         decorated: Command = gathering
@@ -89,6 +113,17 @@ def check_output(path: str | None, option: str) -> None:
         )
     if not os.access(place if place.exists() else place.parent, os.W_OK):
         raise click.UsageError(f"{option} {path!r} cannot be written (permission denied); name another file")
+
+
+def check_folder(path: Path | None, option: str) -> None:
+    """Refuses a folder that cannot be made or written to; to be asked before the work is done."""
+    if path is None:
+        return
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise UsageProblem(f"{option} {path}: {there} is not a folder; name another folder")
+    if not os.access(there, os.W_OK):
+        raise UsageProblem(f"{option} {path}: {there} cannot be written (permission denied); name another folder")
 
 
 def write_output(text: str, path: str) -> None:
@@ -139,7 +174,12 @@ _FREE = ("arch", "dtype")
 config_options = group(
     "config",
     ConfigOptions,
-    click.option("--preset", metavar="NAME", help=f"One of {', '.join(PRESETS)}; other options override what it sets."),
+    click.option(
+        "--preset",
+        metavar="NAME",
+        shell_complete=offering(lambda: PRESETS),
+        help=f"One of {', '.join(PRESETS)}; other options override what it sets.",
+    ),
     click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", show_default=True),
     click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), help="Of A, B and C.  [default: bf16]"),
     click.option(
@@ -270,6 +310,18 @@ schedule_option = click.option(
 )
 
 
+def seed_option(help_text: str) -> Callable[[Command], Command]:
+    """Of a launch file's random schedules; the inputs have seeds of their own there."""
+    return click.option(
+        "--seed", type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES), default=0, show_default=True, help=help_text
+    )
+
+
+launch_timeout_option = click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
+)
+
+
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """One decorator for several options, shown in this order."""
 
@@ -309,7 +361,8 @@ allow_option = click.option(
     "--allow",
     multiple=True,
     type=click.Choice(WARNINGS),
-    help="Such a rule that may be broken; may be repeated.",
+    metavar="RULE",
+    help=f"Such a rule that may be broken: {', '.join(WARNINGS)}; may be repeated.",
 )
 json_option = click.option(
     "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."

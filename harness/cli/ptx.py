@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from functools import partial
 from os.path import relpath
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 from rich.console import Console
 
 from harness.cli import ptx_output as output
+from harness.cli.clear_errors import written_clearly
 from harness.cli.options import (
-    LARGEST_SEED,
     MOST_SCHEDULES,
     allow_option,
+    check_folder,
     check_output,
     emulator_options,
+    group,
     json_option,
+    launch_timeout_option,
     schedule_option,
+    seed_option,
     write_output,
 )
 from harness.cli.progress import progress_bar
 from harness.cli.ptx_check import check_command
+from harness.cli.ptx_predict import predict_command
 from harness.cli.render import show_line
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name
-from harness.errors import EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
 from harness.ptx.corpus import exit_code, look_through
 from harness.ptx.coverage import coverage_page
 from harness.ptx.launch_file import read_launch_file
@@ -43,9 +47,11 @@ path_type = click.Path(path_type=Path)
 
 @click.group()
 def ptx() -> None:
-    """Look at any PTX file, launch its kernels on the emulated GPU, and check what they compute.
+    """List, launch and check the kernels of any PTX file.
 
-    Exit codes: 0 ok, 2 usage, 3 could not run, 4 wrong result.
+    They run on the emulated GPU, and what they compute is compared with what you say it should be.
+
+    Exit codes: 0 ok, 1 check has found errors, 2 usage, 3 could not run or write, 4 wrong result, 130 interrupted.
     """
 
 
@@ -53,7 +59,10 @@ def ptx() -> None:
 @click.argument("file", type=path_type)
 @json_option
 def list_command(file: Path, json_path: str | None) -> None:
-    """List the kernels of FILE: parameters, shared memory, and what is not implemented, with lines."""
+    """List the kernels of FILE, and what is not implemented.
+
+    With their parameters, shared memory, and the lines of what the emulator lacks.
+    """
     check_output(json_path, "--json")
     listing = list_kernels(read_ptx(file))
     if json_path != "-":
@@ -67,7 +76,11 @@ def list_command(file: Path, json_path: str | None) -> None:
 @click.option(
     "-o", "--output", "target", metavar="LAUNCH.toml|-", default="-", show_default=True, help="Where to write."
 )
-@click.option("--kernel", metavar="NAME", help="The kernel to launch, or a part of its name.  [default: the first]")
+@click.option(
+    "--kernel",
+    metavar="NAME",
+    help="The kernel to launch, or a part of its name.  [default: the first that can be launched]",
+)
 def init(file: Path, target: str, kernel: str | None) -> None:
     """Write a launch file for FILE to fill in."""
     check_output(target, "--output")
@@ -75,6 +88,8 @@ def init(file: Path, target: str, kernel: str | None) -> None:
         raise UsageProblem(f"--output {target} is there already, and may have been filled in; name another file")
     listing = list_kernels(read_ptx(file))
     chosen = _find_kernel(file, listing, kernel)
+    if chosen.problem:
+        raise CannotRun(f"{file}: kernel {chosen.readable} cannot be launched: {chosen.problem}")
     folder = Path.cwd() if target == "-" else Path(target).parent
     text = launch_template(Path(relpath(file, folder)), listing, chosen)
     write_output(text, target)
@@ -85,13 +100,6 @@ def init(file: Path, target: str, kernel: str | None) -> None:
 @ptx.command()
 @click.argument("file", metavar="LAUNCH.toml", type=path_type)
 @click.option(
-    "--seed",
-    type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
-    default=0,
-    show_default=True,
-    help="Of the random schedule.",
-)
-@click.option(
     "--schedules",
     type=click.IntRange(1, MOST_SCHEDULES),
     default=1,
@@ -99,29 +107,30 @@ def init(file: Path, target: str, kernel: str | None) -> None:
     help="Schedules that the result must be right under: fifo, and random ones with seeds from --seed on; --jobs of "
     "them side by side.",
 )
-@schedule_option
-@emulator_options
-@click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
+@group(
+    "settings",
+    Options,
+    seed_option("Of the random schedule."),
+    schedule_option,
+    emulator_options,
+    launch_timeout_option,
+    click.option(
+        "--strict/--no-strict",
+        default=False,
+        show_default=True,
+        help="Whether breaches of rules that hardware is known to tolerate are errors.",
+    ),
+    allow_option,
 )
-@click.option(
-    "--strict/--no-strict",
-    default=False,
-    show_default=True,
-    help="Whether breaches of rules that hardware is known to tolerate are errors.",
-)
-@allow_option
 @click.option("--dump", metavar="DIR", type=path_type, help="Write what buffers hold at the end there, as .npy files.")
 @json_option
-def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **options: Any) -> int:
-    """Launch what LAUNCH.toml says, and compare buffers with what it expects."""
+def run(file: Path, schedules: int, settings: Options, dump: Path | None, json_path: str | None) -> int:
+    """Launch what LAUNCH.toml says, and check what it expects."""
     check_output(json_path, "--json")
-    if dump is not None and dump.exists() and not dump.is_dir():
-        raise UsageProblem(f"--dump {dump} is not a folder; name one")
-    if schedules > 1 and options["schedule"] == "random":
+    check_folder(dump, "--dump")
+    if schedules > 1 and settings.schedule == "random":
         raise UsageProblem(f"--schedules {schedules} runs fifo and {schedules - 1} random; leave --schedule random out")
     launch_file = read_launch_file(file)
-    settings = Options(**{field.name: options[field.name] for field in fields(Options) if field.name in options})
     if schedules == 1:
         with progress_bar(f"emulating {file.name}", "clusters") as progress:
             outcome, tried = run_once(launch_file, settings, progress), []
@@ -129,10 +138,14 @@ def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **
         with progress_bar(f"emulating {file.name}", "schedules") as progress:
             tried = run_schedules(launch_file, settings, schedules, progress)
         outcome = _first_failure(tried)
-    if dump is not None:
-        _dump(outcome, dump)
-    _report(outcome, tried, json_path)
-    return EXIT_OK if outcome.passed else EXIT_WRONG_RESULT
+    written = dump is None or written_clearly(partial(_dump, outcome, dump))
+    place = json_path
+    if json_path and not written_clearly(lambda: _write_record(outcome, tried, json_path)):
+        written, place = False, None
+    written &= written_clearly(lambda: _show(outcome, tried, json_path == "-", place))
+    if not outcome.passed:
+        return EXIT_WRONG_RESULT
+    return EXIT_OK if written else EXIT_CANNOT_RUN
 
 
 @ptx.command()
@@ -141,33 +154,39 @@ def run(file: Path, schedules: int, dump: Path | None, json_path: str | None, **
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.")
 @json_option
 def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None) -> int:
-    """List every kernel below DIR, run what has a launch file there, and show a table."""
+    """List every kernel below DIR, and run what has a launch file."""
     check_output(json_path, "--json")
     with progress_bar(f"looking through {folder}", "files") as progress:
         rows = look_through(folder, Options(timeout=timeout), jobs, progress)
-    if json_path != "-":
-        output.show_corpus(Console(), folder, rows)
+    written = True
     if json_path:
-        write_output(json.dumps([row.as_dict() for row in rows], indent=2) + "\n", json_path)
-    return exit_code(rows)
+        text = json.dumps([row.as_dict() for row in rows], indent=2) + "\n"
+        written &= written_clearly(lambda: write_output(text, json_path))
+    if json_path != "-":
+        written &= written_clearly(lambda: output.show_corpus(Console(), folder, rows))
+    return exit_code(rows) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
 @ptx.command()
 @click.option("-o", "--output", "target", metavar="PATH|-", default="-", show_default=True, help="Where to write.")
 def coverage(target: str) -> None:
-    """Write what is and is not implemented, as Markdown, from the emulator's own table."""
+    """Write what is and is not implemented, as Markdown.
+
+    It is found by trying each form, from the emulator's own table.
+    """
     check_output(target, "--output")
     write_output(coverage_page(), target)
 
 
 ptx.add_command(check_command)
+ptx.add_command(predict_command)
 
 
 def _find_kernel(file: Path, listing: Listing, wanted: str | None) -> ListedKernel:
     if not listing.kernels:
         raise UsageProblem(f"{file} has no kernel (.entry)")
     if wanted is None:
-        return listing.kernels[0]
+        return next((kernel for kernel in listing.kernels if not kernel.problem), listing.kernels[0])
     try:
         found = find_name(wanted, [kernel.name for kernel in listing.kernels], "kernel")
     except LaunchError as error:
@@ -187,21 +206,20 @@ def _first_failure(tried: list[Tried]) -> Outcome:
     return tried[0].outcome
 
 
-def _report(outcome: Outcome, tried: list[Tried], json_path: str | None) -> None:
+def _show(outcome: Outcome, tried: list[Tried], as_json: bool, place: str | None) -> None:
+    if not as_json:
+        output.show_outcome(Console(), outcome, tried)
+        if place:
+            show_line(Console(), f"record written to {place}")
+    elif not outcome.passed:
+        output.show_mistakes(Console(stderr=True), outcome)
+
+
+def _write_record(outcome: Outcome, tried: list[Tried], json_path: str) -> None:
     record = outcome.record()
     if tried:
         record["schedules"] = [{"seed": t.seed, "passed": t.passed, "error": t.error or None} for t in tried]
-    text = json.dumps(record, indent=2, allow_nan=False)
-    if json_path == "-":
-        click.echo(text)
-        if not outcome.passed:
-            output.show_mistakes(Console(stderr=True), outcome)
-        return
-    console = Console()
-    output.show_outcome(console, outcome, tried)
-    if json_path:
-        write_output(text + "\n", json_path)
-        show_line(console, f"record written to {json_path}")
+    write_output(json.dumps(record, indent=2, allow_nan=False) + "\n", json_path)
 
 
 def _dump(outcome: Outcome, folder: Path) -> None:

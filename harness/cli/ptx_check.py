@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from harness.cli.check_output import Shown, shown_options, tell
-from harness.cli.options import LARGEST_SEED, MOST_SCHEDULES, emulator_options
+from harness.cli.options import MOST_SCHEDULES, emulator_options, group, launch_timeout_option, seed_option
+from harness.cli.progress import progress_bar
 from harness.ptx.check import check_launch_file
 from harness.ptx.launch_file import read_launch_file
 from harness.ptx.launching import Options
@@ -23,22 +23,17 @@ from harness.ptx.launching import Options
     show_default=True,
     help="Runs: the first in the order of issue, the others in random orders; --jobs of them side by side.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
-    default=0,
-    show_default=True,
-    help="For the random schedules.",
-)
-@emulator_options
-@click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
-)
+@group("settings", Options, seed_option("For the random schedules."), emulator_options, launch_timeout_option)
 @shown_options
-def check_command(file: Path, schedules: int, shown: Shown, **options: Any) -> int:
-    """Check the synchronisation of what LAUNCH.toml launches, as harness check does.
+def check_command(file: Path, schedules: int, settings: Options, shown: Shown) -> int:
+    """Check the synchronisation of what LAUNCH.toml launches.
+
+    As harness check does.
 
     Exit codes: 0 no errors, 1 errors, 2 usage, 3 a run did not end, 4 wrong result.
     """
     shown.check()
-    return tell([check_launch_file(read_launch_file(file), Options(**options), schedules)], shown)
+    launch_file = read_launch_file(file)
+    with progress_bar(f"checking {file.name}", "schedules") as progress:
+        found = check_launch_file(launch_file, settings, schedules, progress)
+    return tell([found], shown)

@@ -43,12 +43,12 @@ def _show_kernel(console: Console, kernel: ListedKernel) -> None:
     title = f"kernel {kernel.readable}, line {kernel.line}"
     if kernel.readable != kernel.name:
         title += f" ({kernel.name})"
-    show_table(
-        console,
-        title,
-        ("parameter", "name", "bytes", "align", "seems to be"),
-        [(str(p.index), p.name, str(p.bytes), str(p.align), p.seems) for p in kernel.parameters],
-    )
+    rows = [(str(p.index), p.name, str(p.bytes), str(p.align), p.seems) for p in kernel.parameters]
+    if rows:
+        show_table(console, title, ("parameter", "name", "bytes", "align", "seems to be"), rows)
+    else:
+        show_line(console, title)
+        show_line(console, "parameters: " + ("not known" if kernel.problem else "none"))
     directives = " ".join(f".{name} {','.join(map(str, n))}".rstrip() for name, n in kernel.directives.items())
     show_line(console, f"directives: {directives or 'none'}")
     if kernel.static_shared is not None:

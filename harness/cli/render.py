@@ -60,6 +60,11 @@ def show_line(console: Console, text: str, style: str = "") -> None:
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
+def several(count: int, what: str) -> str:
+    """``1 case``, ``2 cases``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def show_outcome(console: Console, outcome: Outcome) -> None:
     """The report of one run."""
     request, record, validation = outcome.request, outcome.record, outcome.validation

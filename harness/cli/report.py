@@ -8,8 +8,8 @@ import click
 from rich.console import Console
 
 from harness import paths
-from harness.cli.render import show_line
-from harness.compiler.build import plan_with_notice
+from harness.cli.render import several, show_line
+from harness.compiler.build import plan_json
 from harness.compiler.plan import parse_plan
 from harness.config.catalog import ARCHITECTURES, KERNELS
 from harness.config.config import make_config
@@ -37,10 +37,13 @@ PICTURED = Shape(4096, 4096, 4096)
 @click.option(
     "--results",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the history.  [default: results/ of the checkout]",
+    help="Folder of the history.  [default: where records are added, see harness doctor]",
 )
 def report(output: Path, results: Path | None) -> None:
-    """Draw the history: one HTML page that needs no network, and its figures."""
+    """Draw the history as one HTML page that needs no network.
+
+    Its figures lie beside it, as SVG and PNG.
+    """
     folder = results or paths.results_dir()
     if not folder.is_dir():
         raise UsageProblem(f"--results {str(folder)!r} is not a folder; run `harness bench` first, or name another")
@@ -64,7 +67,8 @@ def report(output: Path, results: Path | None) -> None:
     except OSError as error:
         raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
     console = Console()
-    show_line(console, f"{output / 'index.html'}: {len(figures)} figures, {len(found.devices)} devices")
+    drawn = f"{several(len(figures), 'figure')}, {several(len(found.devices), 'device')}"
+    show_line(console, f"{output / 'index.html'}: {drawn}")
     show_line(console, f"{len(written)} figure files beside it")
 
 
@@ -79,7 +83,7 @@ def _pictures(found: Results, console: Console) -> list[PlanPicture]:
     pictures = []
     for kernel, arch in sorted(configs):
         try:
-            plan = parse_plan(plan_with_notice(make_config(kernel, arch=arch, shape=PICTURED), PICTURED))
+            plan = parse_plan(plan_json(make_config(kernel, arch=arch, shape=PICTURED), PICTURED))
         except CannotRun as error:
             show_line(console, f"without pictures of launch plans: {error}", "yellow")
             return []

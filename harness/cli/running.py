@@ -24,7 +24,7 @@ from harness.problem.shape import Shape
 from harness.ptx.edited import EditedPtx, read_edited
 from harness.run import records
 from harness.run.compare import Entry
-from harness.run.device import NoDevice, choose_device
+from harness.run.device import EMULATED_GPU, NoDevice, choose_device
 from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory
 from harness.run.runner import run as run_request
 from harness.tune.store import configuration_for
@@ -59,8 +59,8 @@ def read_edited_for(path: Path | None, run: RunOptions) -> tuple[EditedPtx | Non
     """The PTX to run in place of the compiled one, if any; on a GPU MAX compiles and launches the kernels itself."""
     if path is None:
         return None, run
-    if run.device == "gpu":
-        raise UsageProblem(f"--ptx {path} runs on the emulator only; leave out --device gpu")
+    if run.device in ("gpu", EMULATED_GPU):
+        raise UsageProblem(f"--ptx {path} runs on the emulator only; leave out --device {run.device}")
     return read_edited(path), replace(run, device="emulator")
 
 
@@ -82,6 +82,7 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
         inputs=run.inputs or ("normal" if gpu else "integer"),
         seed=run.seed,
         emulation=run.emulation,
+        through_max=run.device == EMULATED_GPU,
         schedules=run.schedules,
         gpu=gpu,
         timeout=run.timeout or GPU_SILENCE,

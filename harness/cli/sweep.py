@@ -162,10 +162,10 @@ def sweep(
     json_path: str | None,
     **grid: str | None,
 ) -> int:
-    """Run all combinations of KERNELs, shapes and configurations, and keep a record of each.
+    """Run all combinations of KERNELs, shapes and configurations.
 
     Lists are written 2,4,8 and ranges 3:6 or 512:8192:512. What cannot be is counted by its reason, and left out.
-    Records go to results/sweeps/.
+    A record of each goes to results/sweeps/.
 
     Exit codes: 0 all is well, 1 check has found errors, 2 usage, 3 some have failed, 4 some results are wrong.
     """

@@ -1,4 +1,7 @@
-"""The kernels, the GPU architectures they are written for, and their defaults: data, nothing else."""
+"""The kernels, the GPU architectures they are written for, and what is offered of each option: data, nothing else.
+
+Whether a configuration is legal, and what it is where nothing is asked for, the kernels say (`harness.config.planner`).
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,12 @@ from typing import Any
 from harness.errors import UsageProblem
 
 ELEMENT_BYTES = 2
-BLOCK_K = 64  # K elements of a stage: one row of the 128-byte swizzle
 EPILOGUE_WIDTHS = (64, 32, 16)
 RASTER_GROUPS = (1, 4, 8, 16)  # columns of cluster tiles that are walked along M together
-CLC_DEPTHS = (1, 2, 3)  # answers of cluster launch control about the next tile that are kept
+CLC_DEPTHS = (3, 2, 1)  # answers of cluster launch control about the next tile that are kept
+SCHEDULERS = ("clc", "static", "dynamic", "none")
 STAYING = ("static", "dynamic")  # schedulers that launch no more clusters than run at the same time
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """What a configuration gets where nothing is asked for. Keys: cta_group."""
-
-    cta_group: int
-    mma_shape: dict[int, tuple[int, int]]
-    cluster: tuple[int, int]
+LARGEST_CLUSTER = 16
 
 
 @dataclass(frozen=True)
@@ -38,27 +33,14 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the configurations of one GPU architecture have in common.
-
-    rows: the M that one MMA (sm_100a) or one CTA (sm_90a) can have, by cta_group. column_step: N is a multiple of it,
-    up to largest_columns[M]. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities).
-    tensor_memory: accumulators are there, have barriers of their own, and there can be two. largest_cluster: CTAs, of
-    which more than 8 need the non-portable attribute (same guide, clusters). schedulers: where the next tile of a CTA
-    that stays can come from, the default first. gpcs: SMs of the usual GPU by the graphics processing cluster they are
-    in, in one of which a cluster has to fit.
+    """A GPU architecture. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities).
+    gpcs: SMs of the usual GPU by the graphics processing cluster they are in, in one of which a cluster has to fit.
     """
 
     name: str
     gpus: str
-    rows: dict[int, tuple[int, ...]]
-    column_step: dict[int, int]
-    largest_columns: dict[int, int]
-    tensor_memory: bool
     shared_memory: int
-    largest_cluster: int
-    schedulers: tuple[str, ...]
     gpcs: tuple[int, ...]
-    defaults: Defaults
 
     @property
     def sms(self) -> int:
@@ -73,30 +55,15 @@ class Architecture:
 SM_100A = Architecture(
     name="sm_100a",
     gpus="Blackwell data-centre GPUs, compute capability 10.0 (B200)",
-    rows={1: (64, 128), 2: (128, 256)},
-    column_step={1: 16, 2: 32},
-    largest_columns={64: 256, 128: 256, 256: 256},
-    tensor_memory=True,
     shared_memory=227 * 1024,
-    largest_cluster=16,
-    schedulers=("clc", "static", "none"),
     gpcs=(20, 20, 18, 18, 18, 18, 18, 18),  # 148 SMs; how they are spread is an estimate
-    defaults=Defaults(cta_group=2, mma_shape={1: (128, 256), 2: (256, 256)}, cluster=(4, 4)),
 )
 SM_90A = Architecture(
     name="sm_90a",
     gpus="Hopper GPUs, compute capability 9.0 (H100, H200)",
-    rows={1: (64, 128, 256)},
-    column_step={1: 16},
-    largest_columns={64: 256, 128: 256, 256: 128},  # 128 accumulators a thread
-    tensor_memory=False,
     shared_memory=227 * 1024,
-    largest_cluster=16,
-    schedulers=("static", "dynamic", "none"),
     gpcs=(18, 18, 18, 18, 16, 16, 14, 14),  # of an H200: 30 clusters of four were resident at once, as measured
-    defaults=Defaults(cta_group=1, mma_shape={1: (128, 256)}, cluster=(2, 1)),
 )
-SCHEDULERS = tuple(dict.fromkeys(SM_100A.schedulers + SM_90A.schedulers))
 ARCHITECTURES = {arch.name: arch for arch in (SM_100A, SM_90A)}
 
 
@@ -106,22 +73,15 @@ Space = Mapping[str, tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of the series. archs: what it is written for, the default first.
-
-    stages: the only depth it can have; None: any that fits, by default as deep as fits.
-    epilogue_width: columns of C in one TMA store, by default. output_steps: steps of the write-out that have
-    shared memory of their own; None: all of them. walks_tiles: its CTAs stay and compute tile after tile in an order
-    of their own; otherwise each computes the tile at its place in the grid. tilings: by architecture, what it chooses
-    from for a problem, its default first; none where the architecture's defaults hold for every problem. space: by
-    architecture, the values of each option that are tried when it is tuned.
+    """One kernel of the series. archs: what it is written for, the default first. walks_tiles: its CTAs compute tiles
+    in an order of their own; otherwise each computes the tile at its place in the grid. tilings: by architecture, what
+    it chooses from for a problem, its default first; none where it has one for every problem. space: by architecture,
+    the values of each option that are tried when it is tuned.
     """
 
     name: str
     summary: str
     archs: tuple[str, ...]
-    stages: int | None
-    epilogue_width: int
-    output_steps: int | None
     walks_tiles: bool = False
     tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict)
     space: Mapping[str, Space] = field(default_factory=dict)
@@ -175,42 +135,50 @@ KERNELS = {
             name="kernel5",
             summary="TMA multicast and MMA by a pair of CTAs; one stage, no overlap",
             archs=("sm_100a", "sm_90a"),
-            stages=1,
-            epilogue_width=64,
-            output_steps=None,
             space=SPACE_5,
         ),
         Kernel(
             name="kernel6",
             summary="+ a ring of stages between specialised warps: producer, MMA, epilogue",
             archs=("sm_100a", "sm_90a"),
-            stages=None,
-            epilogue_width=64,
-            output_steps=None,
             space=SPACE_6,
         ),
         Kernel(
             name="kernel7",
             summary="+ a write-out through two small tiles in turn, which makes room for a sixth stage",
             archs=("sm_100a", "sm_90a"),
-            stages=None,
-            epilogue_width=32,
-            output_steps=2,
             space=SPACE_6,
         ),
         Kernel(
             name="kernel8",
             summary="+ CTAs that stay: tiles come to them, and one is written while the next is multiplied",
             archs=("sm_100a", "sm_90a"),
-            stages=None,
-            epilogue_width=32,
-            output_steps=2,
             walks_tiles=True,
             tilings={"sm_90a": HOPPER_TILINGS},
             space=SPACE_8,
         ),
     )
 }
+
+
+OFFERED: Mapping[str, tuple[Any, ...]] = {
+    "kernel": tuple(KERNELS),
+    "arch": tuple(ARCHITECTURES),
+    "cta_group": (1, 2),
+    "mma_shape": tuple((rows, columns) for rows in (256, 128, 64) for columns in range(256, 0, -16)),
+    "stages": tuple(range(16, 0, -1)),
+    "cluster": tuple(
+        (m, n) for m in range(1, LARGEST_CLUSTER + 1) for n in range(1, LARGEST_CLUSTER + 1) if m * n <= LARGEST_CLUSTER
+    ),
+    "epilogue_width": EPILOGUE_WIDTHS,
+    "multicast": (False,),
+    "scheduler": SCHEDULERS,
+    "raster_group": RASTER_GROUPS,
+    "accumulators": (1, 2),
+    "clc_depth": CLC_DEPTHS,
+    "sms": tuple(range(1, LARGEST_CLUSTER + 1)),
+}
+"""Values of the options that are worth trying in the place of one that is refused."""
 
 
 def find_kernel(name: str) -> Kernel:

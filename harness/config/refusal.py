@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from typing import Any
 
+from harness.config.catalog import OFFERED
 from harness.errors import UsageProblem
 
 Change = Mapping[str, Any]
@@ -14,12 +15,14 @@ SHOWN = 2
 
 
 class Refusal(UsageProblem):
-    """A rule that a configuration breaks. subject: the option it is about. changes: what may help, the best first."""
+    """A rule that a configuration breaks. subject: the option it is about. instead: others that can be set otherwise in
+    its place.
+    """
 
-    def __init__(self, message: str, subject: str, changes: Iterable[Change] = ()) -> None:
+    def __init__(self, message: str, subject: str, instead: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.subject = subject
-        self.changes = tuple(changes)
+        self.instead = tuple(instead)
 
 
 def advise(refusal: Refusal, asked: Change, works: Callable[[Change], bool]) -> UsageProblem:
@@ -27,13 +30,48 @@ def advise(refusal: Refusal, asked: Change, works: Callable[[Change], bool]) -> 
 
     Where none does, as there is more wrong, the fewest options are named that are best left out.
     """
-    ways = list(islice((change for change in refusal.changes if works({**asked, **change})), SHOWN))
+
+    def works_with(changes: Iterable[Change], most: int) -> list[Change]:
+        return list(islice((change for change in changes if works({**asked, **change})), most))
+
+    own, out = _settings(refusal.subject, asked), {refusal.subject: None}
+    instead = [way for name in refusal.instead for way in works_with(_settings(name, asked), 1)]
+    if "kernel" in refusal.instead:  # it is the kernel that cannot do it
+        ways = [*instead, *works_with([out], 1)]
+    else:
+        several = SHOWN if refusal.subject not in _BOUNDS else 1
+        found = works_with(own, several)
+        ways = [*(found[:1] or works_with([out], 1)), *instead, *found[1:]]
+    ways = ways[:SHOWN]
     if not ways:
         others = [name for name in asked if name not in ("kernel", refusal.subject) and asked[name] is not None]
         subsets = (subset for size in range(len(others) + 1) for subset in combinations(others, size))
         without: Iterator[Change] = (dict.fromkeys((refusal.subject, *subset)) for subset in subsets)
         ways = list(islice((change for change in without if works({**asked, **change})), 1))
     return UsageProblem(f"{refusal}; {_in_words(ways, refusal.subject)}" if ways else str(refusal))
+
+
+def _settings(name: str, asked: Change) -> list[Change]:
+    """An option set to what is offered, as near as can be to what was asked for; left out, if nothing is."""
+    wanted = asked.get(name)
+    values = [value for value in OFFERED.get(name, (None,)) if value != wanted]
+    if wanted is not None and name in _MEASURED:
+        values.sort(key=lambda value: _MEASURED[name](value, wanted))
+    return [{name: value} for value in values]
+
+
+def _distance(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """In rows first."""
+    return abs(one[0] - other[0]), abs(one[1] - other[1])
+
+
+# How far an option's value is from that which is wanted.
+_MEASURED: Mapping[str, Callable[[Any, Any], Any]] = {
+    "mma_shape": _distance,
+    "cluster": lambda one, other: (sum(_distance(one, other)), -one[0] * one[1]),
+    "stages": lambda one, other: abs(one - other),
+    "raster_group": lambda one, other: abs(one - other),
+}
 
 
 def _in_words(ways: list[Change], subject: str) -> str:

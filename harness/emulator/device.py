@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from harness.emulator.arguments import pack
-from harness.emulator.errors import LaunchError
+from harness.emulator.errors import EmulatorError, LaunchError
 from harness.emulator.machine.code import Code
 from harness.emulator.machine.counters import Counters
 from harness.emulator.machine.events import GridStarted, Sink, fan_out
@@ -21,7 +21,7 @@ from harness.emulator.machine.findings import Findings
 from harness.emulator.machine.grid import Clusters, residency
 from harness.emulator.machine.machine import Limits, Machine
 from harness.emulator.machine.register_pool import registers_at_entry
-from harness.emulator.machine.schedule import make_schedule
+from harness.emulator.machine.schedule import Schedule, make_schedule
 from harness.emulator.machine.state import Grid, Launch, Printed, Region
 from harness.emulator.memory.address_space import CONST_WINDOW, RESERVED_SHARED, space_of
 from harness.emulator.memory.global_memory import GlobalMemory
@@ -125,9 +125,12 @@ class Device:
         accumulation: Literal["f32", "tensor_core"] = "f32",
         schedule: Literal["fifo", "random"] = "fifo",
         seed: int = 0,
+        memory: GlobalMemory | None = None,
+        constants: GlobalMemory | None = None,
     ):
-        self._memory = GlobalMemory()
-        self._constants = GlobalMemory(FIRST_CONSTANT)
+        """``memory``, ``constants``: places for global and constant memory, if they are not to be the device's own."""
+        self._memory = memory if memory is not None else GlobalMemory()
+        self._constants = constants if constants is not None else GlobalMemory(FIRST_CONSTANT)
         """Constant memory, by addresses in its own space."""
         self._mma_unit = MmaUnit(accumulation)
         self._schedule = schedule
@@ -137,13 +140,15 @@ class Device:
         """Tensor maps in global memory, by address."""
         make_schedule(schedule, seed)
 
-    def upload(self, array: ArrayLike, name: str = "") -> int:
-        """Copy an array to the device; returns its 64-bit device address."""
-        return self._memory.upload(array, name)
+    def upload(self, array: ArrayLike, name: str = "", at: int | None = None) -> int:
+        """Copy an array to the device; returns its 64-bit device address. ``at``: as in `alloc`."""
+        return self._memory.upload(array, name, at)
 
-    def alloc(self, nbytes: int, name: str = "") -> int:
-        """Reserve bytes that hold nothing: reading them before they are written is an error."""
-        return self._memory.alloc(nbytes, name)
+    def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
+        """Reserve bytes that hold nothing: reading them before they are written is an error. ``at``: the address that
+        they are to have, which must be free; without it the device chooses one.
+        """
+        return self._memory.alloc(nbytes, name, at)
 
     def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
         """Copy an array back; every element must have been written."""
@@ -191,6 +196,12 @@ class Device:
         symbols, found = self._find_symbol(name, module)
         return symbols.generic_address(found)
 
+    def symbols(self, module: Module) -> dict[str, int]:
+        """Generic addresses of all variables of a module, by name."""
+        self.load(module)
+        loaded = self._loaded[module]
+        return {name: loaded.generic_address(name) for name in loaded.addresses}
+
     def symbol_bytes(self, name: str, module: Module | None = None) -> int:
         """The size of such a variable."""
         symbols, found = self._find_symbol(name, module)
@@ -207,6 +218,12 @@ class Device:
             raise LaunchError(f"kernel '{code.kernel.name}' names '{missing[0]}', which the module does not define")
         return addresses
 
+    def _make_schedule(self) -> Schedule:
+        return make_schedule(self._schedule, self._seed)
+
+    def _make_machine(self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits) -> Machine:
+        return Machine(grid, schedule, clusters, limits)
+
     def _find_symbol(self, name: str, module: Module | None) -> tuple[Symbols, str]:
         if module is not None:
             self.load(module)
@@ -219,6 +236,19 @@ class Device:
         owners = {found: memory for memory in places for found in memory.addresses}
         found = find_name(name, owners, "variable")
         return owners[found], found
+
+    def why_one_worker(self, code: Code) -> str:
+        """Why a kernel cannot be run by several processes; nothing if it can.
+
+        They give the same result only if no cluster looks at what another one does.
+        """
+        if code.between_clusters:
+            return f"clusters may depend on one another by PTX {code.between_clusters}"
+        if any("vprintf" in site.text for site in code.sites):
+            return "what is printed has an order"
+        if self._schedule != "fifo":
+            return "a random schedule draws from one sequence for all clusters"
+        return ""
 
     def launch(
         self,
@@ -237,6 +267,7 @@ class Device:
         workers: int = 1,
         max_steps: int | None = None,
         timeout: float | None = None,
+        watch: Callable[[], None] | None = None,
         strict: bool = False,
         allow: Collection[str] = (),
     ) -> LaunchResult:
@@ -251,7 +282,8 @@ class Device:
         ``regions``: names of parts of dynamic shared memory, for messages.
         ``resident_clusters``: how many clusters the GPU holds at once; by default as many as it has room for.
         ``workers``: processes that share the clusters out among them, for kernels whose clusters are independent.
-        ``max_steps`` (warp instructions) and ``timeout`` (seconds) end a run that takes longer.
+        ``max_steps`` (warp instructions) and ``timeout`` (seconds) end a run that takes longer. ``watch`` is called now
+        and then; what it raises ends the run, too.
         ``strict``: what would be a warning is a Fault, except for the rules in ``allow``. Errors end the run always.
 
         Raises LaunchError for a wrong launch, Fault when the program breaks a rule of the machine, Deadlock when
@@ -277,20 +309,22 @@ class Device:
         for name, value in (("workers", workers), ("max_steps", max_steps), ("timeout", timeout)):
             if value is not None and not value > 0:
                 raise LaunchError(f"{name} {value}: must be above 0")
-        limits = Limits(max_steps, timeout)
+        limits = Limits(max_steps, timeout, watch)
         start = time.perf_counter()
 
         def make_grid() -> tuple[Grid, Machine]:
-            schedule = make_schedule(self._schedule, self._seed)
+            schedule = self._make_schedule()
             findings = Findings(strict, allow)
             sink = fan_out(tuple(sinks))
             unit, constants = self._mma_unit, self._constants
             grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants)
             clusters = Clusters(shape.cluster_count, capacity, schedule.rng)
-            return grid, Machine(grid, schedule, clusters, limits)
+            return grid, self._make_machine(grid, schedule, clusters, limits)
 
         if workers > 1:
-            _check_independent(code, self._schedule, sinks)
+            reason = "event sinks see what happens in one process only" if sinks else self.why_one_worker(code)
+            if reason:
+                raise LaunchError(f"cannot run with several workers: {reason}; run with one")
             counters, findings = run_in_processes(make_grid, workers, shape.cluster_count, progress)
             printed: list[Printed] = []
         else:
@@ -298,8 +332,12 @@ class Device:
             if running.sink is not None:
                 dynamic = RESERVED_SHARED + code.static_shared
                 running.sink(GridStarted(shape, self._memory.ranges(), dynamic))
-            counters, findings = machine.run(progress), running.findings
             printed = running.printed
+            try:
+                counters, findings = machine.run(progress), running.findings
+            except EmulatorError as error:
+                error.output = "".join(p.text for p in printed)
+                raise
         return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple(), tuple(printed))
 
 
@@ -318,21 +356,6 @@ def _capacity(code: Code, launch: Launch, target: str, asked: int | None) -> int
     size = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
     shared = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
     return residency(target, size, shared, launch.threads, registers_at_entry(code.kernel.directives))
-
-
-def _check_independent(code: Code, schedule: str, sinks: Sequence[Sink]) -> None:
-    """Several processes give the same result only if no cluster looks at what another one does."""
-    reason = ""
-    if code.between_clusters:
-        reason = f"clusters may depend on one another by PTX {code.between_clusters}"
-    elif any("vprintf" in site.text for site in code.sites):
-        reason = "what is printed has an order"
-    elif sinks:
-        reason = "event sinks see what happens in one process only"
-    elif schedule != "fifo":
-        reason = "a random schedule draws from one sequence for all clusters"
-    if reason:
-        raise LaunchError(f"cannot run with several workers: {reason}; run with one")
 
 
 def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:

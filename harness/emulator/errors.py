@@ -6,7 +6,9 @@ from harness.emulator.rules import RULES
 
 
 class EmulatorError(Exception):
-    """Base class of everything the emulator raises on purpose."""
+    """Base class of everything the emulator raises on purpose. ``output``: what a kernel had printed until then."""
+
+    output = ""
 
 
 class PtxSyntaxError(EmulatorError):

@@ -1,4 +1,4 @@
-"""One run of a kernel on a GPU, as the record and validation every run gives."""
+"""Runs of a kernel on a GPU, as the record and validation every run gives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.compiler.build import Artifact
 from harness.compiler.toolchain import Gpu
 from harness.errors import CannotRun
 from harness.gpu.kinds import kind_of
-from harness.gpu.measure import VENDORS, measure
+from harness.gpu.measure import VENDORS, Measurement, measure
 from harness.problem.shape import Shape
 from harness.problem.validation import Validation
 
@@ -20,7 +20,7 @@ def device_kind(gpu: Gpu) -> str:
 
 
 def run_on_gpu(
-    artifact: Artifact,
+    artifacts: Sequence[Artifact],
     shape: Shape,
     gpu: Gpu,
     *,
@@ -29,15 +29,25 @@ def run_on_gpu(
     timeout: float,
     processes: int = 1,
     vendors: Sequence[str] = VENDORS,
-) -> tuple[Validation, dict[str, Any]]:
-    """(the verdict, the fields of the record that depend on the device).
+) -> list[tuple[Validation, dict[str, Any]] | CannotRun]:
+    """Of each build, which take turns: (the verdict, the fields of the record that depend on the device).
 
-    Raises CannotRun if the kernel gave no output to judge; what was measured before a later failure is kept in the
-    record, with the failure as the reason.
+    CannotRun if it gave no output to judge; what was measured before a later failure is kept in the record, with the
+    failure as the reason.
     """
     measured = measure(
-        artifact, shape, gpu, inputs=inputs, seed=seed, timeout=timeout, processes=processes, vendors=vendors
+        artifacts, shape, gpu, inputs=inputs, seed=seed, timeout=timeout, processes=processes, vendors=vendors
     )
+    found: list[tuple[Validation, dict[str, Any]] | CannotRun] = []
+    for artifact, one in zip(artifacts, measured, strict=True):
+        try:
+            found.append(_describe(artifact, shape, gpu, one))
+        except CannotRun as error:
+            found.append(error)
+    return found
+
+
+def _describe(artifact: Artifact, shape: Shape, gpu: Gpu, measured: Measurement) -> tuple[Validation, dict[str, Any]]:
     if measured.validation is None:
         label = f"{artifact.config.label} on {gpu.name}, C[{shape.m},{shape.n}], K={shape.k}"
         raise CannotRun(f"{label}: {measured.failure or 'the GPU process reported nothing'}")

@@ -1,4 +1,4 @@
-"""One kernel on one problem on this machine's GPU: validated, then timed beside the vendor's GEMM.
+"""A kernel on one problem on this machine's GPU: validated, then timed beside the vendor's GEMM.
 
 The samples of one process resemble each other more than those of two: where its memory lies, and how warm the GPU
 was, stay with a process. So a time that is to be compared comes from several processes, and the process is the unit.
@@ -13,9 +13,11 @@ from typing import Any
 
 from harness.compiler.build import Artifact
 from harness.compiler.toolchain import Gpu
+from harness.config.config import KernelConfig
+from harness.errors import CannotRun
 from harness.gpu import statistics
 from harness.gpu.capability import check_arch
-from harness.gpu.model import compile_artifact
+from harness.gpu.model import compile_artifact, compile_vendor
 from harness.gpu.supervisor import Outcome, supervise
 from harness.problem.shape import Shape
 
@@ -45,7 +47,7 @@ class Measurement:
 
 
 def measure(
-    artifact: Artifact,
+    artifacts: Sequence[Artifact],
     shape: Shape,
     gpu: Gpu,
     *,
@@ -55,48 +57,92 @@ def measure(
     time: bool = True,
     vendors: Sequence[str] = VENDORS,
     processes: int = 1,
-) -> Measurement:
-    """Runs in child processes, one after the other, until one fails or is wrong.
+) -> list[Measurement]:
+    """Measures builds of one kernel, each in child processes until one fails or is wrong. Several builds take turns,
+    process by process, so that all meet the same machine.
 
     ``vendors``: whose GEMMs are timed in turn with the kernel. ``timeout``: seconds without a sign of life after which
     a child is ended.
     """
-    config = artifact.config
-    major, minor = (int(part) for part in gpu.compute_capability.split("."))
-    check_arch(config.arch, major, minor, gpu.name)
-    model, compiled_now = compile_artifact(config)
-    request = {
-        "config": config.to_json(),
-        "artifact": str(model),
-        "tile": list(artifact.plan(shape).tile),
-        "shape": [shape.m, shape.n, shape.k],
-        "inputs": inputs,
-        "seed": seed,
-        "cap_seconds": CAP_SECONDS,
-        "vendors": list(vendors),
-        "time": time,
-    }
-    outcomes: list[Outcome] = []
-    failure = None
-    for number in range(1, processes + 1):
-        outcome = supervise(request, timeout)
-        outcomes.append(outcome)
-        validation = outcome.events.get("checked", {}).get("validation")
-        failure = outcome.failure or _another_gpu(outcome, gpu)
-        if failure and processes > 1:
-            failure = f"process {number} of {processes}: {failure}"
-        if failure or not validation or not validation["passed"]:
-            break
-    last = outcomes[-1]
-    return Measurement(
-        last.events.get("checked", {}).get("validation") or outcomes[0].events.get("checked", {}).get("validation"),
-        _combine([found for found in map(_times, outcomes) if found], shape),
-        failure,
-        compiled_now,
-        list(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
-        last.events.get("started", {}),
-        outcomes[0].events.get("launched", {}).get("launches", []),
-    )
+    notes: list[str] = []
+    vendor_model = _vendor_model(artifacts[0].config, notes) if "max" in vendors and time else None
+    series = []
+    for artifact in artifacts:
+        config = artifact.config
+        major, minor = (int(part) for part in gpu.compute_capability.split("."))
+        check_arch(config.arch, major, minor, gpu.name)
+        model, compiled_now = (artifact.model, False) if artifact.model else compile_artifact(config)
+        request = {
+            "config": config.to_json(),
+            "artifact": str(model),
+            "tile": list(artifact.plan(shape).tile),
+            "shape": [shape.m, shape.n, shape.k],
+            "inputs": inputs,
+            "seed": seed,
+            "cap_seconds": CAP_SECONDS,
+            "vendors": list(vendors),
+            "time": time,
+            "vendor_model": vendor_model,
+        }
+        series.append(_Series(request, gpu, timeout, processes, compiled_now, notes))
+    for _ in range(processes):
+        for one in series:
+            one.run_next()
+    return [one.combine(shape) for one in series]
+
+
+def _vendor_model(config: KernelConfig, notes: list[str]) -> str | None:
+    """MAX's own matmul; where MAX cannot compile it, that is noted."""
+    try:
+        return str(compile_vendor(config))
+    except CannotRun as error:
+        notes.append(f"MAX's own matmul was not timed: {' '.join(str(error).split())[:300]}")
+        return None
+
+
+@dataclass
+class _Series:
+    """The processes of one build. failure: of the last of them, which ends the series, as does a wrong result."""
+
+    request: dict[str, Any]
+    gpu: Gpu
+    timeout: float
+    processes: int
+    compiled_now: bool
+    notes: list[str]
+    outcomes: list[Outcome] = field(default_factory=list)
+    failure: str | None = None
+
+    def run_next(self) -> None:
+        """One process more, unless the series has ended."""
+        if (self.outcomes and not _is_right(self.outcomes[-1])) or self.failure:
+            return
+        # The first process tells the errors of the output, which takes longer than all the rest; others look for any.
+        outcome = supervise({**self.request, "details": not self.outcomes}, self.timeout)
+        self.outcomes.append(outcome)
+        self.failure = outcome.failure or _another_gpu(outcome, self.gpu)
+        if self.failure and self.processes > 1:
+            self.failure = f"process {len(self.outcomes)} of {self.processes}: {self.failure}"
+
+    def combine(self, shape: Shape) -> Measurement:
+        first, last = self.outcomes[0].events, self.outcomes[-1].events
+        wrong = [outcome for outcome in self.outcomes if not _is_right(outcome)]
+        decides = next((one.events for one in wrong if "checked" in one.events), first)
+        return Measurement(
+            decides.get("checked", {}).get("validation"),
+            _combine([found for found in map(_times, self.outcomes) if found], shape),
+            self.failure,
+            self.compiled_now,
+            list(dict.fromkeys([*self.notes, *(note for outcome in self.outcomes for note in outcome.notes)])),
+            last.get("started", {}),
+            first.get("launched", {}).get("launches", []),
+        )
+
+
+def _is_right(outcome: Outcome) -> bool:
+    """Whether it got as far as a validation, which it passed."""
+    validation = outcome.events.get("checked", {}).get("validation")
+    return bool(validation and validation["passed"])
 
 
 def _another_gpu(outcome: Outcome, gpu: Gpu) -> str | None:
@@ -109,8 +155,7 @@ def _another_gpu(outcome: Outcome, gpu: Gpu) -> str | None:
 
 def _times(outcome: Outcome) -> dict[str, Any] | None:
     """What one process measured, if its output was right."""
-    validation = outcome.events.get("checked", {}).get("validation")
-    if not validation or not validation["passed"]:
+    if not _is_right(outcome):
         return None
     finished = outcome.events.get("finished", {}).get("timing") or {}
     samples = finished.get("samples") or outcome.events.get("sampled", {}).get("samples")

@@ -16,7 +16,10 @@ from harness import paths
 from harness.compiler import cache
 from harness.compiler.build import model_key
 from harness.compiler.driver import op_parameters
+from harness.compiler.programs import readable_errors
+from harness.compiler.toolchain import package_version
 from harness.config.config import KernelConfig, make_config
+from harness.driver.toolchains import toolchain_variables
 from harness.errors import CannotRun
 from harness.gpu.kinds import kind_of
 from harness.problem.shape import Shape
@@ -26,25 +29,37 @@ COMPILE_SECONDS = 600
 OPERATION = "matmul_into"
 MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
-_PROGRAM = (
-    "import sys; from harness.gpu.model import _compile_here; _compile_here(sys.argv[1], sys.argv[2], sys.argv[3])"
-)
+_PROGRAM = "import sys; from harness.gpu.model import _compile_here; _compile_here(*sys.argv[1:])"
 
 
-def artifact_path(config: KernelConfig) -> Path:
+def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
     """Where the compiled model of a configuration is kept."""
-    return cache.place("models", f"{model_key(config)}.mef")
+    return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
 
 
-def compile_artifact(config: KernelConfig) -> tuple[Path, bool]:
-    """The compiled model, from the cache or from MAX; the flag says whether it was compiled now."""
-    place = artifact_path(config)
+def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, bool]:
+    """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
+
+    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code.
+    """
+    return _compile(artifact_path(config, ptx), config.arch, "kernel", config.to_json(), config.label, ptx)
+
+
+def compile_vendor(config: KernelConfig) -> Path:
+    """MAX's own matmul for the type and architecture of a configuration, likewise."""
+    name = f"vendor-{config.arch}-{config.dtype}-{package_version('max')}.mef"
+    return _compile(cache.place("models", name), config.arch, "vendor", config.dtype, "its own matmul")[0]
+
+
+def _compile(place: Path, arch: str, what: str, about: str, label: str, ptx: bool = False) -> tuple[Path, bool]:
     if cache.is_whole(place):
         return place, False
     with cache.temporary_folder() as folder:
         made = Path(folder) / "model.mef"
-        command = [sys.executable, "-c", _PROGRAM, config.arch, config.to_json(), str(made)]
+        command = [sys.executable, "-c", _PROGRAM, arch, what, about, str(made)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *sys.path])}
+        if ptx:
+            environment |= toolchain_variables({})
         try:
             done = subprocess.run(
                 command,
@@ -55,17 +70,15 @@ def compile_artifact(config: KernelConfig) -> tuple[Path, bool]:
                 env=environment,
             )
         except subprocess.TimeoutExpired:
-            raise CannotRun(f"MAX did not compile {config.label} in {COMPILE_SECONDS} s") from None
+            raise CannotRun(f"MAX did not compile {label} in {COMPILE_SECONDS} s") from None
         if not made.exists():
-            from harness.compiler.build import readable_errors
-
-            raise CannotRun(f"MAX could not compile {config.label}:\n{readable_errors(done.stdout + done.stderr)}")
+            raise CannotRun(f"MAX could not compile {label}:\n{readable_errors(done.stdout + done.stderr)}")
         cache.publish_file(made, place)
     return place, True
 
 
-def _compile_here(arch: str, config_json: str, target: str) -> None:
-    """In the compiling process: stand-in device, graph, artifact."""
+def _compile_here(arch: str, what: str, about: str, target: str) -> None:
+    """In the compiling process: stand-in device, graph, artifact. about: the configuration, or the vendor's type."""
     import max.driver as driver
     from max.engine import InferenceSession
 
@@ -76,7 +89,8 @@ def _compile_here(arch: str, config_json: str, target: str) -> None:
     driver.set_virtual_cpu_target("x86-64-v3")
     device = driver.Accelerator()
     session = InferenceSession(devices=[device])
-    session.compile(graph(KernelConfig.from_json(config_json), device)).export_mef(target)
+    made = graph(KernelConfig.from_json(about), device) if what == "kernel" else vendor_graph(about, device)
+    session.compile(made).export_mef(target)
     # The stand-in device does not survive an ordinary exit.
     os._exit(0)
 

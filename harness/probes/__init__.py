@@ -6,4 +6,7 @@ emulator to it.
 
     python -m harness.probes                                        # on the emulator
     python -m harness.probes --device gpu --json answers.json       # on a GPU of compute capability 9.0
+    python -m harness.probes --bundle DIR                           # for a GPU machine with Python and NumPy only:
+    python DIR/bare.py DIR OUT                                      # there
+    python -m harness.probes --results OUT --json answers.json      # back here
 """

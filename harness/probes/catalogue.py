@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from harness.probes import cluster, matrix, tma, warp
+from harness.probes import (
+    addresses,
+    approximations,
+    async_copies,
+    atomics,
+    barriers,
+    cluster,
+    conversions,
+    kinds,
+    matrix,
+    tma,
+    warp,
+)
 from harness.probes.probe import Probe
 
-PROBES: dict[str, Probe] = {probe.name: probe for probe in (*warp.PROBES, *tma.PROBES, *cluster.PROBES, *matrix.PROBES)}
+_FAMILIES = (
+    warp, tma, cluster, matrix, addresses, barriers, async_copies, atomics, conversions, approximations, kinds
+)  # fmt: skip
+
+PROBES: dict[str, Probe] = {probe.name: probe for family in _FAMILIES for probe in family.PROBES}

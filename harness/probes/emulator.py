@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from harness.emulator import Device, Module
-from harness.probes.probe import Argument, Case, Map, Outputs, Pointer, Probe
+from harness.probes.probe import Argument, Case, Map, Outputs, Pointer, Probe, Struct
 
 
 def run(probe: Probe) -> Outputs:
-    """The outputs of all cases. Raises harness.emulator.EmulatorError if the emulator stops one."""
+    """The outputs of the cases that are kept. Raises harness.emulator.EmulatorError if the emulator stops one."""
     module = Module.from_text(probe.ptx)
     outputs: Outputs = {}
-    for case in probe.cases:
+    for case in probe.kept_cases:
         device = Device(accumulation=probe.accumulation)
         addresses = {name: device.upload(content, name) for name, content in case.buffers.items()}
         device.launch(
             module,
+            probe.entry,
             grid=case.grid,
             cluster=case.cluster,
             block=case.block,
@@ -28,6 +29,8 @@ def run(probe: Probe) -> Outputs:
 def _argument(argument: Argument, addresses: dict[str, int]) -> object:
     if isinstance(argument, Pointer):
         return addresses[argument.buffer]
+    if isinstance(argument, Struct):
+        return tuple(_argument(field, addresses) for field in argument.fields)
     return argument.at(addresses[argument.buffer]) if isinstance(argument, Map) else argument
 
 

@@ -44,28 +44,61 @@ class Map:
         return TensorMap.tiled(address, self.element, self.shape, self.box, self.swizzle, self.fill_nan)
 
 
-Argument = Pointer | Map | np.integer[Any]
+@dataclass(frozen=True)
+class Struct:
+    """A kernel argument: a struct by value, its fields where C puts them."""
+
+    fields: tuple[Argument, ...]
+
+
+Argument = Pointer | Map | Struct | np.number[Any]
+
+
+def offsets(struct: Struct) -> list[int]:
+    """Where each field begins: at a multiple of its size."""
+    places, at = [], 0
+    for argument in struct.fields:
+        size, alignment = _size_and_alignment(argument)
+        at += -at % alignment
+        places.append(at)
+        at += size
+    return places
+
+
+def _size_and_alignment(argument: Argument) -> tuple[int, int]:
+    if isinstance(argument, Struct):
+        alignment = max(_size_and_alignment(a)[1] for a in argument.fields)
+        end = offsets(argument)[-1] + _size_and_alignment(argument.fields[-1])[0]
+        return end + -end % alignment, alignment
+    if isinstance(argument, Map):
+        return 128, 64
+    return (8, 8) if isinstance(argument, Pointer) else (argument.nbytes, argument.nbytes)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One launch. buffers: their content before it; outputs: which of them to read back. shared: dynamic bytes."""
+    """One launch. buffers: their content before it; outputs: which of them to read back. shared: dynamic bytes.
+
+    kept: whether a recording keeps the outputs; those of a large case are only read, for the answer.
+    """
 
     name: str
     buffers: dict[str, np.ndarray]
     arguments: tuple[Argument, ...]
     outputs: tuple[str, ...]
-    block: int
-    grid: tuple[int, int] = (1, 1)
-    cluster: tuple[int, int] = (1, 1)
+    block: int | tuple[int, ...]
+    grid: tuple[int, ...] = (1, 1)
+    cluster: tuple[int, ...] = (1, 1)
     shared: int = 0
+    kept: bool = True
 
 
 @dataclass(frozen=True)
 class Probe:
     """A question to the machine. read: turns the outputs into an answer of plain data (JSON).
 
-    accumulation: the emulator's mode of summation, where it matters.
+    accumulation: the emulator's mode of summation, where it matters. entry: the kernel's name. exact: whether the
+    emulator gives the same bits; if not, the answer says how far each machine is from exact values.
     """
 
     name: str
@@ -74,10 +107,18 @@ class Probe:
     cases: tuple[Case, ...]
     read: Callable[[Outputs], dict[str, Any]] = field(repr=False)
     accumulation: Accumulation = "f32"
+    entry: str = "probe"
+    exact: bool = True
+
+    @property
+    def kept_cases(self) -> tuple[Case, ...]:
+        return tuple(case for case in self.cases if case.kept)
 
     def digest(self) -> str:
         """Changes when the PTX, an input or a launch does: a recording is for one digest."""
         parts = hashlib.sha256(self.ptx.encode())
+        if self.entry != "probe":
+            parts.update(self.entry.encode())
         for case in self.cases:
             shape = (case.name, case.arguments, case.outputs, case.block, case.grid, case.cluster, case.shared)
             parts.update(repr(shape).encode())
@@ -88,31 +129,37 @@ class Probe:
 
 
 def encode(outputs: Outputs) -> dict[str, Any]:
-    """Outputs as plain data: {case: {buffer: {"dtype", "shape", "zlib"}}}, the bytes deflated, in base64."""
+    """Outputs as plain data: {case: {buffer: {"dtype", "shape", "zlib"}}}, the bytes deflated, in base64.
+
+    Where that is much shorter it is "steps": the differences of neighbours, their lowest bytes first, deflated. So are
+    the answers to inputs in order.
+    """
     return {
-        case: {
-            name: {
-                "dtype": array.dtype.str,
-                "shape": list(array.shape),
-                "zlib": base64.b64encode(zlib.compress(array.tobytes(), 9)).decode(),
-            }
-            for name, array in buffers.items()
-        }
+        case: {name: _encode(np.ascontiguousarray(array)) for name, array in buffers.items()}
         for case, buffers in outputs.items()
     }
 
 
+def _encode(array: np.ndarray) -> dict[str, Any]:
+    words = array.ravel().view(f"u{array.itemsize}")
+    steps = np.diff(words, prepend=words.dtype.type(0)).view(np.uint8).reshape(-1, array.itemsize).T
+    plain, by_steps = (zlib.compress(data.tobytes(), 9) for data in (array, steps))
+    name, data = ("steps", by_steps) if 2 * len(by_steps) < len(plain) else ("zlib", plain)
+    return {"dtype": array.dtype.str, "shape": list(array.shape), name: base64.b64encode(data).decode()}
+
+
 def decode(data: dict[str, Any]) -> Outputs:
     """The inverse of `encode`."""
-    return {
-        case: {
-            name: np.frombuffer(zlib.decompress(base64.b64decode(array["zlib"])), array["dtype"]).reshape(
-                array["shape"]
-            )
-            for name, array in buffers.items()
-        }
-        for case, buffers in data.items()
-    }
+    return {case: {name: _decode(array) for name, array in buffers.items()} for case, buffers in data.items()}
+
+
+def _decode(array: dict[str, Any]) -> np.ndarray:
+    dtype = np.dtype(array["dtype"])
+    if "zlib" in array:
+        return np.frombuffer(zlib.decompress(base64.b64decode(array["zlib"])), dtype).reshape(array["shape"])
+    steps = np.frombuffer(zlib.decompress(base64.b64decode(array["steps"])), np.uint8).reshape(dtype.itemsize, -1)
+    words = np.cumsum(np.ascontiguousarray(steps.T).view(f"u{dtype.itemsize}").ravel(), dtype=f"u{dtype.itemsize}")
+    return words.view(dtype).reshape(array["shape"])
 
 
 def differences(expected: Outputs, found: Outputs) -> list[str]:

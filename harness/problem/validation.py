@@ -20,6 +20,7 @@ Random inputs: an element x of the exact product may be missed by
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,7 @@ class Validation:
             "wrong_tiles": len(self.wrong_tiles),
             "first_wrong_tiles": [[tile.row, tile.column] for tile in self.wrong_tiles[:SHOWN]],
             "first_mismatches": [
-                {"row": m.row, "column": m.column, "got": _json_number(m.got), "expected": m.expected}
+                {"row": m.row, "column": m.column, "got": json_number(m.got), "expected": m.expected}
                 for m in self.first_mismatches
             ],
         }
@@ -110,7 +111,7 @@ def validate(output: np.ndarray, reference: Reference, dtype: ElementType, tile:
     got = output.astype(np.float32)
     expected = reference.rounded(dtype)
     finite = np.isfinite(got)
-    allowed = _allowed(reference, dtype)
+    allowed = allowed_error(reference, dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         # Written so that a NaN is wrong.
         wrong = ~(np.abs(got - (expected if reference.exact else reference.values)) <= allowed)
@@ -135,13 +136,14 @@ def validate(output: np.ndarray, reference: Reference, dtype: ElementType, tile:
     )
 
 
-def _allowed(reference: Reference, dtype: ElementType) -> np.ndarray:
-    """How far each element may be off: 0 where the result is exact."""
+def allowed_error(reference: Reference, dtype: ElementType) -> Any:
+    """How far each element may be off: 0 where the result is exact. Of arrays of NumPy and of PyTorch alike."""
+    size = abs(reference.values)
     if reference.exact:
-        return np.broadcast_to(np.float32(0), reference.values.shape)
-    norms = np.multiply.outer(reference.a_norms, reference.b_norms)
-    size = np.maximum(np.abs(reference.values), dtype.smallest_normal)
-    return dtype.unit_roundoff * size + ACCUMULATION_ERROR * np.sqrt(reference.k) * norms
+        return 0 * size
+    size = size + (dtype.smallest_normal - size) * (size < dtype.smallest_normal)
+    norms = reference.a_norms[:, None] * reference.b_norms[None, :]
+    return dtype.unit_roundoff * size + ACCUMULATION_ERROR * reference.k**0.5 * norms
 
 
 def _describe_tolerance(reference: Reference, dtype: ElementType) -> str:
@@ -174,5 +176,6 @@ def _first_mismatches(wrong: np.ndarray, got: np.ndarray, expected: np.ndarray, 
     ]
 
 
-def _json_number(value: float) -> float | str:
+def json_number(value: float) -> float | str:
+    """A number for JSON, which cannot hold infinity and NaN: they become text."""
     return value if np.isfinite(value) else str(value)

@@ -11,15 +11,17 @@ from harness.errors import CannotRun
 from harness.jobs.processes import in_order
 from harness.ptx.launching import Options, run
 from harness.ptx.spec import LaunchFile
+from harness.run.check import Progress, counted
 
 
-def check_launch_file(file: LaunchFile, options: Options, schedules: int) -> Checked:
+def check_launch_file(file: LaunchFile, options: Options, schedules: int, progress: Progress | None = None) -> Checked:
     """Under fifo, and under random schedules from ``options.seed`` on; ``options.jobs`` of them side by side.
 
     Raises UsageProblem for what the file asks wrongly.
     """
     once = partial(_check_once, file, options)
-    return together(list(in_order(once, range(schedules), min(options.jobs, schedules))))
+    found = in_order(once, range(schedules), min(options.jobs, schedules))
+    return together(list(counted(found, schedules, progress)))
 
 
 def _check_once(file: LaunchFile, options: Options, number: int) -> Checked:

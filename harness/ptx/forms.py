@@ -179,6 +179,8 @@ clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r0, %r1, %r2, _}
 ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r0..%r3}, [%r4];
 ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r0, %r1}, [%r4];
 ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0, %r1}, [%r4];
+ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {%r0}, [%r4];
+stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%r4], {%r0};
 stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r4], {%r0..%r3};
 stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%r4], {%r0, %r1};
 movmatrix.sync.aligned.m8n8.trans.b16 %r0, %r1;
@@ -190,6 +192,10 @@ mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f0..%f3}, {%r0..%r3}, {%r0,
 mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%f0..%f3}, {%r0..%r3}, {%r0, %r1}, {%f0..%f3};
 mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r0..%r3}, {%r0..%r3}, {%r0, %r1}, {%r0..%r3};
 mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%e0, %e1}, {%e2}, {%e3}, {%e0, %e1};
+mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%f0..%f3}, {%r0..%r3}, {%r4..%r7},
+  {%f0..%f3}, %r8, 0;
+mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.s8.s32 {%r0..%r3}, {%r0..%r3}, {%r4..%r7},
+  {%r0..%r3}, %r8, 0;
 wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%r0..%r7}, [%r9];
 """,
     "9.7.15 Warpgroup matrices (wgmma)": """
@@ -202,6 +208,8 @@ wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%f0..%f3}, %d0, %d1, %p0, 1
 wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {%r0..%r3}, %d0, %d1, %p0;
 wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0..%f3}, {%r0..%r3}, %d1, %p0, 1, 1, 0;
 wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0..%f3}, %d0, %d1, %p0, -1, 1, 0, 0;
+wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {%f0..%f3}, %d0, %d1, %r8, 0, %p0, 1, 1, 0, 0;
+wgmma.mma_async.sp.sync.aligned.m64n8k64.s32.s8.s8 {%r0..%r3}, {%r4..%r7}, %d1, %r8, 0, %p0;
 """,
     "9.7.16 Tensor memory (tcgen05)": """
 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r0], 32;

@@ -32,12 +32,13 @@ from harness.ptx.argument_reader import ArgumentReader
 from harness.ptx.elements import DATA_TYPES, DataType, find_type, fits
 from harness.ptx.expression import Expression, ExpressionError, parse_expression
 from harness.ptx.spec import INITS, NULL, Buffer, Expectation, Fill, Launch, LaunchFile, Map
-from harness.ptx.toml_table import LARGEST_SIZE, Table
+from harness.ptx.toml_table import LARGEST_SIZE, Table, is_whole
 
 LARGEST_SHARED = 232_448
 MOST_BYTES = 192 << 30
 """More than the memory of any GPU that is emulated."""
 LARGEST_SEED = 2**32 - 1
+LARGEST_ADDRESS = 1 << 56
 
 
 def read_launch_file(path: Path) -> LaunchFile:
@@ -51,6 +52,7 @@ def read_launch_file(path: Path) -> LaunchFile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageProblem(f"{path} is not TOML: {error}") from None
     top = Table(path, "", data)
+    top.only("ptx", "buffers", "maps", "symbols", "launch", "expect")
     ptx = path.parent / top.text("ptx", 'the PTX file, relative to this file, for example ptx = "kernel.ptx"')
     buffers = {name: _buffer(name, table) for name, table in top.tables("buffers", "a table per buffer")}
     for name, table in top.tables("symbols", "a table per variable of the module"):
@@ -63,7 +65,6 @@ def read_launch_file(path: Path) -> LaunchFile:
             raise UsageProblem(f"{path}: the name {name} is taken; give the buffer or map another one")
     launches = _launches(top, buffers, maps)
     expectations = _expectations(top, buffers)
-    top.close(("ptx", "buffers", "maps", "symbols", "launch", "expect"))
     return LaunchFile(path, ptx, buffers, maps, launches, expectations)
 
 
@@ -79,6 +80,9 @@ def _dtype(table: Table, key: str, rule: str) -> DataType:
 
 
 def _buffer(name: str, table: Table, symbol: bool = False) -> Buffer:
+    table.only("dtype", "shape", "init", "seed", *(() if symbol else ("address", "parts")))
+    if "seed" in table and "init" not in table:
+        table.lacks("init", "seed is for values that are drawn; name what to draw, or leave seed out")
     dtype = _dtype(table, "dtype", f"the type of the elements: {', '.join(DATA_TYPES)}")
     shape = table.sizes("shape", "the shape, outermost dimension first, for example shape = [64, 32]", most_entries=8)
     fill = _fill(table, dtype, shape) if not symbol or "init" in table else None
@@ -92,8 +96,21 @@ def _buffer(name: str, table: Table, symbol: bool = False) -> Buffer:
         table.fail(
             "shape", list(shape), f"is more than the {MOST_BYTES >> 30} GiB that a buffer may have; make it smaller"
         )
-    table.close(("dtype", "shape", "init", "seed"))
-    return Buffer(name, dtype, shape, fill, symbol)
+    address = table.whole("address", 16, LARGEST_ADDRESS, "the device address", default=0) or None
+    parts = _parts(table, fill)
+    return Buffer(name, dtype, shape, fill, symbol, address, parts)
+
+
+def _parts(table: Table, fill: Fill | None) -> tuple[tuple[int, Path], ...]:
+    """Of recorded memory: what of it was written."""
+    given = table.take("parts", [])
+    rule = 'must be [[offset in bytes, "FILE.npy"], ...], of a buffer with init = "uninitialised"'
+    well_formed = isinstance(given, list) and all(
+        isinstance(part, list) and len(part) == 2 and is_whole(part[0]) and isinstance(part[1], str) for part in given
+    )
+    if not well_formed or (given and (fill is None or fill.kind != "uninitialised")):
+        table.fail("parts", given, rule)
+    return tuple((offset, table.path.parent / name) for offset, name in given)
 
 
 def _fill(table: Table, dtype: DataType, shape: tuple[int, ...] | None) -> Fill:
@@ -125,6 +142,7 @@ def _is_matrix(shape: tuple[int, ...] | None) -> bool:
 
 
 def _map(name: str, table: Table, buffers: Mapping[str, Buffer]) -> Map:
+    table.only("buffer", "tile", "box", "dims", "strides", "element_strides", "element", "swizzle", "fill", "offset")
     buffer = table.text("buffer", "the buffer that the tensor map is over")
     if buffer not in buffers:
         table.fail("buffer", buffer, f"there is no such buffer; the buffers are {', '.join(buffers) or 'none'}")
@@ -138,7 +156,7 @@ def _map(name: str, table: Table, buffers: Mapping[str, Buffer]) -> Map:
         mode = Swizzle.from_name(swizzle)
     except ValueError:
         table.fail("swizzle", swizzle, "must be one of none, 32B, 64B, 128B")
-    made = Map(
+    return Map(
         name,
         buffer,
         tile,
@@ -151,8 +169,6 @@ def _map(name: str, table: Table, buffers: Mapping[str, Buffer]) -> Map:
         table.choice("fill", ("zeros", "nan"), "zeros") == "nan",
         table.whole("offset", 0, LARGEST_SIZE, "bytes from the buffer's start", default=0),
     )
-    table.close(("buffer", "tile", "box", "dims", "strides", "element_strides", "element", "swizzle", "fill", "offset"))
-    return made
 
 
 def _element(table: Table, dtype: DataType) -> str:
@@ -184,6 +200,7 @@ def _launches(top: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]
 
 
 def _launch(table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]) -> Launch:
+    table.only("kernel", "grid", "cluster", "block", "dynamic_shared", "arguments")
     kernel = table.optional_text("kernel", "the kernel's name, or a part that no other has")
     grid = table.sizes("grid", "CTAs along x, y, z", most_entries=3)
     if grid is None:
@@ -199,7 +216,6 @@ def _launch(table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]
     arguments = tuple(
         (name, reader.read(f"arguments{'.' if isinstance(given, dict) else ''}{name}", item)) for name, item in named
     )
-    table.close(("kernel", "grid", "cluster", "block", "dynamic_shared", "arguments"))
     return Launch(table.where, kernel, grid, cluster, block, shared, arguments, isinstance(given, dict))
 
 
@@ -216,6 +232,7 @@ def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buff
         table.fail(name, value, f"there is no buffer {name}; the buffers are {', '.join(buffers) or 'none'}")
     rule = 'what it should hold: an expression such as "A @ B.T", or a .npy file'
     inner = Table(table.path, table.key(name), value if isinstance(value, dict) else {"value": value})
+    inner.only("value", "tolerance", "absolute", "relative", "exact")
     text = inner.text("value", rule)
     tolerance = inner.number("tolerance", "for absolute and relative") if "tolerance" in inner else None
     absolute = inner.number("absolute", "what an element may be off by") if "absolute" in inner else tolerance
@@ -223,7 +240,6 @@ def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buff
         inner.number("relative", "what an element may be off by, of itself") if "relative" in inner else tolerance
     )
     exact = inner.truth("exact", "whether elements must be equal", default=False)
-    inner.close(("value", "tolerance", "absolute", "relative", "exact"))
     loose = absolute is not None or relative is not None
     if exact and loose:
         inner.fail("exact", True, "and a tolerance cannot both be asked for; leave one out")

@@ -12,7 +12,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from harness.emulator import Device, EmulatorError, Finding, LaunchError, LaunchResult, Module, PtxSyntaxError
-from harness.emulator.machine.events import Sink
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.sections import blank_kernels, kernel_sections
 from harness.errors import CannotRun, UsageProblem
@@ -22,26 +21,16 @@ from harness.ptx.memory import Memory
 from harness.ptx.spec import Launch, LaunchFile
 from harness.ptx.verdict import Verdict
 from harness.run import records
-from harness.run.emulate import Accumulation, Schedule
+from harness.run.emulate import EmulationOptions
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to emulate; as in `harness.run.emulate.EmulationOptions`, but warnings are no errors unless strict. ``sinks``
-    get every event."""
+class Options(EmulationOptions):
+    """How to emulate: warnings are no errors unless strict."""
 
-    accumulation: Accumulation = "f32"
-    schedule: Schedule = "fifo"
-    seed: int = 0
-    jobs: int = 1
-    resident_clusters: int | None = None
-    max_steps: int | None = None
-    timeout: float | None = None
     strict: bool = False
-    allow: tuple[str, ...] = ()
-    sinks: tuple[Sink, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,14 +121,16 @@ class Outcome:
 DEFAULT = Options()
 
 
-def run(file: LaunchFile, options: Options = DEFAULT, progress: Progress | None = None) -> Outcome:
-    """Runs a launch file once.
+def run(
+    file: LaunchFile, options: Options = DEFAULT, progress: Progress | None = None, device: Device | None = None
+) -> Outcome:
+    """Runs a launch file once. device: an empty one to run it on, in place of one that the options describe.
 
     Raises UsageProblem for what the file asks wrongly, CannotRun if a kernel is not understood or does not end well.
     """
     text = read_ptx(file.ptx)
     module = load_module(text, file)
-    device = Device(options.accumulation, options.schedule, options.seed)
+    device = device or Device(options.accumulation, options.schedule, options.seed)
     start = time.perf_counter()
     try:
         memory = Memory(file, device, module)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from harness.emulator import Device, EmulatorError, LaunchError, Module, TensorMap
 from harness.emulator.memory.tensor_map import ElementType
 from harness.errors import CannotRun, UsageProblem
-from harness.ptx.elements import DataType
+from harness.ptx.elements import DATA_TYPES, DataType
 from harness.ptx.expression import ExpressionError
 from harness.ptx.spec import Buffer, Expectation, LaunchFile, Map
 from harness.ptx.values import as_numbers, load_file, make_values
@@ -114,12 +114,22 @@ class Memory:
 
     def _buffer(self, buffer: Buffer, number: int) -> Placed:
         values = self._values(buffer, buffer.shape, number)
-        if values is None:
+        try:
+            if values is not None:
+                data = buffer.dtype.to_memory(values)
+                return Placed(buffer, self.device.upload(data, buffer.name, buffer.address), values.shape, values)
             assert buffer.shape is not None
-            return Placed(
-                buffer, self.device.alloc(buffer.dtype.memory_bytes(buffer.shape), buffer.name), buffer.shape, None
-            )
-        return Placed(buffer, self.device.upload(buffer.dtype.to_memory(values), buffer.name), values.shape, values)
+            nbytes = buffer.dtype.memory_bytes(buffer.shape)
+            address = self.device.alloc(nbytes, buffer.name, buffer.address)
+        except ValueError as error:
+            raise UsageProblem(f"{self.file.path}: buffers.{buffer.name}: {error}") from None
+        for offset, file in buffer.parts:
+            where = f"{self.file.path}: buffers.{buffer.name}.parts"
+            part = load_file(file, DATA_TYPES["u8"], None, where)
+            if not 0 <= offset <= nbytes - part.nbytes:
+                raise UsageProblem(f"{where}: {file} at {offset} does not fit the {nbytes} bytes of the buffer")
+            self.device.write(address + offset, part)
+        return Placed(buffer, address, buffer.shape, None)
 
     def _symbol(self, buffer: Buffer, module: Module, number: int) -> Placed:
         where = f"{self.file.path}: symbols.{buffer.name}"

@@ -10,6 +10,7 @@ from harness.errors import CannotRun
 from harness.jobs.processes import in_order
 from harness.ptx.launching import Options, Outcome, run
 from harness.ptx.spec import LaunchFile
+from harness.run.emulate import under_schedules
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,15 @@ def run_schedules(
 
     progress is called with (schedules done, count). Raises UsageProblem for what the file asks wrongly.
     """
-    seeds = [None, *range(options.seed, options.seed + count - 1)]
-    one = partial(_try, file, replace(options, jobs=1))
-    tried = in_order(one, seeds, min(options.jobs, count))
+    one = partial(_try, file)
+    tried = in_order(one, under_schedules(replace(options, jobs=1), count), min(options.jobs, count))
     return [_count(each, n, count, progress) for n, each in enumerate(tried, 1)]
 
 
-def _try(file: LaunchFile, options: Options, seed: int | None) -> Tried:
+def _try(file: LaunchFile, options: Options) -> Tried:
+    seed = None if options.schedule == "fifo" else options.seed
     try:
-        outcome = run(file, replace(options, schedule="fifo" if seed is None else "random", seed=seed or 0))
+        outcome = run(file, options)
     except CannotRun as error:
         return Tried(seed, None, str(error))
     return Tried(seed, outcome)

@@ -35,7 +35,8 @@ class Fill:
 class Buffer:
     """Device memory with a name. shape None: that of the file it is filled from, or one element of a symbol.
 
-    symbol: it is a variable of the module. fill None: it keeps what the PTX says.
+    symbol: it is a variable of the module. fill None: it keeps what the PTX says. address: where it is to be, None:
+    anywhere. parts: bytes of an uninitialised one that are written, by offset, as .npy files.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Buffer:
     shape: tuple[int, ...] | None
     fill: Fill | None
     symbol: bool = False
+    address: int | None = None
+    parts: tuple[tuple[int, Path], ...] = ()
 
 
 @dataclass(frozen=True)

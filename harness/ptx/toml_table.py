@@ -13,7 +13,7 @@ LARGEST_SIZE = 2**31 - 1
 
 
 class Table:
-    """A table of a file. where: its key, with dots. Keys are taken out one by one; `close` refuses what is left."""
+    """A table of a file. where: its key, with dots. Keys are taken out one by one."""
 
     def __init__(self, path: Path, where: str, values: Mapping[str, Any]) -> None:
         self.path = path
@@ -37,9 +37,11 @@ class Table:
     def take(self, key: str, default: Any = None) -> Any:
         return self._values.pop(key, default)
 
-    def close(self, known: tuple[str, ...]) -> None:
-        """Refuses keys that nobody has taken."""
+    def only(self, *known: str) -> None:
+        """Refuses other keys: first of all, as a key that is misspelt is missing, too."""
         for key, value in self._values.items():
+            if key in known:
+                continue
             near = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
             self.fail(key, value, f"there is no such key; {hint}")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.problem.validation import json_number
 from harness.ptx.elements import DataType
 from harness.ptx.spec import Expectation
 from harness.ptx.values import as_numbers, to_type
@@ -53,9 +54,9 @@ class Verdict:
             "elements": self.elements,
             "mismatches": self.mismatches,
             "non_finite": self.non_finite,
-            "max_abs_error": _json_number(self.max_abs_error),
+            "max_abs_error": json_number(self.max_abs_error),
             "first_mismatches": [
-                {"index": list(m.index), "got": _json_number(m.got), "expected": _json_number(m.expected)}
+                {"index": list(m.index), "got": json_number(m.got), "expected": json_number(m.expected)}
                 for m in self.mistakes
             ],
         }
@@ -91,7 +92,3 @@ def judge(expectation: Expectation, dtype: DataType, got: NDArray, expected: NDA
         float(error[finite].max()) if finite.any() else 0.0,
         tuple(Mistake(tuple(p), float(floats[tuple(p)]), float(wanted[tuple(p)])) for p in places.tolist()),
     )
-
-
-def _json_number(value: float) -> float | str:
-    return value if np.isfinite(value) else str(value)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from harness.check import Checker
 from harness.check.checked import Checked, together
+from harness.check.findings import Report
+from harness.check.waste import unneeded
 from harness.compiler.plan import Plan
 from harness.config.config import KernelConfig
+from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
 from harness.jobs.processes import in_order
 from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
 from harness.run.emulate import Accumulation, EmulationOptions, emulate
 from harness.run.runner import validate_output
+
+MAX_STEPS = 5_000_000
+"""Warp instructions of a run without a wait that it may need."""
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,8 @@ class Target:
 @dataclass(frozen=True)
 class CheckOptions:
     """How to run it. schedules: the first is fifo, the others are random, from seed on. resident_clusters: at once;
-    None: as many as the GPU holds, and one in the last schedule of a kernel that computes tile after tile.
+    None: as many as the GPU holds, and one in the last schedule of a kernel that computes tile after tile. waste: look
+    for what could be left out, too.
     """
 
     schedules: int = 4
@@ -41,14 +50,51 @@ class CheckOptions:
     resident_clusters: int | None = None
     max_steps: int | None = None
     timeout: float | None = None
+    waste: bool = False
 
 
-def check(targets: Sequence[Target], options: CheckOptions, jobs: int = 1) -> list[Checked]:
-    """One answer for each target. jobs: processes, among which the schedules of all targets are dealt out."""
+def check(
+    targets: Sequence[Target], options: CheckOptions, jobs: int = 1, progress: Progress | None = None
+) -> list[Checked]:
+    """One answer for each target. jobs: processes, among which the schedules of all targets are dealt out.
+
+    progress is called with (schedules done, schedules in all).
+    """
     work = [_work(target, options, number) for target in targets for number in range(options.schedules)]
-    found = list(in_order(check_once, work, min(jobs, len(work))))
+    found = list(counted(in_order(check_once, work, min(jobs, len(work))), len(work), progress))
     count = options.schedules
-    return [together(found[n * count : (n + 1) * count]) for n in range(len(targets))]
+    checked = [together(found[n * count : (n + 1) * count]) for n in range(len(targets))]
+    return [_with_waste(*one, options) for one in zip(checked, targets, strict=True)] if options.waste else checked
+
+
+def _with_waste(checked: Checked, target: Target, options: CheckOptions) -> Checked:
+    """Notes on what a sound kernel could do without, in its first schedule and in its last one."""
+    if not checked.is_sound:
+        return checked
+
+    options = replace(options, max_steps=options.max_steps or MAX_STEPS)
+
+    def run(ptx: str, sinks: tuple[Sink, ...]) -> object:
+        found = []
+        for number in sorted({0, options.schedules - 1}):
+            once = check_once(_work(replace(target, ptx=ptx), options, number), sinks)
+            found.append((once.failure, once.correct, {finding.rule for finding in once.report.findings}))
+            if once.failure or not once.correct:
+                break
+        return found
+
+    notes = tuple(unneeded(target.ptx, run))
+    return replace(checked, report=Report((*checked.report.findings, *notes)))
+
+
+def counted(found: Iterable[Checked], total: int, progress: Progress | None) -> Iterator[Checked]:
+    """The same, one after the other; progress is called before the first and after each."""
+    if progress:
+        progress(0, total)
+    for number, one in enumerate(found, 1):
+        if progress:
+            progress(number, total)
+        yield one
 
 
 @dataclass(frozen=True)
@@ -67,7 +113,7 @@ def _work(target: Target, options: CheckOptions, number: int) -> Work:
     return Work(target, options, options.seed + number if number else None)
 
 
-def check_once(work: Work) -> Checked:
+def check_once(work: Work, sinks: tuple[Sink, ...] = ()) -> Checked:
     """What is found under one schedule."""
     target, options, plan, config = work.target, work.options, work.target.plan, work.target.config
     checker = Checker(roles=plan.roles)
@@ -79,7 +125,7 @@ def check_once(work: Work) -> Checked:
         max_steps=options.max_steps,
         timeout=options.timeout,
         strict=False,
-        sinks=(checker,),
+        sinks=(checker, *sinks),
     )
     inputs = make_inputs(target.shape, config.dtype, options.inputs, options.seed)
     failure, correct = "", None

@@ -12,17 +12,19 @@ class NoDevice(CannotRun):
     """There is no GPU that could be used, and why. The emulator always could."""
 
 
-CHOICES = ("auto", "gpu", "emulator")
+EMULATED_GPU = "emulated-gpu"
+CHOICES = ("auto", "gpu", "emulator", EMULATED_GPU)
 
 
 def choose_device(wanted: str, kernel: Kernel, arch: str) -> tuple[Gpu | None, str]:
     """The GPU to use (None: the emulator) and the architecture to compile for.
 
-    ``auto`` takes a GPU that runs the kernel, else the emulator. ``gpu`` insists, and says why it cannot be had. arch
-    may be ``auto``: the GPU's own, or the kernel's first.
+    ``auto`` takes a GPU that runs the kernel, else the emulator. ``gpu`` insists, and says why it cannot be had.
+    ``emulated-gpu`` is the emulator too, with MAX's host code before it. arch may be ``auto``: the GPU's own, or the
+    kernel's first.
     """
     emulated = kernel.archs[0] if arch == "auto" else arch
-    if wanted == "emulator":
+    if wanted in ("emulator", EMULATED_GPU):
         return None, emulated
     try:
         return _usable_gpu(kernel, arch)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,13 @@ class EmulationOptions:
 
 
 DEFAULT = EmulationOptions()
+Given = TypeVar("Given", bound=EmulationOptions)
+
+
+def under_schedules(options: Given, count: int) -> list[Given]:
+    """The options under so many schedules: fifo, and random ones with seeds that follow one another."""
+    seeds = range(options.seed, options.seed + count - 1)
+    return [replace(options, schedule="fifo"), *(replace(options, schedule="random", seed=seed) for seed in seeds)]
 
 
 def emulate(
@@ -77,15 +84,15 @@ def emulate(
         for counter in counters:
             addresses[counter.name] = device.upload(np.zeros(counter.bytes, np.uint8), counter.name)
         result = device.launch(
-            _module(ptx),
+            module_of(ptx),
             plan.entry,
             grid=plan.grid,
             cluster=plan.cluster,
             block=plan.block,
             dynamic_smem=plan.dynamic_smem,
-            arguments=[_argument(argument, addresses) for argument in plan.arguments],
+            arguments=[argument_of(argument, addresses) for argument in plan.arguments],
             progress=progress,
-            regions=_regions(plan),
+            regions=regions_of(plan),
             workers=options.jobs,
             resident_clusters=options.resident_clusters,
             max_steps=options.max_steps,
@@ -103,12 +110,12 @@ def emulate(
 
 
 @lru_cache(maxsize=4)
-def _module(ptx: str) -> Module:
+def module_of(ptx: str) -> Module:
     """Parsed and translated once, as the same kernel is often run on several problems."""
     return Module.from_text(ptx)
 
 
-def _regions(plan: Plan) -> list[Region]:
+def regions_of(plan: Plan) -> list[Region]:
     """The parts of dynamic shared memory by the names that the plan gives them; of a ring, each stage."""
     regions = []
     offset = 0
@@ -147,7 +154,8 @@ def _check_counter(counter: CounterArgument, left: np.ndarray) -> None:
         )
 
 
-def _argument(argument: Argument, addresses: dict[str, int]) -> TensorMap | int:
+def argument_of(argument: Argument, addresses: dict[str, int]) -> TensorMap | int:
+    """As the emulator takes it. addresses: of the tensors and counters, by name."""
     if isinstance(argument, ScalarArgument):
         return argument.value
     if isinstance(argument, CounterArgument):

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from harness import paths
 from harness.errors import CannotRun
+from harness.git import git
 
 SCHEMA = 1
 
@@ -118,32 +118,12 @@ def read(path: Path, problem: Callable[[dict], str | None] = lambda record: None
 
 
 def source_version() -> dict | None:
-    """The commit of the checkout and whether files other than results differ from it; None outside of git.
-
-    An installed harness may lie in someone else's repository, whose commit says nothing.
-    """
-    if paths.is_installed():
-        return None
-    commit = _git("rev-parse", "HEAD")
+    """The commit of the checkout and whether files other than results differ from it; None outside of git."""
+    commit = git("rev-parse", "HEAD")
     if commit is None:
         return None
-    changed = _git("status", "--porcelain", "--", ".", ":!results")
-    return {"commit": commit, "dirty": bool(changed)}
-
-
-def _git(*arguments: str) -> str | None:
-    """What git says. It only looks: without its lock, which would disturb others and stay behind on a full disk."""
-    try:
-        done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", paths.ROOT, *arguments],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=60,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    changed = git("status", "--porcelain", "--", ".", ":!results")
+    return {"commit": commit.decode().strip(), "dirty": bool(changed and changed.strip())}
 
 
 def _not_writable(path: Path, error: OSError) -> str:

@@ -17,6 +17,7 @@ from harness.config.config import KernelConfig
 from harness.emulator import Finding
 from harness.errors import CannotRun
 from harness.gpu.backend import device_kind, run_on_gpu
+from harness.gpu.emulated import gpu_for, run_on_emulated_gpu
 from harness.gpu.measure import VENDORS
 from harness.jobs.processes import in_order
 from harness.problem.dtypes import element_type
@@ -25,7 +26,7 @@ from harness.problem.reference import Reference, compute_reference
 from harness.problem.shape import Shape
 from harness.problem.validation import Validation, validate
 from harness.run import records
-from harness.run.emulate import DEFAULT, Emulation, EmulationOptions, emulate
+from harness.run.emulate import DEFAULT, Emulation, EmulationOptions, emulate, under_schedules
 
 Progress = Callable[[int, int], None]
 
@@ -35,7 +36,8 @@ class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
     schedules: how many it must be right under, see `schedules_of`; processes of the emulation share them. processes:
     how many time it on a GPU, one after the other. vendors: see `harness.gpu.measure`. emulation: how the emulator runs
-    it. ptx: where edited PTX is from that the artifact holds, if it does.
+    it. through_max: whether MAX launches it there, on the emulated driver, and not the harness itself. ptx: where
+    edited PTX is from that the artifact holds, if it does.
     """
 
     config: KernelConfig
@@ -43,6 +45,7 @@ class Request:
     inputs: str = "integer"
     seed: int = 0
     emulation: EmulationOptions = DEFAULT
+    through_max: bool = False
     schedules: int = 1
     gpu: Gpu | None = None
     timeout: float = 60.0
@@ -52,7 +55,9 @@ class Request:
 
     @property
     def device_kind(self) -> str:
-        return device_kind(self.gpu) if self.gpu else f"emulated-{self.config.arch}"
+        if self.gpu:
+            return device_kind(self.gpu)
+        return f"emulated-{gpu_for(self.config.arch).key if self.through_max else self.config.arch}"
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,7 @@ def schedules_of(request: Request) -> list[Request]:
     """
     if request.schedules == 1:
         return [request]
-    first, alone = request.emulation.seed, replace(request.emulation, jobs=1)
-    options = [
-        replace(alone, schedule="fifo"),
-        *(replace(alone, schedule="random", seed=seed) for seed in range(first, first + request.schedules - 1)),
-    ]
+    options = under_schedules(replace(request.emulation, jobs=1), request.schedules)
     return [replace(request, emulation=each, schedules=1) for each in options]
 
 
@@ -115,12 +116,59 @@ def run(
     many and ask for them once. Raises `CannotRun` if there is no result.
     """
     artifact = artifact or build([request.config])[0]
-    plan = artifact.plan(request.shape)
-    arrays = None
-    if request.gpu:
-        validation, fields = _run_on_gpu(request, request.gpu, artifact)
-    else:
-        request, validation, arrays, fields = _emulate(request, artifact, plan, progress)
+    if request.gpu is None:
+        plan = artifact.plan(request.shape)
+        return _outcome(artifact, plan, *_emulate(request, artifact, plan, progress), known)
+    [found] = run_in_turns(request, [artifact], known)
+    if isinstance(found, CannotRun):
+        raise found
+    return found
+
+
+def run_in_turns(
+    request: Request, artifacts: Sequence[Artifact], known: Mapping[str, object] | None = None
+) -> list[Outcome | CannotRun]:
+    """Runs one request with several builds of its kernel. On a GPU their processes take turns; the emulator, which
+    times nothing, runs one after the other.
+    """
+    found: list[Outcome | CannotRun] = []
+    if request.gpu is None:
+        for artifact in artifacts:
+            try:
+                found.append(run(request, artifact, known=known))
+            except CannotRun as error:
+                found.append(error)
+        return found
+    answers = run_on_gpu(
+        artifacts,
+        request.shape,
+        request.gpu,
+        inputs=request.inputs,
+        seed=request.seed,
+        timeout=request.timeout,
+        processes=request.processes,
+        vendors=request.vendors,
+    )
+    for artifact, answer in zip(artifacts, answers, strict=True):
+        if isinstance(answer, CannotRun):
+            found.append(answer)
+        else:
+            validation, fields = answer
+            plan = artifact.plan(request.shape)
+            found.append(_outcome(artifact, plan, request, validation, None, fields, known))
+    return found
+
+
+def _outcome(
+    artifact: Artifact,
+    plan: Plan,
+    request: Request,
+    validation: Validation,
+    arrays: Arrays | None,
+    fields: dict,
+    known: Mapping[str, object] | None,
+) -> Outcome:
+    """fields: those of the record that depend on the device."""
     record = records.new_record(
         kernel=request.config.kernel,
         config={"arch": plan.arch, **plan.config},
@@ -143,20 +191,6 @@ def _about_ptx(artifact: Artifact) -> dict:
     """A record of edited PTX says so, and is never taken for one of the compiled kernel."""
     edited = {"edited": str(artifact.edited)} if artifact.edited else {}
     return {"sha256": artifact.ptx_sha256, **edited, "ptxas": artifact.statistics()}
-
-
-def _run_on_gpu(request: Request, gpu: Gpu, artifact: Artifact) -> tuple[Validation, dict]:
-    """The verdict, and the fields of the record that depend on the device."""
-    return run_on_gpu(
-        artifact,
-        request.shape,
-        gpu,
-        inputs=request.inputs,
-        seed=request.seed,
-        timeout=request.timeout,
-        processes=request.processes,
-        vendors=request.vendors,
-    )
 
 
 def _emulate(
@@ -191,6 +225,9 @@ def _emulations(
     each: Sequence[Request], jobs: int, artifact: Artifact, plan: Plan, inputs: Inputs, progress: Progress | None
 ) -> Iterator[Emulation]:
     """One for each request. Processes share the clusters of a single one; several run side by side."""
+    if each[0].through_max:
+        yield from (run_on_emulated_gpu(artifact, plan, inputs, one.emulation) for one in each)
+        return
     if len(each) == 1 or jobs == 1:
         for number, one in enumerate(each):
             yield emulate(artifact.ptx, plan, inputs, one.emulation, _share(progress, number, len(each)))
@@ -207,7 +244,7 @@ def _emulated_fields(request: Request, done: Sequence[Emulation]) -> dict:
     options = request.emulation
     device = {
         "kind": request.device_kind,
-        "name": f"emulated {request.config.arch}",
+        "name": f"emulated {gpu_for(request.config.arch).name if request.through_max else request.config.arch}",
         "accumulation": options.accumulation,
         "schedule": options.schedule,
         "schedule_seed": options.seed,

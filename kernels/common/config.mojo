@@ -58,8 +58,8 @@ struct GemmConfig(TrivialRegisterPassable):
         mma_n: Int = 256,
         block_k: Int = 64,
         stages: Int = 0,
-        cluster_m: Int = 2,
-        cluster_n: Int = 1,
+        cluster_m: Int = 0,
+        cluster_n: Int = 0,
         epilogue_width: Int = 0,
         multicast: Bool = True,
         band_m: Int = 0,
@@ -71,8 +71,9 @@ struct GemmConfig(TrivialRegisterPassable):
         ping_pong: Bool = False,
     ):
         """Zeros stand for a choice of the kernel's: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA;
-        as many `stages` as fit (kernel5: one); `epilogue_width` 64, but 32 where C leaves in turns; `band_m` 2048 rows
-        for kernel7 on sm_90a, else no bands. So do an empty `scheduler`: where CTAs stay clc on sm_100a, static on
+        as many `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a;
+        `epilogue_width` 64, but 32 where C leaves in turns, or less if that does not divide the columns of a warp; `band_m`
+        2048 rows for kernel7 on sm_90a, else no bands. So do an empty `scheduler`: where CTAs stay clc on sm_100a, static on
         sm_90a; `raster_group` 8, with `ping_pong` and its smaller tiles 16; `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2; `sms` those of a B200 or
         H200."""
         self.kernel = kernel
@@ -98,8 +99,14 @@ struct GemmConfig(TrivialRegisterPassable):
         self.ping_pong = ping_pong
         if band_m == 0 and self.writes_in_turns() and not self.walks_tiles() and arch == "sm_90a":
             self.band_m = 2048 // max(1, self.mma_m)
+        if cluster_m == 0:
+            self.cluster_m = 4 if self.has_tmem() else 2
+        if cluster_n == 0:
+            self.cluster_n = 4 if self.has_tmem() else 1
         if epilogue_width == 0:
             self.epilogue_width = 32 if self.writes_in_turns() else 64
+            while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
+                self.epilogue_width //= 2
         if scheduler.byte_length() == 0:
             self.scheduler = "none"
             if self.walks_tiles():

@@ -1,183 +1,282 @@
-"""Which configurations are legal, and what is said about the others: the value, the rule and the way out, in one line."""
+"""Which configurations are legal, and what is said about the others.
+
+These are the only rules: whoever offers configurations asks here (`plan.mojo`).
+"""
 from .config import ELEMENT_BYTES, SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig
 
 
+struct Refusal(Copyable, Movable):
+    """Why a configuration cannot be. Names are those of the planner's options."""
+
+    var subject: StaticString  # the option that it is about
+    var instead: StaticString  # others that can be set otherwise in its place, with commas; none if empty
+    var message: String  # the value and the rule; empty for a legal configuration
+
+    def __init__(out self, subject: StaticString, message: String, *, instead: StaticString = ""):
+        self.subject = subject
+        self.instead = instead
+        self.message = message
+
+    def __init__(out self):
+        """Nothing is wrong."""
+        self.subject = ""
+        self.instead = ""
+        self.message = String()
+
+    def is_none(self) -> Bool:
+        return self.message.byte_length() == 0
+
+
 def config_error(config: GemmConfig) -> String:
-    """Empty for a legal configuration; otherwise the value, the rule and the way out, in one line."""
-    var wrong = shape_error(config)
-    if wrong.byte_length() > 0:
-        return wrong
-    if config.stages < 1 and config.stages_that_fit() < 1:
-        return String(
-            "shared memory: not even one stage fits beside the C tile of ",
-            config.c_bytes(),
-            " bytes: use a smaller MMA shape",
-        )
-    if config.stages < 1:
-        return String("stages ", config.stages, " is not at least 1")
-    if not config.pipelined() and config.stages != 1:
-        return String(config.kernel, " has one stage, not ", config.stages, ": kernel6 has a pipeline")
-    if config.shared_memory_bytes() > SHARED_MEMORY_LIMIT:
-        return String(
-            "shared memory: A ",
-            config.stages,
-            " x ",
-            config.a_bytes(),
-            " + B ",
-            config.stages,
-            " x ",
-            config.b_bytes(),
-            " + C ",
-            config.c_bytes(),
-            " + barriers ",
-            config.barrier_bytes(),
-            " = ",
-            config.shared_memory_bytes(),
-            " bytes > ",
-            SHARED_MEMORY_LIMIT,
-            ": at most ",
-            config.stages_that_fit(),
-            " stages fit",
-        )
-    return String()
+    """Empty for a legal configuration; otherwise the value and the rule, in one line."""
+    return refusal_of(config).message
 
 
-def shape_error(config: GemmConfig) -> String:
-    """The rules that do not depend on the number of stages."""
+def refusal_of(config: GemmConfig) -> Refusal:
+    """The first rule that a configuration breaks."""
     if config.step_of_series() == 0:
-        return String("kernel '", config.kernel, "' is not one of kernel5, kernel6, kernel7, kernel8")
+        return Refusal("kernel", String("kernel ", config.kernel, " is not one of kernel5, kernel6, kernel7, kernel8"))
     if config.dtype != DType.bfloat16 and config.dtype != DType.float16:
-        return String("dtype ", config.dtype, " is not bfloat16 or float16")
+        return Refusal("dtype", String("dtype ", config.dtype, " is not bfloat16 or float16"))
     if config.arch != "sm_100a" and config.arch != "sm_90a":
-        return String("arch '", config.arch, "' is not sm_100a or sm_90a")
-    var wrong = sm100_shape_error(config) if config.has_tmem() else sm90_shape_error(config)
-    if wrong.byte_length() > 0:
-        return wrong
-    if config.block_k * ELEMENT_BYTES != SWIZZLE_ROW_BYTES:
-        return String("block K ", config.block_k, ": a stage is one 128-byte swizzle row deep, which is 64")
-    if config.cluster_m < 1 or config.cluster_n < 1 or config.cluster_size() > 16:
-        return String(
-            "cluster ",
-            config.cluster_m,
-            "x",
-            config.cluster_n,
-            " has ",
-            config.cluster_size(),
-            " CTAs: 1 to 16 are possible",
+        return Refusal("arch", String("arch ", config.arch, " is not sm_100a or sm_90a"))
+    var wrong = mma_refusal(config)
+    if wrong.is_none():
+        wrong = cluster_refusal(config)
+    if wrong.is_none():
+        wrong = walk_refusal(config) if config.walks_tiles() else no_walk_refusal(config)
+    if wrong.is_none():
+        wrong = epilogue_refusal(config)
+    if wrong.is_none():
+        wrong = sharing_refusal(config)
+    if wrong.is_none():
+        wrong = stages_refusal(config)
+    return wrong^
+
+
+def mma_refusal(config: GemmConfig) -> Refusal:
+    """Shapes of tcgen05.mma, kind f16 (PTX ISA 9.7.16.2.1); on sm_90a tiles that the registers hold as accumulators,
+    in instructions of 64 rows and up to 256 columns (PTX ISA 9.7.15.2)."""
+    if config.cta_group != 1 and not (config.cta_group == 2 and config.has_tmem()):
+        return Refusal(
+            "cta_group",
+            String("cta group ", config.cta_group, " is not possible on ", config.arch),
+            instead="arch",
         )
+    var shown = String("mma shape ", config.mma_m, "x", config.mma_n, " with cta group ", config.cta_group)
+    var smallest = 64 * config.cta_group
+    var largest = 128 * config.cta_group if config.has_tmem() else 256
+    if config.mma_m != smallest and config.mma_m != 2 * smallest and config.mma_m != largest:
+        var rows = String(smallest, " or ", 2 * smallest) if config.has_tmem() else String("64 or 128 or 256")
+        return Refusal("mma_shape", String(shown, ": M must be ", rows), instead="cta_group")
+    # sm_90a: 128 accumulators a thread.
+    var most = 128 if not config.has_tmem() and config.mma_m == 256 else 256
+    var step = 16 * config.cta_group
+    if config.mma_n < step or config.mma_n > most or config.mma_n % step != 0:
+        return Refusal("mma_shape", String(shown, ": N must be a multiple of ", step, " up to ", most))
+    if config.block_k * ELEMENT_BYTES != SWIZZLE_ROW_BYTES:
+        return Refusal("block_k", String("block K ", config.block_k, ": a stage is one 128-byte swizzle row deep"))
+    return Refusal()
+
+
+def cluster_refusal(config: GemmConfig) -> Refusal:
+    var shown = String("cluster ", config.cluster_m, "x", config.cluster_n)
+    if config.cluster_m < 1 or config.cluster_n < 1:
+        return Refusal("cluster", String(shown, ": both sizes must be at least 1"))
+    if config.cluster_size() > 16:
+        return Refusal("cluster", String(shown, " has ", config.cluster_size(), " CTAs; a cluster has at most 16"))
     if config.cluster_m % config.cta_group != 0:
-        return String(
-            "cluster ", config.cluster_m, "x", config.cluster_n, ": a CTA pair needs an even number of CTAs along M"
+        return Refusal(
+            "cluster",
+            String(
+                shown,
+                ": ",
+                config.cluster_m,
+                " CTAs along M cannot be split into pairs, which cta group 2 multiplies with",
+            ),
+            instead="cta_group",
         )
     if config.band_m < 0:
-        return String("band of ", config.band_m, " CTAs along M: use at least 1, or 0 for the kernel's own choice")
-    wrong = walk_error(config)
-    if wrong.byte_length() > 0:
-        return wrong
-    if config.epilogue_width != 16 and config.epilogue_width != 32 and config.epilogue_width != 64:
-        return String("epilogue width ", config.epilogue_width, " is not 16, 32 or 64")
-    if config.warp_columns() % config.epilogue_width != 0:
-        return String(
-            "epilogue width ",
-            config.epilogue_width,
-            " does not divide the ",
-            config.warp_columns(),
-            " accumulator columns of a warp: use 16 or 32",
+        return Refusal("band_m", String("band of ", config.band_m, " CTAs along M: it must be at least 1"))
+    return Refusal()
+
+
+def no_walk_refusal(config: GemmConfig) -> Refusal:
+    """A kernel whose tiles have no order of their own has nothing to choose about it."""
+    var rule = String(": ", config.kernel, " computes one tile a CTA, at its place in the grid")
+    if config.scheduler != "none":
+        return Refusal("scheduler", String("scheduler ", config.scheduler, rule), instead="kernel")
+    if config.raster_group != 1:
+        return Refusal("raster_group", String("raster group ", config.raster_group, rule), instead="kernel")
+    if config.accumulators != 1:
+        return Refusal("accumulators", String("accumulators ", config.accumulators, rule), instead="kernel")
+    if config.clc_depth != 0:
+        return Refusal("clc_depth", String("clc depth ", config.clc_depth, rule), instead="kernel")
+    if config.sms != 0:
+        return Refusal("sms", String("sms ", config.sms, rule), instead="kernel")
+    if config.ping_pong:
+        return Refusal("ping_pong", String("ping-pong", rule), instead="kernel")
+    return Refusal()
+
+
+def walk_refusal(config: GemmConfig) -> Refusal:
+    """Where the next tile comes from, in which order, and where it is accumulated."""
+    var known = config.scheduler == "none" or config.is_static()
+    if not known and not (config.cancels_clusters() if config.has_tmem() else config.counts_tiles()):
+        return Refusal("scheduler", String("scheduler '", config.scheduler, "' is not one of ", config.arch, "'s"))
+    if config.raster_group != 1 and config.raster_group != 4 and config.raster_group != 8 and config.raster_group != 16:
+        return Refusal("raster_group", String("raster group ", config.raster_group, " is not one of 1, 4, 8, 16"))
+    if config.accumulators != 1 and not (config.accumulators == 2 and config.has_tmem()):
+        return Refusal(
+            "accumulators",
+            String(
+                "accumulators ",
+                config.accumulators,
+                ": there are 1 or 2, in tensor memory" if config.has_tmem() else (
+                    ": there is 1, in registers, as sm_90a has no tensor memory"
+                ),
+            ),
         )
-    if config.sharing().a_parts() > config.cta_m() // 8 or config.sharing().b_parts() > config.cta_b_rows() // 8:
-        return String(
+    if config.cancels_clusters() and (config.clc_depth < 1 or config.clc_depth > 3):
+        return Refusal("clc_depth", String("clc depth ", config.clc_depth, " is not one of 1, 2, 3"))
+    if not config.cancels_clusters() and config.clc_depth != 0:
+        return Refusal(
+            "clc_depth",
+            String(
+                "clc depth ",
+                config.clc_depth,
+                ": the scheduler ",
+                config.scheduler,
+                " keeps no answers of cluster launch control",
+            ),
+        )
+    if config.fills_sms() and config.sms < config.cluster_size():
+        return Refusal(
+            "sms",
+            String(
+                "sms ",
+                config.sms,
+                ": a cluster of ",
+                config.cluster_m,
+                "x",
+                config.cluster_n,
+                " needs ",
+                config.cluster_size(),
+            ),
+        )
+    if not config.fills_sms() and config.sms != 0:
+        return Refusal(
+            "sms",
+            String("sms ", config.sms, ": the scheduler ", config.scheduler, " launches all tiles"),
+            instead="scheduler",
+        )
+    if config.ping_pong and (config.has_tmem() or not config.is_static()):
+        return Refusal(
+            "ping_pong",
+            String(
+                "ping-pong with ",
+                config.kernel,
+                " of ",
+                config.arch,
+                " and the scheduler ",
+                config.scheduler,
+                ": the warpgroups of sm_90a take turns on a fixed list of tiles",
+            ),
+            instead="scheduler",
+        )
+    if config.ping_pong and (config.mma_m > 128 or config.mma_m * config.mma_n > 128 * 128):
+        return Refusal(
+            "mma_shape",
+            String(
+                "mma shape ",
+                config.mma_m,
+                "x",
+                config.mma_n,
+                " with ping-pong: one warpgroup has all rows of a tile and holds 128x128 or 64x256 accumulators",
+            ),
+            instead="ping_pong",
+        )
+    return Refusal()
+
+
+def epilogue_refusal(config: GemmConfig) -> Refusal:
+    var width = config.epilogue_width
+    if width != 16 and width != 32 and width != 64:
+        return Refusal("epilogue_width", String("epilogue width ", width, " is not one of 16, 32, 64"))
+    if config.warp_columns() % width != 0:
+        return Refusal(
+            "epilogue_width",
+            String(
+                "epilogue width ",
+                width,
+                " does not divide the ",
+                config.warp_columns(),
+                " accumulator columns of a warp",
+            ),
+        )
+    return Refusal()
+
+
+def sharing_refusal(config: GemmConfig) -> Refusal:
+    """A TMA box has at least the 8 rows of the swizzle's pattern."""
+    var a_is_wrong = config.cta_m() < 8 * config.sharing().a_parts()
+    if not a_is_wrong and config.cta_b_rows() >= 8 * config.sharing().b_parts():
+        return Refusal()
+    var parts = config.sharing().a_parts() if a_is_wrong else config.sharing().b_parts()
+    var rows = String(config.cta_m(), " rows of A") if a_is_wrong else String(config.cta_b_rows(), " rows of B")
+    return Refusal(
+        "cluster",
+        String(
             "cluster ",
             config.cluster_m,
             "x",
             config.cluster_n,
-            " shares ",
-            config.cta_m(),
-            " rows of A among ",
-            config.sharing().a_parts(),
-            " CTAs and ",
-            config.cta_b_rows(),
-            " rows of B among ",
-            config.sharing().b_parts(),
-            ": each needs at least 8 rows, use a smaller cluster or no multicast",
+            ": ",
+            parts,
+            " CTAs share ",
+            rows,
+            " and each needs at least 8",
+        ),
+        instead="multicast",
+    )
+
+
+def stages_refusal(config: GemmConfig) -> Refusal:
+    var most = config.stages_that_fit()
+    if not config.pipelined() and config.stages != 1:
+        return Refusal(
+            "stages",
+            String("stages ", config.stages, ": ", config.kernel, " has no pipeline, its only depth is 1"),
+            instead="kernel",
         )
-    return String()
-
-
-def walk_error(config: GemmConfig) -> String:
-    """The rules of the order of tiles."""
-    if config.scheduler != "none" and not config.fills_sms() and not config.cancels_clusters():
-        return String("scheduler '", config.scheduler, "' is not one of clc, static, dynamic, none")
-    if config.counts_tiles() and config.has_tmem():
-        return String("scheduler dynamic: ", config.arch, " has cluster launch control, use clc")
-    if config.cancels_clusters() and not config.has_tmem():
-        return String("scheduler clc: ", config.arch, " has no cluster launch control, use static")
-    if not config.walks_tiles() and (
-        config.scheduler != "none" or config.raster_group != 1 or config.accumulators != 1
-    ):
-        return String(
-            config.kernel,
-            (
-                " computes one tile a CTA, in the order of the grid, with one accumulator: kernel8 has --scheduler,"
-                " --raster-group and --accumulators"
+    if config.stages < 1 and most >= 1:
+        return Refusal(
+            "stages",
+            String(
+                "stages ", config.stages, ": the ring needs at least 1; ", config.kernel, " takes 1 to ", most, " here"
             ),
         )
-    if config.raster_group != 1 and config.raster_group != 4 and config.raster_group != 8 and config.raster_group != 16:
-        return String("raster group ", config.raster_group, " is not 1, 4, 8 or 16")
-    if config.accumulators != 1 and not (config.accumulators == 2 and config.has_tmem()):
-        return String("accumulators ", config.accumulators, ": use 1", ", or 2" if config.has_tmem() else " on sm_90a")
-    if config.clc_depth < 0 or config.clc_depth > 3 or (config.clc_depth > 0) != config.cancels_clusters():
-        return String("clc depth ", config.clc_depth, ": use 1, 2 or 3 with the scheduler clc, else none")
-    if config.fills_sms() and config.sms < config.cluster_size():
-        return String("sms ", config.sms, ": a cluster needs ", config.cluster_size())
-    if config.ping_pong and (config.has_tmem() or not config.is_static()):
-        return String(
-            "ping-pong: the warpgroups of sm_90a take turns on a list of tiles, use kernel8 for it with --scheduler"
-            " static"
+    if config.stages > most or most < 1:
+        var stages = max(config.stages, 1)
+        var operands = stages * (config.a_bytes() + config.b_bytes())
+        var barriers = 16 * stages + config.fixed_barrier_bytes()
+        return Refusal(
+            "stages",
+            String(
+                "stages ",
+                stages,
+                ": A and B ",
+                operands,
+                " + C ",
+                config.c_bytes(),
+                " + barriers ",
+                barriers,
+                " = ",
+                operands + config.c_bytes() + barriers,
+                ", more than the ",
+                SHARED_MEMORY_LIMIT,
+                " bytes of shared memory",
+            ),
+            instead=StaticString("") if most >= 1 else StaticString("mma_shape"),
         )
-    if config.sms != 0 and not config.fills_sms():
-        return String("sms ", config.sms, ": the scheduler ", config.scheduler, " launches all tiles, leave it out")
-    return String()
-
-
-def sm100_shape_error(config: GemmConfig) -> String:
-    """Shapes of tcgen05.mma, kind f16 (PTX ISA 9.7.16.2.1)."""
-    if config.cta_group != 1 and config.cta_group != 2:
-        return String("cta_group ", config.cta_group, " is not 1 or 2")
-    if config.mma_m != 64 * config.cta_group and config.mma_m != 128 * config.cta_group:
-        return String(
-            "MMA M ",
-            config.mma_m,
-            " with cta_group ",
-            config.cta_group,
-            ": use ",
-            64 * config.cta_group,
-            " or ",
-            128 * config.cta_group,
-        )
-    var n_step = 16 * config.cta_group
-    if config.mma_n < n_step or config.mma_n > 256 or config.mma_n % n_step != 0:
-        return String(
-            "MMA N ", config.mma_n, " with cta_group ", config.cta_group, ": use a multiple of ", n_step, " up to 256"
-        )
-    return String()
-
-
-def sm90_shape_error(config: GemmConfig) -> String:
-    """Tiles that the registers hold as accumulators, in instructions of 64 rows and up to 256 columns (PTX ISA
-    9.7.15.2)."""
-    if config.cta_group != 1:
-        return String(
-            "cta_group ",
-            config.cta_group,
-            ": sm_90a has no CTA pairs, use 1; GPUs of compute capability 10.0 have them",
-        )
-    if config.mma_m != 64 and config.mma_m != 128 and config.mma_m != 256:
-        return String("tile M ", config.mma_m, " on sm_90a: use 64, 128 or 256")
-    if config.ping_pong and config.mma_m == 256:
-        return String("tile M 256 with ping-pong: a warpgroup has all rows of a tile, use 64 or 128")
-    var most = 128 if config.consumer_m() == 128 else 256  # 128 accumulators a thread
-    if config.mma_n < 16 or config.mma_n > most or config.mma_n % 16 != 0:
-        return String(
-            "tile N ", config.mma_n, " with tile M ", config.mma_m, " on sm_90a: use a multiple of 16 up to ", most
-        )
-    return String()
+    return Refusal()

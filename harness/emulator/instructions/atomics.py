@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.load_store import AS_IS, HINTS, SPACES, VECTORS, finish, state_space
-from harness.emulator.instructions.reductions import FLOATS, combine_one
+from harness.emulator.instructions.reductions import FLOATS, add_float, combine_one
 from harness.emulator.instructions.table import (
     Effect,
     Translator,
@@ -21,7 +21,7 @@ from harness.emulator.instructions.table import (
     only,
     tuple_of,
 )
-from harness.emulator.instructions.values import M64, float_binary, signed
+from harness.emulator.instructions.values import M64, signed
 from harness.emulator.machine.events import Access, Site
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value
 from harness.emulator.machine.state import Cta, Fragment
@@ -49,7 +49,6 @@ _ATOMICS: dict[str, Callable[[int, int, int], int]] = {
     "max": lambda old, b, bits: max(old, b),
     "min.signed": lambda old, b, bits: min(old, b, key=lambda v: signed(v, bits)),
     "max.signed": lambda old, b, bits: max(old, b, key=lambda v: signed(v, bits)),
-    "add.float": lambda old, b, bits: float_binary(np.add, old, b, bits),
 }
 
 
@@ -89,6 +88,8 @@ def atomic(
         argument = lane_value(b, lane) & mask
         if operation == "cas":
             new = lane_value(c, lane) & mask if old == argument else old
+        elif operation == "add.float":
+            new = add_float(f"f{bits}", old, argument, in_global=cta is None)
         else:
             new = _ATOMICS[operation](old, argument, bits) & mask
         store.store_int(where, nbytes, new)
@@ -115,7 +116,11 @@ def atomic_vector(
         held = []
         for n, value in enumerate(values):
             old = store.load_int(where + n * nbytes, nbytes)
-            new = combine_one(operation, kind, old, lane_value(value, lane) & mask, nbytes)
+            argument = lane_value(value, lane) & mask
+            if kind == "f32":
+                new = add_float(kind, old, argument, in_global=cta is None)
+            else:
+                new = combine_one(operation, kind, old, argument, nbytes)
             store.store_int(where + n * nbytes, nbytes, new)
             olds[n].append(old)
             held.append(new)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from harness.emulator.errors import Fault
-from harness.emulator.instructions.bulk_copies import emit_rows
+from harness.emulator.instructions.im2col_copies import emit_pixels
 from harness.emulator.instructions.table import (
     Effect,
     Translator,
@@ -18,6 +18,7 @@ from harness.emulator.instructions.table import (
     only,
 )
 from harness.emulator.instructions.tensor_maps import coordinates_of, map_operand, start_operand, tensor_map_at
+from harness.emulator.instructions.tensor_rows import emit_rows
 from harness.emulator.machine import events
 from harness.emulator.machine.bulk import BulkGroup, BulkQueue
 from harness.emulator.machine.events import Operation, Site
@@ -68,7 +69,7 @@ class _Load:
         routes = self.routes[some]
         grid, tmap = routes[0][0].grid, self.tmap
         counters, sink, nbytes = grid.counters, grid.sink, tmap.box_bytes
-        if self.box is None:
+        if self.box is None and grid.computes:
             if sink is not None and self.operation is not None:
                 sink(events.Started(self.operation))
             self.box, read = load_box(grid.memory, tmap, self.coordinates)
@@ -79,7 +80,8 @@ class _Load:
         for cta, signalled in routes:
             cta.check_alive("a TMA load writes into")
             signalled.check_alive("a TMA load signals")
-        write_boxes([cta.shared for cta, _ in routes], tmap, self.offset, self.box)
+        if self.box is not None:
+            write_boxes([cta.shared for cta, _ in routes], tmap, self.offset, self.box)
         landed = self.operation.writes[some] if self.operation is not None else ()
         for n, (_, signalled) in enumerate(routes):
             barrier = signalled.mbarrier(self.barrier)
@@ -125,7 +127,7 @@ def tma_load(
     """``cp.async.bulk.tensor`` from global to shared::cluster; ``mask`` None means no multicast."""
     grid, cluster = f.grid, f.cta.cluster
     for lane in f.lanes:
-        name, tmap = tensor_map_at(f, lane_value(map_address, lane))
+        name, tmap = tensor_map_at(f, site, lane_value(map_address, lane))
         where, signal = lane_value(destination, lane), lane_value(barrier, lane)
         offset = where & OFFSET_MASK
         if offset % SHARED_ALIGNMENT:
@@ -153,9 +155,10 @@ def tma_load(
         grid.counters.tma_loads += 1
         if grid.choices.splits_multicast:
             for n in range(len(routes)):
-                grid.submit(AsyncOperation("tma.load", partial(load.land_in, slice(n, n + 1)), f, site))
+                run = partial(load.land_in, slice(n, n + 1))
+                grid.submit(AsyncOperation("tma.load", run, f, site, subject=(load, n)))
         else:
-            grid.submit(AsyncOperation("tma.load", load.land, f, site))
+            grid.submit(AsyncOperation("tma.load", load.land, f, site, subject=(load, 0)))
 
 
 class _Store:
@@ -190,17 +193,18 @@ class _Store:
         f, grid = self.fragment, self.fragment.grid
         if self.operation is not None and grid.sink is not None:
             grid.sink(events.Started(self.operation))
-        self.box = read_box(f.cta.shared, self.tmap, self.offset, self.coordinates)
+        if grid.computes:
+            self.box = read_box(f.cta.shared, self.tmap, self.offset, self.coordinates)
         grid.counters.tma_shared_bytes_read += self.tmap.box_bytes
         self.group.reading -= 1
         self._wake()
-        grid.submit(AsyncOperation("tma.store.write", self.write, f, self.site))
+        grid.submit(AsyncOperation("tma.store.write", self.write, f, self.site, subject=self))
 
     def write(self) -> None:
         """Second half: the box is in global memory."""
-        assert self.box is not None
         grid = self.fragment.grid
-        grid.counters.tma_global_bytes_written += store_box(grid.memory, self.tmap, self.coordinates, self.box)
+        if self.box is not None:
+            grid.counters.tma_global_bytes_written += store_box(grid.memory, self.tmap, self.coordinates, self.box)
         self.group.writing -= 1
         if self.operation is not None and grid.sink is not None:
             grid.sink(events.Finished(self.operation, self.operation.writes))
@@ -215,7 +219,7 @@ def tma_store(f: Fragment, site: Site, map_address: Value, coordinates: tuple[Va
     """``cp.async.bulk.tensor`` from shared to global, in the thread's open bulk group."""
     grid = f.grid
     for lane in f.lanes:
-        _, tmap = tensor_map_at(f, lane_value(map_address, lane))
+        _, tmap = tensor_map_at(f, site, lane_value(map_address, lane))
         where = lane_value(source, lane)
         if where >> RANK_SHIFT != f.cta.rank:
             raise Fault(
@@ -240,7 +244,7 @@ def tma_store(f: Fragment, site: Site, map_address: Value, coordinates: tuple[Va
                 group=(lane, queue.number),
             )
         store = _Store(f, site, tmap, start, offset, queue, operation)
-        grid.submit(AsyncOperation("tma.store.read", store.read, f, site))
+        grid.submit(AsyncOperation("tma.store.read", store.read, f, site, subject=store))
 
 
 def commit_group(f: Fragment, site: Site) -> None:
@@ -292,7 +296,9 @@ def _wait_group(i: Instruction, w: Translator) -> Effect:
 
 @instruction("cp.async.bulk.tensor", operands=range(2, 7), writes=0, family="tma")
 def _tensor_copy(i: Instruction, w: Translator) -> Effect:
-    if any(i.has(mode) for mode in ("tile::gather4", "tile::scatter4", "im2col", "im2col_no_offs")):
+    if i.has("im2col") or i.has("im2col_no_offs"):
+        return emit_pixels(i, w)
+    if i.has("tile::gather4") or i.has("tile::scatter4"):
         return emit_rows(i, w)
     rank = i.modifiers[3] if len(i.modifiers) > 3 else ""
     if rank not in ("1d", "2d", "3d", "4d", "5d"):

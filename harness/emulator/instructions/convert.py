@@ -88,26 +88,36 @@ def float_to_float(
 ) -> Value:
     """integral: a rounding to an integer, or nothing."""
     form, origin = _SCALARS[to], _SCALARS[source]
-    numbers = float_math.inputs(_array(value, origin.bits), origin, ftz and origin is F32)
+    bits = _array(value, origin.bits)
+    numbers = float_math.inputs(bits, origin, ftz and origin is F32)
     if integral:
         numbers = np.copysign(formats.round_to_integral(numbers, integral), numbers)
     if saturate:
         return _value(encode(_relu(numbers, relu), form, mode, saturate=True))
     result = float_math.finish(numbers, form, mode, ftz=ftz and form is F32, clamp=clamp, relu=relu)
+    if F64 in (form, origin) and not clamp and np.isnan(numbers).any():
+        result = np.where(np.isnan(numbers), float_math.convert_nan(bits, origin, form), result)
+    if mode == "rna" and np.isnan(numbers).any():
+        # An H200 only cuts: some become infinity.
+        result = np.where(np.isnan(numbers), bits & np.uint32(0xFFFFE000), result)
     return _value(result, form.bits)
 
 
 def float_to_integer(to: str, source: str, register_bits: int, mode: str, ftz: bool, value: Value) -> Value:
-    """Saturating; NaN gives 0. The result is extended to the register."""
+    """Saturating. The result is extended to the register.
+
+    NaN gives 0, or, from f64 and to 64 bits, the integer of which only the highest bit is set (PTX ISA 9.7.9.21).
+    """
     origin = _SCALARS[source]
     numbers = float_math.inputs(_array(value, origin.bits), origin, ftz)
     whole = formats.round_to_integral(numbers, mode)
     bits, is_signed = bits_of(to), to[0] == "s"
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
+    of_nan = 1 << (bits - 1) if origin is F64 or bits == 64 else 0
 
     def scalar(x: float) -> int:
         if x != x:
-            return 0
+            return of_nan
         return (low if x <= low else high if x >= high else int(x)) & ((1 << register_bits) - 1)
 
     dtype = np.uint64 if register_bits == 64 else np.uint32

@@ -5,7 +5,7 @@ Execution is sequentially consistent here, so a fence only has to be told; a hin
 
 from __future__ import annotations
 
-from harness.emulator.instructions.table import Assign, Effect, Translator, instruction, only_form
+from harness.emulator.instructions.table import Assign, Effect, Translator, instruction, memory, only_form
 from harness.emulator.machine.events import Fenced, Site
 from harness.emulator.machine.lanes import Value
 from harness.emulator.machine.state import Fragment
@@ -15,6 +15,11 @@ from harness.emulator.ptx.ast import Instruction
 def fence(f: Fragment, site: Site) -> None:
     if f.grid.sink is not None:
         f.grid.sink(Fenced(f.agent, site))
+
+
+def acquire_tensor_map(f: Fragment, site: Site, address: Value) -> None:
+    if f.grid.sink is not None:
+        f.grid.sink(Fenced(f.agent, site, address if isinstance(address, int) else address[f.lane_index]))
 
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -36,6 +41,8 @@ _ACQUIRING = tuple(f"proxy.tensormap::generic.acquire.{scope}" for scope in _SCO
 @instruction("fence", operands=range(3), writes=0, family="fence")
 def _fence(i: Instruction, w: Translator) -> Effect:
     only_form(i, *{0: _FENCES, 2: _ACQUIRING}.get(len(i.operands), ()))
+    if i.operands:
+        return Effect(acquire_tensor_map, [w.pointer(memory(i.operands[0]))])
     return Effect(fence)
 
 

@@ -243,6 +243,9 @@ def _rsqrt(i: Instruction, w: Translator) -> Assign:
     return general(i, w, "rsqrt", kind_of(i))
 
 
+NAN_OF_GROSS = np.uint64(0x7FFF_FFFF_0000_0000)
+
+
 def gross(operation: str, ftz: bool, value: Value) -> Value:
     """``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64``: the upper 32 bits of the result (PTX ISA 9.7.3.14)."""
     bits = unpack(value, "f64")
@@ -253,7 +256,7 @@ def gross(operation: str, ftz: bool, value: Value) -> Value:
     with np.errstate(all="ignore"):
         result = np.asarray(1.0 / (numbers if operation == "rcp" else np.sqrt(numbers)))
     found = float_math.finish(result, F64, "rn", ftz=ftz)
-    return pack(np.where(np.isnan(result), found, found & upper), "f64")
+    return pack(np.where(np.isnan(result), NAN_OF_GROSS, found & upper), "f64")
 
 
 def _gross(i: Instruction, w: Translator) -> Assign:

@@ -1,14 +1,13 @@
-"""ldmatrix and stmatrix of 8x8 matrices of 16-bit elements (PTX ISA 9.7.14.5.15, 9.7.14.5.16)."""
+"""ldmatrix and stmatrix (PTX ISA 9.7.14.5.15, 9.7.14.5.16); those of fewer than 16 bits are in `matrix_bytes`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
-from harness.emulator.errors import Fault
+from harness.emulator.instructions.matrix_bytes import load_bytes, load_one_register, store_bytes
+from harness.emulator.instructions.matrix_rows import ROWS, rows_of
 from harness.emulator.instructions.table import (
     Effect,
     Translator,
@@ -20,53 +19,16 @@ from harness.emulator.instructions.table import (
     tuple_of,
 )
 from harness.emulator.machine.events import Access, Site
-from harness.emulator.machine.lanes import FULL_MASK, Value, stack_rows
+from harness.emulator.machine.lanes import Value, stack_rows
 from harness.emulator.machine.state import Fragment
-from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
+from harness.emulator.memory.address_space import shared_from_generic
 from harness.emulator.memory.bytes import CHUNK
 from harness.emulator.ptx.ast import Instruction, Operand
-
-ROWS = 8
-"""Rows of one matrix, of 16 bytes each."""
-
-
-class _Rows(NamedTuple):
-    """Rows of matrices in a CTA's shared memory. span: the first byte of any, and the one behind the last."""
-
-    offsets: np.ndarray
-    chunks: np.ndarray
-    span: tuple[int, int]
-
-
-def _rows(f: Fragment, address: Value, matrices: int) -> _Rows:
-    """The 8 rows of each matrix: row j of matrix m comes from lane 8m + j."""
-    if f.mask != FULL_MASK:
-        f.require_whole_warp()
-    if isinstance(address, int):
-        raise Fault("stmatrix/ldmatrix got one address for all rows; every row needs its own lane's address", "address")
-    return _rows_at(address.tobytes(), address.itemsize, matrices, f.cta.window)
-
-
-@lru_cache(maxsize=4096)
-def _rows_at(addresses: bytes, nbytes: int, matrices: int, window: int) -> _Rows:
-    """The same from the bytes of the addresses: loops use the same ones again and again."""
-    rows = np.frombuffer(addresses, f"u{nbytes}")[: ROWS * matrices].astype(np.int64) - window
-    merged = int(np.bitwise_or.reduce(rows))
-    if merged >> RANK_SHIFT:
-        raise Fault(f"a row address names a CTA other than its own, rank {window >> RANK_SHIFT}", "address")
-    if merged & (CHUNK - 1):
-        bad = int(np.flatnonzero(rows & (CHUNK - 1))[0])
-        offset = int(rows[bad]) & OFFSET_MASK
-        fault = Fault(f"row address 0x{offset:x} is not a multiple of {CHUNK}", "alignment", offset)
-        fault.position = bad
-        raise fault
-    rows.setflags(write=False)
-    return _Rows(rows, rows // CHUNK, (int(rows.min()), int(rows.max()) + CHUNK))
 
 
 def store_matrix(f: Fragment, site: Site, address: Value, values: Sequence[Value], transpose: bool) -> None:
     """``stmatrix.m8n8.b16``: thread t holds row t/4, columns 2(t%4) and 2(t%4)+1 of each matrix."""
-    rows = _rows(f, address, len(values))
+    rows = rows_of(f, address, len(values))
     words = stack_rows(values)
     if transpose:
         halves = words.view(np.uint16).reshape(-1, ROWS, ROWS)
@@ -81,7 +43,7 @@ def store_matrix(f: Fragment, site: Site, address: Value, values: Sequence[Value
 
 def load_matrix(f: Fragment, site: Site, address: Value, matrices: int, transpose: bool) -> list[np.ndarray]:
     """``ldmatrix.m8n8.b16``: the inverse mapping."""
-    rows = _rows(f, address, matrices)
+    rows = rows_of(f, address, matrices)
     sink = f.grid.sink
     if sink is not None:
         sink(Access(f.agent, site, "read", "shared", f.cta.rank, rows.offsets, CHUNK, 1, None))
@@ -115,16 +77,43 @@ def _pointer(i: Instruction, w: Translator, operand: Operand) -> str:
 @instruction("stmatrix", operands=2, writes=0, family="matrix")
 def _stmatrix(i: Instruction, w: Translator) -> Effect:
     sources = elements(i.operands[1])
-    _check_form(i, len(sources))
     values = tuple_of(w.read(e, "b32") for e in sources)
+    if i.modifiers[-1] == "b8":
+        only(i, "sync", "aligned", "m16n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
+        if not (i.has("m16n8") and i.has("trans") and i.has(f"x{len(sources)}")):
+            raise Unsupported
+        return Effect(store_bytes, [_pointer(i, w, i.operands[0]), values])
+    _check_form(i, len(sources))
     return Effect(store_matrix, [_pointer(i, w, i.operands[0]), values, str(i.has("trans"))])
 
 
 @instruction("ldmatrix", operands=2, family="matrix")
 def _ldmatrix(i: Instruction, w: Translator) -> Effect:
     destinations = elements(i.operands[0])
+    if i.modifiers[-1] in _BITS:
+        return _load_bytes(i, w, destinations)
     _check_form(i, len(destinations))
     pointer, transpose = _pointer(i, w, i.operands[1]), str(i.has("trans"))
     if len(destinations) == 1:
         return Effect(load_one_matrix, [pointer, transpose], destinations)
     return Effect(load_matrix, [pointer, str(len(destinations)), transpose], destinations)
+
+
+_BITS = {"b8": 8, "b6x16_p32": 6, "b4x16_p64": 4}
+"""Types in shared memory: 16 elements to a row of 16 bytes."""
+
+
+def _load_bytes(i: Instruction, w: Translator, destinations: Sequence[Operand]) -> Effect:
+    """16 x 16 is always transposed, and 8 x 16 never; that is only for elements of fewer than 8 bits."""
+    bits = _BITS[i.modifiers[-1]]
+    square = i.has("m16n16")
+    only(i, "sync", "aligned", "m16n16" if square else "m8n16", "x1", "x2", "x4", "shared", "shared::cta",
+         "trans" if square else (), "b8x16" if bits < 8 else (), _BITS)  # fmt: skip
+    matrices = len(destinations) // 2 if square else len(destinations)
+    shaped = i.has("trans") if square else i.has("m8n16") and bits < 8
+    if not shaped or not i.has(f"x{matrices}") or i.has("b8x16") != (bits < 8) or (square and len(destinations) % 2):
+        raise Unsupported
+    pointer = _pointer(i, w, i.operands[1])
+    if len(destinations) == 1:
+        return Effect(load_one_register, [pointer, str(bits)], destinations)
+    return Effect(load_bytes, [pointer, str(matrices), str(square), str(bits)], destinations)

@@ -70,7 +70,11 @@ def is_in_space(address: Value, space: str, rank: int) -> Value:
     """``isspacep``: whether a generic address lies in a space; "shared::cta" is the CTA's own part of shared."""
 
     def of_lane(a: int) -> bool:
-        if space_of(a) != space.partition("::")[0]:
+        held_in = space_of(a)
+        if held_in == "param" and space == "global":
+            # The window of kernel parameters lies in that of global memory.
+            return True
+        if held_in != space.partition("::")[0]:
             return False
         return space != "shared::cta" or (a - SHARED_WINDOW) >> RANK_SHIFT == rank
 

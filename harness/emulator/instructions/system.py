@@ -19,7 +19,8 @@ from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDO
 from harness.emulator.ptx.ast import Instruction, Label, Operand, Symbol, Vector
 
 MOST_CHARACTERS = 4096
-_CONVERSION = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|j|z|t|L)?([diouxXeEfFgGaAcsp%])")
+_CONVERSION = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\d+))?(hh|h|ll|l|j|z|t|L)?([diouxXeEfFgGaAcsp%])")
+"""What is no conversion is printed as it stands; a precision of * is none (seen on an H200)."""
 
 
 def _local(f: Fragment, lane: int, offset: int, nbytes: int) -> int:
@@ -70,9 +71,9 @@ def formatted(f: Fragment, lane: int, text: str, arguments: int) -> str:
         flags, width, precision, size, conversion = match.groups()
         if conversion == "%":
             return "%"
-        given = [signed(source.take(4), 32) if x == "*" else x for x in (width, precision)]
-        form = "%" + flags + str(given[0] if given[0] is not None else "")
-        form += f".{given[1]}" if given[1] is not None else ""
+        given = signed(source.take(4), 32) if width == "*" else width
+        form = "%" + flags + str(given if given is not None else "")
+        form += f".{precision}" if precision is not None else ""
         nbytes = 8 if size in ("l", "ll", "j", "z", "t") else 4
         value: Any
         if conversion in "di":
@@ -108,12 +109,12 @@ def print_formatted(f: Fragment, site: Site, text: int, arguments: int, result: 
 
 
 def fail_assertion(f: Fragment, site: Site, message: int, file: int, line: int, function: int) -> None:
-    """``__assertfail``"""
+    """``__assertfail``: in the words of the CUDA driver."""
     lane = f.lanes[0]
-    strings = [_string(f, lane, _local(f, lane, at, 8)) for at in (message, file, function)]
+    condition, path, name = (_string(f, lane, _local(f, lane, at, 8)) for at in (message, file, function))
+    block, thread = (str(list(index)).replace(" ", "") for index in (f.cta.index, f.warp.thread(lane)))
     raise Fault(
-        f"assertion `{strings[0]}` failed in {strings[2]}, {strings[1]}:{_local(f, lane, line, 4)}, "
-        f"by thread {f.warp.thread(lane)} of CTA {f.cta.index}",
+        f"{path}:{_local(f, lane, line, 4)}: {name}: block: {block}, thread: {thread} Assertion `{condition}` failed.",
         "assert",
     )
 

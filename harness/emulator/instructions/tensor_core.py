@@ -61,7 +61,7 @@ def mma(
         if grid.sink is not None:
             operation = _tell(f, site, ctas, what)
         run = partial(_multiply, f, ctas, what, operation)
-        grid.submit(AsyncOperation("mma", run, f, site, pipe(f, lane)))
+        grid.submit(AsyncOperation("mma", run, f, site, pipe(f, lane), what))
 
 
 def _tell(f: Fragment, site: Site, ctas: Sequence[Cta], what: Mma) -> Operation:
@@ -93,7 +93,8 @@ def _multiply(f: Fragment, ctas: Sequence[Cta], what: Mma, operation: Operation 
         cta.check_alive("an MMA uses")
     if operation is not None and grid.sink is not None:
         grid.sink(events.Started(operation))
-    grid.counters.mma_flops += grid.mma_unit.mma(ctas, *what)
+    if grid.computes:
+        grid.counters.mma_flops += grid.mma_unit.mma(ctas, *what)
     for cta in ctas:
         cta.mma_in_flight -= 1
     if operation is not None and grid.sink is not None:
@@ -146,7 +147,7 @@ def commit(f: Fragment, site: Site, barrier: Value, mask: Value) -> None:
         if grid.sink is not None:
             operation = grid.operation("commit", f, site, signals=tuple((c.rank, offset) for c in targets))
         run = partial(_signal, f, site, targets, offset, operation)
-        grid.submit(AsyncOperation("commit", run, f, site, pipe(f, lane)))
+        grid.submit(AsyncOperation("commit", run, f, site, pipe(f, lane), len(targets)))
 
 
 def _signal(f: Fragment, site: Site, targets: list[Cta], offset: int, operation: Operation | None) -> None:

@@ -87,7 +87,7 @@ def mma(
         grid.counters.mma_instructions += 1
         operation = _tell(f, site, ctas, what) if grid.sink is not None else None
         run = partial(_multiply, f, ctas, what, operation)
-        grid.submit(AsyncOperation("mma", run, f, site, pipe(f, lane)))
+        grid.submit(AsyncOperation("mma", run, f, site, pipe(f, lane), what))
 
 
 def _tell(f: Fragment, site: Site, ctas: Sequence[Cta], what: KindMma) -> Operation:
@@ -125,7 +125,8 @@ def _multiply(f: Fragment, ctas: Sequence[Cta], what: KindMma, operation: Operat
         cta.check_alive("an MMA uses")
     if operation is not None and grid.sink is not None:
         grid.sink(events.Started(operation))
-    grid.counters.mma_flops += multiply(what, ctas, grid.mma_unit.accumulation)
+    if grid.computes:
+        grid.counters.mma_flops += multiply(what, ctas, grid.mma_unit.accumulation)
     for cta in ctas:
         cta.mma_in_flight -= 1
     if operation is not None and grid.sink is not None:

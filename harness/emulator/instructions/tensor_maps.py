@@ -21,7 +21,7 @@ from harness.emulator.instructions.table import (
     only_form,
     tuple_of,
 )
-from harness.emulator.machine.events import Access, Fenced, Site
+from harness.emulator.machine.events import Access, Fenced, Site, TensorMapRead
 from harness.emulator.machine.lanes import Value, lane_value
 from harness.emulator.machine.state import Fragment
 from harness.emulator.memory import tensor_map_bytes
@@ -58,22 +58,22 @@ def _decoded(data: bytes) -> TensorMap:
     return tensor_map_bytes.decode(data).in_units
 
 
-def tensor_map_at(f: Fragment, address: int) -> tuple[str, TensorMap]:
+def tensor_map_at(f: Fragment, site: Site, address: int) -> tuple[str, TensorMap]:
     """A name for counters, and the map, which must be a tiled one."""
-    name, tmap = _map_at(f, address)
+    name, tmap = _map_at(f, site, address)
     if isinstance(tmap, Im2colMap):
         raise Fault("uses a tensor map in im2col mode where a tiled one is needed", "tensor-map")
     return name, tmap
 
 
-def im2col_map_at(f: Fragment, address: int) -> tuple[str, Im2colMap]:
-    name, tmap = _map_at(f, address)
+def im2col_map_at(f: Fragment, site: Site, address: int) -> tuple[str, Im2colMap]:
+    name, tmap = _map_at(f, site, address)
     if not isinstance(tmap, Im2colMap):
         raise Fault("uses a tiled tensor map where one in im2col mode is needed", "tensor-map")
     return name, tmap
 
 
-def _map_at(f: Fragment, address: int) -> tuple[str, TensorMap]:
+def _map_at(f: Fragment, site: Site, address: int) -> tuple[str, TensorMap]:
     found = f.grid.launch.tensor_maps.get(address)
     if found is not None:
         return found
@@ -87,6 +87,8 @@ def _map_at(f: Fragment, address: int) -> tuple[str, TensorMap]:
     if not tensor_map_bytes.is_tensor_map(data):
         raise Fault(f"the tensor map address 0x{address:x} is not that of a tensor map", "tensor-map")
     if space == "global":
+        if f.grid.sink is not None:
+            f.grid.sink(TensorMapRead(f.agent, site, address))
         return f.grid.memory.find(address, NBYTES)[0].name, _decoded(data)
     return f"{space} 0x{address - WINDOWS[space]:x}", _decoded(data)
 
@@ -192,7 +194,7 @@ def copy(f: Fragment, site: Site, destination: Value, source: Value) -> None:
         f.grid.sink(Access(f.agent, site, "read", "shared", f.cta.rank, where & OFFSET_MASK, 8, NBYTES // 8, None))
     _write(f, site, to, data)
     if f.grid.sink is not None:
-        f.grid.sink(Fenced(f.agent, site))
+        f.grid.sink(Fenced(f.agent, site, to))
 
 
 @instruction("tensormap.cp_fenceproxy", operands=3, writes=0, family="memory")

@@ -23,7 +23,7 @@ from harness.emulator.instructions.table import (
 )
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Site
-from harness.emulator.machine.lanes import FULL_MASK, Value, lane_array, lane_value, stack_rows
+from harness.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, lane_array, lane_value, stack_rows
 from harness.emulator.machine.state import Cta, Fragment, PendingLoad, PendingStore
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
 from harness.emulator.memory.tmem import Place, place
@@ -209,7 +209,7 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
     def read() -> np.ndarray:
         if operation is not None and f.grid.sink is not None:
             f.grid.sink(events.Started(operation))
-        values = cta.tmem.load(spot)
+        values = cta.tmem.load(spot) if f.grid.computes else np.zeros((len(slots), WARP_SIZE), np.uint32)
         pending.read = lambda: values  # type: ignore[method-assign]
         return values
 

@@ -13,16 +13,17 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from harness.emulator.machine.lanes import WARP_SIZE
+from harness.emulator.units.float_math import with_nan64
 from harness.emulator.units.numerics import cvt_rn_bf16x2, cvt_rn_f16x2
 
 Value = Any
 M32 = 0xFFFFFFFF
 M64 = 0xFFFFFFFFFFFFFFFF
-CANONICAL_NAN = {32: 0x7FFFFFFF, 64: 0x7FFFFFFFFFFFFFFF}
+CANONICAL_NAN = 0x7FFFFFFF
+"""Of f32."""
 
 
 def dtype_for(bits: int) -> Any:
@@ -267,18 +268,22 @@ def to_float(value: Value, bits: int) -> Any:
 
 def from_float(value: Any, bits: int) -> Value:
     """NumPy float to its bit pattern; a single-precision NaN becomes the canonical one (PTX ISA 9.7.3)."""
-    kind, pattern = (np.float64, np.uint64) if bits == 64 else (np.float32, np.uint32)
+    if bits == 64:
+        found = np.asarray(value, np.float64).view(np.uint64)
+        return found if found.ndim else int(found)
     if value.ndim:
-        numbers = value.astype(kind)
-        return np.where(np.isnan(numbers), CANONICAL_NAN[bits], numbers.view(pattern)).astype(pattern)
-    number = kind(value)
-    return CANONICAL_NAN[bits] if np.isnan(number) else int(number.view(pattern))
+        numbers = value.astype(np.float32)
+        return np.where(np.isnan(numbers), CANONICAL_NAN, numbers.view(np.uint32)).astype(np.uint32)
+    number = np.float32(value)
+    return CANONICAL_NAN if np.isnan(number) else int(number.view(np.uint32))
 
 
 def float_binary(operation: Callable[[Any, Any], Any], a: Value, b: Value, bits: int) -> Value:
     """Round-to-nearest binary operation."""
     with np.errstate(all="ignore"):
-        return from_float(operation(to_float(a, bits), to_float(b, bits)), bits)
+        left, right = to_float(a, bits), to_float(b, bits)
+        result = operation(left, right)
+        return from_float(with_nan64(np.asarray(result), left, right) if bits == 64 else result, bits)
 
 
 def fused_multiply_add(a: Value, b: Value, c: Value) -> Value:
@@ -380,7 +385,8 @@ def round_to_half(value: Value, kind: str) -> Value:
 
 
 def half_to_float(value: Value, kind: str) -> Value:
-    """``cvt.f32.f16`` and ``cvt.f32.bf16`` (exact)"""
-    dtype = ml_dtypes.bfloat16 if kind == "bf16" else np.float16
-    halves = np.asarray(value).astype(np.uint16).view(dtype).astype(np.float32)
+    """``cvt.f32.f16`` and ``cvt.f32.bf16`` (exact). A NaN of bf16 stays what it is: the conversion is a shift."""
+    if kind == "bf16":
+        return value << 16 & M32 if isinstance(value, int) else value.astype(np.uint32) << np.uint32(16)
+    halves = np.asarray(value).astype(np.uint16).view(np.float16).astype(np.float32)
     return from_float(halves, 32)

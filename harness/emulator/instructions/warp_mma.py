@@ -13,6 +13,7 @@ from harness.emulator.instructions.table import (
     Translator,
     Unsupported,
     elements,
+    immediate,
     instruction,
     only_form,
     tuple_of,
@@ -21,6 +22,7 @@ from harness.emulator.machine.events import Site
 from harness.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_rows
 from harness.emulator.machine.state import Fragment
 from harness.emulator.ptx.ast import Instruction
+from harness.emulator.units.sparsity import selectors
 from harness.emulator.units.warp_mma import ELEMENT_BITS, Form, multiply
 
 
@@ -36,16 +38,23 @@ def _stack(values: Sequence[Value], wide: bool) -> np.ndarray:
 
 
 def mma(
-    f: Fragment, site: Site, form: Form, a: Sequence[Value], b: Sequence[Value], c: Sequence[Value]
+    f: Fragment,
+    site: Site,
+    form: Form,
+    a: Sequence[Value],
+    b: Sequence[Value],
+    c: Sequence[Value],
+    metadata: Value = None,
 ) -> list[np.ndarray]:
-    """D = A . B + C, each in the registers of the warp."""
+    """D = A . B + C, each in the registers of the warp. metadata: of a sparse A."""
     _require_all_lanes(f, "mma.sync")
     wide = form.d_type == "f64"
     grid = f.grid
     grid.counters.mma_instructions += 1
     grid.counters.mma_flops += 2 * form.m * form.n * form.k
     stacked = [_stack(x, wide) for x in (a, b, c)]
-    return list(multiply(form, stacked[0], stacked[1], stacked[2], grid.mma_unit.accumulation))
+    held = None if metadata is None else stack_rows([metadata])[0]
+    return list(multiply(form, stacked[0], stacked[1], stacked[2], grid.mma_unit.accumulation, held))
 
 
 _SHAPE = re.compile(r"m(\d+)n8k(\d+)$")
@@ -57,11 +66,23 @@ _DEPTHS = {
     ("f64", 8): (4,), ("f64", 16): (4, 8, 16),
 }  # fmt: skip
 """K that an input type has, by M."""
+_SPARSE_DEPTHS = {
+    "f16": (16, 32), "bf16": (16, 32), "tf32": (8, 16), "e4m3": (64,), "e5m2": (64,), "s8": (32, 64), "u8": (32, 64),
+}  # fmt: skip
 
 
 @instruction("mma.sync", operands=4, family="mma")
 def _mma(i: Instruction, w: Translator) -> Effect:
-    words = list(i.modifiers)
+    return _multiply(i, w, list(i.modifiers), None)
+
+
+@instruction("mma.sp", "mma.sp::ordered_metadata", operands=6, family="mma")
+def _sparse_mma(i: Instruction, w: Translator) -> Effect:
+    """With ``ordered_metadata`` or without, the indices of a code must ascend here."""
+    return _multiply(i, w, list(i.modifiers[1:]), immediate(i.operands[5]))
+
+
+def _multiply(i: Instruction, w: Translator, words: list[str], selector: int | None) -> Effect:
     saturate = "satfinite" in words
     if saturate:
         words.remove("satfinite")
@@ -73,22 +94,27 @@ def _mma(i: Instruction, w: Translator) -> Effect:
     m, k = int(size.group(1)), int(size.group(2))
     fp8 = a_type in ("e4m3", "e5m2") and b_type in ("e4m3", "e5m2")
     integers = a_type in _INTEGERS and b_type in _INTEGERS
-    if k not in _DEPTHS.get((a_type, m), ()) or (a_type != b_type and not fp8 and not integers):
+    depths = _DEPTHS.get((a_type, m), ()) if selector is None else _SPARSE_DEPTHS.get(a_type, ())
+    if k not in depths or (a_type != b_type and not fp8 and not integers):
         raise Unsupported
     results = {"f16": ("f16", "f32"), "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"), "bf16": ("f32",),
                "tf32": ("f32",), "f64": ("f64",)}.get(a_type, ("s32",))  # fmt: skip
     if d_type not in results or (saturate and d_type != "s32"):
         raise Unsupported
-    form = Form(m, 8, k, d_type, a_type, b_type, saturate)
-    counts = [_registers(m, 8, d_type), m * k * ELEMENT_BITS[a_type], 8 * k * ELEMENT_BITS[b_type], 0]
+    if selector is not None and (m != 16 or not 0 <= selector < selectors(a_type, k)):
+        raise Unsupported
+    form = Form(m, 8, k, d_type, a_type, b_type, saturate, selector)
+    kept = k if selector is None else k // 2
+    counts = [_registers(m, 8, d_type), m * kept * ELEMENT_BITS[a_type], 8 * k * ELEMENT_BITS[b_type], 0]
     width = 64 if d_type == "f64" else 32
     counts = [counts[0], counts[1] // (32 * width), counts[2] // (32 * width), counts[0]]
-    vectors = [elements(o) for o in i.operands]
+    vectors = [elements(o) for o in i.operands[:4]]
     if [len(v) for v in vectors] != counts:
         raise Unsupported
     kind = f"b{width}"
     a, b, c = (tuple_of(w.read(e, kind) for e in v) for v in vectors[1:])
-    return Effect(mma, [w.constant(Form, *form), a, b, c], vectors[0])
+    metadata = [] if selector is None else [w.read(i.operands[4], "b32")]
+    return Effect(mma, [w.constant(Form, *form), a, b, c, *metadata], vectors[0])
 
 
 def _registers(m: int, n: int, kind: str) -> int:

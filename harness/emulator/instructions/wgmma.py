@@ -27,6 +27,7 @@ from harness.emulator.machine.state import AsyncOperation, Fragment
 from harness.emulator.machine.warpgroup import WARPS, HeldRegisters, Member, RegisterList, Step, Warpgroup
 from harness.emulator.memory.descriptors import Major
 from harness.emulator.ptx.ast import Instruction, Operand, Vector
+from harness.emulator.units.sparsity import selectors
 from harness.emulator.units.wgmma import Form, a_from_registers, make_plan
 
 MAX_GROUPS_KEPT = 8
@@ -83,11 +84,13 @@ def multiply(
     a: Value | tuple[Value, ...],
     b: Value,
     keep: Value,
+    metadata: Value,
     written: bool,
 ) -> None:
     """``wgmma.mma_async``: this warp issues it; when all four have, it goes to the tensor core.
 
-    written: whether accumulator registers may have been written since the last wgmma of the block on them.
+    metadata: of a sparse A, or None. written: whether accumulator registers may have been written since the last wgmma
+    of the block on them.
     """
     member = _member(f, "wgmma.mma_async")
     group = member.group
@@ -111,6 +114,8 @@ def multiply(
     if a_registers is not None:
         step.put_a(member.position, a_from_registers(_stack(a, "A")))
         step.a_held.append(HeldRegisters(f.warp.fragments, a_registers, a))
+    if metadata is not None:
+        step.put_metadata(member.position, stack_rows([metadata])[0])
     if initial is not None:
         step.initial.append((member.position, _stack(initial, "D")))
     member.issued += 1
@@ -146,7 +151,7 @@ def _submit(f: Fragment, site: Site, group: Warpgroup, step: Step) -> None:
     grid.counters.mma_instructions += 1
     run = partial(_execute, f, group, step)
     pipe = ("wgmma", cta.cluster.number, cta.rank, f.warp.index // WARPS)
-    grid.submit(AsyncOperation("mma", run, f, site, pipe))
+    grid.submit(AsyncOperation("mma", run, f, site, pipe, step))
 
 
 def _tell(f: Fragment, site: Site, step: Step, a_registers: RegisterList | None) -> None:
@@ -173,7 +178,8 @@ def _execute(f: Fragment, group: Warpgroup, step: Step) -> None:
     f.cta.check_alive("a wgmma reads shared memory of")
     if step.operation is not None and grid.sink is not None:
         grid.sink(events.Started(step.operation))
-    step.run(f.cta.shared)
+    if grid.computes:
+        step.run(f.cta.shared)
     grid.counters.mma_flops += step.plan.flops
     if step.operation is not None and grid.sink is not None:
         grid.sink(events.Finished(step.operation, step.operation.writes))
@@ -191,35 +197,49 @@ _SAME = ("f16", "bf16", "tf32")
 
 @instruction("wgmma.mma_async", operands=range(4, 9), family="mma", targets=_SM90)
 def _mma_async(i: Instruction, w: Translator) -> Effect:
+    return _multiply(i, w, list(i.modifiers[1:]), i.operands, None)
+
+
+@instruction("wgmma.mma_async.sp", operands=range(6, 11), family="mma", targets=_SM90)
+def _sparse_mma_async(i: Instruction, w: Translator) -> Effect:
+    """Metadata and the sparsity selector stand behind B."""
+    return _multiply(i, w, list(i.modifiers[2:]), (*i.operands[:3], *i.operands[5:]), immediate(i.operands[4]))
+
+
+def _multiply(
+    i: Instruction, w: Translator, words: list[str], operands: Sequence[Operand], selector: int | None
+) -> Effect:
     """A from shared memory or from registers. Types of 16 bits have major-ness flags, integers have no flags."""
-    words = list(i.modifiers)
     saturate = words[-1] == "satfinite"
     if saturate:
         words.pop()
-    if len(words) != 7:
+    if len(words) != 6:
         raise Unsupported
-    _, sync, aligned, shape, result, a_type, b_type = words
+    sync, aligned, shape, result, a_type, b_type = words
     size = _SHAPE.match(shape)
     if (sync, aligned) != ("sync", "aligned") or size is None or i.guard is not None:
         raise Unsupported
     n, k = int(size.group(1)), int(size.group(2))
-    if _DEPTH.get(a_type) != k or _DEPTH.get(b_type) != k or result not in _RESULTS[a_type]:
+    kept = k if selector is None else k // 2
+    if _DEPTH.get(a_type) != kept or _DEPTH.get(b_type) != kept or result not in _RESULTS[a_type]:
+        raise Unsupported
+    if selector is not None and not 0 <= selector < selectors(a_type, k):
         raise Unsupported
     integers = result == "s32"
     if (a_type != b_type and a_type in _SAME) or (saturate and not integers) or n % 8 or not 8 <= n <= 256:
         raise Unsupported
     if integers and n > 32 and n % 16:
         raise Unsupported
-    d, a, b, keep, *flags = i.operands
+    d, a, b, keep, *flags = operands
     accumulator = registers(d)
     count = n // 4 if result == "f16" else n // 2
     if len({r.slot for r in accumulator}) != count or len(accumulator) != count:
         raise Unsupported
     in_registers = isinstance(a, Vector)
-    negate, majors = _flags(flags, 0 if integers else 2, (1 if in_registers else 2) if k == 16 else 0)
+    negate, majors = _flags(flags, 0 if integers else 2, (1 if in_registers else 2) if kept == 16 else 0)
     a_major = Major.K if in_registers or not majors else _MAJOR[majors[0]]
     b_major = _MAJOR[majors[-1]] if majors else Major.K
-    form = Form(n, a_type, a_major, b_major, negate, in_registers, b_type, result, saturate)
+    form = Form(n, a_type, a_major, b_major, negate, in_registers, b_type, result, saturate, selector)
     where = _register_list(w, accumulator)
     if in_registers:
         held = registers(a)
@@ -228,7 +248,8 @@ def _mma_async(i: Instruction, w: Translator) -> Effect:
         a_list, a_value = _register_list(w, held), tuple_of(w.read(e, "b32") for e in held)
     else:
         a_list, a_value = "None", w.read(a, "b64")
-    arguments = [where, w.constant(Form, *form), a_list, a_value, w.read(b, "b64"), w.read(keep, "pred")]
+    metadata = "None" if selector is None else w.read(i.operands[3], "b32")
+    arguments = [where, w.constant(Form, *form), a_list, a_value, w.read(b, "b64"), w.read(keep, "pred"), metadata]
     return Effect(multiply, arguments, poisons=accumulator, stores=accumulator)
 
 

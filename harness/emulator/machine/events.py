@@ -164,10 +164,22 @@ class Written(NamedTuple):
 
 
 class Fenced(NamedTuple):
-    """A fence or membar; the site's modifiers say which."""
+    """A fence or membar; the site's modifiers say which.
+
+    ``address``: generic, of the tensor map that fence.proxy.tensormap acquires or tensormap.cp_fenceproxy has written.
+    """
 
     agent: Agent
     site: Site
+    address: int | np.ndarray = -1
+
+
+class TensorMapRead(NamedTuple):
+    """An asynchronous operation that is being issued takes its tensor map from global memory, at this address."""
+
+    agent: Agent
+    site: Site
+    address: int
 
 
 # ---- asynchronous operations ----

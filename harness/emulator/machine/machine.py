@@ -48,10 +48,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Limits:
-    """Of warp instructions and of seconds; None: no limit."""
+    """Of warp instructions and of seconds; None: no limit. watch: called now and then; what it raises ends the run."""
 
     steps: int | None = None
     seconds: float | None = None
+    watch: Callable[[], None] | None = None
 
 
 @dataclass
@@ -432,6 +433,8 @@ class Machine:
         if self._turns % LIMIT_CHECK and not self.preempted:
             return
         limits = self.limits
+        if limits.watch is not None:
+            limits.watch()
         if limits.seconds is not None and time.monotonic() - self._started_at > limits.seconds:
             self._give_up(f"it has run for {limits.seconds:g} seconds, its limit")
         self._check_steps()

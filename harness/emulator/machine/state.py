@@ -91,16 +91,28 @@ class Printed:
 
 
 class AsyncOperation:
-    """Something under way. ``pipe``: operations of one pipe complete in issue order; None means unordered."""
+    """Something under way. ``pipe``: operations of one pipe complete in issue order; None means unordered.
 
-    __slots__ = ("fragment", "kind", "pipe", "priority", "run", "site")
+    ``subject``: what is copied or multiplied, for a schedule that asks how long that takes.
+    """
 
-    def __init__(self, kind: str, run: Callable[[], None], fragment: Fragment, site: Site, pipe: Any = None):
+    __slots__ = ("fragment", "kind", "pipe", "priority", "run", "site", "subject")
+
+    def __init__(
+        self,
+        kind: str,
+        run: Callable[[], None],
+        fragment: Fragment,
+        site: Site,
+        pipe: Any = None,
+        subject: Any = None,
+    ):
         self.kind = kind
         self.run = run
         self.fragment = fragment
         self.site = site
         self.pipe = pipe
+        self.subject = subject
         self.priority = 0.0
 
 
@@ -147,6 +159,8 @@ class Grid:
         self.findings = findings
         self.sink = sink
         self.counters = Counters()
+        self.computes = True
+        """Whether tensor copies and multiplications move and compute data; if not, only their signals are given."""
         self.wakeups: Wakeups[Fragment] = Wakeups()
         self.shared_bytes = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
         self.registers_at_entry = registers_at_entry(code.kernel.directives)

@@ -84,6 +84,7 @@ class Step:
         "initial",
         "keep",
         "key",
+        "metadata",
         "operation",
         "plan",
         "warps",
@@ -100,6 +101,8 @@ class Step:
         """(warp in the group, registers [N / 2, 32]) where the old D comes from registers."""
         self.a_registers: NDArray[np.complex128] | None = None
         self.a_held: list[HeldRegisters] = []
+        self.metadata: NDArray[np.uint32] | None = None
+        """Of a sparse A: a register of each lane [4 warps, 32]."""
         self.operation: Operation | None = None
 
     def run(self, shared: SharedMemory) -> None:
@@ -112,7 +115,7 @@ class Step:
                 self.accumulator.set_rows(warp, registers)
         else:
             self.accumulator.clear()
-        self.accumulator.add(shared, self.plan, self.a_registers)
+        self.accumulator.add(shared, self.plan, self.a_registers, self.metadata)
 
     def put_a(self, warp: int, chunks: NDArray[np.complex128]) -> None:
         """A's rows from the registers of one warp."""
@@ -120,6 +123,12 @@ class Step:
             self.a_registers = np.empty((M, 2), np.complex128)
         rows = M // WARPS
         self.a_registers[rows * warp : rows * (warp + 1)] = chunks
+
+    def put_metadata(self, warp: int, words: NDArray[np.uint32]) -> None:
+        """The register of one warp's lanes that says which elements of A are kept."""
+        if self.metadata is None:
+            self.metadata = np.empty((WARPS, words.size), np.uint32)
+        self.metadata[warp] = words
 
 
 class Warpgroup:

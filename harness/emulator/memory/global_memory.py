@@ -42,6 +42,22 @@ class Allocation:
     shadow: dict[int, NDArray[np.unsignedinteger]] = field(repr=False)
     """`valid`, viewed likewise."""
 
+    @classmethod
+    def over(
+        cls, base: int, name: str, nbytes: int, buffer: NDArray[np.uint8], shadow: NDArray[np.uint8]
+    ) -> Allocation:
+        """A block over memory that is there: its bytes, and as many that say what was written; both padded to whole
+        chunks.
+        """
+        return cls(
+            base=base,
+            name=name,
+            data=buffer[:nbytes],
+            valid=shadow[:nbytes].view(np.bool_),
+            words={n: buffer.view(dtype) for n, dtype in UNSIGNED.items()},
+            shadow={n: shadow.view(dtype) for n, dtype in UNSIGNED.items()},
+        )
+
     @property
     def end(self) -> int:
         """First address behind the block."""
@@ -65,6 +81,13 @@ class Allocation:
         if self.valid is not None:
             self.valid[offset : offset + nbytes] = True
 
+    def poisonable(self) -> NDArray[np.bool_]:
+        """`valid`, also when all was written, so that a part can be poisoned again."""
+        if self.valid is None:
+            self.valid = self.shadow[1][: self.data.size].view(np.bool_)
+            self.valid[:] = True
+        return self.valid
+
 
 class GlobalMemory:
     """All allocations of a device, by address."""
@@ -78,31 +101,44 @@ class GlobalMemory:
         self._bases: list[int] = []
         self._next = first
 
-    def alloc(self, nbytes: int, name: str = "") -> int:
-        """Reserve `nbytes` poisoned bytes; returns their 256-byte aligned device address."""
+    def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
+        """Reserve `nbytes` poisoned bytes; returns their 256-byte aligned device address. at: the address itself."""
         if nbytes <= 0:
             raise ValueError(f"allocation of {nbytes} bytes ('{name}'): at least one byte is needed")
         padded = round_up(nbytes, CHUNK)
-        buffer = common_bytes(padded)
-        shadow = common_bytes(padded)
-        block = Allocation(
-            base=self._next,
-            name=name or f"allocation {len(self.allocations)}",
-            data=buffer[:nbytes],
-            valid=shadow[:nbytes].view(np.bool_),
-            words={n: buffer.view(dtype) for n, dtype in UNSIGNED.items()},
-            shadow={n: shadow.view(dtype) for n, dtype in UNSIGNED.items()},
-        )
-        self.allocations.append(block)
-        self._bases.append(block.base)
-        self._next = round_up(block.end + self.GUARD, self.GUARD)
+        name = name or f"allocation {len(self.allocations)}"
+        base = self._next if at is None else at
+        block = Allocation.over(base, name, nbytes, common_bytes(padded), common_bytes(padded))
+        if at is not None:
+            self._check_room(block)
+        self.insert(block)
+        self._next = max(self._next, round_up(block.end + self.GUARD, self.GUARD))
         return block.base
 
-    def upload(self, array: ArrayLike, name: str = "") -> int:
+    def _check_room(self, block: Allocation) -> None:
+        if block.base <= 0 or block.base % CHUNK:
+            raise ValueError(f"allocation '{block.name}' at {block.base:#x}: must be a positive multiple of {CHUNK}")
+        for other in self.allocations:
+            if block.base < other.end and other.base < block.end:
+                raise ValueError(f"allocation '{block.name}' at {block.base:#x} overlaps '{other.name}'")
+
+    def insert(self, block: Allocation) -> None:
+        """Add a block to those that accesses may hit."""
+        position = bisect_right(self._bases, block.base)
+        self.allocations.insert(position, block)
+        self._bases.insert(position, block.base)
+
+    def remove(self, block: Allocation) -> None:
+        """Take a block away: accesses to it are outside every allocation."""
+        position = bisect_right(self._bases, block.base) - 1
+        assert self.allocations[position] is block
+        del self.allocations[position], self._bases[position]
+
+    def upload(self, array: ArrayLike, name: str = "", at: int | None = None) -> int:
         """Copy an array (row-major) into a new allocation; returns its device address."""
         source = np.ascontiguousarray(array)
-        address = self.alloc(source.nbytes, name)
-        block = self.allocations[-1]
+        address = self.alloc(source.nbytes, name, at)
+        block, _ = self.find(address, source.nbytes)
         block.data[:] = source.reshape(-1).view(np.uint8)
         block.valid = None
         return address

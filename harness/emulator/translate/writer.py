@@ -97,7 +97,8 @@ class Operands:
         if self.names.setdefault(name, thing) is not thing:
             # Another file has a function of this name.
             name = f"{thing.__module__.rpartition('.')[2]}_{name}"
-            assert self.names.setdefault(name, thing) is thing, name
+            known = self.names.setdefault(name, thing)
+            assert known is thing, name
         return name
 
     def constant(self, make: Callable[..., Any], *arguments: Hashable) -> str:

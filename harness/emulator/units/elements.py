@@ -39,34 +39,40 @@ class AnyOperand:
         if self.major is Major.MN:
             size = BITS[self.element] // 8
             raw = np.ascontiguousarray(raw.reshape(self.k, self.rows, size).transpose(1, 0, 2))
-        return to_numbers(raw.reshape(self.rows, SLICE), self.element, self.packed)
+        return to_numbers(raw.reshape(self.rows, -1), self.element, self.packed)
 
 
 def to_numbers(raw: NDArray[np.uint8], element: str, packed: bool) -> NDArray[Any]:
-    """Rows of 32 bytes as numbers [rows, k]."""
+    """Rows of bytes as numbers [rows, k]."""
     bits = BITS[element]
     rows = raw.shape[0]
     if element in ("s8", "u8"):
         return raw.view(np.int8 if element == "s8" else np.uint8).astype(np.int64)
     if packed:
         codes = np.stack([raw & 15, raw >> 4], axis=-1).reshape(rows, -1)
-    elif bits == 4:
-        half = raw.reshape(rows, -1, CHUNK)[:, :, : CHUNK // 2]
-        codes = np.stack([half & 15, half >> 4], axis=-1).reshape(rows, -1)
-    elif bits == 6:
-        stream = np.unpackbits(raw.reshape(rows, -1, CHUNK)[:, :, :12], axis=-1, bitorder="little")
-        codes = np.packbits(stream.reshape(rows, -1, 6), axis=-1, bitorder="little").reshape(rows, -1)
+    elif bits < 8:
+        codes = unpacked(raw.reshape(-1, CHUNK), bits).reshape(rows, -1)
     else:
         codes = raw.view(f"u{bits // 8}")
     return decode(codes, FORMATS[element])
 
 
+def unpacked(chunks: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Chunks [n, 16] of 16 elements of 6 or 4 bits, and padding: each element in the low bits of a byte [n, 16]."""
+    if bits == 4:
+        half = chunks[:, : CHUNK // 2]
+        return np.stack([half & 15, half >> 4], axis=-1).reshape(-1, CHUNK)
+    stream = np.unpackbits(chunks[:, :12], axis=-1, bitorder="little")
+    return np.packbits(stream.reshape(-1, CHUNK, 6), axis=-1, bitorder="little").reshape(-1, CHUNK)
+
+
 @lru_cache(maxsize=2048)
 def any_operand(
-    descriptor: MatrixDescriptor, rows: int, k: int, major: Major, element: str, packed: bool = False
+    descriptor: MatrixDescriptor, rows: int, k: int, major: Major, element: str, packed: bool = False, slices: int = 1
 ) -> AnyOperand:
-    """The operand a decoded matrix descriptor names."""
-    size = SLICE // k if k <= SLICE else 1
-    extent = k if k <= SLICE else SLICE
+    """The operand a decoded matrix descriptor names. slices: of 32 bytes along K; two for the B of a sparse A."""
+    nbytes = slices * SLICE
+    size = nbytes // k if k <= nbytes else 1
+    extent = k if k <= nbytes else nbytes
     positions = operand_positions(descriptor, rows, extent, size, major)
     return AnyOperand(positions, rows, k, major, element, packed)

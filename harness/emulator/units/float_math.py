@@ -4,7 +4,8 @@ Operands are decoded to float64, and the exact result is rounded *to odd* there:
 anything was lost. Of a number with two more bits than the format at least, the later rounding to it is right. For f64
 itself, where there is no wider type, other roundings than to nearest are computed with fractions.
 
-The approximate functions (``.approx``) give the correctly rounded result, which is within the error the ISA allows.
+The approximate functions (``.approx``) give the correctly rounded result, which is within the error the ISA allows;
+sin and cos first reduce their argument as hardware does, which loses all of a large one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.units.formats import F64, Format, Numbers, decode, encode
+
+NAN64 = np.uint64(0xFFF8000000000000)
+QUIET64 = np.uint64(1 << 51)
+_CANONICAL64 = np.uint64(0x7FFFFFFFFFFFFFFF).view(np.float64)
+"""What min and max of f64 give for two NaNs (PTX ISA 9.7.3.11)."""
 
 
 def _to_odd(total: Numbers, error: Numbers) -> Numbers:
@@ -90,7 +96,8 @@ def fused64(a: Numbers, b: Numbers, c: Numbers) -> Numbers:
         middle, tail = _sum(c, low)
         total, rest = _sum(high, middle)
         result = total + _to_odd(*_sum(tail, rest))
-        plain = np.asarray(a * b + c)
+        # The product of finite numbers is finite, however large.
+        plain = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, np.asarray(a * b + c))
     if np.all(safe | ~finite):
         return np.where(safe, result, plain)
     careful = exactly(lambda x, y, z: x * y + z, "rn", a, b, c, plain)
@@ -193,15 +200,61 @@ _PLAIN64: dict[str, Callable[..., Any]] = {
 def compute64(operation: str, mode: str, *operands: Numbers) -> Numbers:
     """add, sub, mul, div, rcp, sqrt and fma of f64 in any rounding; rsqrt within a unit in the last place."""
     if operation == "sqrt":
-        return _square_root64(operands[0], mode)
+        return with_nan64(_square_root64(operands[0], mode), *operands)
     with np.errstate(all="ignore"):
         plain = np.asarray(_PLAIN64[operation](*operands))
-    if mode == "rn":
-        return plain
-    return _zero_sum(operation, mode, operands, exactly(_EXACT64[operation], mode, *operands, plain))
+    if mode != "rn":
+        plain = _zero_sum(operation, mode, operands, exactly(_EXACT64[operation], mode, *operands, plain))
+    return with_nan64(plain, *operands)
+
+
+def with_nan64(result: Numbers, *operands: Numbers) -> Numbers:
+    """The result with the NaN that hardware gives: the first operand that is one, made quiet, or else fff8 and zeros.
+
+    Seen on an H200 for sums.
+    """
+    if not np.isnan(result).any():
+        return result
+    bits = np.full(result.shape, NAN64, np.uint64)
+    for operand in reversed(operands):
+        given = np.broadcast_to(operand, result.shape)
+        bits = np.where(np.isnan(given), np.ascontiguousarray(given).view(np.uint64) | QUIET64, bits)
+    return np.where(np.isnan(result), bits, np.asarray(result).view(np.uint64)).view(np.float64)
+
+
+def convert_nan(bits: NDArray[Any], origin: Format, form: Format) -> NDArray[Any]:
+    """A NaN in another format: its sign, and what there is room for of its fraction, made quiet.
+
+    So does an H200 wherever f64 is one of the formats; all others give one NaN only.
+    """
+    wide = bits.astype(np.uint64)
+    sign = (wide & np.uint64(origin.sign)) != 0
+    fraction = wide & np.uint64((1 << origin.fraction) - 1)
+    shift = form.fraction - origin.fraction
+    fraction = fraction << np.uint64(shift) if shift >= 0 else fraction >> np.uint64(-shift)
+    quiet = ((1 << form.exponent) - 1) << form.fraction | 1 << (form.fraction - 1)
+    return fraction | np.uint64(quiet) | np.where(sign, np.uint64(form.sign), np.uint64(0))
 
 
 # ---- approximate functions ----
+
+_TURNS = float(np.float32(1 / (2 * math.pi)))
+
+
+def _of_turns(function: Callable[[Any], Any]) -> Callable[[Numbers], Numbers]:
+    """sin or cos of a number of turns, which is the argument over 2 pi in f32, cut; tiny ones are flushed to zero."""
+
+    def compute(a: Numbers) -> Numbers:
+        with np.errstate(all="ignore"):
+            exact = a * _TURNS
+            turns = exact.astype(np.float32).astype(np.float64)
+            turns = np.where(
+                np.abs(turns) > np.abs(exact), np.nextafter(turns.astype(np.float32), np.float32(0)), turns
+            )
+            turns = np.where(np.abs(turns) < 2.0**-126, np.copysign(0.0, a), turns).astype(np.float64)
+            return np.asarray(function(2 * math.pi * np.fmod(turns, 1.0)))
+
+    return compute
 
 
 def _approximate_quotient(a: Numbers, b: Numbers) -> Numbers:
@@ -224,8 +277,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rsqrt": lambda a: np.divide(1.0, np.sqrt(a)),
     "ex2": np.exp2,
     "lg2": np.log2,
-    "sin": np.sin,
-    "cos": np.cos,
+    "sin": _of_turns(np.sin),
+    "cos": _of_turns(np.cos),
     "tanh": np.tanh,
 }
 
@@ -264,6 +317,7 @@ def extremum(operation: str, operands: list[Numbers], nan: bool, magnitudes: boo
         either = np.isnan(result) | np.isnan(other)
         instead = np.full_like(chosen, np.nan) if nan else np.where(np.isnan(result), other, result)
         result = np.where(either, instead, chosen)
+    result = np.where(np.isnan(result), _CANONICAL64, result)
     if xor_sign:
         negative = signs[0] ^ signs[1]
         result = np.where(np.isnan(result), result, np.where(negative, -np.abs(result), np.abs(result)))
@@ -287,13 +341,8 @@ def finish(
         numbers = np.where(np.isnan(numbers), 0.0, np.clip(numbers, 0.0, 1.0)) + 0.0
     if relu:
         numbers = np.where(numbers > 0, numbers, np.where(np.isnan(numbers), numbers, 0.0))
-    bits = _nan64(numbers) if form is F64 else encode(numbers, form, mode)
+    bits = np.asarray(numbers, np.float64).view(np.uint64) if form is F64 else encode(numbers, form, mode)
     return flush(bits, form) if ftz else bits
-
-
-def _nan64(numbers: Numbers) -> NDArray[Any]:
-    nan = np.uint64(F64.nan or 0)
-    return np.where(np.isnan(numbers), nan, np.asarray(numbers, np.float64).view(np.uint64))
 
 
 def inputs(bits: NDArray[Any], form: Format, ftz: bool) -> Numbers:

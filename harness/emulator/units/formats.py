@@ -63,7 +63,7 @@ class Format:
 
 F16 = Format("f16", 16, 5, 10, 15, True, 0x7FFF)
 BF16 = Format("bf16", 16, 8, 7, 127, True, 0x7FFF)
-TF32 = Format("tf32", 32, 8, 10, 127, True, 0x7FFFFFFF, shift=13)
+TF32 = Format("tf32", 32, 8, 10, 127, True, 0x7FFFE000, shift=13)
 F32 = Format("f32", 32, 8, 23, 127, True, 0x7FFFFFFF)
 F64 = Format("f64", 64, 11, 52, 1023, True, 0x7FFFFFFFFFFFFFFF)
 E4M3 = Format("e4m3", 8, 4, 3, 7, False, 0x7F)

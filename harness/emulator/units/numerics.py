@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +105,8 @@ def tensor_core_dot(
     2511.10909). An H200's wgmma gives the same bits, for f32 results, subnormals and special values too.
 
     Args:
-        a, b, c: values, shapes [M, K], [N, K], [M, N]; K at most 64.
+        a, b, c: values, shapes [M, K], [N, K], [M, N]; K at most 64. With a sparse A each of its rows meets other
+            elements of B: [M, N, K].
         a_type, b_type, d_type: names of `MIN_EXPONENT`, D "f32" or "f16"; `c` has the type of D.
         fraction_bits: to which the terms are cut; an f32 result keeps no more of them either.
     Returns:
@@ -116,13 +119,13 @@ def tensor_core_dot(
     b_exponent = _exponent(b_wide, MIN_EXPONENT[b_type])
     largest = np.maximum(_exponent(c_wide, MIN_EXPONENT[d_type]), ALIGNMENT_FLOOR)
     for k in range(a.shape[1]):
-        np.maximum(largest, a_exponent[:, k, None] + b_exponent[None, :, k], out=largest)
+        np.maximum(largest, a_exponent[:, k, None] + b_exponent[..., k], out=largest)
 
     with np.errstate(all="ignore"):
         scale = np.ldexp(1.0, fraction_bits - largest)
         total = np.trunc(c_wide * scale)
         for k in range(a.shape[1]):
-            total += np.trunc(np.outer(a_wide[:, k], b_wide[:, k]) * scale)
+            total += np.trunc(a_wide[:, k, None] * b_wide[..., k] * scale)
         exact = total / scale
     if d_type == "f16":
         return f32_to_f16_storage(exact)
@@ -150,15 +153,20 @@ def dot(
     bits = np.ascontiguousarray(c_bits)
     if accumulation != "tensor_core":
         c = bits.view(np.float32) if d_type == "f32" else f16_to_f32(bits.astype(np.uint16))
-        total = a @ b.T + c
+        total = product(a, b) + c
         if d_type == "f16":
             return f32_to_f16_storage(total)
         return np.where(np.isnan(total), np.uint32(CANONICAL_NAN_F32), total.view(np.uint32))
     for first in range(0, a.shape[1], step):
         c = bits.view(np.float32) if d_type == "f32" else f16_to_f32(bits.astype(np.uint16))
         part = slice(first, first + step)
-        bits = tensor_core_dot(a[:, part], b[:, part], c, a_type, b_type, d_type, fraction_bits)
+        bits = tensor_core_dot(a[:, part], b[..., part], c, a_type, b_type, d_type, fraction_bits)
     return bits
+
+
+def product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """A . B^T, of B [N, K], or [M, N, K] with a sparse A."""
+    return a @ b.T if b.ndim == 2 else (b @ a[:, :, None])[..., 0]
 
 
 def integer_dot(
@@ -166,7 +174,7 @@ def integer_dot(
 ) -> NDArray[np.uint32]:
     """D = A . B^T + C in s32: it wraps around, or stops at the ends of the range."""
     # float64 holds the sums of 8-bit products exactly, and has the faster multiplication.
-    total = (a.astype(np.float64) @ b.T.astype(np.float64)).astype(np.int64) + c_bits.view(np.int32)
+    total = product(a.astype(np.float64), b.astype(np.float64)).astype(np.int64) + c_bits.view(np.int32)
     if saturate:
         total = np.clip(total, -(1 << 31), (1 << 31) - 1)
     return total.astype(np.uint64).astype(np.uint32)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.emulator.units import numerics
+from harness.emulator.units import float_math, numerics, sparsity
 from harness.emulator.units.formats import FORMATS, decode
 
 ELEMENT_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f64": 64}
@@ -21,7 +21,10 @@ _STEP = {"f16": 16, "bf16": 16, "e4m3": 16, "e5m2": 16, "tf32": 8}
 
 
 class Form(NamedTuple):
-    """What the text of an mma.sync fixes. saturate: s32 results stop at the ends of their range."""
+    """What the text of an mma.sync fixes. saturate: s32 results stop at the ends of their range.
+
+    selector: of the lanes whose metadata counts, for a sparse A.
+    """
 
     m: int
     n: int
@@ -30,6 +33,7 @@ class Form(NamedTuple):
     a_type: str
     b_type: str
     saturate: bool = False
+    selector: int | None = None
 
 
 @lru_cache(maxsize=64)
@@ -77,10 +81,23 @@ def gather(registers: NDArray[Any], rows: int, k: int, kind: str) -> NDArray[Any
     return decode(matrix, FORMATS[kind]).reshape(rows, k)
 
 
-def multiply(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
-    """D = A . B + C on register values [registers, 32]; returns those of D."""
+def multiply(
+    form: Form,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any],
+    accumulation: str,
+    metadata: NDArray[np.uint32] | None = None,
+) -> NDArray[Any]:
+    """D = A . B + C on register values [registers, 32]; returns those of D. metadata: of a sparse A, [32]."""
     m, n = form.m, form.n
-    a_values, b_values = gather(a, m, form.k, form.a_type), gather(b, n, form.k, form.b_type)
+    b_values = gather(b, n, form.k, form.b_type)
+    if form.selector is None or metadata is None:
+        a_values = gather(a, m, form.k, form.a_type)
+    else:
+        a_values = gather(a, m, form.k // 2, form.a_type)
+        codes = sparsity.codes_of_warp(metadata, form.selector, form.a_type, form.k)
+        b_values = sparsity.chosen(b_values, sparsity.kept_positions(codes, form.a_type))
     index = result_index(m)
     kind = form.d_type
     old = np.empty(m * n, np.uint64 if kind == "f64" else np.uint32)
@@ -97,6 +114,29 @@ def _compute(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accu
         return numerics.integer_dot(a, b, c, form.saturate)
     with np.errstate(all="ignore"):
         if form.d_type == "f64":
-            # One fused multiply-add after the other would round each time; the ISA leaves the order open.
-            return np.ascontiguousarray(a @ b.T + c.view(np.float64)).view(np.uint64)
+            return _fused_sums(a, b, c)
+        if form.a_type in ("e4m3", "e5m2") and accumulation == "tensor_core":
+            return _compute_fp8(form, a, b, c)
         return numerics.dot(a, b, c, form.a_type, form.b_type, form.d_type, accumulation, _STEP[form.a_type])
+
+
+def _fused_sums(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
+    """One fused multiply-add along K after the other, as an H200 does; the ISA leaves the order open."""
+    total = np.ascontiguousarray(c).view(np.float64)
+    for k in range(a.shape[1]):
+        total = float_math.compute64("fma", "rn", *np.broadcast_arrays(a[:, k, None], b[None, :, k], total))
+    return np.ascontiguousarray(total).view(np.uint64)
+
+
+def _compute_fp8(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
+    """What ptxas makes of fp8: two products of f16, of the lower and of the upper two of every four elements along K.
+
+    C is added last, rounded to nearest. So it stands in the SASS for sm_90a and sm_100a; an H200 gives the same f32.
+    """
+    of_four = np.arange(a.shape[1]) % 4
+    total = np.zeros(c.shape, np.uint32)
+    for part in (of_four < 2, of_four >= 2):
+        total = numerics.dot(a[:, part], b[..., part], total, "f16", "f16", form.d_type, "tensor_core", 16)
+    kind = FORMATS[form.d_type]
+    result = float_math.add(decode(c, kind), decode(total, kind))
+    return np.asarray(float_math.finish(result, kind, "rn")).astype(np.uint32)

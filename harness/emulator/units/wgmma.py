@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from harness.emulator.memory.bytes import CHUNK_DTYPE
 from harness.emulator.memory.descriptors import Major, decode_sm90
 from harness.emulator.memory.shared import SharedMemory
-from harness.emulator.units import numerics
+from harness.emulator.units import numerics, sparsity
 from harness.emulator.units.elements import BITS, SLICE, AnyOperand, any_operand
 from harness.emulator.units.mma import MmaUnit
 from harness.emulator.units.operands import PANEL_SLICES, K, Operand, operand
@@ -32,7 +32,8 @@ A_REGISTER_POSITIONS = np.arange(2 * M).reshape(M, 2)
 class Form(NamedTuple):
     """What the text of a wgmma.mma_async fixes. negate: whether exactly one of A and B changes sign.
 
-    b_element: of B, where it is not A's. d_type: "f32", "f16" or "s32", which saturates or wraps around.
+    b_element: of B, where it is not A's. d_type: "f32", "f16" or "s32", which saturates or wraps around. selector: of
+    the lanes whose metadata counts, for a sparse A.
     """
 
     n: int
@@ -44,15 +45,21 @@ class Form(NamedTuple):
     b_element: str = ""
     d_type: str = "f32"
     saturate: bool = False
+    selector: int | None = None
 
     @property
     def common(self) -> bool:
         """16-bit inputs and f32 results: K slices are collected, and multiplied together."""
-        return self.element in ("f16", "bf16") and self.d_type == "f32"
+        return self.element in ("f16", "bf16") and self.d_type == "f32" and self.selector is None
+
+    @property
+    def kept(self) -> int:
+        """Elements along K that A has."""
+        return 8 * SLICE // BITS[self.element]
 
     @property
     def k(self) -> int:
-        return 8 * SLICE // BITS[self.element]
+        return self.kept if self.selector is None else 2 * self.kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +97,11 @@ def make_plan(form: Form, a_descriptor: int, b_descriptor: int) -> Plan | AnyPla
 
 def _make_any_plan(form: Form, a_descriptor: int, b_descriptor: int) -> AnyPlan:
     if form.a_in_registers:
-        a = AnyOperand(A_REGISTER_POSITIONS, M, form.k, Major.K, form.element, False)
+        a = AnyOperand(A_REGISTER_POSITIONS, M, form.kept, Major.K, form.element, False)
     else:
-        a = any_operand(decode_sm90(a_descriptor), M, form.k, form.a_major, form.element)
-    b = any_operand(decode_sm90(b_descriptor), form.n, form.k, form.b_major, form.b_element or form.element)
+        a = any_operand(decode_sm90(a_descriptor), M, form.kept, form.a_major, form.element)
+    b_element, slices = form.b_element or form.element, form.k // form.kept
+    b = any_operand(decode_sm90(b_descriptor), form.n, form.k, form.b_major, b_element, slices=slices)
     return AnyPlan(form, a, b, 2 * M * form.n * form.k)
 
 
@@ -134,10 +142,19 @@ class Accumulator:
         registers = to_registers(self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)].view(np.uint32))
         return pack_halves(registers) if self.d_type == "f16" else registers
 
-    def add(self, shared: SharedMemory, plan: Plan | AnyPlan, a_registers: NDArray[np.complex128] | None) -> None:
-        """Fetch one K slice of A (unless it comes from registers) and B, and add their product."""
+    def add(
+        self,
+        shared: SharedMemory,
+        plan: Plan | AnyPlan,
+        a_registers: NDArray[np.complex128] | None,
+        metadata: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Fetch one K slice of A (unless it comes from registers) and B, and add their product.
+
+        metadata: of a sparse A, the register of each lane [4 warps, 32].
+        """
         if isinstance(plan, AnyPlan):
-            self._execute_any(shared, plan, a_registers)
+            self._execute_any(shared, plan, a_registers, metadata)
             return
         if a_registers is None:
             shared.check_chunks(plan.a.positions, plan.a)
@@ -194,7 +211,13 @@ class Accumulator:
         result = numerics.tensor_core_dot(signed, b, self._values, element, element, "f32")
         self._values = result.view(np.float32)
 
-    def _execute_any(self, shared: SharedMemory, plan: AnyPlan, a_registers: NDArray[np.complex128] | None) -> None:
+    def _execute_any(
+        self,
+        shared: SharedMemory,
+        plan: AnyPlan,
+        a_registers: NDArray[np.complex128] | None,
+        metadata: NDArray[np.uint32] | None,
+    ) -> None:
         """One instruction by itself, of any types."""
         self.retire()
         form, accumulation = plan.form, self.unit.accumulation
@@ -203,6 +226,9 @@ class Accumulator:
             a_registers = shared.chunks.take(plan.a.positions)
         shared.check_chunks(plan.b.positions, plan.b)
         a, b = plan.a.numbers(a_registers), plan.b.numbers(shared.chunks.take(plan.b.positions))
+        if form.selector is not None and metadata is not None:
+            codes = [sparsity.codes_of_warp(words, form.selector, form.element, form.k) for words in metadata]
+            b = sparsity.chosen(b, sparsity.kept_positions(np.concatenate(codes), form.element))
         if form.d_type == "s32":
             result = numerics.integer_dot(a, b, self._values.view(np.uint32), form.saturate)
             self._values = result.view(np.float32)
@@ -212,7 +238,7 @@ class Accumulator:
         old = numerics.f32_to_f16_storage(self._values) if halves else self._values.view(np.uint32)
         bits = _FP8_FRACTION_BITS if form.element in _FP8 else numerics.ALIGNED_FRACTION_BITS
         types = (form.element, form.b_element or form.element, form.d_type)
-        found = numerics.dot(a, b, old, *types, accumulation, form.k, bits)
+        found = numerics.dot(a, b, old, *types, accumulation, form.kept, bits)
         self._values = numerics.f16_to_f32(found.astype(np.uint16)) if halves else found.view(np.float32)
 
 

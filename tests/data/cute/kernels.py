@@ -12,6 +12,8 @@ from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import blackwell_helpers, blockscaled_layout, hopper_helpers
 
 STAGES = 3
+# Totals of a CTA in tensor memory.
+TOTALS = 2
 THREADS = 128
 # Numbers of A and B that share a scale factor.
 BLOCK = 16
@@ -39,7 +41,7 @@ class Barriers:
     """In shared memory, before the tiles."""
 
     tiles: cute.struct.MemRange[cutlass.Int64, 2 * STAGES]
-    total: cute.struct.MemRange[cutlass.Int64, 2]
+    total: cute.struct.MemRange[cutlass.Int64, 2 * TOTALS]
     leave: cutlass.Int64
     tmem: cutlass.Int32
 
@@ -63,6 +65,19 @@ def store_total(total: cute.Tensor, result: cute.Tensor, thread: cutlass.Int32):
         cute.autovec_copy(rounded, target[None, None, i])
 
 
+@cute.jit
+def allocate(barriers: Barriers, threads: cutlass.Constexpr, columns: cutlass.Constexpr, pair: cutlass.Constexpr):
+    """Columns of tensor memory, which warp 0 allocates, for all threads of the CTA."""
+    tmem = memory.TmemAllocator(
+        barriers.tmem.ptr,
+        barrier_for_retrieve=pipeline.NamedBarrier(barrier_id=1, num_threads=threads),
+        is_two_cta=pair,
+        two_cta_tmem_dealloc_mbar_ptr=barriers.leave.ptr,
+    )
+    tmem.allocate(columns)
+    return tmem
+
+
 @cute.kernel
 def gemm_kernel(
     mma: cute.TiledMma,
@@ -77,13 +92,15 @@ def gemm_kernel(
     tile: cutlass.Constexpr,
     element: cutlass.Constexpr,
 ):
-    """A tile of C = A @ B.T by tcgen05: warp 0 loads, warp 1 multiplies, all four store.
+    """C = A @ B.T by tcgen05: the clusters of the grid share out its tiles. Warps 0 to 3 store, 4 loads, 5 multiplies.
 
-    ``ctas`` is the cluster: the CTAs of an MMA (1 or 2), then MMAs down and across, which share what they load.
+    ``ctas`` is the cluster: the CTAs of an MMA (1 or 2), then MMAs down and across, which share what they load. Of
+    tensor memory there are two totals: one is stored while the other one is computed.
     """
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    row, column, _ = cute.arch.block_idx()
+    _, _, first = cute.arch.block_idx()
+    _, _, clusters = cute.arch.grid_dim()
     group, down, across = (cute.size(ctas, mode=[i]) for i in range(3))
     place = ctas.get_flat_coord(cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()))
 
@@ -91,6 +108,8 @@ def gemm_kernel(
     barriers = shared.allocate(Barriers)
     tiles_a = shared.allocate_tensor(element, layout_a.outer, 1024, layout_a.inner)
     tiles_b = shared.allocate_tensor(element, layout_b.outer, 1024, layout_b.inner)
+    # Before the pipelines, which end on a barrier of the cluster: a peer that leaves early must find the mbarrier.
+    tmem = allocate(barriers, THREADS + 64, TOTALS * tile[1], cutlass.const_expr(group == 2))
     stage_bytes = sum(cute.size_in_bytes(element, cute.select(x, mode=[0, 1, 2])) for x in (layout_a, layout_b))
 
     one = pipeline.CooperativeGroup(pipeline.Agent.Thread)
@@ -104,25 +123,17 @@ def gemm_kernel(
         cta_layout_vmnk=ctas,
     ).make_participants()
     summing, taking = pipeline.PipelineUmmaAsync.create(
-        num_stages=1,
+        num_stages=TOTALS,
         producer_group=one,
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, group * THREADS),
         barrier_storage=barriers.total.data_ptr(),
         cta_layout_vmnk=ctas,
     ).make_participants()
-    tmem = memory.TmemAllocator(
-        barriers.tmem.ptr,
-        barrier_for_retrieve=pipeline.NamedBarrier(barrier_id=1, num_threads=THREADS),
-        is_two_cta=group == 2,
-        two_cta_tmem_dealloc_mbar_ptr=barriers.leave.ptr,
-    )
-    tmem.allocate(tile[1])
 
-    at = (row // group, column, None)
     part = mma.get_slice(place[0])
-    rows = part.partition_A(cute.local_tile(a, tile, at, proj=(1, None, 1)))
-    columns = part.partition_B(cute.local_tile(b, tile, at, proj=(None, 1, 1)))
-    result = part.partition_C(cute.local_tile(c, tile, at, proj=(1, 1, None)))
+    rows = part.partition_A(cute.local_tile(a, (tile[0], tile[2]), (None, None)))
+    columns = part.partition_B(cute.local_tile(b, (tile[1], tile[2]), (None, None)))
+    results = part.partition_C(cute.local_tile(c, tile[:2], (None, None)))
     to_a, from_a = cpasync.tma_partition(
         load_a, place[2], cute.make_layout(across), cute.group_modes(tiles_a, 0, 3), cute.group_modes(rows, 0, 3)
     )
@@ -137,31 +148,45 @@ def gemm_kernel(
 
     tmem.wait_for_alloc()
     columns_of_tmem = tmem.retrieve_ptr(cutlass.Float32)
-    total = cute.make_tensor(columns_of_tmem, mma.make_fragment_C(mma.partition_shape_C(tile[:2])).layout)
+    shape_of_totals = cute.append(mma.partition_shape_C(tile[:2]), TOTALS)
+    totals = cute.make_tensor(columns_of_tmem, mma.make_fragment_C(shape_of_totals).layout)
 
-    steps = cute.size(rows, mode=[3])
-    if warp == 0:
-        for step in cutlass.range(steps, unroll=1):
-            stage = filling.acquire_and_advance()
-            full = stage.barrier
-            cute.copy(load_a, from_a[None, step], to_a[None, stage.index], tma_bar_ptr=full, mcast_mask=mask_a)
-            cute.copy(load_b, from_b[None, step], to_b[None, stage.index], tma_bar_ptr=full, mcast_mask=mask_b)
+    steps = cute.size(rows, mode=[4])
+    # Of clusters, down the matrix and in all.
+    of_clusters = cute.size(results, mode=[3]) // down
+    count = of_clusters * (cute.size(results, mode=[4]) // across)
+    if warp == THREADS // 32:
+        for at in cutlass.range(first, count, clusters, unroll=1):
+            row, column = at % of_clusters * down + place[1], at // of_clusters * across + place[2]
+            for step in cutlass.range(steps, unroll=1):
+                stage = filling.acquire_and_advance()
+                full = stage.barrier
+                cute.copy(load_a, from_a[None, row, step], to_a[None, stage.index], tma_bar_ptr=full, mcast_mask=mask_a)
+                cute.copy(
+                    load_b, from_b[None, column, step], to_b[None, stage.index], tma_bar_ptr=full, mcast_mask=mask_b
+                )
         filling.tail()
-    if warp == 1 and place[0] == 0:
-        whole = summing.acquire_and_advance()
-        for _ in cutlass.range(steps, unroll=1):
-            stage = reading.wait_and_advance()
-            for block in cutlass.range_constexpr(cute.size(left, mode=[2])):
-                where = (None, None, block, stage.index)
-                cute.gemm(mma, total, left[where], right[where], total)
-                mma.set(tcgen05.Field.ACCUMULATE, True)
-            stage.release()
-        whole.commit()
-    tmem.relinquish_alloc_permit()
-
-    ready = taking.wait_and_advance()
-    store_total(total, result, thread)
-    ready.release()
+    if warp == THREADS // 32 + 1 and place[0] == 0:
+        for _ in cutlass.range(first, count, clusters, unroll=1):
+            whole = summing.acquire_and_advance()
+            mma.set(tcgen05.Field.ACCUMULATE, False)
+            total = totals[None, None, None, whole.index]
+            for _ in cutlass.range(steps, unroll=1):
+                stage = reading.wait_and_advance()
+                for block in cutlass.range_constexpr(cute.size(left, mode=[2])):
+                    where = (None, None, block, stage.index)
+                    cute.gemm(mma, total, left[where], right[where], total)
+                    mma.set(tcgen05.Field.ACCUMULATE, True)
+                stage.release()
+            whole.commit()
+        summing.tail()
+    if warp < THREADS // 32:
+        tmem.relinquish_alloc_permit()
+        for at in cutlass.range(first, count, clusters, unroll=1):
+            row, column = at % of_clusters * down + place[1], at // of_clusters * across + place[2]
+            ready = taking.wait_and_advance()
+            store_total(totals[None, None, None, ready.index], results[None, None, None, row, column], thread)
+            ready.release()
     pipeline.sync(barrier_id=1)
     tmem.free(columns_of_tmem)
 
@@ -174,6 +199,7 @@ def gemm(
     tile: cutlass.Constexpr,
     cluster: cutlass.Constexpr,
     group: cutlass.Constexpr,
+    clusters: cutlass.Int32,
 ):
     """Of row-major A (M x K), B (N x K) and C (M x N), which whole tiles of whole clusters cover."""
     element = a.element_type
@@ -195,10 +221,9 @@ def gemm(
     load_b, tensor_b = cute.nvgpu.make_tiled_tma_atom_B(
         copy, b, cute.select(layout_b, mode=[0, 1, 2]), tile, mma, ctas.shape
     )
-    down, across = cute.ceil_div(c.shape, tile[:2])
     gemm_kernel(mma, load_a, tensor_a, load_b, tensor_b, c, layout_a, layout_b, ctas, tile, element).launch(
-        grid=(down * group, across, 1),
-        block=(THREADS, 1, 1),
+        grid=(*cluster, clusters),
+        block=(THREADS + 64, 1, 1),
         cluster=(*cluster, 1),
         smem=shared_bytes(tile, element, group),
     )
@@ -342,10 +367,7 @@ def scaled_kernel(
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, THREADS),
         barrier_storage=barriers.total.data_ptr(),
     ).make_participants()
-    tmem = memory.TmemAllocator(
-        barriers.tmem.ptr, barrier_for_retrieve=pipeline.NamedBarrier(barrier_id=1, num_threads=THREADS)
-    )
-    tmem.allocate(256)
+    tmem = allocate(barriers, THREADS, 256, False)
 
     part = mma.get_slice(0)
     to, of = [], []
@@ -504,7 +526,8 @@ def compiled(name: str, arch: str) -> tuple[str, int]:
         options = f"--gpu-arch sm_{arch} --keep-ptx --dump-dir {folder}"
         if name in GEMMS:
             element, of_c, tile, cluster, group = GEMMS[name]
-            done = cute.compile(gemm, *matrices(element, of_c, tile), tile, cluster, group, options=options)
+            one = cutlass.Int32(1)
+            done = cute.compile(gemm, *matrices(element, of_c, tile), tile, cluster, group, one, options=options)
             return done.__ptx__, shared_bytes(tile, element, group)
         if name in SCALED:
             tile = SCALED[name]

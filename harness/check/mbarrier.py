@@ -1,15 +1,14 @@
-"""What mbarriers and barriers of threads hand over."""
+"""An mbarrier as its users see it: what the ends of its phases tell."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from harness.check.accesses import Record
+from harness.check.accesses import ACQUIRES, RELEASES, SCOPES, Record
 from harness.check.clocks import (
     ALL,
-    BEFORE,
-    INFORMAL,
+    EXECUTION,
     NARROW,
     RELAXED,
     VISIBLE,
@@ -21,12 +20,7 @@ from harness.check.clocks import (
 )
 from harness.emulator.machine.events import Agent, Site
 
-CLUSTER = 1
-ACQUIRES = ("acquire", "acq_rel", "sc")
-RELEASES = ("release", "acq_rel", "sc")
 LAST_ROW = slice(VISIBLE, VISIBLE + 1)
-UP_TO_BEFORE = slice(0, BEFORE + 1)
-BEHIND_INFORMAL = slice(INFORMAL + 1, ALL.stop)
 
 
 @dataclass
@@ -39,6 +33,14 @@ class Arrival:
     site: Site
     agent: Agent
     commit: bool
+
+
+class Use(NamedTuple):
+    """A thread has arrived or waited."""
+
+    time: int
+    site: Site
+    agent: Agent
 
 
 @dataclass
@@ -56,7 +58,7 @@ class MBarrier:
     """An mbarrier as its users see it. ``component``: its phases, as something that one can know to be over.
 
     ``over``: what the ends of its phases tell. ``now``: what has been told in the phase that is not over.
-    ``far``, ``over_far``: what only a wait of cluster scope learns.
+    ``far``, ``over_far``: what only a wait of cluster scope learns. ``uses``: the last one of each thread.
     """
 
     def __init__(self, space: Components, cta: int, offset: int, arrivals: int, init: Record) -> None:
@@ -68,7 +70,6 @@ class MBarrier:
         self.bytes = 0
         self.announced = 0
         self.phase = 0
-        self.used = False
         self.init = init
         self.over: Clock | None = None
         self.over_far: Clock | None = None
@@ -76,8 +77,19 @@ class MBarrier:
         self.far: Clock | None = None
         self.unseen: list[Arrival] = []
         self.waits: list[Wait] = []
+        self.uses: dict[tuple[Components, int], Use] = {}
         self.last: tuple[Site, Agent] | None = None
         self.last_expect: tuple[Site, Agent] | None = None
+
+    def use(self, thread: Thread, site: Site, agent: Agent) -> None:
+        self.uses[thread.clock.space, thread.own] = Use(thread.time, site, agent)
+
+    def unknown_use(self, clock: Clock) -> Use | None:
+        """One that has not happened before, as far as a clock knows."""
+        for (space, who), use in self.uses.items():
+            if not clock.knows(space, who, use.time, EXECUTION):
+                return use
+        return None
 
     def _gather(self, clock: Clock, rows: slice) -> None:
         if self.now is None:
@@ -98,7 +110,7 @@ class MBarrier:
 
     def _tell(self, clock: Clock, near: bool, scope: int) -> None:
         self._gather(clock, ALL if near else NARROW)
-        if not near and scope >= CLUSTER:
+        if not near and scope >= SCOPES["cluster"]:
             if self.far is None:
                 self.far = Clock(clock.space)
             self.far.join(clock, LAST_ROW)
@@ -149,7 +161,7 @@ class MBarrier:
         self.unseen = [arrival for arrival in self.unseen if arrival.phase > phase]
         if self.over is not None and phase >= 0:
             told = [(self.over, ALL)]
-            if self.over_far is not None and scope >= CLUSTER:
+            if self.over_far is not None and scope >= SCOPES["cluster"]:
                 told.append((self.over_far, LAST_ROW))
             for clock, rows in told:
                 if semantics in ACQUIRES:
@@ -165,25 +177,3 @@ class MBarrier:
         if not any(w.thread is thread and w.phase == phase for w in self.waits):
             self.waits.append(wait)
         return []
-
-
-class Group:
-    """One generation of a barrier of threads."""
-
-    def __init__(self) -> None:
-        self.clock: Clock | None = None
-
-    def arrive(self, thread: Thread, semantics: str, plain: bool) -> None:
-        """``plain``: a bar.sync, which says nothing of tcgen05 operations that no fence has put in front of it."""
-        told = thread.release()
-        if self.clock is None:
-            self.clock = Clock(told.space)
-        if semantics not in RELEASES:
-            self.clock.join(told, RELAXED)
-            if thread.fenced is not None and thread.fenced[1] >= CLUSTER:
-                self.clock.join(thread.fenced[0])
-        elif plain:
-            self.clock.join(told, UP_TO_BEFORE)
-            self.clock.join(told, BEHIND_INFORMAL)
-        else:
-            self.clock.join(told)

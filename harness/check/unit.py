@@ -1,0 +1,39 @@
+"""What the checker does about asynchronous operations of one sort."""
+
+from __future__ import annotations
+
+from harness.check.flights import Flight, Flights
+from harness.emulator.machine.events import Agent, Finished
+
+
+class Unit:
+    """Takes operations of some ``kinds`` (of `events.Operation`) through their lives."""
+
+    kinds: tuple[str, ...] = ()
+
+    def __init__(self, flights: Flights) -> None:
+        self._flights = flights
+        self._model = flights.model
+
+    def issue(self, flight: Flight, agent: Agent) -> None:
+        """A thread has executed the instruction."""
+        raise NotImplementedError
+
+    def start(self, flight: Flight) -> None:
+        """It begins."""
+        if not flight.read:
+            flight.read = True
+            self._read(flight)
+
+    def _read(self, flight: Flight) -> None:
+        """Its operands are read."""
+
+    def finish(self, flight: Flight, event: Finished) -> None:
+        """Its results are there."""
+        self._flights.end(flight)
+
+    def flush(self, flight: Flight) -> None:
+        """The run has ended while it was under way."""
+
+    def forget(self, cluster: int) -> None:
+        """A cluster has ended."""

@@ -1,0 +1,96 @@
+"""What ``harness exec`` says at the end, for people and for scripts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from harness.cli.render import show_line
+from harness.driver.gpu_model import gpu_model
+from harness.driver.log import LaunchRecord, Log
+from harness.run import records
+
+
+def as_json(log: Log, gpu: str, code: int) -> str:
+    """``{"launches": [...], "unhandled": [...], ...}``"""
+    record = {
+        **records.new_record(),
+        "gpu": gpu,
+        "exit_code": code,
+        "failure": log.failure or None,
+        "processes": log.processes,
+        "launches": [launch.as_dict() for launch in log.launches],
+        "unhandled": sorted(log.unhandled),
+        "timing": {"seconds": None, "reason": "not measured: emulated"},
+    }
+    return json.dumps(record, indent=2, allow_nan=False) + "\n"
+
+
+def show_summary(log: Log, gpu: str) -> None:
+    """On standard error, as standard output is the program's."""
+    console = Console(stderr=True)
+    name = gpu_model(gpu).name
+    if not log.processes:
+        show_line(console, f"emulated {name}: the program has not used it")
+        return
+    seconds = sum(launch.seconds for launch in log.launches)
+    count = _times(len(log.launches))
+    show_line(console, f"emulated {name}: {count}, {seconds:.2f} s of emulation, which is no measure of any GPU")
+    for line in (*_kernels(log.launches), *_remarks(log)):
+        show_line(console, line)
+
+
+def _kernels(launches: Sequence[LaunchRecord]) -> Iterator[str]:
+    """Launches of the same kernel in the same shape are one."""
+    groups: dict[tuple[str, str], list[LaunchRecord]] = {}
+    for launch in launches:
+        groups.setdefault((launch.kernel, _shape(launch)), []).append(launch)
+    for (kernel, shape), group in groups.items():
+        instructions = sum(launch.counters.total_instructions() for launch in group)
+        failed = sum(1 for launch in group if launch.error)
+        yield f"  {kernel}"
+        yield f"    {shape}: {_times(len(group))}, {instructions:,} warp instructions" + (
+            f", {failed} failed" if failed else ""
+        )
+
+
+def _shape(launch: LaunchRecord) -> str:
+    cluster = f", cluster {_dims(launch.cluster)}" if launch.cluster != (1, 1, 1) else ""
+    return f"grid {_dims(launch.grid)}{cluster}, block {_dims(launch.block)}"
+
+
+def _dims(sizes: tuple[int, int, int]) -> str:
+    """As short as it can be said: 4x2, 256."""
+    shown = list(sizes)
+    while len(shown) > 1 and shown[-1] == 1:
+        shown.pop()
+    return "x".join(map(str, shown))
+
+
+def _remarks(log: Log) -> list[str]:
+    lines = []
+    warnings = Counter(f"{w.rule}: {w.message}" for launch in log.launches for w in launch.warnings)
+    lines += [f"warning, in {_times(count)}: {text}" for text, count in warnings.items()]
+    findings = Counter(_finding(f) for launch in log.launches for f in launch.findings if f.severity != "note")
+    lines += [f"{_times(count)}: {text}" for text, count in findings.items()]
+    if log.unhandled:
+        calls = ", ".join(f"{name} ({count})" for name, count in sorted(log.unhandled.items()))
+        lines.append(f"not supported, with the number of calls: {calls}")
+    if log.elapsed_asked:
+        lines.append("times between events are those of the emulation: nothing here is measured")
+    if log.failure:
+        lines.append(f"the emulated GPU could not do what the program asked for: {log.failure}")
+    return lines
+
+
+def _finding(finding: Any) -> str:
+    places = "; ".join(str(place) for place in (finding.first, finding.second) if place)
+    return f"{finding.severity} {finding.rule}: {finding.message} ({places})"
+
+
+def _times(count: int) -> str:
+    return f"{count} launch{'es' if count != 1 else ''}"

@@ -1,0 +1,180 @@
+"""``harness survey``: everything a GPU that nobody has measured can settle, and the reading of it."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from harness.cli.options import check_output, write_output
+from harness.cli.render import show_line
+from harness.compiler.toolchain import find_gpus, find_mojo
+from harness.config.catalog import ARCHITECTURES
+from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem
+from harness.gpu.capability import arch_of_gpu
+from harness.survey import archive, conduct
+from harness.survey.archive import Ended, Survey
+from harness.survey.bundle import bundle
+from harness.survey.pack import pack
+from harness.survey.parts import PARTS
+from harness.survey.reading.constants import as_toml, derive, put_into
+from harness.survey.reading.findings import findings, predictions
+from harness.survey.reading.recording import as_json, recording
+from harness.survey.reading.report import report
+from harness.survey.runs import CHANGES, runs
+from harness.timing.constants import Gpu, find_gpu, gpu_names
+
+NAMES = [part.name for part in PARTS]
+
+
+@click.command("survey")
+@click.option("-o", "--output", "target", metavar="FILE.tar.gz", help="Survey this machine's GPU; write the archive.")
+@click.option("--seconds", default=conduct.SECONDS, show_default=True, type=click.IntRange(10), help="For all parts.")
+@click.option("--part", "names", multiple=True, type=click.Choice(NAMES), help="Only this part; may be repeated.")
+@click.option(
+    "--packed", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Kernels compiled before."
+)
+@click.option(
+    "--bundle",
+    "bundle_folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write a folder that surveys a machine without this project: copy it there and run its run.sh.",
+)
+@click.option("--arch", type=click.Choice(list(CHANGES)), help="Of the bundle.  [default: the first]")
+@click.option("--read", "source", type=click.Path(path_type=Path), metavar="FILE.tar.gz", help="Read an archive.")
+@click.option("--report", "report_path", metavar="FILE|-", default="-", show_default=True, help="Of --read: Markdown.")
+@click.option("--constants", "constants_path", metavar="FILE.toml|-", help="Of --read: constants for the timing model.")
+@click.option(
+    "--recording", "recording_path", metavar="FILE.json|-", help="Of --read: the kernels' times and counters."
+)
+@click.option("--probes", "probes_path", metavar="FILE.json|-", help="Of --read: what the GPU answered to the probes.")
+@click.option("--predict", is_flag=True, help="Of --read: predict every run, too, which takes minutes.")
+@click.option("--gpu", "gpu_name", metavar="NAME", help=f"Of --read: compare with {', '.join(gpu_names())}.")
+def survey_command(
+    target: str | None,
+    seconds: int,
+    names: tuple[str, ...],
+    packed: Path | None,
+    bundle_folder: Path | None,
+    arch: str | None,
+    source: Path | None,
+    report_path: str,
+    constants_path: str | None,
+    recording_path: str | None,
+    probes_path: str | None,
+    predict: bool,
+    gpu_name: str | None,
+) -> int:
+    """Measure a GPU once and for all, or read what was measured.
+
+    With -o: micro-benchmarks, kernels, probes, counters, timelines, power and tests, each in a process of its own under
+    a limit of its own. With --read: what the archive says, and where the emulator or the timing model was wrong.
+    """
+    if sum(each is not None for each in (target, source, bundle_folder)) != 1:
+        raise UsageProblem(
+            "survey does one thing: -o FILE to measure, --read FILE, or --bundle FOLDER; name one of them"
+        )
+    if bundle_folder is not None:
+        bundle(bundle_folder, arch or next(iter(CHANGES)))
+        show_line(Console(), f"copy {bundle_folder} to the machine with the GPU, and there: sh run.sh survey.tar.gz")
+        return EXIT_OK
+    if source is not None:
+        return _read(source, _Outputs(report_path, constants_path, recording_path, probes_path), gpu_name, predict)
+    assert target is not None
+    return _measure(Path(target), seconds, names, packed)
+
+
+# ---- measuring ----
+
+
+def _measure(target: Path, seconds: int, names: tuple[str, ...], packed: Path | None) -> int:
+    check_output(str(target), "--output")
+    parts = [part for part in PARTS if not names or part.name in names]
+    gpus = find_gpus()
+    if not gpus:
+        raise CannotRun("there is no GPU here to survey; `harness survey --bundle FOLDER` prepares another machine")
+    console = Console()
+
+    def show(ended: Ended) -> None:
+        show_line(console, conduct.line(ended))
+
+    with tempfile.TemporaryDirectory(prefix="survey-kernels-") as temporary:
+        if packed is None and any(part.packed for part in parts):
+            packed = _pack(Path(temporary), gpus[0].compute_capability, console)
+        ended = conduct.conduct(target, packed, seconds, parts, show)
+    failed = [each for each in ended if each.status in (archive.FAILED, archive.TIMED_OUT)]
+    show_line(console, f"{len(ended)} parts, {len(failed)} failed: {target}")
+    return EXIT_CANNOT_RUN if failed else EXIT_OK
+
+
+def _pack(folder: Path, capability: str, console: Console) -> Path | None:
+    """Compiled kernels for this GPU, None where there is no compiler or no list of runs."""
+    try:
+        arch = arch_of_gpu(*(int(part) for part in capability.split(".")))
+    except CannotRun as error:
+        show_line(console, f"no kernels: {error}")
+        return None
+    if arch not in CHANGES or find_mojo() is None:
+        why = "there is no Mojo compiler here" if arch in CHANGES else f"there is no list of runs for {arch}"
+        show_line(console, f"no kernels: {why}")
+        return None
+    show_line(console, f"compiling kernels for {ARCHITECTURES[arch].gpus} ...")
+    pack(runs(arch), arch, folder)
+    return folder
+
+
+# ---- reading ----
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """Where what was asked for goes; None: it was not."""
+
+    report: str
+    constants: str | None
+    recording: str | None
+    probes: str | None
+
+    def check(self) -> None:
+        for field in fields(self):
+            check_output(getattr(self, field.name), f"--{field.name}")
+
+
+def _read(source: Path, outputs: _Outputs, gpu_name: str | None, predict: bool) -> int:
+    outputs.check()
+    survey = Survey(source)
+    model = find_gpu(gpu_name) if gpu_name else _model_of(survey)
+    measured = derive(survey)
+    if outputs.constants:
+        if model is None:
+            raise UsageProblem(
+                f"--constants: name the GPU whose other constants are kept: --gpu {'|'.join(gpu_names())}"
+            )
+        write_output(as_toml(put_into(model, measured, survey)), outputs.constants)
+    if outputs.recording:
+        kept = recording(survey)
+        if kept is None:
+            raise CannotRun(f"{source}: the part `kernels` left no times")
+        write_output(as_json(kept), outputs.recording)
+    if outputs.probes:
+        answers = survey.text("probes.json")
+        if answers is None:
+            raise CannotRun(f"{source}: the part `probes` left no answers")
+        write_output(answers, outputs.probes)
+    found = findings(survey, measured, model)
+    if predict:
+        if model is None:
+            raise UsageProblem(f"--predict: name the GPU whose model is asked: --gpu {'|'.join(gpu_names())}")
+        found += predictions(survey, model)
+    write_output(report(survey, measured, found), outputs.report)
+    return EXIT_FINDINGS if found else EXIT_OK
+
+
+def _model_of(survey: Survey) -> Gpu | None:
+    """The GPU of the timing model that the surveyed one is, by its name."""
+    name = survey.gpu.get("name", "")
+    return next((gpu for gpu in map(find_gpu, gpu_names()) if gpu.title == name), None)

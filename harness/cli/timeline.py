@@ -1,0 +1,138 @@
+"""``harness timeline``: a run as the timing model sees it, as a trace, a picture or a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from harness.cli.options import ConfigOptions, check_output, config_options, shape_option, write_output
+from harness.cli.predict import for_gpu
+from harness.cli.render import show_line
+from harness.compiler.build import build_with_notice
+from harness.config.catalog import KERNELS
+from harness.errors import UsageProblem
+from harness.problem.shape import Shape
+from harness.ptx.launch_file import read_launch_file
+from harness.ptx.launching import Options
+from harness.survey.archive import Survey
+from harness.survey.trace.spans import find_traces, read_trace
+from harness.survey.trace.spans import timeline as measured_timeline
+from harness.timing.constants import Gpu, find_gpu, gpu_names
+from harness.timing.launch import predict_launches
+from harness.timing.predict import predict
+from harness.timing.simulate import simulate
+from harness.timing.timeline import CtaKey, Recorder, Timeline
+from harness.timing.timeline_html import html
+from harness.timing.timeline_svg import svg
+from harness.timing.trace_events import as_json
+
+FORMATS = (".json", ".svg", ".html")
+
+
+def parse_ctas(text: str) -> tuple[CtaKey, ...]:
+    """Reads ``CLUSTER:RANK,...``; a rank alone is one of cluster 0."""
+    found = []
+    for word in text.split(","):
+        cluster, colon, rank = word.rpartition(":")
+        numbers = [cluster if colon else "0", rank]
+        if not all(n.isascii() and n.isdecimal() and len(n) < 8 for n in numbers):
+            raise UsageProblem(f"--ctas '{text}': write ranks of cluster 0, or CLUSTER:RANK, with commas between them")
+        found.append((int(numbers[0]), int(numbers[1])))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    gpu: Gpu
+    ctas: tuple[CtaKey, ...] | None
+
+
+@click.command("timeline")
+@click.argument("what", metavar="KERNEL|LAUNCH.toml")
+@shape_option
+@config_options
+@click.option("--gpu", "gpu_name", metavar="NAME", help=f"One of {', '.join(gpu_names())}.  [default: by --arch]")
+@click.option(
+    "-o", "--output", "target", required=True, metavar="FILE.json|.svg|.html", help="Trace events, a picture, a page."
+)
+@click.option("--ctas", metavar="CLUSTER:RANK,...", help="CTAs to show.  [default: those of the first cluster]")
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="SURVEY.tar.gz",
+    help="What a GPU did, from the archive of a survey; WHAT is then the name of a run there.",
+)
+@click.option("--from", "first", type=click.FloatRange(0), default=0.0, help="First cycle to show.")
+@click.option("--to", "last", type=click.FloatRange(0, min_open=True), help="Last cycle to show.")
+def timeline_command(
+    what: str,
+    shape: Shape,
+    config: ConfigOptions,
+    gpu_name: str | None,
+    target: str,
+    ctas: str | None,
+    measured: Path | None,
+    first: float,
+    last: float | None,
+) -> None:
+    """Show when each warp and unit of some CTAs does what, as the timing model predicts it.
+
+    JSON opens in Perfetto (ui.perfetto.dev). Nothing is measured, unless --measured names what was.
+    """
+    if Path(target).suffix not in FORMATS:
+        raise UsageProblem(f"--output {target}: the name must end in {', '.join(FORMATS)}")
+    check_output(target, "--output")
+    if last is not None and last <= first:
+        raise UsageProblem(f"--to {last:g} must be above --from {first:g}")
+    gpu = find_gpu(gpu_name or ("h200" if config.arch == "sm_90a" else "b200"))
+    asked = _Asked(gpu, parse_ctas(ctas) if ctas is not None else None)
+    timeline = _of_survey(what, measured, asked) if measured else _predicted(what, shape, config, asked)
+    if last is not None or first:
+        timeline = timeline.within(first, timeline.end if last is None else last)
+    if not timeline.spans:
+        raise UsageProblem(
+            f"nothing happens there{f' in CTAs {ctas}' if ctas else ''}; leave --ctas, --from and --to out"
+        )
+    write_output({".json": as_json, ".svg": _picture, ".html": html}[Path(target).suffix](timeline), target)
+    show_line(
+        Console(), f"{timeline.status} timeline, {len(timeline.spans)} spans of {len(timeline.ctas)} CTAs: {target}"
+    )
+
+
+def _predicted(what: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> Timeline:
+    return _of_kernel(what, shape, config, asked) if what in KERNELS else _of_file(what, asked)
+
+
+def _of_survey(what: str, path: Path, asked: _Asked) -> Timeline:
+    """The run of an archive whose name this is, or starts with it."""
+    survey = Survey(path)
+    names = find_traces(survey)
+    found = [name for name in names if name == what] or [name for name in names if name.startswith(f"{what} ")]
+    if not found:
+        there = "; ".join(names) or "none: its part `traces` left nothing"
+        raise UsageProblem(f"'{what}': {path} has no events of such a run; it has {there}")
+    return measured_timeline(read_trace(survey, found[0]), asked.ctas)
+
+
+def _picture(timeline: Timeline) -> str:
+    return svg([timeline])
+
+
+def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> Timeline:
+    artifact = build_with_notice([for_gpu(config, asked.gpu).configure(kernel, shape)])[0]
+    clock = predict(artifact, shape, asked.gpu).clock
+    title = f"{kernel}, C[{shape.m},{shape.n}], K={shape.k}: predicted for {asked.gpu.title}"
+    recorder = Recorder(title, clock.hertz, asked.ctas)
+    simulate(artifact, artifact.plan(shape), asked.gpu, clock.hertz, recorder)
+    return recorder.finish()
+
+
+def _of_file(name: str, asked: _Asked) -> Timeline:
+    if not name.endswith(".toml"):
+        raise UsageProblem(f"'{name}' is neither a kernel ({', '.join(KERNELS)}) nor a launch file (.toml)")
+    recorder = Recorder(f"{Path(name).name}: predicted for {asked.gpu.title}", asked.gpu["clock.max"], asked.ctas)
+    predict_launches(read_launch_file(Path(name)), asked.gpu, Options(), recorder)
+    return recorder.finish()

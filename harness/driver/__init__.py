@@ -1,0 +1,8 @@
+"""An emulated CUDA driver: programs that use the driver or the runtime API run on the emulated GPU, unmodified.
+
+    program -> libcuda.so.1 (shim/: C, made from functions.txt) -> a private socket -> server.py -> the emulator
+                     \\____________ device memory: one file, mapped by both ____________/
+
+``functions.txt`` is the API as one table, `api` reads it. `library` makes the shared libraries of it, `server` answers
+what they ask, through a `session` for each process of the program. The files that handle calls are ``*_calls.py``.
+"""

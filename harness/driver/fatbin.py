@@ -1,0 +1,172 @@
+"""The PTX in what a program hands over as a module: text, or a fat binary by nvcc with PTX in it.
+
+The format of fat binaries is undocumented; this was read from what nvcc 13.0 writes. A container of one or more
+entries, each for one architecture:
+
+    container   u32 magic, u16 version, u16 bytes of this header, u64 bytes of all entries
+    entry       u16 kind (1 is PTX, 2 a cubin), u16 version, u32 bytes of this header, u64 bytes of the content,
+                u32 bytes of it when compressed, u32, u16 minor and u16 major version, u32 architecture, u32, u32,
+                u64 flags, u64, u64 bytes when not compressed; then names and options, then the content
+
+``nvcc --compress-mode`` chooses how the content is compressed, and a flag says which way: by LZ4 (speed), by zstd (the
+default, balance and size), or not at all.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+CONTAINER_MAGIC = 0xBA55ED50
+ELF_MAGIC = b"\x7fELF"
+MAX_PTX_BYTES = 1 << 28
+"""What a module may grow to when it is no longer compressed."""
+_CONTAINER = struct.Struct("<IHHQ")
+_ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
+_PTX = 1
+_LZ4, _ZSTD = 0x2000, 0x8000
+_TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)", re.MULTILINE)
+
+
+class ImageError(Exception):
+    """A module that the emulated GPU cannot run, and what to do about it."""
+
+
+@dataclass(frozen=True)
+class PtxImage:
+    """One module as text, for the architecture its ``.target`` names: 90 and "a" for sm_90a."""
+
+    text: str
+    architecture: int
+    suffix: str
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Whether a GPU can run it (PTX ISA 11.1.2): with "a" only the GPU it names, with "f" those of its family."""
+        gpu = capability[0] * 10 + capability[1]
+        if self.suffix == "a":
+            return self.architecture == gpu
+        if self.suffix == "f":
+            return self.architecture <= gpu and self.architecture // 10 == gpu // 10
+        return self.architecture <= gpu
+
+
+def ptx_of(image: bytes, capability: tuple[int, int]) -> str:
+    """The PTX that a GPU of this compute capability is to run; of several the one that fits it best.
+
+    ``image``: PTX text (with or without a null character at its end), a fat binary, or a cubin, which is refused.
+
+    Raises ImageError.
+    """
+    images = list(_images(image))
+    fitting = [one for one in images if one.runs_on(capability)]
+    if fitting:
+        return max(fitting, key=lambda one: (one.architecture, one.suffix)).text
+    gpu = f"{capability[0]}{capability[1]}"
+    how = f"build with PTX: nvcc -gencode arch=compute_{gpu}a,code=compute_{gpu}a"
+    if images:
+        found = ", ".join(f"sm_{one.architecture}{one.suffix}" for one in images)
+        raise ImageError(f"the module has PTX for {found}, and the emulated GPU is sm_{gpu}; {how}")
+    raise ImageError(f"the module has machine code and no PTX, which the emulated GPU cannot run; {how}")
+
+
+def _images(image: bytes) -> Iterator[PtxImage]:
+    if image.startswith(ELF_MAGIC):
+        return
+    if len(image) >= 4 and struct.unpack_from("<I", image)[0] == CONTAINER_MAGIC:
+        for text in _entries(image):
+            yield _ptx_image(text)
+    else:
+        yield _ptx_image(image)
+
+
+def _ptx_image(data: bytes) -> PtxImage:
+    try:
+        text = data.split(b"\0", 1)[0].decode("utf-8")
+    except UnicodeDecodeError:
+        text = ""
+    target = _TARGET.search(text)
+    if target is None:
+        raise ImageError("the module is neither PTX nor a fat binary: no .target in it")
+    return PtxImage(text, int(target[1]), target[2])
+
+
+def _entries(image: bytes) -> Iterator[bytes]:
+    """The content of the entries that hold PTX."""
+    _, _, header, nbytes = _CONTAINER.unpack_from(image.ljust(_CONTAINER.size, b"\0"))
+    at, end = header, header + nbytes
+    if end > len(image):
+        raise ImageError(f"the fat binary is cut off: {len(image)} of {end} bytes")
+    while at + _ENTRY.size <= end:
+        kind, _, header, nbytes, compressed, _, _, _, _, _, _, flags, _, plain = _ENTRY.unpack_from(image, at)
+        if header < _ENTRY.size or at + header + nbytes > end or compressed > nbytes:
+            raise ImageError(f"the fat binary is damaged: its entry at byte {at} goes beyond its end")
+        content = image[at + header : at + header + nbytes]
+        if kind == _PTX and flags & (_LZ4 | _ZSTD):
+            if plain > MAX_PTX_BYTES:
+                raise ImageError(f"the PTX in the fat binary has {plain} bytes; at most {MAX_PTX_BYTES} are read")
+            unpack = _unpack_zstd if flags & _ZSTD else _unpack_lz4
+            yield unpack(content[:compressed], plain)
+        elif kind == _PTX:
+            yield content
+        at += header + nbytes
+
+
+def _unpack_zstd(data: bytes, size: int) -> bytes:
+    try:
+        import zstandard  # only here: few modules need it
+    except ImportError:
+        raise ImageError(
+            "the PTX in the fat binary is compressed by zstd, and the package zstandard is missing: "
+            "pip install zstandard, or build with nvcc --compress-mode=none"
+        ) from None
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+            return _of_size(reader.read(size), size)
+    except zstandard.ZstdError as error:
+        raise ImageError(f"the PTX in the fat binary cannot be decompressed: {error}") from None
+
+
+def _unpack_lz4(data: bytes, size: int) -> bytes:
+    """One block of LZ4: a number of bytes as they are, then a copy of earlier output, and so on."""
+    out = bytearray()
+    at = 0
+    try:
+        while at < len(data):
+            token = data[at]
+            literals, at = _lz4_length(data, at + 1, token >> 4)
+            out += data[at : at + literals]
+            at += literals
+            if at >= len(data):
+                break
+            distance = data[at] | data[at + 1] << 8
+            length, at = _lz4_length(data, at + 2, token & 15)
+            length += 4
+            if not 0 < distance <= len(out) or len(out) + length > size:
+                raise IndexError
+            start = len(out) - distance
+            # The copy may overlap its own output: then the piece repeats.
+            piece = bytes(out[start : start + length])
+            out += (piece * -(-length // len(piece)))[:length]
+    except IndexError:
+        raise ImageError("the PTX in the fat binary cannot be decompressed: its LZ4 block is damaged") from None
+    return _of_size(bytes(out), size)
+
+
+def _lz4_length(data: bytes, at: int, length: int) -> tuple[int, int]:
+    """A length that began with four bits, and where it ends."""
+    if length == 15:
+        while True:
+            more = data[at]
+            at += 1
+            length += more
+            if more != 255:
+                break
+    return length, at
+
+
+def _of_size(data: bytes, size: int) -> bytes:
+    if len(data) != size:
+        raise ImageError(f"the PTX in the fat binary has {len(data)} bytes, its header says {size}")
+    return data

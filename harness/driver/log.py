@@ -1,0 +1,93 @@
+"""What a program did on the emulated GPU: lines for the person who watches, and a record of every launch."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.emulator.machine.counters import Counters
+from harness.emulator.rules import Finding
+
+Dims = tuple[int, int, int]
+
+
+@dataclass
+class LaunchRecord:
+    """One launch. ``error``: the whole report of why it did not come to its end, or nothing. ``result``: the CUresult
+    that the program sees then. ``seconds``: of the emulation, no measure of any GPU.
+    """
+
+    number: int
+    kernel: str
+    grid: Dims
+    cluster: Dims
+    block: Dims
+    dynamic_shared: int
+    process: int
+    counters: Counters = field(default_factory=Counters)
+    seconds: float = 0.0
+    error: str = ""
+    result: str = ""
+    warnings: tuple[Finding, ...] = ()
+    parameters: bytes = b""
+    """The block that the kernel got; it is not part of the record."""
+    findings: tuple[Any, ...] = ()
+    """Of the synchronisation checker, if it was asked for (`harness.check.findings.Finding`)."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "number": self.number,
+            "process": self.process,
+            "kernel": self.kernel,
+            "grid": list(self.grid),
+            "cluster": list(self.cluster),
+            "block": list(self.block),
+            "dynamic_shared": self.dynamic_shared,
+            "counters": self.counters.as_dict(),
+            "emulation_seconds": round(self.seconds, 6),
+            "error": self.error or None,
+            "result": self.result or None,
+            "warnings": [f"{finding.rule}: {finding.message}" for finding in self.warnings],
+            "findings": [finding.as_dict() for finding in self.findings],
+        }
+
+
+class Log:
+    """``unhandled``: functions that were refused, with how often. ``failure``: why the emulated GPU could not serve the
+    program, the first reason; then what the program computed means nothing.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.launches: list[LaunchRecord] = []
+        self.unhandled: dict[str, int] = {}
+        self.failure = ""
+        self.elapsed_asked = False
+        """Whether a program asked for the time between events."""
+        self.processes = 0
+        self._quiet = quiet
+        self._said: set[str] = set()
+
+    def say(self, text: str) -> None:
+        """A line, or a report of several, for standard error."""
+        print(f"emulated GPU: {text}", file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        """A line that is said once, and not at all if it is to be quiet."""
+        if not self._quiet and text not in self._said:
+            self._said.add(text)
+            self.say(text)
+
+    def refused(self, function: str) -> None:
+        """A function that the emulated driver has not was called."""
+        if function not in self.unhandled:
+            self.say(f"{function} is not supported (CUDA_ERROR_NOT_SUPPORTED)")
+        self.unhandled[function] = self.unhandled.get(function, 0) + 1
+
+    def failed(self, why: str) -> None:
+        """The emulated GPU cannot serve the program."""
+        if why not in self._said:
+            self._said.add(why)
+            self.say(why)
+        self.failure = self.failure or why.splitlines()[0]

@@ -1,0 +1,178 @@
+"""Memory of the emulated GPU that a program has mapped, too: one file without a name, in windows.
+
+    device    what cuMemAlloc gives; the program reaches it by copies alone
+    pinned    what cuMemAllocHost gives, at one address for program and kernels; counts as written
+    constant  __constant__ variables, at generic addresses
+
+Neither side can change the file's size. What is not used takes no memory: the file has holes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.driver.results import DriverError
+from harness.emulator.memory.address_space import CONST_WINDOW
+from harness.emulator.memory.bytes import CHUNK, round_up
+from harness.emulator.memory.global_memory import Allocation, GlobalMemory
+from harness.errors import CannotRun
+
+PAGE = 4096
+ALIGNMENT = 512
+GUARD = 1 << 21
+"""Addresses behind each allocation that belong to none."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A range of addresses in a state space, and where it is in the file. ``generic``: what is added to make them
+    generic ones, which programs use. ``fixed``: mapped at the same address by the program.
+    """
+
+    name: str
+    base: int
+    size: int
+    offset: int
+    fixed: bool = False
+    generic: int = 0
+
+    def pack(self) -> bytes:
+        return struct.pack("=4Q", self.base + self.generic, self.size, self.offset, self.fixed)
+
+    def holds(self, address: int, nbytes: int = 1) -> bool:
+        return self.base <= address and address + nbytes <= self.base + self.size
+
+
+# Device addresses are above those that a program can have itself (2^47 on x86-64), pinned memory is among them: some
+# allocators take addresses at random, so that a large window would be in their way every now and then.
+DEVICE = Window("device", 1 << 47, 1 << 40, 0)
+PINNED = Window("pinned", 0x7100_0000_0000, 1 << 35, DEVICE.size, fixed=True)
+CONSTANT = Window("constant", GUARD, 1 << 30, DEVICE.size + PINNED.size, generic=CONST_WINDOW)
+WINDOWS = (DEVICE, PINNED, CONSTANT)
+FILE_BYTES = sum(window.size for window in WINDOWS)
+
+_F_ADD_SEALS, _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1033, 1, 2, 4
+
+
+class MappedFile:
+    """The file, mapped here; ``shadow`` has a byte for each of its bytes that says whether it was written."""
+
+    def __init__(self) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise CannotRun("the emulated driver needs Linux")
+        self.descriptor = os.memfd_create("emulated-gpu", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        shadow = os.memfd_create("emulated-gpu-shadow", os.MFD_CLOEXEC)
+        try:
+            for each in (self.descriptor, shadow):
+                os.ftruncate(each, FILE_BYTES)
+            fcntl.fcntl(self.descriptor, _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_SEAL)
+            self._data = mmap.mmap(self.descriptor, FILE_BYTES)
+            self._shadow = mmap.mmap(shadow, FILE_BYTES)
+        except OSError as error:
+            os.close(self.descriptor)
+            raise CannotRun(
+                f"the emulated GPU's memory cannot be mapped ({error.strerror}); is the address space limited "
+                "(ulimit -v)?"
+            ) from error
+        finally:
+            os.close(shadow)
+        self.data = np.frombuffer(self._data, np.uint8)
+        self.shadow = np.frombuffer(self._shadow, np.uint8)
+
+    def clear(self, offset: int, nbytes: int) -> None:
+        """Give back the pages of a range of whole pages: it holds nothing any more."""
+        if nbytes:
+            self._data.madvise(mmap.MADV_REMOVE, offset, nbytes)
+            self._shadow.madvise(mmap.MADV_REMOVE, offset, nbytes)
+
+    def close(self) -> None:
+        """The mappings go when nothing refers to them any more."""
+        os.close(self.descriptor)
+
+
+class WindowMemory(GlobalMemory):
+    """Global memory in windows of a file: the emulator's allocations, with places for what programs ask for."""
+
+    def __init__(self, file: MappedFile, home: Window) -> None:
+        """home: the window for what the emulator itself places here, a module's variables."""
+        super().__init__(home.base)
+        self._file = file
+        self._home = home
+        self._count = 0
+        self._next_in = {window.name: window.base for window in WINDOWS}
+        self.reserved: dict[int, int] = {}
+        """Ranges of addresses that are set apart to be mapped later: how many, by the first."""
+
+    def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
+        assert at is None, "programs cannot choose"
+        return self.alloc_in(self._home, nbytes, name)
+
+    def alloc_in(self, window: Window, nbytes: int, name: str = "") -> int:
+        """Bytes in a window. Device memory is poisoned; pinned memory is not, as its writes are not seen."""
+        if nbytes <= 0:
+            raise DriverError("INVALID_VALUE", f"an allocation of {nbytes} bytes; at least one is needed")
+        base = self.reserve(window, nbytes)
+        self._count += 1
+        self.put(window, base, nbytes, name or f"allocation {self._count}")
+        return base
+
+    def reserve(self, window: Window, nbytes: int, alignment: int = ALIGNMENT) -> int:
+        """Addresses that nothing has had before; when all were given out, such as are free again."""
+        base = round_up(self._next_in[window.name], max(alignment, ALIGNMENT))
+        if not window.holds(base, nbytes):
+            base = self._gap(window, nbytes, alignment)
+        self._next_in[window.name] = max(self._next_in[window.name], round_up(base + nbytes + GUARD, GUARD))
+        return base
+
+    def _gap(self, window: Window, nbytes: int, alignment: int) -> int:
+        taken = [(block.base, block.end) for block in self.allocations]
+        taken += [(base, base + size) for base, size in self.reserved.items()]
+        at = round_up(window.base, alignment)
+        for base, end in sorted(taken):
+            if window.holds(base):
+                if at + nbytes + GUARD <= base:
+                    return at
+                at = max(at, round_up(end + GUARD, max(alignment, GUARD)))
+        if not window.holds(at, nbytes):
+            raise DriverError("OUT_OF_MEMORY", f"there are no {nbytes} addresses left in {window.name} memory")
+        return at
+
+    def put(self, window: Window, base: int, nbytes: int, name: str = "") -> Allocation:
+        """An allocation at an address of a window."""
+        offset = window.offset + base - window.base
+        padded = round_up(nbytes, CHUNK)
+        block = Allocation.over(
+            base, name, nbytes, self._file.data[offset : offset + padded], self._file.shadow[offset : offset + padded]
+        )
+        if window.fixed:
+            block.valid = None
+        self.insert(block)
+        return block
+
+    def drop(self, block: Allocation) -> None:
+        """Free an allocation; whoever has its pages next finds them poisoned."""
+        window = next(window for window in WINDOWS if window.holds(block.base))
+        self.remove(block)
+        offset = window.offset + block.base - window.base
+        self._file.clear(offset, round_up(block.data.size, PAGE))
+
+    def starting_at(self, address: int) -> Allocation | None:
+        """The allocation that begins there."""
+        position = bisect_left(self._bases, address)
+        if position < len(self._bases) and self._bases[position] == address:
+            return self.allocations[position]
+        return None
+
+    def holding(self, address: int) -> Allocation | None:
+        """The allocation that an address lies in."""
+        position = bisect_right(self._bases, address) - 1
+        if position >= 0 and address < self.allocations[position].end:
+            return self.allocations[position]
+        return None

@@ -1,0 +1,188 @@
+"""Starts a program with the emulated driver, and answers what its processes ask until it has ended.
+
+One thread does everything, in the order in which it comes: it is one GPU. The socket has a name that is drawn at random
+and no file, so that nothing is left of it when this process is killed; connections of other users are refused.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import secrets
+import select
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from harness.driver.api import checksum
+from harness.driver.library import libraries
+from harness.driver.memory import WINDOWS
+from harness.driver.protocol import BadMessage, receive, receive_request
+from harness.driver.session import answer
+from harness.driver.state import Abandoned, Gpu, Session
+from harness.driver.toolchains import toolchain_variables
+from harness.errors import UsageProblem
+
+SOCKET = "EMULATED_GPU_SOCKET"
+"""The environment variable that tells the library where to connect to: a name in the abstract namespace (unix(7))."""
+PATIENCE = 30.0
+"""Seconds that a message which has begun may take."""
+
+
+def run_program(command: Sequence[str], gpu: Gpu, environment: Mapping[str, str]) -> int:
+    """Runs a program to its end with this GPU; returns its exit code (128 + the signal that ended it, as shells do)."""
+    folder = libraries()
+    name = f"emulated-gpu-{secrets.token_hex(16)}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen(16)
+        program = _start(command, _environment(environment, folder, name))
+        with _terminates(program), _Server(listener, gpu) as server:
+            return server.serve(program)
+
+
+def _environment(given: Mapping[str, str], libraries: Path, name: str) -> dict[str, str]:
+    search = [str(libraries), *filter(None, [given.get("LD_LIBRARY_PATH", "")])]
+    return {**given, **toolchain_variables(given), "LD_LIBRARY_PATH": os.pathsep.join(search), SOCKET: name}
+
+
+@contextlib.contextmanager
+def _terminates(program: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Whoever terminates this process means the program; that ends, and then this."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: program.terminate())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, env=environment)
+    except FileNotFoundError as error:
+        raise UsageProblem(f"there is no program {command[0]!r}; give its path, or a name that PATH has") from error
+    except OSError as error:
+        raise UsageProblem(f"{command[0]!r} cannot be started: {error.strerror}") from error
+
+
+class _Server:
+    """``sessions``: by connection; None before it has said hello."""
+
+    def __init__(self, listener: socket.socket, gpu: Gpu) -> None:
+        self._listener = listener
+        self._gpu = gpu
+        self._selector = selectors.DefaultSelector()
+        self._sessions: dict[socket.socket, Session | None] = {}
+
+    def __enter__(self) -> _Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in list(self._sessions):
+            self._drop(connection)
+        self._selector.close()
+
+    def serve(self, program: subprocess.Popen[bytes]) -> int:
+        """Until the program has ended; processes that it leaves behind lose their GPU then."""
+        ended = os.pidfd_open(program.pid)
+        try:
+            self._selector.register(ended, selectors.EVENT_READ)
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            while program.poll() is None:
+                for key, _ in self._selector.select():
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    elif isinstance(key.fileobj, socket.socket):
+                        self._serve_one(key.fileobj)
+        except BaseException:
+            _end(program)
+            raise
+        finally:
+            os.close(ended)
+        code = program.wait()
+        return code if code >= 0 else 128 - code
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.settimeout(PATIENCE)
+        _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if user != os.getuid():
+            connection.close()
+            return
+        self._sessions[connection] = None
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        """Answers what has come from one process."""
+        try:
+            going_on = self._answer(connection)
+        except (BadMessage, OSError) as error:
+            if not isinstance(error, ConnectionError):
+                self._gpu.log.failed(f"a process was disconnected: it sent {error}")
+            going_on = False
+        except Abandoned:
+            going_on = False
+        if not going_on:
+            self._drop(connection)
+
+    def _answer(self, connection: socket.socket) -> bool:
+        session = self._sessions[connection]
+        if session is None:
+            return self._greet(connection)
+        request = receive_request(connection)
+        if request is None:
+            return False
+        connection.sendall(answer(session, request))
+        return True
+
+    def _greet(self, connection: socket.socket) -> bool:
+        hello = receive(connection, 8)
+        if hello is None:
+            return False
+        if hello != checksum():
+            raise BadMessage("the greeting of another version of the library")
+        self._gpu.log.processes += 1
+        session = Session(self._gpu, self._gpu.log.processes, lambda: _has_ended(connection))
+        self._sessions[connection] = session
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [session.file.descriptor]))]
+        connection.sendmsg([struct.pack("=I", len(WINDOWS))], rights)
+        connection.sendall(b"".join(window.pack() for window in WINDOWS))
+        return True
+
+    def _drop(self, connection: socket.socket) -> None:
+        session = self._sessions.pop(connection)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection)
+        connection.close()
+        if session is not None:
+            if any(session.printed):
+                self._gpu.log.note(
+                    "the program has ended without a synchronisation: what kernels printed since is lost"
+                )
+            session.close()
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Whether the other side is gone."""
+    ask = select.poll()
+    ask.register(connection, select.POLLRDHUP)
+    return bool(ask.poll(0))
+
+
+def _end(program: subprocess.Popen[bytes]) -> None:
+    """Asked first, then made to."""
+    program.terminate()
+    try:
+        program.wait(2)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        program.wait()

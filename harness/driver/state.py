@@ -1,0 +1,166 @@
+"""What the emulated GPU keeps: for all programs (Gpu), and for each process of one (Session)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Literal, TypeVar
+
+from harness.driver.gpu_model import GpuModel
+from harness.driver.log import Log
+from harness.driver.memory import CONSTANT, DEVICE, FILE_BYTES, PINNED, MappedFile, Window, WindowMemory
+from harness.driver.results import CODES, DriverError
+from harness.emulator import Device
+from harness.emulator.memory.global_memory import Allocation
+
+T = TypeVar("T")
+
+FIRST_HANDLE = 0x1000
+HANDLE_STEP = 16
+
+
+class Abandoned(Exception):
+    """The process has ended while its kernel ran."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to emulate. ``check``: whether to check synchronisation."""
+
+    accumulation: Literal["f32", "tensor_core"] = "f32"
+    schedule: Literal["fifo", "random"] = "fifo"
+    seed: int = 0
+    jobs: int = 1
+    max_steps: int | None = None
+    timeout: float | None = None
+    check: bool = False
+
+
+@dataclass
+class Gpu:
+    """The emulated GPU that all processes of a program share."""
+
+    model: GpuModel
+    options: Options
+    log: Log
+    recorder: Any = None
+    """Keeps launches (`harness.driver.recording.Recorder`), if it is to."""
+
+
+@dataclass
+class Session:
+    """``error``: the code of a kernel's failure, which all later calls return, or 0. ``printed``: by kernels, and not
+    yet handed to the program. ``clock``: seconds of emulation so far. ``is_gone``: tells whether the process has ended.
+    """
+
+    gpu: Gpu
+    number: int
+    is_gone: Callable[[], bool]
+    error: int = 0
+    printed: list[str] = field(default_factory=list)
+    clock: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.file = MappedFile()
+        self._start()
+
+    def _start(self) -> None:
+        options = self.gpu.options
+        self.memory = WindowMemory(self.file, DEVICE)
+        self.constants = WindowMemory(self.file, CONSTANT)
+        self.device = Device(options.accumulation, options.schedule, options.seed, self.memory, self.constants)
+        self.limits: dict[int, int] = {}
+        self.mapped: dict[int, Any] = {}
+        """Of virtual memory management: mappings by address."""
+        self.default_pool: int | None = None
+        self.used = 0
+        """Bytes of device memory."""
+        self._objects: dict[int, Any] = {}
+        self._handles = count(FIRST_HANDLE, HANDLE_STEP)
+
+    def reset(self) -> None:
+        """As cuDevicePrimaryCtxReset: everything is gone, errors too."""
+        for memory in (self.memory, self.constants):
+            for block in list(memory.allocations):
+                memory.drop(block)
+        self.error = 0
+        handles = self._handles
+        self._start()
+        self._handles = handles
+
+    def close(self) -> None:
+        """The process has ended. Its pages go now, the mappings when nothing refers to them any more."""
+        self.file.clear(0, FILE_BYTES)
+        self.file.close()
+
+    # ---- handles ----
+
+    def add(self, thing: Any) -> int:
+        """A handle for an object."""
+        handle = next(self._handles)
+        self._objects[handle] = thing
+        return handle
+
+    def get(self, handle: int, kind: type[T]) -> T:
+        """The object of a handle. Raises DriverError if it is none of this kind."""
+        thing = self._objects.get(handle)
+        if not isinstance(thing, kind):
+            raise DriverError("INVALID_HANDLE", f"{handle:#x} is no {kind.__name__.lower()}")
+        return thing
+
+    def all(self, kind: type[T]) -> list[T]:
+        """All objects of a kind that have a handle."""
+        return [thing for thing in self._objects.values() if isinstance(thing, kind)]
+
+    def discard(self, handle: int) -> None:
+        self._objects.pop(handle, None)
+
+    # ---- memory ----
+
+    def allocate(self, window: Window, nbytes: int, name: str) -> int:
+        """Device or pinned memory, as a program asks for it."""
+        if window is DEVICE:
+            self.take_memory(nbytes)
+        return self.memory.alloc_in(window, nbytes, name)
+
+    def take_memory(self, nbytes: int) -> None:
+        """Count bytes of device memory as used. Raises DriverError if the GPU has not so many left."""
+        left = self.gpu.model.memory_bytes - self.used
+        if nbytes > left:
+            raise DriverError("OUT_OF_MEMORY", f"{nbytes} bytes of device memory, of which {left} are left")
+        self.used += nbytes
+
+    def find(self, address: int, nbytes: int) -> tuple[Allocation, int] | None:
+        """The allocation with a range of generic addresses, and the offset in it; None if it is memory of the program.
+
+        Raises DriverError if it is device memory that is not allocated.
+        """
+        for window, memory in ((DEVICE, self.memory), (PINNED, self.memory), (CONSTANT, self.constants)):
+            own = address - window.generic
+            if window.holds(own):
+                return self._find_in(memory, own, nbytes)
+        return None
+
+    @staticmethod
+    def _find_in(memory: WindowMemory, address: int, nbytes: int) -> tuple[Allocation, int]:
+        block = memory.holding(address)
+        if block is None:
+            raise DriverError("INVALID_VALUE", f"{address:#x} is no allocated device memory")
+        if address + nbytes > block.end:
+            raise DriverError(
+                "INVALID_VALUE",
+                f"{nbytes} bytes at {address:#x} do not fit '{block.name}' ({block.base:#x} .. {block.end - 1:#x})",
+            )
+        return block, address - block.base
+
+    # ---- errors ----
+
+    def fail(self, name: str) -> None:
+        """A kernel has failed: from now on calls return this error, until the context is reset."""
+        self.error = self.error or CODES[name]
+
+    def take_printed(self) -> bytes:
+        text = "".join(self.printed).encode()
+        self.printed.clear()
+        return text

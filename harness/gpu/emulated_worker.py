@@ -1,0 +1,44 @@
+"""The child process that launches a kernel through MAX on the emulated GPU. Its one argument is a folder.
+
+It finds there ``model.mef``'s place in ``request.json`` and the operands in ``a.npy`` and ``b.npy``, and leaves C in
+``c.npy`` and what it learned of the device in ``device.json``. Neither torch nor a GPU is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+BITS = {"bf16": 0x7FC0, "fp16": 0x7E00}
+"""Of a NaN, which is in C before the launch: what the kernel does not write is found as wrong."""
+
+
+def main(folder: Path) -> None:
+    """Runs one request."""
+    from max.driver import CPU, Accelerator, Buffer
+    from max.dtype import DType
+    from max.engine import InferenceSession
+
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    device = Accelerator()
+    about = {"api": device.api, "architecture": device.architecture_name}
+    (folder / "device.json").write_text(json.dumps(about), encoding="utf-8")
+    model = InferenceSession(devices=[device]).load(request["model"])
+    dtype = {"bf16": DType.bfloat16, "fp16": DType.float16}[request["dtype"]]
+
+    def upload(bits: np.ndarray) -> Buffer:
+        return Buffer.from_numpy(bits).view(dtype, bits.shape).to(device)
+
+    a, b = (np.load(folder / f"{name}.npy") for name in "ab")
+    c = upload(np.full((a.shape[0], b.shape[0]), BITS[request["dtype"]], np.uint16))
+    model.execute(c, upload(a), upload(b))
+    device.synchronize()
+    host = c.to(CPU())
+    np.save(folder / "c.npy", host.view(DType.uint16, host.shape).to_numpy())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,146 @@
+"""Pieces of PTX that several micro-benchmarks use."""
+
+from __future__ import annotations
+
+CLOCKS = 64
+"""Clocks that a kernel keeps in shared memory while it runs, and writes out at its end."""
+CLOCKS_AT = 256
+DATA_AT = 4096
+"""Bytes in shared memory: barriers lie before CLOCKS_AT, the clocks there, copied boxes from DATA_AT on."""
+HEAD = 8
+"""Words before the kept clocks: `report` says which."""
+
+HOPPER, BLACKWELL = "sm_90a", "sm_100a"
+
+_HEADER = """.version 8.6
+.target {target}
+.address_size 64
+.extern .shared .align 1024 .b8 smem[];
+.visible .entry bench({parameters}){directives}
+{{
+.reg .pred %p<8>;
+.reg .b32 %r<64>;
+.reg .b64 %rd<32>;
+.reg .b64 %c<2>, %g<2>;
+.reg .b32 %thread, %base;
+mov.u32 %thread, %tid.x;
+mov.u32 %base, smem;
+{body}
+ret;
+}}
+"""
+
+
+def kernel(parameters: list[str], body: str, threads: int = 0, target: str = HOPPER) -> str:
+    """A module with one kernel, ``bench``. Parameters: "map NAME", "u64 NAME" or "u32 NAME"."""
+    declared = []
+    for parameter in parameters:
+        kind, name = parameter.split()
+        declared.append(f".param .align 64 .b8 {name}[128]" if kind == "map" else f".param .{kind} {name}")
+    directives = f"\n.maxntid {threads}, 1, 1" if threads else ""
+    return _HEADER.format(parameters=", ".join(declared), directives=directives, body=body, target=target)
+
+
+def for_target(text: str, target: str) -> str:
+    """The same for another GPU. What only one GPU has, ptxas and the driver refuse."""
+    return text.replace(f".target {HOPPER}", f".target {target}")
+
+
+START = "mov.u64 %g0, %globaltimer;\nmov.u64 %c0, %clock64;\n"
+END = "mov.u64 %c1, %clock64;\nmov.u64 %g1, %globaltimer;\n"
+
+
+def report(words: int, kept: bool = False, part: int = 0) -> str:
+    """One thread: writes to ``out``, whose words for this CTA are ``words`` (with ``part``, the ones further on):
+    clock at start and end, global timer at start and end, SM, rank in the cluster; with ``kept`` also the kept
+    clocks, from word HEAD on.
+    """
+    text = f"""ld.param.u64 %rd0, [out];
+mov.u32 %r0, %ctaid.x;
+mul.wide.u32 %rd1, %r0, {8 * words};
+add.u64 %rd0, %rd0, %rd1;
+add.u64 %rd0, %rd0, {8 * part};
+st.global.u64 [%rd0], %c0;
+st.global.u64 [%rd0+8], %c1;
+st.global.u64 [%rd0+16], %g0;
+st.global.u64 [%rd0+24], %g1;
+mov.u32 %r1, %smid;
+cvt.u64.u32 %rd1, %r1;
+st.global.u64 [%rd0+32], %rd1;
+mov.u32 %r1, %cluster_ctarank;
+cvt.u64.u32 %rd1, %r1;
+st.global.u64 [%rd0+40], %rd1;
+"""
+    if kept:
+        text += f"""mov.u32 %r1, 0;
+KEPT:
+mad.lo.u32 %r2, %r1, 8, %base;
+ld.shared.u64 %rd1, [%r2+{CLOCKS_AT}];
+mul.wide.u32 %rd2, %r1, 8;
+add.u64 %rd2, %rd2, %rd0;
+st.global.u64 [%rd2+{8 * HEAD}], %rd1;
+add.u32 %r1, %r1, 1;
+setp.lt.u32 %p1, %r1, {CLOCKS};
+@%p1 bra KEPT;
+"""
+    return text
+
+
+def keep_clock(index: str) -> str:
+    """Keeps the clock under this number, if it is one of the first `CLOCKS`."""
+    return f"""{{
+.reg .pred within;
+.reg .b32 at;
+.reg .b64 now;
+mov.u64 now, %clock64;
+setp.lt.u32 within, {index}, {CLOCKS};
+mad.lo.u32 at, {index}, 8, %base;
+@within st.shared.u64 [at+{CLOCKS_AT}], now;
+}}
+"""
+
+
+CLEAR_CLOCKS = f"""mov.u32 %r1, 0;
+mov.u64 %rd1, 0;
+CLEAR:
+mad.lo.u32 %r2, %r1, 8, %base;
+st.shared.u64 [%r2+{CLOCKS_AT}], %rd1;
+add.u32 %r1, %r1, 1;
+setp.lt.u32 %p1, %r1, {CLOCKS};
+@%p1 bra CLEAR;
+"""
+"""One thread. A kernel with fewer events than `CLOCKS` leaves zeros."""
+
+
+def init_barriers(first: int, count: int, arrivals: str) -> str:
+    """One thread: ``count`` mbarriers from byte ``first`` on. ``arrivals``: a number or a register."""
+    each = "".join(f"mbarrier.init.shared::cta.b64 [%base+{first + 8 * i}], {arrivals};\n" for i in range(count))
+    return each + "fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;\n"
+
+
+def wait(barrier: str, parity: str) -> str:
+    """Until the phase has completed. ``barrier``: an address, such as ``[%r3+8]``."""
+    return f"""{{
+.reg .pred done;
+AGAIN:
+mbarrier.try_wait.parity.shared::cta.b64 done, {barrier}, {parity};
+@!done bra AGAIN;
+}}
+"""
+
+
+def repeat(body: str, count: str = "%count", unrolled: int = 1) -> str:
+    """The body so many times; in the text ``unrolled`` times, of which ``count`` is a multiple."""
+    return f"""{{
+.reg .b32 turn;
+.reg .pred more;
+mov.u32 turn, 0;
+TURN:
+{body * unrolled}add.u32 turn, turn, {unrolled};
+setp.lt.u32 more, turn, {count};
+@more bra TURN;
+}}
+"""
+
+
+CLUSTER_SYNC = "bar.warp.sync -1;\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"

@@ -1,0 +1,14 @@
+"""What the micro-benchmarks ask, by name: apart from them, as making their PTX takes a while."""
+
+QUESTIONS = {
+    "launches": "What do a launch, the start of a CTA and the change from one CTA to the next on an SM take?",
+    "barriers": "How many cycles does an arrival, a wait, a barrier or a message through one take?",
+    "shared_memory": "How many cycles do the instructions of a write-out take, by warps that do the same?",
+    "wgmma": "How many cycles does a wgmma m64nNk16 of bf16 take, alone and back to back?",
+    "tcgen05_mma": "How many cycles does a tcgen05.mma of bf16 take, alone and back to back, with its commit?",
+    "tensor_memory": "How many cycles does a load from tensor memory take, by warps that do the same?",
+    "launch_control": "How long does an answer of cluster launch control take, when every CTA asks at once?",
+    "tma_loads": "How long does a TMA load take, how many bytes a cycle arrive, by box, loads in flight and place?",
+    "tma_bursts": "How long do TMA loads take that are issued one after the other, from L2 on one SM?",
+    "tma_stores": "How long does a TMA store take, and how many bytes a cycle leave, by box and stores in flight?",
+}

@@ -1,0 +1,135 @@
+"""The parts of a survey, in the order of what is missed most if time runs out."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import harness
+from harness.survey.micro.questions import QUESTIONS
+
+PACKAGE = Path(harness.__file__).resolve().parent
+TESTS = PACKAGE.parent / "tests" / "test_gpu_kernels.py"
+"""In a checkout."""
+COUNTERS = (
+    "sm__cycles_elapsed.max",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "lts__t_bytes.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "lts__t_sectors_op_read.sum",
+    "lts__t_sectors_op_write.sum",
+    "gpu__time_duration.sum",
+    "lts__cycles_elapsed.max",
+)
+"""Hardware counters by their names in Nsight Compute. An H200 has them all."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A process of its own. command: {out} and {packed} are folders. limit: seconds. modules, programs, files: that it
+    needs; where one is missing it is skipped. packed: it needs compiled kernels. keeps: the file of the archive for its
+    standard output; None: its log.
+    """
+
+    name: str
+    what: str
+    command: tuple[str, ...]
+    limit: int
+    modules: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    packed: bool = False
+    keeps: str | None = None
+
+    def missing(self) -> str | None:
+        """Why this machine cannot do it."""
+        for module in self.modules:
+            if importlib.util.find_spec(module) is None:
+                return f"the Python package {module} is not installed"
+        for program in self.programs:
+            if shutil.which(program) is None:
+                return f"{program} is not on PATH"
+        for file in self.files:
+            if not file.exists():
+                return f"there is no {file}"
+        return None
+
+
+def _python(*words: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", *words)
+
+
+PARTS = (
+    *(
+        Part(
+            f"micro-{name}",
+            question,
+            _python("harness.survey.micro.measured", "{out}", name),
+            limit=45,
+        )
+        for name, question in QUESTIONS.items()
+    ),
+    Part(
+        "kernels",
+        "Is every packed kernel right, and how many cycles does it take?",
+        _python("harness.survey.kernels", "time", "{packed}", "{out}/kernels.json"),
+        limit=120,
+        modules=("torch",),
+        packed=True,
+    ),
+    Part(
+        "probes",
+        "Does the GPU answer as the emulator does?",
+        _python("harness.probes", "--device", "gpu", "--json", "{out}/probes.json"),
+        limit=150,
+        modules=("click",),
+    ),
+    Part(
+        "counters",
+        "What do the hardware counters say about every packed kernel, launched once with cold caches?",
+        (
+            *("ncu", "--clock-control", "none", "--kernel-name", "regex:^kernel[5-8]", "--csv", "--page", "raw"),
+            *("--metrics", ",".join(COUNTERS), *_python("harness.survey.kernels", "once", "{packed}")),
+        ),
+        limit=120,
+        programs=("ncu",),
+        packed=True,
+        keeps="counters.csv",
+    ),
+    Part(
+        "traces",
+        "When did which warp of a CTA wait, load, multiply and store?",
+        _python("harness.survey.trace.record", "{packed}", "{out}"),
+        limit=60,
+        packed=True,
+    ),
+    Part(
+        "power",
+        "At which power and clock do kernels run for long, by what is in their operands?",
+        _python("harness.survey.kernels", "power", "{packed}", "{out}/power.json"),
+        limit=60,
+        modules=("torch",),
+        packed=True,
+    ),
+    Part(
+        "doctor",
+        "What is installed?",
+        _python("harness", "doctor", "--json"),
+        limit=30,
+        modules=("rich", "max"),
+        files=(PACKAGE / "__main__.py",),
+        keeps="doctor.json",
+    ),
+    Part(
+        "gpu-tests",
+        "Do the project's tests pass on this GPU?",
+        _python("pytest", "-m", "gpu", "--quiet", "-p", "no:cacheprovider", str(TESTS)),
+        limit=180,
+        files=(TESTS,),
+        modules=("pytest", "max", "torch"),
+    ),
+)

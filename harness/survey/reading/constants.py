@@ -1,0 +1,180 @@
+"""Constants of the timing model that follow from micro-benchmarks by arithmetic alone.
+
+What a kernel's whole course is needed for (how long a waiting warp takes to wake, what a launch costs beside its CTAs)
+is not here: that is fitted, and stays as the file has it that the constants are put into.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from harness.survey.archive import Survey
+from harness.timing.constants import Constant, Gpu
+
+Entry = dict[str, Any]
+TURNS_HALVED = 2
+"""Two of eight warps share a sub-partition."""
+
+
+class Benchmarks:
+    """What the micro-benchmarks of an archive answered."""
+
+    def __init__(self, survey: Survey) -> None:
+        self.survey = survey
+
+    def all(self, benchmark: str, **about: Any) -> list[Entry]:
+        """The launches of a benchmark that this is true of."""
+        found = self.survey.json(f"{benchmark}.json") or {"launches": []}
+        return [e for e in found["launches"] if all(e.get(name) == value for name, value in about.items())]
+
+    def one(self, benchmark: str, **about: Any) -> Entry | None:
+        return next(iter(self.all(benchmark, **about)), None)
+
+
+def derive(survey: Survey) -> dict[str, Constant]:
+    """By name. A constant whose benchmark is not in the archive is not there."""
+    found: dict[str, Constant] = {}
+    for step in (_launches, _instructions, _barriers, _tensor, _copies, _memory, _board):
+        for name, value, unit, source in step(Benchmarks(survey)):
+            where = f"{survey.gpu.get('name', 'GPU')}, survey of {survey.manifest['time'][:10]}: {source}"
+            found[name] = Constant(float(f"{value:.4g}"), unit, where, "measured")
+    return found
+
+
+Found = Iterator[tuple[str, float, str, str]]
+"""Name, value, unit, and what was measured."""
+
+
+def _launches(of: Benchmarks) -> Found:
+    waves = [e for e in of.all("launches", what="bare") if e["spin_cycles"] and e["cluster"] <= 2]
+    if waves:
+        value = statistics.fmean(e["median_follow_cycles"] for e in waves)
+        yield "launch.cta", value, "cycles", "from a CTA's end to the first instruction of the next on its SM"
+
+
+def _instructions(of: Benchmarks) -> Found:
+    for name, what, warps, factor in (
+        ("issue.shared_latency", "ld.shared, each from the one before", 1, 1.0),
+        ("issue.convert_cycles", "cvt.rn.bf16x2.f32", 8, 1 / TURNS_HALVED),
+        ("issue.matrix_cycles", "stmatrix.x4", 8, 1 / TURNS_HALVED),
+    ):
+        if e := of.one("shared_memory", what=what, warps=warps):
+            value = factor * e["cycles_per_instruction_of_a_warp"]
+            yield name, value, "cycles", f"{what}, {warps} warps; of a sub-partition"
+
+
+def _barriers(of: Benchmarks) -> Found:
+    def cycles(what: str, **about: Any) -> float | None:
+        entry = of.one("barriers", what=what, **about)
+        return entry["cycles"] if entry else None
+
+    simple: tuple[tuple[str, str, dict[str, int]], ...] = (
+        ("barrier.arrive", "arrive", {}),
+        ("barrier.try_wait", "try_wait, its answer used", {}),
+        ("barrier.cta", "bar.sync", {"threads": 128}),
+        ("barrier.cluster", "cluster barrier, relaxed", {"threads": 384, "cluster": 2}),
+        ("issue.proxy_fence", "fence.proxy.async", {}),
+    )
+    for name, what, about in simple:
+        if (value := cycles(what, **about)) is not None:
+            words = "".join(f", {key} {number}" for key, number in about.items())
+            yield name, value, "cycles", f"{what}{words}"
+    relaxed, full = (cycles(f"cluster barrier{how}", threads=384, cluster=2) for how in (", relaxed", ""))
+    if relaxed is not None and full is not None:
+        yield (
+            "issue.gpu_fence",
+            full - relaxed,
+            "cycles",
+            "what a cluster barrier takes longer with release and acquire",
+        )
+    near, far = cycles("message between warps"), cycles("message between CTAs", cluster=2)
+    if near is not None and far is not None:
+        yield "barrier.remote", far - near, "cycles", "what a message takes longer to another CTA than within one"
+
+
+def _tensor(of: Benchmarks) -> Found:
+    steady = of.all("wgmma", a_from="shared", per_group=4, pending=1, warpgroups=2, ctas=1)
+    if len(steady) > 1:
+        more = statistics.fmean(e["cycles_per_wgmma_of_the_sm"] - e["n"] / 2 for e in steady)
+        yield "tensor.per_instruction", more, "cycles", "wgmma m64nNk16 in groups of four by two warpgroups, less N / 2"
+        first, last = (e for e in (steady[0], steady[-1]))
+        slope = last["cycles_per_wgmma_of_the_sm"] - first["cycles_per_wgmma_of_the_sm"]
+        yield "tensor.overhead", slope / (last["n"] - first["n"]) * 2, "ratio", "their growth with N over N / 2"
+
+
+def _copies(of: Benchmarks) -> Found:
+    if e := of.one("tma_loads", how="loads", box_bytes=32768, in_flight=4, ctas=1, where="L2"):
+        yield "tma.rate", e["bytes_per_cycle_per_sm"], "byte/cycle", "loads of 32 KiB from L2 by one SM, four in flight"
+    cold = [e for e in of.all("tma_loads", how="loads", in_flight=1, ctas=1, where="L2")]
+    if cold:
+        value = statistics.median(e["first_load_cycles"] - e["median_latency_cycles"] for e in cold)
+        yield "tma.descriptor", value, "cycles", "the first load of a CTA against its later ones"
+    if e := of.one("tma_stores", waits_until="read", pending=3, box_bytes=16384, box_columns=64, ctas=1):
+        yield "tma.store_rate", e["bytes_per_cycle_per_sm"], "byte/cycle", "stores of 16 KiB by one SM"
+
+
+def _memory(of: Benchmarks) -> Found:
+    loads = [e for e in of.all("tma_loads", how="loads", data="each its own") if e["ctas"] > 100]
+    for name, where in (("l2.bandwidth", "L2"), ("dram.bandwidth", "DRAM")):
+        rates = [e["gigabytes_per_second"] for e in loads if e["where"] == where and e["gigabytes_per_second"]]
+        if rates:
+            yield name, max(rates) * 1e9, "byte/s", f"loads from {where} by all SMs, each its own data"
+    latency = {
+        (e["where"], e["box_bytes"]): e["median_latency_cycles"] / e["sm_clock_mhz"] / 1e6
+        for e in of.all("tma_loads", how="loads", in_flight=1, ctas=1)
+        if e["sm_clock_mhz"]
+    }
+    longer = [latency["DRAM", size] - latency["L2", size] for where, size in latency if where == "L2" and size >= 8192]
+    if longer:
+        yield "dram.latency", statistics.fmean(longer), "s", "boxes of 8 to 32 KiB from DRAM against the same from L2"
+    stores = [e for e in of.all("tma_stores", where="L2", pending=3) if e["ctas"] > 100]
+    yield from _writes(stores)
+
+
+def _writes(stores: list[Entry]) -> Found:
+    """Seconds a byte are (1 + row_cost / row) / rate: a straight line over 1 / row, by least squares."""
+    rows = [1 / (2 * e["box_columns"]) for e in stores]
+    if len(set(rows)) < 2:
+        return
+    line = statistics.linear_regression(rows, [1e-9 / e["gigabytes_per_second"] for e in stores])
+    yield "l2.write_bandwidth", 1 / line.intercept, "byte/s", "stores by all SMs into L2, as rows of boxes get long"
+    yield "l2.write_row", line.slope / line.intercept, "byte", "what each row of a box costs beside its bytes"
+
+
+def _board(of: Benchmarks) -> Found:
+    clocks = [e["sm_clock_mhz"] for e in of.all("tma_loads") if e["sm_clock_mhz"]]
+    if clocks:
+        yield "clock.max", statistics.median(clocks) * 1e6, "Hz", "SM cycles over time where only copies run"
+    power = of.survey.json("power.json") or {}
+    if "power_limit_w" in power.get("idle", {}):
+        yield "power.limit", power["idle"]["power_limit_w"], "W", "the board's limit, as NVML says"
+
+
+# ---- the file ----
+
+
+def put_into(base: Gpu, found: dict[str, Constant], survey: Survey) -> Gpu:
+    """The constants of a GPU with those that were measured in place of what it had. What the model has not, or in
+    another unit, is left; `harness.survey.reading.findings` says so.
+    """
+    known = {name: c for name, c in found.items() if name in base.constants and base.constants[name].unit == c.unit}
+    title = survey.gpu.get("name") or base.title
+    return replace(base, title=title, constants={**base.constants, **known})
+
+
+def as_toml(gpu: Gpu) -> str:
+    """A file that `harness.timing.constants.read` reads."""
+    lines = ["[gpu]", f'title = "{gpu.title}"', f'arch = "{gpu.arch}"', f"gpcs = {list(gpu.gpcs)}"]
+    table = ""
+    for name, constant in gpu.constants.items():
+        group, _, key = name.partition(".")
+        if group != table:
+            lines += ["", f"[{group}]"]
+            table = group
+        source = constant.source.replace("\\", "/").replace('"', "'")
+        value = f'value = {constant.value!r}, unit = "{constant.unit}", status = "{constant.status}"'
+        lines.append(f'{key} = {{ {value}, source = "{source}" }}')
+    return "\n".join(lines) + "\n"

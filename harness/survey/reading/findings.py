@@ -1,0 +1,125 @@
+"""Every place of an archive where something was not as it should be, or as the emulator or the model has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.emulator import EmulatorError
+from harness.probes import emulator
+from harness.probes.probe import decode, differences
+from harness.survey import archive
+from harness.survey.archive import Survey
+from harness.survey.reading.recording import recording
+from harness.survey.runs import FIT, JUDGE
+from harness.timing.constants import Constant, Gpu
+from harness.timing.validate import Measured, compare, judge
+
+SHOWN_DIFFERENCES = 3
+CONSTANT_TOLERANCE = 0.1
+"""A constant that is this much off is worth a line."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """about: the part of the project it concerns: survey, kernel, emulator, model, trace."""
+
+    about: str
+    where: str
+    what: str
+
+
+def findings(survey: Survey, measured: dict[str, Constant], model: Gpu | None) -> list[Finding]:
+    """measured: constants that the archive gives; model: the GPU they are compared with."""
+    return [
+        *_parts(survey),
+        *_kernels(survey),
+        *_probes(survey),
+        *_traces(survey),
+        *(_constants(measured, model) if model else ()),
+    ]
+
+
+def predictions(survey: Survey, model: Gpu) -> list[Finding]:
+    """Runs whose cycles the model misses by more than it says it does. Takes minutes: each run is simulated."""
+    kept = recording(survey)
+    if kept is None or not kept["runs"]:
+        return []
+    runs = [Measured(r["name"], r["use"], r["cycles"], 1e6 * r["mhz"], r.get("ncu", {})) for r in kept["runs"]]
+    rows = compare(runs, model)
+    found = [
+        Finding(
+            "model",
+            row.measured.name,
+            f"measured {row.measured.cycles:,.0f} cycles, predicted {row.cycles:,.0f} ({100 * row.error:+.1f} %)",
+        )
+        for row in rows
+        if abs(row.error) > model["model.error"]
+    ]
+    for use in (JUDGE, FIT):
+        some = [row for row in rows if row.measured.use == use]
+        if len(some) > 1:
+            verdict = judge(some)
+            found.append(
+                Finding(
+                    "model",
+                    f"{verdict.runs} runs to {use}",
+                    f"mean absolute error {100 * verdict.mean:.1f} %, largest {100 * verdict.largest:.1f} %, rank "
+                    f"correlation {verdict.rank:.3f}",
+                )
+            )
+    return found
+
+
+def _parts(survey: Survey) -> Iterator[Finding]:
+    for part in survey.parts:
+        # The part of the probes fails where they differ, which is found below.
+        if part.status != archive.DONE and not (part.part == "probes" and survey.json("probes.json")):
+            yield Finding("survey", part.part, f"{part.status}: {part.message}")
+
+
+def _kernels(survey: Survey) -> Iterator[Finding]:
+    kernels = survey.json("kernels.json") or {"runs": []}
+    for run in kernels["runs"]:
+        if run["wrong"]:
+            yield Finding("kernel", run["name"], run["wrong"])
+
+
+def _probes(survey: Survey) -> Iterator[Finding]:
+    from harness.probes.catalogue import PROBES  # making them takes a tenth of a second, which every command would pay
+
+    recorded = survey.json("probes.json") or {"probes": {}}
+    for name, entry in recorded["probes"].items():
+        probe = PROBES.get(name)
+        if probe is None or entry["digest"] != probe.digest():
+            yield Finding("survey", name, "this probe is another one today; its answer cannot be compared")
+        elif "error" in entry:
+            yield Finding("survey", name, f"the GPU gave no answer: {entry['error']}")
+        else:
+            try:
+                lines = differences(emulator.run(probe), decode(entry["outputs"]))
+            except EmulatorError as error:
+                lines = [f"the emulator stops: {error}"]
+            for line in lines[:SHOWN_DIFFERENCES]:
+                yield Finding("emulator", name, line)
+
+
+def _traces(survey: Survey) -> Iterator[Finding]:
+    for name in survey.names(".json"):
+        if name.startswith("trace-") and (about := survey.json(name)) and not about["same_result"]:
+            yield Finding("trace", about["name"], "the kernel that writes its events has another result")
+
+
+def _constants(measured: dict[str, Constant], model: Gpu) -> Iterator[Finding]:
+    for name, constant in measured.items():
+        ours = model.constants.get(name)
+        if ours is None:
+            yield Finding("model", name, f"the model of {model.title} has no such constant")
+        elif ours.unit != constant.unit:
+            yield Finding("model", name, f"measured in {constant.unit}, the model has it in {ours.unit}")
+        elif abs(constant.value - ours.value) > CONSTANT_TOLERANCE * abs(constant.value):
+            yield Finding(
+                "model",
+                name,
+                f"measured {constant.value:.4g} {constant.unit}, the model has {ours.value:.4g} ({ours.status})",
+            )

@@ -1,0 +1,87 @@
+"""A survey in words, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.survey import archive
+from harness.survey.archive import Survey
+from harness.survey.reading.findings import Finding
+from harness.survey.reading.recording import driver, recording
+from harness.timing.constants import Constant
+
+
+def report(survey: Survey, measured: dict[str, Constant], found: Sequence[Finding]) -> str:
+    """What was done, what is wrong, what was measured."""
+    return "\n".join([*_head(survey), *_findings(found), *_constants(measured), *_kernels(survey)]) + "\n"
+
+
+def _head(survey: Survey) -> Iterator[str]:
+    gpu = survey.gpu
+    name, capability = gpu.get("name", "no GPU answered"), gpu.get("compute_capability", "?")
+    yield f"# Survey of {name}"
+    yield ""
+    yield (
+        f"{survey.manifest['time']}, compute capability {capability}, {gpu.get('multiprocessors', '?')} "
+        f"multiprocessors, driver {driver(survey) or '?'}."
+    )
+    yield ""
+    yield from _table(
+        ("part", "", "s", ""),
+        [
+            (part.part, part.status, f"{part.seconds:.1f}", "" if part.status == archive.DONE else part.message)
+            for part in survey.parts
+        ],
+    )
+
+
+def _findings(found: Sequence[Finding]) -> Iterator[str]:
+    yield f"## {len(found)} findings" if found else "## Nothing was found wrong"
+    yield ""
+    if found:
+        yield from _table(("about", "where", "what"), [(f.about, f.where, f.what) for f in found])
+
+
+def _constants(measured: dict[str, Constant]) -> Iterator[str]:
+    if not measured:
+        return
+    yield "## Constants, measured"
+    yield ""
+    rows = [(name, f"{c.value:.4g}", c.unit, c.source.partition(": ")[2]) for name, c in measured.items()]
+    yield from _table(("constant", "value", "unit", "what"), rows)
+
+
+def _kernels(survey: Survey) -> Iterator[str]:
+    runs = (recording(survey) or {"runs": []})["runs"]
+    if not runs:
+        return
+    yield "## Kernels, measured"
+    yield ""
+    yield "Cycles of a launch in a row of launches; counters of one launch with cold caches."
+    yield ""
+    rows = []
+    for run in runs:
+        normal, counted = run.get("normal", {}), run.get("ncu", {})
+        rows.append(
+            (
+                run["name"],
+                run["use"],
+                f"{run['cycles']:,.0f}",
+                f"{run['mhz']:.0f}",
+                f"{normal['cycles']:,.0f}" if normal else "",
+                f"{normal['mhz']:.0f}" if normal else "",
+                f"{counted['tensor_percent']:.1f}" if "tensor_percent" in counted else "",
+                f"{counted['l2_bytes'] / 1e6:,.0f}" if "l2_bytes" in counted else "",
+                f"{counted['dram_bytes_read'] / 1e6:,.0f}" if "dram_bytes_read" in counted else "",
+            )
+        )
+    names = ("run", "use", "cycles (zeros)", "MHz", "cycles (normal)", "MHz", "tensor %", "L2 MB", "DRAM read MB")
+    yield from _table(names, rows)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(names)} |"
+    yield f"|{' --- |' * len(names)}"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+    yield ""

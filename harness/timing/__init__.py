@@ -1,0 +1,1 @@
+"""Predicts how long a kernel takes: the emulated machine with a clock. Nothing here is measured."""

@@ -1,0 +1,122 @@
+"""The constants of the timing model, one TOML file per GPU: each with its value, unit, source and status.
+
+A constant is named ``table.name``, as in ``l2.bandwidth``. Cycles are those of the SM's clock.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageProblem
+
+FOLDER = Path(__file__).parent / "gpus"
+STATUSES = ("measured", "published", "estimated", "fitted")
+"""measured: by us on such a GPU; published: measured by others; estimated: from neighbouring facts; fitted: to our
+measurements of whole kernels (`harness.timing.validate`)."""
+UNITS = (
+    "cycles", "byte", "byte/cycle", "byte/s", "FLOP/cycle", "Hz", "s", "W", "J/FLOP", "J/byte", "SMs", "CTAs", "ratio",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One value. ``source``: where it is from, in words."""
+
+    value: float
+    unit: str
+    source: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The constants of one GPU. ``gpcs``: SMs of each cluster of SMs that a thread-block cluster must fit into."""
+
+    name: str
+    title: str
+    arch: str
+    gpcs: tuple[int, ...]
+    constants: Mapping[str, Constant]
+
+    def __getitem__(self, name: str) -> float:
+        return self.constants[name].value
+
+    def with_values(self, values: Mapping[str, float]) -> Gpu:
+        """The same with some constants changed; raises UsageProblem for a name there is not."""
+        changed = dict(self.constants)
+        for name, value in values.items():
+            self.require(name)
+            if not math.isfinite(value) or value < 0:
+                raise UsageProblem(f"constant {name}={value}: must be a finite number, 0 or more")
+            changed[name] = replace(changed[name], value=value)
+        return replace(self, constants=changed)
+
+    def require(self, name: str) -> Constant:
+        if name not in self.constants:
+            raise UsageProblem(
+                f"constant '{name}': {self.title} has no such constant; there are {', '.join(sorted(self.constants))}"
+            )
+        return self.constants[name]
+
+    @property
+    def sms(self) -> int:
+        return sum(self.gpcs)
+
+    def resident_clusters(self, size: int, ctas_per_sm: int = 1) -> int:
+        """Clusters of so many CTAs at once: each has all its CTAs in one GPC."""
+        return max(1, sum(sms * ctas_per_sm // size for sms in self.gpcs))
+
+
+def gpu_names() -> list[str]:
+    """The GPUs there is a file for."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def find_gpu(name: str) -> Gpu:
+    """The GPU of that name; raises UsageProblem if there is none."""
+    if name not in gpu_names():
+        raise UsageProblem(f"GPU '{name}': the timing model has no constants for it; it has {', '.join(gpu_names())}")
+    return _load(name)
+
+
+@cache
+def _load(name: str) -> Gpu:
+    return read(FOLDER / f"{name}.toml")
+
+
+def read(path: Path) -> Gpu:
+    """A constants file; raises UsageProblem, naming the entry, if it breaks the schema."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageProblem(f"{path}: cannot be read as a constants file ({error})") from None
+    about = data.pop("gpu", {})
+    missing = [key for key in ("title", "arch", "gpcs") if key not in about]
+    if missing:
+        raise UsageProblem(f"{path}: [gpu] lacks {', '.join(missing)}")
+    constants = {
+        f"{table}.{key}": _constant(f"{path}: {table}.{key}", entry)
+        for table, entries in data.items()
+        for key, entry in entries.items()
+    }
+    return Gpu(path.stem, about["title"], about["arch"], tuple(about["gpcs"]), constants)
+
+
+def _constant(where: str, entry: Any) -> Constant:
+    if not isinstance(entry, dict) or set(entry) != {"value", "unit", "source", "status"}:
+        raise UsageProblem(f"{where}: must have value, unit, source and status, and nothing else")
+    if isinstance(entry["value"], bool) or not isinstance(entry["value"], int | float):
+        raise UsageProblem(f"{where}: value {entry['value']!r} must be a number")
+    if entry["unit"] not in UNITS:
+        raise UsageProblem(f"{where}: unit {entry['unit']!r} must be one of {', '.join(UNITS)}")
+    if entry["status"] not in STATUSES:
+        raise UsageProblem(f"{where}: status {entry['status']!r} must be one of {', '.join(STATUSES)}")
+    if not entry["source"]:
+        raise UsageProblem(f"{where}: source is empty; say where the value is from")
+    return Constant(float(entry["value"]), entry["unit"], entry["source"], entry["status"])

@@ -1,0 +1,59 @@
+"""An emulated GPU with a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.emulator import Device
+from harness.emulator.machine.grid import Clusters
+from harness.emulator.machine.machine import Limits, Machine
+from harness.emulator.machine.state import Grid
+from harness.timing.constants import Gpu
+from harness.timing.machine import Clock, TimedMachine
+from harness.timing.trace import Trace
+from harness.timing.units import Memory, Units
+
+
+class TimedDevice(Device):
+    """``computes``: whether data is moved and multiplied, or only the time is wanted that it takes.
+
+    ``numbers``: the clusters of a grid that run here, None: all; ``sms``: multiprocessors, None: all of the GPU.
+    ``machines``: one for each launch so far.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        memory: Memory,
+        *,
+        computes: bool,
+        numbers: Sequence[int] | None = None,
+        sms: int | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__()
+        self.gpu = gpu
+        self.l2_and_dram = memory
+        self.computes = computes
+        self.numbers = numbers
+        self.sms = sms or gpu.sms
+        self.trace = trace
+        self.machines: list[TimedMachine] = []
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of global memory."""
+        return sum(nbytes for _, _, nbytes in self._memory.ranges())
+
+    def _make_schedule(self) -> Any:
+        return Clock()
+
+    def _make_machine(self, grid: Grid, schedule: Any, clusters: Clusters, limits: Limits) -> Machine:
+        grid.computes = self.computes
+        if self.numbers is not None:
+            clusters.take(self.numbers)
+        units = Units(self.gpu, self.l2_and_dram.fresh())
+        machine = TimedMachine(grid, schedule, clusters, limits, self.gpu, units, self.sms, self.trace)
+        self.machines.append(machine)
+        return machine

@@ -1,0 +1,179 @@
+"""A launch plan for the timing model: how its clusters are spread over a GPU, and in which order its tiles come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from harness.compiler.plan import CounterArgument, Plan
+from harness.config.catalog import ELEMENT_BYTES
+from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
+from harness.emulator.memory.address_space import RESERVED_SHARED
+from harness.timing.cache import Place, Tiles
+from harness.timing.constants import Gpu
+
+TMEM_COLUMNS = 512
+REGISTER_STEP = 8
+"""Registers of a thread are given out in such steps (CUDA occupancy calculator)."""
+DETAIL = 2000
+"""CTA K-steps that are simulated one by one, at most if one cluster of each round needs no more."""
+
+RAGGED = 4
+"""How many times as many where tiles differ, as some lie partly outside of C."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Clusters on a GPU. ``resident``: at once; ``slots``: of these are simulated; ``numbers``: which clusters."""
+
+    resident: int
+    slots: int
+    numbers: tuple[int, ...]
+    ctas_per_sm: int
+
+    @property
+    def share(self) -> float:
+        """The part of the GPU that is simulated."""
+        return self.slots / self.resident
+
+
+class Gemm:
+    """A plan's problem on one GPU."""
+
+    def __init__(self, plan: Plan, gpu: Gpu, registers: int | None = None) -> None:
+        """registers: of a thread, as NVIDIA's assembler says; None: nobody knows."""
+        self.plan = plan
+        self.gpu = gpu
+        self.registers = registers
+
+    @property
+    def cluster_size(self) -> int:
+        x, y, z = self.plan.cluster
+        return x * y * z
+
+    @property
+    def clusters(self) -> int:
+        """Launched, or given away by cluster launch control."""
+        x, y, z = self.plan.grid
+        return x * y * z // self.cluster_size
+
+    @property
+    def ctas_per_sm(self) -> int:
+        shared = self.plan.dynamic_smem + RESERVED_SHARED
+        threads = self.plan.block[0] * self.plan.block[1] * self.plan.block[2]
+        registers = -(-(self.registers or 0) // REGISTER_STEP) * REGISTER_STEP * threads
+        by_registers = SM_REGISTERS // registers if registers else SM_CTAS
+        by_columns = TMEM_COLUMNS // self.plan.tmem_columns if self.plan.tmem_columns else SM_CTAS
+        return max(1, min(SM_SHARED // shared, SM_THREADS // threads, SM_CTAS, by_registers, by_columns))
+
+    @property
+    def flops(self) -> int:
+        p = self.plan.problem
+        return 2 * p.m * p.n * p.k
+
+    @property
+    def k_steps(self) -> int:
+        return -(-self.plan.problem.k // self.plan.config["block_k"])
+
+    @cached_property
+    def extent(self) -> tuple[int, int]:
+        """Cluster tiles along M and along N."""
+        rows, columns = self.tile
+        return -(-self.plan.problem.m // rows), -(-self.plan.problem.n // columns)
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of C that a cluster computes at once."""
+        rows, columns = self.plan.tile
+        along_m, along_n = self.plan.config["cluster"]
+        return rows * along_m, columns * along_n
+
+    @property
+    def even(self) -> bool:
+        """Whether all tiles have the same work to do."""
+        rows, columns = self.tile
+        return self.plan.problem.m % rows == 0 and self.plan.problem.n % columns == 0
+
+    @property
+    def tiles(self) -> int:
+        """Of clusters. Where each computes the tile at its place in the grid, some may lie outside of C."""
+        down, across = self.extent
+        return down * across if self.walks else self.clusters
+
+    @property
+    def walks(self) -> bool:
+        return self.plan.tiles is not None
+
+    @property
+    def stays(self) -> bool:
+        """Whether clusters walk on by themselves: there are no more of them than run at once."""
+        return self.plan.config["scheduler"] in ("static", "dynamic")
+
+    def spread(self, detail: int = DETAIL) -> Spread:
+        """Clusters with the same few numbers modulo the resident ones: they take part in every round of clusters."""
+        per_sm = self.ctas_per_sm
+        resident = self.gpu.resident_clusters(self.cluster_size, per_sm)
+        at_once = min(resident, self.clusters)
+        rounds = -(-self.tiles // at_once)
+        steps = rounds * self.k_steps * self.cluster_size
+        slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
+        slots = max(1, slots // per_sm) * per_sm if slots >= per_sm else slots
+        chosen = {n * at_once // slots for n in range(slots)}
+        numbers = tuple(n for n in range(self.clusters) if n % resident in chosen)
+        return Spread(at_once, slots, numbers, per_sm)
+
+    def counter_start(self, counter: CounterArgument, spread: Spread) -> int:
+        """Where the counter of a dynamic schedule stands, so that the simulated clusters get only their share."""
+        share = round(self.tiles * spread.share)
+        return max(0, (self.tiles - self.clusters) - max(0, share - len(spread.numbers)))
+
+    def order(self) -> list[Place]:
+        """The cluster tiles in the order in which they start."""
+        down, across = self.extent
+        if not self.walks:
+            x = self.plan.grid[0] // self.plan.cluster[0]
+            y = self.plan.grid[1] // self.plan.cluster[1]
+            return [
+                (n // (x * y) * x + n % x, n // x % y) for n in range(self.clusters) if n // (x * y) * x + n % x < down
+            ]
+        group = self.plan.config["raster_group"]
+        return [_place(group, number, down, across) for number in range(down * across)]
+
+    @property
+    def merged(self) -> float:
+        """Bytes that L2 gives out for each byte that is asked for: two neighbouring CTAs, which share an SM pair's way
+        to L2, are answered once where both ask for the same rows. Within a cluster that is done by multicast, if it
+        is on. Between clusters it is taken to happen only where these are single CTAs.
+        """
+        config = self.plan.config
+        rows, columns = self.plan.tile
+        along_m, _ = config["cluster"]
+        if self.cluster_size == 1:
+            # Neighbours lie along M, but in a group of several columns along N.
+            shared = rows if self.walks and config["raster_group"] > 1 else columns
+        elif not config["multicast"] and config["cta_group"] == 1:
+            shared = columns if along_m > 1 else rows
+        else:
+            return 1.0
+        return 1 - shared / 2 / (rows + columns)
+
+    def traffic(self) -> Tiles:
+        """For the model of L2."""
+        config, problem = self.plan.config, self.plan.problem
+        rows, columns = self.tile
+        along_m, along_n = config["cluster"]
+        asked = rows + columns
+        if not config["multicast"]:
+            asked = rows * along_n + columns * along_m // config["cta_group"]
+        requested = asked * problem.k * ELEMENT_BYTES
+        return Tiles(self.order(), rows, columns, problem.m, problem.n, problem.k, ELEMENT_BYTES, requested)
+
+
+def _place(group: int, number: int, rows: int, columns: int) -> Place:
+    """Where tile `number` lies, as `kernels/common/raster.mojo` has it."""
+    turn = number // (group * rows)
+    inside = number - turn * group * rows
+    first = turn * group
+    width = min(group, columns - first)
+    row = inside // width
+    return (row if turn % 2 == 0 else rows - 1 - row), first + inside - row * width

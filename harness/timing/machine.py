@@ -1,0 +1,286 @@
+"""The emulated machine with a clock: whatever comes first in time happens next.
+
+Warps run block by block, each at its time, and asynchronous operations complete when the units say. So what depends on
+time comes out as it would: who polls, which CTA gets which tile, when a ring runs dry.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+from harness.emulator.errors import Fault
+from harness.emulator.machine.code import BLOCKED
+from harness.emulator.machine.events import Site
+from harness.emulator.machine.grid import Clusters
+from harness.emulator.machine.machine import Limits, Machine
+from harness.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment, Grid
+from harness.emulator.machine.warpgroup import Step
+from harness.timing.constants import Gpu
+from harness.timing.costs import block_costs
+from harness.timing.trace import NoTrace, Trace
+from harness.timing.units import Life, Sm, Units, row_of
+
+_CLUSTER_START = object()
+
+
+class Clock:
+    """The schedule of a timed machine: it says when what is submitted will be done."""
+
+    splits_multicast = True
+    rng = None
+
+    def __init__(self) -> None:
+        self.submitted: Callable[[AsyncOperation], None] = lambda operation: None
+
+    def submit(self, operation: AsyncOperation) -> None:
+        self.submitted(operation)
+
+    def early(self) -> bool:
+        return True
+
+    def spurious_failure(self) -> bool:
+        return False
+
+    def budget(self) -> int:
+        return 0
+
+    def next(self, ready: Any, can_start: bool) -> Any:
+        return None
+
+
+class TimedMachine(Machine):
+    """Runs one launch; ``end`` is the cycle in which its last cluster ended."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        schedule: Any,
+        clusters: Clusters,
+        limits: Limits,
+        gpu: Gpu,
+        units: Units,
+        sms: int,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(grid, schedule, clusters, limits)
+        self.gpu = gpu
+        self.units = units
+        self.trace = trace or NoTrace()
+        self.costs = block_costs(grid.code, gpu)
+        self.now = 0.0
+        self.end = 0.0
+        self._order = itertools.count()
+        self._heap: list[tuple[float, int, Any]] = []
+        self.effect = 0.0
+        """When what happens now can be seen by others."""
+        self._block: tuple[float, Any] | None = None
+        """The block that runs: its start and its cost."""
+        self._actor: Cta | None = None
+        self._waits: dict[Fragment, tuple[float, Site]] = {}
+        self._sms: dict[tuple[int, int], Sm] = {}
+        self._all = [Sm() for _ in range(min(sms, clusters.capacity * _size(grid)))]
+        self._started: dict[int, float] = {}
+        self._wake = {
+            "mbarrier": gpu["barrier.wake"],
+            "bar": gpu["barrier.cta"],
+            "wgmma": 0.0,
+            "barrier": gpu["barrier.cluster"],
+        }
+        schedule.submitted = self._submit
+        self.trace.attach(self)
+
+    @property
+    def sms(self) -> list[Sm]:
+        return self._all
+
+    def sm(self, cta: Cta) -> Sm:
+        return self._sms[cta.cluster.number, cta.rank]
+
+    # ---- the loop ----
+
+    def _loop(self) -> None:
+        heap = self._heap
+        self._launch(self.gpu["launch.kernel"])
+        limited = self.limits != Limits()
+        while True:
+            if not heap:
+                if not self._carry_on():
+                    break
+                self._take_ready()
+                continue
+            self.now, _, item = heappop(heap)
+            self.grid.clock = int(self.now)
+            self.effect = self.now
+            self._actor = None
+            if item is _CLUSTER_START:
+                self._start_cluster()
+                self._take_ready()
+            elif type(item) is Fragment:
+                self._turn(item)
+            else:
+                self.trace.completed(item, self.now)
+                self._complete(item)
+                self.progress += 1
+                self._take_ready()
+            if limited:
+                self._check_limits()
+        self.end = max([self.now, *(life.end for sm in self._all for life in sm.lives)])
+
+    def _push(self, at: float, item: Any) -> None:
+        heappush(self._heap, (at, next(self._order), item))
+
+    def _take_ready(self) -> None:
+        """Who has been woken goes on when the message has reached him."""
+        ready = self.wakeups.ready
+        while ready:
+            fragment = ready.popleft()
+            at = self.effect
+            waited = self._waits.pop(fragment, None)
+            if waited is not None:
+                since, site = waited
+                at += self._wake.get(site.opcode, 0.0)
+                if self._actor is not None and self._actor is not fragment.cta and site.opcode == "mbarrier":
+                    at += self.gpu["barrier.remote"]
+                self.trace.waited(fragment, site, since, at)
+            self._push(at, fragment)
+
+    # ---- clusters ----
+
+    def _start_all(self) -> None:
+        """Clusters start one by one, each at its time."""
+
+    def _launch(self, at: float) -> None:
+        for _ in self.clusters.launched:
+            self._push(at, _CLUSTER_START)
+
+    def _start_cluster(self) -> None:
+        super()._start_cluster()
+        cluster = self.clusters.running[-1]
+        self._started[cluster.number] = self.now
+        for cta in cluster.ctas:
+            sm = min(self._all, key=lambda each: each.ctas)
+            sm.ctas += 1
+            self._sms[cluster.number, cta.rank] = sm
+        self.trace.cluster_started(cluster, self.now)
+
+    def _end_if_done(self, cluster: Cluster) -> None:
+        waiting = len(self.clusters.launched)
+        ended = self.clusters.ended
+        super()._end_if_done(cluster)
+        if self.clusters.ended == ended:
+            return
+        at = self.effect
+        start = self._started.pop(cluster.number)
+        for cta in cluster.ctas:
+            sm = self._sms.pop((cluster.number, cta.rank))
+            sm.ctas -= 1
+            sm.lives.append(Life(cluster.number, cta.rank, start, at))
+        for _ in range(len(self.clusters.launched) - waiting):
+            self._push(at + self.gpu["launch.cta"], _CLUSTER_START)
+
+    # ---- warps ----
+
+    def _turn(self, fragment: Fragment) -> None:
+        """Run blocks until the fragment waits, splits or ends, or something else comes first."""
+        functions, counts, costs, heap = self.code.functions, self.block_counts, self.costs, self._heap
+        registers, join_block = fragment.registers, fragment.join_block
+        cta = fragment.cta
+        partition = self.sm(cta).issue[fragment.warp.index % 4]
+        self._actor = cta
+        at = self.now
+        block = fragment.block
+        while True:
+            if block < 0 or block == join_block:
+                fragment.block = block
+                self._leave(fragment, block, at)
+                return
+            cost = costs[block]
+            start = at if at > partition.free else partition.free
+            self._block = (start, cost)
+            self.effect = start + cost.signal
+            try:
+                following = functions[block](fragment, registers)
+            except (Fault, TypeError, AttributeError) as error:
+                fragment.block = block
+                raise self._error(error, fragment) from error
+            self._block = None
+            if following == BLOCKED:
+                fragment.block = block
+                if fragment.waiting is not None:
+                    self._waits[fragment] = (start, fragment.waiting.site)
+                self._take_ready()
+                return
+            counts[block] += 1
+            partition.free = start + cost.slots
+            partition.busy += cost.slots
+            at = start + cost.cycles
+            if cost.global_bytes:
+                at = max(at, self._plain_access(start, cost.global_bytes))
+            self.trace.ran(fragment, block, start, at)
+            if following < 0:
+                fragment.block = block
+                self._leave(fragment, following, at)
+                return
+            self._take_ready()
+            block = following
+            if heap and heap[0][0] < at:
+                fragment.block = block
+                self._push(at, fragment)
+                return
+
+    def _leave(self, fragment: Fragment, following: int, at: float) -> None:
+        self.effect = at
+        self._stop(fragment, following)
+        self._take_ready()
+
+    def _plain_access(self, at: float, nbytes: int) -> float:
+        """Loads and stores that are no tensor copies, through the same L2."""
+        return self.units.read_memory(at, nbytes) - self.units.hit_latency
+
+    # ---- asynchronous operations ----
+
+    def _submit(self, operation: AsyncOperation) -> None:
+        at = self.now
+        if self._block is not None:
+            start, cost = self._block
+            at = start + cost.at.get(operation.site.index, 0.0)
+        done = self.units.in_order(operation.pipe, self._finish(operation, at))
+        if operation.kind == "commit":
+            done += self.units.commit_latency
+        self.trace.submitted(operation, at, done)
+        self._push(done, operation)
+
+    def _finish(self, operation: AsyncOperation, at: float) -> float:
+        """When it will be done."""
+        units, cta = self.units, operation.fragment.cta
+        sm = self.sm(cta)
+        subject = operation.subject
+        match operation.kind:
+            case "tma.load":
+                load, number = subject
+                return units.tma_load(at, load, number, sm, self.sm(load.routes[number][0]))
+            case "mma" if isinstance(subject, Step):
+                return units.wgmma(at, subject.plan.form, sm)
+            case "mma":
+                ctas = cta.pair if subject.cta_group == 2 else (cta,)
+                return units.mma(at, subject, [self.sm(each) for each in ctas])
+            case "commit":
+                return at
+            case "tma.store.read":
+                return units.tma_store(at, subject.tmap.box_bytes, row_of(subject.tmap), sm)
+            case "tma.store.write":
+                return at
+            case "launch-control":
+                return at + units.cluster_control
+            case "commit.arrive" | "launch-control.response":
+                return at
+            case _:
+                return at + units.hit_latency
+
+
+def _size(grid: Grid) -> int:
+    x, y, z = grid.launch.cluster
+    return x * y * z

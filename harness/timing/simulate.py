@@ -1,0 +1,83 @@
+"""Runs the representative part of a launch on the timed machine, without its data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.compiler.build import Artifact
+from harness.compiler.plan import CounterArgument, Plan
+from harness.emulator import EmulatorError
+from harness.errors import CannotRun
+from harness.run.emulate import argument_of, module_of, regions_of
+from harness.timing.cache import Hits, hits
+from harness.timing.constants import Gpu
+from harness.timing.device import TimedDevice
+from harness.timing.gemm import Gemm, Spread
+from harness.timing.machine import TimedMachine
+from harness.timing.trace import Trace
+from harness.timing.units import Memory
+
+FIRST_ADDRESS = 1 << 40
+"""Of A; nothing is read there."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A launch that has been timed. ``hits``: what the model of L2 says of it."""
+
+    gemm: Gemm
+    spread: Spread
+    hits: Hits
+    machine: TimedMachine
+
+    @property
+    def cycles(self) -> float:
+        return self.machine.end
+
+    @property
+    def used(self) -> float:
+        """The part of the GPU's SMs and rounds of tiles that have work, if the simulated ones have it in full."""
+        gemm, at_once = self.gemm, self.spread.resident
+        rounds = -(-gemm.tiles // at_once)
+        slots = gemm.gpu.sms * self.spread.ctas_per_sm / gemm.cluster_size
+        return min(1.0, gemm.tiles / (rounds * max(at_once, slots)))
+
+
+def simulate(
+    artifact: Artifact, plan: Plan, gpu: Gpu, clock: float, trace: Trace | None = None, detail: int | None = None
+) -> Simulation:
+    """``clock``: Hz of the SMs, which says how many bytes of L2 and of DRAM a cycle brings.
+
+    Raises CannotRun if the kernel does not run to its end.
+    """
+    registers = artifact.statistics().get("registers")
+    gemm = Gemm(plan, gpu, registers)
+    spread = gemm.spread() if detail is None else gemm.spread(detail)
+    found = hits(gemm.traffic(), spread.resident, gpu["l2.bytes"] * gpu["l2.effective"])
+    memory = Memory(spread.share, clock, found.miss, found.waits * gpu["l2.together"], gemm.merged)
+    device = TimedDevice(
+        gpu, memory, computes=False, numbers=spread.numbers, sms=spread.slots * gemm.cluster_size, trace=trace
+    )
+    addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
+    for counter in (a for a in plan.arguments if isinstance(a, CounterArgument)):
+        start = np.zeros(counter.bytes // 4, np.uint32)
+        start[0] = gemm.counter_start(counter, spread)
+        addresses[counter.name] = device.upload(start, counter.name)
+    try:
+        device.launch(
+            module_of(artifact.ptx),
+            plan.entry,
+            grid=plan.grid,
+            cluster=plan.cluster,
+            block=plan.block,
+            dynamic_smem=plan.dynamic_smem,
+            arguments=[argument_of(argument, addresses) for argument in plan.arguments],
+            regions=regions_of(plan),
+            resident_clusters=spread.slots,
+            sinks=[trace.event] if trace is not None else [],
+        )
+    except EmulatorError as error:
+        raise CannotRun(f"{type(error).__name__}: {error}") from error
+    return Simulation(gemm, spread, found, device.machines[0])

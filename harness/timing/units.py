@@ -1,0 +1,242 @@
+"""What an SM and the memory behind it are busy with: units that serve one request after another, and their latencies.
+
+A unit is a queue: a request starts when it comes, or when the unit is free, and holds the unit for as long as its bytes
+or its multiplications take. Times are in cycles of the SM's clock from the start of the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import le
+from typing import Any
+
+from harness.emulator.memory.tensor_map import TensorMap
+from harness.emulator.units.mma import Mma
+from harness.emulator.units.tensor_kinds import KindMma
+from harness.timing.constants import Gpu
+
+SUB_PARTITIONS = 4
+WGMMA_ROWS = 64
+K_BYTES = 32
+"""Of a row of A or B in one multiplication, whatever the type."""
+
+
+class Unit:
+    """A queue with one server. ``busy``: cycles it has worked."""
+
+    __slots__ = ("busy", "free")
+
+    def __init__(self) -> None:
+        self.free = 0.0
+        self.busy = 0.0
+
+    def serve(self, at: float, cycles: float) -> float:
+        """A request that comes at a time and takes so long: when it has been served."""
+        start = at if at > self.free else self.free
+        self.free = start + cycles
+        self.busy += cycles
+        return self.free
+
+
+class Tensor(Unit):
+    """A tensor core, and when it has worked: spans without a gap."""
+
+    __slots__ = ("spans",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spans: list[tuple[float, float]] = []
+
+    def serve(self, at: float, cycles: float) -> float:
+        before = self.free
+        end = super().serve(at, cycles)
+        if self.spans and end - cycles <= before:
+            self.spans[-1] = (self.spans[-1][0], end)
+        else:
+            self.spans.append((end - cycles, end))
+        return end
+
+
+@dataclass(frozen=True)
+class Life:
+    """Of a CTA on an SM."""
+
+    cluster: int
+    cta: int
+    start: float
+    end: float
+
+
+class Sm:
+    """One multiprocessor: four sub-partitions that issue, a tensor core, a TMA engine, ports to L2 and shared memory.
+
+    ``maps``: tensor maps it has used; ``lives``: CTAs it has had. The four sub-partitions' tensor cores work as one.
+    """
+
+    def __init__(self) -> None:
+        self.issue = [Unit() for _ in range(SUB_PARTITIONS)]
+        self.tensor = Tensor()
+        self.tma = Unit()
+        self.port = Unit()
+        self.stores = Unit()
+        self.maps: set[int] = set()
+        self.ctas = 0
+        self.lives: list[Life] = []
+
+
+@dataclass
+class Traffic:
+    """Bytes that have moved. ``l2``: between SMs and L2; ``dram``: read into L2 and written by stores."""
+
+    l2_read: float = 0.0
+    l2_written: float = 0.0
+    dram: float = 0.0
+    loads: int = 0
+    stores: int = 0
+
+
+@dataclass
+class Memory:
+    """L2 and DRAM, or the share of them that a part of the GPU has.
+
+    ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the
+    loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time; ``merged``: bytes
+    that L2 gives out for each byte that is asked for, as it answers equal requests of neighbouring SMs once.
+    """
+
+    share: float
+    clock: float
+    miss: float = 1.0
+    waits: float = 1.0
+    merged: float = 1.0
+    l2: Unit = field(default_factory=Unit)
+    writes: Unit = field(default_factory=Unit)
+    dram: Unit = field(default_factory=Unit)
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def fresh(self) -> Memory:
+        """The same, with nothing to do yet."""
+        return Memory(self.share, self.clock, self.miss, self.waits, self.merged)
+
+
+class Units:
+    """All units of the simulated part of a GPU; says when an asynchronous operation is done."""
+
+    def __init__(self, gpu: Gpu, memory: Memory) -> None:
+        self.gpu = gpu
+        self.memory = memory
+        share = memory.share
+        self.l2_rate = gpu["l2.bandwidth"] / memory.clock * share
+        self.write_rate = gpu["l2.write_bandwidth"] / memory.clock * share
+        self.write_row = gpu["l2.write_row"]
+        self.dram_rate = gpu["dram.bandwidth"] / memory.clock * share
+        self.port_rate = gpu["l2.port"]
+        self.tma_issue = gpu["tma.issue"]
+        self.tma_rate = gpu["tma.rate"]
+        self.fill_rate = gpu["tma.fill_rate"]
+        self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
+        self.dram_latency = gpu["dram.latency"] * memory.clock
+        self.descriptor = gpu["tma.descriptor"]
+        self.store_rate = gpu["tma.store_rate"]
+        self.store_latency = gpu["tma.store_latency"]
+        self.tensor_overhead = gpu["tensor.overhead"]
+        self.tensor_each = gpu["tensor.per_instruction"]
+        self.tensor_latency = gpu["tensor.latency"]
+        self.commit_latency = gpu["tensor.commit"]
+        self.shared_rate = gpu["shared.port"]
+        self.remote = gpu["barrier.remote"]
+        self.cluster_control = gpu["launch.cluster_control"]
+        self._last_load: tuple[Any, float] = (None, 0.0)
+        self.multiplied = (0.0, 0.0)
+        """When the tensor core starts and ends the last multiplication that was issued."""
+        self.pipes: dict[Any, float] = {}
+        """When all that has been issued to a queue will be done."""
+
+    # ---- copies ----
+
+    def read_memory(self, at: float, nbytes: float) -> float:
+        """Bytes for an SM, from L2 or through it: when the last of them leaves L2."""
+        memory = self.memory
+        memory.traffic.l2_read += nbytes
+        leaves = memory.l2.serve(at, nbytes * memory.merged / self.l2_rate)
+        if memory.miss > 0:
+            missed = nbytes * memory.miss
+            memory.traffic.dram += missed
+            leaves = max(leaves, memory.dram.serve(at, missed / self.dram_rate))
+        return leaves + self.hit_latency + memory.waits * self.dram_latency
+
+    def tma_load(self, at: float, load: Any, destination: int, sm: Sm, target: Sm) -> float:
+        """A box, for one of the CTAs it goes to; the first of these asks for it."""
+        nbytes = load.tmap.box_bytes
+        if self._last_load[0] is not load or destination == 0:
+            inside = inside_bytes(load.tmap, load.coordinates)
+            filled = (nbytes - inside) / self.fill_rate
+            sent = sm.tma.serve(at, self.tma_issue + inside / self.tma_rate + filled)
+            if id(load.tmap) not in sm.maps:
+                sm.maps.add(id(load.tmap))
+                sent += self.descriptor
+            self.memory.traffic.loads += 1
+            self._last_load = (load, self.read_memory(sent, inside))
+        return target.port.serve(self._last_load[1] - nbytes / self.port_rate, nbytes / self.port_rate)
+
+    def tma_store(self, at: float, nbytes: int, row: int, sm: Sm) -> float:
+        """Until the source may be written again: L2 takes the bytes as they are read, row by row, and DRAM from it at
+        leisure.
+        """
+        memory = self.memory
+        memory.traffic.l2_written += nbytes
+        memory.traffic.dram += nbytes
+        memory.traffic.stores += 1
+        memory.dram.serve(at, nbytes / self.dram_rate)
+        taken = memory.writes.serve(at, nbytes * (1 + self.write_row / row) / self.write_rate)
+        return max(taken, sm.stores.serve(at, self.tma_issue + nbytes / self.store_rate)) + self.store_latency
+
+    # ---- the tensor core ----
+
+    def wgmma(self, at: float, form: Any, sm: Sm) -> float:
+        """One m64nNk16 (or the same bytes of K) of a warpgroup."""
+        compute = form.n / 2 * self.tensor_overhead + self.tensor_each
+        operands = (form.n + (0 if form.a_in_registers else WGMMA_ROWS)) * K_BYTES / self.shared_rate
+        cycles = max(compute, operands)
+        done = sm.tensor.serve(at, cycles)
+        self.multiplied = (done - cycles, done)
+        return done + self.tensor_latency
+
+    def mma(self, at: float, what: Mma | KindMma, sms: list[Sm]) -> float:
+        """A tcgen05.mma of one CTA or of a pair; both tensor cores work in step."""
+        group = len(sms)
+        shape = what.plan().idesc if isinstance(what, Mma) else what.shape()
+        a_rows = 0 if isinstance(what, KindMma) and what.a_in_tmem else shape.m // group
+        # 128 rows of a pair are 64 of each CTA, which then works on half of the columns at a time.
+        compute = shape.n / 4 if group == 2 and shape.m == 128 else shape.n / 2
+        operands = (a_rows + shape.n // group) * K_BYTES / self.shared_rate
+        start = max(at, *(sm.tensor.free for sm in sms))
+        cycles = max(compute, operands) * self.tensor_overhead + self.tensor_each
+        done = max(sm.tensor.serve(start, cycles) for sm in sms)
+        self.multiplied = (done - cycles, done)
+        return done + self.tensor_latency
+
+    def in_order(self, pipe: Any, done: float) -> float:
+        """Operations of one pipe are done in the order in which they were issued."""
+        if pipe is None:
+            return done
+        done = max(done, self.pipes.get(pipe, 0.0))
+        self.pipes[pipe] = done
+        return done
+
+
+def inside_bytes(box: TensorMap, coordinates: Sequence[int]) -> int:
+    """Bytes of the box at these coordinates that lie inside of the tensor; the others are filled in."""
+    if all(map(le, coordinates, box.last_whole)) and min(coordinates) >= 0:
+        return box.box_bytes
+    part = 1.0
+    for first, extent, dim, step in zip(coordinates, box.box_shape, box.dims, box.steps, strict=True):
+        inside = sum(0 <= first + n * step < dim for n in range(extent))
+        part *= inside / extent
+    return round(box.box_bytes * part)
+
+
+def row_of(box: TensorMap) -> int:
+    """Bytes of a box that lie one after another in global memory."""
+    return box.box[0] * box.element.bytes

@@ -1,0 +1,92 @@
+"""Changes to try on a prediction, one at a time: NAME=VALUE of a constant of the GPU, or of an option of the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.config.catalog import SCHEDULERS
+from harness.config.config import parse_cluster, parse_mma_shape
+from harness.errors import UsageProblem
+from harness.timing.constants import Gpu
+
+STANDARD = (
+    "l2.bandwidth=2x", "l2.bandwidth=0.5x", "l2.latency=0.5x", "l2.latency=2x", "l2.port=2x", "dram.bandwidth=2x",
+    "dram.bandwidth=0.5x", "dram.latency=0.5x", "launch.kernel=0.5x", "launch.cta=0.5x", "launch.cluster_control=0.5x",
+    "barrier.wake=0.5x", "barrier.remote=0.5x", "barrier.cluster=0.5x", "tma.store_rate=2x", "tmem.rate=0.5x",
+)  # fmt: skip
+"""What ``all`` stands for: units and latencies twice as good, and some of them twice as bad."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """``text``: as asked for. Either constants or options are changed."""
+
+    text: str
+    constants: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 6:
+        raise UsageProblem(f"'{text}' is not a whole number")
+    return int(text)
+
+
+def _yes(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise UsageProblem(f"'{text}' is neither yes nor no")
+    return text == "yes"
+
+
+def _scheduler(text: str) -> str:
+    if text not in SCHEDULERS:
+        raise UsageProblem(f"'{text}' is none of {', '.join(SCHEDULERS)}")
+    return text
+
+
+OPTIONS: dict[str, Callable[[str], Any]] = {
+    "stages": _number,
+    "cluster": parse_cluster,
+    "mma_shape": parse_mma_shape,
+    "cta_group": _number,
+    "epilogue_width": _number,
+    "multicast": _yes,
+    "scheduler": _scheduler,
+    "raster_group": _number,
+    "accumulators": _number,
+    "clc_depth": _number,
+    "sms": _number,
+    "ping_pong": _yes,
+}
+
+
+def parse_changes(texts: tuple[str, ...], gpu: Gpu) -> list[Change]:
+    """Raises UsageProblem for a constant or an option that there is not, and for a value it cannot have."""
+    expanded = [each for text in texts for each in (STANDARD if text == "all" else (text,))]
+    return [_parse(text, gpu) for text in dict.fromkeys(expanded)]
+
+
+def _parse(text: str, gpu: Gpu) -> Change:
+    name, equals, value = text.partition("=")
+    if not equals or not value:
+        raise UsageProblem(f"--what-if '{text}': write NAME=VALUE, for example l2.bandwidth=0.5x or stages=3")
+    if "." not in name:
+        option = name.replace("-", "_")
+        if option not in OPTIONS:
+            raise UsageProblem(f"--what-if '{text}': there is no option '{name}'; there are {', '.join(OPTIONS)}")
+        try:
+            return Change(text, options={option: OPTIONS[option](value)})
+        except UsageProblem as problem:
+            raise UsageProblem(f"--what-if '{text}': {problem}") from None
+    constant = gpu.require(name)
+    try:
+        number = float(value.removesuffix("x"))
+    except ValueError:
+        raise UsageProblem(
+            f"--what-if '{text}': '{value}' is neither a number ({constant.unit}) nor a factor such as 0.5x"
+        ) from None
+    changed = number * constant.value if value.endswith("x") else number
+    gpu.with_values({name: changed})
+    return Change(text, constants={name: changed})

@@ -1,0 +1,65 @@
+"""Lanes of one warp that hand data to one another through shared memory, with and without something to meet at."""
+
+from __future__ import annotations
+
+import pytest
+from handovers import FENCE, Table, only, outcome
+from test_check_handovers_copies import STORE, target
+from test_check_handovers_tensor import freed
+
+OWN = "mov.b32 %r1, data; shl.b32 %r2, %lane, 2; add.u32 %r1, %r1, %r2; xor.b32 %r3, %r1, 4;"
+"""%r1: the lane's word; %r3: its neighbour's."""
+HALVES = "mov.b32 %r1, data; shl.b32 %r2, %lane, 1; add.u32 %r1, %r1, %r2; mov.b16 %h0, 1;"
+WRITE, READ = "st.shared.b32 [%r1], %lane;", "ld.shared.b32 %r4, [%r3];"
+SYNC = "bar.warp.sync -1;"
+BULK = STORE.format(0, "data") + "cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;"
+ALLOCATE = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32;"
+MATRICES = (
+    "mov.b32 %r1, data; shl.b32 %r2, %lane, 4; add.u32 %r1, %r1, %r2; mov.b32 %r5, 1;"
+    "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r1], {{%r5, %r5, %r5, %r5}};"
+    "{} ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r6, %r7, %r8, %r9}}, [%r1];"
+)
+MEETINGS = {
+    "bar.warp.sync": SYNC,
+    "shfl": "shfl.sync.idx.b32 %r9, %lane, 0, 31, -1;",
+    "elect": "elect.sync %r9|%p1, -1;",
+    "bar.sync": "bar.sync 0;",
+    "none": "",
+    "fence": "membar.cta;",
+}
+EXCHANGES = {
+    "read": lambda meet: WRITE + meet + READ,
+    "written over": lambda meet: WRITE + SYNC + READ + meet + WRITE,
+    "by one lane, read by all": lambda meet: only("%lane eq 3", "st.shared.b32 [data], 7;") + meet
+    + "ld.shared.b32 %r4, [data];",
+    "stored": lambda meet: WRITE + FENCE + meet + only("%lane eq 0", BULK),
+    "swapped twice": lambda meet: (WRITE + SYNC + READ + SYNC) * 2 + WRITE + meet + READ,
+}  # fmt: skip
+ALONE = {
+    "its own word": WRITE + "ld.shared.b32 %r4, [%r1];",
+    "its own half of a word": HALVES + "st.shared.b16 [%r1], %h0; ld.shared.u16 %h1, [%r1];",
+    "one lane all along": only("%lane eq 0", "st.shared.b32 [data], 7; ld.shared.b32 %r4, [data];"),
+    "all of them one word": "st.shared.b32 [data], 7; ld.shared.b32 %r4, [data];",
+    "volatile": "st.volatile.shared.b32 [%r1], %lane; ld.volatile.shared.b32 %r4, [%r3];",
+    "atomics": WRITE + SYNC + "atom.shared.add.u32 %r4, [%r1], 1; atom.shared.add.u32 %r4, [%r3], 1;",
+}
+
+
+WARP = dict(threads=32, arguments=target)
+TABLES = [
+    Table("exchange", dict(meet=tuple(MEETINGS), exchange=tuple(EXCHANGES)),
+          lambda s: OWN + EXCHANGES[s.exchange](MEETINGS[s.meet]),
+          lambda s: outcome(s.meet in ("none", "fence") and "race-lanes"), **WARP),
+    Table("alone", dict(form=tuple(ALONE)), lambda s: OWN + ALONE[s.form], lambda s: outcome(), **WARP),
+    Table("matrices", dict(meet=(SYNC, "")), lambda s: MATRICES.format(s.meet),
+          lambda s: outcome(not s.meet and "race-lanes"), **WARP),
+    Table("the address of tensor memory", dict(meet=(SYNC, "")),
+          lambda s: ALLOCATE + s.meet + "ld.shared.b32 %r10, [slot];" + freed(1),
+          lambda s: outcome(not s.meet and "race-lanes"), **WARP),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_table(table):
+    found = table.disagreements("sm_100a", warnings=True)
+    assert not found, f"{len(found)} settings:\n" + "\n".join(found)

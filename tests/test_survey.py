@@ -1,0 +1,356 @@
+"""Surveys: parts in processes of their own, an archive, and its reading."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from harness.cli.main import main
+from harness.errors import UsageProblem
+from harness.paths import ROOT
+from harness.probes import emulator
+from harness.probes.catalogue import PROBES
+from harness.probes.recording import entry
+from harness.survey import archive, conduct
+from harness.survey import bundle as bundling
+from harness.survey.archive import Ended, Survey
+from harness.survey.parts import PARTS, Part
+from harness.survey.reading import findings as finding
+from harness.survey.reading.constants import as_toml, derive, put_into
+from harness.survey.reading.counters import read_counters
+from harness.survey.reading.findings import findings
+from harness.survey.reading.recording import recording
+from harness.survey.runs import CHANGES, FIT, JUDGE, TRACED, runs
+from harness.survey.trace.spans import find_traces
+from harness.timing.constants import find_gpu, read
+from harness.timing.validate import Row
+
+GPU = {"name": "NVIDIA H200", "compute_capability": "9.0", "multiprocessors": 132, "cuda": "13.0"}
+COUNTERS = """==PROF== Connected to process 7
+"ID","Kernel Name","sm__cycles_elapsed.max","lts__t_bytes.sum"
+"","","cycle","byte"
+"0","kernel7_a","297,321","1,330,000,000"
+"1","kernel8_b","284,900","1,050,000,000"
+"""
+
+
+def program(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+# ---- what is measured ----
+
+
+@pytest.mark.parametrize("arch", CHANGES)
+def test_runs_are_many_and_split_beforehand(arch):
+    """At least forty, each side with every kernel; no run twice; nothing that the rules refuse."""
+    every = runs(arch)
+    assert len(every) >= 40 and len({run.name for run in every}) == len(every)
+    for use in (FIT, JUDGE):
+        assert {run.kernel for run in every if run.use == use} == {"kernel5", "kernel6", "kernel7", "kernel8"}
+    assert 0.25 < sum(run.use == FIT for run in every) / len(every) < 0.4
+    assert {run.config(arch).arch for run in every} == {arch}
+    assert {run.kernel for run in every if run.name in TRACED} == {"kernel5", "kernel6", "kernel7", "kernel8"}
+
+
+# ---- conducting ----
+
+
+def test_a_part_that_fails_or_hangs_costs_no_other(tmp_path):
+    parts = [
+        Part("good", "?", (*program("import sys; open(sys.argv[1] + '/found.json', 'w').write('[7]')"), "{out}"), 20),
+        Part("bad", "?", program("print('so far'); raise SystemExit('no such kernel')"), 20),
+        Part("stuck", "?", program("import time; print('waiting', flush=True); time.sleep(60)"), 1),
+        Part("lacking", "?", program("pass"), 20, modules=("no_such_module",)),
+        Part("unpacked", "?", program("pass"), 20, packed=True),
+        Part("kept", "?", program("print('a,b')"), 20, keeps="table.csv"),
+    ]
+    path, seen = tmp_path / "survey.tar.gz", []
+    start = time.monotonic()
+    conduct.conduct(path, None, 60, parts, seen.append)
+    assert time.monotonic() - start < 20
+    survey = Survey(path)
+    assert survey.parts == seen
+    assert [(part.part, part.status) for part in seen] == [
+        ("good", "done"),
+        ("bad", "failed"),
+        ("stuck", "timed out"),
+        ("lacking", "skipped"),
+        ("unpacked", "skipped"),
+        ("kept", "done"),
+    ]
+    assert [seen[i].message for i in (1, 2)] == ["no such kernel", "waiting"]
+    assert survey.json("found.json") == [7] and survey.text("table.csv") == "a,b\n"
+    assert "so far" in survey.text("logs/bad.txt")
+
+
+def test_no_part_starts_when_the_time_is_up(tmp_path):
+    parts = [Part("late", "?", program("pass"), 20)]
+    [ended] = conduct.conduct(tmp_path / "s.tar.gz", None, 1, parts)
+    assert (ended.status, ended.message) == ("skipped", "no time was left for it")
+
+
+def test_parts_have_names_and_limits():
+    assert len({part.name for part in PARTS}) == len(PARTS)
+    assert all(part.limit <= conduct.SECONDS for part in PARTS)
+
+
+def test_a_bundle_needs_no_more_than_it_says(tmp_path, monkeypatch):
+    """It is conducted where only NumPy and ml_dtypes are: a stranger's machine."""
+    monkeypatch.setattr(bundling, "pack", lambda chosen, arch, folder: folder.mkdir())
+    bundling.bundle(tmp_path / "bundle", "sm_90a")
+    code = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("rich", "max", "click", "platformdirs", "matplotlib", "scipy", "jinja2", "torch"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocked())
+import harness.survey.conduct, harness.survey.kernels, harness.survey.micro.measured, harness.survey.trace.record
+import harness.probes.gpu
+print(harness.__file__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "bundle", capture_output=True, text=True)
+    assert done.stderr == "" and str(tmp_path) in done.stdout
+    with pytest.raises(UsageProblem, match="is not empty"):
+        bundling.bundle(tmp_path / "bundle", "sm_90a")
+
+
+# ---- the archive ----
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Writes an archive of files and parts, and opens it."""
+
+    def make(files: dict[str, object], parts: list[Ended] | None = None, gpu: dict | None = GPU) -> Survey:
+        folder = tmp_path / "folder"
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+        folder.mkdir(exist_ok=True)
+        path = tmp_path / "made.tar.gz"
+        archive.write(path, folder, {"time": "2026-11-21T18:00:00+00:00", "gpu": gpu}, parts or [])
+        return Survey(path)
+
+    return make
+
+
+def test_what_is_no_archive_is_said_so(tmp_path, make):
+    nothing = tmp_path / "nothing.tar.gz"
+    with pytest.raises(UsageProblem, match="cannot be read as the archive of a survey"):
+        Survey(nothing)
+    nothing.write_bytes(make({}).path.read_bytes()[:40])
+    with pytest.raises(UsageProblem, match="cannot be read as the archive of a survey"):
+        Survey(nothing)
+
+
+def test_a_file_cut_short_counts_as_none(make):
+    survey = make({"launches.json": '{"launches": [{"what"'})
+    assert survey.json("launches.json") is None and derive(survey) == {}
+
+
+# ---- reading ----
+
+
+def test_counters_are_read_between_other_lines():
+    assert read_counters(COUNTERS) == [
+        ("kernel7_a", {"cycles": 297321.0, "l2_bytes": 1.33e9}),
+        ("kernel8_b", {"cycles": 284900.0, "l2_bytes": 1.05e9}),
+    ]
+    assert read_counters("==ERROR== no permission\n") == []
+
+
+def kernels_file(wrong: str | None = None) -> dict:
+    timed = {"cycles": [300.0, 100.0, 200.0], "nanoseconds": [30.0, 10.0, 20.0], "mhz": 1800.0}
+    names = ("kernel7 at 512x512x512", "kernel8 at 512x512x512")
+    return {
+        "runs": [
+            {"name": names[0], "use": "fit", "wrong": None, "zeros": timed, "normal": timed},
+            {"name": names[1], "use": "judge", "wrong": wrong, "zeros": timed},
+        ]
+    }
+
+
+def packed_runs(*entries: str) -> list[dict]:
+    names = [run["name"] for run in kernels_file()["runs"]]
+    return [{"name": name, "plan": {"entry": e}} for name, e in zip(names, entries, strict=True)]
+
+
+def test_the_recording_has_times_and_counters_of_right_runs(make):
+    files = {
+        "kernels.json": kernels_file(wrong="7 of 9 elements are wrong"),
+        "counters.csv": COUNTERS,
+        "runs.json": packed_runs("kernel7_a", "kernel8_b"),
+    }
+    [run] = recording(make(files))["runs"]
+    assert run["name"] == "kernel7 at 512x512x512" and run["use"] == "fit"
+    assert (run["cycles"], run["nanoseconds"], run["mhz"], run["normal"]["cycles"]) == (200.0, 20.0, 1800.0, 200.0)
+    assert run["ncu"] == {"cycles": 297321.0, "l2_bytes": 1.33e9}
+
+
+def test_counters_of_another_kernel_are_not_taken(make):
+    """A launch that the profiler missed would shift all that follow."""
+    files = {
+        "kernels.json": kernels_file(),
+        "counters.csv": COUNTERS,
+        "runs.json": packed_runs("kernel7_x", "kernel8_b"),
+    }
+    first, second = recording(make(files))["runs"]
+    assert "ncu" not in first and second["ncu"]["cycles"] == 284900.0
+
+
+def stores(columns: int, rate: float) -> dict:
+    about = {"where": "L2", "pending": 3, "ctas": 132, "box_columns": columns, "box_bytes": 8192, "waits_until": "read"}
+    return {**about, "gigabytes_per_second": rate, "bytes_per_cycle_per_sm": 1.0}
+
+
+BARRIERS = [
+    {"what": "arrive", "threads": 32, "cluster": 1, "cycles": 8.5},
+    {"what": "message between warps", "threads": 64, "cluster": 1, "cycles": 110.0},
+    {"what": "message between CTAs", "threads": 32, "cluster": 2, "cycles": 290.0},
+    {"what": "message between CTAs", "threads": 32, "cluster": 4, "cycles": 999.0},
+]
+
+
+def test_constants_follow_from_the_benchmarks_by_arithmetic(make):
+    """Stores: 20 bytes a row more than the row has, at 6000 GB/s."""
+    rates = [stores(columns, 6000 / (1 + 20 / (2 * columns))) for columns in (64, 32, 16)]
+    found = derive(make({"barriers.json": {"launches": BARRIERS}, "tma_stores.json": {"launches": rates}}))
+    assert {name: constant.value for name, constant in found.items()} == {
+        "barrier.arrive": 8.5,
+        "barrier.remote": 180.0,
+        "l2.write_bandwidth": 6e12,
+        "l2.write_row": 20.0,
+    }
+    assert all(constant.status == "measured" and "2026-11-21" in constant.source for constant in found.values())
+
+
+def test_the_constants_file_keeps_what_was_not_measured(make, tmp_path):
+    survey = make({"barriers.json": {"launches": BARRIERS}})
+    base = find_gpu("h200")
+    path = tmp_path / "new.toml"
+    path.write_text(as_toml(put_into(base, derive(survey), survey)))
+    written = read(path)
+    assert written["barrier.arrive"] == 8.5 and written.constants["barrier.arrive"].status == "measured"
+    assert written["tensor.latency"] == base["tensor.latency"] and written.gpcs == base.gpcs
+    assert set(written.constants) == set(base.constants)
+
+
+def test_every_kind_of_finding(make):
+    probe = PROBES["elect_sync"]
+    right = entry(probe, emulator.run(probe), 1.0)
+    other = {case: {name: array ^ np.uint32(1) for name, array in b.items()} for case, b in emulator.run(probe).items()}
+    files = {
+        "kernels.json": kernels_file(wrong="7 of 9 elements are wrong"),
+        "probes.json": {"probes": {"elect_sync": entry(probe, other, 1.0), "gone": {**right, "digest": ""}}},
+        "trace-0.json": {"name": "kernel7 at 512x512x512", "same_result": False},
+        "barriers.json": {"launches": [{"what": "arrive", "cycles": 1e6}]},
+    }
+    parts = [
+        Ended("power", "?", archive.TIMED_OUT, 60.0, "starting"),
+        Ended("probes", "?", archive.FAILED, 9.0, "1 differ"),
+    ]
+    survey = make(files, parts)
+    found = findings(survey, derive(survey), find_gpu("h200"))
+    assert [(f.about, f.where) for f in found] == [
+        ("survey", "power"),
+        ("kernel", "kernel8 at 512x512x512"),
+        *[("emulator", "elect_sync")] * sum(f.about == "emulator" for f in found),
+        ("survey", "gone"),
+        ("trace", "kernel7 at 512x512x512"),
+        ("model", "barrier.arrive"),
+    ]
+    assert any(f.about == "emulator" and "elements differ" in f.what for f in found)
+    agreeing = make({"probes.json": {"probes": {"elect_sync": right}}, "kernels.json": kernels_file()})
+    (agreeing.path.parent / "folder" / "trace-0.json").unlink()
+    assert not [f for f in findings(agreeing, {}, None) if f.about == "emulator"]
+
+
+def test_runs_that_the_model_misses_are_found(make, monkeypatch):
+    """One twice as fast as predicted, one a hundredth off; the verdict on both kinds needs more than one run."""
+    model = find_gpu("h200")
+    predicted = {"kernel7 at 512x512x512": 400.0, "kernel8 at 512x512x512": 202.0}
+
+    def compare(runs, gpu):
+        assert gpu is model and {run.hertz for run in runs} == {1.8e9}
+        return [Row(run, predicted[run.name], 0.5, 1.0, 1.0) for run in runs]
+
+    monkeypatch.setattr(finding, "compare", compare)
+    [found] = finding.predictions(make({"kernels.json": kernels_file()}), model)
+    assert (found.about, found.where) == ("model", "kernel7 at 512x512x512")
+    assert found.what == "measured 200 cycles, predicted 400 (+100.0 %)"
+
+
+# ---- the command ----
+
+
+def test_read_reports_and_writes_what_is_asked_for(make, tmp_path):
+    survey = make({"kernels.json": kernels_file(), "barriers.json": {"launches": BARRIERS}})
+    constants, kept = tmp_path / "c.toml", tmp_path / "r.json"
+    words = ["survey", "--read", str(survey.path), "--constants", str(constants), "--recording", str(kept)]
+    done = CliRunner().invoke(main, words)
+    assert "# Survey of NVIDIA H200" in done.output and "| barrier.arrive | 8.5 | cycles |" in done.output
+    assert read(constants)["barrier.arrive"] == 8.5
+    assert [run["name"] for run in json.loads(kept.read_text())["runs"]] == [r["name"] for r in kernels_file()["runs"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "survey does one thing"),
+        (["-o", "a.tar.gz", "--read", "b.tar.gz"], "survey does one thing"),
+        (["--read", "there_is_no.tar.gz"], "cannot be read as the archive"),
+        (["--read", "there_is_no.tar.gz", "--constants", "no/folder/c.toml"], "is not a file in an existing folder"),
+        (["-o", "no/folder/s.tar.gz"], "is not a file in an existing folder"),
+        (["--read", "there_is_no.tar.gz", "--probes", "no/folder/p.json"], "is not a file in an existing folder"),
+    ],
+)
+def test_bad_requests_get_one_line(words, said):
+    done = subprocess.run([sys.executable, "-m", "harness", "survey", *words], capture_output=True, text=True)
+    assert done.returncode == 2 and said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+OURS = ROOT / "results" / "nvidia-h200-survey.tar.gz"
+
+
+def test_the_survey_of_an_h200(tmp_path):
+    """What is kept of it: every part was done, every kernel right, every probe as the emulator."""
+    survey = Survey(OURS)
+    assert {part.status for part in survey.parts if part.part not in ("doctor", "gpu-tests")} == {"done"}
+    kept = recording(survey)
+    assert len(kept["runs"]) == len(runs("sm_90a")) and all(run["ncu"]["cycles"] > 0 for run in kept["runs"])
+    assert {run["name"]: run["use"] for run in kept["runs"]} == {run.name: run.use for run in runs("sm_90a")}
+    found = derive(survey)
+    assert 100 < found["tma.rate"].value < 128 and found["tensor.overhead"].value == pytest.approx(1, abs=0.01)
+    assert 4e12 < found["dram.bandwidth"].value < 4.8e12
+    assert len(find_traces(survey)) == len(TRACED)
+    path = tmp_path / "t.json"
+    words = ["timeline", "kernel7", "--measured", str(OURS), "--to", "6000", "-o", str(path)]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    assert json.loads(path.read_text())["otherData"]["status"] == "measured"
+    done = CliRunner().invoke(main, [*words[:1], "kernel9", *words[2:]])
+    assert "has no events of such a run" in str(done.exception) + done.output
+
+
+def test_a_gpu_without_constants_needs_a_name(make, tmp_path):
+    survey = make({}, gpu={**GPU, "name": "NVIDIA Unheard Of"})
+    path = tmp_path / "c.toml"
+    done = CliRunner().invoke(main, ["survey", "--read", str(survey.path), "--constants", str(path)])
+    assert isinstance(done.exception, UsageProblem) or "name the GPU" in done.output
+    assert not path.exists()
+
+
+def test_the_script_of_a_bundle_is_the_shells(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text(bundling.SCRIPT)
+    assert subprocess.run(["sh", "-n", str(script)]).returncode == 0
+    assert Path(bundling.paths.PACKAGE).is_dir()

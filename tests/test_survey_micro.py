@@ -1,0 +1,134 @@
+"""Micro-benchmarks: the emulator runs their texts, which shows that they end and write their clocks, not how fast."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_cuda import FakeCuda
+
+from harness.gpu.driver import Driver
+from harness.survey.micro import emulated, measured, tma
+from harness.survey.micro.benchmark import Tensor
+from harness.survey.micro.catalogue import BENCHMARKS
+from harness.survey.micro.ptx import HEAD
+from harness.survey.micro.questions import QUESTIONS
+
+MOST_CTAS = 4
+MOST_SHARED = 227 * 1024
+
+
+def first_of_each_text():
+    """A launch of each text and cluster size, on few CTAs; of wgmma, whose texts differ in a number, a few."""
+    for name, benchmark in BENCHMARKS.items():
+        seen = set()
+        for launch in benchmark.launches:
+            kind = (launch.ptx, launch.cluster)
+            if kind in seen or (name == "wgmma" and launch.about["n"] not in (64, 256)):
+                continue
+            seen.add(kind)
+            grid = min(launch.grid, max(launch.cluster, MOST_CTAS))
+            yield pytest.param(benchmark, replace(launch, grid=grid), id=f"{name}, {launch.ptx}, {launch.cluster}")
+
+
+@pytest.mark.parametrize(("benchmark", "launch"), list(first_of_each_text()))
+def test_it_ends_and_every_cta_writes_its_clocks(benchmark, launch):
+    clocks = emulated.run(benchmark, launch)
+    assert clocks.shape == (launch.grid, launch.words)
+    written = clocks[:, 1] != 0
+    # Of a cluster that passes messages only the first CTA tells.
+    assert written.all() or (launch.ptx.startswith("message") and written[0])
+    assert (clocks[written, 1] > clocks[written, 0]).all() and (clocks[written, 3] > clocks[written, 2]).all()
+    json.dumps(benchmark.read(launch, clocks), allow_nan=False)
+
+
+def test_every_question_has_its_benchmark():
+    assert {name: benchmark.question for name, benchmark in BENCHMARKS.items()} == QUESTIONS
+
+
+def test_launches_are_within_what_a_gpu_allows():
+    for benchmark in BENCHMARKS.values():
+        for launch in benchmark.launches:
+            assert launch.shared <= MOST_SHARED and launch.threads <= 1024 and launch.grid % launch.cluster == 0
+            assert 8 * launch.words * launch.grid <= measured.OUT_BYTES
+            for argument in launch.arguments:
+                if isinstance(argument, Tensor):
+                    assert argument.box_rows <= 256 and argument.rows & (argument.rows - 1) == 0
+        abouts = [json.dumps(launch.about) for launch in benchmark.launches]
+        assert len(set(abouts)) == len(abouts), f"{benchmark.name} has two launches that cannot be told apart"
+
+
+def load_clocks(latency: int, loads: int, ctas: int = 2):
+    """As a CTA writes them whose loads each take so long, at 2 GHz, the first 100 cycles longer."""
+    clocks = np.zeros((ctas, HEAD + 64), np.uint64)
+    seen = 1000 + 100 + latency * np.arange(1, loads + 1)
+    clocks[:, 0], clocks[:, 1] = 1000, seen[-1]
+    clocks[:, 2], clocks[:, 3] = 5000, 5000 + (seen[-1] - 1000) // 2
+    clocks[:, HEAD : HEAD + min(loads, 64)] = seen[:64]
+    return clocks
+
+
+def test_what_loads_are_read_as():
+    """64 loads of 8 KiB, one at a time, 500 cycles each, on two CTAs."""
+    [launch] = [
+        launch
+        for launch in tma.TMA.launches
+        if launch.about["how"] == "loads"
+        and (launch.about["box_bytes"], launch.about["ctas"], launch.about["where"]) == (8192, 1, "L2")
+        and launch.about["in_flight"] == 1
+    ]
+    found = tma.TMA.read(launch, load_clocks(500, 64))
+    assert found["median_latency_cycles"] == 500 and found["first_load_cycles"] == 600
+    assert found["bytes_per_cycle_per_sm"] == round(64 * 8192 / 32100, 2)
+    assert found["bytes_per_cycle"] == round(2 * 64 * 8192 / 32100, 1)
+    assert found["gigabytes_per_second"] == round(2 * 64 * 8192 / 16050, 1)
+    assert found["sm_clock_mhz"] == 2000.0
+
+
+def test_multicast_reads_from_l2_only_what_it_does_not_share():
+    [launch] = [
+        launch
+        for launch in tma.TMA.launches
+        if launch.about["how"] == "multicast"
+        and (launch.about["cluster"], launch.about["ctas"], launch.about["box_bytes"]) == (4, 4, 16384)
+        and launch.about["in_flight"] == 2
+    ]
+    found = tma.TMA.read(launch, load_clocks(500, launch.about["loads"], ctas=4))
+    assert found["bytes_per_cycle"] == pytest.approx(4 * found["bytes_read_from_l2_per_cycle"], abs=0.3)
+
+
+def test_one_after_the_other_on_one_sm_is_a_gap():
+    """Two CTAs of SM 3, the second 70 cycles after the first has ended; one of SM 5."""
+    read = BENCHMARKS["launches"].read
+    [launch] = [
+        launch
+        for launch in BENCHMARKS["launches"].launches
+        if launch.about == {"what": "bare", "ctas": 132, "cluster": 1, "overlap": False, "spin_cycles": 0}
+    ]
+    clocks = np.array(
+        [[100, 200, 10, 40, 3, 0, 0, 0], [270, 300, 50, 60, 3, 0, 0, 0], [9, 19, 12, 20, 5, 0, 0, 0]], np.uint64
+    )
+    found = read(launch, clocks)
+    assert found["median_follow_cycles"] == found["largest_follow_cycles"] == 70
+    assert found["multiprocessors"] == 2 and found["whole_grid_ns"] == 50
+
+
+def test_a_gpu_is_measured_through_the_driver(tmp_path, monkeypatch):
+    """On a driver that the emulator plays: what is launched, how often, and what is left in the folder."""
+    benchmark = replace(BENCHMARKS["launches"], launches=BENCHMARKS["launches"].launches[:1])
+    benchmark = replace(benchmark, launches=(replace(benchmark.launches[0], in_graph=3),))
+    monkeypatch.setattr(measured, "BENCHMARKS", {"launches": benchmark})
+    monkeypatch.setattr(measured, "FOREIGN_BYTES", 1 << 16)
+    monkeypatch.setattr(measured, "WARM_UP_SECONDS", 0.0)
+    cuda = FakeCuda()
+    monkeypatch.setattr(measured, "Driver", lambda: Driver(cuda))
+    measured.main(str(tmp_path))
+    found = json.loads((tmp_path / "launches.json").read_text())
+    assert found["gpu"]["clusters_at_once"] == {"1": 4, "2": 2, "4": 1, "8": 0, "16": 0}
+    [entry] = found["launches"]
+    assert entry["what"] == "bare" and entry["seconds_per_launch"] == pytest.approx(1e-3 / 3)
+    with np.load(tmp_path / "launches.npz") as clocks:
+        assert clocks["0"].shape == (1, HEAD)
+    assert len(cuda.graphs) == 1 and len(cuda.graphs[0]) == 3

@@ -1,0 +1,140 @@
+"""``harness predict``, ``harness ptx predict`` and ``harness timeline``: what scripts rely on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from harness.cli.main import main
+
+LAUNCHES = Path(__file__).parent / "data" / "launches"
+FIELDS = {
+    "kernel", "config", "gpu", "shape", "cycles", "seconds", "tflops", "error_percent", "tensor_busy", "limits",
+}  # fmt: skip
+
+
+def harness(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def predictions(*words: str | Path) -> list[dict[str, Any]]:
+    result = harness(*words, "--json", "-")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.output)
+    assert set(data) == {"predictions"}
+    found: list[dict[str, Any]] = data["predictions"]
+    assert all(set(each) >= FIELDS for each in found)
+    return found
+
+
+def test_predict_as_json() -> None:
+    (found,) = predictions("predict", "kernel7", "--gpu", "h200", "--shape", "512", "--what-if", "l2.latency=4x")
+    assert (found["kernel"], found["gpu"], found["shape"]) == ("kernel7", "h200", [512, 512, 512])
+    assert found["status"] == "predicted"
+    assert found["tflops"] == pytest.approx(2 * 512**3 / found["seconds"] / 1e12, rel=0.01)
+    assert sum(limit["cycles"] for limit in found["limits"]) == pytest.approx(found["cycles"], abs=8)
+    assert found["what_if"][0]["change"] == "l2.latency=4x"
+    assert found["what_if"][0]["cycles"] > found["cycles"]
+
+
+def test_predict_says_that_it_predicts_and_how_wrong_it_may_be() -> None:
+    output = harness("predict", "kernel7", "--gpu", "h200", "--shape", "512").output
+    assert "Predicted, not measured" in output
+    figures = [line for line in output.splitlines() if line.startswith("predicted")]
+    assert len(figures) == 4
+    assert all("±" in line for line in figures if "cycles" in line or "TFLOPS" in line)
+
+
+def test_ptx_predict_checks_the_result_too() -> None:
+    (found,) = predictions("ptx", "predict", LAUNCHES / "triton_tma_matmul_sm90.toml", "--gpu", "h200")
+    assert found["cycles"] > 0 and found["tflops"] > 0
+    assert sum(limit["cycles"] for limit in found["limits"]) == pytest.approx(found["cycles"], abs=8)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("predict", "kernel7", "--gpu", "h300"), "h300"),
+        (("predict", "kernel7", "--gpu", "h200", "--what-if", "l2.speed=2x"), "l2.speed"),
+        (("predict", "kernel7", "--gpu", "h200", "--arch", "sm_100a"), "sm_100a"),
+        (("ptx", "predict", LAUNCHES / "triton_softmax_sm90.toml", "--gpu", "b200"), "b200"),
+        (("timeline", "kernel7", "--gpu", "h200", "-o", "trace.txt"), "trace.txt"),
+        (("timeline", "kernel99", "--gpu", "h200", "-o", "trace.json"), "kernel99"),
+        (("timeline", "kernel7", "--gpu", "h200", "-o", "trace.json", "--ctas", "first"), "first"),
+    ],
+)
+def test_wrong_usage_is_one_clear_line(words: Sequence[str | Path], named: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = harness(*words)
+    assert result.exit_code == 2, result.output
+    assert named in result.output and "Traceback" not in result.output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    path = tmp_path_factory.mktemp("timeline") / "trace.json"
+    result = harness("timeline", "kernel7", "--gpu", "h200", "--shape", "256,256,512", "-o", path)
+    assert result.exit_code == 0, result.output
+    data = json.loads(path.read_text())
+    assert data["otherData"]["status"] == "predicted"
+    events: list[dict[str, Any]] = data["traceEvents"]
+    return events
+
+
+def test_trace_events_keep_to_the_format(trace: list[dict[str, Any]]) -> None:
+    assert {event["ph"] for event in trace} == {"M", "X", "C", "s", "f"}
+    rows = {(e["pid"], e["tid"]) for e in trace if e["ph"] == "M" and e["name"] == "thread_name"}
+    for event in trace:
+        assert isinstance(event["pid"], int) and event["name"]
+        if event["ph"] != "M":
+            assert event["ts"] >= 0
+        if event["ph"] == "X":
+            assert event["dur"] >= 0 and (event["pid"], event["tid"]) in rows
+        if event["ph"] == "C":
+            assert all(isinstance(value, int | float) for value in event["args"].values())
+
+
+def test_spans_of_one_unit_do_not_overlap(trace: list[dict[str, Any]]) -> None:
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
+    for row, name in names.items():
+        if name != "tensor core" and not name.startswith("TMA load"):
+            continue
+        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in trace if e["ph"] == "X" and (e["pid"], e["tid"]) == row)
+        assert spans
+        assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(spans)), name
+
+
+def test_flows_lead_from_loads_over_mmas_to_stores(trace: list[dict[str, Any]]) -> None:
+    begins = {event["id"]: event for event in trace if event["ph"] == "s"}
+    ends = {event["id"]: event for event in trace if event["ph"] == "f"}
+    assert begins.keys() == ends.keys()
+    assert {event["name"] for event in begins.values()} == {"stage", "accumulator", "tile of C"}
+    assert all(begins[n]["ts"] <= ends[n]["ts"] for n in begins)
+    assert sum(event["name"] == "stage" for event in begins.values()) == 2 * 8  # CTAs, K steps
+
+
+def test_the_ring_is_never_fuller_than_it_is_deep(trace: list[dict[str, Any]]) -> None:
+    fill = [e["args"]["value"] for e in trace if e["ph"] == "C" and e["name"].startswith("ring")]
+    in_flight = [e["args"]["value"] for e in trace if e["ph"] == "C" and e["name"] == "bytes in flight"]
+    assert 2 <= max(fill) <= 4 and min(fill) >= 0
+    assert max(in_flight) <= 4 * (128 + 256) * 64 * 2 and in_flight[-1] == 0
+
+
+@pytest.mark.parametrize("suffix", ["svg", "html"])
+def test_pictures_and_pages_stand_alone(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"timeline.{suffix}"
+    result = harness("timeline", "kernel7", "--gpu", "h200", "--shape", "256,256,128", "-o", path)
+    assert result.exit_code == 0, result.output
+    text = path.read_text()
+    assert "predicted" in text and "tensor core" in text
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text
+    if suffix == "svg":
+        assert ElementTree.fromstring(text).tag.endswith("svg")
