@@ -13,7 +13,7 @@ from harness.survey.archive import Survey
 from harness.survey.reading.recording import recording
 from harness.survey.runs import FIT, JUDGE
 from harness.timing.constants import Constant, Gpu
-from harness.timing.validate import Measured, compare, judge
+from harness.timing.validation import Measured, compare, judge
 
 SHOWN_DIFFERENCES = 3
 CONSTANT_TOLERANCE = 0.1
