@@ -212,7 +212,7 @@ def test_nothing_to_resume(bench):
 
 def test_list_and_dry_run_do_nothing(bench, monkeypatch, results_dir):
     monkeypatch.setattr(runs, "run_in_turns", lambda *_: pytest.fail("nothing may be run"))
-    monkeypatch.setattr(harness.compiler.build, "build", lambda *_: pytest.fail("nothing may be built"))
+    monkeypatch.setattr(runs, "build_each", lambda *_: pytest.fail("nothing may be built"))
     assert bench("--list")[1].splitlines() == CASES
     code, text, _ = bench("--dry-run", "--filter", "2x2")
     assert code == 0 and CASES[1] in text and CASES[0] not in text

