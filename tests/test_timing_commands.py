@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -108,7 +109,7 @@ def test_spans_of_one_unit_do_not_overlap(trace: list[dict[str, Any]]) -> None:
             continue
         spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in trace if e["ph"] == "X" and (e["pid"], e["tid"]) == row)
         assert spans
-        assert all(end <= start + 1e-6 for (_, end), (start, _) in zip(spans, spans[1:], strict=False)), name
+        assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(spans)), name
 
 
 def test_flows_lead_from_loads_over_mmas_to_stores(trace: list[dict[str, Any]]) -> None:
@@ -137,3 +138,12 @@ def test_pictures_and_pages_stand_alone(tmp_path: Path, suffix: str) -> None:
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text
     if suffix == "svg":
         assert ElementTree.fromstring(text).tag.endswith("svg")
+
+
+def test_compare_shows_predictions_apart_from_what_was_counted(tmp_path: Path) -> None:
+    path = tmp_path / "compared.json"
+    result = harness("compare", "kernel7", "--shape", "256", "--no-save", "--predict", "h200", "--json", path)
+    assert result.exit_code == 0, result.output
+    assert "Predicted, not measured" in result.output
+    (found,) = json.loads(path.read_text())["predictions"]
+    assert set(found) >= FIELDS

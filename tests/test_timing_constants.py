@@ -55,7 +55,7 @@ def test_clusters_must_fit_into_a_gpc() -> None:
 def test_a_broken_entry_is_named(tmp_path: Path, line: str, problem: str) -> None:
     path = tmp_path / "gpu.toml"
     path.write_text(HEAD + line + "\n")
-    with pytest.raises(UsageProblem, match="l2.bandwidth") as raised:
+    with pytest.raises(UsageProblem, match=r"l2\.bandwidth") as raised:
         read(path)
     assert problem in str(raised.value)
 

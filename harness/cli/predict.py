@@ -121,10 +121,10 @@ def show(console: Console, found: Sequence[Prediction], tried: Sequence[Tried] =
         soft_wrap=True,
     )
     table = make_table("", *(each.kernel for each in found))
-    table.add_row("predicted cycles", *(f"{each.cycles:,.0f} ±{each.error_percent:.0f} %" for each in found))
+    table.add_row("predicted cycles", *(f"{each.cycles:,.0f} ±{each.error_percent:.0f}%" for each in found))
     table.add_row("predicted clock", *(f"{each.clock.hertz / 1e9:.2f} GHz" for each in found))
     table.add_row("predicted power", *(_power(each) for each in found))
-    table.add_row("predicted TFLOPS", *(f"{each.tflops:,.0f} ±{each.error_percent:.0f} %" for each in found))
+    table.add_row("predicted TFLOPS", *(f"{each.tflops:,.0f} ±{each.error_percent:.0f}%" for each in found))
     console.print(table)
     console.print("\nWhere the predicted cycles go", highlight=False)
     parts = make_table("", *(each.kernel for each in found))
@@ -144,12 +144,12 @@ def make_table(*headings: str) -> Table:
     """Without lines; the first column is text, the others are figures."""
     table = Table(box=None, pad_edge=False)
     for number, heading in enumerate(headings):
-        table.add_column(escape(heading), justify="right" if number else "left")
+        table.add_column(escape(heading), justify="right" if number else "left", no_wrap=not number)
     return table
 
 
 def _power(prediction: Prediction) -> str:
-    return f"{prediction.clock.watts:.0f} W{', the limit' if prediction.clock.limited else ''}"
+    return f"{prediction.clock.watts:.0f} W{', limit' if prediction.clock.limited else ''}"
 
 
 BAR = 12

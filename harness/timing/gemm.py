@@ -15,10 +15,10 @@ from harness.timing.constants import Gpu
 TMEM_COLUMNS = 512
 REGISTER_STEP = 8
 """Registers of a thread are given out in such steps (CUDA occupancy calculator)."""
-DETAIL = 3000
+DETAIL = 1500
 """CTA K-steps that are simulated one by one, at most if one cluster of each round needs no more."""
 
-RAGGED = 6
+RAGGED = 3
 """How many times as many where tiles differ, as some lie partly outside of C."""
 
 
@@ -147,7 +147,7 @@ class Gemm:
         """
         config = self.plan.config
         rows, columns = self.plan.tile
-        along_m, along_n = config["cluster"]
+        along_m, _ = config["cluster"]
         if self.cluster_size == 1:
             # Neighbours lie along M, but in a group of several columns along N.
             shared = rows if self.walks and config["raster_group"] > 1 else columns

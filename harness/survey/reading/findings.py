@@ -13,7 +13,7 @@ from harness.survey.archive import Survey
 from harness.survey.reading.recording import recording
 from harness.survey.uses import FIT, JUDGE
 from harness.timing.constants import Constant, Gpu
-from harness.timing.validate import Judgement, Measured, compare, judge
+from harness.timing.validation import Judgement, Measured, compare, judge
 
 SHOWN_DIFFERENCES = 3
 CONSTANT_TOLERANCE = 0.1

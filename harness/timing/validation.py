@@ -1,0 +1,116 @@
+"""Compares the model with what an H200 took.
+
+The recording says of each run whether it was there to fit constants or only to judge; that was drawn before anything
+was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.compiler.build import build
+from harness.config.config import KernelConfig
+from harness.config.presets import configure
+from harness.paths import ROOT
+from harness.problem.shape import Shape, parse_shape
+from harness.timing.constants import Gpu, find_gpu
+from harness.timing.limits import TENSOR, limits
+from harness.timing.simulate import simulate
+from harness.timing.what_if import OPTIONS
+
+RECORDING = ROOT / "results" / "nvidia-h200-timing.json"
+GPU = "h200"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run of the recording. cycles: of a launch in a row, on zeros; hertz: the clock then; ncu: counters or {}."""
+
+    name: str
+    use: str
+    cycles: float
+    hertz: float
+    ncu: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run, measured and predicted. tensor: the part of all SM cycles in which the tensor cores multiply."""
+
+    measured: Measured
+    cycles: float
+    tensor: float
+    dram: float
+    l2: float
+
+    @property
+    def error(self) -> float:
+        return self.cycles / self.measured.cycles - 1
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Of several rows: mean and largest absolute error, and the rank correlation of the cycles."""
+
+    runs: int
+    mean: float
+    largest: float
+    rank: float
+
+
+def read_recording(path: Path = RECORDING) -> list[Measured]:
+    """What was measured."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return [
+        Measured(run["name"], run["use"], run["cycles"], run["mhz"] * 1e6, run.get("ncu", {})) for run in data["runs"]
+    ]
+
+
+def parse_name(name: str) -> tuple[KernelConfig, Shape]:
+    """``kernel7 stages=3 cluster=1x1 at 4096x4096x4096``."""
+    words, _, size = name.partition(" at ")
+    kernel, *asked = words.split()
+    shape = parse_shape(size.replace("x", ","))
+    options: dict[str, Any] = {}
+    for word in asked:
+        option, _, value = word.partition("=")
+        options[option] = value == "True" if value in ("True", "False") else OPTIONS[option](value)
+    return configure(kernel, arch=find_gpu(GPU).arch, shape=shape, **options), shape
+
+
+def compare(runs: Sequence[Measured], gpu: Gpu, detail: int | None = None) -> list[Row]:
+    """Predicts the cycles of each run, at the clock it had."""
+    named = [parse_name(run.name) for run in runs]
+    rows = []
+    for run, (_, shape), artifact in zip(runs, named, build([config for config, _ in named]), strict=True):
+        found = simulate(artifact, artifact.plan(shape), gpu, run.hertz, detail=detail)
+        parts = {limit.name: limit.share for limit in limits(found.machine, found.used)}
+        rows.append(Row(run, found.cycles, parts[TENSOR], found.hits.dram, found.hits.requested + found.hits.written))
+    return rows
+
+
+def judge(rows: Sequence[Row]) -> Judgement:
+    """Over rows that share nothing with the fit."""
+    errors = [abs(row.error) for row in rows]
+    return Judgement(
+        len(rows),
+        statistics.fmean(errors),
+        max(errors),
+        _rank_correlation([row.measured.cycles for row in rows], [row.cycles for row in rows]),
+    )
+
+
+def _rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Spearman's."""
+    return statistics.correlation(_ranks(a), _ranks(b))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Equal values share the mean of their ranks."""
+    ordered = sorted(values)
+    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
