@@ -303,7 +303,8 @@ def test_runs_that_the_model_misses_are_found(make, monkeypatch):
         return [Row(run, predicted[run.name], 0.5, 1.0, 1.0) for run in runs]
 
     monkeypatch.setattr(finding, "compare", compare)
-    [found] = finding.predictions(make({"kernels.json": kernels_file()}), model)
+    [found], verdicts = finding.predictions(make({"kernels.json": kernels_file()}), model)
+    assert verdicts == []
     assert (found.about, found.where) == ("model", "kernel7 at 512x512x512")
     assert found.what == "measured 200 cycles, predicted 400 (+100.0 %)"
 

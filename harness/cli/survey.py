@@ -166,11 +166,13 @@ def _read(source: Path, outputs: _Outputs, gpu_name: str | None, predict: bool) 
             raise CannotRun(f"{source}: the part `probes` left no answers")
         write_output(answers, outputs.probes)
     found = findings(survey, measured, model)
+    verdicts: list[str] = []
     if predict:
         if model is None:
             raise UsageProblem(f"--predict: name the GPU whose model is asked: --gpu {'|'.join(gpu_names())}")
-        found += predictions(survey, model)
-    write_output(report(survey, measured, found), outputs.report)
+        missed, verdicts = predictions(survey, model)
+        found += missed
+    write_output(report(survey, measured, found, verdicts), outputs.report)
     return EXIT_FINDINGS if found else EXIT_OK
 
 

@@ -90,9 +90,9 @@ def timeline_command(
         raise UsageProblem(f"--to {last:g} must be above --from {first:g}")
     gpu = find_gpu(gpu_name or ("h200" if config.arch == "sm_90a" else "b200"))
     asked = _Asked(gpu, parse_ctas(ctas) if ctas is not None else None)
-    if what == "all" and (measured or Path(target).suffix != ".svg"):
-        raise UsageProblem(f"--output {target}: the predicted timelines of all kernels are one picture; name it .svg")
-    timelines = [_of_survey(what, measured, asked)] if measured else _timelines(what, shape, config, asked)
+    if what == "all" and Path(target).suffix != ".svg":
+        raise UsageProblem(f"--output {target}: the timelines of all kernels are one picture; name it .svg")
+    timelines = _measured(what, measured, asked) if measured else _timelines(what, shape, config, asked)
     if last is not None or first:
         timelines = [each.within(first, each.end if last is None else last) for each in timelines]
     if not all(timeline.spans for timeline in timelines):
@@ -107,14 +107,18 @@ def timeline_command(
     show_line(Console(), f"{timelines[0].status} timeline, {spans} spans of {len(timelines[0].ctas)} CTAs: {target}")
 
 
-def _of_survey(what: str, path: Path, asked: _Asked) -> Timeline:
-    """The run of an archive whose name this is, or starts with it."""
+def _measured(what: str, path: Path, asked: _Asked) -> list[Timeline]:
+    """The run of an archive whose name this is, or starts with it; all: one of each kernel of the series."""
     survey = Survey(path)
+    return [_of_survey(word, survey, asked) for word in (KERNELS if what == "all" else [what])]
+
+
+def _of_survey(what: str, survey: Survey, asked: _Asked) -> Timeline:
     names = find_traces(survey)
     found = [name for name in names if name == what] or [name for name in names if name.startswith(f"{what} ")]
     if not found:
         there = "; ".join(names) or "none: its part `traces` left nothing"
-        raise UsageProblem(f"'{what}': {path} has no events of such a run; it has {there}")
+        raise UsageProblem(f"'{what}': {survey.path} has no events of such a run; it has {there}")
     return measured_timeline(read_trace(survey, found[0]), asked.ctas)
 
 
