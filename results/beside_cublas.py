@@ -49,7 +49,8 @@ def pack_all(asked: list[tuple[str, str]], folder: Path) -> None:
     from harness.problem.shape import parse_shape
     from harness.survey.bundle import copy_code
     from harness.survey.pack import pack
-    from harness.survey.runs import JUDGE, Run
+    from harness.survey.runs import Run
+    from harness.survey.uses import JUDGE
 
     readers: dict[str, Callable[[str], Any]] = {
         "scheduler": str,

@@ -1,6 +1,7 @@
 """Kernels of other compilers (tests/data) as probes: the same launches on a GPU of sm_90a and on the emulator.
 
-python tests/foreign_probes.py FOLDER        # a bundle of them and of all other probes, for harness/probes/bare.py
+``foreign_probes.py FOLDER`` writes a bundle of them and of all other probes for a GPU machine, where ``FOLDER/bare.py
+FOLDER OUT`` runs it; ``foreign_probes.py --results OUT`` compares what came back and keeps it as the recording.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from harness.probes import bundle
+from harness.probes.__main__ import record
 from harness.probes.catalogue import PROBES
 from harness.probes.probe import Argument, Case, Map, Outputs, Pointer, Probe, Struct
 
@@ -270,5 +272,10 @@ FOREIGN: dict[str, Probe] = {
 }  # fmt: skip
 
 
+RECORDING = DATA / "hardware" / "kernels" / "h200.json"
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "--results":
+        sys.exit(not record(FOREIGN.values(), "gpu", RECORDING, results=Path(sys.argv[2])))
     bundle.write(Path(sys.argv[1]), [*PROBES.values(), *FOREIGN.values()])

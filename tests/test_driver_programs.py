@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.cli.exec_output import as_json
 from harness.driver.gpu_model import gpu_model
 from harness.driver.log import Log
 from harness.driver.recording import Recorder
@@ -337,6 +338,25 @@ def test_the_command_writes_json_and_a_killed_emulator_is_told(tmp_path):
     assert launch["kernel"] == "add" and launch["grid"] == [4, 1, 1] and launch["error"] is None
     assert launch["counters"]["warps_finished"] == 32
     assert not leftovers()
+
+
+def test_the_synchronisation_of_every_launch_is_checked_if_asked_for():
+    script = """
+    race, say = load(PTX, "race", "say")
+    out = asked("cuMemAlloc_v2", 4 * 64)
+    launch(say, 1, 32, c_int(1))
+    launch(race, 1, 64, out)
+    assert download(out + 128, c_float, 32) == list(range(32))      # right, by luck
+    """
+    code, log = run_script(script, check=True)
+    assert code == 0
+    sound, racy = log.launches
+    assert not sound.findings
+    [finding] = racy.findings
+    assert finding.severity == "error"
+    assert json.loads(as_json(log, "b200", code))["launches"][1]["findings"][0]["rule"] == finding.rule
+    _, log = run_script(script)
+    assert not log.launches[1].findings
 
 
 def test_a_recorded_launch_is_replayed(tmp_path, capfd):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fake_driver import FakeDriver
-from foreign_probes import FOREIGN
+from foreign_probes import FOREIGN, RECORDING
 
 from harness.errors import CannotRun
 from harness.probes import approximations, bare, bundle, emulator, gpu, recording
@@ -223,7 +223,7 @@ def test_the_emulator_does_what_the_gpu_did(name):
 def recording_of(name):
     """The machine and the entry that is kept for a probe, which must not have changed since."""
     folder = Path(__file__).parent / "data" / "hardware"
-    data = recording.read(folder / "kernels" / "h200.json" if name in FOREIGN else folder / "h200.json")
+    data = recording.read(RECORDING if name in FOREIGN else folder / "h200.json")
     again = "record it again: python tests/foreign_probes.py" if name in FOREIGN else "python -m harness.probes"
     assert name in data["probes"], f"{name} was not recorded on {data['machine']['gpu']}; {again}"
     entry = data["probes"][name]

@@ -112,6 +112,7 @@ def test_the_launch_files_of_the_test_data_can_be_read():
         "cute_persistent_f16_sm90",
         "cute_scaled_nvfp4_sm100",
         "nvcc_calls",
+        "nvcc_wgmma_gemm",
         "triton_softmax_sm100",
         "triton_split_sum_sm90",
         "triton_tma_matmul_sm90",

@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from harness.cli import survey as command
 from harness.cli.main import main
+from harness.compiler.toolchain import Gpu
+from harness.config.presets import PRESETS
 from harness.errors import UsageProblem
 from harness.paths import ROOT
 from harness.probes import emulator
@@ -27,8 +30,9 @@ from harness.survey.reading.constants import as_toml, derive, put_into
 from harness.survey.reading.counters import read_counters
 from harness.survey.reading.findings import findings
 from harness.survey.reading.recording import recording
-from harness.survey.runs import CHANGES, FIT, JUDGE, TRACED, runs
+from harness.survey.runs import CHANGES, TRACED, checks, runs
 from harness.survey.trace.spans import find_traces
+from harness.survey.uses import CHECK, FIT, JUDGE
 from harness.timing.constants import find_gpu, read
 from harness.timing.validate import Row
 
@@ -58,6 +62,19 @@ def test_runs_are_many_and_split_beforehand(arch):
     assert 0.25 < sum(run.use == FIT for run in every) / len(every) < 0.4
     assert {run.config(arch).arch for run in every} == {arch}
     assert {run.kernel for run in every if run.name in TRACED} == {"kernel5", "kernel6", "kernel7", "kernel8"}
+
+
+@pytest.mark.parametrize("arch", CHANGES)
+def test_every_kernel_is_checked_in_every_cluster_and_with_every_preset(arch):
+    every = checks(arch)
+    assert len({run.name for run in every}) == len(every) and {run.use for run in every} == {CHECK}
+    for kernel in ("kernel5", "kernel6", "kernel7", "kernel8"):
+        clusters = {run.config(arch).cluster for run in every if run.kernel == kernel}
+        assert {(2, 1), (2, 2), (4, 4), (16, 1), (8, 2)} <= clusters
+    asked = [set(run.options) for run in every]
+    for preset in PRESETS.values():
+        if preset.options["arch"] == arch:
+            assert any({(n, v) for n, v in preset.options.items() if n != "arch"} <= options for options in asked)
 
 
 # ---- conducting ----
@@ -250,6 +267,7 @@ def test_every_kind_of_finding(make):
     other = {case: {name: array ^ np.uint32(1) for name, array in b.items()} for case, b in emulator.run(probe).items()}
     files = {
         "kernels.json": kernels_file(wrong="7 of 9 elements are wrong"),
+        "clusters.json": {"runs": [{"name": "kernel5 cluster=16x1", "wrong": "1 of 9 elements are wrong"}]},
         "probes.json": {"probes": {"elect_sync": entry(probe, other, 1.0), "gone": {**right, "digest": ""}}},
         "trace-0.json": {"name": "kernel7 at 512x512x512", "same_result": False},
         "barriers.json": {"launches": [{"what": "arrive", "cycles": 1e6}]},
@@ -263,6 +281,7 @@ def test_every_kind_of_finding(make):
     assert [(f.about, f.where) for f in found] == [
         ("survey", "power"),
         ("kernel", "kernel8 at 512x512x512"),
+        ("kernel", "kernel5 cluster=16x1"),
         *[("emulator", "elect_sync")] * sum(f.about == "emulator" for f in found),
         ("survey", "gone"),
         ("trace", "kernel7 at 512x512x512"),
@@ -317,6 +336,18 @@ def test_bad_requests_get_one_line(words, said):
     done = subprocess.run([sys.executable, "-m", "harness", "survey", *words], capture_output=True, text=True)
     assert done.returncode == 2 and said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("codes", "exit_code"), [((0,), 0), ((0, 7), 3)])
+def test_measuring_tells_how_each_part_ended(tmp_path, monkeypatch, codes, exit_code):
+    parts = tuple(Part(f"part-{code}", "?", program(f"raise SystemExit({code})"), 20) for code in codes)
+    monkeypatch.setattr(command, "PARTS", parts)
+    monkeypatch.setattr(command, "find_gpus", lambda: [Gpu("a GPU", "9.0", "1 GiB", "1")])
+    path = tmp_path / "s.tar.gz"
+    done = CliRunner().invoke(main, ["survey", "-o", str(path)])
+    assert done.exit_code == exit_code, done.output
+    assert [part.part for part in Survey(path).parts] == [part.name for part in parts]
+    assert f"{len(codes)} parts, {len(codes) - 1} failed" in done.output
 
 
 OURS = ROOT / "results" / "nvidia-h200-survey.tar.gz"

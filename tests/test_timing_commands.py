@@ -138,3 +138,12 @@ def test_pictures_and_pages_stand_alone(tmp_path: Path, suffix: str) -> None:
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text
     if suffix == "svg":
         assert ElementTree.fromstring(text).tag.endswith("svg")
+
+
+def test_compare_shows_predictions_apart_from_what_was_counted(tmp_path: Path) -> None:
+    path = tmp_path / "compared.json"
+    result = harness("compare", "kernel7", "--shape", "256", "--no-save", "--predict", "h200", "--json", path)
+    assert result.exit_code == 0, result.output
+    assert "Predicted, not measured" in result.output
+    (found,) = json.loads(path.read_text())["predictions"]
+    assert set(found) >= FIELDS

@@ -36,7 +36,8 @@ from harness.cli.options import (
     shape_option,
     write_output,
 )
-from harness.cli.predict import predict_command
+from harness.cli.predict import for_gpu, predict_command
+from harness.cli.predict import show as show_predictions
 from harness.cli.ptx import ptx
 from harness.cli.repeat import command_of
 from harness.cli.report import report
@@ -55,6 +56,8 @@ from harness.report.published import PublishedFigure, published_figures
 from harness.run import compare
 from harness.run.dump import dump as dump_result
 from harness.run.runner import Outcome, Request
+from harness.timing.constants import find_gpu
+from harness.timing.predict import Prediction, predict
 
 
 class Commands(ClearErrors, click.Group):
@@ -128,6 +131,7 @@ def run(
 @ptx_option
 @run_options
 @output_options
+@click.option("--predict", "gpu_name", metavar="GPU", help="Show what the timing model predicts for that GPU, too.")
 def compare_kernels(
     kernels: tuple[str, ...],
     shape: Shape,
@@ -135,12 +139,16 @@ def compare_kernels(
     ptx_file: Path | None,
     run: RunOptions,
     output: OutputOptions,
+    gpu_name: str | None,
 ) -> int:
     """Run KERNELs on one problem and show what each step changes.
 
     Each result is checked, and logged as by run. Figures that others have published are shown below, as
     theirs. With --ptx the kernel that FILE holds is shown twice: as it is compiled, and as it is there.
     """
+    gpu = find_gpu(gpu_name) if gpu_name is not None else None
+    if gpu is not None:
+        config = for_gpu(config, gpu)
     edited, run = read_edited_for(ptx_file, run)
     requests = make_requests(kernels_named(kernels), shape, config, run, output)
     compiled = build_with_notice([request.config for request in requests])
@@ -156,7 +164,8 @@ def compare_kernels(
         entries.append(entry)
         if entry.outcome and not output.no_save:
             save(entry.outcome)
-    written = _report_comparison(shape, entries, output.json_path)
+    predictions = [predict(artifact, shape, gpu) for artifact in compiled] if gpu is not None else []
+    written = _report_comparison(shape, entries, output.json_path, predictions)
     return compare.exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
@@ -234,24 +243,35 @@ def _write_records(entries: Sequence[compare.Entry], kernels: int, path: str) ->
         write_output(_as_json(found if kernels > 1 else found[0]), path)
 
 
-def _report_comparison(shape: Shape, entries: list[compare.Entry], json_path: str | None) -> bool:
+def _report_comparison(
+    shape: Shape, entries: list[compare.Entry], json_path: str | None, predictions: Sequence[Prediction] = ()
+) -> bool:
     """Whether all could be written. The file first: a reader of the screen that goes away must not cost it."""
     published = published_figures()
     written = True
     if json_path:
         data = {**compare.as_dict(entries), "published": [asdict(figure) for figure in published]}
+        if predictions:
+            data["predictions"] = [prediction.as_dict() for prediction in predictions]
         written = written_clearly(lambda: write_output(_as_json(data), json_path))
     if json_path == "-":
         return written
     place = json_path if written else None
-    return written_clearly(lambda: _show_comparison(shape, entries, published, place)) and written
+    return written_clearly(lambda: _show_comparison(shape, entries, published, predictions, place)) and written
 
 
 def _show_comparison(
-    shape: Shape, entries: list[compare.Entry], published: Sequence[PublishedFigure], json_path: str | None
+    shape: Shape,
+    entries: list[compare.Entry],
+    published: Sequence[PublishedFigure],
+    predictions: Sequence[Prediction],
+    json_path: str | None,
 ) -> None:
     console = Console()
     render.show_comparison(console, shape, entries, published)
+    if predictions:
+        console.print()
+        show_predictions(console, predictions)
     for entry in entries:
         if entry.outcome and not entry.outcome.validation.passed:
             render.show_line(console, f"to repeat: {command_of(entry.outcome.request)}")

@@ -40,6 +40,11 @@ def make_requests(
 ) -> list[Request]:
     """One for each kernel. What would make a run fail later is found here, before anything is built."""
     check_output(output.json_path, "--json")
+    if run.device == EMULATED_GPU and run.resident_clusters is not None:
+        raise UsageProblem(
+            f"--resident-clusters {run.resident_clusters} is for launches by the harness itself; leave it out, or take "
+            "--device emulator"
+        )
     if run.schedules > 1 and run.schedule != "fifo":
         raise UsageProblem(
             f"--schedules {run.schedules} runs fifo and {run.schedules - 1} random; leave --schedule {run.schedule} "

@@ -24,7 +24,7 @@ from harness.survey.reading.constants import as_toml, derive, put_into
 from harness.survey.reading.findings import findings, predictions
 from harness.survey.reading.recording import as_json, recording
 from harness.survey.reading.report import report
-from harness.survey.runs import CHANGES, runs
+from harness.survey.runs import CHANGES, checks, runs
 from harness.timing.constants import Gpu, find_gpu, gpu_names
 
 NAMES = [part.name for part in PARTS]
@@ -123,7 +123,7 @@ def _pack(folder: Path, capability: str, console: Console) -> Path | None:
         show_line(console, f"no kernels: {why}")
         return None
     show_line(console, f"compiling kernels for {ARCHITECTURES[arch].gpus} ...")
-    pack(runs(arch), arch, folder)
+    pack([*runs(arch), *checks(arch)], arch, folder)
     return folder
 
 

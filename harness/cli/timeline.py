@@ -51,7 +51,7 @@ class _Asked:
 
 
 @click.command("timeline")
-@click.argument("what", metavar="KERNEL|LAUNCH.toml")
+@click.argument("what", metavar="KERNEL|LAUNCH.toml|all")
 @shape_option
 @config_options
 @click.option("--gpu", "gpu_name", metavar="NAME", help=f"One of {', '.join(gpu_names())}.  [default: by --arch]")
@@ -80,7 +80,8 @@ def timeline_command(
 ) -> None:
     """Show when each warp and unit of some CTAs does what, as the timing model predicts it.
 
-    JSON opens in Perfetto (ui.perfetto.dev). Nothing is measured, unless --measured names what was.
+    JSON opens in Perfetto (ui.perfetto.dev). The series one under another (all) is a picture, SVG. Nothing is measured,
+    unless --measured names what was.
     """
     if Path(target).suffix not in FORMATS:
         raise UsageProblem(f"--output {target}: the name must end in {', '.join(FORMATS)}")
@@ -89,21 +90,21 @@ def timeline_command(
         raise UsageProblem(f"--to {last:g} must be above --from {first:g}")
     gpu = find_gpu(gpu_name or ("h200" if config.arch == "sm_90a" else "b200"))
     asked = _Asked(gpu, parse_ctas(ctas) if ctas is not None else None)
-    timeline = _of_survey(what, measured, asked) if measured else _predicted(what, shape, config, asked)
+    if what == "all" and (measured or Path(target).suffix != ".svg"):
+        raise UsageProblem(f"--output {target}: the predicted timelines of all kernels are one picture; name it .svg")
+    timelines = [_of_survey(what, measured, asked)] if measured else _timelines(what, shape, config, asked)
     if last is not None or first:
-        timeline = timeline.within(first, timeline.end if last is None else last)
-    if not timeline.spans:
-        raise UsageProblem(
-            f"nothing happens there{f' in CTAs {ctas}' if ctas else ''}; leave --ctas, --from and --to out"
-        )
-    write_output({".json": as_json, ".svg": _picture, ".html": html}[Path(target).suffix](timeline), target)
-    show_line(
-        Console(), f"{timeline.status} timeline, {len(timeline.spans)} spans of {len(timeline.ctas)} CTAs: {target}"
-    )
-
-
-def _predicted(what: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> Timeline:
-    return _of_kernel(what, shape, config, asked) if what in KERNELS else _of_file(what, asked)
+        timelines = [each.within(first, each.end if last is None else last) for each in timelines]
+    if not all(timeline.spans for timeline in timelines):
+        where = f" in CTAs {ctas}" if ctas else ""
+        raise UsageProblem(f"nothing happens there{where}; leave --ctas, --from and --to out")
+    if Path(target).suffix == ".svg":
+        text = svg(timelines)
+    else:
+        text = {".json": as_json, ".html": html}[Path(target).suffix](timelines[0])
+    write_output(text, target)
+    spans = sum(len(timeline.spans) for timeline in timelines)
+    show_line(Console(), f"{timelines[0].status} timeline, {spans} spans of {len(timelines[0].ctas)} CTAs: {target}")
 
 
 def _of_survey(what: str, path: Path, asked: _Asked) -> Timeline:
@@ -117,8 +118,10 @@ def _of_survey(what: str, path: Path, asked: _Asked) -> Timeline:
     return measured_timeline(read_trace(survey, found[0]), asked.ctas)
 
 
-def _picture(timeline: Timeline) -> str:
-    return svg([timeline])
+def _timelines(what: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> list[Timeline]:
+    if what != "all" and what not in KERNELS:
+        return [_of_file(what, asked)]
+    return [_of_kernel(kernel, shape, config, asked) for kernel in (KERNELS if what == "all" else [what])]
 
 
 def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> Timeline:

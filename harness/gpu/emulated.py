@@ -59,6 +59,9 @@ def run_on_emulated_gpu(artifact: Artifact, plan: Plan, inputs: Inputs, options:
             raise CannotRun(f"the process that runs MAX on the emulated {gpu.name} ended with code {code}")
         bits = np.load(folder / "c.npy")
     launch = _the_launch(log, plan)
+    for warning in launch.warnings:
+        if options.strict and warning.rule not in options.allow:
+            raise CannotRun(f"{warning.rule}: {warning.message}")
     output = bits.view(element_type(artifact.config.dtype).numpy)
     counters = _named_counters(launch.counters.as_dict(), plan)
     return Emulation(output, counters, launch.seconds, launch.warnings)

@@ -9,4 +9,9 @@ emulator to it.
     python -m harness.probes --bundle DIR                           # for a GPU machine with Python and NumPy only:
     python DIR/bare.py DIR OUT                                      # there
     python -m harness.probes --results OUT --json answers.json      # back here
+
+Two more ask a GPU's driver, and need nothing but Python on the machine that has it:
+
+    python -m harness.probes.tensor_map_encoding maps.json          # the 128 bytes of tensor maps, and what is refused
+    python -m harness.probes.device_facts facts.json                # device attributes, limits, addresses
 """

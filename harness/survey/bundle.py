@@ -12,7 +12,7 @@ from pathlib import Path
 from harness import paths
 from harness.errors import UsageProblem
 from harness.survey.pack import pack
-from harness.survey.runs import runs
+from harness.survey.runs import checks, runs
 
 PACKED = "packed"
 FILES = ("__init__.py", "errors.py", "files.py")
@@ -32,7 +32,7 @@ def bundle(folder: Path, arch: str) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise UsageProblem(f"{folder}: is not empty; name a new folder for the bundle")
     copy_code(folder)
-    pack(runs(arch), arch, folder / PACKED)
+    pack([*runs(arch), *checks(arch)], arch, folder / PACKED)
     for text in (folder / PACKED).glob("*.ptx"):
         if text.with_suffix(".cubin").exists():
             text.unlink()

@@ -1,6 +1,7 @@
 """Packed kernels on the GPU of this process: right, how many cycles, how much power.
 
     python -m harness.survey.kernels time FOLDER FILE.json     # check, then time each run; needs PyTorch
+    python -m harness.survey.kernels check FOLDER FILE.json    # the runs that are only checked; needs PyTorch
     python -m harness.survey.kernels power FOLDER FILE.json    # a few runs for a second each; needs PyTorch
     python -m harness.survey.kernels once FOLDER               # launch each run once, for a profiler
 
@@ -27,6 +28,7 @@ from harness.gpu.capability import arch_of_gpu
 from harness.gpu.driver import Driver, Parameter
 from harness.survey.micro.launch import KERNEL_THREADS, TEXTS, WHOLE_SM
 from harness.survey.micro.ptx import HEAD, for_target
+from harness.survey.uses import CHECK
 
 L2_BYTES = 60 << 20
 GRAPH_SECONDS = 0.008
@@ -61,6 +63,7 @@ class Packed:
     def __init__(self, folder: Path, driver: Driver) -> None:
         self.folder, self.driver = folder, driver
         self.runs: list[dict[str, Any]] = json.loads((folder / "runs.json").read_text())
+        self.timed = [run for run in self.runs if run.get("use") != CHECK]
         self.counter = driver.allocate(64)
         driver.fill(self.counter, 64)
         self._functions: dict[str, ctypes.c_void_p] = {}
@@ -120,24 +123,26 @@ class Clocks:
 
 
 # ---- with PyTorch ----
-def _draw(kind: str, size: tuple[int, int]) -> Any:
+def _draw(kind: str, size: tuple[int, int], dtype: Any) -> Any:
     import torch
 
     if kind == "zeros":
-        return torch.zeros(size, device="cuda", dtype=torch.bfloat16)
+        return torch.zeros(size, device="cuda", dtype=dtype)
     if kind == "normal":
-        return torch.randn(size, device="cuda").bfloat16()
-    return torch.randint(-1, 2, size, device="cuda").bfloat16()
+        return torch.randn(size, device="cuda").to(dtype)
+    return torch.randint(-1, 2, size, device="cuda").to(dtype)
 
 
-def _sets(kind: str, m: int, n: int, k: int, count: int) -> list[dict[str, Any]]:
+def _sets(kind: str, run: dict[str, Any], count: int) -> list[dict[str, Any]]:
     import torch
 
+    m, n, k = _size(run)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[run["plan"]["config"]["dtype"]]
     return [
         {
-            "A": _draw(kind, (m, k)),
-            "B": _draw(kind, (n, k)),
-            "C": torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16),
+            "A": _draw(kind, (m, k), dtype),
+            "B": _draw(kind, (n, k), dtype),
+            "C": torch.full((m, n), float("nan"), device="cuda", dtype=dtype),
         }
         for _ in range(count)
     ]
@@ -157,8 +162,8 @@ def check(packed: Packed, run: dict[str, Any]) -> str | None:
     twice, as a kernel that keeps a counter must leave it as it found it."""
     import torch
 
-    [tensors] = _sets("-1, 0, 1", *_size(run), 1)
-    expected = (tensors["A"].float() @ tensors["B"].float().t()).bfloat16()
+    [tensors] = _sets("-1, 0, 1", run, 1)
+    expected = (tensors["A"].float() @ tensors["B"].float().t()).to(tensors["C"].dtype)
     for _ in range(2):
         tensors["C"].fill_(float("nan"))
         torch.cuda.synchronize()
@@ -215,12 +220,12 @@ def _time(folder: Path, path: Path) -> None:
     found: dict[str, Any] = {"gpu": driver.describe(), "torch": torch.__version__, "runs": []}
     found["clock_alone"] = _clock_alone(driver, clocks)
     by_size: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
-    for run in packed.runs:
+    for run in packed.timed:
         by_size.setdefault(_size(run), []).append(run)
     for size, runs in by_size.items():
         entries = [{"name": run["name"], "use": run["use"], "size": size, "wrong": check(packed, run)} for run in runs]
         for kind in KINDS:
-            sets = _sets(kind, *size, _set_count(runs[0]))
+            sets = _sets(kind, runs[0], _set_count(runs[0]))
             torch.cuda.synchronize()
             for run, entry in zip(runs, entries, strict=True):
                 entry[kind] = time_run(packed, clocks, run, sets)
@@ -230,6 +235,22 @@ def _time(folder: Path, path: Path) -> None:
         path.write_text(json.dumps(found), encoding="utf-8")
         wrong = [entry["name"] for entry in entries if entry["wrong"]]
         print(f"{size}: {len(entries)} runs, wrong: {wrong or 'none'}, {telemetry.read()}", flush=True)
+
+
+def _check(folder: Path, path: Path) -> None:
+    """Says which run comes next before it is launched: the last line of a part that hangs names it."""
+    import torch
+
+    torch.cuda.init()
+    torch.empty(1, device="cuda")
+    packed = Packed(folder, Driver())
+    found: list[dict[str, Any]] = []
+    for run in packed.runs:
+        if run.get("use") == CHECK:
+            print(run["name"], flush=True)
+            found.append({"name": run["name"], "wrong": check(packed, run)})
+            path.write_text(json.dumps({"runs": found}), encoding="utf-8")
+    print(f"{len(found)} runs, {sum(run['wrong'] is not None for run in found)} wrong")
 
 
 def _clock_alone(driver: Driver, clocks: Clocks) -> dict[str, float]:
@@ -250,11 +271,11 @@ def _power(folder: Path, path: Path) -> None:
     driver = Driver()
     packed, clocks = Packed(folder, driver), Clocks(driver)
     found: dict[str, Any] = {"gpu": driver.describe(), "idle": telemetry.read(), "runs": []}
-    for run in packed.runs:
+    for run in packed.timed:
         if run["name"] not in POWER_RUNS:
             continue
         for kind in POWER_KINDS:
-            sets = _sets(kind, *_size(run), _set_count(run))
+            sets = _sets(kind, run, _set_count(run))
             torch.cuda.synchronize()
             graph, count = _graph(packed, clocks, run, sets)
             samples = []
@@ -277,7 +298,7 @@ def _once(folder: Path) -> None:
     """On zeros, so that power has no say."""
     driver = Driver()
     packed = Packed(folder, driver)
-    sizes = [_size(run) for run in packed.runs]
+    sizes = [_size(run) for run in packed.timed]
     lengths = {
         "A": max(m * k for m, _, k in sizes),
         "B": max(n * k for _, n, k in sizes),
@@ -286,7 +307,7 @@ def _once(folder: Path) -> None:
     operands = {name: driver.allocate(2 * length) for name, length in lengths.items()}
     for name, address in operands.items():
         driver.fill(address, 2 * lengths[name])
-    for run in packed.runs:
+    for run in packed.timed:
         packed.launch(run, operands)(0)
         driver.synchronize()
 
@@ -295,7 +316,7 @@ def main(what: str, folder: str, path: str = "") -> None:
     if what == "once":
         _once(Path(folder))
     else:
-        {"time": _time, "power": _power}[what](Path(folder), Path(path))
+        {"time": _time, "check": _check, "power": _power}[what](Path(folder), Path(path))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from harness.compiler.build import Artifact, build
 from harness.compiler.ptxas import assemble
 from harness.compiler.toolchain import ptxas_version
 from harness.errors import CannotRun
-from harness.survey.runs import TRACED, Run, runs
+from harness.survey.runs import TRACED, Run, checks, runs
 from harness.survey.trace.instrument import Room, instrument
 
 RUNS = "runs.json"
@@ -77,7 +77,7 @@ def _artifacts(chosen: Sequence[Run], arch: str) -> Iterator[Artifact]:
 @click.option("--arch", default="sm_90a", show_default=True)
 def main(folder: Path, arch: str) -> None:
     """Compile all runs of a survey."""
-    pack(runs(arch), arch, folder)
+    pack([*runs(arch), *checks(arch)], arch, folder)
 
 
 if __name__ == "__main__":

@@ -82,6 +82,14 @@ PARTS = (
         packed=True,
     ),
     Part(
+        "clusters",
+        "Is every kernel right in every cluster, and with every preset?",
+        _python("harness.survey.kernels", "check", "{packed}", "{out}/clusters.json"),
+        limit=90,
+        modules=("torch",),
+        packed=True,
+    ),
+    Part(
         "probes",
         "Does the GPU answer as the emulator does?",
         _python("harness.probes", "--device", "gpu", "--json", "{out}/probes.json"),

@@ -1,7 +1,7 @@
 """Which kernels a survey measures on which problems: the timing model is fitted to some of them and judged by the rest.
 
 A run is `FIT` or `JUDGE` before anything is measured: every third of a kernel's list fits, so that neither side lacks a
-kernel, a tile or a size.
+kernel, a tile or a size. Others are not timed, only checked: every kernel in every cluster, and every preset.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from harness.config.catalog import KERNELS
 from harness.config.config import KernelConfig, make_config
+from harness.config.presets import PRESETS, chosen_options
+from harness.errors import UsageProblem
 from harness.problem.shape import Shape, parse_shape
+from harness.survey.uses import CHECK, FIT, JUDGE
 
-FIT, JUDGE = "fit", "judge"
 SQUARES = ("512", "1024", "2048", "4096", "8192")
 RAGGED = ("1000,3000,520", "4000,4104,4096", "2056,4104,1032")
 OBLONG = ("128,8192,4096", "1024,1024,16384", "8192,8192,1024", "4096,4096,192")
@@ -136,13 +139,42 @@ CHANGES = {"sm_90a": HOPPER, "sm_100a": BLACKWELL}
 
 
 def runs(arch: str = "sm_90a") -> list[Run]:
-    """All runs of an architecture, in a fixed order, each with what it is for."""
+    """All timed runs of an architecture, in a fixed order, each with what it is for."""
     found = []
     for kernel, changes in CHANGES[arch].items():
         each = [(tuple(options.items()), shape) for options, shapes in changes for shape in shapes]
         for i, (options, shape) in enumerate(each):
             found.append(Run(kernel, options, parse_shape(shape), FIT if i % 3 == 1 else JUDGE))
     return found
+
+
+CHECKED = parse_shape("1032,1544,520")
+"""No multiple of any tile."""
+SIZES = (1, 2, 4, 8, 16)
+MOST_CTAS = 16
+
+
+def checks(arch: str) -> list[Run]:
+    """Every kernel in every cluster that it can have, and with every preset of the architecture."""
+    clusters = [(m, n) for m in SIZES for n in SIZES if m * n <= MOST_CTAS]
+    asked: list[dict[str, Any]] = [{"cluster": cluster} for cluster in clusters]
+    presets = [preset for preset in PRESETS.values() if preset.options["arch"] == arch]
+    found = []
+    for kernel in KERNELS:
+        for options in [*asked, *(chosen_options(kernel, preset.name, {}) for preset in presets)]:
+            chosen = {name: value for name, value in options.items() if name != "arch" and value is not None}
+            run = Run(kernel, tuple(chosen.items()), CHECKED, CHECK)
+            if run not in found and _is_possible(run, arch):
+                found.append(run)
+    return found
+
+
+def _is_possible(run: Run, arch: str) -> bool:
+    try:
+        run.config(arch)
+    except UsageProblem:
+        return False
+    return True
 
 
 TRACED = (

@@ -15,10 +15,10 @@ from harness.timing.constants import Gpu
 TMEM_COLUMNS = 512
 REGISTER_STEP = 8
 """Registers of a thread are given out in such steps (CUDA occupancy calculator)."""
-DETAIL = 2000
+DETAIL = 1500
 """CTA K-steps that are simulated one by one, at most if one cluster of each round needs no more."""
 
-RAGGED = 4
+RAGGED = 3
 """How many times as many where tiles differ, as some lie partly outside of C."""
 
 

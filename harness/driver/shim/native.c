@@ -434,7 +434,7 @@ API Result cuLinkAddData_v2(uint64_t state, uint32_t kind, uint64_t data, uint64
     (void)name, (void)count, (void)options, (void)values;
     Link *link = (Link *)state;
     if (!link || !data || !bytes) return INVALID_VALUE;
-    if (kind != INPUT_PTX || link->text) return refuse(NUMBER_cuLinkAddData_v2);
+    if (kind != INPUT_PTX || link->text) return emulatedGpuRefuses("cuLinkAddData_v2");
     link->text = malloc(bytes + 1);
     if (!link->text) return OUT_OF_MEMORY;
     memcpy(link->text, (const void *)data, bytes);

@@ -11,7 +11,7 @@ from harness.probes.probe import decode, differences
 from harness.survey import archive
 from harness.survey.archive import Survey
 from harness.survey.reading.recording import recording
-from harness.survey.runs import FIT, JUDGE
+from harness.survey.uses import FIT, JUDGE
 from harness.timing.constants import Constant, Gpu
 from harness.timing.validation import Measured, compare, judge
 
@@ -79,10 +79,10 @@ def _parts(survey: Survey) -> Iterator[Finding]:
 
 
 def _kernels(survey: Survey) -> Iterator[Finding]:
-    kernels = survey.json("kernels.json") or {"runs": []}
-    for run in kernels["runs"]:
-        if run["wrong"]:
-            yield Finding("kernel", run["name"], run["wrong"])
+    for name in ("kernels.json", "clusters.json"):
+        for run in (survey.json(name) or {"runs": []})["runs"]:
+            if run["wrong"]:
+                yield Finding("kernel", run["name"], run["wrong"])
 
 
 def _probes(survey: Survey) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.survey.archive import Survey
 from harness.survey.reading.counters import read_counters
+from harness.survey.uses import CHECK
 
 WHAT = (
     "Kernels on one GPU: SM cycles of a launch in a steady row of launches (median of some rows; operands rotated over "
@@ -65,9 +66,9 @@ def _median(timed: dict[str, Any]) -> dict[str, float]:
 
 
 def _counters(survey: Survey) -> dict[str, dict[str, float]]:
-    """By run. The profiled program launched the runs in the order of the archive's list of them."""
+    """By run. The profiled program launched the timed runs in the order of the archive's list of them."""
     found = read_counters(survey.text("counters.csv") or "")
-    runs = survey.json("runs.json") or []
+    runs = [run for run in survey.json("runs.json") or [] if run.get("use") != CHECK]
     if len(found) != len(runs):
         return {}
     together = zip(runs, found, strict=True)

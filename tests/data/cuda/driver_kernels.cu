@@ -34,3 +34,10 @@ extern "C" __global__ void dynamic(float *out) {
     __syncthreads();
     out[threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x] + counter;
 }
+
+// Broken: nothing orders the store of one warp and the load of the other.
+extern "C" __global__ void race(float *out) {
+    __shared__ float shared[64];
+    shared[threadIdx.x] = threadIdx.x;
+    if (threadIdx.x >= 32) out[threadIdx.x] = shared[threadIdx.x - 32];
+}
