@@ -34,7 +34,7 @@ from harness.survey.runs import CHANGES, TRACED, checks, runs
 from harness.survey.trace.spans import find_traces
 from harness.survey.uses import CHECK, FIT, JUDGE
 from harness.timing.constants import find_gpu, read
-from harness.timing.validate import Row
+from harness.timing.validation import Row
 
 GPU = {"name": "NVIDIA H200", "compute_capability": "9.0", "multiprocessors": 132, "cuda": "13.0"}
 COUNTERS = """==PROF== Connected to process 7
