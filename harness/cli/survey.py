@@ -33,7 +33,14 @@ NAMES = [part.name for part in PARTS]
 @click.command("survey")
 @click.option("-o", "--output", "target", metavar="FILE.tar.gz", help="Survey this machine's GPU; write the archive.")
 @click.option("--seconds", default=conduct.SECONDS, show_default=True, type=click.IntRange(10), help="For all parts.")
-@click.option("--part", "names", multiple=True, type=click.Choice(NAMES), help="Only this part; may be repeated.")
+@click.option(
+    "--part",
+    "names",
+    multiple=True,
+    type=click.Choice(NAMES),
+    metavar="NAME",
+    help=f"Only this part; may be repeated. There are {', '.join(NAMES)}.",
+)
 @click.option(
     "--packed", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Kernels compiled before."
 )
