@@ -90,8 +90,8 @@ def timeline_command(
 ) -> None:
     """Show when each warp and unit of some CTAs does what.
 
-    The timing model predicts it. JSON opens in Perfetto (ui.perfetto.dev). The series one under another (all) is a picture, SVG. Nothing is measured,
-    unless --measured names what was.
+    The timing model predicts it. JSON opens in Perfetto (ui.perfetto.dev). The series one under another (all) is a
+    picture, SVG. Nothing is measured, unless --measured names what was.
     """
     if Path(target).suffix not in FORMATS:
         raise UsageProblem(f"--output {target}: the name must end in {', '.join(FORMATS)}")
