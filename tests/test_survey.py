@@ -34,7 +34,7 @@ from harness.survey.runs import CHANGES, TRACED, checks, runs
 from harness.survey.trace.spans import find_traces
 from harness.survey.uses import CHECK, FIT, JUDGE
 from harness.timing.constants import find_gpu, read
-from harness.timing.validate import Row
+from harness.timing.validation import Row
 
 GPU = {"name": "NVIDIA H200", "compute_capability": "9.0", "multiprocessors": 132, "cuda": "13.0"}
 COUNTERS = """==PROF== Connected to process 7
@@ -303,7 +303,8 @@ def test_runs_that_the_model_misses_are_found(make, monkeypatch):
         return [Row(run, predicted[run.name], 0.5, 1.0, 1.0) for run in runs]
 
     monkeypatch.setattr(finding, "compare", compare)
-    [found] = finding.predictions(make({"kernels.json": kernels_file()}), model)
+    [found], verdicts = finding.predictions(make({"kernels.json": kernels_file()}), model)
+    assert verdicts == []
     assert (found.about, found.where) == ("model", "kernel7 at 512x512x512")
     assert found.what == "measured 200 cycles, predicted 400 (+100.0 %)"
 

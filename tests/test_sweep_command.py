@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import harness.cli.main
 from harness.config.config import make_config
 from harness.errors import CannotRun
+from harness.jobs.perform import perform
 from harness.jobs.processes import Processes
 from harness.run import records
 from harness.sweep import journal, table
@@ -137,6 +138,15 @@ def test_a_job_that_kills_its_workers_is_recorded_with_its_log(planned, tmp_path
         kept.close()
     assert (tally.ran, tally.reused) == (1, 99)
     assert table.load(path).column("failure").null_count == 100, "the last record of a job counts"
+
+
+def test_a_worker_with_another_harness_ends_the_sweep(planned, tmp_path):
+    """It would fail all jobs, one after the other, and faster than others do them."""
+    path = tmp_path / "x.jsonl"
+    planned.made_by = "another"
+    with pytest.raises(CannotRun, match="has other kernels or another harness"):
+        do(planned, path, do=perform)
+    assert not list(journal.read(path))
 
 
 def test_a_disk_that_is_full_for_a_while_costs_nothing(planned, tmp_path, monkeypatch):

@@ -84,6 +84,13 @@ def test_results_in_order():
         list(in_order(work.misbehave, [1, 6], 2))
 
 
+def test_the_working_directory_does_not_matter(tmp_path, monkeypatch):
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    assert list(in_order(work.square, [2, 3], 2)) == [4, 9]
+
+
 def test_nothing_listens_beyond_the_loopback_interface(cluster):
     mine = [psutil.Process(), *psutil.Process().children(recursive=True)]
     listening = [c.laddr.ip for p in mine for c in p.net_connections("inet") if c.status == "LISTEN"]

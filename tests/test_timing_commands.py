@@ -147,3 +147,14 @@ def test_compare_shows_predictions_apart_from_what_was_counted(tmp_path: Path) -
     assert "Predicted, not measured" in result.output
     (found,) = json.loads(path.read_text())["predictions"]
     assert set(found) >= FIELDS
+
+
+def test_without_the_model_a_timeline_has_steps_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "steps.json"
+    result = harness("timeline", "kernel7", "--gpu", "h200", "--shape", "256,256,128", "--steps", "-o", path)
+    assert result.exit_code == 0, result.output
+    data = json.loads(path.read_text())
+    assert data["otherData"]["status"] == "logical steps" and "no times" in data["otherData"]["title"]
+    multiplications = [e for e in data["traceEvents"] if e["ph"] == "X" and e["cat"] == "mma"]
+    # Two CTAs, two K steps, four instructions of each of two warpgroups: a step each, drawn together where they touch.
+    assert sum(e["dur"] for e in multiplications) == pytest.approx(2 * 2 * 8)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageProblem
-from harness.timing.constants import STATUSES, UNITS, find_gpu, gpu_names, read
+from harness.timing.constants import FOLDER, STATUSES, UNITS, find_gpu, gpu_names, read
 from harness.timing.what_if import parse_changes
 
 HEAD = '[gpu]\ntitle = "A GPU"\narch = "sm_90a"\ngpcs = [2]\n[l2]\n'
@@ -31,6 +31,11 @@ def test_nothing_of_a_b200_counts_as_measured_or_fitted() -> None:
     assert {c.status for c in find_gpu("b200").constants.values()} == {"published", "estimated"}
 
 
+def test_no_constant_is_without_effect() -> None:
+    code = "".join(path.read_text() for path in FOLDER.parent.glob("*.py"))
+    assert not [name for name in find_gpu("h200").constants if f'"{name}"' not in code]
+
+
 def test_at_most_six_constants_are_fitted() -> None:
     assert 1 <= sum(c.status == "fitted" for c in find_gpu("h200").constants.values()) <= 6
 
@@ -38,7 +43,7 @@ def test_at_most_six_constants_are_fitted() -> None:
 def test_clusters_must_fit_into_a_gpc() -> None:
     # As an H200 answers when it is asked how many clusters of a size it can hold.
     gpu = find_gpu("h200")
-    assert [gpu.resident_clusters(size) for size in (1, 2, 4)] == [132, 66, 30]
+    assert [gpu.resident_clusters(size) for size in (1, 2, 4, 8, 16)] == [132, 66, 30, 15, 7]
     assert gpu.resident_clusters(2, ctas_per_sm=2) == 132
 
 

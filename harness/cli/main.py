@@ -112,7 +112,7 @@ def run(
             pairs[position] = edited_pair(requests[position], artifact)
     entries: list[compare.Entry] = []
     written = True
-    labels = [_label(request, len(requests)) for request in requests]
+    labels = [_label(request, len(requests)) for request, _ in pairs]
     for entry in attempt_all(pairs, labels):
         entries.append(entry)
         if entry.outcome:

@@ -49,7 +49,7 @@ def predict_command(
     what_if: tuple[str, ...],
     json_path: str | None,
 ) -> None:
-    """Predict cycles and TFLOPS of each KERNEL on a GPU, and where the time goes.
+    """Predict cycles and TFLOPS of KERNELs, and where time goes.
 
     Nothing is measured: a model runs the compiled kernel on emulated multiprocessors with a clock. With --what-if it
     says what would change most.

@@ -27,7 +27,7 @@ from harness.timing.launch import LaunchPrediction, predict_launches
 )
 @json_option
 def predict_command(file: Path, gpu_name: str, timeout: float | None, json_path: str | None) -> int:
-    """Predict the cycles of what LAUNCH.toml launches, and where they go. The results are checked, too.
+    """Predict the cycles of what LAUNCH.toml launches. The results are checked, too.
 
     Nothing is measured: a model runs the PTX on emulated multiprocessors with a clock.
     """

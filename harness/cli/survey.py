@@ -33,7 +33,14 @@ NAMES = [part.name for part in PARTS]
 @click.command("survey")
 @click.option("-o", "--output", "target", metavar="FILE.tar.gz", help="Survey this machine's GPU; write the archive.")
 @click.option("--seconds", default=conduct.SECONDS, show_default=True, type=click.IntRange(10), help="For all parts.")
-@click.option("--part", "names", multiple=True, type=click.Choice(NAMES), help="Only this part; may be repeated.")
+@click.option(
+    "--part",
+    "names",
+    multiple=True,
+    type=click.Choice(NAMES),
+    metavar="NAME",
+    help=f"Only this part; may be repeated. There are {', '.join(NAMES)}.",
+)
 @click.option(
     "--packed", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Kernels compiled before."
 )
@@ -166,11 +173,13 @@ def _read(source: Path, outputs: _Outputs, gpu_name: str | None, predict: bool) 
             raise CannotRun(f"{source}: the part `probes` left no answers")
         write_output(answers, outputs.probes)
     found = findings(survey, measured, model)
+    verdicts: list[str] = []
     if predict:
         if model is None:
             raise UsageProblem(f"--predict: name the GPU whose model is asked: --gpu {'|'.join(gpu_names())}")
-        found += predictions(survey, model)
-    write_output(report(survey, measured, found), outputs.report)
+        missed, verdicts = predictions(survey, model)
+        found += missed
+    write_output(report(survey, measured, found, verdicts), outputs.report)
     return EXIT_FINDINGS if found else EXIT_OK
 
 

@@ -29,6 +29,8 @@ from harness.timing.timeline_html import html
 from harness.timing.timeline_svg import svg
 from harness.timing.trace_events import as_json
 
+STEP_HERTZ = 1e6
+"""A step is drawn as a microsecond where the format knows nothing else."""
 FORMATS = (".json", ".svg", ".html")
 
 
@@ -48,6 +50,12 @@ def parse_ctas(text: str) -> tuple[CtaKey, ...]:
 class _Asked:
     gpu: Gpu
     ctas: tuple[CtaKey, ...] | None
+    steps: bool
+
+    def recorder(self, what: str, hertz: float) -> Recorder:
+        if self.steps:
+            return Recorder(f"{what}: logical steps, no times", STEP_HERTZ, self.ctas, "steps")
+        return Recorder(f"{what}: predicted for {self.gpu.title}", hertz, self.ctas)
 
 
 @click.command("timeline")
@@ -65,6 +73,7 @@ class _Asked:
     metavar="SURVEY.tar.gz",
     help="What a GPU did, from the archive of a survey; WHAT is then the name of a run there.",
 )
+@click.option("--steps", is_flag=True, help="Without the model: a step for each instruction and operation, no times.")
 @click.option("--from", "first", type=click.FloatRange(0), default=0.0, help="First cycle to show.")
 @click.option("--to", "last", type=click.FloatRange(0, min_open=True), help="Last cycle to show.")
 def timeline_command(
@@ -75,12 +84,13 @@ def timeline_command(
     target: str,
     ctas: str | None,
     measured: Path | None,
+    steps: bool,
     first: float,
     last: float | None,
 ) -> None:
-    """Show when each warp and unit of some CTAs does what, as the timing model predicts it.
+    """Show when each warp and unit of some CTAs does what.
 
-    JSON opens in Perfetto (ui.perfetto.dev). The series one under another (all) is a picture, SVG. Nothing is measured,
+    The timing model predicts it. JSON opens in Perfetto (ui.perfetto.dev). The series one under another (all) is a picture, SVG. Nothing is measured,
     unless --measured names what was.
     """
     if Path(target).suffix not in FORMATS:
@@ -89,10 +99,12 @@ def timeline_command(
     if last is not None and last <= first:
         raise UsageProblem(f"--to {last:g} must be above --from {first:g}")
     gpu = find_gpu(gpu_name or ("h200" if config.arch == "sm_90a" else "b200"))
-    asked = _Asked(gpu, parse_ctas(ctas) if ctas is not None else None)
-    if what == "all" and (measured or Path(target).suffix != ".svg"):
-        raise UsageProblem(f"--output {target}: the predicted timelines of all kernels are one picture; name it .svg")
-    timelines = [_of_survey(what, measured, asked)] if measured else _timelines(what, shape, config, asked)
+    if steps and measured:
+        raise UsageProblem("--steps shows what the emulator does, --measured what a GPU did; leave one of them out")
+    asked = _Asked(gpu, parse_ctas(ctas) if ctas is not None else None, steps)
+    if what == "all" and Path(target).suffix != ".svg":
+        raise UsageProblem(f"--output {target}: the timelines of all kernels are one picture; name it .svg")
+    timelines = _measured(what, measured, asked) if measured else _timelines(what, shape, config, asked)
     if last is not None or first:
         timelines = [each.within(first, each.end if last is None else last) for each in timelines]
     if not all(timeline.spans for timeline in timelines):
@@ -104,17 +116,22 @@ def timeline_command(
         text = {".json": as_json, ".html": html}[Path(target).suffix](timelines[0])
     write_output(text, target)
     spans = sum(len(timeline.spans) for timeline in timelines)
-    show_line(Console(), f"{timelines[0].status} timeline, {spans} spans of {len(timelines[0].ctas)} CTAs: {target}")
+    kind = "timeline in logical steps" if steps else f"{timelines[0].status} timeline"
+    show_line(Console(), f"{kind}, {spans} spans of {len(timelines[0].ctas)} CTAs: {target}")
 
 
-def _of_survey(what: str, path: Path, asked: _Asked) -> Timeline:
-    """The run of an archive whose name this is, or starts with it."""
+def _measured(what: str, path: Path, asked: _Asked) -> list[Timeline]:
+    """The run of an archive whose name this is, or starts with it; all: one of each kernel of the series."""
     survey = Survey(path)
+    return [_of_survey(word, survey, asked) for word in (KERNELS if what == "all" else [what])]
+
+
+def _of_survey(what: str, survey: Survey, asked: _Asked) -> Timeline:
     names = find_traces(survey)
     found = [name for name in names if name == what] or [name for name in names if name.startswith(f"{what} ")]
     if not found:
         there = "; ".join(names) or "none: its part `traces` left nothing"
-        raise UsageProblem(f"'{what}': {path} has no events of such a run; it has {there}")
+        raise UsageProblem(f"'{what}': {survey.path} has no events of such a run; it has {there}")
     return measured_timeline(read_trace(survey, found[0]), asked.ctas)
 
 
@@ -126,16 +143,17 @@ def _timelines(what: str, shape: Shape, config: ConfigOptions, asked: _Asked) ->
 
 def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> Timeline:
     artifact = build_with_notice([for_gpu(config, asked.gpu).configure(kernel, shape)])[0]
-    clock = predict(artifact, shape, asked.gpu).clock
-    title = f"{kernel}, C[{shape.m},{shape.n}], K={shape.k}: predicted for {asked.gpu.title}"
-    recorder = Recorder(title, clock.hertz, asked.ctas)
-    simulate(artifact, artifact.plan(shape), asked.gpu, clock.hertz, recorder)
+    hertz = asked.gpu["clock.max"] if asked.steps else predict(artifact, shape, asked.gpu).clock.hertz
+    recorder = asked.recorder(f"{kernel}, C[{shape.m},{shape.n}], K={shape.k}", hertz)
+    gpu = asked.gpu.in_steps() if asked.steps else asked.gpu
+    simulate(artifact, artifact.plan(shape), gpu, hertz, recorder)
     return recorder.finish()
 
 
 def _of_file(name: str, asked: _Asked) -> Timeline:
     if not name.endswith(".toml"):
         raise UsageProblem(f"'{name}' is neither a kernel ({', '.join(KERNELS)}) nor a launch file (.toml)")
-    recorder = Recorder(f"{Path(name).name}: predicted for {asked.gpu.title}", asked.gpu["clock.max"], asked.ctas)
-    predict_launches(read_launch_file(Path(name)), asked.gpu, Options(), recorder)
+    recorder = asked.recorder(Path(name).name, asked.gpu["clock.max"])
+    gpu = asked.gpu.in_steps() if asked.steps else asked.gpu
+    predict_launches(read_launch_file(Path(name)), gpu, Options(), recorder)
     return recorder.finish()

@@ -12,9 +12,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 from harness import paths
+from harness.errors import CannotRun
 from harness.jobs.outcome import Reply
 
 GRACE = 5.0
@@ -29,6 +30,13 @@ def request(function: Callable[[Any], Any], item: Any, limit: float | None) -> b
     return pickle.dumps((function, item, limit))
 
 
+def _read(answer: bytes) -> tuple[Literal["value", "error"], Any]:
+    try:
+        return pickle.loads(answer)
+    except Exception as error:
+        return "error", CannotRun(f"a worker's answer cannot be read ({type(error).__name__}: {error})")
+
+
 class Hand:
     """One worker process."""
 
@@ -40,7 +48,7 @@ class Hand:
             "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)]),
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "harness.jobs.worker"],
+            [sys.executable, "-P", "-m", "harness.jobs.worker"],  # -P: not what the working directory calls harness
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -80,7 +88,7 @@ class Hand:
             if not self.answers.poll(None if left is None else max(left, 0)):
                 self.end()
                 return Reply("late", log=self._said)
-            kind, value = pickle.loads(self.answers.recv_bytes())
+            kind, value = _read(self.answers.recv_bytes())
         except (EOFError, OSError):
             self.end()
             late = self._limit is not None and time.monotonic() - self._start >= self._limit

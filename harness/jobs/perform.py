@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -23,11 +24,16 @@ from harness.run.runner import Request, run, surroundings
 Record = dict[str, Any]
 
 
+class OtherSources(CannotRun):
+    """A worker is not the one that was planned for. It says nothing about the job: those who plan should stop."""
+
+
 def perform(job: Job) -> Record:
-    """The record of a job. Raises `CannotRun` if there is no result."""
+    """The record of a job. Raises `CannotRun` if there is no result, `OtherSources` if it was not even tried."""
     if not job.made_by.startswith(sources()):
-        raise CannotRun(
-            "this worker has other kernels or another harness than the one that planned; bring them together"
+        raise OtherSources(
+            f"a worker on {platform.node()} has other kernels or another harness than those of the plan; bring them "
+            "together, or leave the files alone while they are used"
         )
     return {"run": _run, "check": _check, "predict": _predict}[job.kind](job)
 

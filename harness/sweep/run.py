@@ -11,7 +11,7 @@ from harness.compiler.build import is_built
 from harness.config.config import KernelConfig
 from harness.jobs.job import Job
 from harness.jobs.outcome import Done, Engine
-from harness.jobs.perform import compile_together, failure, perform
+from harness.jobs.perform import OtherSources, compile_together, failure, perform
 from harness.sweep.journal import Journal
 from harness.sweep.plan import Plan
 
@@ -83,6 +83,8 @@ def sweep(
                 yield job
 
     for done in engine.map(do, waiting(), limit, needs):
+        if isinstance(done.error, OtherSources):
+            raise done.error
         _keep(journal, tally, done)
         report("running", tally)
     report("running", tally)

@@ -15,6 +15,8 @@ from typing import Any
 
 from harness.errors import UsageProblem
 
+ENDLESS = 1e30
+"""Bytes a cycle that take no time."""
 FOLDER = Path(__file__).parent / "gpus"
 STATUSES = ("measured", "published", "estimated", "fitted")
 """measured: by us on such a GPU; published: measured by others; estimated: from neighbouring facts; fitted: to our
@@ -63,6 +65,13 @@ class Gpu:
                 f"constant '{name}': {self.title} has no such constant; there are {', '.join(sorted(self.constants))}"
             )
         return self.constants[name]
+
+    def in_steps(self) -> Gpu:
+        """One on which each instruction and each operation takes a step: the order of a run, without its times."""
+        values = {name: 1.0 for name, constant in self.constants.items() if constant.unit == "cycles"}
+        rates = ("byte/cycle", "byte/s")
+        values |= {name: ENDLESS for name, constant in self.constants.items() if constant.unit in rates}
+        return self.with_values({**values, "tensor.overhead": 0.0, "tensor.per_instruction": 1.0, "dram.latency": 0.0})
 
     @property
     def sms(self) -> int:

@@ -106,8 +106,8 @@ class Recorder:
     (cluster, rank); None: those of the first cluster that starts.
     """
 
-    def __init__(self, title: str, hertz: float, ctas: Collection[CtaKey] | None) -> None:
-        self.timeline = Timeline(title, "cycles", hertz)
+    def __init__(self, title: str, hertz: float, ctas: Collection[CtaKey] | None, unit: str = "cycles") -> None:
+        self.timeline = Timeline(title, unit, hertz)
         self.wanted = set(ctas) if ctas is not None else None
         self.machine: TimedMachine | None = None
         self._kinds: list[tuple[str, str]] | None = None

@@ -13,7 +13,7 @@ from harness.config.config import KernelConfig
 from harness.errors import CannotRun
 from harness.jobs.job import Device, Job, Kind
 from harness.jobs.outcome import Engine
-from harness.jobs.perform import compile_together, perform
+from harness.jobs.perform import OtherSources, compile_together, perform
 from harness.problem.shape import Shape
 from harness.sweep.plan import made_by
 from harness.tune.race import MOST_ROUNDS, Runner, race
@@ -189,6 +189,8 @@ class _Field:
         )
         needs = "GPU" if self.how.device == "gpu" else "CPU"
         for done in self.engine.map(perform, jobs, self.how.limit, needs):
+            if isinstance(done.error, OtherSources):
+                raise done.error
             config, record = done.item.config, done.value
             problem = str(done.error) if done.error else _problem(record)
             if problem:

@@ -13,7 +13,7 @@ from harness.survey.archive import Survey
 from harness.survey.reading.recording import recording
 from harness.survey.uses import FIT, JUDGE
 from harness.timing.constants import Constant, Gpu
-from harness.timing.validation import Measured, compare, judge
+from harness.timing.validation import Judgement, Measured, compare, judge
 
 SHOWN_DIFFERENCES = 3
 CONSTANT_TOLERANCE = 0.1
@@ -40,12 +40,12 @@ def findings(survey: Survey, measured: dict[str, Constant], model: Gpu | None) -
     ]
 
 
-def predictions(survey: Survey, model: Gpu) -> list[Finding]:
-    """Runs whose cycles the model misses by more than it says it does. Takes minutes: each run is simulated."""
-    kept = recording(survey)
-    if kept is None or not kept["runs"]:
-        return []
-    runs = [Measured(r["name"], r["use"], r["cycles"], 1e6 * r["mhz"], r.get("ncu", {})) for r in kept["runs"]]
+def predictions(survey: Survey, model: Gpu) -> tuple[list[Finding], list[str]]:
+    """Runs whose cycles the model misses by more than it says it does, and the verdict on the runs that judge it and on
+    those that it may be fitted to. Takes minutes: each run is simulated.
+    """
+    kept = (recording(survey) or {"runs": []})["runs"]
+    runs = [Measured(run["name"], run["use"], run["cycles"], 1e6 * run["mhz"], run.get("ncu", {})) for run in kept]
     rows = compare(runs, model)
     found = [
         Finding(
@@ -56,19 +56,15 @@ def predictions(survey: Survey, model: Gpu) -> list[Finding]:
         for row in rows
         if abs(row.error) > model["model.error"]
     ]
-    for use in (JUDGE, FIT):
-        some = [row for row in rows if row.measured.use == use]
-        if len(some) > 1:
-            verdict = judge(some)
-            found.append(
-                Finding(
-                    "model",
-                    f"{verdict.runs} runs to {use}",
-                    f"mean absolute error {100 * verdict.mean:.1f} %, largest {100 * verdict.largest:.1f} %, rank "
-                    f"correlation {verdict.rank:.3f}",
-                )
-            )
-    return found
+    sides = [(use, [row for row in rows if row.measured.use == use]) for use in (JUDGE, FIT)]
+    return found, [_verdict(use, judge(some)) for use, some in sides if len(some) > 1]
+
+
+def _verdict(use: str, found: Judgement) -> str:
+    return (
+        f"{found.runs} runs to {use}: mean absolute error {100 * found.mean:.1f} %, largest "
+        f"{100 * found.largest:.1f} %, rank correlation {found.rank:.3f}"
+    )
 
 
 def _parts(survey: Survey) -> Iterator[Finding]:

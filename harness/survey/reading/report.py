@@ -11,9 +11,12 @@ from harness.survey.reading.recording import driver, recording
 from harness.timing.constants import Constant
 
 
-def report(survey: Survey, measured: dict[str, Constant], found: Sequence[Finding]) -> str:
-    """What was done, what is wrong, what was measured."""
-    return "\n".join([*_head(survey), *_findings(found), *_constants(measured), *_kernels(survey)]) + "\n"
+def report(
+    survey: Survey, measured: dict[str, Constant], found: Sequence[Finding], verdicts: Sequence[str] = ()
+) -> str:
+    """What was done, what is wrong, what was measured. verdicts: on the predictions, where there are any."""
+    parts = (_head(survey), _findings(found), _predictions(verdicts), _constants(measured), _kernels(survey))
+    return "\n".join(line for part in parts for line in part) + "\n"
 
 
 def _head(survey: Survey) -> Iterator[str]:
@@ -36,10 +39,19 @@ def _head(survey: Survey) -> Iterator[str]:
 
 
 def _findings(found: Sequence[Finding]) -> Iterator[str]:
-    yield f"## {len(found)} findings" if found else "## Nothing was found wrong"
+    count = "1 finding" if len(found) == 1 else f"{len(found)} findings"
+    yield f"## {count}" if found else "## Nothing was found wrong"
     yield ""
     if found:
         yield from _table(("about", "where", "what"), [(f.about, f.where, f.what) for f in found])
+
+
+def _predictions(verdicts: Sequence[str]) -> Iterator[str]:
+    if verdicts:
+        yield "## Cycles, predicted against measured"
+        yield ""
+        yield from (f"- {verdict}" for verdict in verdicts)
+        yield ""
 
 
 def _constants(measured: dict[str, Constant]) -> Iterator[str]:

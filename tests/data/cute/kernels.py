@@ -108,6 +108,10 @@ def gemm_kernel(
     barriers = shared.allocate(Barriers)
     tiles_a = shared.allocate_tensor(element, layout_a.outer, 1024, layout_a.inner)
     tiles_b = shared.allocate_tensor(element, layout_b.outer, 1024, layout_b.inner)
+    if cutlass.const_expr(group == 2):
+        # A pair allocates tensor memory together: the peer must have started.
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
     # Before the pipelines, which end on a barrier of the cluster: a peer that leaves early must find the mbarrier.
     tmem = allocate(barriers, THREADS + 64, TOTALS * tile[1], cutlass.const_expr(group == 2))
     stage_bytes = sum(cute.size_in_bytes(element, cute.select(x, mode=[0, 1, 2])) for x in (layout_a, layout_b))
