@@ -16,7 +16,6 @@ import signal
 import socket
 import struct
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from harness.driver.memory import WINDOWS
 from harness.driver.protocol import BadMessage, receive, receive_request
 from harness.driver.session import answer
 from harness.driver.state import Abandoned, Gpu, Session
-from harness.driver.toolchains import cute_variables, toolchain_variables
+from harness.driver.toolchains import cute_variables, folder_for_ptx, toolchain_variables
 from harness.errors import UsageProblem
 
 SOCKET = "EMULATED_GPU_SOCKET"
@@ -41,12 +40,12 @@ def run_program(command: Sequence[str], gpu: Gpu, environment: Mapping[str, str]
     folder = libraries()
     name = f"emulated-gpu-{secrets.token_hex(16)}"
     with (
-        tempfile.TemporaryDirectory(prefix="emulated-gpu-ptx-") as temporary,
+        folder_for_ptx() as kept,
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
     ):
         listener.bind(f"\0{name}")
         listener.listen(16)
-        given = _environment(environment, folder, name, Path(temporary))
+        given = _environment(environment, folder, name, kept)
         gpu.kept_ptx = Path(given["CUTE_DSL_DUMP_DIR"])
         program = _start(command, given)
         with _terminates(program), _Server(listener, gpu) as server:

@@ -10,9 +10,12 @@ are given caches of their own, so that neither machine code reaches the emulated
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.compiler import cache
@@ -53,6 +56,19 @@ def assembler() -> Path:
         partial.chmod(0o755)
         partial.replace(program)
     return program
+
+
+@contextlib.contextmanager
+def folder_for_ptx() -> Iterator[Path]:
+    """A folder that goes when the program has ended; what a killed process left is removed with it."""
+    everything = cache.ensure(cache.place("programs", "kept-ptx"))
+    folder = cache.ensure(everything / f"{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        yield folder
+    finally:
+        for each in everything.iterdir():
+            if each == folder or not Path("/proc", each.name.partition("-")[0]).exists():
+                shutil.rmtree(each, ignore_errors=True)
 
 
 def cute_variables(given: Mapping[str, str], libraries: Path, kept: Path) -> dict[str, str]:
