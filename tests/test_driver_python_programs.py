@@ -1,4 +1,4 @@
-"""Python programs on the emulated GPU, compiled and launched by the runtimes of Triton, numba and MAX.
+"""Python programs on the emulated GPU, compiled and launched by the runtimes of Triton, CuTe DSL, numba and MAX.
 
 They are skipped where their packages are absent. EMULATED_GPU_PYTHONS may name further Pythons that have some, as a
 path (several with colons between them): Triton's has to be without torch, numba's without nvJitLink.
@@ -34,6 +34,17 @@ def test_a_triton_gemm(capfd, gpu):
     assert (launch.kernel, launch.grid, launch.block) == ("matmul", (2, 3, 1), (128, 1, 1))
     # Four warps, each with its part of six tiles of 128 x 64 x 96.
     assert launch.counters.mma_instructions > 0
+
+
+def test_a_cute_dsl_gemm(capfd):
+    """Its host code packs the tensor maps itself, and hands over machine code, whose PTX is found by its names."""
+    python = python_with("nvidia-cutlass-dsl", "ml-dtypes", "numpy")
+    done = run(capfd, "b200", python, PROGRAMS / "python/cute_gemm.py")
+    assert "CuTe DSL GEMM of 256 x 128 x 192: 0 wrong\n" in done.out
+    assert done.code == 0 and not done.log.failure
+    (launch,) = done.log.launches
+    # Four tiles of 128 x 64 with three steps along K: a box of A and one of B in each.
+    assert launch.counters.tma_loads == 4 * 3 * 2
 
 
 def test_a_numba_vector_add(capfd):

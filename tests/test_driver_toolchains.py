@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from driver_programs import run
 
+from harness.driver.kept_ptx import ptx_of_cubin
 from harness.driver.toolchains import ASSEMBLER_VARIABLES, CACHE_VARIABLES, assembler, toolchain_variables
 
 PTX = Path(__file__).parent / "data/cuda/driver_kernels.ptx"
@@ -43,6 +44,17 @@ def test_what_the_user_has_set_is_left():
     assert set(toolchain_variables({})) == {*ASSEMBLER_VARIABLES, *CACHE_VARIABLES}
     left = toolchain_variables({"TRITON_PTXAS_PATH": "/mine", "MODULAR_CACHE_DIR": ""})
     assert not {"TRITON_PTXAS_PATH", "MODULAR_CACHE_DIR"} & set(left)
+
+
+def test_ptx_is_found_by_the_names_of_its_kernels(tmp_path):
+    cubin = b"\x7fELF..\0.text.first\0.text.other_1\0.nv.info\0"
+    both = ".entry first(.param .u64 x) {}\n.visible .entry other_1() {}\n"
+    (tmp_path / "a.ptx").write_text(".entry first() {}\n")
+    assert ptx_of_cubin(cubin, tmp_path) is None
+    (tmp_path / "b.ptx").write_text(both + "\0")
+    assert ptx_of_cubin(cubin, tmp_path) == both
+    assert ptx_of_cubin(b"\x7fELF", tmp_path) is None
+    assert ptx_of_cubin(cubin, None) is None
 
 
 def test_the_drivers_linker_hands_on_one_ptx_module(capfd, monkeypatch):

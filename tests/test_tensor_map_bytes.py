@@ -82,7 +82,8 @@ def test_replacements_change_the_bits_that_the_hardware_changes(number):
 def test_what_is_no_map():
     data = bytearray.fromhex(MADE["rank 5"]["bytes"])
     assert is_tensor_map(bytes(data))
-    for byte in (8, 31, 54, 60, 80, 127):
+    assert is_tensor_map(bytes(data[:64]) + bytes(range(64)))  # what CuTe DSL leaves there
+    for byte in (8, 31, 54, 60):
         damaged = bytearray(data)
         damaged[byte] |= 8
         assert not is_tensor_map(bytes(damaged)), byte

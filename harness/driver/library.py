@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -21,12 +22,14 @@ from harness.errors import CannotRun
 
 SOURCES = Path(__file__).parent / "shim"
 DRIVER = "libcuda.so.1"
+CUTE_RUNTIME = "libcute_dsl_runtime.so"
 LIBRARIES = {
     DRIVER: ("core.c", "native.c", "export_tables.c", "stubs.c"),
     "libcudart.so.13": ("cudart.c", "cudart_stubs.c", "cudart.map"),
     "libnvidia-ml.so.1": ("nvml.c",),
+    CUTE_RUNTIME: ("cute_runtime.c", "cute_stubs.c"),
 }
-"""By what they are made of: C sources, and a linker's version script. The first is linked with the others."""
+"""By what they are made of: C sources, and a linker's version script. Each is linked with those before it."""
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread")
 COMPILE_SECONDS = 120
 
@@ -34,6 +37,7 @@ COMPILE_SECONDS = 120
 def libraries() -> Path:
     """The folder with the libraries, compiled now if the cache has them not. Raises CannotRun without a compiler."""
     generated = {"stubs.h": header(), "stubs.c": stubs(), "cudart_stubs.c": runtime_stubs()}
+    generated["cute_stubs.c"] = cute_stubs()
     key = _key(generated)
     place = cache.place("drivers", key)
     files = [place / name for name in LIBRARIES]
@@ -47,8 +51,7 @@ def libraries() -> Path:
             (folder / name).write_text(text, encoding="utf-8")
         made = cache.ensure(folder / "made")
         for name, sources in LIBRARIES.items():
-            needed = [] if name == DRIVER else [made / DRIVER]
-            _compile([folder / source for source in sources], made / name, needed)
+            _compile([folder / source for source in sources], made / name, sorted(made.iterdir()))
         cache.publish(made, place, partial(cache.is_whole, *files))
     return place
 
@@ -124,6 +127,23 @@ def runtime_stubs() -> str:
     lines = ['#include "core.h"', "int refuse_by_name(const char *name);"]
     for name in refused_of_runtime():
         lines.append(f'API int {name}(void);\nAPI int {name}(void) {{ return refuse_by_name("{name}"); }}')
+    return "\n".join(lines) + "\n"
+
+
+_OF_RUNTIME = re.compile(r"^API \w+(?: \w+)* \*?(cuda\w+)\(", re.MULTILINE)
+
+
+def cute_stubs() -> str:
+    """Functions of the runtime and the driver with an underscore before their names, for host code of CuTe DSL."""
+    runtime = _OF_RUNTIME.findall((SOURCES / "cudart.c").read_text(encoding="utf-8"))
+    driver = [function.name for function in functions() if not function.name.startswith(OWN)]
+    first = [function.base for function in _without_first_form()]
+    targets = {name: name for name in [*runtime, *refused_of_runtime(), *driver, *first]}
+    targets["cudaLaunchKernelEx"] = "cudaLaunchKernelExC"
+    lines = ["#if defined(__aarch64__)", '#define JUMP "b "', '#define PLT ""']
+    lines += ["#else", '#define JUMP "jmp "', '#define PLT "@PLT"', "#endif"]
+    form = r'__asm__(".text\n.globl _{0}\n.type _{0}, %function\n_{0}: " JUMP "{1}" PLT);'
+    lines += [form.format(name, target) for name, target in sorted(targets.items())]
     return "\n".join(lines) + "\n"
 
 

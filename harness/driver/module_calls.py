@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.driver.calls import handles
 from harness.driver.fatbin import ImageError, ptx_of
+from harness.driver.kept_ptx import ptx_of_cubin
 from harness.driver.results import DriverError
 from harness.driver.state import Session
 from harness.emulator import LaunchError, PtxSyntaxError
@@ -118,8 +119,11 @@ def load(session: Session, image: bytes, *_options: int) -> int:
     try:
         text = ptx_of(image, session.gpu.model.capability)
     except ImageError as error:
-        log.failed(f"a module cannot be loaded: {error}")
-        raise DriverError("NO_BINARY_FOR_GPU") from error
+        kept = ptx_of_cubin(image, session.gpu.kept_ptx)
+        if kept is None:
+            log.failed(f"a module cannot be loaded: {error}")
+            raise DriverError("NO_BINARY_FOR_GPU") from error
+        text = kept
     try:
         ptx, broken = parse(text)
     except PtxSyntaxError as error:

@@ -26,7 +26,7 @@ from harness.driver.memory import WINDOWS
 from harness.driver.protocol import BadMessage, receive, receive_request
 from harness.driver.session import answer
 from harness.driver.state import Abandoned, Gpu, Session
-from harness.driver.toolchains import toolchain_variables
+from harness.driver.toolchains import cute_variables, folder_for_ptx, toolchain_variables
 from harness.errors import UsageProblem
 
 SOCKET = "EMULATED_GPU_SOCKET"
@@ -39,17 +39,23 @@ def run_program(command: Sequence[str], gpu: Gpu, environment: Mapping[str, str]
     """Runs a program to its end with this GPU; returns its exit code (128 + the signal that ended it, as shells do)."""
     folder = libraries()
     name = f"emulated-gpu-{secrets.token_hex(16)}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+    with (
+        folder_for_ptx() as kept,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+    ):
         listener.bind(f"\0{name}")
         listener.listen(16)
-        program = _start(command, _environment(environment, folder, name))
+        given = _environment(environment, folder, name, kept)
+        gpu.kept_ptx = Path(given["CUTE_DSL_DUMP_DIR"])
+        program = _start(command, given)
         with _terminates(program), _Server(listener, gpu) as server:
             return server.serve(program)
 
 
-def _environment(given: Mapping[str, str], libraries: Path, name: str) -> dict[str, str]:
+def _environment(given: Mapping[str, str], libraries: Path, name: str, kept: Path) -> dict[str, str]:
     search = [str(libraries), *filter(None, [given.get("LD_LIBRARY_PATH", "")])]
-    return {**given, **toolchain_variables(given), "LD_LIBRARY_PATH": os.pathsep.join(search), SOCKET: name}
+    compilers = toolchain_variables(given) | cute_variables(given, libraries, kept)
+    return {**given, **compilers, "LD_LIBRARY_PATH": os.pathsep.join(search), SOCKET: name}
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from harness.driver.gpu_model import GpuModel
@@ -46,6 +47,8 @@ class Gpu:
     log: Log
     recorder: Any = None
     """Keeps launches (`harness.driver.recording.Recorder`), if it is to."""
+    kept_ptx: Path | None = None
+    """Where compilers in the program leave the PTX of machine code that they hand over."""
 
 
 @dataclass

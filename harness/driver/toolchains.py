@@ -1,5 +1,8 @@
 """What a program's own compilers are told, so that the emulated GPU gets PTX from them.
 
+CuTe DSL assembles in its own process, so it is told to keep its PTX (`kept_ptx`), and gets a runtime library that goes
+to the emulated driver.
+
 MAX and Triton assemble PTX to machine code before they hand it to the driver, with an assembler that an environment
 variable names. Here that is a stand-in: the "machine code" it writes is the PTX. Both keep what they compiled; they
 are given caches of their own, so that neither machine code reaches the emulated GPU, nor PTX a real one.
@@ -7,15 +10,19 @@ are given caches of their own, so that neither machine code reaches the emulated
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.compiler import cache
+from harness.driver.library import CUTE_RUNTIME
 
 ASSEMBLER_VARIABLES = ("MODULAR_NVPTX_COMPILER_PATH", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
-CACHE_VARIABLES = {"MODULAR_CACHE_DIR": "modular", "TRITON_CACHE_DIR": "triton", "CUTE_DSL_CACHE_DIR": "cute"}
+CACHE_VARIABLES = {"MODULAR_CACHE_DIR": "modular", "TRITON_CACHE_DIR": "triton"}
 
 _SCRIPT = """#!/bin/sh
 # Stands in for ptxas: INPUT.ptx -o OUTPUT copies the PTX, other options change nothing.
@@ -51,8 +58,31 @@ def assembler() -> Path:
     return program
 
 
+@contextlib.contextmanager
+def folder_for_ptx() -> Iterator[Path]:
+    """A folder that goes when the program has ended; what a killed process left is removed with it."""
+    everything = cache.ensure(cache.place("programs", "kept-ptx"))
+    folder = cache.ensure(everything / f"{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        yield folder
+    finally:
+        for each in everything.iterdir():
+            if each == folder or not Path("/proc", each.name.partition("-")[0]).exists():
+                shutil.rmtree(each, ignore_errors=True)
+
+
+def cute_variables(given: Mapping[str, str], libraries: Path, kept: Path) -> dict[str, str]:
+    """Those for CuTe DSL; ``kept``: the folder for its PTX."""
+    found = {
+        "CUTE_DSL_LIBS": str(libraries / CUTE_RUNTIME),
+        "CUTE_DSL_KEEP": "ptx",
+        "CUTE_DSL_DUMP_DIR": str(kept),
+    }
+    return {name: value for name, value in found.items() if name not in given}
+
+
 def toolchain_variables(given: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables for a program; those that the user has set are left."""
+    """Those for compilers that call an assembler; variables that the user has set are left."""
     found = {name: str(assembler()) for name in ASSEMBLER_VARIABLES}
     found |= {name: str(cache.place("programs", folder)) for name, folder in CACHE_VARIABLES.items()}
     return {name: value for name, value in found.items() if name not in given}

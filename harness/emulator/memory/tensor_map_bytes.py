@@ -14,7 +14,8 @@ The layout is documented nowhere. It is read from what the driver of an H200 wri
     7    boxes 1 to 4 less 1, a byte each; in im2col mode 0-15 lower and 16-31 upper corner, 32-41 pixels - 1
     8    bytes of a box, 9 period of the swizzle: the driver's; ``tensormap.replace`` leaves them as they are
 
-Bits that are not named are 0, but 19 to 21 of word 1 are not looked at: other writers than the driver set them.
+Bits of words 0 to 7 that are not named are 0, but 1 and 19 to 21 of word 1 are not looked at: CuTe DSL, which packs
+maps itself, sets some. It leaves whatever was there in words 8 and up: the hardware reads the first 64 bytes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from harness.emulator.memory.swizzle import Swizzle
 from harness.emulator.memory.tensor_map import MAX_RANK, ElementType, TensorMap
 
 NBYTES = 128
+READ_BYTES = 64
 MAX_ADDRESS = 1 << 57
 _WORDS = struct.Struct("<16Q")
 _ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "b4x16", "b4x16_p64",
@@ -43,7 +45,7 @@ _BYTES = ("e4m3", "e5m2", "ue8m0")
 _SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 _CORNER_BITS = {3: 16, 4: 8, 5: 5}
 """Of each corner in im2col mode, by rank."""
-_UNUSED = {1: 0xFFC0_000E, 3: 0xFFFF << 48, 6: 0x1FF << 47, 7: 0xFFFF_FFFF << 32}
+_UNUSED = {1: 0xFFC0_000C, 3: 0xFFFF << 48, 6: 0x1FF << 47, 7: 0xFFFF_FFFF << 32}
 """Bits that are 0 in every map."""
 
 
@@ -212,15 +214,15 @@ def encode(tmap: TensorMap, l2_promotion: int = 0) -> bytes:
 
 
 def is_tensor_map(data: bytes) -> bool:
-    """Whether these bytes can be those of a map: 128 and not all 0, every bit without a meaning is 0, every code has
-    one.
+    """Whether these can be the 128 bytes of a map: of what is read, every bit without a meaning is 0, every code has
+    one, and not all is 0.
     """
-    if len(data) != NBYTES or not any(data):
+    if len(data) != NBYTES or not any(data[:READ_BYTES]):
         return False
     words = _WORDS.unpack(data)
     one = words[1]
     rank, code = (one >> 4 & 7) + 1, one >> 7 & 15
-    if rank > MAX_RANK or code >= len(_ELEMENTS) or words[0] >= MAX_ADDRESS or any(words[10:]):
+    if rank > MAX_RANK or code >= len(_ELEMENTS) or words[0] >= MAX_ADDRESS:
         return False
     if one & 1 and (rank not in _CORNER_BITS or words[7] >> 42):
         return False

@@ -8,12 +8,15 @@ import ml_dtypes
 import numpy as np
 from cutlass import cute
 from cutlass.cute.runtime import make_ptr
+from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
 from device_array import DeviceArray, start
 
 sys.path.append(str(Path(__file__).parents[2] / "cute"))
 from kernels import GEMMS, gemm
 
 M, N, K = 256, 128, 192
+# CuTe DSL counts the GPUs by cuda.bindings.runtime, which has NVIDIA's runtime library linked into it.
+CudaDialectJitCompiledFunction.num_devices = 1
 
 
 @cute.jit
@@ -21,7 +24,7 @@ def multiply(a: cute.Pointer, b: cute.Pointer, c: cute.Pointer):
     of_a, of_b, of_c = (cute.make_layout(shape, stride=(shape[1], 1)) for shape in ((M, K), (N, K), (M, N)))
     tensors = cute.make_tensor(a, of_a), cute.make_tensor(b, of_b), cute.make_tensor(c, of_c)
     _, _, tile, cluster, group = GEMMS["gemm_bf16"]
-    gemm(*tensors, tile, cluster, group)
+    gemm(*tensors, tile, cluster, group, cutlass.Int32(2))
 
 
 def main():

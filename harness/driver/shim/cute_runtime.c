@@ -1,0 +1,46 @@
+/* The library that host code compiled by CuTe DSL calls: functions of the CUDA runtime and of the driver by their names
+ * with an underscore before (cute_stubs.c), and a few of its own. The one that comes with CuTe DSL has NVIDIA's runtime
+ * linked into it; this one goes to the emulated driver's.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define API __attribute__((visibility("default")))
+
+typedef int32_t Error; /* cudaError_t */
+
+const char *cudaGetErrorName(Error error);
+const char *cudaGetErrorString(Error error);
+Error cudaGetDeviceCount(int32_t *count);
+Error cudaLibraryUnload(void *library);
+
+API const char *cuda_dialect_get_error_name(Error error) { return cudaGetErrorName(error); }
+
+API void cuda_dialect_print_on_error(Error error) {
+    if (error) fprintf(stderr, "CuTe DSL: %s: %s\n", cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+API void cuda_dialect_assert_success(Error error) {
+    cuda_dialect_print_on_error(error);
+    if (error) abort();
+}
+
+/* The module of a compiled program, loaded by the program's own functions when it is first needed. */
+API Error cuda_dialect_init_library_once(void **library, Error (*load)(void **), Error (*prepare)(void **, int32_t)) {
+    if (__atomic_load_n(library, __ATOMIC_ACQUIRE)) return 0;
+    void *made = NULL, *nothing = NULL;
+    int32_t devices = 0;
+    Error error = load(&made);
+    if (!error && prepare) error = cudaGetDeviceCount(&devices);
+    for (int32_t device = 0; !error && device < devices; device++) error = prepare(&made, device);
+    if (error) return error;
+    if (!__atomic_compare_exchange_n(library, &nothing, made, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        cudaLibraryUnload(made); /* another thread was faster */
+    return 0;
+}
+
+API void cuda_dialect_unload_library_once(void **library) {
+    void *loaded = __atomic_exchange_n(library, NULL, __ATOMIC_ACQ_REL);
+    if (loaded) cudaLibraryUnload(loaded);
+}
