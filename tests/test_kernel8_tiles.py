@@ -46,7 +46,7 @@ def test_every_tile_exactly_once(built, config, size):
 @pytest.mark.parametrize("group", RASTER_GROUPS)
 @pytest.mark.parametrize(("m", "n"), [(512, 512), (4096, 4096), (256, 8192), (8192, 256), (2560, 4864), (3000, 5000)])
 def test_the_order_visits_every_place_once_and_moves_by_neighbours(planner, group, m, n):
-    done = planner(m, n, 64, kernel="kernel8", raster_group=group)
+    done = planner(m, n, 64, kernel="kernel8", raster_group=group, cluster_m=2, cluster_n=1)
     tiles = json.loads(done.stdout)["tiles"]
     rows, columns = tiles["rows"], tiles["columns"]
     assert (rows, columns) == (-(-m // 256), -(-n // 256))

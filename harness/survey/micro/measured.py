@@ -23,7 +23,7 @@ from harness.survey.micro.catalogue import BENCHMARKS
 from harness.survey.micro.ptx import for_target
 
 WARM_UP_SECONDS = 0.3
-OUT_BYTES = 1 << 20
+OUT_BYTES = 1 << 21
 L2_PROMOTION = 128
 """As the kernels have it."""
 
