@@ -156,7 +156,7 @@ def artifact_of(builder):
 
 @pytest.mark.parametrize("index", cases())
 def test_exact(artifact_of, index):
-    """Inputs and schedules take turns from size to size and from configuration to configuration; ragged ones get both."""
+    """Inputs and schedules take turns from size to size and configuration to configuration; ragged sizes get both."""
     artifact = artifact_of(index)
     ways = (("integer", "fifo"), ("index", "random"))
     for number, (name, size) in enumerate(sizes(artifact.config).items(), start=index):
