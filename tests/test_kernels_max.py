@@ -113,7 +113,7 @@ BLACKWELL = {
 }
 HOPPER = {
     "kernel6_bf16_wgmma_128x256x64_s3_c2x2": call("kernel6", 2, 2, 1),
-    "cta group 2 is not possible on sm_90a": call("kernel6", 2, 2, 2),  # an error, raised when the op runs
+    " is not possible on ": call("kernel6", 2, 2, 2),  # an error, raised when the op runs
     "kernel7_bf16_wgmma_128x256x64_s4_c2x1": call("kernel7", 2, 1, 1),
     "kernel8_bf16_wgmma_128x256x64_s4_c1x2_e32_static_g16_a1_n100": call("kernel8", 1, 2, 1)
     | {"raster_group": 16, "sms": 100},
