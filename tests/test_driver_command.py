@@ -16,6 +16,7 @@ from harness.cli.main import main
         (["--", "no-such-program-anywhere"], "no-such-program-anywhere"),
         (["--json", "no/such/folder/out.json", "--", "true"], "no/such/folder/out.json"),
         (["--record", "{full}", "--", "true"], "is not empty"),
+        (["--record", "{full}/kept/deeper", "--", "true"], "is not a folder; name another folder"),
         (["--seed", "-1", "--", "true"], "-1"),
     ],
 )

@@ -179,6 +179,12 @@ def test_the_command_line(monkeypatch, results_dir):
     assert not (results_dir / "tuned").exists(), "only what was measured is kept"
 
 
+def test_a_schedulers_name_is_no_address_and_tune_has_no_option_for_it():
+    done = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", "--scheduler", "static"])
+    assert done.exit_code == 2 and "leave it out for one of this machine" in done.stderr
+    assert "--tile-scheduler" not in done.stderr
+
+
 def test_shapes_of_a_class_need_the_same_tiles():
     first = class_of(Shape(513, 4096, 512))
     assert first == class_of(Shape(768, 4096, 512)) == ShapeClass(513, 768, 4096, 512)

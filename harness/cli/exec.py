@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
 from harness.cli.exec_output import as_json, show_summary
-from harness.cli.options import LARGEST_SEED, check_output, schedule_option, write_output
+from harness.cli.options import LARGEST_SEED, check_folder, check_output, group, schedule_option, write_output
 from harness.driver.gpu_model import gpu_model, gpu_names
 from harness.driver.log import Log
 from harness.driver.recording import Recorder
@@ -17,10 +16,32 @@ from harness.driver.server import run_program
 from harness.driver.state import Gpu, Options
 from harness.errors import EXIT_CANNOT_RUN, UsageProblem
 
+emulation_options = group(
+    "emulation",
+    Options,
+    click.option("--check", is_flag=True, help="Check the synchronisation of every launch, as harness check does."),
+    schedule_option,
+    click.option(
+        "--seed",
+        type=click.IntRange(0, LARGEST_SEED),
+        default=0,
+        show_default=True,
+        help="For the random schedule.",
+    ),
+    click.option(
+        "--jobs",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Processes that share the clusters of a launch, if these are independent.",
+    ),
+    click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take."),
+    click.option("--max-steps", type=click.IntRange(1), help="Warp instructions a launch may take."),
+)
+
 
 @click.command("exec")
 @click.option("--gpu", type=click.Choice(gpu_names()), default="b200", show_default=True, help="Which one to emulate.")
-@click.option("--check", is_flag=True, help="Check the synchronisation of every launch, as harness check does.")
 @click.option("--json", "json_path", metavar="PATH|-", help="Write launches, counters and findings there.")
 @click.option(
     "--record",
@@ -28,27 +49,11 @@ from harness.errors import EXIT_CANNOT_RUN, UsageProblem
     metavar="DIR",
     help="Keep every launch there, for harness ptx run DIR/launch-N/launch.toml.",
 )
-@schedule_option
-@click.option(
-    "--seed",
-    type=click.IntRange(0, LARGEST_SEED),
-    default=0,
-    show_default=True,
-    help="For the random schedule.",
-)
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Processes that share the clusters of a launch, if these are independent.",
-)
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.")
-@click.option("--max-steps", type=click.IntRange(1), help="Warp instructions a launch may take.")
+@emulation_options
 @click.option("--quiet", is_flag=True, help="No closing summary.")
 @click.argument("command", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENTS...]")
 def exec_command(
-    gpu: str, json_path: str | None, record: Path | None, quiet: bool, command: tuple[str, ...], **options: Any
+    gpu: str, json_path: str | None, record: Path | None, emulation: Options, quiet: bool, command: tuple[str, ...]
 ) -> int:
     """Run PROGRAM, which uses the CUDA driver, on the emulated GPU.
 
@@ -58,10 +63,11 @@ def exec_command(
     Exit codes: the program's own; 2 usage, 3 if the emulated GPU could not do what the program asked for.
     """
     check_output(json_path, "--json")
+    check_folder(record, "--record")
     if record is not None and record.exists() and any(record.iterdir()):
         raise UsageProblem(f"--record {str(record)!r} is not empty; name a new folder")
     log = Log()
-    emulated = Gpu(gpu_model(gpu), Options(**options), log, Recorder(record) if record else None)
+    emulated = Gpu(gpu_model(gpu), emulation, log, Recorder(record) if record else None)
     code = run_program(command, emulated, os.environ)
     if json_path:
         write_output(as_json(log, gpu, code), json_path)

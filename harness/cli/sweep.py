@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.cli.options import group, together
 from harness.cli.render import show_line, show_table
 from harness.compiler.toolchain import find_gpus
-from harness.config.catalog import ARCHITECTURES
+from harness.config.catalog import ARCHITECTURES, SCHEDULERS
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
 from harness.jobs.cluster import Cluster, Tls
 from harness.jobs.job import KINDS
@@ -69,12 +69,14 @@ def _own_gpus() -> list[str]:
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None and ":" not in value:
-        raise UsageProblem(
-            f"--scheduler {value!r} is not the address of a Dask scheduler, such as tcp://10.0.0.1:8786; the scheduler "
-            f"of a kernel is --tile-scheduler {value} here"
-        )
-    return value
+    if value is None or ":" in value:
+        return value
+    hint = "leave it out for one of this machine"
+    if value in SCHEDULERS and any("--tile-scheduler" in other.opts for other in context.command.params):
+        hint = f"the scheduler of a kernel is --tile-scheduler {value} here"
+    raise UsageProblem(
+        f"--scheduler {value!r} is not the address of a Dask scheduler, such as tcp://10.0.0.1:8786; {hint}"
+    )
 
 
 where_options = group(
