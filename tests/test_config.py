@@ -72,6 +72,11 @@ EDGES = [
         {"scheduler": "none", "sms": 4},
         {"scheduler": "none", "raster_group": 16, "accumulators": 2},
         {"scheduler": "static", "sms": 6, "raster_group": 4, "accumulators": 1},
+        {"raster_group": 2},
+        {"raster_group": 16},
+        {"accumulators": 2},
+        {"accumulators": 3},
+        {"scheduler": "dynamic", "clc_depth": 1},
     )
 ]
 
