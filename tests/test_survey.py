@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from harness.survey.reading.findings import findings
 from harness.survey.reading.recording import recording
 from harness.survey.runs import CHANGES, TRACED, checks, runs
 from harness.survey.trace.spans import find_traces
-from harness.survey.uses import CHECK, FIT, JUDGE
+from harness.survey.uses import CHECK, FIT, JUDGE, SEEN, TIMED
 from harness.timing.constants import find_gpu, read
 from harness.timing.validation import Row
 
@@ -54,14 +55,27 @@ def program(code: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("arch", CHANGES)
 def test_runs_are_many_and_split_beforehand(arch):
-    """At least forty, each side with every kernel; no run twice; nothing that the rules refuse."""
+    """At least forty, each side with every kernel; no run twice; nothing that the rules refuse. On Hopper what judged
+    while the model got its form judges no more, and as many drawn at random are in its place."""
     every = runs(arch)
     assert len(every) >= 40 and len({run.name for run in every}) == len(every)
+    counts = {use: sum(run.use == use for run in every) for use in TIMED}
     for use in (FIT, JUDGE):
         assert {run.kernel for run in every if run.use == use} == {"kernel5", "kernel6", "kernel7", "kernel8"}
-    assert 0.25 < sum(run.use == FIT for run in every) / len(every) < 0.4
+    if arch == "sm_90a":
+        assert counts == {JUDGE: 60, SEEN: 58, FIT: 29}
+    else:
+        assert counts[SEEN] == 0 and 0.25 < counts[FIT] / len(every) < 0.4
     assert {run.config(arch).arch for run in every} == {arch}
     assert {run.kernel for run in every if run.name in TRACED} == {"kernel5", "kernel6", "kernel7", "kernel8"}
+
+
+def test_the_runs_that_judge_are_always_the_same():
+    """What was measured goes by these names; whoever changes the draw has nothing to judge by."""
+    every = [run for run in runs("sm_90a") if run.use == JUDGE]
+    assert len({run.config("sm_90a") for run in every}) == 30
+    assert every[0].name == "kernel5 mma_shape=64x256 cluster=1x1 epilogue_width=64 at 5544x512x448"
+    assert sha256("\n".join(run.name for run in every).encode()).hexdigest()[:16] == "4cc5760dccb6f4f6"
 
 
 @pytest.mark.parametrize("arch", CHANGES)
@@ -359,8 +373,8 @@ def test_the_survey_of_an_h200(tmp_path):
     survey = Survey(OURS)
     assert {part.status for part in survey.parts if part.part not in ("doctor", "gpu-tests")} == {"done"}
     kept = recording(survey)
-    assert len(kept["runs"]) == len(runs("sm_90a")) and all(run["ncu"]["cycles"] > 0 for run in kept["runs"])
-    assert {run["name"]: run["use"] for run in kept["runs"]} == {run.name: run.use for run in runs("sm_90a")}
+    assert {run["name"] for run in kept["runs"]} <= {run.name for run in runs("sm_90a")}
+    assert len(kept["runs"]) >= 87 and all(run["ncu"]["cycles"] > 0 for run in kept["runs"])
     found = derive(survey)
     assert 100 < found["tma.rate"].value < 128 and found["tensor.overhead"].value == pytest.approx(1, abs=0.01)
     assert 4e12 < found["dram.bandwidth"].value < 4.8e12

@@ -10,7 +10,7 @@ import pytest
 from fake_cuda import FakeCuda
 
 from harness.gpu.driver import Driver
-from harness.survey.micro import emulated, measured, tma
+from harness.survey.micro import edges, emulated, measured, mixed, starts, tma
 from harness.survey.micro.benchmark import Tensor
 from harness.survey.micro.catalogue import BENCHMARKS
 from harness.survey.micro.ptx import HEAD
@@ -113,6 +113,53 @@ def test_one_after_the_other_on_one_sm_is_a_gap():
     found = read(launch, clocks)
     assert found["median_follow_cycles"] == found["largest_follow_cycles"] == 70
     assert found["multiprocessors"] == 2 and found["whole_grid_ns"] == 50
+
+
+def test_what_loads_and_stores_together_are_read_as():
+    """256 turns of two loads of 16 KiB and a store of 8 KiB in 100,000 cycles at 2 GHz, on two CTAs, one slower."""
+    [launch] = [
+        launch
+        for launch in mixed.MIXED.launches
+        if (launch.about["loads"], launch.about["stores"], launch.about["store_columns"]) == (2, 1, 32)
+        and launch.about["store_mib"] == 32
+    ]
+    clocks = np.array([[0, 100_000, 0, 50_000, 0, 0, 0, 0], [0, 125_000, 0, 62_500, 1, 0, 0, 0]], np.uint64)
+    found = mixed.MIXED.read(launch, clocks)
+    loaded, stored = 256 * 2 * 16384, 256 * 8192
+    assert found["loaded_bytes_per_cycle_per_sm"] == round(loaded / 112_500, 2)
+    assert found["loaded_bytes_per_cycle"] == round(2 * loaded / 125_000, 1)
+    assert found["stored_gigabytes_per_second"] == round(2 * stored / 62_500, 1)
+
+
+def test_what_is_stored_to_is_as_much_as_it_says_and_apart_from_what_is_loaded():
+    for launch in mixed.MIXED.launches:
+        about, numbers = launch.about, launch.arguments[3:]
+        rows = -(-launch.grid * numbers[6] * about["store_bytes"] // (2 * 4096) // 128) * 128
+        assert mixed.STORES_FROM + rows <= mixed.IN_DRAM
+        if about["ctas"] == mixed.SMS and about["store_mib"] < 512:
+            assert 0.75 < launch.grid * numbers[6] * about["store_bytes"] / about["store_mib"] / (1 << 20) <= 1.0
+        if about["data"] == "each its own":
+            assert launch.grid * numbers[4] * about["load_bytes"] <= mixed.STORES_FROM * 2 * 4096
+
+
+def test_boxes_lie_as_far_outside_as_they_say():
+    for launch in edges.EDGES.launches:
+        tensor, column, row = launch.arguments[0], *launch.arguments[4:]
+        assert max(0, min(tensor.box_rows, tensor.rows - row)) == launch.about["rows_inside"]
+        assert max(0, min(64, 4096 - column)) == launch.about["columns_inside"]
+
+
+def test_the_course_of_a_cta_is_told_apart_from_that_of_the_one_after_it():
+    """Two CTAs of one SM: steps 10 cycles apart in the first, 5 in the second."""
+    launch = starts.CTA_STARTS.launches[0]
+    clocks = np.zeros((2, starts.WORDS), np.uint64)
+    for cta, (first, apart) in enumerate(((1000, 10), (3000, 5))):
+        clocks[cta, 0] = first
+        clocks[cta, HEAD : HEAD + 8] = first + apart * np.arange(1, 9)
+    found = starts.CTA_STARTS.read(launch, clocks)
+    assert [found[f"{name}_cycles"] for name in starts.STEPS] == [10, 20, 30, 40]
+    assert found["load_0_cycles"] == found["load_3_cycles"] == 10
+    assert found["following_first_load_issued_cycles"] == 20 and found["following_load_1_cycles"] == 5
 
 
 def test_a_gpu_is_measured_through_the_driver(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """What the run of a kernel is for."""
 
-FIT, JUDGE = "fit", "judge"
-"""It is timed: the timing model may be fitted to it, or is only judged by it."""
+FIT, SEEN, JUDGE = "fit", "seen", "judge"
+"""It is timed: the timing model may be fitted to it; it judged the model while its form was still being settled; or it
+judges it, and nothing about it may change the model."""
+TIMED = (JUDGE, SEEN, FIT)
 CHECK = "check"
 """It is not timed: only its result is looked at."""

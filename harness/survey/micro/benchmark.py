@@ -47,7 +47,7 @@ class Launch:
 
     warm: launched once before, so that code and tensor are in the caches; otherwise L2 is overwritten first.
     ptx: the name of its text. overlap: it may begin while the launch before it ends. in_graph: so many launches, one
-    after the other in a CUDA graph, are timed, too.
+    after the other in a CUDA graph, are timed, too; last_in_graph: the clocks are those of the last of them.
     """
 
     about: dict[str, Any]
@@ -61,6 +61,7 @@ class Launch:
     warm: bool = True
     overlap: bool = False
     in_graph: int = 0
+    last_in_graph: bool = False
 
 
 Clocks = np.ndarray

@@ -72,7 +72,10 @@ class Bench:
         if not launch.in_graph:
             return clocks, None
         graph = self.driver.graph([start] * launch.in_graph)
-        return clocks, sorted(graph() for _ in range(5))[2] / launch.in_graph
+        seconds = sorted(graph() for _ in range(5))[2] / launch.in_graph
+        if launch.last_in_graph:
+            clocks = self.driver.download(self.out, clocks)
+        return clocks, seconds
 
     def _launcher(self, benchmark: Benchmark, launch: Launch) -> Any:
         text = for_target(benchmark.texts[launch.ptx], self.arch)

@@ -11,4 +11,7 @@ QUESTIONS = {
     "tma_loads": "How long does a TMA load take, how many bytes a cycle arrive, by box, loads in flight and place?",
     "tma_bursts": "How long do TMA loads take that are issued one after the other, from L2 on one SM?",
     "tma_stores": "How long does a TMA store take, and how many bytes a cycle leave, by box and stores in flight?",
+    "tma_mixed": "How many bytes a cycle arrive and leave when SMs load and store, by how much they store to in all?",
+    "tma_edges": "How long does a TMA load take that lies partly or wholly outside of its tensor?",
+    "cta_starts": "How long after a CTA's first instruction may it load, and when is its first data there?",
 }

@@ -11,7 +11,7 @@ from harness.probes.probe import decode, differences
 from harness.survey import archive
 from harness.survey.archive import Survey
 from harness.survey.reading.recording import recording
-from harness.survey.uses import FIT, JUDGE
+from harness.survey.uses import TIMED
 from harness.timing.constants import Constant, Gpu
 from harness.timing.validation import Judgement, Measured, compare, judge
 
@@ -41,8 +41,8 @@ def findings(survey: Survey, measured: dict[str, Constant], model: Gpu | None) -
 
 
 def predictions(survey: Survey, model: Gpu) -> tuple[list[Finding], list[str]]:
-    """Runs whose cycles the model misses by more than it says it does, and the verdict on the runs that judge it and on
-    those that it may be fitted to. Takes minutes: each run is simulated.
+    """Runs whose cycles the model misses by more than it says it does, and a verdict for each use that runs have. Takes
+    minutes: each run is simulated.
     """
     kept = (recording(survey) or {"runs": []})["runs"]
     runs = [Measured(run["name"], run["use"], run["cycles"], 1e6 * run["mhz"], run.get("ncu", {})) for run in kept]
@@ -56,13 +56,13 @@ def predictions(survey: Survey, model: Gpu) -> tuple[list[Finding], list[str]]:
         for row in rows
         if abs(row.error) > model["model.error"]
     ]
-    sides = [(use, [row for row in rows if row.measured.use == use]) for use in (JUDGE, FIT)]
+    sides = [(use, [row for row in rows if row.measured.use == use]) for use in TIMED]
     return found, [_verdict(use, judge(some)) for use, some in sides if len(some) > 1]
 
 
 def _verdict(use: str, found: Judgement) -> str:
     return (
-        f"{found.runs} runs to {use}: mean absolute error {100 * found.mean:.1f} %, largest "
+        f"{use}: {found.runs} runs, mean absolute error {100 * found.mean:.1f} %, largest "
         f"{100 * found.largest:.1f} %, rank correlation {found.rank:.3f}"
     )
 
