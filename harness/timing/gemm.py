@@ -127,6 +127,17 @@ class Gemm:
         share = round(self.tiles * spread.share)
         return max(0, (self.tiles - self.clusters) - max(0, share - len(spread.numbers)))
 
+    def simulated_tiles(self, spread: Spread) -> int:
+        """How many tiles the simulated clusters compute."""
+        match self.plan.config["scheduler"]:
+            case "static":
+                return sum(-(-(self.tiles - number) // self.clusters) for number in spread.numbers)
+            case "dynamic":
+                share = round(self.tiles * spread.share)
+                return len(spread.numbers) + min(self.tiles - self.clusters, max(0, share - len(spread.numbers)))
+            case _:
+                return len(spread.numbers)
+
     def order(self) -> list[Place]:
         """The cluster tiles in the order in which they start."""
         down, across = self.extent

@@ -27,11 +27,11 @@ TAIL = "tail of the last round, idle SMs"
 
 
 def limits(machine: TimedMachine, used: float) -> list[Limit]:
-    """Of the simulated SMs, on average, until the end of the launch; the parts add up to it. ``used``: the part of the
-    GPU's SM cycles, from launch to end, in which there is work for them in whole rounds.
+    """Of an SM of the GPU, on average, until the end of the launch; the parts add up to it. ``used``: an average SM's
+    work over that of an average simulated one.
     """
     total = machine.end
-    parts = dict.fromkeys((TENSOR, LAUNCH, PROLOGUE, WAITS, EPILOGUE, TAIL), 0.0)
+    parts = dict.fromkeys((TENSOR, LAUNCH, PROLOGUE, WAITS, EPILOGUE), 0.0)
     count = len(machine.sms)
     for sm in machine.sms:
         at = 0.0
@@ -39,9 +39,8 @@ def limits(machine: TimedMachine, used: float) -> list[Limit]:
             parts[LAUNCH] += max(0.0, life.start - at)
             _one(life, sm.tensor.spans, parts, max(at, life.start))
             at = max(at, life.end)
-        parts[TAIL] += max(0.0, total - at)
     scaled = {name: cycles / count * used for name, cycles in parts.items()}
-    scaled[TAIL] += total * (1 - used)
+    scaled[TAIL] = max(0.0, total - sum(scaled.values()))
     return [Limit(name, cycles, cycles / total) for name, cycles in scaled.items()]
 
 

@@ -38,11 +38,9 @@ class Simulation:
 
     @property
     def used(self) -> float:
-        """The part of the GPU's SMs and rounds of tiles that have work, if the simulated ones have it in full."""
-        gemm, at_once = self.gemm, self.spread.resident
-        rounds = -(-gemm.tiles // at_once)
-        slots = gemm.gpu.sms * self.spread.ctas_per_sm / gemm.cluster_size
-        return min(1.0, gemm.tiles / (rounds * max(at_once, slots)))
+        """Tiles of an average SM over those of an average simulated one."""
+        simulated = self.gemm.simulated_tiles(self.spread) / len(self.machine.sms)
+        return self.gemm.tiles / self.gemm.gpu.sms / simulated
 
 
 def simulate(

@@ -1,9 +1,12 @@
-"""``python -m harness.timing.validate``: the model beside the recording of an H200, run by run.
+"""``python -m harness.timing.validate``: the model beside recordings of an H200, run by run: cycles, then seconds.
 
-``--write`` makes the table and the picture of docs/timing.md anew; it takes all runs.
+``--write`` makes the tables and the picture of docs/timing.md anew; it takes all runs.
 """
 
 from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
 
 import click
 from rich.console import Console
@@ -11,55 +14,92 @@ from rich.console import Console
 from harness.errors import HarnessError, UsageProblem
 from harness.files import write_text
 from harness.paths import ROOT
-from harness.timing.constants import find_gpu
-from harness.timing.validation import GPU, compare, judge, read_recording
-from harness.timing.validation_report import markdown, put_between, scatter
+from harness.survey.uses import TIMED
+from harness.timing.constants import Gpu, find_gpu
+from harness.timing.validation import GPU, Measured, Row, compare, judge, read_recording
+from harness.timing.validation_report import by_use, markdown, put_between, scatter
+from harness.timing.validation_seconds import MeasuredSeconds, SecondsRow, compare_seconds, read_seconds
 from harness.timing.what_if import parse_changes
 
 PAGE = ROOT / "docs" / "timing.md"
 PICTURE = ROOT / "docs" / "timing-validation.svg"
+CYCLES, SECONDS = "cycles", "seconds"
 
 
 @click.command()
-@click.option("--use", type=click.Choice(["fit", "judge", "all"]), default="all", show_default=True)
+@click.option(
+    "--use", type=click.Choice([*TIMED, "all"]), default="all", show_default=True, help="Of cycles: which runs."
+)
+@click.option("--what", type=click.Choice([CYCLES, SECONDS, "both"]), default="both", show_default=True)
 @click.option("--constant", "changes", multiple=True, metavar="NAME=VALUE", help="Try another value.")
 @click.option("--match", default="", help="Only runs whose name has this in it.")
-@click.option("--detail", type=click.IntRange(1), help="CTA K-steps that are simulated.  [default: the model's]")
-@click.option("--write", is_flag=True, help="Make the table and the picture of docs/timing.md anew.")
-def main(use: str, changes: tuple[str, ...], match: str, detail: int | None, write: bool) -> None:
-    """Compare the timing model with the recording of an H200."""
+@click.option(
+    "--detail", type=click.IntRange(1), help="Of cycles: CTA K-steps that are simulated.  [default: the model's]"
+)
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Runs that are simulated side by side."
+)
+@click.option("--write", is_flag=True, help="Make the tables and the picture of docs/timing.md anew.")
+def main(use: str, what: str, changes: tuple[str, ...], match: str, detail: int | None, jobs: int, write: bool) -> None:
+    """Compare the timing model with recordings of an H200."""
     gpu = find_gpu(GPU)
     try:
-        if write and (use != "all" or match or changes or detail):
+        if write and (use != "all" or what != "both" or match or changes or detail):
             raise UsageProblem("--write is of all runs and of the model as it is; leave the other options out")
         for change in parse_changes(changes, gpu):
             gpu = gpu.with_values(change.constants)
-        runs = [run for run in read_recording() if use in ("all", run.use) and match in run.name]
-        if not runs:
-            raise UsageProblem(f"--match '{match}': no run of the recording has that in its name")
-        rows = compare(runs, gpu, detail)
+        runs = [run for run in read_recording() if use in ("all", run.use) and match in run.name and what != SECONDS]
+        long = [run for run in read_seconds() if match in run.name and what != CYCLES]
+        if not runs and not long:
+            raise UsageProblem(f"--match '{match}': no run of the recordings has that in its name")
+        rows = _cycles(runs, gpu, detail, jobs)
+        seconds = _seconds(long, gpu, jobs)
     except HarnessError as error:
         raise click.UsageError(str(error)) from None
-    console = Console(width=140)
-    for row in rows:
-        console.print(
-            f"{row.measured.use:5} {row.measured.name:78} measured {row.measured.cycles:11,.0f} predicted "
-            f"{row.cycles:11,.0f} {100 * row.error:+6.1f} %",
-            highlight=False,
-            soft_wrap=True,
+    if write:
+        write_text(str(PAGE), put_between(PAGE.read_text(encoding="utf-8"), markdown(rows, seconds)))
+        write_text(str(PICTURE), scatter(rows))
+
+
+def _cycles(runs: Sequence[Measured], gpu: Gpu, detail: int | None, jobs: int) -> list[Row]:
+    """Each as soon as it is there, then the verdicts."""
+    rows = []
+    for row in compare(runs, gpu, detail, jobs):
+        rows.append(row)
+        _say(
+            f"[{len(rows):3}/{len(runs)}] {row.measured.use:5} {row.measured.name:92} measured "
+            f"{row.measured.cycles:11,.0f} predicted {row.cycles:11,.0f} {100 * row.error:+6.1f} %"
         )
-    for kind in ("fit", "judge"):
-        some = [row for row in rows if row.measured.use == kind]
+    for use, some in by_use(rows):
         if len(some) > 1:
             found = judge(some)
-            console.print(
-                f"{kind}: {found.runs} runs, mean absolute error {100 * found.mean:.1f} %, largest "
-                f"{100 * found.largest:.1f} %, rank correlation {found.rank:.3f}",
-                highlight=False,
+            _say(
+                f"{use}: {found.runs} runs, mean absolute error {100 * found.mean:.1f} %, largest "
+                f"{100 * found.largest:.1f} %, rank correlation {found.rank:.3f}"
             )
-    if write:
-        write_text(str(PAGE), put_between(PAGE.read_text(encoding="utf-8"), markdown(rows)))
-        write_text(str(PICTURE), scatter(rows))
+    return rows
+
+
+def _seconds(runs: Sequence[MeasuredSeconds], gpu: Gpu, jobs: int) -> list[SecondsRow]:
+    """Likewise."""
+    rows = []
+    for row in compare_seconds(runs, gpu, jobs):
+        rows.append(row)
+        _say(
+            f"[{len(rows):3}/{len(runs)}] {row.measured.name:98} measured {1e6 * row.measured.seconds:8,.1f} us "
+            f"predicted {1e6 * row.seconds:8,.1f} us at {row.hertz / 1e6:,.0f} MHz {100 * row.error:+6.1f} %"
+        )
+    errors = [abs(row.error) for row in rows if not row.measured.fitted]
+    if errors:
+        _say(
+            f"seconds: {len(errors)} that the power model was not made from, mean absolute error "
+            f"{100 * statistics.fmean(errors):.1f} %, largest {100 * max(errors):.1f} %"
+        )
+    return rows
+
+
+def _say(line: str) -> None:
+    Console(width=160).print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,23 @@
 """Compares the model with what an H200 took.
 
-The recording says of each run whether it was there to fit constants or only to judge; that was drawn before anything
-was measured.
+The recording says of each run whether it was there to fit constants, was seen while the model got its form, or judges
+it; that was settled before it was measured.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.compiler.build import build
 from harness.config.config import KernelConfig
 from harness.config.presets import configure
+from harness.jobs.processes import in_order
 from harness.paths import ROOT
 from harness.problem.shape import Shape, parse_shape
 from harness.timing.constants import Gpu, find_gpu
@@ -40,7 +42,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Row:
-    """A run, measured and predicted. tensor: the part of all SM cycles in which the tensor cores multiply."""
+    """A run, measured and predicted. tensor: cycles in which an average SM's tensor core works; dram, l2: bytes."""
 
     measured: Measured
     cycles: float
@@ -51,6 +53,12 @@ class Row:
     @property
     def error(self) -> float:
         return self.cycles / self.measured.cycles - 1
+
+    @property
+    def counted_tensor(self) -> float:
+        """Cycles in which an average SM's tensor core has worked. Their part of the launch is another one, cold, than
+        in a row of launches; they themselves are the same."""
+        return self.measured.ncu["tensor_percent"] / 100 * self.measured.ncu["cycles"]
 
 
 @dataclass(frozen=True)
@@ -83,15 +91,18 @@ def parse_name(name: str) -> tuple[KernelConfig, Shape]:
     return configure(kernel, arch=find_gpu(GPU).arch, shape=shape, **options), shape
 
 
-def compare(runs: Sequence[Measured], gpu: Gpu, detail: int | None = None) -> list[Row]:
-    """Predicts the cycles of each run, at the clock it had."""
-    named = [parse_name(run.name) for run in runs]
-    rows = []
-    for run, (_, shape), artifact in zip(runs, named, build([config for config, _ in named]), strict=True):
-        found = simulate(artifact, artifact.plan(shape), gpu, run.hertz, detail=detail)
-        parts = {limit.name: limit.share for limit in limits(found.machine, found.used)}
-        rows.append(Row(run, found.cycles, parts[TENSOR], found.hits.dram, found.hits.requested + found.hits.written))
-    return rows
+def compare(runs: Sequence[Measured], gpu: Gpu, detail: int | None = None, jobs: int = 1) -> Iterator[Row]:
+    """Predicts the cycles of each run, at the clock it had; one after the other, as they are done. jobs: processes."""
+    build([parse_name(run.name)[0] for run in runs])
+    yield from in_order(partial(_compare_one, gpu=gpu, detail=detail), runs, jobs)
+
+
+def _compare_one(run: Measured, gpu: Gpu, detail: int | None) -> Row:
+    config, shape = parse_name(run.name)
+    [artifact] = build([config])
+    found = simulate(artifact, artifact.plan(shape), gpu, run.hertz, detail=detail)
+    parts = {limit.name: limit.cycles for limit in limits(found.machine, found.used)}
+    return Row(run, found.cycles, parts[TENSOR], found.hits.dram, found.hits.requested + found.hits.written)
 
 
 def judge(rows: Sequence[Row]) -> Judgement:

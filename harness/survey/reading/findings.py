@@ -46,7 +46,7 @@ def predictions(survey: Survey, model: Gpu) -> tuple[list[Finding], list[str]]:
     """
     kept = (recording(survey) or {"runs": []})["runs"]
     runs = [Measured(run["name"], run["use"], run["cycles"], 1e6 * run["mhz"], run.get("ncu", {})) for run in kept]
-    rows = compare(runs, model)
+    rows = list(compare(runs, model))
     found = [
         Finding(
             "model",
