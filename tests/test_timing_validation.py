@@ -57,7 +57,7 @@ def test_ranks_of_equal_values_are_shared():
 
 @pytest.mark.parametrize("name", ["kernel7 at 2056x4104x192", "kernel8 at 4096x4096x192"])
 def test_tensor_cores_work_as_long_as_the_problem_takes_them(name):
-    """However few clusters are simulated: whole tiles over all SMs, also those outside of C that kernel 7's grid has, at
+    """However few clusters are simulated: all tiles, also those outside of C that the grid of kernel 7 has, at
     N / 2 cycles and a little for 16 of K and 64 of M."""
     gpu = find_gpu("h200")
     config, shape = parse_name(name)
