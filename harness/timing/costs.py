@@ -122,7 +122,7 @@ def _instruction(i: Instruction, gpu: Gpu) -> tuple[float, float]:
 def _fence(i: Instruction, gpu: Gpu) -> float:
     words = set(i.modifiers)
     if "mbarrier_init" in words:
-        return 0.0
+        return gpu["issue.barrier_init_fence"]
     if "proxy" in words:
         return gpu["issue.proxy_fence"]
     if words & {"gpu", "sys", "gl", "cluster"}:

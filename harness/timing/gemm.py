@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from harness.compiler.plan import CounterArgument, Plan
+from harness.compiler.plan import CounterArgument, Plan, TensorMapArgument
 from harness.config.catalog import ELEMENT_BYTES
 from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
@@ -18,7 +18,7 @@ REGISTER_STEP = 8
 DETAIL = 1500
 """CTA K-steps that are simulated one by one, at most if one cluster of each round needs no more."""
 
-RAGGED = 3
+RAGGED = 8
 """How many times as many where tiles differ, as some lie partly outside of C."""
 
 
@@ -167,6 +167,14 @@ class Gemm:
         else:
             return 1.0
         return 1 - shared / 2 / (rows + columns)
+
+    @property
+    def fetching(self) -> float:
+        """Of the loads for bytes that come from DRAM, those that make L2 fetch them: with a promotion of two rows of a
+        box, what the next K step needs comes along."""
+        maps = [a for a in self.plan.arguments if isinstance(a, TensorMapArgument) and a.tensor == "A"]
+        rows = [a.l2_promotion / (a.box[0] * ELEMENT_BYTES) for a in maps]
+        return 1 / max(1.0, *rows) if rows else 1.0
 
     def traffic(self) -> Tiles:
         """For the model of L2."""

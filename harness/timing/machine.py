@@ -179,7 +179,9 @@ class TimedMachine(Machine):
             sm.ctas -= 1
             sm.lives.append(Life(cluster.number, cta.rank, start, at))
         for _ in range(len(self.clusters.launched) - waiting):
-            self._push(at + self.gpu["launch.cta"], _CLUSTER_START)
+            # The CTAs of a cluster do not begin at once, and wait for one another before they do anything.
+            together = self.gpu["launch.together"] if len(cluster.ctas) > 1 else 0.0
+            self._push(at + self.gpu["launch.cta"] + together, _CLUSTER_START)
 
     # ---- warps ----
 

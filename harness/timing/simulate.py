@@ -54,7 +54,10 @@ def simulate(
     gemm = Gemm(plan, gpu, registers)
     spread = gemm.spread() if detail is None else gemm.spread(detail)
     found = hits(gemm.traffic(), spread.resident, gpu["l2.bytes"] * gpu["l2.effective"])
-    memory = Memory(spread.share, clock, found.miss, found.waits * gpu["l2.together"], gemm.merged)
+    # In a row of launches L2 is full of what the ones before have written.
+    left = found.written * spread.share
+    waits = found.waits * gemm.fetching * gpu["l2.together"]
+    memory = Memory(spread.share, clock, found.miss, waits, gemm.merged, left)
     device = TimedDevice(
         gpu, memory, computes=False, numbers=spread.numbers, sms=spread.slots * gemm.cluster_size, trace=trace
     )

@@ -14,7 +14,7 @@ from typing import Any
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.units.mma import Mma
 from harness.emulator.units.tensor_kinds import KindMma
-from harness.timing.constants import Gpu
+from harness.timing.constants import ENDLESS, Gpu
 
 SUB_PARTITIONS = 4
 WGMMA_ROWS = 64
@@ -56,6 +56,43 @@ class Tensor(Unit):
         else:
             self.spans.append((end - cycles, end))
         return end
+
+
+class Dram(Unit):
+    """Reads are served as they come; what is written waits in L2 until there is nothing to read, or no more room.
+
+    ``dirty``: bytes of L2 that are to be written, at most ``room``; ``rate``: bytes a cycle that are.
+    """
+
+    __slots__ = ("dirty", "rate", "room", "seen")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dirty = 0.0
+        self.room = self.rate = ENDLESS
+        self.seen = 0.0
+        """Until when it has been settled what was written."""
+
+    def serve(self, at: float, cycles: float) -> float:
+        self._settle(at)
+        return super().serve(at, cycles)
+
+    def write(self, at: float, nbytes: float) -> float:
+        """When L2 has room for them: what there is none for has to be written first."""
+        self._settle(at)
+        self.dirty += nbytes
+        if self.dirty <= self.room:
+            return at
+        excess, self.dirty = self.dirty - self.room, self.room
+        return super().serve(at, excess / self.rate)
+
+    def _settle(self, at: float) -> None:
+        idle = at - max(self.seen, self.free)
+        if idle > 0 and self.dirty:
+            written = min(self.dirty, idle * self.rate)
+            self.dirty -= written
+            self.busy += written / self.rate
+        self.seen = max(self.seen, at)
 
 
 @dataclass(frozen=True)
@@ -102,7 +139,8 @@ class Memory:
 
     ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the
     loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time; ``merged``: bytes
-    that L2 gives out for each byte that is asked for, as it answers equal requests of neighbouring SMs once.
+    that L2 gives out for each byte that is asked for, as it answers equal requests of neighbouring SMs once; ``left``:
+    bytes that the launch before has left in L2, still to be written.
     """
 
     share: float
@@ -110,14 +148,15 @@ class Memory:
     miss: float = 1.0
     waits: float = 1.0
     merged: float = 1.0
+    left: float = 0.0
     l2: Unit = field(default_factory=Unit)
     writes: Unit = field(default_factory=Unit)
-    dram: Unit = field(default_factory=Unit)
+    dram: Dram = field(default_factory=Dram)
     traffic: Traffic = field(default_factory=Traffic)
 
     def fresh(self) -> Memory:
         """The same, with nothing to do yet."""
-        return Memory(self.share, self.clock, self.miss, self.waits, self.merged)
+        return Memory(self.share, self.clock, self.miss, self.waits, self.merged, self.left)
 
 
 class Units:
@@ -131,13 +170,16 @@ class Units:
         self.write_rate = gpu["l2.write_bandwidth"] / memory.clock * share
         self.write_row = gpu["l2.write_row"]
         self.dram_rate = gpu["dram.bandwidth"] / memory.clock * share
+        memory.dram.rate = gpu["dram.write_bandwidth"] / memory.clock * share
+        memory.dram.room = gpu["l2.dirty"] * share
+        memory.dram.dirty = min(memory.left, memory.dram.room)
         self.port_rate = gpu["l2.port"]
         self.tma_issue = gpu["tma.issue"]
         self.tma_rate = gpu["tma.rate"]
         self.fill_rate = gpu["tma.fill_rate"]
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
         self.dram_latency = gpu["dram.latency"] * memory.clock
-        self.descriptor = gpu["tma.descriptor"]
+        self.first_load = gpu["tma.descriptor"] + (gpu["dram.cold"] if memory.miss > 0 else 0.0)
         self.store_rate = gpu["tma.store_rate"]
         self.store_latency = gpu["tma.store_latency"]
         self.tensor_overhead = gpu["tensor.overhead"]
@@ -175,21 +217,19 @@ class Units:
             sent = sm.tma.serve(at, self.tma_issue + inside / self.tma_rate + filled)
             if id(load.tmap) not in sm.maps:
                 sm.maps.add(id(load.tmap))
-                sent += self.descriptor
+                sent += self.first_load
             self.memory.traffic.loads += 1
             self._last_load = (load, self.read_memory(sent, inside))
         return target.port.serve(self._last_load[1] - nbytes / self.port_rate, nbytes / self.port_rate)
 
     def tma_store(self, at: float, nbytes: int, row: int, sm: Sm) -> float:
-        """Until the source may be written again: L2 takes the bytes as they are read, row by row, and DRAM from it at
-        leisure.
-        """
+        """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room."""
         memory = self.memory
         memory.traffic.l2_written += nbytes
         memory.traffic.dram += nbytes
         memory.traffic.stores += 1
-        memory.dram.serve(at, nbytes / self.dram_rate)
-        taken = memory.writes.serve(at, nbytes * (1 + self.write_row / row) / self.write_rate)
+        room = memory.dram.write(at, nbytes)
+        taken = memory.writes.serve(room, nbytes * (1 + self.write_row / row) / self.write_rate)
         return max(taken, sm.stores.serve(at, self.tma_issue + nbytes / self.store_rate)) + self.store_latency
 
     # ---- the tensor core ----
