@@ -373,11 +373,14 @@ def test_the_survey_of_an_h200(tmp_path):
     survey = Survey(OURS)
     assert {part.status for part in survey.parts if part.part not in ("doctor", "gpu-tests")} == {"done"}
     kept = recording(survey)
-    assert {run["name"] for run in kept["runs"]} <= {run.name for run in runs("sm_90a")}
-    assert len(kept["runs"]) >= 87 and all(run["ncu"]["cycles"] > 0 for run in kept["runs"])
+    assert {run["name"]: run["use"] for run in kept["runs"]} == {run.name: run.use for run in runs("sm_90a")}
+    assert all(run["ncu"]["cycles"] > 0 for run in kept["runs"])
+    assert kept == json.loads((ROOT / "results" / "nvidia-h200-timing.json").read_text())
     found = derive(survey)
     assert 100 < found["tma.rate"].value < 128 and found["tensor.overhead"].value == pytest.approx(1, abs=0.01)
-    assert 4e12 < found["dram.bandwidth"].value < 4.8e12
+    assert 4e12 < found["dram.bandwidth"].value < 4.8e12 and 2.9e12 < found["dram.write_bandwidth"].value < 3.2e12
+    for name in ("launch.together", "issue.barrier_init_fence", "dram.cold"):
+        assert found[name].value == pytest.approx(find_gpu("h200")[name], rel=0.05)
     assert len(find_traces(survey)) == len(TRACED)
     path = tmp_path / "t.json"
     words = ["timeline", "kernel7", "--measured", str(OURS), "--to", "6000", "-o", str(path)]

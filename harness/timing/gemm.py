@@ -95,6 +95,11 @@ class Gemm:
         return self.plan.problem.m % rows == 0 and self.plan.problem.n % columns == 0
 
     @property
+    def whole(self) -> bool:
+        """Whether no box that is loaded lies partly outside of A or B."""
+        return self.even and self.plan.problem.k % self.plan.config["block_k"] == 0
+
+    @property
     def tiles(self) -> int:
         """Of clusters. Where each computes the tile at its place in the grid, some may lie outside of C."""
         down, across = self.extent

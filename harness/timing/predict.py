@@ -45,7 +45,8 @@ class Prediction:
 
     @property
     def error_percent(self) -> float:
-        return 100 * self.gpu["model.error"]
+        whole = self.simulation.gemm.whole
+        return 100 * self.gpu["model.error" if whole else "model.error_ragged"]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

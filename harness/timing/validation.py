@@ -42,13 +42,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Row:
-    """A run, measured and predicted. tensor: cycles in which an average SM's tensor core works; dram, l2: bytes."""
+    """A run, measured and predicted. tensor: cycles in which an average SM's tensor core works; dram, l2: bytes;
+    whole: whether no box that is loaded lies partly outside of A or B.
+    """
 
     measured: Measured
     cycles: float
     tensor: float
     dram: float
     l2: float
+    whole: bool = True
 
     @property
     def error(self) -> float:
@@ -102,7 +105,8 @@ def _compare_one(run: Measured, gpu: Gpu, detail: int | None) -> Row:
     [artifact] = build([config])
     found = simulate(artifact, artifact.plan(shape), gpu, run.hertz, detail=detail)
     parts = {limit.name: limit.cycles for limit in limits(found.machine, found.used)}
-    return Row(run, found.cycles, parts[TENSOR], found.hits.dram, found.hits.requested + found.hits.written)
+    asked = found.hits.requested + found.hits.written
+    return Row(run, found.cycles, parts[TENSOR], found.hits.dram, asked, found.gemm.whole)
 
 
 def judge(rows: Sequence[Row]) -> Judgement:

@@ -33,12 +33,10 @@ def markdown(rows: Sequence[Row], seconds: Sequence[SecondsRow]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for use, some in by_use(rows):
-        found = judge(some)
-        within = sum(abs(row.error) <= TARGET for row in some)
-        lines.append(
-            f"| {MEANINGS[use]} | {found.runs} | {100 * found.mean:.1f} % | {100 * found.largest:.1f} % | {within} | "
-            f"{found.rank:.3f} |"
-        )
+        lines.append(_verdict(MEANINGS[use], some))
+        for kind, part in (("whole", [r for r in some if r.whole]), ("ragged", [r for r in some if not r.whole])):
+            if 1 < len(part) < len(some):
+                lines.append(_verdict(f"... of these, {kind}", part))
     lines += ["", _counters(rows), "", _seconds(seconds), ""]
     lines += ["| use | run | measured cycles | predicted cycles | error |", "|---|---|---|---|---|"]
     for _, some in by_use(rows):
@@ -58,6 +56,15 @@ def markdown(rows: Sequence[Row], seconds: Sequence[SecondsRow]) -> str:
             f"{each.hertz / 1e6:,.0f} | {100 * each.error:+.1f} % |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _verdict(name: str, rows: Sequence[Row]) -> str:
+    found = judge(rows)
+    within = sum(abs(row.error) <= TARGET for row in rows)
+    return (
+        f"| {name} | {found.runs} | {100 * found.mean:.1f} % | {100 * found.largest:.1f} % | {within} | "
+        f"{found.rank:.3f} |"
+    )
 
 
 def by_use(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:

@@ -12,9 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from harness.survey.archive import Survey
+from harness.survey.micro.tma import SMS
 from harness.timing.constants import Constant, Gpu
 
 Entry = dict[str, Any]
+FIRST_OR_NOT = ("", "following_")
+BARRIERS = 8
+LARGE_MIB = 512
+"""Of the benchmark of loads beside stores: what is in DRAM and not in L2."""
+"""That the kernel of `harness.survey.micro.starts` initialises."""
 TURNS_HALVED = 2
 """Two of eight warps share a sub-partition."""
 
@@ -53,6 +59,18 @@ def _launches(of: Benchmarks) -> Found:
     if waves:
         value = statistics.fmean(e["median_follow_cycles"] for e in waves)
         yield "launch.cta", value, "cycles", "from a CTA's end to the first instruction of the next on its SM"
+    starts = of.all("cta_starts", tensor_map="not prefetched", caches="in a row")
+    followed = [e for e in starts if "following_cluster_ready_cycles" in e]
+    if followed:
+        waits = [
+            [e[f"{w}cluster_ready_cycles"] - e[f"{w}barriers_ready_cycles"] for w in FIRST_OR_NOT] for e in followed
+        ]
+        value = statistics.fmean(later - first for first, later in waits)
+        yield "launch.together", value, "cycles", "what a cluster that follows another waits longer for all its CTAs"
+    arrive = of.one("barriers", what="arrive")
+    if starts and arrive:
+        value = min(e["barriers_ready_cycles"] for e in starts) - BARRIERS * arrive["cycles"]
+        yield "issue.barrier_init_fence", value, "cycles", "eight mbarriers and their fence, less eight arrivals"
 
 
 def _instructions(of: Benchmarks) -> Found:
@@ -130,6 +148,17 @@ def _memory(of: Benchmarks) -> Found:
     longer = [latency["DRAM", size] - latency["L2", size] for where, size in latency if where == "L2" and size >= 8192]
     if longer:
         yield "dram.latency", statistics.fmean(longer), "s", "boxes of 8 to 32 KiB from DRAM against the same from L2"
+    cold = [e for e in of.all("cta_starts", caches="cold") if e["ctas"] == SMS]
+    if cold:
+        value = statistics.fmean(e["load_0_cycles"] - e["load_1_cycles"] for e in cold)
+        yield "dram.cold", value, "cycles", "the first loads of all SMs at once from DRAM against their next ones"
+    both = [e for e in of.all("tma_mixed", load_mib=LARGE_MIB, store_mib=LARGE_MIB, data="each its own") if e["stores"]]
+    read = of.one("tma_mixed", load_mib=LARGE_MIB, stores=0, data="each its own")
+    if both and read:
+        whole = read["loaded_gigabytes_per_second"]
+        rates = [e["stored_gigabytes_per_second"] / (1 - e["loaded_gigabytes_per_second"] / whole) for e in both]
+        value = statistics.fmean(rates) * 1e9
+        yield "dram.write_bandwidth", value, "byte/s", "what is written beside reads, in the time that these leave"
     stores = [e for e in of.all("tma_stores", where="L2", pending=3) if e["ctas"] > 100]
     yield from _writes(stores)
 

@@ -54,7 +54,7 @@ def predictions(survey: Survey, model: Gpu) -> tuple[list[Finding], list[str]]:
             f"measured {row.measured.cycles:,.0f} cycles, predicted {row.cycles:,.0f} ({100 * row.error:+.1f} %)",
         )
         for row in rows
-        if abs(row.error) > model["model.error"]
+        if abs(row.error) > model["model.error" if row.whole else "model.error_ragged"]
     ]
     sides = [(use, [row for row in rows if row.measured.use == use]) for use in TIMED]
     return found, [_verdict(use, judge(some)) for use, some in sides if len(some) > 1]
