@@ -20,7 +20,7 @@ from harness.paths import ROOT
 from harness.problem.shape import Shape
 from harness.timing.constants import Gpu, find_gpu
 from harness.timing.predict import predict
-from harness.timing.validation import GPU
+from harness.timing.validation import GPU, no_garbage
 
 RECORDING = ROOT / "results" / "nvidia-h200-kernel8.json"
 KERNELS = ("kernel7", "kernel8")
@@ -83,5 +83,6 @@ def compare_seconds(runs: Sequence[MeasuredSeconds], gpu: Gpu, jobs: int = 1) ->
 
 def _compare_one(run: MeasuredSeconds, gpu: Gpu) -> SecondsRow:
     [artifact] = build([run.config()])
-    found = predict(artifact, run.shape, gpu, run.inputs)
+    with no_garbage():
+        found = predict(artifact, run.shape, gpu, run.inputs)
     return SecondsRow(run, found.seconds, found.clock.hertz)
