@@ -1,5 +1,7 @@
 """Runs drawn at random, which judge the timing model: nobody chose them, and none was looked at while it was made.
 
+Once they have judged, they have been seen: who changes the model draws others to judge it by.
+
 Each kernel gets some configurations, each configuration two problems. A draw has a generator of its own, seeded by its
 number, and is made again until the rules of the kernels allow it. The problems: half of all extents of C are no
 multiple of a tile, and K is short, medium or long.
@@ -15,8 +17,10 @@ from typing import Any, TypeVar
 from harness.config.config import try_config
 from harness.config.refusal import Refusal
 from harness.problem.shape import Shape
+from harness.survey.uses import JUDGE, SEEN
 
-SEED = "the runs that judge"
+DRAWS = {"the runs that judge": SEEN, "the runs that judge, second draw": JUDGE}
+"""Seeds, and what each draw is for now."""
 CONFIGURATIONS = {"kernel5": 5, "kernel6": 7, "kernel7": 8, "kernel8": 10}
 PROBLEMS = 2
 """Of a configuration."""
@@ -47,19 +51,20 @@ MOST = 4096 * 8192 * 8192
 """M * N * K: a millisecond."""
 
 T = TypeVar("T")
-Drawn = tuple[str, dict[str, Any], Shape]
-"""Kernel, options, problem."""
+Drawn = tuple[str, dict[str, Any], Shape, str]
+"""Kernel, options, problem, and what it is for."""
 
 
 def drawn(arch: str) -> Iterator[Drawn]:
     """Always the same, in the same order."""
-    for kernel, count in CONFIGURATIONS.items():
-        for number in range(count):
-            # Of `random.Random` only `random` is promised to give the same numbers in every version of Python.
-            generator = random.Random(f"{SEED}, {kernel}, {number}")
-            options = _options(kernel, arch, generator)
-            for _ in range(PROBLEMS):
-                yield kernel, options, _shape(generator)
+    for seed, use in DRAWS.items():
+        for kernel, count in CONFIGURATIONS.items():
+            for number in range(count):
+                # Of `random.Random` only `random` is promised to give the same numbers in every version of Python.
+                generator = random.Random(f"{seed}, {kernel}, {number}")
+                options = _options(kernel, arch, generator)
+                for _ in range(PROBLEMS):
+                    yield kernel, options, _shape(generator), use
 
 
 def _options(kernel: str, arch: str, generator: random.Random) -> dict[str, Any]:

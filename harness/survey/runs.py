@@ -152,7 +152,7 @@ def runs(arch: str = "sm_90a") -> list[Run]:
         for i, (options, shape) in enumerate(each):
             found.append(Run(kernel, options, parse_shape(shape), FIT if i % 3 == 1 else others))
     if arch in FRESH:
-        found += [Run(kernel, tuple(options.items()), shape, JUDGE) for kernel, options, shape in drawn(arch)]
+        found += [Run(kernel, tuple(options.items()), shape, use) for kernel, options, shape, use in drawn(arch)]
     return found
 
 

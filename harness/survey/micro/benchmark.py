@@ -16,11 +16,15 @@ FOREIGN_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Tensor:
-    """A kernel argument: a tensor map over a bf16 tensor of this many rows. A row of a box is swizzled as a whole."""
+    """A kernel argument: a tensor map over a bf16 tensor of this many rows. A row of a box is swizzled as a whole.
+
+    over: bytes by which its rows are further apart than they are long, so that not all begin with a cache line.
+    """
 
     rows: int
     box_rows: int
     box_columns: int = 64
+    over: int = 0
 
     @property
     def swizzle(self) -> str:

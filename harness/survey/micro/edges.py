@@ -103,6 +103,9 @@ def _launches() -> Iterator[Launch]:
                 yield _launch(kib, depth, 1, 1.0, columns_inside)
         for rows_inside in (1.0, 0.5, 0.0):
             yield _launch(kib, 4, SMS, rows_inside, 1.0)
+    for ctas in (4, 16, 33, 66):
+        for rows_inside in (0.5, 0.0):
+            yield _launch(16, 4, ctas, rows_inside, 1.0)
 
 
 EDGES = Benchmark(

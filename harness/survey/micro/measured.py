@@ -33,19 +33,19 @@ class Bench:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        rows = [
-            argument.rows
+        sizes = [
+            argument.rows * (2 * COLUMNS + argument.over)
             for benchmark in BENCHMARKS.values()
             for launch in benchmark.launches
             for argument in launch.arguments
             if isinstance(argument, Tensor)
         ]
-        largest = max(rows, default=1)
-        self.tensor = driver.allocate(largest * COLUMNS * 2)
+        largest = max(sizes, default=1)
+        self.tensor = driver.allocate(largest)
         self.foreign = driver.allocate(FOREIGN_BYTES)
         self.out = driver.allocate(OUT_BYTES)
         self.counter = driver.allocate(8)
-        driver.fill(self.tensor, largest * COLUMNS * 2)
+        driver.fill(self.tensor, largest)
         self.functions: dict[str, ctypes.c_void_p] = {}
         self.arch = arch_of_gpu(*(int(part) for part in driver.describe()["compute_capability"].split(".")))
 
@@ -97,7 +97,7 @@ class Bench:
         if isinstance(argument, Tensor):
             dims = (COLUMNS, argument.rows)
             box = (argument.box_columns, argument.box_rows)
-            strides = (2 * COLUMNS,)
+            strides = (2 * COLUMNS + argument.over,)
             return self.driver.tensor_map(self.tensor, "bf16", dims, strides, box, argument.swizzle, L2_PROMOTION)
         if isinstance(argument, int):
             return ctypes.c_uint32(argument)

@@ -13,5 +13,6 @@ QUESTIONS = {
     "tma_stores": "How long does a TMA store take, and how many bytes a cycle leave, by box and stores in flight?",
     "tma_mixed": "How many bytes a cycle arrive and leave when SMs load and store, by how much they store to in all?",
     "tma_edges": "How long does a TMA load take that lies partly or wholly outside of its tensor?",
+    "tma_rows": "How many bytes a cycle arrive when not every row of a tensor begins with a cache line?",
     "cta_starts": "How long after a CTA's first instruction may it load, and when is its first data there?",
 }

@@ -222,7 +222,7 @@ setp.lt.u32 %p1, %i, %count;
 """Loads one after the other, all on one barrier: what the engine needs for each, which the waiting in `LOADS` hides."""
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def read_loads(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     """latency: of each load, where one is in flight. The first load, which also meets a cold TMA unit, is apart."""
     loads, size = launch.about["loads"], launch.about.get("cluster", 1)
     cycles = (clocks[:, 1] - clocks[:, 0]).astype(float)
@@ -246,7 +246,7 @@ def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     return answer
 
 
-def _launch(text: str, kib: int, depth: int, loads: int, rows: int, grid: int = 1, **more: Any) -> Launch:
+def load_launch(text: str, kib: int, depth: int, loads: int, rows: int, grid: int = 1, **more: Any) -> Launch:
     """kib: of a stage. The slices of a cluster together are one stage."""
     cluster, shared_by_all = more.get("cluster", 1), more.pop("same", False)
     threads = 32 if text == "loads" else 64
@@ -270,13 +270,13 @@ def _launch(text: str, kib: int, depth: int, loads: int, rows: int, grid: int = 
 def _launches() -> Iterator[Launch]:
     for rows in (IN_L2, IN_DRAM):
         for kib in (1, 2, 4, 8, 16, 32):
-            yield _launch("loads", kib, 1, 64, rows)
-    yield _launch("loads", 1, 1, 64, IN_L2, SMS)
-    yield _launch("loads", 8, 1, 64, IN_L2, SMS)
+            yield load_launch("loads", kib, 1, 64, rows)
+    yield load_launch("loads", 1, 1, 64, IN_L2, SMS)
+    yield load_launch("loads", 8, 1, 64, IN_L2, SMS)
     for kib in (1, 2, 4, 8, 16, 32):
         for depth in (2, 3, 4, 6, 8, 12):
             if depth * kib <= 192:
-                yield _launch("loads", kib, depth, 256, IN_L2)
+                yield load_launch("loads", kib, depth, 256, IN_L2)
     for kib, depth in (
         (8, 1),
         (8, 2),
@@ -291,19 +291,19 @@ def _launches() -> Iterator[Launch]:
         (32, 4),
         (32, 6),
     ):
-        yield _launch("loads", kib, depth, 512, IN_L2, SMS)
-        yield _launch("loads", kib, depth, 256, IN_DRAM, SMS)
+        yield load_launch("loads", kib, depth, 512, IN_L2, SMS)
+        yield load_launch("loads", kib, depth, 256, IN_DRAM, SMS)
     for ctas in (8, 16, 33, 66, 99):
-        yield _launch("loads", 32, 4, 512, IN_L2, ctas)
-        yield _launch("loads", 32, 4, 512, IN_DRAM, ctas)
+        yield load_launch("loads", 32, 4, 512, IN_L2, ctas)
+        yield load_launch("loads", 32, 4, 512, IN_DRAM, ctas)
     for kib, depth in ((16, 4), (32, 4)):
-        yield _launch("loads", kib, depth, 512, IN_L2, SMS, same=True)
+        yield load_launch("loads", kib, depth, 512, IN_L2, SMS, same=True)
     for kib, depth in ((16, 1), (16, 2), (32, 1), (32, 2), (32, 4), (32, 6)):
-        yield _launch("ring", kib, depth, 256, IN_L2)
-        yield _launch("ring", kib, depth, 512, IN_L2, SMS)
+        yield load_launch("ring", kib, depth, 256, IN_L2)
+        yield load_launch("ring", kib, depth, 512, IN_L2, SMS)
         for cluster in (2, 4):
-            yield _launch("multicast", kib, depth, 256, IN_L2, cluster, cluster=cluster)
-            yield _launch("multicast", kib, depth, 512, IN_L2, MOST_CTAS[cluster], cluster=cluster)
+            yield load_launch("multicast", kib, depth, 256, IN_L2, cluster, cluster=cluster)
+            yield load_launch("multicast", kib, depth, 512, IN_L2, MOST_CTAS[cluster], cluster=cluster)
 
 
 TMA = Benchmark(
@@ -311,7 +311,7 @@ TMA = Benchmark(
     question=QUESTIONS["tma_loads"],
     texts={"loads": LOADS, "ring": RING, "multicast": MULTICAST_RING},
     launches=tuple(_launches()),
-    read=_read,
+    read=read_loads,
 )
 
 
