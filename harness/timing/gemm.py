@@ -145,15 +145,35 @@ class Gemm:
 
     def order(self) -> list[Place]:
         """The cluster tiles in the order in which they start."""
+        down, _ = self.extent
+        return [place for place in map(self.place, range(self.tiles)) if place[0] < down]
+
+    def place(self, number: int) -> Place:
+        """Where a tile lies; below C there are some where clusters compute the tile at their place in the grid."""
         down, across = self.extent
-        if not self.walks:
-            x = self.plan.grid[0] // self.plan.cluster[0]
-            y = self.plan.grid[1] // self.plan.cluster[1]
-            return [
-                (n // (x * y) * x + n % x, n // x % y) for n in range(self.clusters) if n // (x * y) * x + n % x < down
-            ]
-        group = self.plan.config["raster_group"]
-        return [_place(group, number, down, across) for number in range(down * across)]
+        if self.walks:
+            return _place(self.plan.config["raster_group"], number, down, across)
+        x = self.plan.grid[0] // self.plan.cluster[0]
+        y = self.plan.grid[1] // self.plan.cluster[1]
+        return number // (x * y) * x + number % x, number // x % y
+
+    def outside(self, spread: Spread) -> float:
+        """The part of all rows outside of A and B that the simulated clusters load."""
+        everything = sum(map(self._rows_outside, range(self.tiles)))
+        if self.plan.config["scheduler"] in ("dynamic", "clc") or not everything:
+            return spread.share
+        step = self.clusters if self.stays else self.tiles
+        simulated = (number for first in spread.numbers for number in range(first, self.tiles, step))
+        return sum(map(self._rows_outside, simulated)) / everything or spread.share
+
+    def _rows_outside(self, number: int) -> int:
+        """Of A and of B, that the tile's clusters load."""
+        row, column = self.place(number)
+        rows, columns = self.tile
+        problem = self.plan.problem
+        return max(0, min(rows, (row + 1) * rows - problem.m)) + max(
+            0, min(columns, (column + 1) * columns - problem.n)
+        )
 
     @property
     def merged(self) -> float:

@@ -18,10 +18,11 @@ from harness.emulator.machine.grid import Clusters
 from harness.emulator.machine.machine import Limits, Machine
 from harness.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment, Grid
 from harness.emulator.machine.warpgroup import Step
+from harness.timing.boxes import row_of
 from harness.timing.constants import Gpu
 from harness.timing.costs import block_costs
 from harness.timing.trace import NoTrace, Trace
-from harness.timing.units import Life, Sm, Units, row_of
+from harness.timing.units import Life, Sm, Units
 
 _CLUSTER_START = object()
 

@@ -57,7 +57,7 @@ def simulate(
     # In a row of launches L2 is full of what the ones before have written.
     left = found.written * spread.share
     waits = found.waits * gemm.fetching * gpu["l2.together"]
-    memory = Memory(spread.share, clock, found.miss, waits, gemm.merged, left)
+    memory = Memory(spread.share, clock, found.miss, waits, gemm.merged, left, gemm.outside(spread))
     device = TimedDevice(
         gpu, memory, computes=False, numbers=spread.numbers, sms=spread.slots * gemm.cluster_size, trace=trace
     )

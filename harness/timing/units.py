@@ -6,14 +6,12 @@ or its multiplications take. Times are in cycles of the SM's clock from the star
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import le
 from typing import Any
 
-from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.units.mma import Mma
 from harness.emulator.units.tensor_kinds import KindMma
+from harness.timing.boxes import ALIGNMENTS, LINE, alignment, parts
 from harness.timing.constants import ENDLESS, Gpu
 
 SUB_PARTITIONS = 4
@@ -140,7 +138,8 @@ class Memory:
     ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the
     loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time; ``merged``: bytes
     that L2 gives out for each byte that is asked for, as it answers equal requests of neighbouring SMs once; ``left``:
-    bytes that the launch before has left in L2, still to be written.
+    bytes that the launch before has left in L2, still to be written; ``outside``: the part of what all boxes have
+    outside of their tensors.
     """
 
     share: float
@@ -149,14 +148,16 @@ class Memory:
     waits: float = 1.0
     merged: float = 1.0
     left: float = 0.0
+    outside: float = 1.0
     l2: Unit = field(default_factory=Unit)
+    fill: Unit = field(default_factory=Unit)
     writes: Unit = field(default_factory=Unit)
     dram: Dram = field(default_factory=Dram)
     traffic: Traffic = field(default_factory=Traffic)
 
     def fresh(self) -> Memory:
         """The same, with nothing to do yet."""
-        return Memory(self.share, self.clock, self.miss, self.waits, self.merged, self.left)
+        return Memory(self.share, self.clock, self.miss, self.waits, self.merged, self.left, self.outside)
 
 
 class Units:
@@ -176,7 +177,10 @@ class Units:
         self.port_rate = gpu["l2.port"]
         self.tma_issue = gpu["tma.issue"]
         self.tma_rate = gpu["tma.rate"]
-        self.fill_rate = gpu["tma.fill_rate"]
+        self.fill_rate = gpu["l2.fill_bandwidth"] / memory.clock * memory.outside
+        self.cut_rows = gpu["tma.cut_rows"]
+        self.split = {LINE: 1.0, **{n: gpu[f"tma.rows_of_{n}"] for n in ALIGNMENTS}}
+        self.l2_split = {LINE: 1.0, **{n: gpu[f"l2.rows_of_{n}"] for n in ALIGNMENTS}}
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
         self.dram_latency = gpu["dram.latency"] * memory.clock
         self.first_load = gpu["tma.descriptor"] + (gpu["dram.cold"] if memory.miss > 0 else 0.0)
@@ -197,11 +201,13 @@ class Units:
 
     # ---- copies ----
 
-    def read_memory(self, at: float, nbytes: float) -> float:
-        """Bytes for an SM, from L2 or through it: when the last of them leaves L2."""
+    def read_memory(self, at: float, nbytes: float, ready: float = 0.0, times: float = 1.0) -> float:
+        """Bytes for an SM, from L2 or through it: when the last of them leaves L2. at: when they are asked for, which
+        is their place in the queues; ready: when an SM has asked for the last of them; times: what whole lines take.
+        """
         memory = self.memory
         memory.traffic.l2_read += nbytes
-        leaves = memory.l2.serve(at, nbytes * memory.merged / self.l2_rate)
+        leaves = max(ready, memory.l2.serve(at, nbytes * times * memory.merged / self.l2_rate))
         if memory.miss > 0:
             missed = nbytes * memory.miss
             memory.traffic.dram += missed
@@ -209,18 +215,26 @@ class Units:
         return leaves + self.hit_latency + memory.waits * self.dram_latency
 
     def tma_load(self, at: float, load: Any, destination: int, sm: Sm, target: Sm) -> float:
-        """A box, for one of the CTAs it goes to; the first of these asks for it."""
+        """A box, for one of the CTAs it goes to; the first of these asks for it.
+
+        What lies outside an SM asks for, too; but all of that is answered from one place.
+        """
         nbytes = load.tmap.box_bytes
+        aligned = alignment(load.tmap)
         if self._last_load[0] is not load or destination == 0:
-            inside = inside_bytes(load.tmap, load.coordinates)
-            filled = (nbytes - inside) / self.fill_rate
-            sent = sm.tma.serve(at, self.tma_issue + inside / self.tma_rate + filled)
+            part = parts(load.tmap, load.coordinates)
+            times = self.split[aligned] * (self.cut_rows if part.cut else 1.0)
+            sent = sm.tma.serve(at, self.tma_issue + nbytes * times / self.tma_rate)
             if id(load.tmap) not in sm.maps:
                 sm.maps.add(id(load.tmap))
                 sent += self.first_load
             self.memory.traffic.loads += 1
-            self._last_load = (load, self.read_memory(sent, inside))
-        return target.port.serve(self._last_load[1] - nbytes / self.port_rate, nbytes / self.port_rate)
+            arrives = self.read_memory(at, part.inside, sent, self.l2_split[aligned])
+            if part.filled:
+                arrives = max(arrives, self.memory.fill.serve(at, part.filled / self.fill_rate) + self.hit_latency)
+            self._last_load = (load, arrives)
+        cycles = nbytes * self.split[aligned] / self.port_rate
+        return target.port.serve(self._last_load[1] - cycles, cycles)
 
     def tma_store(self, at: float, nbytes: int, row: int, sm: Sm) -> float:
         """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room."""
@@ -264,19 +278,3 @@ class Units:
         done = max(done, self.pipes.get(pipe, 0.0))
         self.pipes[pipe] = done
         return done
-
-
-def inside_bytes(box: TensorMap, coordinates: Sequence[int]) -> int:
-    """Bytes of the box at these coordinates that lie inside of the tensor; the others are filled in."""
-    if all(map(le, coordinates, box.last_whole)) and min(coordinates) >= 0:
-        return box.box_bytes
-    part = 1.0
-    for first, extent, dim, step in zip(coordinates, box.box_shape, box.dims, box.steps, strict=True):
-        inside = sum(0 <= first + n * step < dim for n in range(extent))
-        part *= inside / extent
-    return round(box.box_bytes * part)
-
-
-def row_of(box: TensorMap) -> int:
-    """Bytes of a box that lie one after another in global memory."""
-    return box.box[0] * box.element.bytes

@@ -1,6 +1,6 @@
-"""TMA loads from tensors whose rows do not all begin with a cache line: a GEMM whose K is no multiple of 64.
+"""TMA copies of tensors whose rows do not all begin with a cache line: a GEMM whose K or N is no multiple of 64.
 
-A row of a box is as long as a line, and then lies in two of them.
+A row of a box that is as long as a line then lies in two of them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from harness.survey.micro.benchmark import Benchmark, Launch, Tensor
 from harness.survey.micro.questions import QUESTIONS
+from harness.survey.micro.stores import STORES, read_stores, store_launch
 from harness.survey.micro.tma import IN_DRAM, IN_L2, LOADS, SMS, load_launch, read_loads
 
 OVER = (0, 16, 32, 48, 64, 96)
@@ -31,6 +32,14 @@ def _launches() -> Iterator[Launch]:
         yield _shifted(load_launch("loads", 32, 4, 256, IN_DRAM, SMS), over)
 
 
+def _stores() -> Iterator[Launch]:
+    for over in OVER:
+        for columns, kib in ((64, 8), (32, 4), (16, 2)):
+            yield _shifted(store_launch("read", 3, kib, columns, IN_L2, 1), over)
+            yield _shifted(store_launch("read", 3, kib, columns, IN_L2, SMS), over)
+            yield _shifted(store_launch("read", 3, kib, columns, IN_DRAM, SMS, 256), over)
+
+
 ROWS = Benchmark(
     name="tma_rows",
     question=QUESTIONS["tma_rows"],
@@ -38,4 +47,11 @@ ROWS = Benchmark(
     launches=tuple(_launches()),
     read=read_loads,
 )
-BENCHMARKS = (ROWS,)
+STORED_ROWS = Benchmark(
+    name="tma_stored_rows",
+    question=QUESTIONS["tma_stored_rows"],
+    texts=STORES.texts,
+    launches=tuple(_stores()),
+    read=read_stores,
+)
+BENCHMARKS = (ROWS, STORED_ROWS)

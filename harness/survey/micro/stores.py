@@ -63,7 +63,7 @@ PENDING = (0, 1, 3)
 TEXTS = {f"{waits_for} {pending}": _text(pending, waits_for) for waits_for in ("read", "done") for pending in PENDING}
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def read_stores(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     """The end is when all stores are done."""
     stores, box = launch.about["stores"], launch.about["box_bytes"]
     cycles = (clocks[:, 1] - clocks[:, 0]).astype(float)
@@ -78,7 +78,9 @@ def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     }
 
 
-def _launch(waits_for: str, pending: int, kib: int, columns: int, rows: int, ctas: int, stores: int = 128) -> Launch:
+def store_launch(
+    waits_for: str, pending: int, kib: int, columns: int, rows: int, ctas: int, stores: int = 128
+) -> Launch:
     # The kernel takes 128 bytes for a row of a box; narrower boxes have more rows for the same bytes.
     about = {
         "waits_until": waits_for,
@@ -99,13 +101,13 @@ def _launch(waits_for: str, pending: int, kib: int, columns: int, rows: int, cta
 def _launches() -> Iterator[Launch]:
     for waits_for in ("read", "done"):
         for kib in (2, 4, 8, 16):
-            yield _launch(waits_for, 0, kib, 64, IN_L2, 1)
+            yield store_launch(waits_for, 0, kib, 64, IN_L2, 1)
     for columns, kib in ((64, 8), (64, 16), (32, 4), (32, 8), (16, 2), (16, 4)):
         for pending in (1, 3):
-            yield _launch("read", pending, kib, columns, IN_L2, 1)
-            yield _launch("read", pending, kib, columns, IN_L2, SMS)
+            yield store_launch("read", pending, kib, columns, IN_L2, 1)
+            yield store_launch("read", pending, kib, columns, IN_L2, SMS)
     for kib in (8, 16):
-        yield _launch("read", 3, kib, 64, IN_DRAM, SMS, 256)
+        yield store_launch("read", 3, kib, 64, IN_DRAM, SMS, 256)
 
 
 STORES = Benchmark(
@@ -113,6 +115,6 @@ STORES = Benchmark(
     question=QUESTIONS["tma_stores"],
     texts=TEXTS,
     launches=tuple(_launches()),
-    read=_read,
+    read=read_stores,
 )
 BENCHMARKS = (STORES,)

@@ -1,0 +1,50 @@
+"""What a TMA load does for a box: what it fetches, what it fills in, and how its rows lie in the lines of the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+from operator import le
+
+from harness.emulator.memory.tensor_map import TensorMap
+
+LINE = 128
+"""Bytes of a line of L2."""
+ALIGNMENTS = (64, 32, 16)
+"""Of rows that do not begin with a line; a tensor map asks for 16 bytes at least."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Bytes. inside: of the tensor; filled: in rows wholly outside of it. cut: whether rows lie partly outside."""
+
+    inside: int
+    filled: int
+    cut: bool
+
+
+def parts(box: TensorMap, coordinates: Sequence[int]) -> Parts:
+    """Of the box at these coordinates."""
+    if all(map(le, coordinates, box.last_whole)) and min(coordinates) >= 0:
+        return Parts(box.box_bytes, 0, False)
+    shares = [
+        sum(0 <= first + n * step < dim for n in range(extent)) / extent
+        for first, extent, dim, step in zip(coordinates, box.box_shape, box.dims, box.steps, strict=True)
+    ]
+    rows = 1.0 if shares[0] else 0.0
+    for share in shares[1:]:
+        rows *= share
+    inside = rows * shares[0]
+    return Parts(round(box.box_bytes * inside), round(box.box_bytes * (1 - rows)), rows > 0 and shares[0] < 1)
+
+
+def alignment(box: TensorMap) -> int:
+    """What the distances of its rows have in common with a line, in bytes; a line if each row lies within one."""
+    common = gcd(LINE, *box.strides)
+    return LINE if common >= row_of(box) else common
+
+
+def row_of(box: TensorMap) -> int:
+    """Bytes of a box that lie one after another in global memory."""
+    return box.box[0] * box.element.bytes
