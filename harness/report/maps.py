@@ -112,6 +112,7 @@ def draw(drawn: Map) -> Figure:
             (str(c.shape.m), str(c.shape.n), str(c.shape.k), _long(c.best), f"{c.figure:.4g}", str(c.tried), _loss(c))
             for c in drawn.cells
         ],
+        drawn.figures,
     )
 
 
