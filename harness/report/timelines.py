@@ -17,7 +17,6 @@ BEFORE_STORE = 2_000.0
 ROLES = (
     ("loads", "issue load"),
     ("MMA", "issue MMA"),
-    ("tiles", "try_cancel"),
     ("writes C", "issue store"),
     ("writes C", "load accumulator"),
     ("writes C", "convert"),
