@@ -288,6 +288,7 @@ def test_no_history(results_dir):
     results_dir.mkdir()
     done = run(harness.cli.main.main, ["report"])
     assert done.exit_code == 3 and "there is no benchmark in" in done.stderr
+    assert "`harness bench` or `harness sweep` first" in " ".join(done.stderr.split())
 
 
 def test_only_an_emulator(results_dir, tmp_path):

@@ -54,20 +54,24 @@ def report(output: Path, results: Path | None) -> None:
     errors = Console(stderr=True)
     for line in found.damaged:
         show_line(errors, str(line), "yellow")
-    if not found.devices:
-        raise CannotRun(f"there is no benchmark in {folder}; run `harness bench` first")
     try:
         from harness.report.figures import draw_all
         from harness.report.maps import draw, load_maps
         from harness.report.model import model_check
     except ModuleNotFoundError as error:
         raise CannotRun(f"{error.name} is not installed; install it with `pip install {error.name}`") from None
+    maps = load_maps(folder)
+    if not found.devices and not maps:
+        raise CannotRun(
+            f"there is no benchmark in {folder}, and no sweep of several shapes and configurations; "
+            "run `harness bench` or `harness sweep` first"
+        )
     published = published_figures()
     with progress_bar("drawing", "pictures") as progress:
-        figures = [*draw_all(found.devices, published), *map(draw, load_maps(folder))]
+        figures = [*draw_all(found.devices, published), *map(draw, maps)]
         model = model_check()
         launched = _launched(found)
-        planned = plan_timelines(folder, {arch for _, arch in launched})
+        planned = plan_timelines(folder, {arch for _, arch in launched} | {one.arch for one in maps})
         done = _Counter(progress, len(figures) + planned.count + len(launched) + (model.figure is not None))
         try:
             output.mkdir(parents=True, exist_ok=True)
