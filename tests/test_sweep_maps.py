@@ -89,6 +89,17 @@ def test_a_report_of_sweeps_alone(records, tmp_path, monkeypatch):
     assert 'id="kernels"' not in text and "NVIDIA H200</h3>" in text
 
 
+def test_a_large_map_has_numbers_for_its_configurations():
+    """Words would not fit; what the numbers mean is in its description."""
+    shapes = [Shape(256 * m, 4096, 512 * k) for m in range(1, 19) for k in (1, 2)]
+    seconds = {4: 1.0, 3: 0.9}
+    found = [record(c, s, seconds[c.stages] if s.k == 512 else 1 / seconds[c.stages]) for s in shapes for c in CONFIGS]
+    figure = draw(maps(found)[0])
+    assert "1 is 128x256 2x1 s3, 2 is 128x256 2x1 s4" in figure.description
+    text = figure.svg()
+    assert text.count(">1</text>") == text.count(">2</text>") == 18 and "s3</text>" not in text
+
+
 def test_the_figure_and_the_table(records, tmp_path):
     (tmp_path / "sweeps").mkdir()
     path = tmp_path / "sweeps" / "x.jsonl"

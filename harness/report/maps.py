@@ -22,7 +22,7 @@ WORDS = {
     "counted": "bytes from and to global memory, counted by the emulator",
 }
 LARGEST = 16
-"""Rows or columns of a map whose cells still have words."""
+"""Rows or columns of a map whose cells still have words; those of larger ones have numbers."""
 WIDTH = 9.0
 """Inches, at least: on the page all figures are as wide, so a narrow one would have large letters."""
 DARKEST = 0.25
@@ -91,31 +91,40 @@ def draw(drawn: Map) -> Figure:
 
     heights = sorted({cell.shape.m for cell in drawn.cells})
     widths = sorted({(cell.shape.n, cell.shape.k) for cell in drawn.cells})
+    large = max(len(widths), len(heights)) > LARGEST
+    numbers = {best: str(n) for n, best in enumerate(dict.fromkeys(_short(cell.best) for cell in drawn.cells), 1)}
     with matplotlib.rc_context(SETTINGS):
         size = (min(16.0, max(WIDTH, 2.0 + 1.5 * len(widths))), min(14.0, 1.4 + 0.55 * len(heights)))
         canvas = Canvas(figsize=size, layout="constrained")
         axis = canvas.subplots()
         for cell in drawn.cells:
             x, y = widths.index((cell.shape.n, cell.shape.k)), heights.index(cell.shape.m)
-            shade = min(1.0, (cell.loss or 0.0) / DARKEST)
-            corner = (x - 0.5, y - 0.5)
-            axis.add_patch(Rectangle(corner, 1, 1, facecolor=color("kernel8"), alpha=0.6 * shade, edgecolor="none"))
-            axis.add_patch(Rectangle(corner, 1, 1, facecolor="none", edgecolor=color("grid"), linewidth=0.8))
-            if max(len(widths), len(heights)) <= LARGEST:
-                axis.text(x, y, f"{_short(cell.best)}\n{_loss(cell)}", ha="center", va="center", fontsize=8)
+            if cell.loss:
+                shade = {"facecolor": color("kernel8"), "alpha": 0.6 * min(1.0, cell.loss / DARKEST)}
+                axis.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **shade))
+            words = numbers[_short(cell.best)] if large else f"{_short(cell.best)}\n{_loss(cell)}"
+            axis.text(x, y, words, ha="center", va="center", fontsize=8)
+        lines = {"color": color("grid"), "linewidth": 0.8, "zorder": 0.5}
+        axis.vlines([x + 0.5 for x in range(len(widths))], -0.5, len(heights) - 0.5, **lines)
+        axis.hlines([y + 0.5 for y in range(len(heights))], -0.5, len(widths) - 0.5, **lines)
         axis.set_xlim(-0.5, len(widths) - 0.5)
         axis.set_ylim(-0.5, len(heights) - 0.5)
-        axis.set_xticks(range(len(widths)), [f"{n}, {k}" for n, k in widths])
+        axis.set_xticks(range(len(widths)), [f"{n}, {k}" for n, k in widths], rotation=90 if large else 0)
         axis.set_yticks(range(len(heights)), [str(m) for m in heights])
         axis.set_xlabel("N, K")
         axis.set_ylabel("M")
         axis.grid(False)
     tried = max(cell.tried for cell in drawn.cells)
+    inside = "the best tile, cluster and depth (s), and below how much more the default takes: the darker, the more"
+    if large:
+        meanings = ", ".join(f"{number} is {best}" for best, number in numbers.items())
+        inside = (
+            f"the best tile, cluster and depth (s), as a number: {meanings}; the darker, the more the default takes"
+        )
     return Figure(
         f"map-{drawn.kernel}-{drawn.dtype}-{drawn.device}-{drawn.figures}",
         f"The best configuration of {drawn.kernel} by shape, {drawn.dtype} on {drawn.device}",
-        f"By {WORDS[drawn.figures]}; of up to {tried} configurations of sweeps. In each cell the best tile, cluster "
-        "and depth (s), and below how much more the default takes: the darker, the more.",
+        f"By {WORDS[drawn.figures]}; of up to {tried} configurations of sweeps. In each cell {inside}.",
         canvas,
         ("M", "N", "K", "best", "its figure", "tried", "as good", "the default takes"),
         [
