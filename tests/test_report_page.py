@@ -143,7 +143,8 @@ def test_ids_are_unique_and_references_lead_somewhere(html, page):
 
 
 def test_figures_have_words_and_tables_captions(page):
-    drawings = page.of("svg")
+    drawings = [one for one in page.of("svg") if one.get("aria-hidden") != "true"]
+    assert len(page.of("svg")) == len(drawings) + TIMELINES, "the names of the rows, which are in the words, too"
     assert len(drawings) == len(FIGURES) + TIMELINES
     for drawing in drawings:
         assert drawing["role"] == "img" and len(drawing["aria-labelledby"].split()) == 2
@@ -178,7 +179,7 @@ def test_what_is_predicted_says_so(html, page):
     assert words["Measured: TFLOPS on NVIDIA H200"] == ["measured"]
     assert words["kernel7 on an NVIDIA B200, C[4096,4096], K=4096: predicted"] == ["predicted"]
     assert [word for title, word in words.items() if "multicast" in title] == [["counted"]]
-    drawings = re.findall(r'<svg[^>]*class="timeline".*?</svg>', html, flags=re.DOTALL)
+    drawings = re.findall(r'<svg[^>]*class="lanes".*?</svg>', html, flags=re.DOTALL)
     assert len(drawings) == TIMELINES
     assert all('class="predicted mma"' in text and 'class="measured' not in text for text in drawings)
     assert "All of this is predicted" in html
@@ -300,4 +301,4 @@ def test_only_an_emulator(results_dir, tmp_path):
     assert done.exit_code == 0
     text = (tmp_path / "r" / "index.html").read_text()
     assert "counted, not timed" in text and "Measured: TFLOPS" not in text
-    assert "kernel5 has no timeline. Not predicted: kernel5 sm_100a" in text and 'class="timeline"' not in text
+    assert "kernel5 has no timeline. Not predicted: kernel5 sm_100a" in text and 'class="lanes"' not in text

@@ -16,7 +16,7 @@ from harness.paths import ROOT
 from harness.problem.shape import Shape
 from harness.report import predicted, timeline_section
 from harness.report.predicted import CTA, predicted_timeline
-from harness.report.timeline_picture import LEFT, PLOT, picture
+from harness.report.timeline_picture import PLOT, picture
 from harness.report.timeline_section import plan_timelines
 from harness.report.timelines import WINDOW, compare
 from harness.survey.trace.spans import Trace, find_traces, read_trace
@@ -99,7 +99,7 @@ def test_the_picture_says_which_is_which():
     for path in paths:
         if path.get("class") == "predicted load":
             [(x, width)] = re.findall(r"M([\d.]+) [\d.]+h([\d.]+)", path.get("d"))
-            assert float(x) == pytest.approx(LEFT + 10 / WINDOW * PLOT, abs=0.1), "A and B are one"
+            assert float(x) == pytest.approx(10 / WINDOW * PLOT, abs=0.1), "A and B are one"
             assert float(width) == pytest.approx(1090 / WINDOW * PLOT, abs=0.1)
 
 

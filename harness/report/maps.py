@@ -121,6 +121,8 @@ def draw(drawn: Map) -> Figure:
         inside = (
             f"the best tile, cluster and depth (s), as a number: {meanings}; the darker, the more the default takes"
         )
+    if drawn.figures == "predicted":
+        inside += ". Differences of a few per cent are less than the model's own error"
     return Figure(
         f"map-{drawn.kernel}-{drawn.dtype}-{drawn.device}-{drawn.figures}",
         f"The best configuration of {drawn.kernel} by shape, {drawn.dtype} on {drawn.device}",

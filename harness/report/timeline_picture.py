@@ -22,55 +22,66 @@ KINDS = {
     "wait": "waits",
 }
 """What there is to be seen, in the order of the legend; each is a colour of the page."""
-LEFT, PLOT, RIGHT = 184.0, 740.0, 8.0
+LEFT, PLOT, RIGHT = 180.0, 740.0, 8.0
 TOP, LANE, BETWEEN, ROW_GAP, PART_GAP = 22.0, 9.0, 1.0, 6.0, 34.0
 LEAST = 0.5
 """Units of the picture below which a gap between spans of one kind is closed, and to which a span is widened."""
+SVG = "http://www.w3.org/2000/svg"
 TICK = 2_000
 EDGE = 20.0
 """Ticks nearer to an edge have their number to one side."""
 
 
 def picture(compared: Compared, name: str, title: str, description: str) -> str:
-    """The <svg> element, to be put into the page. name: of its ids."""
-    parts: list[str] = []
+    """Two <svg> elements side by side, to be put into the page: the names of the rows, which stay where they are when a
+    narrow screen scrolls, and the lanes. name: of the ids.
+    """
+    names: list[str] = []
+    lanes: list[str] = []
     y = 0.0
     for window in compared.windows:
-        y = _part(compared, window, y, parts)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" viewBox="0 0 {LEFT + PLOT + RIGHT:g} {y:g}" '
-        f'role="img" aria-labelledby="{name}-title {name}-desc"><title id="{name}-title">{escape(title)}</title>'
-        f'<desc id="{name}-desc">{escape(description)}</desc>'
+        y = _part(compared, window, y, names, lanes)
+    share = 100 * LEFT / (LEFT + PLOT + RIGHT)
+    return (
+        f'<div class="timeline"><svg xmlns="{SVG}" class="names" style="width:{share:.3f}%" '
+        f'viewBox="0 0 {LEFT:g} {y:g}" aria-hidden="true">{"".join(names)}</svg>'
+        f'<svg xmlns="{SVG}" class="lanes" style="width:{100 - share:.3f}%" '
+        f'viewBox="0 0 {PLOT + RIGHT:g} {y:g}" role="img" aria-labelledby="{name}-title {name}-desc">'
+        f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(description)}</desc>'
+        + "\n".join(lanes)
+        + "</svg></div>"
     )
-    return head + "\n".join(parts) + "</svg>"
 
 
-def _part(compared: Compared, window: tuple[float, float], y: float, parts: list[str]) -> float:
+def _part(compared: Compared, window: tuple[float, float], y: float, names: list[str], lanes: list[str]) -> float:
     """Rows within a window below y, under an axis. Returns where the next part begins."""
     first, last = window
     y += TOP
     height = LANE * len(compared.sources) + BETWEEN * (len(compared.sources) - 1)
     bottom = y + len(compared.rows) * (height + ROW_GAP)
-    ticks = range(int(-(-first // TICK)) * TICK, int(last) + 1, TICK)
-    for tick in ticks:
+    names.append(_name("cycle", y - 8, "muted"))
+    for tick in range(int(-(-first // TICK)) * TICK, int(last) + 1, TICK):
         x = _x(tick, window)
-        parts.append(f'<path class="grid" d="M{x:.1f} {y - 4:g}V{bottom:g}"/>')
-        anchor = "end" if x > LEFT + PLOT - EDGE else "start" if x < LEFT + EDGE else "middle"
-        parts.append(f'<text class="muted" x="{x:.1f}" y="{y - 8:g}" text-anchor="{anchor}">{tick:,}</text>')
-    parts.append(f'<text class="muted" x="{LEFT - 8:g}" y="{y - 8:g}" text-anchor="end">cycle</text>')
+        anchor = "end" if x > PLOT - EDGE else "start" if x < EDGE else "middle"
+        lanes.append(f'<path class="grid" d="M{x:.1f} {y - 4:g}V{bottom:g}"/>')
+        lanes.append(f'<text class="muted" x="{x:.1f}" y="{y - 8:g}" text-anchor="{anchor}">{tick:,}</text>')
     for row in compared.rows:
-        parts.append(f'<text x="{LEFT - 8:g}" y="{y + height / 2 + 4:g}" text-anchor="end">{escape(row.name)}</text>')
+        names.append(_name(row.name, y + height / 2 + 4, "row"))
         for source, lane in (("predicted", row.predicted), ("measured", row.measured)):
             if source in compared.sources:
-                parts += _lane(lane, source, window, y)
+                lanes += _lane(lane, source, window, y)
                 y += LANE + BETWEEN
         y += ROW_GAP - BETWEEN
     return bottom + PART_GAP - TOP
 
 
+def _name(text: str, y: float, kind: str) -> str:
+    return f'<text class="{kind}" x="{LEFT - 8:g}" y="{y:g}" text-anchor="end">{escape(text)}</text>'
+
+
 def _lane(lane: Lane | None, source: str, window: tuple[float, float], y: float) -> list[str]:
     if lane is None:
-        return [f'<text class="muted none" x="{LEFT + 4:g}" y="{y + LANE - 1:g}">not {source}</text>']
+        return [f'<text class="muted none" x="4" y="{y + LANE - 1:g}">not {source}</text>']
     found = []
     for kind in KINDS:
         pieces = _pieces([span for span in lane if span.kind == kind], window)
@@ -99,4 +110,4 @@ def _pieces(spans: Sequence[Span], window: tuple[float, float]) -> list[tuple[fl
 
 def _x(cycle: float, window: tuple[float, float]) -> float:
     first, last = window
-    return LEFT + (cycle - first) / (last - first) * PLOT
+    return (cycle - first) / (last - first) * PLOT
