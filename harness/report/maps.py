@@ -100,11 +100,11 @@ def draw(drawn: Map) -> Figure:
         for cell in drawn.cells:
             x, y = widths.index((cell.shape.n, cell.shape.k)), heights.index(cell.shape.m)
             if cell.loss:
-                shade = {"facecolor": color("kernel8"), "alpha": 0.6 * min(1.0, cell.loss / DARKEST)}
+                shade: dict[str, Any] = {"facecolor": color("kernel8"), "alpha": 0.6 * min(1.0, cell.loss / DARKEST)}
                 axis.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **shade))
             words = numbers[_short(cell.best)] if large else f"{_short(cell.best)}\n{_loss(cell)}"
             axis.text(x, y, words, ha="center", va="center", fontsize=8)
-        lines = {"color": color("grid"), "linewidth": 0.8, "zorder": 0.5}
+        lines: dict[str, Any] = {"color": color("grid"), "linewidth": 0.8, "zorder": 0.5}
         axis.vlines([x + 0.5 for x in range(len(widths))], -0.5, len(heights) - 0.5, **lines)
         axis.hlines([y + 0.5 for y in range(len(heights))], -0.5, len(widths) - 0.5, **lines)
         axis.set_xlim(-0.5, len(widths) - 0.5)
