@@ -6,6 +6,7 @@ import io
 import json
 import re
 import tarfile
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -161,12 +162,21 @@ def test_a_survey_that_lost_its_events_leaves_the_prediction(folder):
 
 def test_a_trace_with_another_result_is_not_shown(folder, monkeypatch):
     def wrong(survey, name) -> Trace:
-        found = read_trace(survey, name)
-        return Trace(found.name, found.plan, found.sites, found.events, found.hertz, False)
+        return replace(read_trace(survey, name), same_result=False)
 
     monkeypatch.setattr(timeline_section, "read_trace", wrong)
     [found] = plan_timelines(folder, {"sm_90a"}).draw(lambda: None)
     assert all(one.status == ("predicted",) and "another result" in one.missing[0] for one in found.kernels)
+
+
+def test_a_survey_of_another_default_is_not_laid_over(folder, monkeypatch):
+    def older(survey, name) -> Trace:
+        found = read_trace(survey, name)
+        return replace(found, plan=replace(found.plan, config={**found.plan.config, "stages": 7}))
+
+    monkeypatch.setattr(timeline_section, "read_trace", older)
+    [found] = plan_timelines(folder, {"sm_90a"}).draw(lambda: None)
+    assert all(one.status == ("predicted",) and "default no more" in one.missing[0] for one in found.kernels)
 
 
 def test_predictions_are_kept(artifacts, monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.config.catalog import KERNELS
 from harness.config.config import KernelConfig
@@ -121,7 +122,7 @@ def _of_gpu(gpu: Gpu, planned: Planned, each: Callable[[], None]) -> GpuTimeline
 def _of_kernel(kernel: str, gpu: Gpu, survey: Survey | None) -> KernelTimeline | list[str]:
     """Or why there is none."""
     missing: list[str] = []
-    trace = _trace(kernel, survey, missing)
+    trace = _trace(kernel, gpu, survey, missing)
     config, shape = parse_name(trace.name, gpu.arch) if trace else (_default(kernel, gpu), SHAPE)
     hertz = trace.hertz if trace else gpu["clock.max"]
     predicted, measured = None, None
@@ -141,8 +142,8 @@ def _default(kernel: str, gpu: Gpu) -> KernelConfig:
     return configure(kernel, arch=gpu.arch, shape=SHAPE)
 
 
-def _trace(kernel: str, survey: Survey | None, missing: list[str]) -> Trace | None:
-    """The run of the kernel as it is by default; else why there is none."""
+def _trace(kernel: str, gpu: Gpu, survey: Survey | None, missing: list[str]) -> Trace | None:
+    """The run of the kernel as it is by default; else why there is none is added to ``missing``."""
     if survey is None:
         return None
     names = [name for name in find_traces(survey) if name.startswith(f"{kernel} at ")]
@@ -157,7 +158,18 @@ def _trace(kernel: str, survey: Survey | None, missing: list[str]) -> Trace | No
     if not trace.same_result:
         missing.append(f"Not measured: in {survey.path.name} the kernel that writes its events had another result.")
         return None
+    if not _same(parse_name(trace.name, gpu.arch)[0], trace.plan.config):
+        missing.append(f"Not measured: {survey.path.name} has {kernel} in a configuration that is its default no more.")
+        return None
     return trace
+
+
+def _same(config: KernelConfig, launched: Mapping[str, Any]) -> bool:
+    """Whether a launch plan is one of that configuration; the plan's tile has K, too."""
+    asked = {name: value for name, value in config.as_dict().items() if name in launched}
+    return all(
+        list(launched[name])[: len(v)] == v if isinstance(v, list) else launched[name] == v for name, v in asked.items()
+    )
 
 
 def _shown(
