@@ -1,6 +1,7 @@
 """``python -m harness.timing.validate``: the model beside the recording of an H200, run by run.
 
-``--write`` makes the table and the picture of docs/timing.md anew; it takes all runs.
+``--write`` makes the table and the picture of docs/timing.md anew, and the predictions that the report shows; it takes
+all runs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from harness.files import write_text
 from harness.paths import ROOT
 from harness.timing.constants import find_gpu
 from harness.timing.validation import GPU, compare, judge, read_recording
+from harness.timing.validation_kept import PREDICTED, as_json
 from harness.timing.validation_report import markdown, put_between, scatter
 from harness.timing.what_if import parse_changes
 
@@ -25,7 +27,7 @@ PICTURE = ROOT / "docs" / "timing-validation.svg"
 @click.option("--constant", "changes", multiple=True, metavar="NAME=VALUE", help="Try another value.")
 @click.option("--match", default="", help="Only runs whose name has this in it.")
 @click.option("--detail", type=click.IntRange(1), help="CTA K-steps that are simulated.  [default: the model's]")
-@click.option("--write", is_flag=True, help="Make the table and the picture of docs/timing.md anew.")
+@click.option("--write", is_flag=True, help="Make what docs and report show of it anew.")
 def main(use: str, changes: tuple[str, ...], match: str, detail: int | None, write: bool) -> None:
     """Compare the timing model with the recording of an H200."""
     gpu = find_gpu(GPU)
@@ -60,6 +62,7 @@ def main(use: str, changes: tuple[str, ...], match: str, detail: int | None, wri
     if write:
         write_text(str(PAGE), put_between(PAGE.read_text(encoding="utf-8"), markdown(rows)))
         write_text(str(PICTURE), scatter(rows))
+        write_text(str(PREDICTED), as_json(rows, gpu))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
+from textwrap import fill
 
 from harness.timing.validation import Row, judge
 
@@ -20,29 +21,45 @@ def put_between(page: str, text: str) -> str:
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
+USES = {"judge": "only judged", "fit": "used to fit"}
+VERDICTS = ("", "runs", "mean error of the cycles", "largest", "within 12 %", "rank correlation")
+RUNS = ("use", "run", "measured cycles", "predicted cycles", "error")
+
+
+def verdicts(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Of the judged runs and of those that were there to fit: a row each, under `VERDICTS`."""
+    found: list[tuple[str, ...]] = []
+    for use, meaning in USES.items():
+        some = [row for row in rows if row.measured.use == use]
+        of = judge(some)
+        within = sum(abs(row.error) <= 0.12 for row in some)
+        errors = (f"{100 * of.mean:.1f} %", f"{100 * of.largest:.1f} %")
+        found.append((meaning, str(of.runs), *errors, str(within), f"{of.rank:.3f}"))
+    return found
+
+
+def runs(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """A row for each run, under `RUNS`: the judged ones first, the worst first."""
+    ordered = sorted(rows, key=lambda each: (each.measured.use != "judge", -abs(each.error)))
+    return [
+        (one.use, one.name, f"{one.cycles:,.0f}", f"{row.cycles:,.0f}", f"{100 * row.error:+.1f} %")
+        for row in ordered
+        for one in [row.measured]
+    ]
+
+
 def markdown(rows: Sequence[Row]) -> str:
     """The verdicts, and a row for each run; the judged ones first."""
-    lines = [
-        "| runs | | mean error of the cycles | largest | within 12 % | rank correlation |",
-        "|---|---|---|---|---|---|",
-    ]
-    for use, meaning in (("judge", "only judged"), ("fit", "used to fit")):
-        some = [row for row in rows if row.measured.use == use]
-        found = judge(some)
-        within = sum(abs(row.error) <= 0.12 for row in some)
-        lines.append(
-            f"| {meaning} | {found.runs} | {100 * found.mean:.1f} % | {100 * found.largest:.1f} % | {within} | "
-            f"{found.rank:.3f} |"
-        )
-    lines += ["", _counters(rows), ""]
-    lines += ["| use | run | measured cycles | predicted cycles | error |", "|---|---|---|---|---|"]
-    for row in sorted(rows, key=lambda each: (each.measured.use != "judge", -abs(each.error))):
-        one = row.measured
-        lines.append(f"| {one.use} | {one.name} | {one.cycles:,.0f} | {row.cycles:,.0f} | {100 * row.error:+.1f} % |")
+    lines = [*_table(VERDICTS, verdicts(rows)), "", fill(counters(rows), 120), "", *_table(RUNS, runs(rows))]
     return "\n".join(lines) + "\n"
 
 
-def _counters(rows: Sequence[Row]) -> str:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    head = "| " + " | ".join(columns) + " |"
+    return [head.replace("|  |", "| |", 1), "|" + "---|" * len(columns), *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def counters(rows: Sequence[Row]) -> str:
     """DRAM and L2 bytes and the tensor cores' share, against hardware counters of one cold launch."""
     have = [row for row in rows if row.measured.ncu]
     dram = sorted(abs(row.dram / row.measured.ncu["dram_bytes_read"] - 1) for row in have)
