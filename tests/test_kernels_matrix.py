@@ -156,10 +156,16 @@ def artifact_of(builder):
 
 @pytest.mark.parametrize("index", cases())
 def test_exact(artifact_of, index):
-    """Inputs and schedules take turns from size to size and configuration to configuration; ragged sizes get both."""
+    """Inputs and schedules take turns from size to size and configuration to configuration; ragged sizes get both.
+
+    fp16 differs from bf16 in a descriptor and a conversion: ragged sizes, and one of the others in turn.
+    """
     artifact = artifact_of(index)
     ways = (("integer", "fifo"), ("index", "random"))
-    for number, (name, size) in enumerate(sizes(artifact.config).items(), start=index):
+    asked = sizes(artifact.config)
+    if artifact.config.dtype == "fp16":
+        asked = {name: asked[name] for name in ("ragged", [name for name in asked if name != "ragged"][index % 5])}
+    for number, (name, size) in enumerate(asked.items(), start=index):
         for kind, schedule in ways if name == "ragged" else [ways[number % 2]]:
             _, validation = run(artifact, size, kind, schedule=schedule, seed=index)
             assert validation.exact and validation.mismatches == 0, (name, size, kind, validation)
