@@ -16,6 +16,8 @@ from harness.emulator.units.operands import Accumulation
 
 Outputs = dict[str, dict[str, np.ndarray]]
 """By case and buffer: what the launch left in the case's output buffers."""
+Explain = Callable[[Outputs, Outputs], list[str]]
+"""Takes the emulator's outputs and others, and gives a line for each difference."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,9 @@ class Probe:
     """A question to the machine. read: turns the outputs into an answer of plain data (JSON).
 
     accumulation: the emulator's mode of summation, where it matters. entry: the kernel's name. exact: whether the
-    emulator gives the same bits; if not, the answer says how far each machine is from exact values.
+    emulator gives the same bits; if not, the answer says how far each machine is from exact values. explain: says how
+    outputs differ, in the terms of the question. modelled: whether the emulator has an answer; if not, what a GPU
+    answers is only recorded. assumption: what the emulator's answer rests on, where no hardware has confirmed it.
     """
 
     name: str
@@ -109,6 +113,9 @@ class Probe:
     accumulation: Accumulation = "f32"
     entry: str = "probe"
     exact: bool = True
+    explain: Explain | None = field(default=None, repr=False)
+    modelled: bool = True
+    assumption: str = ""
 
     @property
     def kept_cases(self) -> tuple[Case, ...]:
