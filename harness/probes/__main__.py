@@ -13,17 +13,27 @@ import click
 from harness.emulator import EmulatorError
 from harness.errors import CannotRun
 from harness.probes import bundle, emulator, gpu, recording
-from harness.probes.catalogue import PROBES
-from harness.probes.probe import Outputs, Probe, differences
+from harness.probes.bundle import Answered
+from harness.probes.catalogue import ALL, BLACKWELL, PROBES
+from harness.probes.comparison import compare
+from harness.probes.probe import Probe
 
 SHOWN_DIFFERENCES = 5
+GROUPS = {"hopper": PROBES, "blackwell": BLACKWELL, "all": ALL}
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[PROBE]...", type=click.Choice(list(PROBES)))
+@click.argument("names", nargs=-1, metavar="[PROBE]...", type=click.Choice(list(ALL)))
 @click.option("--device", type=click.Choice(["emulator", "gpu"]), default="emulator", show_default=True)
+@click.option(
+    "--group",
+    type=click.Choice(list(GROUPS)),
+    default="all",
+    show_default=True,
+    help="Those that Hopper can answer, or what only Blackwell can.",
+)
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write the answers to this file.")
-@click.option("--timeout", default=gpu.TIME_LIMIT, show_default=True, help="Seconds a probe may take on a GPU.")
+@click.option("--timeout", default=gpu.TIME_LIMIT, show_default=True, help="Seconds a case may take on a GPU.")
 @click.option("--bundle", "folder", type=click.Path(path_type=Path), help="Only write the probes to this folder.")
 @click.option(
     "--results",
@@ -31,14 +41,20 @@ SHOWN_DIFFERENCES = 5
     help="Read what bare.py of a bundle wrote, instead of running anything.",
 )
 def main(
-    names: tuple[str, ...], device: str, path: Path | None, timeout: float, folder: Path | None, results: Path | None
+    names: tuple[str, ...],
+    device: str,
+    group: str,
+    path: Path | None,
+    timeout: float,
+    folder: Path | None,
+    results: Path | None,
 ) -> None:
-    """Run the probes (all, or the named ones). On a GPU each is compared with the emulator.
+    """Run the probes (all, or the named ones). On a GPU each that it can be asked is compared with the emulator.
 
     On a machine that has a GPU but not this package: write a bundle here, run `python bare.py . OUT` in it there, and
     read OUT here with --results.
     """
-    probes = [PROBES[name] for name in names or PROBES]
+    probes = [ALL[name] for name in names or GROUPS[group]]
     if folder is not None:
         bundle.write(folder, probes)
         click.echo(f"{len(probes)} probes in {folder}; run: python bare.py . OUT")
@@ -63,35 +79,58 @@ def record(
     Raises harness.probes.gpu.GpuError if there is no GPU, CannotRun if there are no results.
     """
     machine, ask = _machine(device, timeout, results)
-    if machine["gpu"] != "emulator":
+    real = machine["gpu"] != "emulator"
+    if real:
         click.echo(f"{machine['gpu']}, driver {machine['driver']}, {machine['date']}")
+        probes = list(_for_machine(probes, machine))
+    else:
+        probes = [probe for probe in probes if probe.modelled]
     entries, differing, failed = {}, 0, 0
     for probe in probes:
         start = time.perf_counter()
         try:
-            outputs = ask(probe)
+            answered = ask(probe)
         except (gpu.GpuError, EmulatorError, CannotRun) as error:
             failed += 1
             entries[probe.name] = recording.failure(probe, str(error))
             click.echo(f"{probe.name:34} failed: {error}")
         else:
             seconds = time.perf_counter() - start
-            entries[probe.name] = recording.entry(probe, outputs, seconds)
-            lines = [] if machine["gpu"] == "emulator" else _compare(probe, outputs)
+            entries[probe.name] = recording.entry(probe, answered.outputs, seconds, answered.failed)
+            lines = compare(probe, answered.outputs) if real else []
             differing += bool(lines) and probe.exact
-            verdict = (
-                "" if machine["gpu"] == "emulator" else "differs from the emulator" if lines else "as the emulator"
-            )
-            click.echo(f"{probe.name:34} {seconds:6.2f} s  {verdict}{'' if probe.exact else ' (approximate)'}")
+            failed += bool(answered.failed)
+            click.echo(f"{probe.name:34} {seconds:6.2f} s  {_verdict(probe, lines) if real else ''}")
             for line in lines[:SHOWN_DIFFERENCES]:
                 click.echo(f"    {line}")
+            for case, said in answered.failed.items():
+                click.echo(f"    {case}: failed: {said}")
         if path is not None:
             recording.write(path, machine, entries)
     click.echo(f"{len(entries)} probes, {failed} failed, {differing} differ from the emulator")
     return not failed and not differing
 
 
-def _machine(device: str, timeout: float, results: Path | None) -> tuple[dict[str, Any], Callable[[Probe], Outputs]]:
+def _for_machine(probes: Iterable[Probe], machine: dict[str, Any]) -> Iterable[Probe]:
+    """The probes that this GPU can be asked, as they are for it."""
+    target = gpu.TARGETS[machine["compute_capability"]]
+    asked = list(probes)
+    for probe in asked:
+        if target in probe.targets:
+            yield probe.on(target)
+    others = [probe for probe in asked if target not in probe.targets]
+    if others:
+        needed = ", ".join(dict.fromkeys(probe.target for probe in others))
+        click.echo(f"{len(others)} probes are skipped: they ask what {target} has not, but {needed} has")
+
+
+def _verdict(probe: Probe, lines: list[str]) -> str:
+    if not probe.modelled:
+        return "recorded; the emulator has no answer"
+    return f"{'differs from' if lines else 'as'} the emulator{'' if probe.exact else ' (approximate)'}"
+
+
+def _machine(device: str, timeout: float, results: Path | None) -> tuple[dict[str, Any], Callable[[Probe], Answered]]:
     """What answers, and how it is asked."""
     if results is not None:
         try:
@@ -101,14 +140,7 @@ def _machine(device: str, timeout: float, results: Path | None) -> tuple[dict[st
         return machine, lambda probe: bundle.read(results / f"{probe.name}.npz", probe)
     if device == "gpu":
         return dict(gpu.describe()), lambda probe: gpu.run_in_child(probe, timeout)
-    return {"gpu": "emulator"}, emulator.run
-
-
-def _compare(probe: Probe, found: Outputs) -> list[str]:
-    try:
-        return differences(emulator.run(probe), found)
-    except EmulatorError as error:
-        return [f"the emulator stops: {error}"]
+    return {"gpu": "emulator"}, lambda probe: Answered(emulator.run(probe), {})
 
 
 if __name__ == "__main__":

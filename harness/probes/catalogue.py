@@ -15,10 +15,38 @@ from harness.probes import (
     tma,
     warp,
 )
+from harness.probes.blackwell import (
+    commits,
+    copies,
+    launch_control,
+    layouts,
+    modifiers,
+    narrow,
+    operands,
+    rules,
+    scales,
+    sums,
+    tensor_memory,
+)
+from harness.probes.blackwell import tma as blackwell_tma
 from harness.probes.probe import Probe
 
 _FAMILIES = (
     warp, tma, cluster, matrix, addresses, barriers, async_copies, atomics, conversions, approximations, kinds
 )  # fmt: skip
 
+_BLACKWELL_FAMILIES = (
+    tensor_memory, layouts, operands, blackwell_tma, commits, launch_control, copies, scales, modifiers, rules, sums,
+    narrow,
+)  # fmt: skip
+
 PROBES: dict[str, Probe] = {probe.name: probe for family in _FAMILIES for probe in family.PROBES}
+"""For Hopper."""
+BLACKWELL: dict[str, Probe] = {probe.name: probe for family in _BLACKWELL_FAMILIES for probe in family.PROBES}
+"""What only Blackwell can answer."""
+ALL: dict[str, Probe] = {**PROBES, **BLACKWELL}
+
+
+def for_target(target: str) -> dict[str, Probe]:
+    """The probes that a GPU can be asked, as it is called in PTX."""
+    return {name: probe.on(target) for name, probe in ALL.items() if target in probe.targets}

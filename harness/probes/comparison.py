@@ -39,7 +39,9 @@ def by_element(tell: Tell) -> Explain:
                 places = np.argwhere(_words(array) != _words(found[case][name]))
                 told: dict[str, None] = {}
                 for place in map(tuple, places.tolist()):
-                    told[tell(case, name, place, int(_words(array)[place]), int(_words(found[case][name])[place]))] = None
+                    told[tell(case, name, place, int(_words(array)[place]), int(_words(found[case][name])[place]))] = (
+                        None
+                    )
                     if len(told) == TOLD:
                         break
                 lines += [f"{case}: {sentence} ({len(places)} of {array.size} differ)" for sentence in told]

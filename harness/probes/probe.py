@@ -6,13 +6,14 @@ import base64
 import hashlib
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from harness.emulator import TensorMap
 from harness.emulator.units.operands import Accumulation
+from harness.probes.bare import for_target
 
 Outputs = dict[str, dict[str, np.ndarray]]
 """By case and buffer: what the launch left in the case's output buffers."""
@@ -53,6 +54,7 @@ class Struct:
     fields: tuple[Argument, ...]
 
 
+HOPPER, BLACKWELL = "sm_90a", ("sm_100a", "sm_103a")
 Argument = Pointer | Map | Struct | np.number[Any]
 
 
@@ -116,6 +118,22 @@ class Probe:
     explain: Explain | None = field(default=None, repr=False)
     modelled: bool = True
     assumption: str = ""
+
+    @property
+    def target(self) -> str:
+        """What the PTX is for."""
+        return next(line.split()[1].rstrip(",") for line in self.ptx.splitlines() if line.startswith(".target"))
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """What it can be made for. wgmma is Hopper's alone; of what sm_100a has, Hopper has nothing."""
+        if self.target != HOPPER:
+            return BLACKWELL
+        return (HOPPER,) if "wgmma" in self.ptx else (HOPPER, *BLACKWELL)
+
+    def on(self, target: str) -> Probe:
+        """The probe for another GPU, one of `targets`."""
+        return self if target == self.target else replace(self, ptx=for_target(self.ptx, target))
 
     @property
     def kept_cases(self) -> tuple[Case, ...]:

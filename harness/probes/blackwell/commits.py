@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.probes.blackwell.ptx import THREADS, by_thread_0, by_warp_0, commit, kernel, pointer, sync
+from harness.probes.blackwell.ptx import THREADS, by_thread_0, by_warp_0, commit, kernel, pointer
 from harness.probes.comparison import by_element
 from harness.probes.probe import Case, Outputs, Pointer, Probe
 from harness.probes.ptx import CLUSTER_SYNC, poll
@@ -19,17 +19,21 @@ BARRIER = 16
 """Shared offset."""
 _OWN = f"%base+{BARRIER}"
 
+
 def _program(group: int, issue: str) -> str:
     """Thread 0 of the CTA whose rank is asked for does ``issue``; a millisecond later, for no phase is complete,
     every CTA says how many arrivals it has seen.
     """
     chosen = "ld.global.u32 %r1, [%rd0];\nsetp.ne.u32 %p1, %r1, %r0;\n@%p1 bra NOT_ME;\n"
-    count = poll(_OWN, 0, "%p2") + f"""mbarrier.arrive.shared::cta.b64 %rd5, [%base+{BARRIER}];
+    count = (
+        poll(_OWN, 0, "%p2")
+        + f"""mbarrier.arrive.shared::cta.b64 %rd5, [%base+{BARRIER}];
 mbarrier.pending_count.b64 %r3, %rd5;
 mov.u32 %r4, {EXPECTED};
 sub.u32 %r3, %r4, %r3;
 st.global.u32 [%rd1], %r3;
 """
+    )
     return kernel(
         ["u64 request", "u64 found"],
         "mov.u32 %r0, %cluster_ctarank;\n"
@@ -97,9 +101,12 @@ NOTHING = "A commit with nothing before it arrives at once."
 PROBES = (
     _commits(
         "commit_own",
-        "How many arrivals does a commit make at the mbarrier of its own CTA, with nothing to wait for, and two commits?",
+        "How many arrivals does a commit with nothing to wait for make at its own CTA's mbarrier, and two commits?",
         1,
-        _ONE + commit(1, _OWN) + "ld.global.u32 %r5, [%rd0+4];\nsetp.eq.u32 %p4, %r5, 0;\n@%p4 bra NOT_ME;\n" + commit(1, _OWN),
+        _ONE
+        + commit(1, _OWN)
+        + "ld.global.u32 %r5, [%rd0+4];\nsetp.eq.u32 %p4, %r5, 0;\n@%p4 bra NOT_ME;\n"
+        + commit(1, _OWN),
         [("once", 0, 0), ("twice", 3, 1)],
         NOTHING,
     ),
@@ -137,7 +144,7 @@ PROBES = (
     ),
     _commits(
         "commit_named_pair",
-        "Where does a pair's commit without multicast arrive, if it names the mbarrier of either CTA, or another pair's?",
+        "Where does a pair's commit without multicast arrive, if it names either CTA's mbarrier, or another pair's?",
         2,
         _ONE + _OTHER + commit(2, "%r7"),
         _named((0, 1), (0, 1, 2)),

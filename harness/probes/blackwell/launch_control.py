@@ -97,7 +97,8 @@ add.u32 %r6, %r6, %r8;
         + _addresses()
         + _OWN
         + by_thread_0(
-            _add_one("%rd0", "%own") + "mbarrier.init.shared::cta.b64 [%base], 1;\nfence.mbarrier_init.release.cluster;\n"
+            _add_one("%rd0", "%own")
+            + "mbarrier.init.shared::cta.b64 [%base], 1;\nfence.mbarrier_init.release.cluster;\n"
         )
         + "mov.u32 %round, 0;\nmov.u32 %parity, 0;\nNEXT:\n"
         + by_thread_0("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%base], 16;\nfence.proxy.async.shared::cta;\n")
@@ -134,13 +135,14 @@ def _case(grid: tuple[int, int, int], cluster: int) -> Case:
     )
 
 
-GRIDS = ((24, 20, 4), (24, 20, 4))
+GRID = (24, 20, 4)
 
 
-def _layout_of_words(words: np.ndarray, given: np.ndarray, grid: tuple[int, ...]) -> bool:
+def _layout_of_words(words: np.ndarray) -> bool:
     """Whether answers are laid out as the emulator has them: x, y | z << 16, and bit 0 of word 2."""
     first = np.flatnonzero(words.any(axis=1))
-    x, y, z = first % grid[0], first // grid[0] % grid[1], first // (grid[0] * grid[1])
+    across, down, _ = GRID
+    x, y, z = first % across, first // across % down, first // (across * down)
     return bool(
         (words[first, 0] == x).all() and (words[first, 1] == (y | z << 16)).all() and (words[first, 2] & 1 == 1).all()
     )
@@ -149,14 +151,13 @@ def _layout_of_words(words: np.ndarray, given: np.ndarray, grid: tuple[int, ...]
 def _read_queue(outputs: Outputs) -> dict[str, Any]:
     answer = {}
     for case, arrays in outputs.items():
-        grid = tuple(int(n) for n in case.split(",")[0].removeprefix("grid ").split(" x "))
         ran, given = arrays["ran"], arrays["given"]
         answer[case] = {
             "every CTA ran or was given, once": bool((ran + given == 1).all()),
             "every CTA that ran was refused once": bool((arrays["refused"] == ran).all()),
             "answers that did not come": int(arrays["late"].sum()),
             "those that ran are the first": bool(ran[: int(ran.sum())].all()),
-            "answers have the layout of the emulator": _layout_of_words(arrays["words"], given, grid),
+            "answers have the layout of the emulator": _layout_of_words(arrays["words"]),
         }
     return answer
 
@@ -174,7 +175,7 @@ def _queues(name: str, question: str, multicast: bool, cluster: int) -> Probe:
         name=name,
         question=question,
         ptx=_queue(multicast),
-        cases=(_case(GRIDS[0], cluster),),
+        cases=(_case(GRID, cluster),),
         read=_read_whole_queue,
         explain=by_answer(_read_queue),
         assumption="Each cluster is either launched or given, once, in order; seen by others on a B200, not by us.",
@@ -279,7 +280,7 @@ PROBES = (
     ),
     _queues(
         "clc_queue",
-        "Is every CTA of a large grid of three dimensions launched or given to another, once, and how are answers laid out?",
+        "Is every CTA of a large grid of three dimensions launched or given away, once, and how are answers laid out?",
         False,
         1,
     ),

@@ -74,7 +74,9 @@ def _old(seed: int, columns: int = N) -> np.ndarray:
 
 def _negate(kind: str, code: int, dtype: Any) -> Probe:
     a, b = _integers(M, dtype, 1), _integers(N, dtype, 2)
-    requests = [_request(instruction_descriptor(M, N, code, code, more=s), adds=x) for x in (False, True) for s in SIGNS]
+    requests = [
+        _request(instruction_descriptor(M, N, code, code, more=s), adds=x) for x in (False, True) for s in SIGNS
+    ]
     data = np.stack([operands(a, b)] * len(requests))
     before = np.stack([_old(3).view(np.uint32)] * len(requests))
     return Probe(
@@ -170,7 +172,7 @@ def _collectors(name: str, question: str, forms: Sequence[str], other_a: bool = 
     if other_a:
         parts.append(core_matrices(_integers(M, ml_dtypes.bfloat16, 20)))
     data = np.concatenate(parts)
-    step = "add.u32 %d, %d, 16;\nadd.u64 %b, %b, {b};\n".format(b=b_at(N) >> 4)
+    step = f"add.u32 %d, %d, 16;\nadd.u64 %b, %b, {b_at(N) >> 4};\n"
     if other_a:
         step += f"add.u64 %a, %a, {(b_at(M) + 4 * b_at(N)) >> 4};\n"
     columns = N * len(forms)
@@ -279,10 +281,7 @@ def _zero_columns() -> Probe:
                 answer[f"{case}, {name}"] = ["".join(".x"[int(v != 0)] for v in row) for row in rows]
         return answer
 
-    issue = (
-        "mov.b64 %rd6, {%other, %m0};\n"
-        "tcgen05.mma.ws.cta_group::1.kind::f16 [%d], %a, %b, %idesc, %adds, %rd6;\n"
-    )
+    issue = "mov.b64 %rd6, {%other, %m0};\ntcgen05.mma.ws.cta_group::1.kind::f16 [%d], %a, %b, %idesc, %adds, %rd6;\n"
     return Probe(
         name="mma_ws_zero_columns",
         question="Which columns of B does a zero-column mask descriptor make zero, and what does a column shift do?",
@@ -312,7 +311,9 @@ def _halves() -> Probe:
 
     def explain(expected: Outputs, found: Outputs) -> list[str]:
         """The ISA does not say what is in the upper halves."""
-        cut = [{case: {**o, "after": o["after"] & 0xFFFF} for case, o in outputs.items()} for outputs in (expected, found)]
+        cut = [
+            {case: {**o, "after": o["after"] & 0xFFFF} for case, o in outputs.items()} for outputs in (expected, found)
+        ]
         return by_element(tell)(cut[0], cut[1])
 
     def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
@@ -336,7 +337,13 @@ PROBES = (
     _negate("f16", 1, ml_dtypes.bfloat16),
     _negate("tf32", 2, np.float32),
     _negate("f8f6f4", 0, ml_dtypes.float8_e4m3fn),
-    _masks("mma_disabled_lanes", (128, 64), 1, MASKS[:3], "Bit b of word q is lane 32 q + b of tensor memory, for M = 64, too."),
+    _masks(
+        "mma_disabled_lanes",
+        (128, 64),
+        1,
+        MASKS[:3],
+        "Bit b of word q is lane 32 q + b of tensor memory, for M = 64, too.",
+    ),
     _masks(
         "mma_disabled_lanes_pair",
         (256, 128),

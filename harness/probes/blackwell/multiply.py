@@ -105,9 +105,9 @@ mov.b32 %other, %r8;
 def program(
     issue: str, columns: int, nbytes: int, group: int = 1, by: Callable[[str], str] = by_thread_0, arrivals: int = 1
 ) -> str:
-    """issue: what thread 0 (of the even CTA), or whoever ``by`` names, does with ``%d``, ``%a`` or ``[%at]``, ``%b``, ``%idesc``, ``%adds``,
-    ``%m0`` to ``%m7``, ``%sfa``, ``%sfb``, ``%other``. columns: of tensor memory. nbytes: of each CTA's operands.
-    arrivals: of commits, one a thread.
+    """issue: what thread 0 (of the even CTA), or whoever ``by`` names, does with ``%d``, ``%a`` or ``[%at]``, ``%b``,
+    ``%idesc``, ``%adds``, ``%m0`` to ``%m7``, ``%sfa``, ``%sfb``, ``%other``. columns: of tensor memory. nbytes: of
+    each CTA's operands. arrivals: of commits, one a thread.
     """
     mine = "mov.u32 %r0, %cluster_ctarank;\nsetp.ne.u32 %p2, %r0, 0;\n@%p2 bra ISSUED;\n" if group == 2 else ""
     both = "mov.u16 %h0, 3;\n" if group == 2 else ""

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from harness.probes.blackwell.layouts import SHIFT_OF_LANE
 from harness.probes.blackwell.multiply import (
     Launch,
     Request,
@@ -273,7 +272,7 @@ AS_HOPPER = "The same rules as on Hopper, whose answers are recorded; here they 
 PROBES = (
     _addresses(
         "mma_a_addresses",
-        "Which bytes of shared memory does a descriptor of A name, in every swizzle and major-ness, with start addresses "
+        "Which bytes of shared memory does a descriptor of A name, in every swizzle and major-ness, with starts "
         "inside the pattern and base offsets other than 0?",
         "A",
         STARTS,

@@ -170,7 +170,9 @@ def read_rules(results: np.ndarray, asked: list[Experiment], kind: Type) -> dict
     kept = max((b for b in CUT_AT if by_rule[ALIGNED].get(b)), default=0)
     answer[CUT] = [by_rule[CUT].get(sign * kept, 0.0) * 2.0**kept for sign in (1, -1)]
     units = {n: (abs(v) - 1) * 2.0**23 for n, v in by_rule[ENDS].items()}
-    answer[ENDS] = {f"{'-' if a < 0 else ''}(1 + {0.5 + 0.25 * abs(b)} units)": units[n] for n, (a, b) in BETWEEN.items()}
+    answer[ENDS] = {
+        f"{'-' if a < 0 else ''}(1 + {0.5 + 0.25 * abs(b)} units)": units[n] for n, (a, b) in BETWEEN.items()
+    }
     answer[TOGETHER] = [place for place, v in by_rule[TOGETHER].items() if v]
     return answer
 
@@ -203,14 +205,14 @@ def _rules(element: str) -> Probe:
     launch = Launch([request] * count, data, LANES, before=before.view(np.uint32))
     return Probe(
         name=f"mma_rules_{element}",
-        question=f"How does tcgen05.mma add up products of {element}: what is cut off, where, and how is the sum rounded?",
+        question=f"How does tcgen05.mma add products of {element}: what is cut off, where, and how is the sum rounded?",
         ptx=program(mma(kind.kind), LANES, data.shape[1]),
         cases=(launch.case("all"),),
         read=read,
         explain=by_answer(read),
         accumulation="tensor_core",
-        assumption="All products and the old D are aligned to the largest, cut to 25 bits below it, added exactly, and the "
-        "sum is cut to f32 (MMA-Sim, arXiv 2511.10909).",
+        assumption="All products and the old D are aligned to the largest, cut to 25 bits below it, added exactly, and "
+        "the sum is cut to f32 (MMA-Sim, arXiv 2511.10909).",
     )
 
 

@@ -1,9 +1,9 @@
-"""Scale factors of the block-scaled kinds: where they lie in tensor memory, what their codes mean, how blocks add up."""
+"""Scale factors of the block-scaled kinds: where they lie in tensor memory, what they mean, how blocks add up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -21,6 +21,7 @@ from harness.probes.blackwell.multiply import (
     scaled_descriptor,
 )
 from harness.probes.blackwell.ptx import BLANK, LANES
+from harness.probes.blackwell.sums import units
 from harness.probes.comparison import by_answer, by_element
 from harness.probes.probe import Case, Outputs, Probe
 
@@ -226,6 +227,13 @@ ASKED_CODES = (0, 1, 7, 8, 0x38, 0x7E, 0x7F, 0x80, 0xFE, 0xFF)
 """Those that the answer names."""
 
 
+def _put_factors(image: np.ndarray, words: np.ndarray) -> None:
+    """The factors of each row of A, in every quadrant."""
+    row = np.arange(M)
+    for quadrant in range(4):
+        image[32 * quadrant + row % 32, A_SCALES + row // 32] = words
+
+
 def _codes(name: str, kind: Scaled) -> Probe:
     """Row r of the first request has code r, of the second 128 + r; the rest is one. ue4m3 has 7 bits."""
     firsts = (0, 128) if kind.ue8m0 else (0,)
@@ -233,10 +241,7 @@ def _codes(name: str, kind: Scaled) -> Probe:
     images = []
     for first in firsts:
         image = _image(kind, Question("none", "lane", 0, 0), True)
-        row = np.arange(M)
-        words = (first + row) * 0x01010101
-        for quadrant in range(4):
-            image[32 * quadrant + row % 32, A_SCALES + row // 32] = words
+        _put_factors(image, (first + np.arange(M)) * 0x01010101)
         images.append(image)
     count = len(firsts)
     launch = Launch([_request(kind, M, N, 1)] * count, np.stack([data] * count), COLUMNS, before=np.stack(images))
@@ -266,7 +271,6 @@ def _codes(name: str, kind: Scaled) -> Probe:
 
 WITH_OLD = "bits below an old D that a block keeps"
 OLD_KEPT = "bits below the largest block that an old D keeps"
-BLOCKS = "bits below the largest block that another one keeps"
 ENDS = "a sum between two numbers of f32: one and 0.75 units"
 REACH = 44
 
@@ -276,15 +280,11 @@ def _experiments(kind: Scaled) -> Iterator[tuple[str, int, dict[int, tuple[int, 
     for below in range(1, REACH):
         yield WITH_OLD, below, {0: (-1, 0), 1: (1, -below)}, 1.0
         yield OLD_KEPT, below, {0: (1, 0), 1: (-1, 0)}, 2.0**-below
-        if kind.vectors == 4:
-            yield BLOCKS, below, {0: (1, 0), 1: (-1, 0), 2: (1, -below)}, 0.0
     yield ENDS, 0, {0: (1, -24), 1: (1, -25)}, 1.0
 
 
 def _rules(name: str, kind: Scaled) -> Probe:
-    """Row r is an experiment: block v is one element of A, times the block's factor in A; B is ones. ue4m3 reaches
-    2^-6 only, so there factors of B add to those of A: 2^-6 more where an exponent is below -6; elements of A do the rest.
-    """
+    """Row r is an experiment: block v is one element of A, times the block's factor in A; B is ones."""
     asked = list(_experiments(kind))
     codes = np.zeros((2 * M, kind.depth), np.uint8)
     factors = np.full((2 * M, 4), kind.one, np.uint8)
@@ -301,13 +301,12 @@ def _rules(name: str, kind: Scaled) -> Probe:
         image = _image(kind, Question("none", "lane", 0, 0), True)
         image[:, :N] = old[rows, :N].view(np.uint32)
         words = np.ascontiguousarray(factors[rows]).view(np.uint32)[:, 0]
-        row = np.arange(M)
-        for quadrant in range(4):
-            image[32 * quadrant + row % 32, A_SCALES + row // 32] = words
+        _put_factors(image, words)
         launches.append((np.concatenate([core_matrices(packed), core_matrices(kind.rows(N, None))]), image))
-    request = _request(kind, M, N, 1)
-    request = Request(**{**request.__dict__, "adds": True})
-    launch = Launch([request] * 2, np.stack([d for d, _ in launches]), COLUMNS, before=np.stack([i for _, i in launches]))
+    request = replace(_request(kind, M, N, 1), adds=True)
+    launch = Launch(
+        [request] * 2, np.stack([d for d, _ in launches]), COLUMNS, before=np.stack([i for _, i in launches])
+    )
 
     def read(outputs: Outputs) -> dict[str, Any]:
         results = outputs["all"]["after"][:, :, 0].reshape(-1).view(np.float32).astype(np.float64)
@@ -322,20 +321,22 @@ def _rules(name: str, kind: Scaled) -> Probe:
             whole = [below for below in by if by[below] == 2.0**-below]
             others = {below: v for below, v in by.items() if below not in whole and v}
             last = max(whole, default=0)
-            answer[rule] = f"{last}" + (" or more" if last == max(by) else "") + (f", at others {others}" if others else "")
+            answer[rule] = (
+                f"{last}" + (" or more" if last == max(by) else "") + (f", at others {others}" if others else "")
+            )
         return answer
 
     return Probe(
         name=name,
-        question=f"How does tcgen05.mma.kind::{kind.kind.split('.')[0]} add up the sums of its blocks: what is cut off, "
+        question=f"How does tcgen05.mma.kind::{kind.kind.split('.')[0]} add the sums of its blocks: what is cut off, "
         "and how is the sum rounded?",
         ptx=program(mma(kind.kind, scales=True), COLUMNS, b_at(M) + b_at(N)),
         cases=(launch.case("all"),),
         read=read,
         explain=by_answer(read),
         accumulation="tensor_core",
-        assumption="Each block is summed exactly; blocks and the old D are aligned to the largest and cut to 35 bits below "
-        "it (MMA-Sim, arXiv 2511.10909).",
+        assumption="Each block is summed exactly; blocks and the old D are aligned to the largest and cut to 35 bits "
+        "below it (MMA-Sim, arXiv 2511.10909).",
     )
 
 
@@ -345,8 +346,6 @@ def _rules(name: str, kind: Scaled) -> Probe:
 def _random(name: str, kind: Scaled) -> Probe:
     """Random elements and factors within 2^-8 to 2^8 of one."""
     rng = np.random.default_rng(80)
-    from harness.probes.blackwell.sums import units
-
     data, images = [], []
     for _ in range(2):
         data.append(np.concatenate([core_matrices(rng.integers(0, 256, (rows, SLICE), np.uint8)) for rows in (M, N)]))
@@ -357,7 +356,7 @@ def _random(name: str, kind: Scaled) -> Probe:
             codes = rng.integers(low, high, (32, WIDTH, 4), np.uint8).view(np.uint32)[..., 0]
             image[:, first : first + WIDTH] = np.tile(codes, (4, 1))
         images.append(image)
-    request = Request(**{**_request(kind, M, N, 1).__dict__, "adds": True})
+    request = replace(_request(kind, M, N, 1), adds=True)
     launch = Launch([request] * 2, np.stack(data), COLUMNS, before=np.stack(images))
 
     def explain(expected: Outputs, found: Outputs) -> list[str]:
@@ -367,8 +366,9 @@ def _random(name: str, kind: Scaled) -> Probe:
             return []
         place = tuple(np.argwhere(different)[0].tolist())
         return [
-            f"{int(different.sum())} of {ours.size} sums have other bits, at most {int(units(ours, theirs, 'f32').max())} "
-            f"units in the last place off; D{place[1:]} is {int(theirs[place]):#x}, on the emulator {int(ours[place]):#x}"
+            f"{int(different.sum())} of {ours.size} sums have other bits, at most "
+            f"{int(units(ours, theirs, 'f32').max())} units in the last place off; D{place[1:]} is "
+            f"{int(theirs[place]):#x}, on the emulator {int(ours[place]):#x}"
         ]
 
     def read(outputs: Outputs) -> dict[str, Any]:

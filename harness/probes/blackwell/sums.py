@@ -1,4 +1,4 @@
-"""tcgen05.mma of every kind on random numbers: are the emulator's sums the GPU's, bit for bit, and if not, how far off?"""
+"""tcgen05.mma of every kind on random numbers: are the emulator's sums the GPU's, and if not, how far off?"""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _accesses(column: int) -> tuple[Access, ...]:
 LOADS = _accesses(4)
 ODD = (
     Access("32x32b", 4, column=3), Access("16x64b", 2, column=5), Access("16x128b", 2, column=1),
-    Access("16x256b", 2, column=7), Access("16x32bx2", 2, split=9, column=3), Access("32x32b", 2, packed=True, column=3),
+    Access("16x256b", 2, column=7), Access("16x32bx2", 2, split=9, column=3),
 )  # fmt: skip
 LOADED_COLUMNS = 160
 
@@ -118,9 +118,7 @@ def _load_body(accesses: tuple[Access, ...]) -> str:
     text, first = "", 0
     for access in accesses:
         text += access.load()
-        text += "".join(
-            f"st.global.b32 [%rd1+{4 * THREADS * (first + n)}], %w{n};\n" for n in range(access.registers)
-        )
+        text += "".join(f"st.global.b32 [%rd1+{4 * THREADS * (first + n)}], %w{n};\n" for n in range(access.registers))
         first += access.registers
     return (
         ".reg .b32 %w<128>;\n"
@@ -210,7 +208,7 @@ def _placed(accesses: tuple[Access, ...]) -> tuple[tuple[Access, ...], int]:
 
 
 STORES, STORED_COLUMNS = _placed(
-    tuple(a for a in LOADS if a.num == (1 if a.packed and not a.split else 4) or a.shape == "32x32b" and a.num == 8)
+    tuple(a for a in LOADS if a.num == (1 if a.packed and not a.split else 4) or (a.shape == "32x32b" and a.num == 8))
 )
 
 
@@ -361,8 +359,8 @@ FIELD = Probe(
     cases=tuple(_field_case(field) for field in (0, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 224)),
     read=_read_field,
     explain=by_element(_tell_field),
-    assumption="A warp reaches its own 32 lanes, whatever quadrant the address names: compilers and libraries pass three "
-    "different ones.",
+    assumption="A warp reaches its own 32 lanes, whatever quadrant the address names: compilers and libraries pass "
+    "three different ones.",
 )
 
 # ---- allocation ----
@@ -389,7 +387,7 @@ st.global.b32 [%rd1], %r5;
         "mov.u32 %r20, %ctaid.x;\n"
         + pointer("%rd0", "steps")
         + pointer("%rd1", "found", "%r20", 4 * STEPS)
-        + f"""mov.u32 %r0, 0;
+        + """mov.u32 %r0, 0;
 NEXT:
 ld.global.u32 %r1, [%rd0];
 ld.global.u32 %r2, [%rd0+4];
@@ -430,7 +428,9 @@ SEQUENCES = {
 }  # fmt: skip
 
 
-def _allocations(name: str, question: str, sequences: dict[str, np.ndarray], group: int, modelled: bool = True) -> Probe:
+def _allocations(
+    name: str, question: str, sequences: dict[str, np.ndarray], group: int, modelled: bool = True
+) -> Probe:
     def read(outputs: Outputs) -> dict[str, Any]:
         answer = {}
         for case, arrays in outputs.items():
@@ -559,7 +559,7 @@ PROBES = (
     _loads(
         "tmem_odd_columns",
         "May tcgen05.ld begin at any column, whatever its shape?",
-        tuple(a for a in ODD if not a.packed),
+        ODD,
         packed=False,
     ),
     STORE,

@@ -1,4 +1,4 @@
-"""TMA as Blackwell has it: barriers of a pair, rows that are gathered and scattered, packed types, swizzles of atoms."""
+"""TMA as Blackwell has it: barriers of a pair, rows gathered and scattered, packed types, swizzles of atoms."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def _load(group: int, multicast: bool) -> str:
 
 
 def _routes_text(group: int) -> str:
-    """The CTA of one rank loads a box. Every CTA says whether as many bytes as guessed came to its barrier, and what lies
-    where a box would.
+    """The CTA of one rank loads a box. Every CTA says whether as many bytes as guessed came to its barrier, and what
+    lies where a box would.
     """
     issue = f"""setp.ne.u32 %p1, %r3, %r0;
 @%p1 bra ISSUED;
@@ -122,7 +122,9 @@ def _read_routes(outputs: Outputs) -> dict[str, Any]:
     answer = {}
     for case, arrays in outputs.items():
         found = arrays["found"]
-        came = [[guess for guess, done in zip(GUESSES, found[:, rank, 0], strict=True) if done == 1] for rank in range(CTAS)]
+        came = [
+            [guess for guess, done in zip(GUESSES, found[:, rank, 0], strict=True) if done == 1] for rank in range(CTAS)
+        ]
         answer[case] = {
             "data in ranks": np.flatnonzero((found[:, :, 1] != UNTOUCHED).all(axis=0)).tolist(),
             "boxes signalled by rank": [max(some, default=0) for some in came],
@@ -306,7 +308,12 @@ def _bytes_case(name: str, element: str, shape: tuple[int, int], nbytes: int, ex
             "flags": np.full(1, 9, np.uint32),
             "expected": np.array([expected], np.uint32),
         },
-        arguments=(Map("tensor", element, shape, shape, swizzle), Pointer("memory"), Pointer("flags"), Pointer("expected")),
+        arguments=(
+            Map("tensor", element, shape, shape, swizzle),
+            Pointer("memory"),
+            Pointer("flags"),
+            Pointer("expected"),
+        ),
         outputs=("memory", "flags"),
         block=64,
         shared=REGION + FOUR_BYTES,
@@ -338,7 +345,9 @@ def _read_bytes(outputs: Outputs) -> dict[str, Any]:
         firsts = arrays["memory"].view(np.uint16)[::8]
         answer[case] = {
             "as many bytes were signalled": bool(arrays["flags"][0] == 1),
-            "pairs that begin each 16 bytes": ["-" if v == UNTOUCHED & 0xFFFF else int(v) for v in firsts[:32].tolist()],
+            "pairs that begin each 16 bytes": [
+                "-" if v == UNTOUCHED & 0xFFFF else int(v) for v in firsts[:32].tolist()
+            ],
         }
     return answer
 
@@ -355,8 +364,8 @@ PAIR_CASES = (
 PROBES = (
     _routes(
         "tma_pair_barriers",
-        "Whose barrier does a load with .cta_group::2 signal: with and without multicast, named with the bit of the even "
-        "and of the odd CTA?",
+        "Whose barrier does a load with .cta_group::2 signal: with and without multicast, named with the bit of the "
+        "even and of the odd CTA?",
         2,
         PAIR_CASES,
         "For each CTA that gets data the barrier of that CTA's pair whose rank has the parity of the named one.",
@@ -388,8 +397,8 @@ PROBES = (
     ),
     Probe(
         name="tma_packed_types",
-        question="Where do packed elements of 4 and 6 bits go in shared memory, and how many bytes are signalled: those of "
-        "global or those of shared memory?",
+        question="Where do packed elements of 4 and 6 bits go in shared memory, and which bytes are signalled: those "
+        "of global or those of shared memory?",
         ptx=BYTES,
         cases=tuple(_packed_cases()),
         read=_read_bytes,
