@@ -809,7 +809,7 @@ def test_every_answer_of_the_emulator_is_checked_here():
 
 
 def test_what_the_emulator_refuses_is_recorded_only():
-    """What it could answer would have to be compared. Two it answers by assumptions of its own: undefined by the ISA."""
+    """What it could answer would have to be compared, but for one that the ISA leaves undefined."""
     undefined = {"mma_collector_of_another_a"}
     for name, probe in BLACKWELL.items():
         if not probe.modelled and name not in undefined:

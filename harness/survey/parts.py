@@ -146,7 +146,7 @@ PARTS = (
     Part(
         "doctor",
         "What is installed?",
-        _python("harness", "doctor", "--json"),
+        _python("harness", "doctor", "--json", "-"),
         limit=30,
         modules=("rich", "max"),
         files=(PACKAGE / "__main__.py",),

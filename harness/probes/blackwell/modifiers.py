@@ -48,15 +48,15 @@ def _numbers(what: str) -> Tell:
             return f"the commit arrived: {bool(theirs)}; on the emulator: {bool(ours)}"
         cta, lane, column = place
         values = (float(np.uint32(word).view(np.float32)) for word in (theirs, ours))
-        return f"{what} {cta}: D({lane}, {column}) is {next(values):g}; the emulator: {next(values):g}"
+        return f"{what} {cta}: D({lane}, {column}) is {next(values):.9g}; the emulator: {next(values):.9g}"
 
     return tell
 
 
 def _read_sums(outputs: Outputs) -> dict[str, Any]:
-    """Per case and request the first column of some rows."""
+    """Per case and request one column of some rows; row 0 of A, and of B, is zero."""
     return {
-        f"{case}, {request}": [float(v) for v in image[:6, 0].view(np.float32)]
+        f"{case}, {request}": np.ascontiguousarray(image[1:6, 1]).view(np.float32).tolist()
         for case, arrays in outputs.items()
         for request, image in enumerate(arrays["after"])
     }
@@ -161,38 +161,56 @@ def _scaled_d(kind: str, code: int, dtype: Any) -> Probe:
 # ---- collectors, and who issues ----
 
 
-def _three(dtype: Any) -> tuple[np.ndarray, list[np.ndarray]]:
-    return _integers(M, dtype, 7), [_integers(N, dtype, 8 + n) for n in range(4)]
+USES = ("fill", "use", "lastuse", "discard")
+STEP = f"add.u32 %d, %d, {N};\nadd.u64 %b, %b, {b_at(N) >> 4};\n"
 
 
-def _collectors(name: str, question: str, forms: Sequence[str], other_a: bool = False, **about: Any) -> Probe:
-    """Instructions one behind the other, each with a B and a D of its own; with ``other_a`` also with another A."""
-    a, bs = _three(ml_dtypes.bfloat16)
-    parts = [core_matrices(a), *map(core_matrices, bs)]
-    if other_a:
-        parts.append(core_matrices(_integers(M, ml_dtypes.bfloat16, 20)))
-    data = np.concatenate(parts)
-    step = f"add.u32 %d, %d, 16;\nadd.u64 %b, %b, {b_at(N) >> 4};\n"
-    if other_a:
-        step += f"add.u64 %a, %a, {(b_at(M) + 4 * b_at(N)) >> 4};\n"
-    columns = N * len(forms)
-    request = _request(instruction_descriptor(M, N))
+def _collectors() -> Probe:
+    """Instructions one behind the other, each with a B and a D of its own."""
+    bf16 = ml_dtypes.bfloat16
+    data = np.concatenate(
+        [core_matrices(_integers(M, bf16, 7)), *(core_matrices(_integers(N, bf16, 8 + n)) for n in range(4))]
+    )
+    forms = [mma(f"f16.collector::a::{use}") for use in USES]
+    launch = Launch([_request(instruction_descriptor(M, N))], data[None], N * len(forms))
     return Probe(
-        name=name,
-        question=question,
-        ptx=program(step.join(forms), columns, data.size),
-        cases=(Launch([request], data[None], columns).case("one behind the other"),),
+        name="mma_collectors",
+        question="Are products the same whether the collector of A is filled, used, used once more, or discarded?",
+        ptx=program(STEP.join(forms), N * len(forms), data.size),
+        cases=(launch.case("one behind the other"),),
         read=_read_sums,
         explain=by_element(_numbers("request")),
-        **about,
+    )
+
+
+def _another_a() -> Probe:
+    """The second instruction names another A, and says that the collector has it."""
+    first, b, other = (_integers(rows, ml_dtypes.bfloat16, seed) for rows, seed in ((M, 7), (N, 8), (M, 20)))
+    data = np.concatenate([core_matrices(x) for x in (first, b, other)])
+    step = f"add.u32 %d, %d, {N};\nadd.u64 %a, %a, {(b_at(M) + b_at(N)) >> 4};\n"
+    launch = Launch([_request(instruction_descriptor(M, N))], data[None], 2 * N)
+    products = {
+        name: a.astype(np.float32) @ b.astype(np.float32).T
+        for name, a in (("A that the collector was filled with", first), ("A that the descriptor names", other))
+    }
+
+    def read(outputs: Outputs) -> dict[str, Any]:
+        found = outputs["fill, then use"]["after"][0, :, N:].view(np.float32)
+        of = [name for name, product in products.items() if (found == product).all()]
+        return {"the second product is that of the": of or "neither"}
+
+    return Probe(
+        name="mma_collector_of_another_a",
+        question="Does an MMA that uses the collector read another A that it names itself, which the ISA rules out?",
+        ptx=program(step.join(mma(f"f16.collector::a::{use}") for use in ("fill", "use")), 2 * N, data.size),
+        cases=(launch.case("fill, then use"),),
+        read=read,
+        modelled=False,
     )
 
 
 def _ws(collector: str) -> str:
     return f"tcgen05.mma.ws.cta_group::1.kind::f16.collector::{collector} [%d], %a, %b, %idesc, %adds;\n"
-
-
-USES = ("fill", "use", "lastuse", "discard")
 
 
 def _weights() -> Probe:
@@ -353,18 +371,8 @@ PROBES = (
     ),
     _scaled_d("f16", 1, ml_dtypes.bfloat16),
     _scaled_d("tf32", 2, np.float32),
-    _collectors(
-        "mma_collectors",
-        "Are products the same whether the collector of A is filled, used, used for the last time, or discarded?",
-        [mma(f"f16.collector::a::{use}") for use in USES],
-    ),
-    _collectors(
-        "mma_collector_of_another_a",
-        "Does an MMA that uses the collector read another A that its descriptor names, which the ISA rules out?",
-        [mma("f16.collector::a::fill"), mma("f16.collector::a::use")],
-        other_a=True,
-        modelled=False,
-    ),
+    _collectors(),
+    _another_a(),
     _weights(),
     _zero_columns(),
     _issuers(),

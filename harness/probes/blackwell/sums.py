@@ -26,7 +26,10 @@ CODES = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2"
 D_CODES = {"f16": 0, "f32": 1, "s32": 2}
 NARROW = ("e2m3", "e3m2", "e2m1")
 SATURATE = 1 << 3
-MODEL = "Aligned to the largest term, cut to 25 bits below it, added exactly, cut to f32 or rounded to f16."
+MODEL = (
+    "Aligned to the largest term, cut to 25 bits below it, added exactly, cut to f32 or rounded to f16. The ISA leaves "
+    "order and rounding open."
+)
 FP8 = MODEL + " On Hopper fp8 is cut to 13 bits; here it is taken to be as f16."
 
 
