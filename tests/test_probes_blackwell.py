@@ -5,9 +5,12 @@ They are from the PTX ISA and, where a probe says that it assumes something, fro
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
+from fnmatch import fnmatch
 from functools import cache
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -82,6 +85,15 @@ def test_names_are_unique_and_questions_are_questions():
     assert set(for_target("sm_90a")) == set(PROBES)
     assert set(for_target("sm_103a")) == set(for_target("sm_100a")) > set(BLACKWELL)
     assert all(probe.question.endswith("?") for probe in BLACKWELL.values())
+
+
+def test_every_probe_stands_beside_the_question_that_it_settles():
+    page = (Path(__file__).parent.parent / "docs" / "open-questions.md").read_text()
+    named = re.findall(r"`([a-z0-9_*]+)`(\\\*)?", page)
+    for name, probe in BLACKWELL.items():
+        stars = [star for pattern, star in named if fnmatch(name, pattern)]
+        assert stars and bool(stars[-1]) == (not probe.modelled), name
+    assert f"{len(BLACKWELL)} probes" in (Path(__file__).parent.parent / "docs" / "trust.md").read_text()
 
 
 def backward_branches(ptx: str) -> set[str]:

@@ -161,6 +161,32 @@ def test_hopper_is_not_asked_what_only_blackwell_has(monkeypatch, tmp_path):
     assert "1 probes, 0 failed, 0 differ" in done.output
 
 
+class Described(FakeDriver):
+    """Says what it is: a B300."""
+
+    def cuDeviceGetName(self, name, size, device):
+        name.value = b"NVIDIA B300"
+        return 0
+
+    def cuDriverGetVersion(self, version):
+        version._obj.value = 13010
+        return 0
+
+    def cuDeviceGetAttribute(self, value, attribute, device):
+        value._obj.value = {75: 10, 76: 3}[attribute]
+        return 0
+
+
+def test_without_nvidia_smi_the_driver_says_what_it_is(monkeypatch):
+    def missing(*words, **options):
+        raise FileNotFoundError("nvidia-smi")
+
+    monkeypatch.setattr(bare.subprocess, "run", missing)
+    monkeypatch.setattr(bare, "load_driver", lambda: Described("f32"))
+    found = bare.describe()
+    assert (found["gpu"], found["driver"], found["compute_capability"]) == ("NVIDIA B300", "CUDA 13.1", "10.3")
+
+
 @pytest.mark.parametrize(("capability", "target"), [("10.0", "sm_100a"), ("10.3", "sm_103a")])
 def test_blackwell_is_asked_hoppers_questions_too(monkeypatch, capability, target):
     seen = {}

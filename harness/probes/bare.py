@@ -37,6 +37,7 @@ TARGETS = {"9.0": "sm_90a", "10.0": "sm_100a", "10.3": "sm_103a"}
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 CLUSTER_DIMENSION = 4
+COMPUTE_CAPABILITY = 75, 76
 ERROR_LOG_BUFFER, ERROR_LOG_BUFFER_SIZE_BYTES = 5, 6
 ELEMENTS = {"u8": 0, "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9,
             "b4x16": 13, "b4x16_p64": 14, "b6x16_p32": 15}  # fmt: skip
@@ -233,21 +234,38 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def describe() -> dict[str, str]:
-    """Name, driver version, compute capability and date, from nvidia-smi. Raises GpuError if there is no GPU, or none
-    that there are probes for.
-    """
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise GpuError(f"nvidia-smi does not answer ({error}); probes on a GPU need one with its driver") from None
-    if done.returncode or not done.stdout.strip():
-        raise GpuError(f"nvidia-smi finds no GPU: {(done.stderr or done.stdout).strip()[:200]}")
-    name, driver, capability = (part.strip() for part in done.stdout.strip().splitlines()[0].split(","))
+    """Name, driver version, compute capability and date. Raises GpuError if there is no GPU that there are probes for."""
+    name, driver, capability = _from_nvidia_smi() or _from_driver(load_driver())
     if capability not in TARGETS:
         known = ", ".join(f"{c} ({t})" for c, t in TARGETS.items())
         raise GpuError(f"{name} has compute capability {capability}; there are probes for {known}")
     return {"gpu": name, "driver": driver, "compute_capability": capability, "date": time.strftime("%Y-%m-%d")}
+
+
+def _from_nvidia_smi() -> list[str] | None:
+    """Name, driver version and compute capability of the first GPU; None if there is no such program."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=60)
+    except OSError:
+        return None
+    except subprocess.TimeoutExpired as error:
+        raise GpuError(f"nvidia-smi does not answer ({error}); probes on a GPU need its driver") from None
+    if done.returncode or not done.stdout.strip():
+        raise GpuError(f"nvidia-smi finds no GPU: {(done.stderr or done.stdout).strip()[:200]}")
+    return [part.strip() for part in done.stdout.strip().splitlines()[0].split(",")]
+
+
+def _from_driver(api: Any) -> list[str]:
+    """The same, as the driver says it; of its version only which CUDA it is for."""
+    driver, name, value = Driver(api), ctypes.create_string_buffer(256), ctypes.c_int()
+    driver.call("cuDeviceGetName", name, len(name), 0)
+    driver.call("cuDriverGetVersion", ctypes.byref(value))
+    cuda, capability = value.value, []
+    for attribute in COMPUTE_CAPABILITY:
+        driver.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, 0)
+        capability.append(str(value.value))
+    return [name.value.decode(), f"CUDA {cuda // 1000}.{cuda % 1000 // 10}", ".".join(capability)]
 
 
 def run_in_child(folder: Path, out: Path, seconds: float, target: str | None = None) -> dict[int, str]:
