@@ -234,7 +234,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def describe() -> dict[str, str]:
-    """Name, driver version, compute capability and date. Raises GpuError if there is no GPU that there are probes for."""
+    """Name, driver version, compute capability, date. Raises GpuError if there is no GPU that there are probes for."""
     name, driver, capability = _from_nvidia_smi() or _from_driver(load_driver())
     if capability not in TARGETS:
         known = ", ".join(f"{c} ({t})" for c, t in TARGETS.items())
