@@ -11,6 +11,7 @@ left out, and the rest of its probe asked again without it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import re
@@ -29,9 +30,15 @@ TIME_LIMIT = 30.0
 """Seconds a probe may take, the start of Python and of the driver included."""
 MOST_PROCESSES = 4
 """That a probe takes: one more for each case that fails; then the cases that are left are not asked."""
+MOST_HANGS = 2
+"""Of those."""
+PATIENCE = 5.0
+"""Seconds that a process may take to die: one that the GPU holds may not, and nobody waits for it."""
 TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = 128, 64
 TARGETS = {"9.0": "sm_90a", "10.0": "sm_100a", "10.3": "sm_103a"}
 """What PTX names the GPUs that there are probes for, by compute capability."""
+FIRST_VERSIONS = {"sm_103a": "8.8"}
+"""The first version of PTX that has a target, where it is later than that of the probes."""
 
 # Numbers of the driver API's enumerations (cuda.h).
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
@@ -224,7 +231,11 @@ def run_cases(
 
 def for_target(ptx: str, target: str | None) -> str:
     """The text for another GPU, which must have the instructions."""
-    return re.sub(r"(?m)^\.target \w+", f".target {target}", ptx) if target else ptx
+    if not target or f".target {target}" in ptx:
+        return ptx
+    if target in FIRST_VERSIONS:
+        ptx = re.sub(r"(?m)^\.version \S+", f".version {FIRST_VERSIONS[target]}", ptx)
+    return re.sub(r"(?m)^\.target \w+", f".target {target}", ptx)
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -276,7 +287,8 @@ def run_in_child(folder: Path, out: Path, seconds: float, target: str | None = N
     left = list(range(len(read_description(folder)["cases"])))
     found: dict[str, np.ndarray] = {}
     failed: dict[int, str] = {}
-    with tempfile.TemporaryDirectory() as temporary:
+    hung = 0
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         for _ in range(MOST_PROCESSES):
             message, hangs = _child(folder, Path(temporary), seconds, target, left)
             for number in list(left):
@@ -291,7 +303,8 @@ def run_in_child(folder: Path, out: Path, seconds: float, target: str | None = N
                 raise GpuError(message)
             # Cases go in order: it is the first that is left.
             failed[left.pop(0)] = message if hangs else message.partition(": ")[2]
-            if not left:
+            hung += hangs
+            if not left or hung == MOST_HANGS:
                 break
     if not found:
         raise GpuError(next(iter(failed.values()), "the process left nothing"))
@@ -305,15 +318,19 @@ def _child(folder: Path, parts: Path, seconds: float, target: str | None, cases:
     whether that was time.
     """
     words = ["--one", str(folder), str(parts), "--cases", ",".join(map(str, cases)), "--target", target or ""]
-    try:
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__).resolve()), *words], capture_output=True, text=True, timeout=seconds
-        )
-    except subprocess.TimeoutExpired:
-        return f"no answer after {seconds:.0f} s; the probe hangs on this GPU", True
-    if not done.returncode:
-        return None, False
-    return ((done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"])[-1], False
+    command = [sys.executable, str(Path(__file__).resolve()), *words]
+    with open(parts / "said", "w+", encoding="utf-8", errors="replace") as said:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        try:
+            code = child.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=PATIENCE)
+            return f"no answer after {seconds:.0f} s; the probe hangs on this GPU", True
+        said.seek(0)
+        lines = said.read().strip().splitlines()
+    return ((lines or [f"exit code {code}"])[-1] if code else None), False
 
 
 def _one(folder: Path, parts: Path, cases: str, target: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from harness.probes import (
     addresses,
     approximations,
@@ -42,8 +44,14 @@ _BLACKWELL_FAMILIES = (
 
 PROBES: dict[str, Probe] = {probe.name: probe for family in _FAMILIES for probe in family.PROBES}
 """For Hopper."""
-BLACKWELL: dict[str, Probe] = {probe.name: probe for family in _BLACKWELL_FAMILIES for probe in family.PROBES}
-"""What only Blackwell can answer."""
+BLACKWELL: dict[str, Probe] = {
+    probe.name: probe
+    for probe in sorted(
+        (probe for family in _BLACKWELL_FAMILIES for probe in family.PROBES),
+        key=lambda probe: max(prod(case.cluster) for case in probe.cases) > 1,
+    )
+}
+"""What only Blackwell can answer. Clusters come last: should pairs hang, all else has been asked."""
 ALL: dict[str, Probe] = {**PROBES, **BLACKWELL}
 
 

@@ -126,9 +126,9 @@ class Probe:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """What it can be made for. wgmma is Hopper's alone; of what sm_100a has, Hopper has nothing."""
+        """What it can be made for. wgmma is Hopper's alone, the integers of tcgen05.mma are those of sm_100a."""
         if self.target != HOPPER:
-            return BLACKWELL
+            return BLACKWELL[:1] if ".kind::i8" in self.ptx else BLACKWELL
         return (HOPPER,) if "wgmma" in self.ptx else (HOPPER, *BLACKWELL)
 
     def on(self, target: str) -> Probe:
