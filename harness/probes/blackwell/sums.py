@@ -58,7 +58,9 @@ def _explain(d_type: str, names: tuple[str, ...]) -> Explain:
         lines = []
         cut = 0xFFFF if d_type == "f16" else 0xFFFFFFFF
         for case in expected:
-            pairs = zip(names, expected[case]["after"] & cut, found[case]["after"] & cut, strict=True)
+            # Of a pair both CTAs' rows belong to one product.
+            images = [o[case]["after"] & cut for o in (expected, found)]
+            pairs = zip(names, *(i.reshape(len(names), -1, i.shape[-1]) for i in images), strict=True)
             for name, ours, theirs in pairs:
                 if (ours != theirs).any():
                     row, column = np.argwhere(ours != theirs)[0].tolist()
@@ -73,35 +75,36 @@ def _explain(d_type: str, names: tuple[str, ...]) -> Explain:
     return explain
 
 
-def _sums(kind: str, a: str, b: str, d: str, saturates: bool = False) -> Probe:
+def _sums(kind: str, a: str, b: str, d: str, saturates: bool = False, group: int = 1) -> Probe:
+    """Of a pair each CTA has half of A's rows and half of B's columns, and D of its rows."""
     names = ("bits",) if a in NARROW or b in NARROW else KINDS
+    m, n = LANES * group, N * group
     rng = np.random.default_rng(70)
     data, before = [], []
     for name in names:
-        rows = [core_matrices(_rows(rng, element, count, name)) for element, count in ((a, LANES), (b, N))]
-        data.append(np.concatenate(rows))
-        old = draw(rng, d, (LANES, N), "normal" if names == ("bits",) else name)
+        parts = [np.split(_rows(rng, element, count, name), group) for element, count in ((a, m), (b, n))]
+        data += [np.concatenate([core_matrices(x), core_matrices(y)]) for x, y in zip(*parts, strict=True)]
+        old = draw(rng, d, (m, n), "normal" if names == ("bits",) else name)
         before.append(np.ascontiguousarray(old).view(f"u{old.itemsize}").astype(np.uint32))
-    more = SATURATE if saturates else 0
     request = Request(
-        instruction_descriptor(LANES, N, CODES[a], CODES[b], D_CODES[d], more),
+        instruction_descriptor(m, n, CODES[a], CODES[b], D_CODES[d], SATURATE if saturates else 0),
         a=plain(LANES),
         b=plain(N),
         b_start=b_at(LANES),
         adds=True,
     )
-    launch = Launch([request] * len(names), np.stack(data), N, before=np.stack(before))
+    launch = Launch([request] * len(names), np.stack(data), n, group, np.stack(before))
 
     def read(outputs: Outputs) -> dict[str, Any]:
         images = outputs["all"]["after"]
-        return {name: [hex(v) for v in images[i, 0, :4].tolist()] for i, name in enumerate(names)}
+        return {name: [hex(v) for v in images[i * group, 0, :4].tolist()] for i, name in enumerate(names)}
 
-    ending = "_saturated" if saturates else ""
+    ending = "_saturated" if saturates else "_pair" if group == 2 else ""
     return Probe(
         name=f"mma_sums_{d}_{a}_{b}{ending}",
         question=f"What does tcgen05.mma.kind::{kind} give for products of {a} and {b} in {d}"
-        f"{', saturated' if saturates else ''}?",
-        ptx=program(mma(kind), N, data[0].size),
+        f"{', saturated' if saturates else ', of a pair' if group == 2 else ''}?",
+        ptx=program(mma(kind, group), n, data[0].size, group),
         cases=(launch.case("all"),),
         read=read,
         explain=_explain(d, names),
@@ -114,6 +117,8 @@ PROBES = (
     _sums("f16", "f16", "f16", "f32"),
     _sums("f16", "bf16", "bf16", "f32"),
     _sums("f16", "f16", "f16", "f16"),
+    _sums("f16", "bf16", "bf16", "f32", group=2),
+    _sums("f8f6f4", "e4m3", "e4m3", "f32", group=2),
     _sums("tf32", "tf32", "tf32", "f32"),
     _sums("f8f6f4", "e4m3", "e4m3", "f32"),
     _sums("f8f6f4", "e5m2", "e4m3", "f32"),

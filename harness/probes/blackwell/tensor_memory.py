@@ -543,7 +543,118 @@ WAIT = Probe(
     explain=by_element(_tell_waiting),
 )
 
+# ---- two CTAs of an SM ----
+
+SMS, SM_NUMBERS = 160, 512
+"""At least as many SMs as a GPU has; its numbers of SMs may have holes."""
+HALF_AN_SM = 100 * 1024
+"""Shared memory of which an SM has room for two CTAs'."""
+RELINQUISHED, FREED = 1, 2
+
+
+def _spin(until: str) -> str:
+    """Do it until it says so in ``%p3``, for some hundred microseconds at most."""
+    return f"""{{
+.reg .b32 tries;
+.reg .pred more;
+mov.u32 tries, 0;
+AGAIN:
+nanosleep.u32 1000;
+{until}
+@%p3 bra SEEN;
+add.u32 tries, tries, 1;
+setp.lt.u32 more, tries, 300;
+@more bra AGAIN;
+SEEN:
+}}
+"""
+
+
+_SLEEP = """{
+.reg .b32 tries;
+.reg .pred more;
+mov.u32 tries, 0;
+SLEEP:
+nanosleep.u32 5000;
+add.u32 tries, tries, 1;
+setp.lt.u32 more, tries, 40;
+@more bra SLEEP;
+}
+"""
+
+
+def _neighbours(columns: int) -> str:
+    """The first CTA of an SM takes columns, gives up the right to more a while later, and the columns still later. The
+    second wants as many, and says how far the first one was when it got them.
+
+    Words of an SM: how many CTAs have come, whether the first one has its columns, what it has given up, what the second
+    one saw, and its column.
+    """
+    alloc = f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%base], {columns};\nbar.warp.sync -1;\n"
+    free = f"tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r6, {columns};\n"
+    give_up = "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\n"
+    return kernel(
+        ["u64 found"],
+        "mov.u32 %r0, %smid;\n"
+        + pointer("%rd0", "found", "%r0", 20)
+        + "setp.eq.u32 %p0, %thread, 0;\nmov.u32 %r1, 0;\n@%p0 atom.global.add.u32 %r1, [%rd0], 1;\n"
+        + "shfl.sync.idx.b32 %r1, %r1, 0, 31, -1;\nsetp.eq.u32 %p1, %r1, 1;\n@%p1 bra SECOND;\n"
+        + "setp.gt.u32 %p1, %r1, 1;\n@%p1 bra DONE;\n"
+        + alloc
+        + "ld.shared.b32 %r6, [%base];\n@%p0 st.volatile.global.u32 [%rd0+4], 1;\n"
+        + _spin("ld.volatile.global.u32 %r4, [%rd0];\nsetp.gt.u32 %p3, %r4, 1;")
+        + _SLEEP
+        + f"@%p0 st.volatile.global.u32 [%rd0+8], {RELINQUISHED};\nbar.warp.sync -1;\n"
+        + give_up
+        + _SLEEP
+        + f"@%p0 st.volatile.global.u32 [%rd0+8], {FREED};\nbar.warp.sync -1;\n"
+        + free
+        + "bra DONE;\nSECOND:\n"
+        + _spin("ld.volatile.global.u32 %r4, [%rd0+4];\nsetp.eq.u32 %p3, %r4, 1;")
+        + alloc
+        + "ld.volatile.global.u32 %r5, [%rd0+8];\nld.shared.b32 %r6, [%base];\n"
+        + give_up
+        + free
+        + "@%p0 st.global.u32 [%rd0+12], %r5;\n@%p0 st.global.u32 [%rd0+16], %r6;\nDONE:\nbar.warp.sync -1;\n",
+    )
+
+
+def _read_neighbours(outputs: Outputs) -> dict[str, Any]:
+    seen = outputs["two CTAs on every SM"]["found"]
+    second = seen[seen[:, 3] != BLANK]
+    names = ("before the first gave up anything", "after it had relinquished", "after it had freed its columns")
+    return {
+        **{f"SMs whose second CTA got columns {name}": int((second[:, 3] == n).sum()) for n, name in enumerate(names)},
+        "columns it got": sorted(set(second[:, 4].tolist())),
+    }
+
+
+def _neighbour_probe(columns: int, what: str) -> Probe:
+    blank = np.full((SM_NUMBERS, 5), BLANK, np.uint32)
+    blank[:, :3] = 0
+    return Probe(
+        name=f"tmem_neighbours_{columns}",
+        question=f"When does a second CTA of an SM get {columns} columns, which {what}?",
+        ptx=_neighbours(columns),
+        cases=(
+            Case(
+                name="two CTAs on every SM",
+                buffers={"found": blank},
+                arguments=(Pointer("found"),),
+                outputs=("found",),
+                block=32,
+                grid=(2 * SMS, 1),
+                shared=HALF_AN_SM,
+            ),
+        ),
+        read=_read_neighbours,
+        modelled=False,
+    )
+
+
 PROBES = (
+    _neighbour_probe(128, "are free"),
+    _neighbour_probe(512, "the first one has"),
     _loads(
         "tmem_load_shapes",
         "Which lane and column does each register of each thread come from in tcgen05.ld of every shape?",
