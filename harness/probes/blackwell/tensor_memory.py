@@ -587,8 +587,8 @@ def _neighbours(columns: int) -> str:
     """The first CTA of an SM takes columns, gives up the right to more a while later, and the columns still later. The
     second wants as many, and says how far the first one was when it got them.
 
-    Words of an SM: how many CTAs have come, whether the first one has its columns, what it has given up, what the second
-    one saw, and its column.
+    Words of an SM: how many CTAs have come, whether the first one has its columns, what it has given up, what the
+    second one saw, and its column.
     """
     alloc = f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%base], {columns};\nbar.warp.sync -1;\n"
     free = f"tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r6, {columns};\n"
