@@ -131,6 +131,26 @@ def test_many_failures_end_a_probe(monkeypatch):
     assert [len(cases) for cases in asked] == [8, 7, 6, 5]
 
 
+class FailingSecond(FakeDriver):
+    """Its second launch fails."""
+
+    launches = 0
+
+    def cuLaunchKernelEx(self, *arguments):
+        self.launches += 1
+        return 700 if self.launches == 2 else super().cuLaunchKernelEx(*arguments)
+
+
+def test_what_was_answered_before_the_gpu_was_lost_is_kept(monkeypatch):
+    drivers = [FailingSecond("f32"), FakeDriver("f32")]
+    drivers[1].cuInit = lambda flags: 999
+    asked = children(monkeypatch, lambda: drivers[len(asked) - 1])
+    found = gpu.run_in_child(probe_with(0, 4, 8, 12), 1)
+    assert asked == [[0, 1, 2, 3], [2, 3]]
+    assert list(found.outputs) == ["0, at 0"] and list(found.failed) == ["1, at 4", "2, at 8", "3, at 12"]
+    assert "cuLaunchKernelEx failed" in found.failed["1, at 4"] and "cuInit failed" in found.failed["3, at 12"]
+
+
 def test_a_probe_that_cannot_be_loaded_is_not_tried_case_by_case(monkeypatch):
     broken = FakeDriver("f32")
     broken.cuModuleLoadDataEx = lambda *arguments: 218

@@ -3,7 +3,7 @@
     python bare.py FOLDER OUT [--timeout SECONDS] [--jobs N]
 
 FOLDER holds one folder for each probe (see `harness.probes.bundle`), OUT receives NAME.npz with the output buffers,
-NAME.error with one line if there are none, NAME.cases with a line for each case that alone has none, and machine.json.
+NAME.error with one line if there are none, NAME.cases with what was said of single cases without, and machine.json.
 Each probe runs in a process of its own, so that one that hangs or faults loses none of the others. A case that does is
 left out, and the rest of its probe asked again without it.
 """
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 TIME_LIMIT = 30.0
-"""Seconds a probe may take, the start of Python and of the driver included."""
+"""Seconds a process of a probe may take, the start of Python and of the driver included."""
 MOST_PROCESSES = 4
 """That a probe takes: one more for each case that fails; then the cases that are left are not asked."""
 MOST_HANGS = 2
@@ -300,7 +300,9 @@ def run_in_child(folder: Path, out: Path, seconds: float, target: str | None = N
             if message is None or not left:
                 break
             if not hangs and not message.startswith(f"{CASE} "):
-                raise GpuError(message)
+                failed.update(dict.fromkeys(left, message))
+                left.clear()
+                break
             # Cases go in order: it is the first that is left.
             failed[left.pop(0)] = message if hangs else message.partition(": ")[2]
             hung += hangs
