@@ -674,10 +674,8 @@ def nearest(values: np.ndarray, table: np.ndarray) -> np.ndarray:
     positive = table[: len(table) // 2]
     magnitude = np.where(np.isnan(values), positive[-1], np.minimum(np.abs(values), positive[-1]))
     distance = np.abs(magnitude[:, None] - positive)
-    order = distance + 1e-30 * (np.arange(len(positive)) % 2)
     best = distance.min(axis=1, keepdims=True)
     code = np.where(distance == best, np.arange(len(positive)) % 2, 2).argmin(axis=1)
-    assert order.shape == distance.shape
     return code | np.where(np.signbit(values) & ~np.isnan(values), len(positive), 0)
 
 

@@ -29,8 +29,9 @@ COUNTERS = (
 """Hardware counters by their names in Nsight Compute. An H200 has them all."""
 
 
-ON_GPU = ("--device", "gpu", "--json", "{out}/probes.json", "--timeout", "15")
+PROBES = "{out}/probes.json"
 """Both parts that ask probes add to the same file."""
+PROBE_SECONDS = "15"
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ PARTS = (
     Part(
         "blackwell-probes",
         "Does what only Blackwell has do as the emulator does?",
-        _python("harness.probes", *ON_GPU, "--group", "blackwell"),
+        _python("harness.probes.record", PROBES, "blackwell", PROBE_SECONDS),
         limit=200,
-        modules=("click",),
+        modules=("ml_dtypes",),
         since=10,
     ),
     Part(
@@ -112,9 +113,9 @@ PARTS = (
     Part(
         "probes",
         "Does the GPU answer as the emulator does?",
-        _python("harness.probes", *ON_GPU, "--group", "hopper"),
+        _python("harness.probes.record", PROBES, "hopper", PROBE_SECONDS),
         limit=150,
-        modules=("click",),
+        modules=("ml_dtypes",),
     ),
     Part(
         "counters",

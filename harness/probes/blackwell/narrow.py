@@ -51,11 +51,8 @@ FROM_NARROW = [
 """Two numbers in a byte or in two. The upper bits of e2m3 and e3m2 are zero."""
 
 
-def _converted(to: str) -> Tell:
-    def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        return f"cvt to or from {buffer.lstrip('.')}: input {place[0]} becomes {theirs:#x}; on the emulator {ours:#x}"
-
-    return tell
+def _tell_conversion(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
+    return f"cvt to or from {buffer.lstrip('.')}: input {place[0]} becomes {theirs:#x}; on the emulator {ours:#x}"
 
 
 def _first(outputs: Outputs) -> dict[str, Any]:
@@ -84,7 +81,7 @@ def _pairs() -> dict[str, np.ndarray]:
     return some
 
 
-def _for_blackwell(probe: Probe, tell: Tell) -> Probe:
+def _telling(probe: Probe, tell: Tell) -> Probe:
     return replace(probe, explain=by_element(tell))
 
 
@@ -272,7 +269,7 @@ def _tell_pairs(case: str, buffer: str, place: tuple[int, ...], ours: int, their
 
 
 PROBES = (
-    _for_blackwell(
+    _telling(
         elementwise(
             "cvt_to_narrow_types",
             "How does cvt round f32 to types of 4 and 6 bits, and to ue8m0?",
@@ -281,9 +278,9 @@ PROBES = (
             _first,
             target=TARGET,
         ),
-        _converted("narrow"),
+        _tell_conversion,
     ),
-    _for_blackwell(
+    _telling(
         elementwise(
             "cvt_from_narrow_types",
             "What number is each code of 4 and 6 bits, and of ue8m0?",
@@ -292,9 +289,9 @@ PROBES = (
             _first,
             target=TARGET,
         ),
-        _converted("wide"),
+        _tell_conversion,
     ),
-    _for_blackwell(
+    _telling(
         elementwise(
             "pairs_of_f32",
             "How do add, mul and fma of pairs of f32 round?",
