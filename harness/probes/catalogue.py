@@ -44,14 +44,18 @@ _BLACKWELL_FAMILIES = (
 
 PROBES: dict[str, Probe] = {probe.name: probe for family in _FAMILIES for probe in family.PROBES}
 """For Hopper."""
+
+
+def _risk(probe: Probe) -> tuple[bool, bool]:
+    """What is asked last: what the ISA may rule out, and before that clusters. Should they hang, all else is known."""
+    return not probe.modelled, max(prod(case.cluster) for case in probe.cases) > 1
+
+
 BLACKWELL: dict[str, Probe] = {
     probe.name: probe
-    for probe in sorted(
-        (probe for family in _BLACKWELL_FAMILIES for probe in family.PROBES),
-        key=lambda probe: max(prod(case.cluster) for case in probe.cases) > 1,
-    )
+    for probe in sorted((probe for family in _BLACKWELL_FAMILIES for probe in family.PROBES), key=_risk)
 }
-"""What only Blackwell can answer. Clusters come last: should pairs hang, all else has been asked."""
+"""What only Blackwell can answer."""
 ALL: dict[str, Probe] = {**PROBES, **BLACKWELL}
 
 

@@ -82,6 +82,7 @@ def _pairs() -> dict[str, np.ndarray]:
 
 
 def _telling(probe: Probe, tell: Tell) -> Probe:
+    """`elementwise` knows no questions; its probes are told how to say what differs."""
     return replace(probe, explain=by_element(tell))
 
 

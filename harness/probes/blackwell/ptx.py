@@ -57,10 +57,14 @@ bar.warp.sync -1;
 """
 
 
+def _allocated(columns: int) -> int:
+    """What an allocation of at least so many columns takes."""
+    return next(size for size in (32, 64, 128, 256, 512) if size >= columns)
+
+
 def allocate(columns: int, group: int = 1) -> str:
     """All threads: columns of tensor memory for this CTA, or for both of a pair; their address is in ``%tmem``."""
-    sizes = (32, 64, 128, 256, 512)
-    size = next(size for size in sizes if size >= columns)
+    size = _allocated(columns)
     return (
         by_warp_0(
             f"tcgen05.alloc.cta_group::{group}.sync.aligned.shared::cta.b32 [%base+{TMEM_ADDRESS}], {size};\n"
@@ -73,7 +77,7 @@ def allocate(columns: int, group: int = 1) -> str:
 
 def release(columns: int, group: int = 1) -> str:
     """All threads: the inverse of `allocate`; nothing uses tensor memory any more."""
-    size = next(size for size in (32, 64, 128, 256, 512) if size >= columns)
+    size = _allocated(columns)
     return sync(group) + by_warp_0(f"tcgen05.dealloc.cta_group::{group}.sync.aligned.b32 %tmem, {size};\n")
 
 
