@@ -605,6 +605,7 @@ def test_work_is_given_once_and_refused_once():
         ran = found.pop("CTAs that ran")
         assert 0 < ran < 24 * 20 * 4
         assert list(found.values()) == [True, True, 0, True, True]
+        assert list(found)[-1] == "those that ran are the first"
     for found in answer("clc_refused").values():
         assert (found["found"][:, 0, 0] == 1).all() and (found["found"][:, 0, 1] == 0).all()
 
