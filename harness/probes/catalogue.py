@@ -18,6 +18,7 @@ from harness.probes import (
     warp,
 )
 from harness.probes.blackwell import (
+    allocation,
     commits,
     copies,
     launch_control,
@@ -38,8 +39,8 @@ _FAMILIES = (
 )  # fmt: skip
 
 _BLACKWELL_FAMILIES = (
-    tensor_memory, layouts, operands, blackwell_tma, commits, launch_control, copies, scales, modifiers, rules, sums,
-    narrow,
+    tensor_memory, allocation, layouts, operands, blackwell_tma, commits, launch_control, copies, scales, modifiers,
+    rules, sums, narrow,
 )  # fmt: skip
 
 PROBES: dict[str, Probe] = {probe.name: probe for family in _FAMILIES for probe in family.PROBES}
