@@ -266,6 +266,21 @@ def test_layouts_of_d(name):
         assert (found == wanted).all(), case.name
 
 
+@pytest.mark.parametrize("name", ["mma_tile", "mma_tile_pair"])
+def test_a_whole_tile(name):
+    """Four registers of a load 16x256b are 8 columns; 16 of them, and two halves of a warp's lanes, 32 columns."""
+    buffers, outputs = given(name, "integers"), answer(name)["integers"]
+    a, b = (buffers[operand].view(ml_dtypes.bfloat16).astype(np.float32) for operand in "ab")
+    exact = a @ b.T
+    assert (outputs["done"] == 1).all() and np.unique(exact).size > 100
+    for cta, registers in enumerate(outputs["found"].view(np.float32).reshape(-1, 4, 2, 16, 128)):
+        for chunk, half, i, thread in np.ndindex(registers.shape):
+            lane, column = place("16x256b", thread % 32, i, 0)
+            row = 128 * cta + thread // 32 * 32 + 16 * half + lane
+            assert registers[chunk, half, i, thread] == exact[row, 32 * chunk + column]
+    assert BLACKWELL[name].read(answer(name)) == {"exact": True}
+
+
 # ---- operands ----
 
 

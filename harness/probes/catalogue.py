@@ -30,6 +30,7 @@ from harness.probes.blackwell import (
     scales,
     sums,
     tensor_memory,
+    tile,
 )
 from harness.probes.blackwell import tma as blackwell_tma
 from harness.probes.probe import Probe
@@ -39,8 +40,8 @@ _FAMILIES = (
 )  # fmt: skip
 
 _BLACKWELL_FAMILIES = (
-    tensor_memory, allocation, layouts, operands, blackwell_tma, commits, launch_control, copies, scales, modifiers,
-    rules, sums, narrow,
+    tensor_memory, allocation, tile, layouts, operands, blackwell_tma, commits, launch_control, copies, scales,
+    modifiers, rules, sums, narrow,
 )  # fmt: skip
 
 PROBES: dict[str, Probe] = {probe.name: probe for family in _FAMILIES for probe in family.PROBES}
