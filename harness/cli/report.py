@@ -23,6 +23,7 @@ from harness.report.data import Results, load_results
 from harness.report.page import PlanPicture, page
 from harness.report.published import published_figures
 from harness.report.timeline_section import plan_timelines
+from harness.report.tuned import tuned_tables
 
 PICTURED = Shape(4096, 4096, 4096)
 """The problem of the pictures of launch plans."""
@@ -81,7 +82,8 @@ def report(output: Path, results: Path | None) -> None:
                 done.one_more()
             timelines = planned.draw(done.one_more)
             pictures = _pictures(launched, errors, done.one_more)
-            write_text(output / "index.html", page(found, figures, published, model, pictures, timelines))
+            tuned = tuned_tables(folder)
+            write_text(output / "index.html", page(found, figures, published, model, pictures, timelines, tuned))
         except OSError as error:
             raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
     console = Console()

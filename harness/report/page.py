@@ -21,6 +21,8 @@ from harness.report.state import state_of
 from harness.report.style import DARK, LIGHT, css_variables, for_page
 from harness.report.timeline_picture import KINDS
 from harness.report.timeline_section import GpuTimelines
+from harness.report.tuned import COLUMNS as TUNED
+from harness.report.tuned import Tuned
 from harness.run.compare import multicast_factor
 
 
@@ -56,8 +58,11 @@ def page(
     model: ModelCheck,
     pictures: Sequence[PlanPicture] = (),
     timelines: Sequence[GpuTimelines] = (),
+    tuned: Sequence[Tuned] = (),
 ) -> str:
-    """The whole page. figures: those drawn from these results. pictures: of launch plans. model: its validation."""
+    """The whole page. figures: those drawn from these results. pictures: of launch plans. model: its validation.
+    tuned: what tuning has kept, by GPU.
+    """
     environment = Environment(
         loader=PackageLoader("harness.report"),
         autoescape=True,
@@ -76,6 +81,7 @@ def page(
     links = {
         **({"changes": "What changed"} if changes else {}),
         "figures": "Figures",
+        **({"tuned": "What tuning found"} if tuned else {}),
         "timelines": "Timelines",
         "model": "How wrong the model is",
         **{kernel: kernel for kernel in kernels},
@@ -89,6 +95,8 @@ def page(
         links=links,
         figures=figures,
         timelines=timelines,
+        tuned=tuned,
+        tuned_columns=TUNED,
         kinds=KINDS,
         model=model,
         kernels=[_kernel(kernel, results.devices, pictures) for kernel in kernels],
