@@ -105,6 +105,7 @@ SLOW_MODULES = {
     "test_kernels_matrix",
     "test_kernels_max",
     "test_probes",
+    "test_probes_blackwell",
     "test_project",
     "test_report_page",
 }

@@ -3,7 +3,12 @@
 What MAX launches is compared with the plan, its tensor maps too, and the output is exact.
 """
 
+import json
+import sys
+
 import pytest
+from driver_programs import PROGRAMS
+from driver_programs import run as run_program
 
 from harness.compiler.build import build
 from harness.compiler.plan import TensorMapArgument
@@ -27,9 +32,7 @@ def run_through_max(monkeypatch, config, shape, kind="index"):
     return outcome, seen[0]
 
 
-def assert_right(outcome, launch):
-    assert outcome.validation.passed and outcome.validation.as_dict()["max_abs_error"] == 0
-    plan = outcome.plan
+def assert_as_planned(launch, plan):
     assert (launch.grid, launch.cluster, launch.block) == (plan.grid, plan.cluster, plan.block)
     assert launch.dynamic_shared == plan.dynamic_smem
     maps = [argument for argument in plan.arguments if isinstance(argument, TensorMapArgument)]
@@ -45,7 +48,8 @@ def assert_right(outcome, launch):
 def test_kernel_7_on_a_b200(monkeypatch):
     config = make_config("kernel7", arch="sm_100a", cluster=(2, 1))
     outcome, launch = run_through_max(monkeypatch, config, (520, 264, 200))
-    assert_right(outcome, launch)
+    assert outcome.validation.passed and outcome.validation.as_dict()["max_abs_error"] == 0
+    assert_as_planned(launch, outcome.plan)
     assert outcome.record["device"]["name"] == "emulated NVIDIA B200"
     assert outcome.record["counters"]["tma_global_bytes_read_by_tensor"].keys() == {"A", "B"}
     # The same kernel launched by the harness itself counts the same, but for what only a schedule changes.
@@ -54,22 +58,34 @@ def test_kernel_7_on_a_b200(monkeypatch):
     assert {name for name in ours if ours[name] != theirs[name]} <= {"mbarrier_stalls", "max_stores_in_flight"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kernel", "arch", "options", "shape"),
-    [
-        ("kernel5", "sm_100a", {}, (384, 512, 200)),
-        ("kernel6", "sm_100a", {"cluster": (2, 2)}, (512, 520, 256)),
-        ("kernel7", "sm_100a", {"cluster": (4, 2), "dtype": "fp16"}, (1024, 512, 264)),
-        ("kernel8", "sm_100a", {}, (768, 520, 256)),
-        ("kernel5", "sm_90a", {}, (384, 264, 200)),
-        ("kernel6", "sm_90a", {"cluster": (1, 2)}, (264, 520, 136)),
-        ("kernel7", "sm_90a", {"cluster": (2, 1)}, (384, 520, 264)),
-        ("kernel8", "sm_90a", {"cluster": (2, 1)}, (768, 520, 256)),
+SERIES = {
+    "b200": [
+        (make_config("kernel5", arch="sm_100a"), (384, 512, 200)),
+        (make_config("kernel6", arch="sm_100a", cluster=(2, 2)), (512, 520, 256)),
+        (make_config("kernel7", arch="sm_100a", cluster=(4, 2), dtype="fp16"), (1024, 512, 264)),
+        (make_config("kernel8", arch="sm_100a"), (768, 520, 256)),
     ],
-)
-def test_kernels_on_both_gpus(monkeypatch, kernel, arch, options, shape):
-    assert_right(*run_through_max(monkeypatch, make_config(kernel, arch=arch, **options), shape))
+    "h200": [
+        (make_config("kernel5", arch="sm_90a"), (384, 264, 200)),
+        (make_config("kernel6", arch="sm_90a", cluster=(1, 2)), (264, 520, 136)),
+        (make_config("kernel7", arch="sm_90a", cluster=(2, 1), dtype="fp16"), (384, 520, 264)),
+        (make_config("kernel8", arch="sm_90a", cluster=(2, 1)), (768, 520, 256)),
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", SERIES)
+def test_the_series_in_one_graph(capfd, gpu):
+    """Four custom ops, compiled together: that takes little more time than one."""
+    asked = json.dumps([[config.to_json(), shape] for config, shape in SERIES[gpu]])
+    done = run_program(capfd, gpu, sys.executable, PROGRAMS / "python/max_series.py", asked)
+    assert done.out == "".join(f"{config.kernel}: 0 wrong\n" for config, _ in SERIES[gpu]), done.err
+    assert done.code == 0 and not done.log.failure
+    for artifact, (_, shape), launch in zip(
+        build([config for config, _ in SERIES[gpu]]), SERIES[gpu], done.log.launches, strict=True
+    ):
+        assert_as_planned(launch, artifact.plan(Shape(*shape)))
 
 
 def test_a_launch_that_is_not_the_plans_is_told():

@@ -3,7 +3,8 @@
 import pytest
 from driver_programs import PROGRAMS, find_mojo, mojo_program, needs_mojo, run
 
-pytestmark = needs_mojo
+# One worker, so that none of them is compiled twice.
+pytestmark = [needs_mojo, pytest.mark.xdist_group("Mojo programs")]
 PRINTED = {
     "vector_add": "vector add on NVIDIA {gpu} of 1000 elements: 0 wrong\n",
     "tma_copy": "TMA copy of 9 tiles: 0 wrong\n",
@@ -21,7 +22,7 @@ def test_executables_on_a_b200(capfd, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["vector_add", "tma_copy", "cluster_share"])
+@pytest.mark.parametrize("name", ["tma_copy", "cluster_share"])
 def test_executables_on_an_h200(capfd, name):
     done = run(capfd, "h200", mojo_program(name, "sm_90a"))
     assert (done.out, done.code) == (PRINTED[name].format(gpu="H200"), 0)

@@ -1,4 +1,4 @@
-"""Python programs on the emulated GPU, compiled and launched by the runtimes of Triton, CuTe DSL, numba and MAX.
+"""Python programs on the emulated GPU, compiled and launched by the runtimes of Triton, CuTe DSL and numba.
 
 They are skipped where their packages are absent. EMULATED_GPU_PYTHONS may name further Pythons that have some, as a
 path (several with colons between them): Triton's has to be without torch, numba's without nvJitLink.
@@ -52,12 +52,3 @@ def test_a_numba_vector_add(capfd):
     done = run(capfd, "h200", python, PROGRAMS / "python/numba_add.py")
     assert (done.out, done.code) == ("numba vector add on NVIDIA H200 of 1000 elements: 0 wrong\n", 0)
     assert [launch.grid for launch in done.log.launches] == [(8, 1, 1)]
-
-
-@pytest.mark.slow
-def test_maxs_own_matmul(capfd):
-    """Its kernels come from MAX's library, compiled by MAX for the GPU that the driver shows."""
-    python = python_with("max", "ml-dtypes")
-    done = run(capfd, "b200", python, PROGRAMS / "python/max_matmul.py", 128, 256, 128)
-    assert "MAX matmul of 128 x 256 x 128: 0 wrong\n" in done.out
-    assert done.code == 0 and not done.log.failure

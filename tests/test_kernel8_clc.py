@@ -14,7 +14,7 @@ from harness.config.config import make_config
 from harness.errors import CannotRun
 from harness.problem.validation import Validation
 
-SEEDS = 50
+SEEDS = 20
 CONFIGS = [
     *(
         make_config(

@@ -14,7 +14,7 @@ from test_broken_kernels import drop_wait, flip_wait, waits_in
 from harness.config.config import make_config
 from harness.errors import CannotRun
 
-SEEDS = 50
+SEEDS = 20
 CONFIGS = [
     make_config(
         "kernel8",

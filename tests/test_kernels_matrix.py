@@ -18,7 +18,7 @@ from harness.problem.shape import Shape
 # CTAs of an MMA in clusters of sm_100a, where a kernel may choose: a pair needs an even number along M.
 CLUSTERS = {(1, 1): 1, (2, 1): 2, (1, 2): 1, (2, 2): 2, (4, 1): 2, (4, 2): 2, (4, 4): 2}
 QUICK = ((1, 2), (2, 2))
-BATCH = 24  # configurations in one compilation
+BATCH = 40  # configurations in one compilation
 ODD = [
     *(
         make_config(kernel, arch="sm_100a", **options)
@@ -156,10 +156,16 @@ def artifact_of(builder):
 
 @pytest.mark.parametrize("index", cases())
 def test_exact(artifact_of, index):
-    """Inputs and schedules take turns from size to size and configuration to configuration; ragged sizes get both."""
+    """Inputs and schedules take turns from size to size and configuration to configuration; ragged sizes get both.
+
+    Each gets three more of the other kinds of sizes in turn, fp16, which differs in a descriptor and a conversion, one.
+    """
     artifact = artifact_of(index)
     ways = (("integer", "fifo"), ("index", "random"))
-    for number, (name, size) in enumerate(sizes(artifact.config).items(), start=index):
+    ragged, *others = sorted(sizes(artifact.config).items(), key=lambda item: item[0] != "ragged")
+    more = 1 if artifact.config.dtype == "fp16" else 3
+    asked = [ragged, *(others[(index + n) % len(others)] for n in range(more))]
+    for number, (name, size) in enumerate(asked, start=index):
         for kind, schedule in ways if name == "ragged" else [ways[number % 2]]:
             _, validation = run(artifact, size, kind, schedule=schedule, seed=index)
             assert validation.exact and validation.mismatches == 0, (name, size, kind, validation)

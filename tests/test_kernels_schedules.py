@@ -8,8 +8,8 @@ from kernel_runs import cluster_tile, run
 from harness.config.catalog import ARCHITECTURES, KERNELS
 from harness.config.config import make_config
 
-SEEDS = 50
-CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))  # 250 schedules a kernel and architecture
+SEEDS = 25
+CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))  # 200 schedules a shape of cluster
 CONFIGS = [
     make_config(kernel, arch=arch, cluster=cluster)
     for arch in ARCHITECTURES

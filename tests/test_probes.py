@@ -102,7 +102,7 @@ def run_bundled(probe, driver, folder: Path):
     """What `bare` finds when this driver answers."""
     bundle.write_probe(folder, probe)
     np.savez(folder / "out.npz", **bare.run(folder, driver))
-    return bundle.read(folder / "out.npz", probe)
+    return bundle.read(folder / "out.npz", probe).outputs
 
 
 @pytest.mark.parametrize("name", [*LAUNCHED, *FOREIGN_LAUNCHED])
@@ -123,7 +123,7 @@ def test_a_failing_driver_call_is_named(tmp_path):
 def test_a_bundle_needs_nothing_of_this_package(tmp_path):
     """Python that cannot import `harness` runs it as far as the driver's library."""
     bundle.write(tmp_path, [PROBES["elect_sync"]])
-    command = [sys.executable, "-I", "bare.py", "--one", "elect_sync", "out.npz"]
+    command = [sys.executable, "-I", "bare.py", "--one", "elect_sync", "."]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert "harness" not in done.stderr
     if done.returncode:
@@ -163,7 +163,7 @@ def test_the_recorder_compares_and_writes(monkeypatch, tmp_path):
             outputs["steps"]["report"] = outputs["steps"]["report"] ^ 1
         if probe.name == "stmatrix_ldmatrix":
             raise gpu.GpuError("no answer")
-        return outputs
+        return bundle.Answered(outputs, {})
 
     monkeypatch.setattr(gpu, "run_in_child", answer)
     path = tmp_path / "new" / "h200.json"
@@ -181,10 +181,10 @@ def test_the_recorder_compares_and_writes(monkeypatch, tmp_path):
 
 
 def test_a_gpu_that_cannot_answer(monkeypatch):
-    fake_nvidia_smi(monkeypatch, "NVIDIA B200, 580.1, 10.0\n")
+    fake_nvidia_smi(monkeypatch, "NVIDIA A100, 580.1, 8.0\n")
     result = CliRunner().invoke(main, ["--device", "gpu"])
     assert result.exit_code == 1
-    assert "NVIDIA B200 has compute capability 10.0; the probes are written for 9.0" in result.output
+    assert "NVIDIA A100 has compute capability 8.0; there are probes for 9.0 (sm_90a), 10.0 (sm_100a)" in result.output
 
 
 def test_results_of_a_bundle_are_compared_and_recorded(tmp_path):

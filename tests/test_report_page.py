@@ -15,9 +15,12 @@ from bench_support import series_records
 from click.testing import CliRunner
 
 import harness.cli.main
+from harness.errors import CannotRun
+from harness.report import timeline_section
 from harness.report.published import published_figures
-from harness.report.style import DARK, FIGURE, LIGHT
+from harness.report.style import DARK, FIGURE, LIGHT, TIMELINE
 from harness.run import records
+from harness.timing.timeline import Span, Timeline
 
 pytest.importorskip("matplotlib", reason="matplotlib draws the figures")
 
@@ -31,7 +34,20 @@ FIGURES = {
     "multicast-emulated-sm_100a",
     "roofline-nvidia-h200",
     "roofline-emulated-sm_100a",
+    "predicted-over-measured",
 }
+TIMELINES = 8
+"""One of each kernel, on each of two GPUs."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled(monkeypatch):
+    """Whatever the build cache has, reports of these tests predict nothing."""
+
+    def refuse(config, *_):
+        raise CannotRun(f"{config.label} has not been compiled here")
+
+    monkeypatch.setattr(timeline_section, "predicted_timeline", refuse)
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +60,12 @@ def folder(tmp_path_factory):
         if record["kernel"] == "kernel6":
             record["soundness"] = {"errors": 0, "warnings": 0, "findings": [], "failure": None, "correct": True}
         records.append(results / f"{record['device']['kind']}.jsonl", record)
-    done = CliRunner().invoke(harness.cli.main.main, ["report", "--results", str(results), "--output", str(output)])
+    told = Timeline("x", "cycles", 1e9, [Span((0, 0), "tensor core", "MMA", "mma", 100, 1100)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timeline_section, "predicted_timeline", lambda *_: told)
+        done = CliRunner().invoke(harness.cli.main.main, ["report", "--results", str(results), "--output", str(output)])
     assert done.exit_code == 0, done.output
-    assert f"{len(FIGURES)} figures, 2 devices" in done.stdout
+    assert f"{len(FIGURES)} figures, {TIMELINES} timelines, 2 devices" in done.stdout
     return output
 
 
@@ -124,12 +143,13 @@ def test_ids_are_unique_and_references_lead_somewhere(html, page):
 
 
 def test_figures_have_words_and_tables_captions(page):
-    drawings = page.of("svg")
-    assert len(drawings) == len(FIGURES)
+    drawings = [one for one in page.of("svg") if one.get("aria-hidden") != "true"]
+    assert len(page.of("svg")) == len(drawings) + TIMELINES, "the names of the rows, which are in the words, too"
+    assert len(drawings) == len(FIGURES) + TIMELINES
     for drawing in drawings:
         assert drawing["role"] == "img" and len(drawing["aria-labelledby"].split()) == 2
     tags = [tag for tag, _ in page.tags]
-    assert tags.count("title") == 1 + len(FIGURES) and tags.count("desc") >= len(FIGURES)
+    assert tags.count("title") == 1 + len(drawings) and tags.count("desc") >= len(FIGURES)
     assert tags.count("caption") == tags.count("table") > len(FIGURES)
     assert {attributes.get("scope") for attributes in page.of("th")} == {"col", "row"}
     assert page.of("html") == [{"lang": "en"}] and tags.count("h1") == 1
@@ -148,6 +168,27 @@ def test_the_verdict_comes_first(html):
     assert html.index("9 cases are right, counted, not timed") < html.index("<h2 id=") < html.index("<svg")
     assert "Last run: bbbbbbb, 2026-01-02" in html
     assert "<p>Synchronisation: kernel5 not checked, kernel6 sound, kernel7 not checked</p>" in html
+
+
+def test_what_is_predicted_says_so(html, page):
+    """Each figure has its word, and no timeline that was only predicted has a lane that looks measured."""
+    heads = re.findall(r"<h[34][^>]*>([^<]*)((?:<span class=\"status .*?</span>)+)</h", html)
+    words = {title: re.findall(r">(\w+)<", spans) for title, spans in heads}
+    assert len(words) == len(FIGURES) + TIMELINES
+    assert words["Predicted over measured: cycles on an NVIDIA H200"] == ["predicted", "measured"]
+    assert words["Measured: TFLOPS on NVIDIA H200"] == ["measured"]
+    assert words["kernel7 on an NVIDIA B200, C[4096,4096], K=4096: predicted"] == ["predicted"]
+    assert [word for title, word in words.items() if "multicast" in title] == [["counted"]]
+    drawings = re.findall(r'<svg[^>]*class="lanes".*?</svg>', html, flags=re.DOTALL)
+    assert len(drawings) == TIMELINES
+    assert all('class="predicted mma"' in text and 'class="measured' not in text for text in drawings)
+    assert "All of this is predicted" in html
+
+
+def test_drawings_that_scroll_can_be_reached_by_keyboard(page):
+    drawings = [one for one in page.of("div") if one.get("class") in ("drawing", "wide")]
+    assert len(drawings) > len(FIGURES) + TIMELINES
+    assert all(one["tabindex"] == "0" and one["role"] == "region" and one["aria-label"] for one in drawings)
 
 
 def test_plans_are_pictured(page):
@@ -198,7 +239,7 @@ def test_contrast(colors):
     """WCAG 2.1: 4.5 for text, which labels of lines are, too; 3 for the shapes of a figure."""
     for name in ("ink", "muted", "kernel5", "kernel6", "kernel7"):
         assert contrast(colors[name], colors["paper"]) >= 4.5, name
-    for name in FIGURE:
+    for name in (*FIGURE, *TIMELINE):
         assert contrast(colors[name], colors["paper"]) >= 3, name
 
 
@@ -248,6 +289,7 @@ def test_no_history(results_dir):
     results_dir.mkdir()
     done = run(harness.cli.main.main, ["report"])
     assert done.exit_code == 3 and "there is no benchmark in" in done.stderr
+    assert "`harness bench` or `harness sweep` first" in " ".join(done.stderr.split())
 
 
 def test_only_an_emulator(results_dir, tmp_path):
@@ -259,3 +301,4 @@ def test_only_an_emulator(results_dir, tmp_path):
     assert done.exit_code == 0
     text = (tmp_path / "r" / "index.html").read_text()
     assert "counted, not timed" in text and "Measured: TFLOPS" not in text
+    assert "kernel5 has no timeline. Not predicted: kernel5 sm_100a" in text and 'class="lanes"' not in text

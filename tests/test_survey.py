@@ -145,8 +145,8 @@ class Blocked:
             raise ImportError(name)
 sys.meta_path.insert(0, Blocked())
 import harness.survey.conduct, harness.survey.kernels, harness.survey.micro.measured, harness.survey.trace.record
-import harness.probes.gpu
-print(harness.__file__)
+import harness.probes.record
+print(harness.__file__, len(harness.probes.record.BLACKWELL))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "bundle", capture_output=True, text=True)
     assert done.stderr == "" and str(tmp_path) in done.stdout

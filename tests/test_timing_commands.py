@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from harness.cli.main import main
+from harness.timing.timeline import Sample, Span, Timeline
 
 LAUNCHES = Path(__file__).parent / "data" / "launches"
 FIELDS = {
@@ -106,10 +107,76 @@ def test_spans_of_one_unit_do_not_overlap(trace: list[dict[str, Any]]) -> None:
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
     for row, name in names.items():
         if name != "tensor core" and not name.startswith("TMA load"):
+            assert "(2)" not in name or name.startswith("TMA store"), "only stores overlap"
             continue
         spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in trace if e["ph"] == "X" and (e["pid"], e["tid"]) == row)
         assert spans
         assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(spans)), name
+
+
+def nanoseconds(event: dict[str, Any]) -> tuple[int, int]:
+    """First and last, which Perfetto rounds each to a whole one."""
+    return round(1000 * event["ts"]), round(1000 * event["ts"]) + round(1000 * event["dur"])
+
+
+@pytest.fixture(scope="module")
+def trace_of_pairs(artifacts, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Of kernel 7 with pairs of CTAs, of which one has the barriers that say that a stage is full."""
+    path = tmp_path_factory.mktemp("timeline") / "trace.json"
+    result = harness("timeline", "kernel7", "--gpu", "b200", "--cluster", "2x1", "--shape", "256,256,512", "-o", path)
+    assert result.exit_code == 0, result.output
+    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return events
+
+
+@pytest.mark.parametrize("which", ["trace", "trace_of_pairs"])
+def test_spans_of_a_thread_come_one_after_another(which: str, request: pytest.FixtureRequest) -> None:
+    """To the nanosecond: Perfetto takes one that begins within another for its child, and cuts what sticks out."""
+    threads: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for event in request.getfixturevalue(which):
+        if event["ph"] == "X":
+            assert event["ts"] * 1000 == pytest.approx(round(event["ts"] * 1000), abs=1e-6)
+            threads.setdefault((event["pid"], event["tid"]), []).append(nanoseconds(event))
+    for spans in threads.values():
+        assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
+
+
+@pytest.mark.parametrize("which", ["trace", "trace_of_pairs"])
+def test_flows_are_tied_to_the_spans_they_mean(which: str, request: pytest.FixtureRequest) -> None:
+    kinds = {"stage": ("load", "mma"), "accumulator": ("mma", "convert"), "tile of C": ("convert", "store")}
+    events = request.getfixturevalue(which)
+    seen = set()
+    for event in events:
+        if event["ph"] in "sf":
+            at = round(1000 * event["ts"])
+            row = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == (event["pid"], event["tid"])]
+            around = [e for e in row if nanoseconds(e)[0] <= at <= nanoseconds(e)[1] and e["dur"] > 0]
+            kind = kinds[event["name"]][event["ph"] == "f"]
+            assert kind in {e["cat"] for e in around}
+            seen.add((event["name"], event["ph"]))
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("which", ["trace", "trace_of_pairs"])
+def test_counters_are_never_negative(which: str, request: pytest.FixtureRequest) -> None:
+    counted = [e for e in request.getfixturevalue(which) if e["ph"] == "C"]
+    assert all(e["args"]["value"] >= 0 for e in counted)
+    assert {e["name"] for e in counted} == {"bytes in flight", "ring: full stages", "tensor core busy, %"}
+
+
+def test_a_window_begins_with_the_counters_as_they_stand() -> None:
+    cta = (0, 0)
+    spans = [Span(cta, "tensor core", "MMA", "mma", 0, 100)]
+    samples = [Sample(cta, "ring", 10, 1), Sample(cta, "ring", 20, 2), Sample(cta, "ring", 60, 3)]
+    found = Timeline("x", "cycles", 1e9, spans, [], samples).within(50, 90)
+    assert [(s.at, s.value) for s in found.samples] == [(50, 2), (60, 3)]
+
+
+def test_no_warp_but_that_of_the_mma_issues_it(trace_of_pairs: list[dict[str, Any]]) -> None:
+    """Allocating TMEM is no multiplication, though it is tcgen05, too."""
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace_of_pairs if e["name"] == "thread_name"}
+    issuing = {rows[e["pid"], e["tid"]] for e in trace_of_pairs if e["name"] == "issue MMA"}
+    assert len(issuing) == 1
 
 
 def test_flows_lead_from_loads_over_mmas_to_stores(trace: list[dict[str, Any]]) -> None:

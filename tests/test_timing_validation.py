@@ -1,100 +1,84 @@
-"""The model beside what an H200 took: what the comparison says, and that it is of like with like."""
+"""What report and docs say of the model's errors: one set of predictions, marked as such, beside the recording."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from click.testing import CliRunner
 
-from harness.problem.shape import Shape
-from harness.survey.runs import runs
-from harness.survey.uses import FIT, JUDGE, SEEN
-from harness.timing import validate
+from harness.errors import CannotRun
+from harness.report import model
 from harness.timing.constants import find_gpu
-from harness.timing.validation import Measured, Row, compare, judge, parse_name, read_recording
-from harness.timing.validation_report import markdown, put_between, scatter
-from harness.timing.validation_seconds import MeasuredSeconds, SecondsRow, read_seconds
-
-NCU = {"cycles": 2000.0, "tensor_percent": 40.0, "l2_bytes": 100.0, "dram_bytes_read": 10.0}
-
-
-def row(name: str, use: str, measured: float, predicted: float) -> Row:
-    return Row(Measured(name, use, measured, 1.8e9, NCU), predicted, 820.0, 11.0, 90.0)
+from harness.timing.validate import PAGE, PICTURE
+from harness.timing.validation import GPU, compare, judge, read_recording
+from harness.timing.validation_kept import PREDICTED, as_json, read_predictions
+from harness.timing.validation_report import BEGIN, END, markdown, put_between, scatter
 
 
-ROWS = [
-    row("kernel7 at 512x512x512", JUDGE, 1000.0, 1100.0),
-    row("kernel8 at 512x512x512", JUDGE, 2000.0, 1600.0),
-    row("kernel6 at 512x512x512", SEEN, 3000.0, 3030.0),
-    row("kernel6 at 1024x1024x1024", SEEN, 4000.0, 4040.0),
-    row("kernel5 at 512x512x512", FIT, 4000.0, 4000.0),
-    row("kernel5 at 1024x1024x1024", FIT, 5000.0, 5000.0),
-]
-SECONDS = [
-    SecondsRow(MeasuredSeconds("kernel7", Shape(4096, 4096, 4096), "normal", 1e-3), 3e-3, 1e9),
-    SecondsRow(MeasuredSeconds("kernel8", Shape(2048, 2048, 2048), "integer", 1e-3), 1.05e-3, 1.5e9),
-]
+def test_the_docs_show_what_is_kept():
+    rows, _ = read_predictions(find_gpu(GPU))
+    page = PAGE.read_text(encoding="utf-8")
+    assert put_between(page, markdown(rows)) == page and BEGIN in page and END in page
+    assert PICTURE.read_text(encoding="utf-8") == scatter(rows)
 
 
-def test_each_use_has_a_verdict_of_its_own():
-    page = markdown(ROWS, SECONDS)
-    assert "| only judged | 2 | 15.0 % | 20.0 % | 1 | 1.000 |" in page
-    assert "| seen while the model got its form | 2 | 1.0 % | 1.0 % | 2 |" in page
-    assert page.index("kernel8 at 512x512x512 | 2,000") < page.index("kernel7 at 512x512x512 | 1,000")
-    assert "mean error 5.0 %, largest 5.0 %" in page, "what the power model is made from is no test of it"
-    assert put_between(f"before\n{put_between('', 'old')}after", "new").count("new") == 1
-    assert scatter(ROWS).count("<circle") == len(ROWS) + 3
+def test_every_run_of_the_recording_is_predicted_with_the_constants_of_now():
+    rows, current = read_predictions(find_gpu(GPU))
+    assert [row.measured.name for row in rows] == [run.name for run in read_recording()]
+    assert current, "the constants were changed: python -m harness.timing.validate --write"
+    assert json.loads(PREDICTED.read_text(encoding="utf-8"))["status"] == "predicted"
 
 
-def test_tensor_cores_are_compared_by_their_cycles_and_not_by_their_share():
-    """40 % of 2000 cycles of a cold launch; 820 were predicted, of a launch in a row that takes half as long."""
-    assert ROWS[0].counted_tensor == 800.0
-    assert "busy, median error 2.5 %" in markdown(ROWS, SECONDS)
+def test_a_kept_prediction_is_what_the_model_says(artifacts):
+    """The quickest one; all of them take a minute."""
+    name = "kernel7 at 512x512x512"
+    [run] = [run for run in read_recording() if run.name == name]
+    [found] = compare([run], find_gpu(GPU))
+    kept = next(row for row in read_predictions(find_gpu(GPU))[0] if row.measured.name == name)
+    assert kept.cycles == pytest.approx(found.cycles, rel=1e-6), "python -m harness.timing.validate --write"
+    assert (kept.dram, kept.l2) == (found.dram, found.l2)
 
 
-def test_ranks_of_equal_values_are_shared():
-    assert judge([row("a", FIT, 1, 1), row("b", FIT, 2, 1), row("c", FIT, 3, 9)]).rank == pytest.approx(0.866, abs=1e-3)
+def test_what_is_written_is_read_again(tmp_path):
+    gpu = find_gpu(GPU)
+    rows, _ = read_predictions(gpu)
+    path = tmp_path / "kept.json"
+    path.write_text(as_json(rows, gpu))
+    assert read_predictions(gpu, path) == (rows, True)
+    assert read_predictions(gpu.with_values({"l2.latency": 1.0}), path) == (rows, False)
 
 
-@pytest.mark.parametrize("name", ["kernel7 at 2056x4104x192", "kernel8 at 4096x4096x192"])
-def test_tensor_cores_work_as_long_as_the_problem_takes_them(name):
-    """However few clusters are simulated: all tiles, also those outside of C that the grid of kernel 7 has, at
-    N / 2 cycles and a little for 16 of K and 64 of M."""
-    gpu = find_gpu("h200")
-    config, shape = parse_name(name)
-    rows, columns = config.mma_shape
-    ctas = 20 * 17 if config.kernel == "kernel7" else (4096 // rows) * (4096 // columns)
-    work = ctas * (rows // 64) * (shape.k // 16) * (columns / 2 + gpu["tensor.per_instruction"]) / gpu.sms
-    for detail in (1, 60):
-        [found] = compare([Measured(name, FIT, 1.0, 1.8e9, {})], gpu, detail)
-        assert found.tensor == pytest.approx(work, rel=1e-3)
+@pytest.mark.parametrize("text", ["{", "[]", '{"runs": [{}], "constants": ""}', '{"runs": [], "constants": ""}'])
+def test_a_file_that_is_something_else_is_said_in_a_line(tmp_path, text):
+    path = tmp_path / "kept.json"
+    path.write_text(text)
+    with pytest.raises(CannotRun, match=r"kept\.json .*--write"):
+        read_predictions(find_gpu(GPU), path)
+    with pytest.raises(CannotRun, match="is not there"):
+        read_predictions(find_gpu(GPU), tmp_path / "none.json")
 
 
-def test_every_run_that_was_recorded_can_be_predicted():
-    """Names lead back to the configurations that were measured."""
-    known = {run.name: run for run in runs("sm_90a")}
-    for run in read_recording():
-        config, shape = parse_name(run.name)
-        assert (config, shape) == (known[run.name].config("sm_90a"), known[run.name].shape)
+def test_the_report_has_the_judgement_and_every_run():
+    pytest.importorskip("matplotlib", reason="matplotlib draws the figures")
+    found = model.model_check()
+    rows, _ = read_predictions(find_gpu(GPU))
+    judged = judge([row for row in rows if row.measured.use == "judge"])
+    assert found.rows[0][:4] == ("only judged", "60", f"{100 * judged.mean:.1f} %", f"{100 * judged.largest:.1f} %")
+    assert found.figure is not None and found.figure.status == "predicted and measured"
+    assert len(found.figure.rows) == len(rows) and found.figure.columns[2:4] == ("measured cycles", "predicted cycles")
 
 
-def test_seconds_are_of_each_kernel_problem_and_kind_of_inputs_once():
-    found = read_seconds()
-    assert len({run.name for run in found}) == len(found) == 24 and sum(run.fitted for run in found) == 2
-    [one] = [run for run in found if run.name == "kernel8 at 8192x8192x8192, normal"]
-    assert 1.5e-3 < one.seconds < 1.7e-3
+def test_predictions_of_other_constants_and_missing_ones_are_said(monkeypatch):
+    pytest.importorskip("matplotlib", reason="matplotlib draws the figures")
+    rows, _ = read_predictions(find_gpu(GPU))
+    monkeypatch.setattr(model, "read_predictions", lambda _: (rows, False))
+    assert "other constants than the model has now" in model.model_check().sentences[-1]
 
+    def none(_):
+        raise CannotRun("kept.json is not there; it is part of a checkout")
 
-def test_validate_says_what_it_cannot_do():
-    run = CliRunner().invoke(validate.main, ["--match", "kernel9"])
-    assert run.exit_code == 2 and "no run of the recordings" in run.output
-    run = CliRunner().invoke(validate.main, ["--write", "--use", "fit"])
-    assert run.exit_code == 2 and "leave the other options out" in run.output
-
-
-def test_validate_tells_each_run_and_a_verdict(monkeypatch):
-    monkeypatch.setattr(validate, "compare", lambda runs, gpu, detail, jobs: iter(ROWS))
-    monkeypatch.setattr(validate, "compare_seconds", lambda runs, gpu, jobs: iter(SECONDS))
-    run = CliRunner().invoke(validate.main, ["--jobs", "2"])
-    assert run.exit_code == 0
-    assert "judge: 2 runs, mean absolute error 15.0 %, largest 20.0 %" in run.output
-    assert "seconds: 1 that the power model was not made from" in run.output
+    monkeypatch.setattr(model, "read_predictions", none)
+    found = model.model_check()
+    assert found.figure is None and found.sentences == (
+        "How wrong the model is cannot be shown: kept.json is not there; it is part of a checkout.",
+    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from harness import paths
+from harness.cli.progress import progress_bar
 from harness.cli.render import several, show_line
 from harness.compiler.build import plan_json
 from harness.compiler.plan import parse_plan
@@ -20,6 +22,8 @@ from harness.problem.shape import Shape
 from harness.report.data import Results, load_results
 from harness.report.page import PlanPicture, page
 from harness.report.published import published_figures
+from harness.report.timeline_section import plan_timelines
+from harness.report.tuned import tuned_tables
 
 PICTURED = Shape(4096, 4096, 4096)
 """The problem of the pictures of launch plans."""
@@ -51,41 +55,77 @@ def report(output: Path, results: Path | None) -> None:
     errors = Console(stderr=True)
     for line in found.damaged:
         show_line(errors, str(line), "yellow")
-    if not found.devices:
-        raise CannotRun(f"there is no benchmark in {folder}; run `harness bench` first")
     try:
         from harness.report.figures import draw_all
         from harness.report.maps import draw, load_maps
+        from harness.report.model import model_check
     except ModuleNotFoundError as error:
         raise CannotRun(f"{error.name} is not installed; install it with `pip install {error.name}`") from None
+    maps = load_maps(folder)
+    if not found.devices and not maps:
+        raise CannotRun(
+            f"there is no benchmark in {folder}, and no sweep of several shapes and configurations; "
+            "run `harness bench` or `harness sweep` first"
+        )
     published = published_figures()
-    figures = [*draw_all(found.devices, published), *map(draw, load_maps(folder))]
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        written = [path for figure in figures for path in figure.save(output)]
-        write_text(output / "index.html", page(found, figures, published, _pictures(found, errors)))
-    except OSError as error:
-        raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
+    with progress_bar("drawing", "pictures") as progress:
+        figures = [*draw_all(found.devices, published), *map(draw, maps)]
+        model = model_check()
+        launched = _launched(found)
+        planned = plan_timelines(folder, {arch for _, arch in launched} | {one.arch for one in maps})
+        done = _Counter(progress, len(figures) + planned.count + len(launched) + (model.figure is not None))
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            written = []
+            for figure in [*figures, *filter(None, [model.figure])]:
+                written += figure.save(output)
+                done.one_more()
+            timelines = planned.draw(done.one_more)
+            pictures = _pictures(launched, errors, done.one_more)
+            tuned = tuned_tables(folder)
+            write_text(output / "index.html", page(found, figures, published, model, pictures, timelines, tuned))
+        except OSError as error:
+            raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
     console = Console()
-    drawn = f"{several(len(figures), 'figure')}, {several(len(found.devices), 'device')}"
+    kernels = sum(len(part.kernels) for part in timelines)
+    number = len(figures) + (model.figure is not None)
+    drawn = f"{several(number, 'figure')}, {several(kernels, 'timeline')}, {several(len(found.devices), 'device')}"
     show_line(console, f"{output / 'index.html'}: {drawn}")
     show_line(console, f"{len(written)} figure files beside it")
 
 
-def _pictures(found: Results, console: Console) -> list[PlanPicture]:
-    """How each kernel is launched by default, on the architectures that the history knows."""
+class _Counter:
+    """Moves a progress bar on, if there is one."""
+
+    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
+        self.progress, self.total, self.done = progress, total, 0
+
+    def one_more(self) -> None:
+        self.done += 1
+        if self.progress:
+            self.progress(self.done, self.total)
+
+
+def _launched(found: Results) -> list[tuple[str, str]]:
+    """The kernels and architectures that the history knows."""
     configs = {
-        (record["kernel"], record["config"]["arch"]): None
+        (record["kernel"], record["config"]["arch"])
         for device in found.devices
         for record in device.records
         if record["kernel"] in KERNELS and record["config"].get("arch") in ARCHITECTURES
     }
+    return sorted(configs)
+
+
+def _pictures(launched: Sequence[tuple[str, str]], console: Console, each: Callable[[], None]) -> list[PlanPicture]:
+    """How each kernel is launched by default."""
     pictures = []
-    for kernel, arch in sorted(configs):
+    for kernel, arch in launched:
         try:
             plan = parse_plan(plan_json(make_config(kernel, arch=arch, shape=PICTURED), PICTURED))
         except CannotRun as error:
             show_line(console, f"without pictures of launch plans: {error}", "yellow")
             return []
         pictures.append(PlanPicture(kernel, f"{kernel} on {arch}, {PICTURED}", as_svg(plan)))
+        each()
     return pictures

@@ -3,6 +3,7 @@
     builds/programs/<key>/program            host programs
     builds/kernels/<key>/kernel.ptx, ...     configurations
     builds/models/<key>.mef                  MAX models
+    builds/timelines/<key>.json              what the timing model predicts of a kernel, for the report
     builds/tmp/                              what is being made
 
 A key is a hash of all that can change the result. FILE.sha256 holds the SHA-256 of FILE in hexadecimal. A file that
@@ -36,7 +37,7 @@ def root() -> Path:
 
 
 def place(kind: str, name: str) -> Path:
-    """Where something is kept, or will be. kind: programs, kernels or models."""
+    """Where something is kept, or will be. kind: programs, kernels, models or timelines."""
     return root() / kind / name
 
 

@@ -5,7 +5,8 @@ the CUDA driver and on the emulated one; what a GPU answered is kept in tests/da
 emulator to it.
 
     python -m harness.probes                                        # on the emulator
-    python -m harness.probes --device gpu --json answers.json       # on a GPU of compute capability 9.0
+    python -m harness.probes --device gpu --json answers.json       # on a GPU of compute capability 9.0, 10.0 or 10.3
+    python -m harness.probes --group blackwell                      # only what Hopper cannot answer
     python -m harness.probes --bundle DIR                           # for a GPU machine with Python and NumPy only:
     python DIR/bare.py DIR OUT                                      # there
     python -m harness.probes --results OUT --json answers.json      # back here

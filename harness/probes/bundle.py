@@ -2,7 +2,7 @@
 
 FOLDER/bare.py                          the program, which needs nothing else of this package
 FOLDER/NAME/probe.ptx, inputs.npz       a probe's module, and its buffers as "CASE NUMBER/NAME"
-FOLDER/NAME/launches.json               {"entry", "cases": [{"arguments", "buffers", "outputs", "grid", ..}]}
+FOLDER/NAME/launches.json               {"entry", "targets", "cases": [{"arguments", "buffers", "outputs", "grid", ..}]}
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from harness.probes.probe import Argument, Case, Map, Outputs, Pointer, Probe, S
 
 ANY_ADDRESS = 1 << 20
 """Stands for a buffer's address, which is known on the GPU only; maps want one that is aligned and not null."""
+EMULATED_SWIZZLES = ("none", "32B", "64B", "128B")
+"""Maps with others can be asked about all the same."""
 
 
 def write(folder: Path, probes: Iterable[Probe]) -> None:
@@ -37,22 +40,39 @@ def write_probe(folder: Path, probe: Probe) -> None:
     (folder / "probe.ptx").write_text(probe.ptx, encoding="utf-8")
     buffers = {f"{n}/{name}": data for n, case in enumerate(probe.cases) for name, data in case.buffers.items()}
     np.savez_compressed(folder / "inputs.npz", **buffers)  # type: ignore[arg-type]
-    description = {"entry": probe.entry, "cases": [_case(case) for case in probe.cases]}
+    description = {"entry": probe.entry, "targets": probe.targets, "cases": [_case(case) for case in probe.cases]}
     (folder / "launches.json").write_text(json.dumps(description), encoding="utf-8")
 
 
-def read(path: Path, probe: Probe) -> Outputs:
-    """The outputs that `bare` wrote for a probe. Raises CannotRun if it wrote an error, or nothing."""
+@dataclass(frozen=True)
+class Answered:
+    """What a GPU answered. failed: what it said of cases that have no outputs, by name."""
+
+    outputs: Outputs
+    failed: dict[str, str]
+
+
+def read(path: Path, probe: Probe) -> Answered:
+    """What `bare` wrote for a probe. Raises CannotRun if it wrote an error, or nothing."""
     error = path.with_suffix(".error")
     if error.exists():
         raise CannotRun(error.read_text(encoding="utf-8").strip())
     if not path.exists():
         raise CannotRun(f"{path} is missing: the probe was not run")
+    cases = path.with_suffix(".cases")
+    failed = {int(n): said for n, said in json.loads(cases.read_text()).items()} if cases.exists() else {}
+    return answered(path, probe, failed)
+
+
+def answered(path: Path, probe: Probe, failed: dict[int, str]) -> Answered:
+    """The outputs in a file, but for cases that failed."""
     with np.load(path) as found:
-        return {
+        outputs = {
             case.name: {name: found[f"{number}/{name}"] for name in case.outputs}
             for number, case in enumerate(probe.cases)
+            if number not in failed
         }
+    return Answered(outputs, {probe.cases[number].name: said for number, said in failed.items()})
 
 
 def _case(case: Case) -> dict[str, Any]:
@@ -79,14 +99,15 @@ def _pieces(argument: Argument, at: int) -> list[dict[str, Any]]:
     if isinstance(argument, Pointer):
         return [{"at": at, "pointer": argument.buffer}]
     if isinstance(argument, Map):
-        tensor_map = argument.at(ANY_ADDRESS)
+        known = argument.swizzle in EMULATED_SWIZZLES
+        tensor_map = (argument if known else replace(argument, swizzle="none")).at(ANY_ADDRESS)
         fields = {
             "element": tensor_map.element.name,
             "dims": list(tensor_map.dims),
             "strides": list(tensor_map.strides),
             "box": list(tensor_map.box),
             "steps": list(tensor_map.steps),
-            "swizzle": "none" if tensor_map.swizzle.name == "NONE" else f"{tensor_map.swizzle.span_bytes}B",
+            "swizzle": argument.swizzle,
             "fill_nan": tensor_map.fill_nan,
         }
         return [{"at": at, "map": fields, "buffer": argument.buffer}]

@@ -35,6 +35,7 @@ def elementwise(
     read: Callable[[Outputs], dict[str, Any]],
     kept: tuple[str, ...] | None = None,
     exact: bool = True,
+    target: str = "sm_90a",
 ) -> Probe:
     """cases: by name the inputs, 1-dimensional arrays of u16, u32 or u64 of one size, a multiple of `THREADS`."""
     inputs = next(iter(cases.values()))
@@ -56,7 +57,7 @@ def elementwise(
                 kept=kept is None or case in kept,
             )
         )
-    return Probe(name, question, kernel(parameters, _body(inputs, forms)), tuple(made), read, exact=exact)
+    return Probe(name, question, kernel(parameters, _body(inputs, forms), target), tuple(made), read, exact=exact)
 
 
 def _body(inputs: dict[str, np.ndarray], forms: list[Form]) -> str:

@@ -6,16 +6,19 @@ import base64
 import hashlib
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from harness.emulator import TensorMap
 from harness.emulator.units.operands import Accumulation
+from harness.probes.bare import for_target
 
 Outputs = dict[str, dict[str, np.ndarray]]
 """By case and buffer: what the launch left in the case's output buffers."""
+Explain = Callable[[Outputs, Outputs], list[str]]
+"""Takes the emulator's outputs and others, and gives a line for each difference."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Struct:
     fields: tuple[Argument, ...]
 
 
+HOPPER, BLACKWELL = "sm_90a", ("sm_100a", "sm_103a")
 Argument = Pointer | Map | Struct | np.number[Any]
 
 
@@ -98,7 +102,9 @@ class Probe:
     """A question to the machine. read: turns the outputs into an answer of plain data (JSON).
 
     accumulation: the emulator's mode of summation, where it matters. entry: the kernel's name. exact: whether the
-    emulator gives the same bits; if not, the answer says how far each machine is from exact values.
+    emulator gives the same bits; if not, the answer says how far each machine is from exact values. explain: says how
+    outputs differ, in the terms of the question. modelled: whether the emulator has an answer; if not, what a GPU
+    answers is only recorded. assumption: what the emulator's answer rests on, where no hardware has confirmed it.
     """
 
     name: str
@@ -109,6 +115,25 @@ class Probe:
     accumulation: Accumulation = "f32"
     entry: str = "probe"
     exact: bool = True
+    explain: Explain | None = field(default=None, repr=False)
+    modelled: bool = True
+    assumption: str = ""
+
+    @property
+    def target(self) -> str:
+        """What the PTX is for."""
+        return next(line.split()[1].rstrip(",") for line in self.ptx.splitlines() if line.startswith(".target"))
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """What it can be made for. wgmma is Hopper's alone, the integers of tcgen05.mma are those of sm_100a."""
+        if self.target != HOPPER:
+            return BLACKWELL[:1] if ".kind::i8" in self.ptx else BLACKWELL
+        return (HOPPER,) if "wgmma" in self.ptx else (HOPPER, *BLACKWELL)
+
+    def on(self, target: str) -> Probe:
+        """The probe for another GPU, one of `targets`."""
+        return self if target == self.target else replace(self, ptx=for_target(self.ptx, target))
 
     @property
     def kept_cases(self) -> tuple[Case, ...]:

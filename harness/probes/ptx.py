@@ -1,4 +1,4 @@
-"""Pieces of PTX that several probes use. All are for sm_90a; instructions are those of PTX ISA 8.6."""
+"""Pieces of PTX that several probes use, for sm_90a where nothing else is said; instructions are of PTX ISA 8.6."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from harness.emulator import Swizzle
 UNTOUCHED = 0xEEEEEEEE
 """What shared memory is filled with, so that bytes nobody wrote show."""
 
-HEADER = """.version 8.6
-.target sm_90a
+HEADER = """.version {version}
+.target {target}
 .address_size 64
 .extern .shared .align 1024 .b8 smem[];
 .visible .entry probe({parameters})
@@ -26,13 +26,13 @@ ret;
 """
 
 
-def kernel(parameters: list[str], body: str) -> str:
+def kernel(parameters: list[str], body: str, target: str = "sm_90a", version: str = "8.6") -> str:
     """A module with one kernel, ``probe``. Parameters: "map NAME", "u64 NAME" or "u32 NAME"."""
     declared = []
     for parameter in parameters:
         kind, name = parameter.split()
         declared.append(f".param .align 64 .b8 {name}[128]" if kind == "map" else f".param .{kind} {name}")
-    return HEADER.format(parameters=", ".join(declared), body=body)
+    return HEADER.format(parameters=", ".join(declared), body=body, target=target, version=version)
 
 
 def _by_words(nbytes: int, threads: int, body: str) -> str:

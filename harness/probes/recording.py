@@ -1,6 +1,8 @@
 """Files that hold what a machine answered to the probes.
 
 {"machine": {...}, "probes": {name: {"question", "digest", "seconds", "answer", "outputs"} or {.., "error"}}}
+
+Where some cases have no outputs, "failed" says why, by case, and there is no answer.
 """
 
 from __future__ import annotations
@@ -13,14 +15,15 @@ from harness.files import write_text
 from harness.probes.probe import Outputs, Probe, encode
 
 
-def entry(probe: Probe, outputs: Outputs, seconds: float) -> dict[str, Any]:
-    """What a probe found."""
+def entry(probe: Probe, outputs: Outputs, seconds: float, failed: dict[str, str] | None = None) -> dict[str, Any]:
+    """What a probe found. failed: what was said of cases without outputs."""
+    kept = [case.name for case in probe.kept_cases if case.name in outputs]
     return {
         "question": probe.question,
         "digest": probe.digest(),
         "seconds": round(seconds, 2),
-        "answer": probe.read(outputs),
-        "outputs": encode({case.name: outputs[case.name] for case in probe.kept_cases}),
+        **({"failed": failed} if failed else {"answer": probe.read(outputs)}),
+        "outputs": encode({name: outputs[name] for name in kept}),
     }
 
 

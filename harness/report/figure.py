@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ VENDORS = {"cublas": "cuBLAS", "max": "MAX"}
 @dataclass(frozen=True)
 class Figure:
     """name: of the files. description: what is to be seen, in words. canvas: a matplotlib Figure. rows: the numbers,
-    under columns. by_others: what is shown was measured by others.
+    under columns. status: measured (here, on a GPU), counted (by the emulator), predicted (by a model), published (by
+    others, as theirs), or two of these.
     """
 
     name: str
@@ -25,15 +27,14 @@ class Figure:
     canvas: Any
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    by_others: bool = False
+    status: str
+
+    @property
+    def by_others(self) -> bool:
+        return self.status == "published"
 
     def svg(self) -> str:
-        import matplotlib
-
-        text = io.StringIO()
-        with matplotlib.rc_context(SETTINGS):
-            self.canvas.savefig(text, format="svg", metadata={"Date": None, "Title": self.title})
-        return text.getvalue()
+        return self._svg
 
     def save(self, folder: Path) -> list[Path]:
         """Writes NAME.svg and NAME.png."""
@@ -44,3 +45,14 @@ class Figure:
         with matplotlib.rc_context(SETTINGS):
             self.canvas.savefig(png, metadata={"Title": self.title, "Description": self.description})
         return [svg, png]
+
+    @cached_property
+    def _svg(self) -> str:
+        """Drawn once: the file and the page have the same. What the layout has found then stays for the PNG."""
+        import matplotlib
+
+        text = io.StringIO()
+        with matplotlib.rc_context(SETTINGS):
+            self.canvas.savefig(text, format="svg", metadata={"Date": None, "Title": self.title})
+        self.canvas.set_layout_engine("none")
+        return text.getvalue()

@@ -58,6 +58,7 @@ def measured(device: Device) -> Figure | None:
         canvas,
         ("problem", "kernel", "TFLOPS"),
         rows,
+        "measured",
     )
 
 
@@ -81,7 +82,7 @@ def by_others(gpu: str, published: Sequence[PublishedFigure]) -> Figure:
         canvas,
         ("whose", "kernel", "TFLOPS"),
         rows,
-        by_others=True,
+        "published",
     )
 
 
@@ -165,6 +166,7 @@ def steps(device: Device) -> Figure | None:
         canvas,
         ("figure", *cases),
         rows,
+        "counted",
     )
 
 
@@ -215,6 +217,7 @@ def history(device: Device) -> Figure | None:
         canvas,
         ("figure", "kernel", "commit", "value"),
         rows,
+        "counted" if device.emulated else "measured",
     )
 
 
@@ -279,6 +282,7 @@ def multicast(device: Device) -> Figure | None:
             )
             for one in found
         ],
+        "counted",
     )
 
 
@@ -343,6 +347,7 @@ def roofline(device: Device) -> Figure | None:
         canvas,
         ("case", "operations per byte", "TFLOPS", "roof"),
         rows,
+        "counted" if device.emulated else "measured",
     )
 
 

@@ -22,7 +22,9 @@ WORDS = {
     "counted": "bytes from and to global memory, counted by the emulator",
 }
 LARGEST = 16
-"""Rows or columns of a map whose cells still have words."""
+"""Rows or columns of a map whose cells still have words; those of larger ones have numbers."""
+WIDTH = 9.0
+"""Inches, at least: on the page all figures are as wide, so a narrow one would have large letters."""
 DARKEST = 0.25
 """The loss that is shaded darkest."""
 _LEFT_OUT = ("kernel", "arch", "dtype", "mma_shape", "cluster", "stages", "sms", "clc_depth")
@@ -30,12 +32,15 @@ _LEFT_OUT = ("kernel", "arch", "dtype", "mma_shape", "cluster", "stages", "sms",
 
 @dataclass(frozen=True)
 class Cell:
-    """One shape: the best configuration of those that were tried, its figure, and the default's over it, if it was."""
+    """One shape: the best configuration of those that were tried (the default, if none is better), its figure, how many
+    have the same, and the default's over it, if it was tried.
+    """
 
     shape: Shape
     best: Mapping[str, Any]
     figure: float
     tried: int
+    as_good: int
     loss: float | None
 
 
@@ -48,6 +53,10 @@ class Map:
     device: str
     figures: str
     cells: tuple[Cell, ...]
+
+    @property
+    def arch(self) -> str:
+        return str(self.cells[0].best["arch"])
 
 
 def load_maps(folder: Path) -> list[Map]:
@@ -82,36 +91,56 @@ def draw(drawn: Map) -> Figure:
 
     heights = sorted({cell.shape.m for cell in drawn.cells})
     widths = sorted({(cell.shape.n, cell.shape.k) for cell in drawn.cells})
+    large = max(len(widths), len(heights)) > LARGEST
+    numbers = {best: str(n) for n, best in enumerate(dict.fromkeys(_short(cell.best) for cell in drawn.cells), 1)}
     with matplotlib.rc_context(SETTINGS):
-        size = (min(16.0, 2.0 + 1.5 * len(widths)), min(14.0, 1.4 + 0.55 * len(heights)))
+        size = (min(16.0, max(WIDTH, 2.0 + 1.5 * len(widths))), min(14.0, 1.4 + 0.55 * len(heights)))
         canvas = Canvas(figsize=size, layout="constrained")
         axis = canvas.subplots()
         for cell in drawn.cells:
             x, y = widths.index((cell.shape.n, cell.shape.k)), heights.index(cell.shape.m)
-            shade = min(1.0, (cell.loss or 0.0) / DARKEST)
-            place = Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color("kernel8"), alpha=0.6 * shade, edgecolor="none")
-            axis.add_patch(place)
-            if max(len(widths), len(heights)) <= LARGEST:
-                axis.text(x, y, f"{_short(cell.best)}\n{_loss(cell)}", ha="center", va="center", fontsize=7)
+            if cell.loss:
+                shade: dict[str, Any] = {"facecolor": color("kernel8"), "alpha": 0.6 * min(1.0, cell.loss / DARKEST)}
+                axis.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **shade))
+            words = numbers[_short(cell.best)] if large else f"{_short(cell.best)}\n{_loss(cell)}"
+            axis.text(x, y, words, ha="center", va="center", fontsize=8)
+        lines: dict[str, Any] = {"color": color("grid"), "linewidth": 0.8, "zorder": 0.5}
+        axis.vlines([x + 0.5 for x in range(len(widths))], -0.5, len(heights) - 0.5, **lines)
+        axis.hlines([y + 0.5 for y in range(len(heights))], -0.5, len(widths) - 0.5, **lines)
         axis.set_xlim(-0.5, len(widths) - 0.5)
         axis.set_ylim(-0.5, len(heights) - 0.5)
-        axis.set_xticks(range(len(widths)), [f"{n}, {k}" for n, k in widths])
+        axis.set_xticks(range(len(widths)), [f"{n}, {k}" for n, k in widths], rotation=90 if large else 0)
         axis.set_yticks(range(len(heights)), [str(m) for m in heights])
         axis.set_xlabel("N, K")
         axis.set_ylabel("M")
         axis.grid(False)
     tried = max(cell.tried for cell in drawn.cells)
+    inside = "the best tile, cluster and depth (s), and below how much more the default takes: the darker, the more"
+    if large:
+        meanings = ", ".join(f"{number} is {best}" for best, number in numbers.items())
+        inside = (
+            f"the best tile, cluster and depth (s), as a number: {meanings}; the darker, the more the default takes"
+        )
+    if drawn.figures == "predicted":
+        inside += ". Differences of a few per cent are less than the model's own error"
     return Figure(
         f"map-{drawn.kernel}-{drawn.dtype}-{drawn.device}-{drawn.figures}",
         f"The best configuration of {drawn.kernel} by shape, {drawn.dtype} on {drawn.device}",
-        f"By {WORDS[drawn.figures]}; of up to {tried} configurations of sweeps. In each cell the best tile, cluster "
-        "and depth, and below how much more the default takes: the darker, the more.",
+        f"By {WORDS[drawn.figures]}; of up to {tried} configurations of sweeps. In each cell {inside}.",
         canvas,
-        ("M", "N", "K", "best", "its figure", "tried", "the default takes"),
+        ("M", "N", "K", "best", "its figure", "tried", "as good", "the default takes"),
         [
-            (str(c.shape.m), str(c.shape.n), str(c.shape.k), _long(c.best), f"{c.figure:.4g}", str(c.tried), _loss(c))
+            (
+                *(str(size) for size in (c.shape.m, c.shape.n, c.shape.k)),
+                _long(c.best),
+                f"{c.figure:.4g}",
+                str(c.tried),
+                str(c.as_good),
+                _loss(c),
+            )
             for c in drawn.cells
         ],
+        drawn.figures,
     )
 
 
@@ -135,10 +164,12 @@ def _group(row: tuple[tuple[str, float], Record]) -> tuple[str, str, str, str]:
 
 
 def _cell(shape: Shape, found: Sequence[tuple[float, Record]]) -> Cell:
-    value, record = min(found, key=lambda one: one[0])
-    default = _default(record, shape)
-    of_default = next((v for v, r in found if default and _choices(r["config"]) == default), None)
-    return Cell(shape, _choices(record["config"]), value, len(found), of_default / value - 1 if of_default else None)
+    value = min(figure for figure, _ in found)
+    best = [_choices(record["config"]) for figure, record in found if figure == value]
+    default = _default(found[0][1], shape)
+    of_default = next((figure for figure, record in found if _choices(record["config"]) == default), None)
+    loss = of_default / value - 1 if of_default else None
+    return Cell(shape, default if default in best else best[0], value, len(found), len(best), loss)
 
 
 def _default(record: Record, shape: Shape) -> dict[str, Any] | None:
@@ -167,5 +198,5 @@ def _long(config: Mapping[str, Any]) -> str:
 
 def _loss(cell: Cell) -> str:
     if cell.loss is None:
-        return "?"
-    return "the best" if cell.loss == 0 else f"+{100 * cell.loss:.1f} %"
+        return "default not tried"
+    return "the default" if cell.loss == 0 else f"+{100 * cell.loss:.1f} %"

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from harness.bench.history import case_of, machine_of
 from harness.report import data
 from harness.report.data import PEAKS, Device, Record, Results
 from harness.report.figure import VENDORS, Figure
+from harness.report.model import ModelCheck
 from harness.report.published import PublishedFigure
 from harness.report.state import state_of
 from harness.report.style import DARK, LIGHT, css_variables, for_page
+from harness.report.timeline_picture import KINDS
+from harness.report.timeline_section import GpuTimelines
+from harness.report.tuned import COLUMNS as TUNED
+from harness.report.tuned import Tuned
 from harness.run.compare import multicast_factor
 
 
@@ -49,9 +55,14 @@ def page(
     results: Results,
     figures: Sequence[Figure],
     published: Sequence[PublishedFigure],
+    model: ModelCheck,
     pictures: Sequence[PlanPicture] = (),
+    timelines: Sequence[GpuTimelines] = (),
+    tuned: Sequence[Tuned] = (),
 ) -> str:
-    """The whole page. figures: those drawn from these results. pictures: of launch plans."""
+    """The whole page. figures: those drawn from these results. pictures: of launch plans. model: its validation.
+    tuned: what tuning has kept, by GPU.
+    """
     environment = Environment(
         loader=PackageLoader("harness.report"),
         autoescape=True,
@@ -62,6 +73,7 @@ def page(
     environment.filters |= {
         "for_page": _drawing,
         "is_words": _is_words,
+        "code": _code,
     }
     kernels = sorted({kernel for device in results.devices for kernel in device.kernels})
     states = [state_of(device) for device in results.devices]
@@ -69,6 +81,9 @@ def page(
     links = {
         **({"changes": "What changed"} if changes else {}),
         "figures": "Figures",
+        **({"tuned": "What tuning found"} if tuned else {}),
+        "timelines": "Timelines",
+        "model": "How wrong the model is",
         **{kernel: kernel for kernel in kernels},
         "others": "Published by others",
     }
@@ -79,6 +94,11 @@ def page(
         changes=changes,
         links=links,
         figures=figures,
+        timelines=timelines,
+        tuned=tuned,
+        tuned_columns=TUNED,
+        kinds=KINDS,
+        model=model,
         kernels=[_kernel(kernel, results.devices, pictures) for kernel in kernels],
         published=published,
         damaged=[str(line) for line in results.damaged],
@@ -128,6 +148,11 @@ def _kernel(kernel: str, devices: Sequence[Device], pictures: Sequence[PlanPictu
 
 def _drawing(figure: Figure) -> Markup:
     return Markup(for_page(figure.svg(), figure.name, figure.title, figure.description))
+
+
+def _code(sentence: str) -> Markup:
+    """A sentence with `commands` in it."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(sentence))))
 
 
 def _is_words(rows: Sequence[Sequence[str]]) -> bool:

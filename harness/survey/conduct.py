@@ -51,14 +51,14 @@ def conduct(
         (folder / LOGS).mkdir()
         if packed is not None and (packed / RUNS).exists():
             shutil.copy(packed / RUNS, folder / RUNS)
-        about = {
+        about: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "harness": harness.__version__,
             "host": {"python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count()},
             "gpu": _gpu(),
         }
         for part in parts:
-            ended.append(_run(part, folder, packed, end))
+            ended.append(_run(part, folder, packed, end, about["gpu"]))
             report(ended[-1])
             archive.write(path, folder, about, ended)
     return ended
@@ -74,8 +74,12 @@ def _gpu() -> dict[str, Any] | None:
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
-def _run(part: Part, folder: Path, packed: Path | None, end: float) -> Ended:
-    why = part.missing() or ("no compiled kernels: see `harness survey --help`" if part.packed and not packed else None)
+def _run(part: Part, folder: Path, packed: Path | None, end: float, gpu: dict[str, Any] | None) -> Ended:
+    why = (
+        part.missing()
+        or part.missing_of(gpu)
+        or ("no compiled kernels: see `harness survey --help`" if part.packed and not packed else None)
+    )
     left = end - time.monotonic()
     if why is None and left < LEAST_SECONDS:
         why = "no time was left for it"

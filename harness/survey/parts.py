@@ -7,6 +7,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import harness
 from harness.survey.micro.questions import QUESTIONS
@@ -28,11 +29,16 @@ COUNTERS = (
 """Hardware counters by their names in Nsight Compute. An H200 has them all."""
 
 
+PROBES = "{out}/probes.json"
+"""Both parts that ask probes add to the same file."""
+PROBE_SECONDS = "15"
+
+
 @dataclass(frozen=True)
 class Part:
     """A process of its own. command: {out} and {packed} are folders. limit: seconds. modules, programs, files: that it
     needs; where one is missing it is skipped. packed: it needs compiled kernels. keeps: the file of the archive for its
-    standard output; None: its log.
+    standard output; None: its log. since: the major compute capability that a GPU needs for it.
     """
 
     name: str
@@ -44,6 +50,7 @@ class Part:
     files: tuple[Path, ...] = ()
     packed: bool = False
     keeps: str | None = None
+    since: int = 0
 
     def missing(self) -> str | None:
         """Why this machine cannot do it."""
@@ -57,6 +64,12 @@ class Part:
             if not file.exists():
                 return f"there is no {file}"
         return None
+
+    def missing_of(self, gpu: dict[str, Any] | None) -> str | None:
+        """Why this GPU, as the driver describes it, cannot do it. One that did not answer is asked all the same."""
+        if gpu is None or int(gpu["compute_capability"].split(".")[0]) >= self.since:
+            return None
+        return f"needs compute capability {self.since}.0; this GPU has {gpu['compute_capability']}"
 
 
 def _python(*words: str) -> tuple[str, ...]:
@@ -72,6 +85,14 @@ PARTS = (
             limit=45,
         )
         for name, question in QUESTIONS.items()
+    ),
+    Part(
+        "blackwell-probes",
+        "Does what only Blackwell has do as the emulator does?",
+        _python("harness.probes.record", PROBES, "blackwell", PROBE_SECONDS),
+        limit=200,
+        modules=("ml_dtypes",),
+        since=10,
     ),
     Part(
         "kernels",
@@ -92,9 +113,9 @@ PARTS = (
     Part(
         "probes",
         "Does the GPU answer as the emulator does?",
-        _python("harness.probes", "--device", "gpu", "--json", "{out}/probes.json"),
+        _python("harness.probes.record", PROBES, "hopper", PROBE_SECONDS),
         limit=150,
-        modules=("click",),
+        modules=("ml_dtypes",),
     ),
     Part(
         "counters",
@@ -126,7 +147,7 @@ PARTS = (
     Part(
         "doctor",
         "What is installed?",
-        _python("harness", "doctor", "--json"),
+        _python("harness", "doctor", "--json", "-"),
         limit=30,
         modules=("rich", "max"),
         files=(PACKAGE / "__main__.py",),

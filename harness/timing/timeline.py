@@ -6,8 +6,8 @@ Rows are warps and units of the CTAs that are looked at. Times are cycles of the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.emulator.machine.code import Code
@@ -87,7 +87,8 @@ class Timeline:
         spans = [s for s in self.spans if s.end > first and s.start < last]
         kept = {id(s) for s in spans}
         flows = [f for f in self.flows if id(f.source) in kept and id(f.target) in kept]
-        samples = [s for s in self.samples if first <= s.at <= last]
+        before = {(s.cta, s.name): replace(s, at=first) for s in self.samples if s.at <= first}
+        samples = [*before.values(), *(s for s in self.samples if first < s.at <= last)]
         return Timeline(self.title, self.unit, self.hertz, spans, flows, samples, self.status)
 
 
@@ -146,7 +147,7 @@ class Recorder:
         key = self._key(fragment.cta)
         if key is None or until <= since:
             return
-        what = f"{site.opcode}.{site.modifiers[0]}" if site.modifiers else site.opcode
+        what = _wait_name(site)
         on = fragment.awaited[0] if fragment.awaited is not None and site.opcode == "mbarrier" else None
         if on is not None:
             named = fragment.grid.region_at(on.offset)
@@ -201,10 +202,7 @@ class Recorder:
         """The timeline, in order."""
         timeline = self.timeline
         timeline.spans.sort(key=lambda s: (s.cta, _row_order(s.row), s.start))
-        level: dict[tuple[CtaKey, str], float] = defaultdict(float)
-        for at, key, name, change in sorted(self._changes):
-            level[key, name] += change
-            timeline.samples.append(Sample(key, name, at, level[key, name]))
+        timeline.samples += _levels(self._changes)
         timeline.samples += [sample for key in timeline.ctas for sample in _busy(timeline, key)]
         return timeline
 
@@ -262,6 +260,20 @@ def _operand(operation: AsyncOperation, cta: Cta) -> str:
     return ""
 
 
+def _levels(changes: Sequence[tuple[float, CtaKey, str, float]]) -> list[Sample]:
+    """Counters from their changes: one sample for all that happens at once. The ring is that of the CTA whose barriers
+    say that stages are full; the other CTA of a pair has only those that say they are empty.
+    """
+    filled = {(key, name) for _, key, name, change in changes if change > 0}
+    level: dict[tuple[CtaKey, str], float] = defaultdict(float)
+    samples: dict[tuple[float, CtaKey, str], Sample] = {}
+    for at, key, name, change in sorted(changes):
+        if (key, name) in filled:
+            level[key, name] += change
+            samples[at, key, name] = Sample(key, name, at, level[key, name])
+    return list(samples.values())
+
+
 WINDOW = 1000.0
 """Cycles over which it is counted how busy the tensor core is."""
 
@@ -282,6 +294,20 @@ def _busy(timeline: Timeline, key: CtaKey) -> list[Sample]:
     return [Sample(key, "tensor core busy, %", n * WINDOW, round(100 * busy[n] / WINDOW, 1)) for n in range(last + 2)]
 
 
+def _wait_name(site: Any) -> str:
+    """What a warp waits for at an instruction, in the words of a measured timeline (`harness.survey.trace`)."""
+    match site.opcode:
+        case "wgmma":
+            return "wait for MMA"
+        case "cp":
+            return "wait for store" if "bulk" in site.modifiers else "wait for copies"
+        case "bar" | "barrier":
+            return "cluster barrier" if "cluster" in site.modifiers else "barrier"
+        case "tcgen05":
+            return "wait for TMEM"
+    return f"{site.opcode}.{site.modifiers[0]}" if site.modifiers else str(site.opcode)
+
+
 def _block_kinds(code: Code) -> list[tuple[str, str]]:
     """A name and a kind for each block, from the most telling of its instructions."""
     return [_kind(code, first, last) for first, last in zip(code.first, code.last, strict=True)]
@@ -290,11 +316,10 @@ def _block_kinds(code: Code) -> list[tuple[str, str]]:
 def _kind(code: Code, first: int, last: int) -> tuple[str, str]:
     for i in code.kernel.instructions[first : last + 1]:
         words = set(i.modifiers)
-        if i.opcode in ("wgmma", "mma") or i.opcode == "tcgen05":
-            if words & {"mma_async", "mma", "sync"} and "ld" not in words and not any("wait" in w for w in words):
-                return "issue MMA", "issue"
-            if "ld" in words:
-                return "load accumulator", "convert"
+        if i.opcode == "mma" or (words & {"mma_async", "mma"} and i.opcode in ("wgmma", "tcgen05")):
+            return "issue MMA", "issue"
+        if i.opcode == "tcgen05" and "ld" in words:
+            return "load accumulator", "convert"
         if i.opcode == "cp" and "bulk" in words and "tensor" in words:
             return ("issue store", "store") if "bulk_group" in words else ("issue load", "issue")
         if i.opcode in ("stmatrix", "cvt") and ("rn" in words or i.opcode == "stmatrix"):

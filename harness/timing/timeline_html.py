@@ -30,8 +30,8 @@ def html(timeline: Timeline) -> str:
             [index[s.cta, s.row], s.kind, round(s.start, 1), round(s.end, 1), s.name] for s in timeline.spans
         ],
         "flows": [
-            [index[f.source.cta, f.source.row], round(f.source.start), index[f.target.cta, f.target.row],
-             round(f.target.start)]
+            [index[f.source.cta, f.source.row], round(min(f.source.end, f.target.start)),
+             index[f.target.cta, f.target.row], round(f.target.start)]
             for f in timeline.flows
         ],
     }  # fmt: skip

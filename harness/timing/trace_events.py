@@ -2,52 +2,89 @@
 
 Format: "Trace Event Format" (Google): complete events X, metadata M, counters C, flows s and f. A process is a CTA, a
 thread a row. Time is in microseconds, at the clock that is predicted; ``args`` have the cycles.
+
+Perfetto counts whole nanoseconds, and wants spans of one thread one after another: so ends and starts are rounded to
+them here, not lengths, and what overlaps (stores of one CTA do) gets a thread of its own beside.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from harness.timing.timeline import CtaKey, Timeline
+from harness.timing.timeline import Span, Timeline
+
+Interval = tuple[Span, int, int]
+"""A span, and its first and last nanosecond."""
+
+
+@dataclass(frozen=True)
+class _Clock:
+    hertz: float
+
+    def nanosecond(self, cycle: float) -> int:
+        return round(cycle * 1e9 / self.hertz)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A span on its thread. start, end: nanoseconds."""
+
+    span: Span
+    pid: int
+    tid: int
+    start: int
+    end: int
+
+    @property
+    def inside(self) -> int:
+        """Where a flow is tied to it, and not to one of no length that is drawn at its start."""
+        return min(self.start + 1, self.end)
 
 
 def trace_events(timeline: Timeline) -> dict[str, Any]:
     """The whole document."""
-    scale = 1e6 / timeline.hertz
+    clock = _Clock(timeline.hertz)
     events: list[dict[str, Any]] = []
     processes = {cta: number for number, cta in enumerate(timeline.ctas, 1)}
-    threads: dict[tuple[CtaKey, str], int] = {}
+    placed: list[_Placed] = []
     for cta, pid in processes.items():
         events.append(_about("process_name", pid, 0, name=f"CTA {cta[1]} of cluster {cta[0]}"))
         events.append(_about("process_sort_index", pid, 0, sort_index=pid))
-        for tid, row in enumerate(timeline.rows(cta), 1):
-            threads[cta, row] = tid
-            events.append(_about("thread_name", pid, tid, name=row))
-            events.append(_about("thread_sort_index", pid, tid, sort_index=tid))
-    for span in timeline.spans:
+        tid = 0
+        for row in timeline.rows(cta):
+            spans = [span for span in timeline.spans if span.cta == cta and span.row == row]
+            for number, lane in enumerate(_lanes(spans, clock), 1):
+                tid += 1
+                events.append(_about("thread_name", pid, tid, name=row if number == 1 else f"{row} ({number})"))
+                events.append(_about("thread_sort_index", pid, tid, sort_index=tid))
+                placed += [_Placed(span, pid, tid, start, end) for span, start, end in lane]
+    for at in placed:
         events.append(
             {
-                "name": span.name,
-                "cat": span.kind,
+                "name": at.span.name,
+                "cat": at.span.kind,
                 "ph": "X",
-                "ts": _microseconds(span.start, scale),
-                "dur": _microseconds(span.end - span.start, scale),
-                "pid": processes[span.cta],
-                "tid": threads[span.cta, span.row],
-                "args": {timeline.unit: [round(span.start), round(span.end)]},
+                "ts": at.start / 1000,
+                "dur": (at.end - at.start) / 1000,
+                "pid": at.pid,
+                "tid": at.tid,
+                "args": {timeline.unit: [round(at.span.start), round(at.span.end)]},
             }
         )
+    where = {id(at.span): at for at in placed}
     for number, flow in enumerate(timeline.flows, 1):
-        for phase, span, at in (("s", flow.source, flow.source.start), ("f", flow.target, flow.target.start)):
+        for phase, at in (("s", where[id(flow.source)]), ("f", where[id(flow.target)])):
             event = {
                 "name": flow.what,
                 "cat": "flow",
                 "ph": phase,
                 "id": number,
-                "ts": _microseconds(at, scale),
-                "pid": processes[span.cta],
-                "tid": threads[span.cta, span.row],
+                "ts": at.inside / 1000,
+                "pid": at.pid,
+                "tid": at.tid,
             }
             events.append({**event, "bp": "e"} if phase == "f" else event)
     for sample in timeline.samples:
@@ -56,7 +93,7 @@ def trace_events(timeline: Timeline) -> dict[str, Any]:
                 "name": sample.name,
                 "cat": "counter",
                 "ph": "C",
-                "ts": _microseconds(sample.at, scale),
+                "ts": clock.nanosecond(sample.at) / 1000,
                 "pid": processes.get(sample.cta, 0),
                 "args": {"value": sample.value},
             }
@@ -73,9 +110,17 @@ def as_json(timeline: Timeline) -> str:
     return f'{{"traceEvents": [\n{lines}\n],\n{rest[1:]}\n'
 
 
+def _lanes(spans: Sequence[Span], clock: _Clock) -> list[list[Interval]]:
+    """Spans of a row by thread, each in order, one after another. Without overlaps there is one."""
+    lanes: list[list[Interval]] = []
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
+        start, end = clock.nanosecond(span.start), clock.nanosecond(span.end)
+        free = next((lane for lane in lanes if lane[-1][2] <= start), None)
+        if free is None:
+            lanes.append(free := [])
+        free.append((span, start, end))
+    return lanes
+
+
 def _about(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
-
-
-def _microseconds(cycles: float, scale: float) -> float:
-    return round(cycles * scale, 6)

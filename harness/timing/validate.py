@@ -1,6 +1,7 @@
 """``python -m harness.timing.validate``: the model beside recordings of an H200, run by run: cycles, then seconds.
 
-``--write`` makes the tables and the picture of docs/timing.md anew; it takes all runs.
+``--write`` makes the tables and the picture of docs/timing.md anew, and the predictions that the report shows; it takes
+all runs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from harness.paths import ROOT
 from harness.survey.uses import TIMED
 from harness.timing.constants import Gpu, find_gpu
 from harness.timing.validation import GPU, Measured, Row, compare, judge, read_recording
-from harness.timing.validation_report import by_use, markdown, put_between, scatter
+from harness.timing.validation_kept import PREDICTED, as_json
+from harness.timing.validation_report import SECONDS_BEGIN, by_use, markdown, put_between, scatter, seconds_markdown
 from harness.timing.validation_seconds import MeasuredSeconds, SecondsRow, compare_seconds, read_seconds
 from harness.timing.what_if import parse_changes
 
@@ -39,7 +41,7 @@ CYCLES, SECONDS = "cycles", "seconds"
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Runs that are simulated side by side."
 )
-@click.option("--write", is_flag=True, help="Make the tables and the picture of docs/timing.md anew.")
+@click.option("--write", is_flag=True, help="Make what docs and report show of it anew.")
 def main(use: str, what: str, changes: tuple[str, ...], match: str, detail: int | None, jobs: int, write: bool) -> None:
     """Compare the timing model with recordings of an H200."""
     gpu = find_gpu(GPU)
@@ -57,8 +59,10 @@ def main(use: str, what: str, changes: tuple[str, ...], match: str, detail: int 
     except HarnessError as error:
         raise click.UsageError(str(error)) from None
     if write:
-        write_text(str(PAGE), put_between(PAGE.read_text(encoding="utf-8"), markdown(rows, seconds)))
+        page = put_between(PAGE.read_text(encoding="utf-8"), markdown(rows))
+        write_text(str(PAGE), put_between(page, seconds_markdown(seconds), SECONDS_BEGIN))
         write_text(str(PICTURE), scatter(rows))
+        write_text(str(PREDICTED), as_json(rows, gpu))
 
 
 def _cycles(runs: Sequence[Measured], gpu: Gpu, detail: int | None, jobs: int) -> list[Row]:

@@ -84,8 +84,8 @@ def read_recording(path: Path = RECORDING) -> list[Measured]:
     ]
 
 
-def parse_name(name: str) -> tuple[KernelConfig, Shape]:
-    """``kernel7 stages=3 cluster=1x1 at 4096x4096x4096``."""
+def parse_name(name: str, arch: str | None = None) -> tuple[KernelConfig, Shape]:
+    """``kernel7 stages=3 cluster=1x1 at 4096x4096x4096``. arch: that of the H200 unless another is named."""
     words, _, size = name.partition(" at ")
     kernel, *asked = words.split()
     shape = parse_shape(size.replace("x", ","))
@@ -93,7 +93,7 @@ def parse_name(name: str) -> tuple[KernelConfig, Shape]:
     for word in asked:
         option, _, value = word.partition("=")
         options[option] = value == "True" if value in ("True", "False") else OPTIONS[option](value)
-    return configure(kernel, arch=find_gpu(GPU).arch, shape=shape, **options), shape
+    return configure(kernel, arch=arch or find_gpu(GPU).arch, shape=shape, **options), shape
 
 
 def compare(runs: Sequence[Measured], gpu: Gpu, detail: int | None = None, jobs: int = 1) -> Iterator[Row]:

@@ -6,65 +6,51 @@ import math
 import statistics
 from collections.abc import Sequence
 from html import escape
+from textwrap import fill
 
 from harness.survey.uses import FIT, JUDGE, SEEN, TIMED
 from harness.timing.validation import Row, judge
 from harness.timing.validation_seconds import SecondsRow
 
 BEGIN, END = "<!-- made by python -m harness.timing.validate -->", "<!-- end -->"
+SECONDS_BEGIN = "<!-- seconds, made by python -m harness.timing.validate -->"
 SIZE, MARGIN = 520, 60
-MEANINGS = {JUDGE: "only judged", SEEN: "seen while the model got its form", FIT: "used to fit"}
+USES = {JUDGE: "only judged", SEEN: "seen while the model got its form", FIT: "used to fit"}
 COLOURS = {JUDGE: "#1f5fa8", SEEN: "#7a9a3a", FIT: "#b5651d"}
 TARGET = 0.12
 """No judged run should be further off."""
+VERDICTS = ("", "runs", "mean error of the cycles", "largest", "within 12 %", "rank correlation")
+RUNS = ("use", "run", "measured cycles", "predicted cycles", "error")
+SECONDS = ("kernel, problem, inputs", "measured us", "predicted us", "predicted MHz", "error")
 
 
-def put_between(page: str, text: str) -> str:
-    """The page with what lies between its two marks replaced."""
-    before, _, rest = page.partition(BEGIN)
+def put_between(page: str, text: str, begin: str = BEGIN) -> str:
+    """The page with what lies between a mark and the end after it replaced."""
+    before, _, rest = page.partition(begin)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
+    return f"{before}{begin}\n\n{text}\n{END}{after}"
 
 
-def markdown(rows: Sequence[Row], seconds: Sequence[SecondsRow]) -> str:
-    """The verdicts on cycles, counters and seconds, and a row for each run; the judged ones first."""
-    lines = [
-        "| runs | | mean error of the cycles | largest | within 12 % | rank correlation |",
-        "|---|---|---|---|---|---|",
-    ]
-    for use, some in by_use(rows):
-        lines.append(_verdict(MEANINGS[use], some))
-        for kind, part in (("whole", [r for r in some if r.whole]), ("ragged", [r for r in some if not r.whole])):
-            if 1 < len(part) < len(some):
-                lines.append(_verdict(f"... of these, {kind}", part))
-    lines += ["", _counters(rows), "", _seconds(seconds), ""]
-    lines += ["| use | run | measured cycles | predicted cycles | error |", "|---|---|---|---|---|"]
-    for _, some in by_use(rows):
-        for row in sorted(some, key=lambda each: -abs(each.error)):
-            one = row.measured
-            lines.append(
-                f"| {one.use} | {one.name} | {one.cycles:,.0f} | {row.cycles:,.0f} | {100 * row.error:+.1f} % |"
-            )
-    lines += [
-        "",
-        "| kernel, problem, inputs | measured us | predicted us | predicted MHz | error |",
-        "|---|---|---|---|---|",
-    ]
-    for each in sorted(seconds, key=lambda row: -abs(row.error)):
-        lines.append(
-            f"| {each.measured.name} | {1e6 * each.measured.seconds:,.1f} | {1e6 * each.seconds:,.1f} | "
-            f"{each.hertz / 1e6:,.0f} | {100 * each.error:+.1f} % |"
-        )
+def markdown(rows: Sequence[Row]) -> str:
+    """The verdicts on cycles and counters, and a row for each run; the judged ones first."""
+    lines = [*_table(VERDICTS, verdicts(rows)), "", fill(counters(rows), 120), "", *_table(RUNS, runs(rows))]
     return "\n".join(lines) + "\n"
 
 
-def _verdict(name: str, rows: Sequence[Row]) -> str:
-    found = judge(rows)
-    within = sum(abs(row.error) <= TARGET for row in rows)
-    return (
-        f"| {name} | {found.runs} | {100 * found.mean:.1f} % | {100 * found.largest:.1f} % | {within} | "
-        f"{found.rank:.3f} |"
+def seconds_markdown(rows: Sequence[SecondsRow]) -> str:
+    """Those that the power model's constants are from are left out of the verdict."""
+    errors = [abs(row.error) for row in rows if not row.measured.fitted]
+    verdict = (
+        f"Of {len(errors)} kernels, problems and kinds of inputs in long rows of launches: mean error of the seconds "
+        f"{100 * statistics.fmean(errors):.1f} %, largest {100 * max(errors):.1f} %."
     )
+    ordered = sorted(rows, key=lambda row: -abs(row.error))
+    return "\n".join([fill(verdict, 120), "", *_table(SECONDS, [_seconds(row) for row in ordered])]) + "\n"
+
+
+def _seconds(row: SecondsRow) -> tuple[str, ...]:
+    times = (f"{1e6 * row.measured.seconds:,.1f}", f"{1e6 * row.seconds:,.1f}")
+    return (row.measured.name, *times, f"{row.hertz / 1e6:,.0f}", f"{100 * row.error:+.1f} %")
 
 
 def by_use(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
@@ -73,7 +59,40 @@ def by_use(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     return [(use, some) for use, some in groups if some]
 
 
-def _counters(rows: Sequence[Row]) -> str:
+def verdicts(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Of the runs of each use, and of those of them that are whole and ragged: a row each, under `VERDICTS`."""
+    found: list[tuple[str, ...]] = []
+    for use, some in by_use(rows):
+        found.append(_verdict(USES[use], some))
+        for kind, part in (("whole", [r for r in some if r.whole]), ("ragged", [r for r in some if not r.whole])):
+            if 1 < len(part) < len(some):
+                found.append(_verdict(f"... of these, {kind}", part))
+    return found
+
+
+def _verdict(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
+    of = judge(rows)
+    within = sum(abs(row.error) <= TARGET for row in rows)
+    errors = (f"{100 * of.mean:.1f} %", f"{100 * of.largest:.1f} %")
+    return (name, str(of.runs), *errors, str(within), f"{of.rank:.3f}")
+
+
+def runs(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """A row for each run, under `RUNS`: the judged ones first, the worst first."""
+    ordered = [row for _, some in by_use(rows) for row in sorted(some, key=lambda each: -abs(each.error))]
+    return [
+        (one.use, one.name, f"{one.cycles:,.0f}", f"{row.cycles:,.0f}", f"{100 * row.error:+.1f} %")
+        for row in ordered
+        for one in [row.measured]
+    ]
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    head = "| " + " | ".join(columns) + " |"
+    return [head.replace("|  |", "| |", 1), "|" + "---|" * len(columns), *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def counters(rows: Sequence[Row]) -> str:
     """DRAM and L2 bytes and the tensor cores' work, against hardware counters of one cold launch."""
     have = [row for row in rows if row.measured.ncu]
     dram = sorted(abs(row.dram / row.measured.ncu["dram_bytes_read"] - 1) for row in have)
@@ -88,15 +107,6 @@ def _counters(rows: Sequence[Row]) -> str:
         f"median error {100 * tensor[half]:.1f} %, nine of ten within {100 * tensor[most]:.1f} %. Their share of the "
         f"launch cannot be compared: a cold launch takes longer than one in a row, {100 * cold[half]:.0f} % in the "
         f"median and {100 * cold[most]:.0f} % and more in one of ten."
-    )
-
-
-def _seconds(rows: Sequence[SecondsRow]) -> str:
-    """Those that the power model's constants are from are left out."""
-    errors = [abs(row.error) for row in rows if not row.measured.fitted]
-    return (
-        f"Seconds, of {len(errors)} kernels, problems and kinds of inputs in long rows of launches: mean error "
-        f"{100 * statistics.fmean(errors):.1f} %, largest {100 * max(errors):.1f} %."
     )
 
 
@@ -133,7 +143,7 @@ def scatter(rows: Sequence[Row]) -> str:
             f'<circle cx="{MARGIN + at(one.cycles):.1f}" cy="{MARGIN + SIZE - at(row.cycles):.1f}" r="4" '
             f'fill="{COLOURS[one.use]}" fill-opacity="0.7"><title>{escape(title)}</title></circle>'
         )
-    for n, (use, meaning) in enumerate(MEANINGS.items()):
+    for n, (use, meaning) in enumerate(USES.items()):
         parts.append(f'<circle cx="{MARGIN + 16}" cy="{MARGIN + 18 + 18 * n}" r="4" fill="{COLOURS[use]}"/>')
         parts.append(f'<text x="{MARGIN + 26}" y="{MARGIN + 22 + 18 * n}">{meaning}</text>')
     middle = MARGIN + SIZE / 2

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.emulator import EmulatorError
-from harness.probes import emulator
-from harness.probes.probe import decode, differences
 from harness.survey import archive
 from harness.survey.archive import Survey
+from harness.survey.reading.probes import asked_probes
 from harness.survey.reading.recording import recording
 from harness.survey.uses import TIMED
 from harness.timing.constants import Constant, Gpu
@@ -69,9 +67,18 @@ def _verdict(use: str, found: Judgement) -> str:
 
 def _parts(survey: Survey) -> Iterator[Finding]:
     for part in survey.parts:
-        # The part of the probes fails where they differ, which is found below.
-        if part.status != archive.DONE and not (part.part == "probes" and survey.json("probes.json")):
+        if part.status != archive.DONE and not _says_more(survey, part):
             yield Finding("survey", part.part, f"{part.status}: {part.message}")
+
+
+def _says_more(survey: Survey, part: archive.Ended) -> bool:
+    """Parts that ask probes fail where they differ, which is found by itself. A GPU that lacks what a part asks about
+    is no finding.
+    """
+    asks = part.part in ("probes", "blackwell-probes")
+    if part.status == archive.SKIPPED:
+        return asks and part.message.startswith("needs compute capability")
+    return asks and part.status == archive.FAILED and bool(survey.json("probes.json"))
 
 
 def _kernels(survey: Survey) -> Iterator[Finding]:
@@ -82,22 +89,16 @@ def _kernels(survey: Survey) -> Iterator[Finding]:
 
 
 def _probes(survey: Survey) -> Iterator[Finding]:
-    from harness.probes.catalogue import PROBES  # making them takes a tenth of a second, which every command would pay
-
-    recorded = survey.json("probes.json") or {"probes": {}}
-    for name, entry in recorded["probes"].items():
-        probe = PROBES.get(name)
-        if probe is None or entry["digest"] != probe.digest():
-            yield Finding("survey", name, "this probe is another one today; its answer cannot be compared")
-        elif "error" in entry:
-            yield Finding("survey", name, f"the GPU gave no answer: {entry['error']}")
-        else:
-            try:
-                lines = differences(emulator.run(probe), decode(entry["outputs"]))
-            except EmulatorError as error:
-                lines = [f"the emulator stops: {error}"]
-            for line in lines[:SHOWN_DIFFERENCES]:
-                yield Finding("emulator", name, line)
+    for asked in asked_probes(survey):
+        if asked.probe is None:
+            yield Finding("survey", asked.name, "this probe is another one today; its answer cannot be compared")
+        elif asked.error and asked.probe.modelled:
+            yield Finding("survey", asked.name, f"the GPU gave no answer: {asked.error}")
+        elif asked.probe.modelled and asked.probe.exact:
+            for case, said in asked.failed.items():
+                yield Finding("emulator", asked.name, f"{case}: the emulator answers, the GPU does not: {said}")
+            for line in asked.differences[:SHOWN_DIFFERENCES]:
+                yield Finding("emulator", asked.name, line)
 
 
 def _traces(survey: Survey) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from harness.survey import archive
 from harness.survey.archive import Survey
 from harness.survey.reading.findings import Finding
+from harness.survey.reading.probes import asked_probes
 from harness.survey.reading.recording import driver, recording
 from harness.timing.constants import Constant
 
@@ -15,7 +16,14 @@ def report(
     survey: Survey, measured: dict[str, Constant], found: Sequence[Finding], verdicts: Sequence[str] = ()
 ) -> str:
     """What was done, what is wrong, what was measured. verdicts: on the predictions, where there are any."""
-    parts = (_head(survey), _findings(found), _predictions(verdicts), _constants(measured), _kernels(survey))
+    parts = (
+        _head(survey),
+        _findings(found),
+        _questions(survey),
+        _predictions(verdicts),
+        _constants(measured),
+        _kernels(survey),
+    )
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
@@ -44,6 +52,19 @@ def _findings(found: Sequence[Finding]) -> Iterator[str]:
     yield ""
     if found:
         yield from _table(("about", "where", "what"), [(f.about, f.where, f.what) for f in found])
+
+
+def _questions(survey: Survey) -> Iterator[str]:
+    """Those that only Blackwell can answer."""
+    rows = [
+        (a.probe.question, a.name, a.verdict, a.probe.assumption)
+        for a in asked_probes(survey)
+        if a.probe is not None and a.blackwell
+    ]
+    if rows:
+        yield "## What only Blackwell can answer"
+        yield ""
+        yield from _table(("question", "probe", "answer", "the emulator assumes"), rows)
 
 
 def _predictions(verdicts: Sequence[str]) -> Iterator[str]:

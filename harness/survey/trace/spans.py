@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from harness.compiler.plan import Plan, parse_plan
 from harness.emulator.machine.state import Region
+from harness.errors import UsageProblem
 from harness.run.emulate import regions_of
 from harness.survey.archive import Survey
 from harness.survey.trace.events import Events
@@ -43,13 +44,17 @@ class Event:
 
 @dataclass(frozen=True)
 class Trace:
-    """A run whose events were recorded. hertz: SM cycles a second, about."""
+    """A run whose events were recorded. hertz: SM cycles a second, about. same_result: as without the writing.
+    slowdown: its time over that of the same kernel without the writing; None: nobody knows.
+    """
 
     name: str
     plan: Plan
     sites: Sequence[Site]
     events: Events
     hertz: float
+    same_result: bool = True
+    slowdown: float | None = None
 
 
 def find_traces(survey: Survey) -> list[str]:
@@ -59,14 +64,19 @@ def find_traces(survey: Survey) -> list[str]:
 
 
 def read_trace(survey: Survey, name: str) -> Trace:
-    """The events of a run of `find_traces`."""
+    """The events of a run of `find_traces`. Raises UsageProblem if the archive has lost them."""
     for file in survey.names(".json"):
         about = survey.json(file) if file.startswith("trace-") else None
         if about and about["name"] == name:
             plan = {"tiles": None, **about["plan"]}
             sites = [Site(**site) for site in about["sites"]]
             events = survey.arrays(file.replace(".json", ".npz"))
-            return Trace(name, parse_plan(json.dumps(plan)), sites, events, _hertz(survey, name))
+            if not events:
+                raise UsageProblem(f"{survey.path}: the events of '{name}' are not in it")
+            seconds, traced = about.get("seconds"), about.get("seconds_traced")
+            slowdown = traced / seconds if seconds and traced else None
+            hertz = _hertz(survey, name)
+            return Trace(name, parse_plan(json.dumps(plan)), sites, events, hertz, about["same_result"], slowdown)
     raise KeyError(name)
 
 

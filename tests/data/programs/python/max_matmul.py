@@ -1,4 +1,7 @@
-"""MAX's own matmul: graph, compilation, launch and check by this program. Arguments: M N K."""
+"""MAX's own matmul: graph, compilation, launch and check by this program.
+
+Arguments: M N K, and a file for the compiled model if it is to be kept.
+"""
 
 import sys
 
@@ -9,14 +12,18 @@ from max.dtype import DType
 from max.engine import InferenceSession
 from max.graph import DeviceRef, Graph, TensorType, ops
 
-m, n, k = map(int, sys.argv[1:4]) if len(sys.argv) > 3 else (128, 256, 128)
+m, n, k = map(int, sys.argv[1:4])
 device = Accelerator()
 where = DeviceRef.from_device(device)
 types = [TensorType(DType.bfloat16, ["m", k], where), TensorType(DType.bfloat16, [n, k], where)]
 with Graph("product", input_types=types) as graph:
     a, b = (value.tensor for value in graph.inputs)
     graph.output(ops.matmul(a, ops.transpose(b, 0, 1)))
-model = InferenceSession(devices=[device]).load(graph)
+session = InferenceSession(devices=[device])
+compiled = session.compile(graph)
+if len(sys.argv) > 4:
+    compiled.export_mef(sys.argv[4])
+model = session.init(compiled)
 
 
 def upload(values):

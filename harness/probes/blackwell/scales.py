@@ -1,0 +1,424 @@
+"""Scale factors of the block-scaled kinds: where they lie in tensor memory, what they mean, how blocks add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from harness.probes.blackwell.multiply import (
+    SLICE,
+    Launch,
+    Request,
+    b_at,
+    core_matrices,
+    mma,
+    plain,
+    program,
+    scaled_descriptor,
+)
+from harness.probes.blackwell.ptx import BLANK, LANES
+from harness.probes.blackwell.sums import units
+from harness.probes.comparison import by_answer, by_element
+from harness.probes.probe import Case, Outputs, Probe
+
+M, N = 128, 64
+COLUMNS = 96
+A_SCALES, B_SCALES = 64, 80
+"""Columns of the factors, behind those of D."""
+WIDTH = 8
+"""Columns of factors that are written: more than any operand takes."""
+ONE = {"e4m3": 0x38, "e2m1": 2}
+"""Code of the number one."""
+UE8M0_ONE, UE4M3_ONE = 127, 0x38
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A kind with the factors of a row. code: of the element type; packed: two elements to a byte."""
+
+    kind: str
+    vectors: int
+    element: str
+    code: int
+    ue8m0: bool
+    packed: bool
+
+    @property
+    def name(self) -> str:
+        return self.kind.replace(".block_scale.scale_vec::", "_").lower()
+
+    @property
+    def depth(self) -> int:
+        return SLICE * (1 + self.packed)
+
+    @property
+    def per(self) -> int:
+        """Elements that share a factor."""
+        return self.depth // self.vectors
+
+    @property
+    def one(self) -> int:
+        return UE8M0_ONE if self.ue8m0 else UE4M3_ONE
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(range(0, 4, self.vectors))
+
+    def rows(self, rows: int, block: int | None) -> np.ndarray:
+        """[rows, 32 bytes] of ones, but for zeros outside of a block if one is named."""
+        codes = np.full((rows, self.depth), ONE[self.element], np.uint8)
+        if block is not None:
+            codes[:, : block * self.per] = 0
+            codes[:, (block + 1) * self.per :] = 0
+        return codes[:, ::2] | codes[:, 1::2] << 4 if self.packed else codes
+
+    def value(self, codes: np.ndarray) -> np.ndarray:
+        """What factors are, by the formats' definitions."""
+        raw = codes.astype(np.uint8)
+        if self.ue8m0:
+            return np.ldexp(1.0, raw.astype(int) - UE8M0_ONE)
+        return raw.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+
+
+KINDS = (
+    Scaled("mxf8f6f4.block_scale.scale_vec::1X", 1, "e4m3", 0, True, False),
+    Scaled("mxf4.block_scale.scale_vec::2X", 2, "e2m1", 1, True, True),
+    Scaled("mxf4nvf4.block_scale.scale_vec::2X", 2, "e2m1", 1, True, True),
+    Scaled("mxf4nvf4.block_scale.scale_vec::4X", 4, "e2m1", 1, False, True),
+)
+
+# ---- where they lie ----
+
+FIRST = {True: 110, False: 8}
+"""Code of the place with number 0, by whether factors are ue8m0: the numbers are 0 to 31."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """operand: whose factors tell places apart. by: "lane" (of a quadrant), "place" (column and byte) or "quadrant".
+    block: along K, that alone counts.
+    """
+
+    operand: str
+    by: str
+    identifier: int
+    block: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.operand}'s by {self.by}, id {self.identifier}, block {self.block}"
+
+
+def _image(kind: Scaled, question: Question, same: bool, cta: int = 0) -> np.ndarray:
+    """Of a CTA. same: all four quadrants hold the same."""
+    image = np.full((LANES, COLUMNS), BLANK, np.uint32)
+    lane, column, byte = np.mgrid[:LANES, :WIDTH, :4]
+    number = {"lane": lane % 32, "place": 4 * column + byte, "quadrant": lane // 32}[question.by]
+    told = (FIRST[kind.ue8m0] + number + (0 if same or not cta else 4)).astype(np.uint8).view(np.uint32)[..., 0]
+    ones = np.full((LANES, WIDTH), kind.one * 0x01010101, np.uint32)
+    for operand, first in (("A", A_SCALES), ("B", B_SCALES)):
+        image[:, first : first + WIDTH] = told if operand == question.operand else ones
+    return image
+
+
+def _request(kind: Scaled, m: int, n: int, group: int, a_id: int = 0, b_id: int = 0) -> Request:
+    rows, some = m // group, n // group
+    return Request(
+        scaled_descriptor(m, n, kind.code, kind.code, kind.ue8m0, a_id, b_id),
+        a=plain(rows),
+        b=plain(some),
+        b_start=b_at(rows),
+        a_scales=A_SCALES,
+        b_scales=B_SCALES,
+    )
+
+
+def _asked(kind: Scaled, bys: Sequence[str]) -> list[Question]:
+    return [
+        Question(operand, by, identifier, block)
+        for operand in "AB"
+        for by in bys
+        for identifier in kind.ids
+        for block in range(kind.vectors)
+    ]
+
+
+def _room(group: int) -> int:
+    """Bytes of operands that suffice for each CTA of every case."""
+    return b_at(M) + b_at(N // group)
+
+
+def _place_case(kind: Scaled, asked: list[Question], m: int, n: int, group: int, same: bool) -> Case:
+    requests, data, before = [], [], []
+    for q in asked:
+        ids = (q.identifier, 0) if q.operand == "A" else (0, q.identifier)
+        requests.append(_request(kind, m, n, group, *ids))
+        for cta in range(group):
+            a, b = kind.rows(m // group, q.block), kind.rows(n // group, None)
+            rows = np.concatenate([core_matrices(a), core_matrices(b)])
+            data.append(np.pad(rows, (0, _room(group) - rows.size)))
+            before.append(_image(kind, q, same, cta))
+    return Launch(requests, np.stack(data), COLUMNS, group, np.stack(before)).case(f"M {m}, N {n}")
+
+
+def _number(kind: Scaled, word: int) -> int | None:
+    """Number of the place that a D was scaled from; None if there is none."""
+    value = float(np.uint32(word).view(np.float32)) / kind.per
+    table = kind.value(np.arange(FIRST[kind.ue8m0], FIRST[kind.ue8m0] + 40))
+    found = np.flatnonzero(table == value)
+    return int(found[0]) if len(found) else None
+
+
+def _said(kind: Scaled, by: str, word: int) -> str:
+    number = _number(kind, word)
+    if number is None:
+        return f"nowhere (D is {word:#010x})"
+    if by != "place":
+        return f"{by} {number}"
+    return f"column {number // 4}, byte {number % 4}"
+
+
+def _places(name: str, question: str, kind: Scaled, bys: Sequence[str], group: int = 1, **about: Any) -> Probe:
+    asked = _asked(kind, bys)
+    same = about.pop("same", True)
+    shapes = [(M * group, N)] if group == 1 else [(2 * M, N), (M, N)]
+
+    def tell(case: str, buffer: str, at: tuple[int, ...], ours: int, theirs: int) -> str:
+        if buffer == "done":
+            return f"the commit of CTA {at[0]} arrived: {bool(theirs)}; on the emulator: {bool(ours)}"
+        cta, lane, column = at
+        q = asked[cta // group]
+        what = f"row of lane {lane}" if q.operand == "A" else f"column {column}"
+        rank = f" in CTA rank {cta % group}" if group > 1 else ""
+        return (
+            f"id {q.identifier}, block {q.block}: the factor of {q.operand}'s {what}{rank} comes from "
+            f"{_said(kind, q.by, theirs)}; on the emulator from {_said(kind, q.by, ours)}"
+        )
+
+    def read(outputs: Outputs) -> dict[str, Any]:
+        answer = {}
+        for case, arrays in outputs.items():
+            for cta, image in enumerate(arrays["after"]):
+                q = asked[cta // group]
+                words = image[[0, 1, 33, 127], 0] if q.operand == "A" else image[0, [0, 1, 33, 63]]
+                rank = f", CTA rank {cta % group}" if group > 1 else ""
+                answer[f"{case}, {q.name}{rank}"] = [_said(kind, q.by, int(w)) for w in words]
+        return answer
+
+    return Probe(
+        name=name,
+        question=question,
+        ptx=program(mma(kind.kind, group, scales=True), COLUMNS, _room(group), group),
+        cases=tuple(_place_case(kind, asked, m, n, group, same) for m, n in shapes),
+        read=read,
+        explain=by_element(tell),
+        accumulation="tensor_core",
+        **about,
+    )
+
+
+# ---- what their codes mean ----
+
+ASKED_CODES = (0, 1, 7, 8, 0x38, 0x7E, 0x7F, 0x80, 0xFE, 0xFF)
+"""Those that the answer names."""
+
+
+def _put_factors(image: np.ndarray, words: np.ndarray) -> None:
+    """The factors of each row of A, in every quadrant."""
+    row = np.arange(M)
+    for quadrant in range(4):
+        image[32 * quadrant + row % 32, A_SCALES + row // 32] = words
+
+
+def _codes(name: str, kind: Scaled) -> Probe:
+    """Row r of the first request has code r, of the second 128 + r; the rest is one. ue4m3 has 7 bits."""
+    firsts = (0, 128) if kind.ue8m0 else (0,)
+    data = np.concatenate([core_matrices(kind.rows(M, 0)), core_matrices(kind.rows(N, None))])
+    images = []
+    for first in firsts:
+        image = _image(kind, Question("none", "lane", 0, 0), True)
+        _put_factors(image, (first + np.arange(M)) * 0x01010101)
+        images.append(image)
+    count = len(firsts)
+    launch = Launch([_request(kind, M, N, 1)] * count, np.stack([data] * count), COLUMNS, before=np.stack(images))
+
+    def tell(case: str, buffer: str, at: tuple[int, ...], ours: int, theirs: int) -> str:
+        if buffer == "done":
+            return f"the commit arrived: {bool(theirs)}; on the emulator: {bool(ours)}"
+        values = (float(np.uint32(w).view(np.float32)) / kind.per for w in (theirs, ours))
+        return f"code {128 * at[0] + at[1]:#04x} is {next(values):g}; on the emulator {next(values):g}"
+
+    def read(outputs: Outputs) -> dict[str, Any]:
+        values = outputs["all codes"]["after"][:, :, 0].reshape(-1).view(np.float32) / kind.per
+        return {f"{code:#04x}": float(values[code]) for code in ASKED_CODES if code < len(values)}
+
+    return Probe(
+        name=name,
+        question=f"What number is each code of a factor of type {'ue8m0' if kind.ue8m0 else 'ue4m3'}?",
+        ptx=program(mma(kind.kind, scales=True), COLUMNS, data.size),
+        cases=(launch.case("all codes"),),
+        read=read,
+        explain=by_element(tell),
+        accumulation="tensor_core",
+    )
+
+
+# ---- how blocks add up ----
+
+WITH_OLD = "bits below an old D that a block keeps"
+OLD_KEPT = "bits below the largest block that an old D keeps"
+ENDS = "a sum between two numbers of f32: one and 0.75 units"
+REACH = 44
+
+
+def _experiments(kind: Scaled) -> Iterator[tuple[str, int, dict[int, tuple[int, int]], float]]:
+    """Rule, number, sign and exponent of each block's sum, old D. Two blocks are 2^e and 2^-e by their factors."""
+    for below in range(1, REACH):
+        yield WITH_OLD, below, {0: (-1, 0), 1: (1, -below)}, 1.0
+        yield OLD_KEPT, below, {0: (1, 0), 1: (-1, 0)}, 2.0**-below
+    yield ENDS, 0, {0: (1, -24), 1: (1, -25)}, 1.0
+
+
+def _rules(name: str, kind: Scaled) -> Probe:
+    """Row r is an experiment: block v is one element of A, times the block's factor in A; B is ones."""
+    asked = list(_experiments(kind))
+    codes = np.zeros((2 * M, kind.depth), np.uint8)
+    factors = np.full((2 * M, 4), kind.one, np.uint8)
+    old = np.zeros((2 * M, COLUMNS), np.float32)
+    for row, (_, _, blocks, c) in enumerate(asked):
+        old[row, 0] = c
+        for block, (sign, exponent) in blocks.items():
+            codes[row, block * kind.per] = ONE[kind.element] | (8 if sign < 0 else 0)
+            factors[row, block] = kind.one + exponent
+    launches = []
+    for half in range(2):
+        rows = slice(M * half, M * half + M)
+        packed = codes[rows, ::2] | codes[rows, 1::2] << 4
+        image = _image(kind, Question("none", "lane", 0, 0), True)
+        image[:, :N] = old[rows, :N].view(np.uint32)
+        words = np.ascontiguousarray(factors[rows]).view(np.uint32)[:, 0]
+        _put_factors(image, words)
+        launches.append((np.concatenate([core_matrices(packed), core_matrices(kind.rows(N, None))]), image))
+    request = replace(_request(kind, M, N, 1), adds=True)
+    launch = Launch(
+        [request] * 2, np.stack([d for d, _ in launches]), COLUMNS, before=np.stack([i for _, i in launches])
+    )
+
+    def read(outputs: Outputs) -> dict[str, Any]:
+        results = outputs["all"]["after"][:, :, 0].reshape(-1).view(np.float32).astype(np.float64)
+        found: dict[str, dict[int, float]] = {}
+        for (rule, number, *_), result in zip(asked, results, strict=False):
+            found.setdefault(rule, {})[number] = float(result)
+        answer: dict[str, Any] = {}
+        for rule, by in found.items():
+            if rule == ENDS:
+                answer[rule] = (by[0] - 1) * 2.0**23
+                continue
+            whole = [below for below in by if by[below] == 2.0**-below]
+            others = {below: v for below, v in by.items() if below not in whole and v}
+            last = max(whole, default=0)
+            answer[rule] = (
+                f"{last}" + (" or more" if last == max(by) else "") + (f", at others {others}" if others else "")
+            )
+        return answer
+
+    return Probe(
+        name=name,
+        question=f"How does tcgen05.mma.kind::{kind.kind.split('.')[0]} add the sums of its blocks: what is cut off, "
+        "and how is the sum rounded?",
+        ptx=program(mma(kind.kind, scales=True), COLUMNS, b_at(M) + b_at(N)),
+        cases=(launch.case("all"),),
+        read=read,
+        explain=by_answer(read),
+        accumulation="tensor_core",
+        assumption="Each block is summed exactly; blocks and the old D are aligned to the largest and cut to 35 bits "
+        "below it (MMA-Sim, arXiv 2511.10909).",
+    )
+
+
+# ---- random numbers ----
+
+
+def _random(name: str, kind: Scaled) -> Probe:
+    """Random elements and factors within 2^-8 to 2^8 of one."""
+    rng = np.random.default_rng(80)
+    data, images = [], []
+    for _ in range(2):
+        data.append(np.concatenate([core_matrices(rng.integers(0, 256, (rows, SLICE), np.uint8)) for rows in (M, N)]))
+        image = np.full((LANES, COLUMNS), BLANK, np.uint32)
+        image[:, :N] = rng.standard_normal((LANES, N)).astype(np.float32).view(np.uint32)
+        low, high = (119, 136) if kind.ue8m0 else (1, 0x7F)
+        for first in (A_SCALES, B_SCALES):
+            codes = rng.integers(low, high, (32, WIDTH, 4), np.uint8).view(np.uint32)[..., 0]
+            image[:, first : first + WIDTH] = np.tile(codes, (4, 1))
+        images.append(image)
+    request = replace(_request(kind, M, N, 1), adds=True)
+    launch = Launch([request] * 2, np.stack(data), COLUMNS, before=np.stack(images))
+
+    def explain(expected: Outputs, found: Outputs) -> list[str]:
+        ours, theirs = (o["random"]["after"][:, :, :N] for o in (expected, found))
+        different = ours != theirs
+        if not different.any():
+            return []
+        place = tuple(np.argwhere(different)[0].tolist())
+        return [
+            f"{int(different.sum())} of {ours.size} sums have other bits, at most "
+            f"{int(units(ours, theirs, 'f32').max())} units in the last place off; D{place[1:]} is "
+            f"{int(theirs[place]):#x}, on the emulator {int(ours[place]):#x}"
+        ]
+
+    def read(outputs: Outputs) -> dict[str, Any]:
+        return {"first row": [hex(v) for v in outputs["random"]["after"][0, 0, :6].tolist()]}
+
+    return Probe(
+        name=name,
+        question=f"What does tcgen05.mma.kind::{kind.kind} give for random elements and factors?",
+        ptx=program(mma(kind.kind, scales=True), COLUMNS, b_at(M) + b_at(N)),
+        cases=(launch.case("random"),),
+        read=read,
+        explain=explain,
+        accumulation="tensor_core",
+        assumption="Blocks of mxf4 and nvf4 are summed exactly and cut to 35 bits, those of mxf8 cut to 25.",
+    )
+
+
+WHERE = "Which lane, column and byte of tensor memory hold the factor of a row of A, and of a column of B"
+COPIES = "In all four quadrants of lanes they are the same, as tcgen05.cp.warpx4 puts them; only that is modelled."
+PROBES = (
+    *(
+        _places(f"mma_scales_{kind.name}", f"{WHERE}, in {kind.kind}?", kind, ("lane", "place"), assumption=COPIES)
+        for kind in KINDS
+    ),
+    _places(
+        "mma_scales_pair",
+        f"{WHERE}, in a pair?",
+        KINDS[0],
+        ("lane", "place"),
+        group=2,
+        assumption="Each CTA has those of its rows of A, and of all columns of B.",
+    ),
+    _places(
+        "mma_scales_quadrants",
+        "Which quadrant of lanes gives the factors if they differ?",
+        KINDS[0],
+        ("quadrant",),
+        modelled=False,
+    ),
+    _places(
+        "mma_scales_pair_different",
+        "Whose factors of B count if those of the CTAs of a pair differ?",
+        KINDS[0],
+        ("place",),
+        group=2,
+        same=False,
+        modelled=False,
+    ),
+    _codes("mma_scale_codes_ue8m0", KINDS[0]),
+    _codes("mma_scale_codes_ue4m3", KINDS[3]),
+    _rules("mma_rules_mxf4", KINDS[1]),
+    *(_random(f"mma_sums_{kind.name}", kind) for kind in KINDS),
+)

@@ -1,0 +1,209 @@
+"""The part of the page with a timeline of each kernel: of which GPUs and runs, and words where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.config.catalog import KERNELS
+from harness.config.config import KernelConfig
+from harness.config.presets import configure
+from harness.errors import HarnessError
+from harness.problem.shape import Shape
+from harness.report.predicted import CTA, predicted_timeline
+from harness.report.timeline_picture import picture
+from harness.report.timelines import compare
+from harness.survey.archive import Survey
+from harness.survey.trace.spans import Trace, find_traces, read_trace
+from harness.survey.trace.spans import timeline as measured_timeline
+from harness.timing.constants import Gpu, find_gpu, gpu_names
+from harness.timing.timeline import Timeline
+from harness.timing.validation import parse_name
+
+ARCHIVES = "*-survey.tar.gz"
+USUAL_GPU = {"sm_90a": "h200", "sm_100a": "b200"}
+"""The GPU that a kernel of that architecture is predicted for."""
+SHAPE = Shape(4096, 4096, 4096)
+"""The problem where nothing was measured."""
+
+DISTURBED = 1.1
+"""A kernel that is slower than that by writing its events is not what it was; the page says so."""
+
+
+@dataclass(frozen=True)
+class KernelTimeline:
+    """One kernel on one GPU. name: of its place in the page. status: predicted, measured or both. missing: sentences
+    on what is not shown. rows: the figures under columns."""
+
+    name: str
+    kernel: str
+    title: str
+    status: tuple[str, ...]
+    caption: str
+    svg: str
+    missing: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class GpuTimelines:
+    """All kernels on one GPU. missing: a sentence for each thing that there is not."""
+
+    gpu: str
+    kernels: tuple[KernelTimeline, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What is to be drawn. surveys: by the model's name of their GPU. broken: what is wrong with other archives."""
+
+    folder: Path
+    gpus: tuple[Gpu, ...]
+    surveys: Mapping[str, Survey]
+    broken: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.gpus) * len(KERNELS)
+
+    def draw(self, each: Callable[[], None]) -> list[GpuTimelines]:
+        """each: is called after every kernel."""
+        return [_of_gpu(gpu, self, each) for gpu in self.gpus]
+
+
+def plan_timelines(folder: Path, architectures: Iterable[str]) -> Planned:
+    """The GPUs that were surveyed, as archives in the folder say, and the usual one of each architecture."""
+    surveys, broken = _surveys(folder)
+    usual = [USUAL_GPU[arch] for arch in sorted(architectures, reverse=True)]
+    return Planned(folder, tuple(find_gpu(name) for name in dict.fromkeys([*surveys, *usual])), surveys, tuple(broken))
+
+
+def _surveys(folder: Path) -> tuple[dict[str, Survey], list[str]]:
+    """By the model's name of their GPU, the newest file name of each; and what is wrong with the others."""
+    named = {find_gpu(name).title: name for name in gpu_names()}
+    found, broken = {}, []
+    for path in sorted(folder.glob(ARCHIVES)):
+        try:
+            survey = Survey(path)
+        except HarnessError as error:
+            broken.append(f"{path.name} is not shown: {error}.")
+            continue
+        gpu = survey.gpu.get("name")
+        if gpu in named:
+            found[named[gpu]] = survey
+        else:
+            broken.append(f"{path.name} is not shown: the timing model has no constants for its GPU, {gpu}.")
+    return found, broken
+
+
+def _of_gpu(gpu: Gpu, planned: Planned, each: Callable[[], None]) -> GpuTimelines:
+    found, missing = [], list(planned.broken)
+    survey, folder = planned.surveys.get(gpu.name), planned.folder.resolve()
+    if survey is None:
+        missing.append(
+            f"All of this is predicted, and the cycles may be {100 * gpu['model.error']:.0f} % off: {folder.name}/ has "
+            f"no archive of a survey of an {gpu.title}. On a machine with one, `harness survey -o "
+            f"{folder.name}/nvidia-{gpu.name}-survey.tar.gz` measures."
+        )
+    for kernel in KERNELS:
+        made = _of_kernel(kernel, gpu, survey)
+        if isinstance(made, KernelTimeline):
+            found.append(made)
+        else:
+            missing += made
+        each()
+    return GpuTimelines(gpu.title, tuple(found), tuple(dict.fromkeys(missing)))
+
+
+def _of_kernel(kernel: str, gpu: Gpu, survey: Survey | None) -> KernelTimeline | list[str]:
+    """Or why there is none."""
+    missing: list[str] = []
+    trace = _trace(kernel, gpu, survey, missing)
+    config, shape = parse_name(trace.name, gpu.arch) if trace else (_default(kernel, gpu), SHAPE)
+    hertz = trace.hertz if trace else gpu["clock.max"]
+    predicted, measured = None, None
+    try:
+        predicted = predicted_timeline(config, shape, gpu, hertz)
+    except HarnessError as error:
+        missing.append(f"Not predicted: {error}.")
+    if trace:
+        measured = measured_timeline(trace, {CTA})
+    told = [timeline for timeline in (predicted, measured) if timeline and timeline.spans]
+    if not told:
+        return [f"{kernel} has no timeline. {sentence}" for sentence in missing]
+    return _shown(config, shape, gpu, trace, predicted, measured, missing)
+
+
+def _default(kernel: str, gpu: Gpu) -> KernelConfig:
+    return configure(kernel, arch=gpu.arch, shape=SHAPE)
+
+
+def _trace(kernel: str, gpu: Gpu, survey: Survey | None, missing: list[str]) -> Trace | None:
+    """The run of the kernel as it is by default; else why there is none is added to ``missing``."""
+    if survey is None:
+        return None
+    names = [name for name in find_traces(survey) if name.startswith(f"{kernel} at ")]
+    if not names:
+        missing.append(f"Not measured: {survey.path.name} has no events of {kernel} as it is by default.")
+        return None
+    try:
+        trace = read_trace(survey, names[0])
+    except HarnessError as error:
+        missing.append(f"Not measured: {error}.")
+        return None
+    if not trace.same_result:
+        missing.append(f"Not measured: in {survey.path.name} the kernel that writes its events had another result.")
+        return None
+    if not _same(parse_name(trace.name, gpu.arch)[0], trace.plan.config):
+        missing.append(f"Not measured: {survey.path.name} has {kernel} in a configuration that is its default no more.")
+        return None
+    return trace
+
+
+def _same(config: KernelConfig, launched: Mapping[str, Any]) -> bool:
+    """Whether a launch plan is one of that configuration; the plan's tile has K, too."""
+    asked = {name: value for name, value in config.as_dict().items() if name in launched}
+    return all(
+        list(launched[name])[: len(v)] == v if isinstance(v, list) else launched[name] == v for name, v in asked.items()
+    )
+
+
+def _shown(
+    config: KernelConfig,
+    shape: Shape,
+    gpu: Gpu,
+    trace: Trace | None,
+    predicted: Timeline | None,
+    measured: Timeline | None,
+    missing: Sequence[str],
+) -> KernelTimeline:
+    compared = compare(predicted, measured)
+    both = " and ".join(compared.sources)
+    name = f"timeline-{config.kernel}-{gpu.name}"
+    title = f"{config.kernel} on an {gpu.title}, C[{shape.m},{shape.n}], K={shape.k}: {both}"
+    lanes = {
+        "predicted": "The lane is hollow: predicted. Nothing of it was measured.",
+        "measured": "The lane is solid: measured.",
+        "predicted and measured": "Upper lane of each row, hollow: predicted. Lower lane, solid: measured.",
+    }[both]
+    hertz = (measured or predicted or Timeline("", "", 0.0)).hertz
+    words = [lanes, f"{config.label}; CTA {CTA[1]} of cluster {CTA[0]}, at {hertz / 1e9:.2f} GHz."]
+    if trace and trace.slowdown is not None:
+        slower = f"Writing the events down made the measured kernel {100 * (trace.slowdown - 1):.0f} % slower"
+        words.append(slower + (", so it falls behind more and more." if trace.slowdown > DISTURBED else "."))
+    described = f"{' '.join(words)} Rows: {', '.join(row.name for row in compared.rows)}."
+    return KernelTimeline(
+        name,
+        config.kernel,
+        title,
+        compared.sources,
+        " ".join(words),
+        picture(compared, name, title, described),
+        tuple(missing),
+        ("", *compared.sources),
+        compared.figures,
+    )
