@@ -11,6 +11,8 @@ from harness.emulator.memory.tensor_map import TensorMap
 
 LINE = 128
 """Bytes of a line of L2."""
+SECTOR = 32
+"""Bytes of a line that are read or written by themselves."""
 ALIGNMENTS = (64, 32, 16)
 """Of rows that do not begin with a line; a tensor map asks for 16 bytes at least."""
 

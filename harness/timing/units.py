@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.emulator.units.mma import Mma
 from harness.emulator.units.tensor_kinds import KindMma
-from harness.timing.boxes import ALIGNMENTS, LINE, alignment, parts
+from harness.timing.boxes import ALIGNMENTS, LINE, SECTOR, alignment, parts
 from harness.timing.constants import ENDLESS, Gpu
 
 SUB_PARTITIONS = 4
@@ -186,6 +186,7 @@ class Units:
         self.first_load = gpu["tma.descriptor"] + (gpu["dram.cold"] if memory.miss > 0 else 0.0)
         self.store_rate = gpu["tma.store_rate"]
         self.store_latency = gpu["tma.store_latency"]
+        self.split_sectors = gpu["tma.stored_rows_of_16"]
         self.tensor_overhead = gpu["tensor.overhead"]
         self.tensor_each = gpu["tensor.per_instruction"]
         self.tensor_latency = gpu["tensor.latency"]
@@ -236,15 +237,16 @@ class Units:
         cycles = nbytes * self.split[aligned] / self.port_rate
         return target.port.serve(self._last_load[1] - cycles, cycles)
 
-    def tma_store(self, at: float, nbytes: int, row: int, sm: Sm) -> float:
+    def tma_store(self, at: float, nbytes: int, row: int, aligned: int, sm: Sm) -> float:
         """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room."""
         memory = self.memory
         memory.traffic.l2_written += nbytes
         memory.traffic.dram += nbytes
         memory.traffic.stores += 1
+        times = self.split_sectors if aligned < SECTOR else 1.0
         room = memory.dram.write(at, nbytes)
-        taken = memory.writes.serve(room, nbytes * (1 + self.write_row / row) / self.write_rate)
-        return max(taken, sm.stores.serve(at, self.tma_issue + nbytes / self.store_rate)) + self.store_latency
+        taken = memory.writes.serve(room, times * nbytes * (1 + self.write_row / row) / self.write_rate)
+        return max(taken, sm.stores.serve(at, self.tma_issue + times * nbytes / self.store_rate)) + self.store_latency
 
     # ---- the tensor core ----
 
