@@ -31,8 +31,8 @@ LOOPBACK = "127.0.0.1"
 AHEAD = 2
 """Batches of work that a worker is given at a time: one to do, one to go on with."""
 BATCH_SECONDS, MOST_AT_ONCE = 0.5, 256
-"""Work that takes milliseconds is given in batches that take about so long: what Dask does for each takes longer. At the
-end some wait for the last batches of others, so they are short."""
+"""Work that takes milliseconds is given in batches that take about so long: what Dask does for each takes longer.
+At the end some wait for the last batches of others, so they are short."""
 MOST_LOST_WORKERS = 10
 """Dask workers that may go away, for whatever reason, while they have a piece of work, before it is given up. The
 deaths of the process that does it are counted apart."""

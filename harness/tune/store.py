@@ -4,12 +4,9 @@ with the configuration and the evidence for it. Only what was measured is kept.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from harness import paths
 from harness.config.config import KernelConfig, try_config
 from harness.errors import CannotRun, UsageProblem
 from harness.files import write_text
+from harness.locks import FileLock
 from harness.problem.shape import Shape
 from harness.tune.shape_class import ShapeClass
 
@@ -116,21 +114,15 @@ def keep(device_kind: str, entry: Entry) -> Path:
     return path
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _alone(path: Path) -> FileLock:
     """One process at a time may change a file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return FileLock(path.with_suffix(".lock"))
     except OSError as error:
         raise CannotRun(
             f"cannot write to {path.parent}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
         ) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _as_toml(entries: Sequence[Entry]) -> str:
