@@ -73,7 +73,12 @@ def test_a_dry_run_does_nothing(results_dir):
     [
         (("kernel6",), "no shape is named"),
         (("kernel6", "--shape", "512", "--scheduler", "static"), "--tile-scheduler static"),
-        (("kernel6", "--shape", "512", "--stages", "x"), "stages 'x' is not a number or a range"),
+        (("kernel6", "--shape", "512", "--scheduler", "dynamc"), "the scheduler of a kernel is --tile-scheduler"),
+        (
+            ("kernel8", "--shape", "512", "--tile-scheduler", "tcp://h:1"),
+            "--scheduler for the address of a Dask cluster",
+        ),
+        (("kernel6", "--stages", "x"), "stages 'x' is not a number or a range"),
         (("kernel6", "--shape", "512", "--table", "x.txt"), "must end with one of"),
         (("kernel6", "--shape", "512", "--json", "x"), "write --json -"),
         (("kernel6", "--shape", "512", "--retry-failed"), "say both"),

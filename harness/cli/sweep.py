@@ -72,8 +72,10 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     if value is None or ":" in value:
         return value
     hint = "leave it out for one of this machine"
-    if value in SCHEDULERS and any("--tile-scheduler" in other.opts for other in context.command.params):
-        hint = f"the scheduler of a kernel is --tile-scheduler {value} here"
+    if any("--tile-scheduler" in other.opts for other in context.command.params):
+        hint += "; the scheduler of a kernel is --tile-scheduler here"
+        if value in SCHEDULERS:
+            hint = f"the scheduler of a kernel is --tile-scheduler {value} here"
     raise UsageProblem(
         f"--scheduler {value!r} is not the address of a Dask scheduler, such as tcp://10.0.0.1:8786; {hint}"
     )
@@ -87,7 +89,7 @@ where_options = group(
         "--scheduler",
         metavar="ADDRESS",
         callback=_address,
-        help="Of a Dask cluster that runs already, for example tcp://10.0.0.1:8786.  [default: one of this machine]",
+        help="Address of a Dask cluster that runs already, as tcp://10.0.0.1:8786.  [default: one of this machine]",
     ),
     click.option("--tls-ca", metavar="FILE", help="Certificates (PEM) for an ADDRESS with tls://: of the authority,"),
     click.option("--tls-cert", metavar="FILE", help="of this program,"),
@@ -96,8 +98,18 @@ where_options = group(
 
 
 def _grid(name: str, metavar: str, words: str) -> Callable[[Any], Any]:
-    option = "tile-scheduler" if name == "scheduler" else name.replace("_", "-")
-    return click.option(f"--{option}", f"grid_{name}", metavar=metavar, help=words)
+    if name == "scheduler":
+        return click.option("--tile-scheduler", f"grid_{name}", metavar=metavar, help=words, callback=_no_address)
+    return click.option(f"--{name.replace('_', '-')}", f"grid_{name}", metavar=metavar, help=words)
+
+
+def _no_address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and ":" in value:
+        raise UsageProblem(
+            f"--tile-scheduler {value!r} is no scheduler of a kernel; use some of {', '.join(SCHEDULERS)}, and "
+            "--scheduler for the address of a Dask cluster"
+        )
+    return value
 
 
 grid_options = together(

@@ -161,13 +161,12 @@ def make_sweep(
     named = list(dict.fromkeys(name for word in kernels for name in (KERNELS if word == "all" else [word])))
     for kernel in named:
         find_kernel(kernel)
-    if not shapes:
-        raise UsageProblem("no shape is named; say for example --shape 512:2048:512")
-    for shape in shapes:
-        parse_shapes(shape)
     for key in options:
         if key not in OPTIONS:
             raise UsageProblem(f"there is no option {key!r}; use: {', '.join(OPTIONS)}")
+    values = {key: OPTIONS[key](text) for key, text in options.items()}
+    for shape in shapes:
+        parse_shapes(shape)
     suits = {"run": ("emulator", "gpu"), "check": ("emulator",), "predict": ("model",)}
     _known("kind", kind, KINDS)
     device = device or suits[kind][0]
@@ -182,18 +181,22 @@ def make_sweep(
     )
     if schedule_seeds is not None and device != "emulator":
         raise UsageProblem(f"schedules are the emulator's; leave the seeds {schedule_seeds} out with device {device}")
+    found_seeds = _seeds(seeds or "0", "seed")
+    found_schedule_seeds = None if schedule_seeds is None else _seeds(schedule_seeds, "seeds")
+    if not shapes:  # the last thing that is said: what is wrong counts more than what is missing
+        raise UsageProblem("no shape is named; say for example --shape 512:2048:512")
     return Sweep(
         name=name,
         kernels=tuple(named),
         shapes=tuple(dict.fromkeys(shapes)),
-        options={key: OPTIONS[key](text) for key, text in options.items()},
+        options=values,
         kind=kind,
         device=device,
         arch=arch,
         preset=preset,
         inputs=tuple(found_inputs),
-        seeds=_seeds(seeds or "0", "seed"),
-        schedule_seeds=None if schedule_seeds is None else _seeds(schedule_seeds, "seeds"),
+        seeds=found_seeds,
+        schedule_seeds=found_schedule_seeds,
     )
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,12 +68,23 @@ def find(device_kind: str, kernel: str, arch: str, dtype: str, shape: Shape) -> 
     return None
 
 
-def configuration_for(device_kind: str, kernel: str, arch: str, dtype: str, shape: Shape) -> KernelConfig | None:
-    """What was found for a problem on a GPU; None: nothing, or nothing that the kernel still has."""
+def configuration_for(
+    device_kind: str,
+    kernel: str,
+    arch: str,
+    dtype: str,
+    shape: Shape,
+    warn: Callable[[str], object] = warnings.warn,
+) -> KernelConfig | None:
+    """What was found for a problem on a GPU; None: nothing, or, as warn is told, nothing that the kernel still has."""
     entry = find(device_kind, kernel, arch, dtype, shape)
     try:
         return entry.configuration() if entry else None
-    except UsageProblem:
+    except UsageProblem as error:
+        warn(
+            f"{kernel} runs as by default: what {file_of(device_kind)} has for {shape} can no longer be ({error}); "
+            "tune it anew"
+        )
         return None
 
 
