@@ -7,12 +7,15 @@ import json
 import os
 import threading
 import time
+from io import StringIO
 from itertools import islice
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import harness.cli.main
+import harness.cli.sweep
 from harness.config.config import make_config
 from harness.errors import CannotRun
 from harness.jobs.perform import perform
@@ -145,6 +148,62 @@ def test_a_job_that_kills_its_workers_is_recorded_with_its_log(planned, tmp_path
         kept.close()
     assert (tally.ran, tally.reused) == (1, 99)
     assert table.load(path).column("failure").null_count == 100, "the last record of a job counts"
+
+
+def timed(kernel="kernel6", measured=None, predicted=None, passed=None, **config):
+    return {
+        "time": "2026-11-21T21:39:26+00:00",
+        "kernel": kernel,
+        "problem": {"m": 256, "n": 512, "k": 64},
+        "inputs": {"kind": "integer", "seed": 0},
+        "device": {"kind": "model-sm_100a"},
+        "config": {"dtype": "bf16", "stages": 4, "cluster": [2, 1], **config},
+        "job": {"key": str((kernel, measured, predicted, config)), "kind": "run"},
+        "validation": {"passed": passed},
+        "timing": {"seconds": measured},
+        "predicted": {"seconds": predicted},
+        "schema": 1,
+    }
+
+
+def test_tables_of_sweeps_that_have_other_things_are_put_together(tmp_path):
+    """A column without a value has its type all the same."""
+    import pyarrow
+
+    parts = []
+    for n, record in enumerate((timed(predicted=1e-6), timed(measured=2e-6, passed=True))):
+        records.append(tmp_path / f"{n}.jsonl", record)
+        parts.append(table.load(tmp_path / f"{n}.jsonl"))
+    assert parts[0].schema == parts[1].schema
+    together = pyarrow.concat_tables(parts)
+    assert together.column("predicted_seconds").to_pylist() == [1e-6, None]
+    assert together.column("time").to_pylist()[0].hour == 21
+
+
+def test_what_is_fastest(tmp_path):
+    path = tmp_path / "x.jsonl"
+    slow, wrong = timed(predicted=3e-6, stages=5), timed(predicted=1e-6, stages=3, passed=False)
+    best, other = timed(predicted=2e-6, stages=6), timed(measured=9.0)
+    records.append(path, slow, wrong, best, other, timed(predicted=None, stages=7))
+    measured, predicted = table.ranked(table.load(path))
+    assert [row["measured_seconds"] for row in measured.rows] == [9.0] and measured.figure == "measured_seconds"
+    assert [row["config_stages"] for row in predicted.rows] == [6, 5] and predicted.choices == ["config_stages"]
+    console = Console(file=StringIO())
+    harness.cli.sweep._show_ranking(console, predicted, 1)
+    title, columns, row = console.file.getvalue().splitlines()
+    assert title == "C[256,512], K=64, bf16 on model-sm_100a: 2 with a time"
+    assert columns.split() == ["stages", "predicted", "us", "TFLOPS", "over", "the", "best"]
+    assert row.split() == ["6", "2.00", "8", "1.000"], "2 x 256 x 512 x 64 in 2 us are 8.4 TFLOPS"
+
+
+def test_what_older_sources_have_left_is_not_in_the_table(planned, tmp_path):
+    """Only what is planned now; the file of the sweep has both."""
+    path = tmp_path / "x.jsonl"
+    for planned.made_by in ("older", "newer"):
+        records.append(path, *map(trivial, planned.jobs()))
+    assert table.load(path).num_rows == 200
+    found = table.load(path, keys={job.key for job in planned.jobs()})
+    assert found.num_rows == 100 and set(found.column("key").to_pylist()) == {job.key for job in planned.jobs()}
 
 
 def test_a_worker_with_another_harness_ends_the_sweep(planned, tmp_path):

@@ -156,6 +156,9 @@ grid_options = together(
 @click.option("--retry-failed", is_flag=True, help="With --resume: but not what has failed.")
 @click.option("--dry-run", is_flag=True, help="Plan, and do nothing.")
 @click.option("--table", "table_path", type=click.Path(path_type=Path), help="Results as .parquet, .arrow or .csv.")
+@click.option(
+    "--rank", type=click.IntRange(1), metavar="N", help="Show the N fastest of each problem, where there are times."
+)
 @click.option("--json", "json_path", metavar="-", help="Print the counts as one line of JSON at the end.")
 def sweep(
     what: tuple[str, ...],
@@ -173,6 +176,7 @@ def sweep(
     retry_failed: bool,
     dry_run: bool,
     table_path: Path | None,
+    rank: int | None,
     json_path: str | None,
     **grid: str | None,
 ) -> int:
@@ -204,9 +208,14 @@ def sweep(
     if not dry_run and planned.count:
         tally = _run(console, planned, path, where, timeout, resume, retry_failed)
         show_line(console, f"records are in {path}")
-    if table_path is not None:
-        table.write(table.load(path), table_path)
-        show_line(console, f"table written to {table_path}")
+    if table_path is not None or rank is not None:
+        found_rows = table.load(path, keys={job.key for job in planned.jobs()})
+        if table_path is not None:
+            table.write(found_rows, table_path)
+            show_line(console, f"table written to {table_path}")
+        if rank is not None:
+            for ranking in table.ranked(found_rows):
+                _show_ranking(Console(stderr=bool(json_path)), ranking, rank)
     _show_tally(console, tally, resume)
     if json_path:
         click.echo(json.dumps(tally.as_dict()))
@@ -264,8 +273,14 @@ def _run(
 
 @contextmanager
 def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], None]]:
-    """A bar with the rate and the time that is left on a terminal, else a line now and then."""
+    """A bar with the rate and the time that is left on a terminal, else a line now and then. Compilations do not count
+    for the rate."""
     start, last = time.monotonic(), 0.0
+
+    def watch(what: str) -> None:
+        nonlocal start
+        if what.startswith("compiling"):
+            start = time.monotonic()
 
     def rate(tally: Tally) -> float:
         return (tally.ran + tally.failed) / max(time.monotonic() - start, 1e-9)
@@ -274,6 +289,7 @@ def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], N
 
         def line(what: str, tally: Tally) -> None:
             nonlocal last
+            watch(what)
             if time.monotonic() - last < TICK:
                 return
             last = time.monotonic()
@@ -292,9 +308,12 @@ def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], N
     )
     with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bar:
         task = bar.add_task("planned", total=count, rate="")
-        yield lambda what, tally: bar.update(
-            task, description=what, completed=tally.done, rate=f"{rate(tally):.1f}/s" if tally.ran else ""
-        )
+
+        def update(what: str, tally: Tally) -> None:
+            watch(what)
+            bar.update(task, description=what, completed=tally.done, rate=f"{rate(tally):.1f}/s" if tally.ran else "")
+
+        yield update
 
 
 def _show_plan(console: Console, planned: Plan, seconds: float) -> None:
@@ -306,6 +325,21 @@ def _show_plan(console: Console, planned: Plan, seconds: float) -> None:
     if planned.refused:
         rows = [(f"{count:,}", planned.examples[reason]) for reason, count in planned.refused.most_common(SHOWN)]
         show_table(console, "refused beforehand", ("jobs", "reason, and the first of them"), rows)
+
+
+def _show_ranking(console: Console, ranking: table.Ranking, count: int) -> None:
+    """The options in which these configurations differ, and their times."""
+    choices, best = ranking.choices, ranking.rows[0][ranking.figure]
+    status, flops = ranking.figure.partition("_")[0], 2 * ranking.m * ranking.n * ranking.k
+    rows = []
+    for row in ranking.rows[:count]:
+        seconds = row[ranking.figure]
+        times = (f"{1e6 * seconds:.2f}", f"{flops / seconds / 1e12:,.0f}", f"{seconds / best:.3f}")
+        rows.append((*(str(row[name]) for name in choices), *times))
+    problem = f"C[{ranking.m},{ranking.n}], K={ranking.k}, {ranking.dtype}"
+    title = f"{problem} on {ranking.device}: {len(ranking.rows)} with a time"
+    words = [name.removeprefix("config_").replace("_", " ") for name in choices]
+    show_table(console, title, (*words, f"{status} us", "TFLOPS", "over the best"), rows)
 
 
 def _show_tally(console: Console, tally: Tally, resume: bool) -> None:
