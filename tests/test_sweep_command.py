@@ -60,7 +60,8 @@ def test_a_sweep_and_its_table(built, results_dir, tmp_path):
     import pyarrow.parquet
 
     assert pyarrow.parquet.read_table(tmp_path / "all.parquet").equals(found)
-    again = run(*SMALL, "--resume")
+    again = run(*SMALL, "--resume", "--rank", 3)
+    assert "no job has a time to rank" in again.stderr
     assert counts(again)["reused"] == 2 and counts(again)["ran"] == 0
     assert len(list(journal.read(path))) == 2
     assert counts(run(*SMALL))["ran"] == 2 and len(files(results_dir)) == 2, "without --resume it begins anew"

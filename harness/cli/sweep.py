@@ -214,8 +214,11 @@ def sweep(
             table.write(found_rows, table_path)
             show_line(console, f"table written to {table_path}")
         if rank is not None:
-            for ranking in table.ranked(found_rows):
+            rankings = table.ranked(found_rows)
+            for ranking in rankings:
                 _show_ranking(Console(stderr=bool(json_path)), ranking, rank)
+            if not rankings:
+                show_line(console, "no job has a time to rank; --device gpu measures, --kind predict predicts")
     _show_tally(console, tally, resume)
     if json_path:
         click.echo(json.dumps(tally.as_dict()))
