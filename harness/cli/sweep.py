@@ -28,7 +28,7 @@ from harness.sweep import journal, table
 from harness.sweep.plan import Plan, plan
 from harness.sweep.run import Tally
 from harness.sweep.run import sweep as run_sweep
-from harness.sweep.spec import DEVICES, OPTIONS, Sweep, make_sweep, overridden, read_sweep
+from harness.sweep.spec import DEVICES, Sweep, make_sweep, read_sweep
 
 LIMIT = 600.0
 SHOWN = 8
@@ -234,14 +234,8 @@ def _sweep(what: Sequence[str], shapes: Sequence[str], grid: dict[str, str | Non
         return make_sweep("-".join(what), kernels=what, shapes=shapes, options=options, **asked)
     if len(what) > 1:
         raise UsageProblem(f"{files[0]} says which kernels there are; leave the other words out")
-    by = {name: text for name, text in asked.items() if name in ("preset", "arch")}
-    others = [name for name in asked if name not in by]
-    if others:
-        raise UsageProblem(f"--{others[0].replace('_', '-')} is said by {files[0]}; change it there")
-    changed: dict[str, Any] = {**by, "options": {name: OPTIONS[name](text) for name, text in options.items()}}
-    if shapes:
-        changed["shapes"] = tuple(shapes)
-    return overridden(read_sweep(Path(files[0])), changed)
+    by = {**asked, "options": options, **({"shapes": shapes} if shapes else {})}
+    return read_sweep(Path(files[0]), by)
 
 
 def _run(
