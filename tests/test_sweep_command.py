@@ -5,17 +5,22 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import time
+from io import StringIO
 from itertools import islice
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import harness.cli.main
+import harness.cli.sweep
 from harness.config.config import make_config
 from harness.errors import CannotRun
 from harness.jobs.perform import perform
 from harness.jobs.processes import Processes
+from harness.locks import FileLock
 from harness.run import records
 from harness.sweep import journal, table
 from harness.sweep.plan import plan
@@ -55,7 +60,8 @@ def test_a_sweep_and_its_table(built, results_dir, tmp_path):
     import pyarrow.parquet
 
     assert pyarrow.parquet.read_table(tmp_path / "all.parquet").equals(found)
-    again = run(*SMALL, "--resume")
+    again = run(*SMALL, "--resume", "--rank", 3)
+    assert "no job has a time to rank" in again.stderr
     assert counts(again)["reused"] == 2 and counts(again)["ran"] == 0
     assert len(list(journal.read(path))) == 2
     assert counts(run(*SMALL))["ran"] == 2 and len(files(results_dir)) == 2, "without --resume it begins anew"
@@ -71,7 +77,12 @@ def test_a_dry_run_does_nothing(results_dir):
     [
         (("kernel6",), "no shape is named"),
         (("kernel6", "--shape", "512", "--scheduler", "static"), "--tile-scheduler static"),
-        (("kernel6", "--shape", "512", "--stages", "x"), "stages 'x' is not a number or a range"),
+        (("kernel6", "--shape", "512", "--scheduler", "dynamc"), "the scheduler of a kernel is --tile-scheduler"),
+        (
+            ("kernel8", "--shape", "512", "--tile-scheduler", "tcp://h:1"),
+            "--scheduler for the address of a Dask cluster",
+        ),
+        (("kernel6", "--stages", "x"), "stages 'x' is not a number or a range"),
         (("kernel6", "--shape", "512", "--table", "x.txt"), "must end with one of"),
         (("kernel6", "--shape", "512", "--json", "x"), "write --json -"),
         (("kernel6", "--shape", "512", "--retry-failed"), "say both"),
@@ -140,6 +151,62 @@ def test_a_job_that_kills_its_workers_is_recorded_with_its_log(planned, tmp_path
     assert table.load(path).column("failure").null_count == 100, "the last record of a job counts"
 
 
+def timed(kernel="kernel6", measured=None, predicted=None, passed=None, **config):
+    return {
+        "time": "2026-11-21T21:39:26+00:00",
+        "kernel": kernel,
+        "problem": {"m": 256, "n": 512, "k": 64},
+        "inputs": {"kind": "integer", "seed": 0},
+        "device": {"kind": "model-sm_100a"},
+        "config": {"dtype": "bf16", "stages": 4, "cluster": [2, 1], **config},
+        "job": {"key": str((kernel, measured, predicted, config)), "kind": "run"},
+        "validation": {"passed": passed},
+        "timing": {"seconds": measured},
+        "predicted": {"seconds": predicted},
+        "schema": 1,
+    }
+
+
+def test_tables_of_sweeps_that_have_other_things_are_put_together(tmp_path):
+    """A column without a value has its type all the same."""
+    import pyarrow
+
+    parts = []
+    for n, record in enumerate((timed(predicted=1e-6), timed(measured=2e-6, passed=True))):
+        records.append(tmp_path / f"{n}.jsonl", record)
+        parts.append(table.load(tmp_path / f"{n}.jsonl"))
+    assert parts[0].schema == parts[1].schema
+    together = pyarrow.concat_tables(parts)
+    assert together.column("predicted_seconds").to_pylist() == [1e-6, None]
+    assert together.column("time").to_pylist()[0].hour == 21
+
+
+def test_what_is_fastest(tmp_path):
+    path = tmp_path / "x.jsonl"
+    slow, wrong = timed(predicted=3e-6, stages=5), timed(predicted=1e-6, stages=3, passed=False)
+    best, other = timed(predicted=2e-6, stages=6), timed(measured=9.0)
+    records.append(path, slow, wrong, best, other, timed(predicted=None, stages=7))
+    measured, predicted = table.ranked(table.load(path))
+    assert [row["measured_seconds"] for row in measured.rows] == [9.0] and measured.figure == "measured_seconds"
+    assert [row["config_stages"] for row in predicted.rows] == [6, 5] and predicted.choices == ["config_stages"]
+    console = Console(file=StringIO())
+    harness.cli.sweep._show_ranking(console, predicted, 1)
+    title, columns, row = console.file.getvalue().splitlines()
+    assert title == "C[256,512], K=64, bf16 on model-sm_100a: 2 with a time"
+    assert columns.split() == ["stages", "predicted", "us", "TFLOPS", "over", "the", "best"]
+    assert row.split() == ["6", "2.00", "8", "1.000"], "2 x 256 x 512 x 64 in 2 us are 8.4 TFLOPS"
+
+
+def test_what_older_sources_have_left_is_not_in_the_table(planned, tmp_path):
+    """Only what is planned now; the file of the sweep has both."""
+    path = tmp_path / "x.jsonl"
+    for planned.made_by in ("older", "newer"):
+        records.append(path, *map(trivial, planned.jobs()))
+    assert table.load(path).num_rows == 200
+    found = table.load(path, keys={job.key for job in planned.jobs()})
+    assert found.num_rows == 100 and set(found.column("key").to_pylist()) == {job.key for job in planned.jobs()}
+
+
 def test_a_worker_with_another_harness_ends_the_sweep(planned, tmp_path):
     """It would fail all jobs, one after the other, and faster than others do them."""
     path = tmp_path / "x.jsonl"
@@ -179,6 +246,30 @@ def test_one_sweep_at_a_time(tmp_path):
         journal.Journal(tmp_path / "x.jsonl")
     first.close()
     journal.Journal(tmp_path / "x.jsonl").close()
+    assert not list(tmp_path.iterdir()), "no lock is left"
+
+
+def test_who_waited_for_a_lock_that_was_taken_away_has_one_of_its_own(tmp_path):
+    """The file it opened is no longer there when it gets the lock: a third one would make another, and have it, too."""
+    path, held = tmp_path / "lock", []
+    first = FileLock(path)
+    waiting = threading.Thread(target=lambda: held.append(FileLock(path)))
+    waiting.start()
+    while not any(os.path.samefile(f"/proc/self/fd/{n}", path) for n in others(first)):
+        time.sleep(0.01)
+    first.release()
+    waiting.join(10)
+    with pytest.raises(BlockingIOError):
+        FileLock(path, wait=False)
+    held[0].release()
+    assert not path.exists()
+
+
+def others(lock: FileLock) -> list[str]:
+    """The other open files of this process."""
+    return [
+        n for n in os.listdir("/proc/self/fd") if n != str(lock._descriptor) and os.path.exists(f"/proc/self/fd/{n}")
+    ]
 
 
 def test_planning_many_jobs_takes_no_time_and_no_memory():

@@ -104,6 +104,11 @@ def test_the_figure_and_the_table(records, tmp_path):
     (tmp_path / "sweeps").mkdir()
     path = tmp_path / "sweeps" / "x.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    for one in records:  # what older kernels have left, in a file that comes later
+        older = {**one, "time": "2026-11-20T00:00:00+00:00", "job": {**one["job"], "key": "older" + one["job"]["key"]}}
+        older["timing"] = {"seconds": 1e-9}
+        with (tmp_path / "sweeps" / "y.jsonl").open("a") as file:
+            file.write(json.dumps(older) + "\n")
     figure = draw(load_maps(tmp_path)[0])
     assert len(figure.rows) == 4 and "+11.1 %" in figure.svg() and "the default" in figure.svg()
     rows = table.load(path)

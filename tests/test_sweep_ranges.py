@@ -54,6 +54,25 @@ def test_a_file(tmp_path):
     assert {job.config.multicast for job in found.jobs()} == {True, False}
 
 
+def test_what_is_said_beside_a_file_overrides_it(tmp_path):
+    path = tmp_path / "night.toml"
+    path.write_text(FILE)
+    asked = {"shapes": ["256"], "options": {"stages": "4"}, "kind": "check", "inputs": "index", "schedule_seeds": "7"}
+    found, file = read_sweep(path, asked), read_sweep(path)
+    assert (found.shapes, found.kind, found.inputs, found.schedule_seeds) == (
+        ("256",),
+        "check",
+        ("index",),
+        range(7, 8),
+    )
+    assert found.options == {**file.options, "stages": range(4, 5)}
+    assert (found.kernels, found.seeds) == (file.kernels, file.seeds)
+    path.write_text("".join(line for line in FILE.splitlines(True) if not line.startswith("shapes")))
+    assert read_sweep(path, asked).shapes == ("256",), "what the file lacks can be said beside it"
+    with pytest.raises(UsageProblem, match="no shape is named"):
+        read_sweep(path)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
@@ -63,6 +82,7 @@ def test_a_file(tmp_path):
         ("stages =", "stage =", "there is no option 'stage'"),
         ('"2x1"', '"2y1"', "cluster '2y1' is not"),
         ("[true", '["yes"', "there is no switch 'yes'"),
+        (FILE[FILE.index("[options]") :], "options = 3", "options is 3; write a table"),
         ('"1:3"', '"3:1"', "seeds '3:1'"),
         ("[options]", "device = 'model'\n[options]", "kind run is not for device model"),
     ],

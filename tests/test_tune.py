@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
+import sys
+from unittest.mock import MagicMock
 
 import pytest
 from bench_support import H200
@@ -18,7 +21,8 @@ from harness.compiler.toolchain import Gpu
 from harness.config.catalog import KERNELS
 from harness.config.config import make_config
 from harness.errors import CannotRun, UsageProblem
-from harness.jobs.outcome import Done
+from harness.gpu.model import op_parameters, tuned_parameters
+from harness.jobs.outcome import Done, TookTooLong
 from harness.jobs.perform import compile_together
 from harness.problem.shape import Shape
 from harness.tune import store
@@ -102,6 +106,7 @@ class Pretend:
     def __init__(self, seconds, noise=0.0):
         self.seconds, self.noise, self.random = seconds, noise, random.Random(1)
         self.runs = []
+        self.error = CannotRun("a deadlock")
 
     def __enter__(self):
         return self
@@ -117,7 +122,7 @@ class Pretend:
             self.runs.append(item.config)
             seconds = self.seconds(item.config)
             if seconds is None:
-                yield Done(item, error=CannotRun("a deadlock"))
+                yield Done(item, error=self.error)
                 continue
             yield Done(item, self._record(item, seconds))
 
@@ -163,8 +168,35 @@ def test_what_is_within_the_noise_is_not_better_than_the_default():
 def test_candidates_without_a_result_cost_nothing_but_the_default_must_have_one():
     found = tune(CHOICES, SHAPE, How("model", budget=8), Pretend(lambda c: None if c.mma_shape == FAST_TILE else 1e-3))
     assert "a deadlock" in found.failures.values()
+    engine = Pretend(lambda c: None if c == CHOICES.default else 1e-3)
     with pytest.raises(CannotRun, match="the default has no result: a deadlock"):
-        tune(CHOICES, SHAPE, How("model", budget=8), Pretend(lambda c: None if c == CHOICES.default else 1e-3))
+        tune(CHOICES, SHAPE, How("model", budget=8), engine)
+    assert len(engine.runs) == len(set(engine.runs)) <= 5, "at once, without a second heat"
+
+
+def test_what_was_measured_is_kept_after_it_is_shown(monkeypatch, results_dir):
+    """Also that nothing was better; a file that cannot be read is said before anything is measured."""
+    engine = Pretend(lambda config: 1e-3 * (1.1 if config.mma_shape == FAST_TILE else 1.0), 0.001)
+    monkeypatch.setattr(Where, "engine", lambda *_: engine)
+    monkeypatch.setattr(harness.cli.tune, "_device", lambda *_: ("nvidia-h200", "sm_90a"))
+    words = ["tune", "kernel8", "--shape", "4096", "--budget", "6", "--json", "-"]
+    result = CliRunner().invoke(harness.cli.main.main, words)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["gain"] == 1.0
+    (entry,) = store.load(results_dir / "tuned" / "nvidia-h200.toml")
+    assert entry.configuration() == CHOICES.default and entry.evidence["gain"] == 1.0
+    assert [path.name for path in (results_dir / "tuned").iterdir()] == ["nvidia-h200.toml"], "no lock is left"
+    (results_dir / "tuned" / "nvidia-h200.toml").write_text("[[tuned]")
+    engine.runs.clear()
+    result = CliRunner().invoke(harness.cli.main.main, words)
+    assert result.exit_code == 3 and "nvidia-h200.toml cannot be read" in result.stderr and not engine.runs
+
+
+def test_a_job_that_takes_too_long_is_told_of_the_option():
+    engine = Pretend(lambda config: None)
+    engine.error = TookTooLong("it took more than 1 s")
+    with pytest.raises(CannotRun, match=r"it took more than 1 s; give it more with --timeout"):
+        tune(CHOICES, SHAPE, How("model", budget=2), engine)
 
 
 def test_the_command_line(monkeypatch, results_dir):
@@ -223,14 +255,17 @@ def test_what_is_kept_is_explained_without_a_gpu(results_dir):
 def test_an_entry_that_the_kernel_no_longer_has_is_left_out(results_dir):
     path = store.keep("nvidia-h200", ENTRY)
     path.write_text(path.read_text().replace("stages = 3", "stages = 30"))
-    assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) is None
+    with pytest.warns(UserWarning, match="can no longer be .stages 30"):
+        assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) is None
+    result = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", "--shape", "4096", "--explain"])
+    assert result.exit_code == 0 and "1.1" in result.stdout and "can no longer be" in result.stdout
     path.write_text("[[tuned]")
     with pytest.raises(CannotRun, match="--no-tuned"):
         store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE)
 
 
 def test_a_gpu_run_uses_it_unless_something_is_asked_for(results_dir, capsys):
-    store.keep("nvidia-h200", ENTRY)
+    path = store.keep("nvidia-h200", ENTRY)
     h200 = Gpu("NVIDIA H200", "9.0", "", "")
 
     def configuration(gpu=h200, tuned=True, **asked):
@@ -242,6 +277,31 @@ def test_a_gpu_run_uses_it_unless_something_is_asked_for(results_dir, capsys):
     assert configuration(tuned=False) == configuration(gpu=None) == CHOICES.default
     assert configuration(gpu=Gpu("NVIDIA H100", "9.0", "", "")) == CHOICES.default
     assert configuration(stages=4) == make_config("kernel8", arch="sm_90a", stages=4, shape=SHAPE)
+    path.write_text(path.read_text().replace("stages = 3", "stages = 30"))
+    capsys.readouterr()
+    assert configuration() == CHOICES.default and "stages 30" in capsys.readouterr().err, "it is said"
+
+
+def test_the_op_and_the_function_use_it(results_dir, monkeypatch):
+    store.keep("nvidia-h200", ENTRY)
+    assert tuned_parameters(SHAPE, "bf16", "NVIDIA H200") == op_parameters(BETTER)
+    assert tuned_parameters(Shape(4096, 4096, 512), "bf16", "NVIDIA H200") != op_parameters(BETTER)
+    assert tuned_parameters(SHAPE, "bf16", "NVIDIA H100") == op_parameters(CHOICES.default)
+    monkeypatch.setitem(sys.modules, "torch", torch := MagicMock())
+    monkeypatch.setitem(sys.modules, "torch.library", torch.library)
+    monkeypatch.delitem(sys.modules, "harness.pytorch", raising=False)
+    torch.compiler.assume_constant_result = lambda function: function
+    torch.cuda.get_device_capability.return_value, torch.cuda.get_device_name.return_value = (9, 0), "NVIDIA H200"
+    pytorch = importlib.import_module("harness.pytorch")
+    monkeypatch.delitem(sys.modules, "harness.pytorch")
+
+    def configuration(tuned=True, **options):
+        problem = (SHAPE.m, SHAPE.n, SHAPE.k)
+        return pytorch._configuration("kernel8", "cuda", torch.bfloat16, problem, tuple(options.items()), tuned)
+
+    assert configuration() == BETTER.to_json()
+    assert configuration(tuned=False) == CHOICES.default.to_json()
+    assert configuration(stages=4) == make_config("kernel8", arch="sm_90a", stages=4, shape=SHAPE).to_json()
 
 
 def test_a_kernel_without_a_space(monkeypatch):

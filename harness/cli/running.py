@@ -101,10 +101,13 @@ def _configuration(kernel: str, shape: Shape, asked: ConfigOptions, gpu: Gpu | N
     plain = asked.configure(kernel, shape)
     if gpu is None or not tuned or not asked.asks_nothing:
         return plain
-    found = configuration_for(device_kind(gpu), kernel, plain.arch, plain.dtype, shape)
+    console = Console(stderr=True)
+    found = configuration_for(
+        device_kind(gpu), kernel, plain.arch, plain.dtype, shape, lambda message: show_line(console, message, "yellow")
+    )
     if found is None or found == plain:
         return plain
-    show_line(Console(stderr=True), f"{found.label}, as harness tune has found; --no-tuned runs the default")
+    show_line(console, f"{found.label}, as harness tune has found; --no-tuned runs the default")
     return found
 
 

@@ -28,7 +28,7 @@ from harness.sweep import journal, table
 from harness.sweep.plan import Plan, plan
 from harness.sweep.run import Tally
 from harness.sweep.run import sweep as run_sweep
-from harness.sweep.spec import DEVICES, OPTIONS, Sweep, make_sweep, overridden, read_sweep
+from harness.sweep.spec import DEVICES, Sweep, make_sweep, read_sweep
 
 LIMIT = 600.0
 SHOWN = 8
@@ -72,8 +72,10 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     if value is None or ":" in value:
         return value
     hint = "leave it out for one of this machine"
-    if value in SCHEDULERS and any("--tile-scheduler" in other.opts for other in context.command.params):
-        hint = f"the scheduler of a kernel is --tile-scheduler {value} here"
+    if any("--tile-scheduler" in other.opts for other in context.command.params):
+        hint += "; the scheduler of a kernel is --tile-scheduler here"
+        if value in SCHEDULERS:
+            hint = f"the scheduler of a kernel is --tile-scheduler {value} here"
     raise UsageProblem(
         f"--scheduler {value!r} is not the address of a Dask scheduler, such as tcp://10.0.0.1:8786; {hint}"
     )
@@ -87,7 +89,7 @@ where_options = group(
         "--scheduler",
         metavar="ADDRESS",
         callback=_address,
-        help="Of a Dask cluster that runs already, for example tcp://10.0.0.1:8786.  [default: one of this machine]",
+        help="Address of a Dask cluster that runs already, as tcp://10.0.0.1:8786.  [default: one of this machine]",
     ),
     click.option("--tls-ca", metavar="FILE", help="Certificates (PEM) for an ADDRESS with tls://: of the authority,"),
     click.option("--tls-cert", metavar="FILE", help="of this program,"),
@@ -96,8 +98,18 @@ where_options = group(
 
 
 def _grid(name: str, metavar: str, words: str) -> Callable[[Any], Any]:
-    option = "tile-scheduler" if name == "scheduler" else name.replace("_", "-")
-    return click.option(f"--{option}", f"grid_{name}", metavar=metavar, help=words)
+    if name == "scheduler":
+        return click.option("--tile-scheduler", f"grid_{name}", metavar=metavar, help=words, callback=_no_address)
+    return click.option(f"--{name.replace('_', '-')}", f"grid_{name}", metavar=metavar, help=words)
+
+
+def _no_address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and ":" in value:
+        raise UsageProblem(
+            f"--tile-scheduler {value!r} is no scheduler of a kernel; use some of {', '.join(SCHEDULERS)}, and "
+            "--scheduler for the address of a Dask cluster"
+        )
+    return value
 
 
 grid_options = together(
@@ -144,6 +156,9 @@ grid_options = together(
 @click.option("--retry-failed", is_flag=True, help="With --resume: but not what has failed.")
 @click.option("--dry-run", is_flag=True, help="Plan, and do nothing.")
 @click.option("--table", "table_path", type=click.Path(path_type=Path), help="Results as .parquet, .arrow or .csv.")
+@click.option(
+    "--rank", type=click.IntRange(1), metavar="N", help="Show the N fastest of each problem, where there are times."
+)
 @click.option("--json", "json_path", metavar="-", help="Print the counts as one line of JSON at the end.")
 def sweep(
     what: tuple[str, ...],
@@ -161,6 +176,7 @@ def sweep(
     retry_failed: bool,
     dry_run: bool,
     table_path: Path | None,
+    rank: int | None,
     json_path: str | None,
     **grid: str | None,
 ) -> int:
@@ -192,9 +208,17 @@ def sweep(
     if not dry_run and planned.count:
         tally = _run(console, planned, path, where, timeout, resume, retry_failed)
         show_line(console, f"records are in {path}")
-    if table_path is not None:
-        table.write(table.load(path), table_path)
-        show_line(console, f"table written to {table_path}")
+    if table_path is not None or rank is not None:
+        found_rows = table.load(path, keys={job.key for job in planned.jobs()})
+        if table_path is not None:
+            table.write(found_rows, table_path)
+            show_line(console, f"table written to {table_path}")
+        if rank is not None:
+            rankings = table.ranked(found_rows)
+            for ranking in rankings:
+                _show_ranking(Console(stderr=bool(json_path)), ranking, rank)
+            if not rankings:
+                show_line(console, "no job has a time to rank; --device gpu measures, --kind predict predicts")
     _show_tally(console, tally, resume)
     if json_path:
         click.echo(json.dumps(tally.as_dict()))
@@ -210,14 +234,8 @@ def _sweep(what: Sequence[str], shapes: Sequence[str], grid: dict[str, str | Non
         return make_sweep("-".join(what), kernels=what, shapes=shapes, options=options, **asked)
     if len(what) > 1:
         raise UsageProblem(f"{files[0]} says which kernels there are; leave the other words out")
-    by = {name: text for name, text in asked.items() if name in ("preset", "arch")}
-    others = [name for name in asked if name not in by]
-    if others:
-        raise UsageProblem(f"--{others[0].replace('_', '-')} is said by {files[0]}; change it there")
-    changed: dict[str, Any] = {**by, "options": {name: OPTIONS[name](text) for name, text in options.items()}}
-    if shapes:
-        changed["shapes"] = tuple(shapes)
-    return overridden(read_sweep(Path(files[0])), changed)
+    by = {**asked, "options": options, **({"shapes": shapes} if shapes else {})}
+    return read_sweep(Path(files[0]), by)
 
 
 def _run(
@@ -252,8 +270,14 @@ def _run(
 
 @contextmanager
 def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], None]]:
-    """A bar with the rate and the time that is left on a terminal, else a line now and then."""
+    """A bar with the rate and the time that is left on a terminal, else a line now and then. Compilations do not count
+    for the rate."""
     start, last = time.monotonic(), 0.0
+
+    def watch(what: str) -> None:
+        nonlocal start
+        if what.startswith("compiling"):
+            start = time.monotonic()
 
     def rate(tally: Tally) -> float:
         return (tally.ran + tally.failed) / max(time.monotonic() - start, 1e-9)
@@ -262,6 +286,7 @@ def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], N
 
         def line(what: str, tally: Tally) -> None:
             nonlocal last
+            watch(what)
             if time.monotonic() - last < TICK:
                 return
             last = time.monotonic()
@@ -280,9 +305,12 @@ def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], N
     )
     with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bar:
         task = bar.add_task("planned", total=count, rate="")
-        yield lambda what, tally: bar.update(
-            task, description=what, completed=tally.done, rate=f"{rate(tally):.1f}/s" if tally.ran else ""
-        )
+
+        def update(what: str, tally: Tally) -> None:
+            watch(what)
+            bar.update(task, description=what, completed=tally.done, rate=f"{rate(tally):.1f}/s" if tally.ran else "")
+
+        yield update
 
 
 def _show_plan(console: Console, planned: Plan, seconds: float) -> None:
@@ -294,6 +322,21 @@ def _show_plan(console: Console, planned: Plan, seconds: float) -> None:
     if planned.refused:
         rows = [(f"{count:,}", planned.examples[reason]) for reason, count in planned.refused.most_common(SHOWN)]
         show_table(console, "refused beforehand", ("jobs", "reason, and the first of them"), rows)
+
+
+def _show_ranking(console: Console, ranking: table.Ranking, count: int) -> None:
+    """The options in which these configurations differ, and their times."""
+    choices, best = ranking.choices, ranking.rows[0][ranking.figure]
+    status, flops = ranking.figure.partition("_")[0], 2 * ranking.m * ranking.n * ranking.k
+    rows = []
+    for row in ranking.rows[:count]:
+        seconds = row[ranking.figure]
+        times = (f"{1e6 * seconds:.2f}", f"{flops / seconds / 1e12:,.0f}", f"{seconds / best:.3f}")
+        rows.append((*(str(row[name]) for name in choices), *times))
+    problem = f"C[{ranking.m},{ranking.n}], K={ranking.k}, {ranking.dtype}"
+    title = f"{problem} on {ranking.device}: {len(ranking.rows)} with a time"
+    words = [name.removeprefix("config_").replace("_", " ") for name in choices]
+    show_table(console, title, (*words, f"{status} us", "TFLOPS", "over the best"), rows)
 
 
 def _show_tally(console: Console, tally: Tally, resume: bool) -> None:

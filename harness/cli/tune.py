@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -102,6 +103,8 @@ def tune(
     if device == "emulator":
         check_memory(shape, dtype)
     choices = space_of(kernel, arch, dtype, shape)
+    if gpu_kind and not no_save:
+        store.load(store.file_of(gpu_kind))  # what cannot be read is said before anything is measured
     how = How(
         device,  # type: ignore[arg-type]  # one of its values
         budget,
@@ -119,12 +122,12 @@ def tune(
     say(f"{kernel} on {arch}, {shape}: {choices.combinations:,} combinations; refused: {refused}")
     with where.engine(device, say) as engine:
         found = run_tune(choices, shape, how, engine, say)
-    if device == "gpu" and not no_save:
-        kind = gpu_kind or found.record["device"]["kind"]
-        say(f"kept in {store.keep(kind, store.entry_of(found.best, class_of(shape), _evidence(found)))}")
     _show(progress if json_path else Console(), found, explain)
     if json_path:
         click.echo(json.dumps(_as_dict(found), allow_nan=False))
+    if device == "gpu" and not no_save:
+        kind = gpu_kind or found.record["device"]["kind"]
+        say(f"kept in {store.keep(kind, store.entry_of(found.best, class_of(shape), _evidence(found)))}")
     return 0
 
 
@@ -201,6 +204,8 @@ def _show(console: Console, found: Tuned, explain: bool) -> None:
             what = "time beside cuBLAS" if found.how.device == "gpu" else f"{FIGURES[found.how.device]} {found.unit}"
             show_table(console, heat.what, ("configuration", what, "runs", "out in round"), rows)
         _show_why(console, found.default, found.best, found.shape)
+    for reason, count in Counter(reason.partition("\n")[0] for reason in found.failures.values()).most_common():
+        show_line(console, f"{count} without a result: {reason}", "red")
     best, default = found.figures[found.best], found.figures[found.default]
     word = FIGURES[found.how.device]
     show_line(console, f"default  {found.default.label}: {_with_unit(default, found)} ({word})")
@@ -222,7 +227,10 @@ def _explain_kept(console: Console, kind: str, entry: store.Entry, shape: Shape)
     show_line(console, f"{entry.kernel} on {kind}, {entry.dtype}, {entry.shapes}")
     show_table(console, "evidence", ("", ""), [(name, str(value)) for name, value in entry.evidence.items()])
     default = try_config(entry.kernel, arch=entry.arch, dtype=entry.dtype, shape=shape)
-    _show_why(console, default, entry.configuration(), shape)
+    try:
+        _show_why(console, default, entry.configuration(), shape)
+    except UsageProblem as error:
+        show_line(console, f"this configuration can no longer be, and the default is taken: {error}", "yellow")
 
 
 def _show_why(console: Console, default: KernelConfig, best: KernelConfig, shape: Shape) -> None:

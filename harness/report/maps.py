@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -60,8 +61,10 @@ class Map:
 
 
 def load_maps(folder: Path) -> list[Map]:
-    """Of all sweeps below a folder of results that tried several configurations on several shapes."""
-    newest = {r["job"]["key"]: r for path in sorted((folder / "sweeps").glob("*.jsonl")) for r in read(path)}
+    """Of all sweeps below a folder of results that tried several configurations on several shapes. Of the same job the
+    newest record counts, also where kernels have changed since the others."""
+    found = (record for path in sorted((folder / "sweeps").glob("*.jsonl")) for record in read(path))
+    newest = {_asked(record): record for record in sorted(found, key=lambda record: record["time"])}
     return maps(newest.values())
 
 
@@ -142,6 +145,12 @@ def draw(drawn: Map) -> Figure:
         ],
         drawn.figures,
     )
+
+
+def _asked(record: Record) -> str:
+    """What the job was, without what it was done by."""
+    job = {name: value for name, value in record["job"].items() if name not in ("key", "gpu")}
+    return json.dumps([record["kernel"], _choices(record["config"]), record["problem"], record["inputs"], job])
 
 
 def _figure(record: Record) -> tuple[str, float] | None:

@@ -6,7 +6,6 @@ for; what cannot be written in the end is an error, and what was written by then
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 from harness import paths
 from harness.errors import CannotRun
+from harness.locks import FileLock
 from harness.run import records
 from harness.run.records import DamagedLine
 
@@ -54,22 +54,16 @@ class Journal:
         with nullcontext() if kind is None else suppress(CannotRun):
             self.close()
 
-    def _take(self) -> int:
+    def _take(self) -> FileLock:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return FileLock(self.path.with_suffix(".lock"), wait=False)
+        except BlockingIOError:
+            raise CannotRun(f"the sweep {self.path} is under way in another process; wait for it, or end it") from None
         except OSError as error:
             raise CannotRun(
                 f"cannot write to {self.path.parent}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
             ) from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise CannotRun(f"the sweep {self.path} is under way in another process; wait for it, or end it") from None
-        except OSError:  # a file system without locks
-            pass
-        return descriptor
 
     def done(self) -> dict[str, bool]:
         """The keys of the jobs that the file has, each with whether it failed; of several records the last counts."""
@@ -94,9 +88,7 @@ class Journal:
         if self._thread.is_alive():
             self._queue.put(None)
         self._thread.join()
-        with suppress(OSError):
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.release()
         if self._error:
             raise self._error
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -96,34 +96,32 @@ _PLAIN = ("kind", "device", "arch", "preset")
 _KEYS = ("schema", "kernels", "shapes", "inputs", "seeds", "schedule_seeds", "options", *_PLAIN)
 
 
-def read_sweep(path: Path) -> Sweep:
-    """A file; errors name it and the key."""
+def read_sweep(path: Path, by: Mapping[str, Any] | None = None) -> Sweep:
+    """A file; errors name it and the key. by: arguments of `make_sweep` that override it, options one by one."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageProblem(f"sweep {path}: {error}") from None
     try:
-        return _sweep(path.stem, data)
+        return _sweep(path.stem, data, by or {})
     except UsageProblem as error:
         raise UsageProblem(f"sweep {path}: {error}") from None
 
 
-def _sweep(name: str, data: Mapping[str, Any]) -> Sweep:
+def _sweep(name: str, data: Mapping[str, Any], by: Mapping[str, Any]) -> Sweep:
     unknown = [key for key in data if key not in _KEYS]
     if unknown:
         raise UsageProblem(f"there is no key {unknown[0]!r}; use: {', '.join(_KEYS)}")
     if data.get("schema") != SCHEMA:
         raise UsageProblem(f"schema is {data.get('schema')!r}; this harness reads {SCHEMA}")
-    return make_sweep(
-        name,
-        kernels=_words("kernels", data.get("kernels", ())),
-        shapes=_words("shapes", data.get("shapes", ())),
-        options={key: _text(key, value) for key, value in data.get("options", {}).items()},
-        inputs=_text("inputs", data["inputs"]) if "inputs" in data else None,
-        seeds=_text("seeds", data["seeds"]) if "seeds" in data else None,
-        schedule_seeds=_text("schedule_seeds", data["schedule_seeds"]) if "schedule_seeds" in data else None,
-        **{key: str(data[key]) for key in _PLAIN if key in data},
-    )
+    said: dict[str, Any] = {key: _words(key, data.get(key, ())) for key in ("kernels", "shapes")}
+    said |= {key: _text(key, data[key]) for key in ("inputs", "seeds", "schedule_seeds") if key in data}
+    said |= {key: str(data[key]) for key in _PLAIN if key in data}
+    table = data.get("options", {})
+    if not isinstance(table, Mapping):
+        raise UsageProblem(f"options is {table!r}; write a table, [options], with a line for each")
+    options = {key: _text(key, value) for key, value in table.items()}
+    return make_sweep(name, **{**said, **by, "options": {**options, **by.get("options", {})}})
 
 
 def _text(key: str, value: object) -> str:
@@ -161,13 +159,12 @@ def make_sweep(
     named = list(dict.fromkeys(name for word in kernels for name in (KERNELS if word == "all" else [word])))
     for kernel in named:
         find_kernel(kernel)
-    if not shapes:
-        raise UsageProblem("no shape is named; say for example --shape 512:2048:512")
-    for shape in shapes:
-        parse_shapes(shape)
     for key in options:
         if key not in OPTIONS:
             raise UsageProblem(f"there is no option {key!r}; use: {', '.join(OPTIONS)}")
+    values = {key: OPTIONS[key](text) for key, text in options.items()}
+    for shape in shapes:
+        parse_shapes(shape)
     suits = {"run": ("emulator", "gpu"), "check": ("emulator",), "predict": ("model",)}
     _known("kind", kind, KINDS)
     device = device or suits[kind][0]
@@ -182,18 +179,22 @@ def make_sweep(
     )
     if schedule_seeds is not None and device != "emulator":
         raise UsageProblem(f"schedules are the emulator's; leave the seeds {schedule_seeds} out with device {device}")
+    found_seeds = _seeds(seeds or "0", "seed")
+    found_schedule_seeds = None if schedule_seeds is None else _seeds(schedule_seeds, "seeds")
+    if not shapes:  # the last thing that is said: what is wrong counts more than what is missing
+        raise UsageProblem("no shape is named; say for example --shape 512:2048:512")
     return Sweep(
         name=name,
         kernels=tuple(named),
         shapes=tuple(dict.fromkeys(shapes)),
-        options={key: OPTIONS[key](text) for key, text in options.items()},
+        options=values,
         kind=kind,
         device=device,
         arch=arch,
         preset=preset,
         inputs=tuple(found_inputs),
-        seeds=_seeds(seeds or "0", "seed"),
-        schedule_seeds=None if schedule_seeds is None else _seeds(schedule_seeds, "seeds"),
+        seeds=found_seeds,
+        schedule_seeds=found_schedule_seeds,
     )
 
 
@@ -207,9 +208,3 @@ def _seeds(text: str, what: str) -> Sequence[int]:
 def _known(what: str, word: str, known: Sequence[str]) -> None:
     if word not in known:
         raise UsageProblem(f"{what} is {word!r}; use one of: {', '.join(known)}")
-
-
-def overridden(sweep: Sweep, by: Mapping[str, Any]) -> Sweep:
-    """A sweep with some fields set otherwise, options one by one."""
-    options = {**sweep.options, **by.get("options", {})}
-    return replace(sweep, **{**by, "options": options})

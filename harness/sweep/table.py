@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +19,31 @@ if TYPE_CHECKING:
 ROWS = 5000
 """Rows that are held as Python objects at a time."""
 FORMATS = (".parquet", ".arrow", ".csv")
+TYPES = {
+    "schedule_seed": "int64",
+    "passed": "bool",
+    "mismatches": "int64",
+    "errors": "int64",
+    "measured_seconds": "float64",
+    "measured_tflops": "float64",
+    "predicted_seconds": "float64",
+    "predicted_tflops": "float64",
+    "failure": "string",
+}
+"""Of columns in which a sweep may have nothing at all. Without it, tables of two sweeps could not be put together."""
 
 
-def load(*files: Path) -> pyarrow.Table:
-    """The records of these files of sweeps."""
+def load(*files: Path, keys: Container[str] | None = None) -> pyarrow.Table:
+    """The records of these files of sweeps. keys: of the jobs that are wanted; None: all, also those that older kernels
+    or another harness have done."""
     import pyarrow
 
     last: dict[str, tuple[Path, int]] = {}
     for path in files:
         for number, record in enumerate(read(path)):
-            last[record["job"]["key"]] = (path, number)
+            key = record["job"]["key"]
+            if keys is None or key in keys:
+                last[key] = (path, number)
     kept = {place for place in last.values()}
     rows = (row_of(r) for path in files for number, r in enumerate(read(path)) if (path, number) in kept)
     parts = [pyarrow.Table.from_pylist(part, schema=_schema(part)) for part in _chunks(rows)]
@@ -38,7 +56,7 @@ def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "key": job.get("key"),
         "kind": job.get("kind"),
-        "time": record["time"],
+        "time": datetime.fromisoformat(record["time"]),
         "kernel": record["kernel"],
         **record["problem"],
         "inputs": record["inputs"]["kind"],
@@ -57,6 +75,40 @@ def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
     row |= {f"config_{name}": _plain(name, value) for name, value in record["config"].items()}
     counters = (record.get("counters") or {}).items()
     return row | {f"counter_{name}": value for name, value in counters if isinstance(value, int | float)}
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The rows of one problem, type and device, the shortest time first. figure: the column, ``measured_seconds`` or
+    ``predicted_seconds``."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    device: str
+    figure: str
+    rows: tuple[dict[str, Any], ...]
+
+    @property
+    def choices(self) -> list[str]:
+        """The columns in which what was asked for differs."""
+        names = [name for name in self.rows[0] if name.startswith("config_") or name in ("kernel", "inputs", "seed")]
+        return [name for name in names if len({row[name] for row in self.rows}) > 1]
+
+
+def ranked(table: pyarrow.Table) -> list[Ranking]:
+    """What has a time, and is not wrong."""
+    groups: dict[tuple[int, int, int, str, str, str], list[dict[str, Any]]] = {}
+    for figure in ("measured_seconds", "predicted_seconds"):
+        for row in table.to_pylist() if table.num_rows else ():
+            if row[figure] and row["passed"] is not False:
+                place = (row["m"], row["n"], row["k"], row["config_dtype"], row["device"], figure)
+                groups.setdefault(place, []).append(row)
+    return [
+        Ranking(m, n, k, dtype, device, figure, tuple(sorted(rows, key=itemgetter(figure))))
+        for (m, n, k, dtype, device, figure), rows in groups.items()
+    ]
 
 
 def write(table: pyarrow.Table, path: Path) -> None:
@@ -101,7 +153,15 @@ def _schema(rows: list[dict[str, Any]]) -> pyarrow.Schema:
     for row in rows:
         for name, value in row.items():
             columns.setdefault(name, []).append(value)
-    return pyarrow.schema([(name, pyarrow.array(values).type) for name, values in columns.items()])
+    return pyarrow.schema([(name, _type(name, values)) for name, values in columns.items()])
+
+
+def _type(name: str, values: list[Any]) -> pyarrow.DataType:
+    import pyarrow
+
+    if name == "time":
+        return pyarrow.timestamp("ms", tz="UTC")  # Parquet has no seconds
+    return pyarrow.type_for_alias(TYPES[name]) if name in TYPES else pyarrow.array(values).type
 
 
 def _chunks(rows: Iterable[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:

@@ -4,12 +4,10 @@ with the configuration and the evidence for it. Only what was measured is kept.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from harness import paths
 from harness.config.config import KernelConfig, try_config
 from harness.errors import CannotRun, UsageProblem
 from harness.files import write_text
+from harness.locks import FileLock
 from harness.problem.shape import Shape
 from harness.tune.shape_class import ShapeClass
 
@@ -69,12 +68,23 @@ def find(device_kind: str, kernel: str, arch: str, dtype: str, shape: Shape) -> 
     return None
 
 
-def configuration_for(device_kind: str, kernel: str, arch: str, dtype: str, shape: Shape) -> KernelConfig | None:
-    """What was found for a problem on a GPU; None: nothing, or nothing that the kernel still has."""
+def configuration_for(
+    device_kind: str,
+    kernel: str,
+    arch: str,
+    dtype: str,
+    shape: Shape,
+    warn: Callable[[str], object] = warnings.warn,
+) -> KernelConfig | None:
+    """What was found for a problem on a GPU; None: nothing, or, as warn is told, nothing that the kernel still has."""
     entry = find(device_kind, kernel, arch, dtype, shape)
     try:
         return entry.configuration() if entry else None
-    except UsageProblem:
+    except UsageProblem as error:
+        warn(
+            f"{kernel} runs as by default: what {file_of(device_kind)} has for {shape} can no longer be ({error}); "
+            "tune it anew"
+        )
         return None
 
 
@@ -116,21 +126,15 @@ def keep(device_kind: str, entry: Entry) -> Path:
     return path
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _alone(path: Path) -> FileLock:
     """One process at a time may change a file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return FileLock(path.with_suffix(".lock"))
     except OSError as error:
         raise CannotRun(
             f"cannot write to {path.parent}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
         ) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _as_toml(entries: Sequence[Entry]) -> str:

@@ -12,7 +12,7 @@ from harness.bench.times import TimeVerdict, compare_times
 from harness.config.config import KernelConfig
 from harness.errors import CannotRun
 from harness.jobs.job import Device, Job, Kind
-from harness.jobs.outcome import Engine
+from harness.jobs.outcome import Engine, TookTooLong
 from harness.jobs.perform import OtherSources, compile_together, perform
 from harness.problem.shape import Shape
 from harness.sweep.plan import made_by
@@ -84,12 +84,12 @@ def tune(choices: Choices, shape: Shape, how: How, engine: Engine, say: Say = la
     rounds = MOST_ROUNDS if how.device == "gpu" else 1
     forms = [choices.default, *choices.forms[: ceil(how.budget / 2)]]
     heats = [Heat("tile and cluster", field_.race(forms, rounds))]
+    if choices.default in field_.failures:
+        raise CannotRun(f"the default has no result: {field_.failures[choices.default]}")
     first = heats[0].runners[0].candidate
     variants = [first, *_spread(choices.variants(first), how.budget // 2)]
     heats.append(Heat("the other options", field_.race(variants, rounds)))
     winner = heats[1].runners[0].candidate
-    if choices.default in field_.failures:
-        raise CannotRun(f"the default has no result: {field_.failures[choices.default]}")
     figures = {config: value for config, value in field_.figures.items() if config in (winner, choices.default)}
     found = Tuned(
         choices, shape, how, winner, figures, figures[choices.default] / figures[winner], heats, winner,
@@ -119,7 +119,7 @@ def _confirm(found: Tuned, field_: _Field) -> None:
         if record is not None:
             timings[config] += _processes(record)
     found.verdict = compare_times({"processes": timings[default]}, {"processes": timings[winner]})
-    found.figures = {config: _median(those) for config, those in timings.items() if those}
+    found.figures |= {config: _median(those) for config, those in timings.items() if those}
     ratio = found.verdict.interval.ratio if found.verdict.interval else 1.0
     if found.verdict.verdict == "FASTER":
         found.gain = 1 / ratio
@@ -192,7 +192,7 @@ class _Field:
             if isinstance(done.error, OtherSources):
                 raise done.error
             config, record = done.item.config, done.value
-            problem = str(done.error) if done.error else _problem(record)
+            problem = _reason(done.error) if done.error else _problem(record)
             if problem:
                 self.failures[config] = problem
                 yield config, None
@@ -209,6 +209,10 @@ class _Field:
             return 1 / beside["ratio"] if beside else record["timing"]["seconds"]
         counters = record["counters"]
         return float(counters["tma_global_bytes_read"] + counters["tma_global_bytes_written"])
+
+
+def _reason(error: Exception) -> str:
+    return f"{error}; give it more with --timeout" if isinstance(error, TookTooLong) else str(error)
 
 
 def _problem(record: Record) -> str:
