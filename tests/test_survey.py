@@ -63,19 +63,26 @@ def test_runs_are_many_and_split_beforehand(arch):
     for use in (FIT, JUDGE):
         assert {run.kernel for run in every if run.use == use} == {"kernel5", "kernel6", "kernel7", "kernel8"}
     if arch == "sm_90a":
-        assert counts == {JUDGE: 60, SEEN: 58, FIT: 29}
+        assert counts == {JUDGE: 60, SEEN: 58 + 60, FIT: 29}
     else:
         assert counts[SEEN] == 0 and 0.25 < counts[FIT] / len(every) < 0.4
     assert {run.config(arch).arch for run in every} == {arch}
     assert {run.kernel for run in every if run.name in TRACED} == {"kernel5", "kernel6", "kernel7", "kernel8"}
 
 
-def test_the_runs_that_judge_are_always_the_same():
+@pytest.mark.parametrize(
+    ("use", "first", "hashed"),
+    [
+        (SEEN, "kernel5 mma_shape=64x256 cluster=1x1 epilogue_width=64 at 5544x512x448", "4cc5760dccb6f4f6"),
+        (JUDGE, "kernel5 mma_shape=128x256 cluster=2x2 epilogue_width=32 at 2384x1256x224", "30122d9cce523a7c"),
+    ],
+)
+def test_what_was_drawn_stays_the_same(use, first, hashed):
     """What was measured goes by these names; whoever changes the draw has nothing to judge by."""
-    every = [run for run in runs("sm_90a") if run.use == JUDGE]
+    every = [run for run in runs("sm_90a") if run.use == use][-60:]
     assert len({run.config("sm_90a") for run in every}) == 30
-    assert every[0].name == "kernel5 mma_shape=64x256 cluster=1x1 epilogue_width=64 at 5544x512x448"
-    assert sha256("\n".join(run.name for run in every).encode()).hexdigest()[:16] == "4cc5760dccb6f4f6"
+    assert every[0].name == first
+    assert sha256("\n".join(run.name for run in every).encode()).hexdigest()[:16] == hashed
 
 
 @pytest.mark.parametrize("arch", CHANGES)
@@ -371,7 +378,8 @@ OURS = ROOT / "results" / "nvidia-h200-survey.tar.gz"
 def test_the_survey_of_an_h200(tmp_path):
     """What is kept of it: every part was done, every kernel right, every probe as the emulator."""
     survey = Survey(OURS)
-    assert {part.status for part in survey.parts if part.part not in ("doctor", "gpu-tests")} == {"done"}
+    elsewhere = ("doctor", "gpu-tests", "blackwell-probes")
+    assert {part.status for part in survey.parts if part.part not in elsewhere} == {"done"}
     kept = recording(survey)
     assert {run["name"]: run["use"] for run in kept["runs"]} == {run.name: run.use for run in runs("sm_90a")}
     assert all(run["ncu"]["cycles"] > 0 for run in kept["runs"])
@@ -379,8 +387,9 @@ def test_the_survey_of_an_h200(tmp_path):
     found = derive(survey)
     assert 100 < found["tma.rate"].value < 128 and found["tensor.overhead"].value == pytest.approx(1, abs=0.01)
     assert 4e12 < found["dram.bandwidth"].value < 4.8e12 and 2.9e12 < found["dram.write_bandwidth"].value < 3.2e12
-    for name in ("launch.together", "issue.barrier_init_fence", "dram.cold"):
-        assert found[name].value == pytest.approx(find_gpu("h200")[name], rel=0.05)
+    for name in ("launch.together", "issue.barrier_init_fence"):
+        assert found[name].value == pytest.approx(find_gpu("h200")[name], rel=0.1)
+    assert 500 < found["dram.cold"].value < 900
     assert len(find_traces(survey)) == len(TRACED)
     path = tmp_path / "t.json"
     words = ["timeline", "kernel7", "--measured", str(OURS), "--to", "6000", "-o", str(path)]

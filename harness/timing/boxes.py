@@ -13,8 +13,6 @@ LINE = 128
 """Bytes of a line of L2."""
 SECTOR = 32
 """Bytes of a line that are read or written by themselves."""
-ALIGNMENTS = (64, 32, 16)
-"""Of rows that do not begin with a line; a tensor map asks for 16 bytes at least."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,8 @@ def parts(box: TensorMap, coordinates: Sequence[int]) -> Parts:
 
 
 def alignment(box: TensorMap) -> int:
-    """What the distances of its rows have in common with a line, in bytes; a line if each row lies within one."""
+    """What the distances of its rows have in common with a line: 16 bytes at least, as a tensor map asks for; a line if
+    each row lies within one."""
     common = gcd(LINE, *box.strides)
     return LINE if common >= row_of(box) else common
 

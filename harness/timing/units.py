@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.emulator.units.mma import Mma
 from harness.emulator.units.tensor_kinds import KindMma
-from harness.timing.boxes import ALIGNMENTS, LINE, SECTOR, alignment, parts
+from harness.timing.boxes import LINE, SECTOR, alignment, parts
 from harness.timing.constants import ENDLESS, Gpu
 
 SUB_PARTITIONS = 4
@@ -179,8 +179,13 @@ class Units:
         self.tma_rate = gpu["tma.rate"]
         self.fill_rate = gpu["l2.fill_bandwidth"] / memory.clock * memory.outside
         self.cut_rows = gpu["tma.cut_rows"]
-        self.split = {LINE: 1.0, **{n: gpu[f"tma.rows_of_{n}"] for n in ALIGNMENTS}}
-        self.l2_split = {LINE: 1.0, **{n: gpu[f"l2.rows_of_{n}"] for n in ALIGNMENTS}}
+        self.split = {
+            LINE: 1.0,
+            64: gpu["tma.rows_of_64"],
+            32: gpu["tma.rows_of_32"],
+            16: gpu["tma.rows_of_16"],
+        }
+        self.l2_split = {LINE: 1.0, 64: gpu["l2.rows_of_64"], 32: gpu["l2.rows_of_32"], 16: gpu["l2.rows_of_16"]}
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
         self.dram_latency = gpu["dram.latency"] * memory.clock
         self.first_load = gpu["tma.descriptor"] + (gpu["dram.cold"] if memory.miss > 0 else 0.0)

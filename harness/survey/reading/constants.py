@@ -150,7 +150,7 @@ def _memory(of: Benchmarks) -> Found:
         yield "dram.latency", statistics.fmean(longer), "s", "boxes of 8 to 32 KiB from DRAM against the same from L2"
     cold = [e for e in of.all("cta_starts", caches="cold") if e["ctas"] == SMS]
     if cold:
-        value = statistics.fmean(e["load_0_cycles"] - e["load_1_cycles"] for e in cold)
+        value = statistics.median(e["load_0_cycles"] - e["load_1_cycles"] for e in cold)
         yield "dram.cold", value, "cycles", "the first loads of all SMs at once from DRAM against their next ones"
     both = [e for e in of.all("tma_mixed", load_mib=LARGE_MIB, store_mib=LARGE_MIB, data="each its own") if e["stores"]]
     read = of.one("tma_mixed", load_mib=LARGE_MIB, stores=0, data="each its own")

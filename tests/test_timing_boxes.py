@@ -1,0 +1,103 @@
+"""Edges and rows that are no lines, in the timing model: what a box asks for, and what that costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.compiler.build import build
+from harness.config.config import make_config
+from harness.emulator import TensorMap
+from harness.problem.shape import Shape
+from harness.timing.boxes import Parts, alignment, parts
+from harness.timing.constants import find_gpu
+from harness.timing.gemm import Gemm, Spread
+from harness.timing.simulate import simulate
+from harness.timing.units import Memory, Sm, Units
+
+CLOCK = 1.8e9
+GPU = find_gpu("h200")
+
+
+def tensor(rows: int, columns: int, box: tuple[int, int] = (128, 64)) -> TensorMap:
+    return TensorMap.tiled(1 << 20, "bf16", (rows, columns), box, "128B")
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "expected"),
+    [
+        (0, 0, Parts(16384, 0, False)),
+        (0, 128, Parts(72 * 128, 56 * 128, False)),  # 72 rows are left
+        (64, 0, Parts(128 * 16, 0, True)),  # 8 columns are left
+        (64, 128, Parts(72 * 16, 56 * 128, True)),
+        (0, 256, Parts(0, 16384, False)),
+        (128, 0, Parts(0, 16384, False)),
+    ],
+)
+def test_what_lies_inside(column, row, expected):
+    assert parts(tensor(200, 72), (column, row)) == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"), [(128, 128), (64 + 32, 64), (64 + 16, 32), (64 + 8, 16), (64 + 40, 16)]
+)
+def test_where_rows_begin(columns, expected):
+    assert alignment(tensor(256, columns)) == expected
+
+
+def test_a_row_within_a_line_is_not_split():
+    """32 bytes at multiples of 32."""
+    assert alignment(TensorMap.tiled(1 << 20, "bf16", (64, 80), (64, 16), "32B")) == 128
+
+
+class Load:
+    def __init__(self, tmap: TensorMap, coordinates: tuple[int, int]) -> None:
+        self.tmap, self.coordinates = tmap, coordinates
+
+
+def units() -> Units:
+    return Units(GPU, Memory(1.0, CLOCK, miss=0.0, waits=0.0))
+
+
+def cycles(made: Units, sms: list[Sm], tmap: TensorMap, row: int, loads: int = 16) -> float:
+    """Until each of the SMs has its boxes, that all are asked for at once."""
+    return max(made.tma_load(0.0, Load(tmap, (0, row)), 0, sm, sm) for _ in range(loads) for sm in sms)
+
+
+def test_what_is_outside_costs_one_sm_nothing_and_many_much():
+    tmap = tensor(256, 128)
+    for sms, low, high in ((1, 0.95, 1.05), (132, 3, 7)):
+        inside, outside = (cycles(units(), [Sm() for _ in range(sms)], tmap, row) for row in (0, 1024))
+        assert low < outside / inside < high
+
+
+def test_an_sm_loads_split_rows_at_the_measured_rate():
+    whole = cycles(units(), [Sm()], tensor(256, 128), 0, loads=64)
+    for columns, name in ((64 + 32, "64"), (64 + 16, "32"), (64 + 8, "16")):
+        split = cycles(units(), [Sm()], tensor(256, columns), 0, loads=64)
+        assert split / whole == pytest.approx(GPU[f"tma.rows_of_{name}"], rel=0.1)
+
+
+def test_requests_are_served_in_the_order_in_which_they_are_made():
+    """A box that an SM asks for slowly does not keep L2 from one that another SM asks for at the same time."""
+    made, slow, quick = units(), Sm(), Sm()
+    late = made.tma_load(0.0, Load(tensor(256, 64 + 8, (256, 64)), (0, 0)), 0, slow, slow)
+    assert made.tma_load(1.0, Load(tensor(256, 128, (8, 64)), (0, 0)), 0, quick, quick) < late - 300
+
+
+def test_the_part_of_what_is_outside():
+    """Tiles of 128 x 256: the second row has 100 rows outside of A, the last column 56 outside of B."""
+    [artifact] = build([make_config("kernel7", arch="sm_90a", cluster=(1, 1), mma_shape=(128, 256))])
+    gemm = Gemm(artifact.plan(Shape(156, 456, 64)), GPU)
+    rows = [gemm._rows_outside(number) for number in range(4)]
+    assert sorted(rows) == [0, 56, 100, 156]
+    for number in range(4):
+        assert gemm.outside(Spread(4, 1, (number,), 1)) == pytest.approx(rows[number] / 312 or 1 / 4)
+
+
+def test_k_that_is_no_multiple_of_a_line_takes_longer():
+    """On the same work but for one element in a hundred."""
+    [artifact] = build([make_config("kernel7", arch="sm_90a", cluster=(1, 1), mma_shape=(128, 128))])
+    aligned, split = (
+        simulate(artifact, artifact.plan(Shape(4096, 4096, k)), GPU, CLOCK).cycles for k in (1024, 1024 - 8)
+    )
+    assert split > 1.2 * aligned
