@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 
 from harness.survey.micro.benchmark import COLUMNS, Benchmark, Clocks, Launch, Out, Tensor
-from harness.survey.micro.ptx import DATA_AT, END, HEAD, START, init_barriers, kernel, report, wait
+from harness.survey.micro.ptx import (
+    DATA_AT,
+    END,
+    FIRST_SLOT,
+    HEAD,
+    START,
+    free_slot,
+    init_barriers,
+    kernel,
+    next_slot,
+    report,
+)
 from harness.survey.micro.questions import QUESTIONS
 from harness.survey.micro.tma import IN_L2, ROW_BYTES, SMS
 
@@ -34,28 +45,16 @@ setp.ne.u32 %p0, %thread, 0;
 """
         + init_barriers(0, depth, "1")
         + START
-        + f"""mov.u32 %i, 0;
-mov.u32 %slot, 0;
-mov.u32 %parity, 1;
-NEXT:
-mad.lo.u32 %at, %slot, 8, %base;
-mad.lo.u32 %to, %slot, %bytes, %base;
-setp.lt.u32 %p0, %i, {depth};
-@%p0 bra FREE;
-"""
-        + wait("[%at]", "%parity")
-        + f"""FREE:
-setp.ge.u32 %p1, %i, %count;
+        + FIRST_SLOT
+        + "NEXT:\nmad.lo.u32 %to, %slot, %bytes, %base;\n"
+        + free_slot(depth)
+        + f"""setp.ge.u32 %p1, %i, %count;
 @%p1 bra NO_MORE;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%at], %bytes;
 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
     [%to+{DATA_AT}], [%map, {{%x, %y}}], [%at];
 NO_MORE:
-add.u32 %slot, %slot, 1;
-setp.eq.u32 %p2, %slot, {depth};
-@%p2 mov.u32 %slot, 0;
-@%p2 xor.b32 %parity, %parity, 1;
-add.u32 %i, %i, 1;
+{next_slot(depth)}add.u32 %i, %i, 1;
 add.u32 %r5, %count, {depth};
 setp.lt.u32 %p1, %i, %r5;
 @%p1 bra NEXT;

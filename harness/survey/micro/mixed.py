@@ -13,7 +13,19 @@ from typing import Any
 import numpy as np
 
 from harness.survey.micro.benchmark import COLUMNS, Benchmark, Clocks, Launch, Out, Tensor
-from harness.survey.micro.ptx import DATA_AT, END, HEAD, START, init_barriers, kernel, report, wait
+from harness.survey.micro.ptx import (
+    DATA_AT,
+    END,
+    FIRST_SLOT,
+    HEAD,
+    START,
+    free_slot,
+    init_barriers,
+    kernel,
+    next_slot,
+    report,
+    wait,
+)
 from harness.survey.micro.questions import QUESTIONS
 from harness.survey.micro.tma import IN_DRAM, SMS
 
@@ -70,17 +82,10 @@ setp.ne.u32 %p0, %thread, 0;
 """
         + init_barriers(0, depth, "1")
         + START
-        + f"""mov.u32 %i, 0;
-mov.u32 %slot, 0;
-mov.u32 %parity, 1;
-TURN:
-mad.lo.u32 %at, %slot, 8, %base;
-setp.lt.u32 %p0, %i, {depth};
-@%p0 bra FREE;
-"""
-        + wait("[%at]", "%parity")
-        + f"""FREE:
-cp.async.bulk.wait_group.read {depth - 1};
+        + FIRST_SLOT
+        + "TURN:\n"
+        + free_slot(depth)
+        + f"""cp.async.bulk.wait_group.read {depth - 1};
 mul.lo.u32 %taken, %loads, {LOAD_BYTES};
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%at], %taken;
 mul.lo.u32 %taken, %taken, %slot;
@@ -113,11 +118,7 @@ setp.lt.u32 %p1, %n, %stores;
 @%p1 bra STORE;
 COMMIT:
 cp.async.bulk.commit_group;
-add.u32 %slot, %slot, 1;
-setp.eq.u32 %p2, %slot, {depth};
-@%p2 mov.u32 %slot, 0;
-@%p2 xor.b32 %parity, %parity, 1;
-add.u32 %i, %i, 1;
+{next_slot(depth)}add.u32 %i, %i, 1;
 setp.lt.u32 %p1, %i, %turns;
 @%p1 bra TURN;
 mov.u32 %n, 0;
@@ -125,11 +126,8 @@ LAST:
 mad.lo.u32 %at, %slot, 8, %base;
 """
         + wait("[%at]", "%parity")
-        + f"""add.u32 %slot, %slot, 1;
-setp.eq.u32 %p2, %slot, {depth};
-@%p2 mov.u32 %slot, 0;
-@%p2 xor.b32 %parity, %parity, 1;
-add.u32 %n, %n, 1;
+        + next_slot(depth)
+        + f"""add.u32 %n, %n, 1;
 setp.lt.u32 %p1, %n, {depth};
 @%p1 bra LAST;
 cp.async.bulk.wait_group 0;

@@ -129,6 +129,28 @@ mbarrier.try_wait.parity.shared::cta.b64 done, {barrier}, {parity};
 """
 
 
+FIRST_SLOT = "mov.u32 %i, 0;\nmov.u32 %slot, 0;\nmov.u32 %parity, 1;\n"
+"""A ring of slots with a barrier each: %i counts turns, %slot is the turn's own, %parity the phase to wait for."""
+
+
+def free_slot(depth: int) -> str:
+    """%at: the slot's barrier. Waits until what the slot was last used for is done, from turn ``depth`` on."""
+    return f"""mad.lo.u32 %at, %slot, 8, %base;
+setp.lt.u32 %p0, %i, {depth};
+@%p0 bra FREE;
+{wait("[%at]", "%parity")}FREE:
+"""
+
+
+def next_slot(depth: int) -> str:
+    """After the last of ``depth`` slots comes the first again, in the other phase."""
+    return f"""add.u32 %slot, %slot, 1;
+setp.eq.u32 %p2, %slot, {depth};
+@%p2 mov.u32 %slot, 0;
+@%p2 xor.b32 %parity, %parity, 1;
+"""
+
+
 def repeat(body: str, count: str = "%count", unrolled: int = 1) -> str:
     """The body so many times; in the text ``unrolled`` times, of which ``count`` is a multiple."""
     return f"""{{
