@@ -100,7 +100,9 @@ mad.lo.u32 at, {index}, 8, %base;
 """
 
 
-CLEAR_CLOCKS = f"""mov.u32 %r1, 0;
+def clear_clocks(first: int) -> str:
+    """One thread: zeros for the clocks from this number on."""
+    return f"""mov.u32 %r1, {first};
 mov.u64 %rd1, 0;
 CLEAR:
 mad.lo.u32 %r2, %r1, 8, %base;
@@ -109,7 +111,10 @@ add.u32 %r1, %r1, 1;
 setp.lt.u32 %p1, %r1, {CLOCKS};
 @%p1 bra CLEAR;
 """
-"""One thread. A kernel with fewer events than `CLOCKS` leaves zeros."""
+
+
+CLEAR_CLOCKS = clear_clocks(0)
+"""A kernel with fewer events than `CLOCKS` leaves zeros."""
 
 
 def init_barriers(first: int, count: int, arrivals: str) -> str:

@@ -14,12 +14,12 @@ from harness.survey.micro.benchmark import COLUMNS, Benchmark, Clocks, Launch, O
 from harness.survey.micro.launch import DEPENDENT, KERNEL_THREADS, WHOLE_SM
 from harness.survey.micro.ptx import (
     CLOCKS,
-    CLOCKS_AT,
     CLUSTER_SYNC,
     DATA_AT,
     END,
     HEAD,
     START,
+    clear_clocks,
     init_barriers,
     keep_clock,
     kernel,
@@ -37,17 +37,6 @@ BESIDE = COLUMNS // (LOADS * BOX_COLUMNS)
 BARRIERS_READY, CLUSTER_READY, MAY_READ, ISSUED = range(4)
 STEPS = ("barriers_ready", "cluster_ready", "may_read", "first_load_issued")
 WORDS = HEAD + CLOCKS
-
-CLEAR_REST = f"""mov.u64 %rd1, 0;
-mov.u32 %r1, {len(STEPS) + LOADS};
-CLEAR:
-mad.lo.u32 %r2, %r1, 8, %base;
-st.shared.u64 [%r2+{CLOCKS_AT}], %rd1;
-add.u32 %r1, %r1, 1;
-setp.lt.u32 %p1, %r1, {CLOCKS};
-@%p1 bra CLEAR;
-"""
-"""The clocks that are not kept. After what is timed: nothing may come before that."""
 
 _LOAD = f"""mbarrier.arrive.expect_tx.shared::cta.b64 _, [%base], {BOX_BYTES};
 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
@@ -91,7 +80,8 @@ setp.ne.u32 %p0, %thread, 0;
         + keep_clock(str(MAY_READ))
         + loads
         + END
-        + CLEAR_REST
+        # The clocks that are not kept: after what is timed, for nothing may come before that.
+        + clear_clocks(len(STEPS) + LOADS)
         + report(WORDS, kept=True)
         + "DONE:\n",
         threads=KERNEL_THREADS,
