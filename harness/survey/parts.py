@@ -27,8 +27,8 @@ COUNTERS = (
     "lts__cycles_elapsed.max",
 )
 """Hardware counters by their names in Nsight Compute. An H200 has them all."""
-
-
+OTHER_GPU = "needs compute capability"
+"""Begins the message of a part that is skipped because this GPU lacks what it asks about."""
 PROBES = "{out}/probes.json"
 """Both parts that ask probes add to the same file."""
 PROBE_SECONDS = "15"
@@ -69,7 +69,7 @@ class Part:
         """Why this GPU, as the driver describes it, cannot do it. One that did not answer is asked all the same."""
         if gpu is None or int(gpu["compute_capability"].split(".")[0]) >= self.since:
             return None
-        return f"needs compute capability {self.since}.0; this GPU has {gpu['compute_capability']}"
+        return f"{OTHER_GPU} {self.since}.0; this GPU has {gpu['compute_capability']}"
 
 
 def _python(*words: str) -> tuple[str, ...]:

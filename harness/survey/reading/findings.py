@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.survey import archive
 from harness.survey.archive import Survey
+from harness.survey.parts import OTHER_GPU
 from harness.survey.reading.probes import asked_probes
 from harness.survey.reading.recording import recording
 from harness.survey.uses import TIMED
@@ -77,7 +78,7 @@ def _says_more(survey: Survey, part: archive.Ended) -> bool:
     """
     asks = part.part in ("probes", "blackwell-probes")
     if part.status == archive.SKIPPED:
-        return asks and part.message.startswith("needs compute capability")
+        return asks and part.message.startswith(OTHER_GPU)
     return asks and part.status == archive.FAILED and bool(survey.json("probes.json"))
 
 
