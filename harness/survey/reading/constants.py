@@ -18,9 +18,9 @@ from harness.timing.constants import Constant, Gpu
 Entry = dict[str, Any]
 FIRST_OR_NOT = ("", "following_")
 BARRIERS = 8
+"""That the kernel of `harness.survey.micro.starts` initialises."""
 LARGE_MIB = 512
 """Of the benchmark of loads beside stores: what is in DRAM and not in L2."""
-"""That the kernel of `harness.survey.micro.starts` initialises."""
 TURNS_HALVED = 2
 """Two of eight warps share a sub-partition."""
 

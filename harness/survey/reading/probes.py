@@ -70,10 +70,8 @@ def asked_probes(survey: Survey) -> list[Asked]:
 
 
 def _asked(survey: Survey) -> Iterator[Asked]:
-    from harness.probes.catalogue import (
-        BLACKWELL,
-        for_target,
-    )  # making them takes a second, which every command would pay
+    # Making them takes a second, which every command would pay.
+    from harness.probes.catalogue import BLACKWELL, for_target
 
     probes = for_target(TARGETS.get(survey.gpu.get("compute_capability", ""), HOPPER))
     for name, entry in (survey.json("probes.json") or {"probes": {}})["probes"].items():

@@ -13,8 +13,8 @@ from harness.survey.uses import CHECK
 WHAT = (
     "Kernels on one GPU: SM cycles of a launch in a steady row of launches (median of some rows; operands rotated over "
     "more than twice L2, launches overlap) on zeros, which no power limit slows, with the clock; the same on normal "
-    "inputs; and hardware counters of one cold launch each on zeros (ncu, clocks not fixed). use: fit or judge, drawn "
-    "before anything was measured."
+    "inputs; and hardware counters of one cold launch each on zeros (ncu, clocks not fixed). use: fit, seen or "
+    "judge (docs/timing.md), settled before it was measured."
 )
 
 
