@@ -79,22 +79,27 @@ st.shared.b32 [near+{first}], word;"""
     return _by_words(nbytes, threads, body)
 
 
-def poll(barrier: str, parity: int, done: str) -> str:
-    """Wait for a phase of an mbarrier, but give up after about a millisecond; ``done`` says whether it completed."""
+def spin(until: str, done: str, nanoseconds: int, tries: int) -> str:
+    """Do ``until``, with pauses of so many nanoseconds, until it has set the predicate ``done``, or so many times."""
     return f"""{{
 .reg .b32 tries;
 .reg .pred more;
 mov.u32 tries, 0;
 AGAIN:
-mbarrier.test_wait.parity.shared::cta.b64 {done}, [{barrier}], {parity};
+{until}
 @{done} bra POLLED;
-nanosleep.u32 2000;
+nanosleep.u32 {nanoseconds};
 add.u32 tries, tries, 1;
-setp.lt.u32 more, tries, 300;
+setp.lt.u32 more, tries, {tries};
 @more bra AGAIN;
 POLLED:
 }}
 """
+
+
+def poll(barrier: str, parity: int | str, done: str, nanoseconds: int = 2000, tries: int = 300) -> str:
+    """Wait for a phase of an mbarrier, but give up after about a millisecond; ``done`` says whether it completed."""
+    return spin(f"mbarrier.test_wait.parity.shared::cta.b64 {done}, [{barrier}], {parity};", done, nanoseconds, tries)
 
 
 ONLY_THREAD_0 = "setp.ne.u32 %p0, %thread, 0;\n"

@@ -9,6 +9,7 @@ import numpy as np
 from harness.probes.blackwell.ptx import BLANK, THREADS, by_thread_0, by_warp_0, kernel, pointer, sync
 from harness.probes.comparison import by_element
 from harness.probes.probe import Case, Outputs, Pointer, Probe
+from harness.probes.ptx import spin
 
 # ---- one CTA, or a pair ----
 
@@ -122,6 +123,18 @@ GROWING = {
                                       (FREE, 128, 2)),
 }  # fmt: skip
 
+_SLEEP = """{
+.reg .b32 tries;
+.reg .pred more;
+mov.u32 tries, 0;
+SLEEP:
+nanosleep.u32 5000;
+add.u32 tries, tries, 1;
+setp.lt.u32 more, tries, 40;
+@more bra SLEEP;
+}
+"""
+
 WAITING = kernel(
     ["u64 found"],
     pointer("%rd0", "found")
@@ -136,13 +149,9 @@ setp.eq.u32 %p0, %r1, 1;
 @%p0 bra SECOND;
 setp.gt.u32 %p1, %r1, 1;
 @%p1 bra DONE;
-mov.u32 %r2, 0;
-SLEEP:
-nanosleep.u32 5000;
-add.u32 %r2, %r2, 1;
-setp.lt.u32 %p1, %r2, 40;
-@%p1 bra SLEEP;
-st.volatile.shared.b32 [%base+16], 1;
+"""
+    + _SLEEP
+    + """st.volatile.shared.b32 [%base+16], 1;
 bar.warp.sync -1;
 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r0, 512;
 bra DONE;
@@ -199,35 +208,9 @@ HALF_AN_SM = 100 * 1024
 RELINQUISHED, FREED = 1, 2
 
 
-def _spin(until: str) -> str:
-    """Do it until it says so in ``%p3``, for some hundred microseconds at most."""
-    return f"""{{
-.reg .b32 tries;
-.reg .pred more;
-mov.u32 tries, 0;
-AGAIN:
-nanosleep.u32 1000;
-{until}
-@%p3 bra SEEN;
-add.u32 tries, tries, 1;
-setp.lt.u32 more, tries, 300;
-@more bra AGAIN;
-SEEN:
-}}
-"""
-
-
-_SLEEP = """{
-.reg .b32 tries;
-.reg .pred more;
-mov.u32 tries, 0;
-SLEEP:
-nanosleep.u32 5000;
-add.u32 tries, tries, 1;
-setp.lt.u32 more, tries, 40;
-@more bra SLEEP;
-}
-"""
+def _until(condition: str) -> str:
+    """Wait for what sets ``%p3``, some hundred microseconds at most."""
+    return spin(condition, "%p3", nanoseconds=1000, tries=300)
 
 
 def _neighbours(columns: int) -> str:
@@ -249,7 +232,7 @@ def _neighbours(columns: int) -> str:
         + "setp.gt.u32 %p1, %r1, 1;\n@%p1 bra DONE;\n"
         + alloc
         + "ld.shared.b32 %r6, [%base];\n@%p0 st.volatile.global.u32 [%rd0+4], 1;\n"
-        + _spin("ld.volatile.global.u32 %r4, [%rd0];\nsetp.gt.u32 %p3, %r4, 1;")
+        + _until("ld.volatile.global.u32 %r4, [%rd0];\nsetp.gt.u32 %p3, %r4, 1;")
         + _SLEEP
         + f"@%p0 st.volatile.global.u32 [%rd0+8], {RELINQUISHED};\nbar.warp.sync -1;\n"
         + give_up
@@ -257,7 +240,7 @@ def _neighbours(columns: int) -> str:
         + f"@%p0 st.volatile.global.u32 [%rd0+8], {FREED};\nbar.warp.sync -1;\n"
         + free
         + "bra DONE;\nSECOND:\n"
-        + _spin("ld.volatile.global.u32 %r4, [%rd0+4];\nsetp.eq.u32 %p3, %r4, 1;")
+        + _until("ld.volatile.global.u32 %r4, [%rd0+4];\nsetp.eq.u32 %p3, %r4, 1;")
         + alloc
         + "ld.volatile.global.u32 %r5, [%rd0+8];\nld.shared.b32 %r6, [%base];\n"
         + give_up

@@ -9,7 +9,7 @@ import numpy as np
 from harness.probes.blackwell.ptx import by_thread_0, kernel, pointer
 from harness.probes.comparison import by_answer
 from harness.probes.probe import Case, Outputs, Pointer, Probe
-from harness.probes.ptx import CLUSTER_SYNC
+from harness.probes.ptx import CLUSTER_SYNC, poll
 
 THREADS = 32
 ANSWER = 64
@@ -20,22 +20,9 @@ ROUNDS = 4096
 """Requests that a CTA makes at most."""
 
 
-def _wait(parity: str) -> str:
-    """``%p1``: whether the answer has come. A millisecond at most."""
-    return f"""{{
-.reg .b32 tries;
-.reg .pred more;
-mov.u32 tries, 0;
-AGAIN:
-mbarrier.test_wait.parity.shared::cta.b64 %p1, [%base], {parity};
-@%p1 bra CAME;
-nanosleep.u32 200;
-add.u32 tries, tries, 1;
-setp.lt.u32 more, tries, 3000;
-@more bra AGAIN;
-CAME:
-}}
-"""
+def _wait(parity: int | str) -> str:
+    """``%p1``: whether the answer has come. It is looked for often, as many are asked for one after another."""
+    return poll("%base", parity, "%p1", nanoseconds=200, tries=3000)
 
 
 def _ask(multicast: bool) -> str:
@@ -88,9 +75,9 @@ add.u32 %r6, %r6, %r8;
         + _add_one("%rd1", "%r6")
         + "bra TAKEN;\nREFUSED:\n"
         + _add_one("%rd3", "%own")
-        + "mov.u32 %round, 1000000;\nTAKEN:\n"
+        + f"mov.u32 %round, {ROUNDS};\nTAKEN:\n"
     )
-    late = _add_one("%rd4", "%own") + "mov.u32 %round, 1000000;\n"
+    late = _add_one("%rd4", "%own") + f"mov.u32 %round, {ROUNDS};\n"
     leader = "mov.u32 %r9, %cluster_ctarank;\nsetp.ne.u32 %p3, %r9, 0;\n@%p3 bra ASKED;\n"
     return kernel(
         [f"u64 {name}" for name in _BUFFERS],
@@ -194,7 +181,7 @@ def _refusals(requests: int) -> str:
     asked = "".join(
         f"""mbarrier.arrive.expect_tx.shared::cta.b64 _, [%base], 16;
 fence.proxy.async.shared::cta;
-{_ask(False)}{_wait(str(n & 1))}
+{_ask(multicast=False)}{_wait(n & 1)}
 selp.u32 %r6, 1, 0, %p1;
 st.global.b32 [%rd1+{32 * n}], %r6;
 @!%p1 bra LEAVE;
@@ -283,13 +270,13 @@ PROBES = (
     _queues(
         "clc_queue",
         "Is every CTA of a large grid of three dimensions launched or given away, once, and how are answers laid out?",
-        False,
-        1,
+        multicast=False,
+        cluster=1,
     ),
     _queues(
         "clc_queue_multicast",
         "Does a multicast answer reach both CTAs of a cluster, and is every cluster launched or given, once?",
-        True,
-        2,
+        multicast=True,
+        cluster=2,
     ),
 )

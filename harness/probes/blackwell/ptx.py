@@ -33,22 +33,18 @@ def sync(ctas: int = 1) -> str:
 
 def by_warp_0(body: str) -> str:
     """The whole first warp does it."""
-    return f"""{{
-.reg .pred other;
-setp.ge.u32 other, %thread, 32;
-@other bra OTHERS;
-{body}
-OTHERS:
-bar.warp.sync -1;
-}}
-"""
+    return _by_first(32, body)
 
 
 def by_thread_0(body: str) -> str:
     """One thread does it."""
+    return _by_first(1, body)
+
+
+def _by_first(threads: int, body: str) -> str:
     return f"""{{
 .reg .pred other;
-setp.ne.u32 other, %thread, 0;
+setp.ge.u32 other, %thread, {threads};
 @other bra OTHERS;
 {body}
 OTHERS:
