@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.probes.blackwell.multiply import Launch, Request, matrix_descriptor, program
+from harness.probes.blackwell.multiply import Launch, Request, beside_commits, matrix_descriptor, program
 from harness.probes.blackwell.ptx import BLANK, LANES
 from harness.probes.comparison import by_element
 from harness.probes.probe import Case, Outputs, Probe
@@ -84,8 +84,6 @@ def _case(group: int) -> Case:
 
 def _copies(name: str, question: str, group: int, assumption: str = "") -> Probe:
     def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        if buffer == "done":
-            return f"the commit of CTA {place[0]} arrived: {bool(theirs)}; on the emulator: {bool(ours)}"
         cta, lane, column = place
         shape, at = _where(column)
         rank = f"CTA rank {cta % group}, " if group > 1 else ""
@@ -108,7 +106,7 @@ def _copies(name: str, question: str, group: int, assumption: str = "") -> Probe
         ptx=program(_issue(group), COLUMNS, NBYTES, group),
         cases=(_case(group),),
         read=read,
-        explain=by_element(tell),
+        explain=by_element(beside_commits(tell)),
         assumption=assumption,
     )
 

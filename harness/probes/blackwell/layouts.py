@@ -12,6 +12,8 @@ from harness.probes.blackwell.multiply import (
     Launch,
     Request,
     b_at,
+    beside_commits,
+    f32,
     instruction_descriptor,
     mma,
     operands,
@@ -41,7 +43,7 @@ def element(word: int) -> str:
     """What a word of D says it is."""
     if word == BLANK:
         return "nothing new"
-    value = float(np.uint32(word).view(np.float32))
+    value = f32(word)
     if not value.is_integer() or not 0 <= value < UNIT * UNIT:
         return f"{word:#010x}"
     return f"D({int(value) // UNIT}, {int(value) % UNIT})"
@@ -51,13 +53,11 @@ def tell_elements(group: int) -> Tell:
     """For images of tensor memory with such elements."""
 
     def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        if buffer == "done":
-            return f"the commit of CTA {place[0]} arrived: {bool(theirs)}; on the emulator: {bool(ours)}"
         cta, lane, column = place
         rank = f"CTA rank {cta % group}, " if group > 1 else ""
         return f"{rank}lane {lane}, column {column} holds {element(theirs)}; the emulator has {element(ours)} there"
 
-    return tell
+    return beside_commits(tell)
 
 
 def read_layout(outputs: Outputs) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from harness.probes.blackwell.multiply import (
     Launch,
     Request,
     b_at,
+    beside_commits,
     core_matrices,
+    f32,
     instruction_descriptor,
     mma,
     operands,
@@ -21,7 +23,7 @@ from harness.probes.blackwell.multiply import (
     program,
 )
 from harness.probes.blackwell.ptx import BLANK, LANES, by_warp_0
-from harness.probes.comparison import Tell, by_element
+from harness.probes.comparison import by_element
 from harness.probes.probe import Case, Outputs, Probe
 
 M, N = 128, 16
@@ -40,17 +42,11 @@ def _request(idesc: int, **fields: Any) -> Request:
     return Request(idesc, a=plain(M), b=plain(N), b_start=b_at(M), **fields)
 
 
-def _numbers(what: str) -> Tell:
+@beside_commits
+def _tell_numbers(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
     """For D of f32 in lane r, column n."""
-
-    def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        if buffer == "done":
-            return f"the commit arrived: {bool(theirs)}; on the emulator: {bool(ours)}"
-        cta, lane, column = place
-        values = (float(np.uint32(word).view(np.float32)) for word in (theirs, ours))
-        return f"{what} {cta}: D({lane}, {column}) is {next(values):.9g}; the emulator: {next(values):.9g}"
-
-    return tell
+    request, lane, column = place
+    return f"request {request}: D({lane}, {column}) is {f32(theirs):.9g}; the emulator: {f32(ours):.9g}"
 
 
 def _read_sums(outputs: Outputs) -> dict[str, Any]:
@@ -85,7 +81,7 @@ def _negate(kind: str, code: int, dtype: Any) -> Probe:
         ptx=program(mma(kind), N, data.shape[1]),
         cases=(Launch(requests, data, N, before=before).case("none, A, B, both; then with D added"),),
         read=_read_sums,
-        explain=by_element(_numbers("request")),
+        explain=by_element(_tell_numbers),
         accumulation="tensor_core",
     )
 
@@ -99,19 +95,21 @@ MASKS = (
     (0, 0, 0, 0, 1, 0, 0, 0x80000000),
     (0, 0, 4, 0, 0x00FF00FF, 0, 0xFFFFFFFF, 0),
 )
+MASKED_N = 32
+MASKED_BYTES = b_at(128) + b_at(MASKED_N)
+"""Of operands, that suffice for each CTA of every case."""
 
 
-def _mask_case(m: int, group: int, masks: Sequence[tuple[int, ...]], n: int = 32) -> Case:
-    rows, some = m // group, n // group
-    a, b = numbered(m, n)
+def _mask_case(m: int, group: int, masks: Sequence[tuple[int, ...]]) -> Case:
+    rows, some = m // group, MASKED_N // group
+    a, b = numbered(m, MASKED_N)
     halves = [operands(x, y) for x, y in zip(np.split(a, group), np.split(b, group), strict=True)]
-    room = b_at(128) + b_at(32)
-    data = np.stack([np.pad(half, (0, room - half.size)) for half in halves] * len(masks))
+    data = np.stack([np.pad(half, (0, MASKED_BYTES - half.size)) for half in halves] * len(masks))
     requests = [
-        Request(instruction_descriptor(m, n), a=plain(rows), b=plain(some), b_start=b_at(rows), mask=mask)
+        Request(instruction_descriptor(m, MASKED_N), a=plain(rows), b=plain(some), b_start=b_at(rows), mask=mask)
         for mask in masks
     ]
-    return Launch(requests, data, n, group).case(f"M {m}")
+    return Launch(requests, data, MASKED_N, group).case(f"M {m}")
 
 
 def _masks(name: str, shapes: Sequence[int], group: int, masks: Sequence[tuple[int, ...]], assumption: str) -> Probe:
@@ -119,7 +117,7 @@ def _masks(name: str, shapes: Sequence[int], group: int, masks: Sequence[tuple[i
         name=name,
         question="Which lanes of D does the operand disable-output-lane leave alone"
         f"{', and in which CTA of a pair' if group == 2 else ''}?",
-        ptx=program(mma("f16", group, masked=True), 32, b_at(128) + b_at(32), group),
+        ptx=program(mma("f16", group, masked=True), MASKED_N, MASKED_BYTES, group),
         cases=tuple(_mask_case(m, group, masks) for m in shapes),
         read=read_layout,
         explain=by_element(tell_elements(group)),
@@ -152,14 +150,13 @@ def _scaled_d(kind: str, code: int, dtype: Any) -> Probe:
             ),
         ),
         read=_read_sums,
-        explain=by_element(_numbers("request")),
+        explain=by_element(_tell_numbers),
         accumulation="tensor_core",
         assumption="D is divided exactly before it is added; a result that f32 does not hold is rounded to even.",
     )
 
 
 # ---- collectors, and who issues ----
-
 
 USES = ("fill", "use", "lastuse", "discard")
 STEP = f"add.u32 %d, %d, {N};\nadd.u64 %b, %b, {b_at(N) >> 4};\n"
@@ -179,7 +176,7 @@ def _collectors() -> Probe:
         ptx=program(STEP.join(forms), N * len(forms), data.size),
         cases=(launch.case("one behind the other"),),
         read=_read_sums,
-        explain=by_element(_numbers("request")),
+        explain=by_element(_tell_numbers),
     )
 
 
@@ -227,7 +224,7 @@ def _weights() -> Probe:
         ptx=program(f"add.u32 %d, %d, {n};\n".join(forms), columns, data.size),
         cases=(Launch([request], data[None], columns).case("b0 fill, b0 use, b3 fill, b0 lastuse"),),
         read=_read_sums,
-        explain=by_element(_numbers("request")),
+        explain=by_element(_tell_numbers),
     )
 
 
@@ -242,7 +239,7 @@ def _issuers() -> Probe:
         ptx=program(mma("f16"), N, data.size, by=by_warp_0, arrivals=32),
         cases=(Launch([request], data[None], N, before=before).case("a whole warp"),),
         read=_read_sums,
-        explain=by_element(_numbers("request")),
+        explain=by_element(_tell_numbers),
     )
 
 
@@ -327,18 +324,16 @@ def _halves() -> Probe:
         lower = (images & 0xFFFF).astype(np.uint16).view(np.float16)
         return {"upper halves": uppers[:8], "first rows": lower[:, :4, 0].astype(float).tolist()}
 
-    def explain(expected: Outputs, found: Outputs) -> list[str]:
-        """The ISA does not say what is in the upper halves."""
-        cut = [
-            {case: {**o, "after": o["after"] & 0xFFFF} for case, o in outputs.items()} for outputs in (expected, found)
-        ]
-        return by_element(tell)(cut[0], cut[1])
+    def lower_halves(outputs: Outputs) -> Outputs:
+        """The ISA does not say what is in the upper ones."""
+        return {case: {**arrays, "after": arrays["after"] & 0xFFFF} for case, arrays in outputs.items()}
 
     def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        if buffer == "done":
-            return f"the commit arrived: {bool(theirs)}; on the emulator: {bool(ours)}"
-        values = (float(np.uint16(word).view(np.float16)) for word in (theirs, ours))
-        return f"request {place[0]}: the lower half of D{place[1:]} is {next(values):g}; the emulator: {next(values):g}"
+        values = [float(np.uint16(word).view(np.float16)) for word in (theirs, ours)]
+        return f"request {place[0]}: the lower half of D{place[1:]} is {values[0]:g}; the emulator: {values[1]:g}"
+
+    def explain(expected: Outputs, found: Outputs) -> list[str]:
+        return by_element(beside_commits(tell))(lower_halves(expected), lower_halves(found))
 
     return Probe(
         name="mma_d_of_16_bits",

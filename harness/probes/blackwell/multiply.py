@@ -26,6 +26,7 @@ from harness.probes.blackwell.ptx import (
     release,
     sync,
 )
+from harness.probes.comparison import Tell
 from harness.probes.probe import Case, Pointer
 from harness.probes.ptx import copy_in, poll
 
@@ -169,6 +170,25 @@ class Launch:
             cluster=(self.group, 1),
             shared=DATA + operands.shape[1],
         )
+
+
+# ---- what differs ----
+
+
+def beside_commits(tell: Tell) -> Tell:
+    """For the outputs of `program`: that a commit did not arrive; ``tell`` speaks of the other buffers."""
+
+    def tell_all(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
+        if buffer == "done":
+            return f"the commit of CTA {place[0]} arrived: {theirs == 1}; on the emulator: {ours == 1}"
+        return tell(case, buffer, place, ours, theirs)
+
+    return tell_all
+
+
+def f32(word: int) -> float:
+    """The number that a word of D is."""
+    return float(np.uint32(word).view(np.float32))
 
 
 # ---- descriptors and operands ----

@@ -11,7 +11,9 @@ import numpy as np
 from harness.probes.blackwell.multiply import (
     Launch,
     Request,
+    beside_commits,
     core_matrices,
+    f32,
     instruction_descriptor,
     matrix_descriptor,
     mma,
@@ -229,7 +231,7 @@ def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: in
     def number(word: int) -> str:
         if word == BLANK:
             return "nothing new"
-        value = int(np.uint32(word).view(np.int32)) if kept.kind == "i8" else float(np.uint32(word).view(np.float32))
+        value = int(np.uint32(word).view(np.int32)) if kept.kind == "i8" else f32(word)
         rank = " of the odd CTA" if value < 0 else ""
         if value != int(value):
             return f"{word:#010x}"
@@ -239,8 +241,6 @@ def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: in
         return f"element {at} of lane {lane}{rank}"
 
     def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        if buffer == "done":
-            return f"the commit of CTA {place[0]} arrived: {bool(theirs)}; on the emulator: {bool(ours)}"
         cta, lane, column = place
         return f"D at CTA {cta}, lane {lane}, column {column} takes {number(theirs)}; the emulator: {number(ours)}"
 
@@ -260,7 +260,7 @@ def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: in
         ptx=program(mma(kept.kind, group, a="[%at]"), columns, room, group),
         cases=tuple(cases),
         read=read,
-        explain=by_element(tell),
+        explain=by_element(beside_commits(tell)),
         **about,
     )
 

@@ -14,7 +14,9 @@ from harness.probes.blackwell.multiply import (
     Launch,
     Request,
     b_at,
+    beside_commits,
     core_matrices,
+    f32,
     mma,
     plain,
     program,
@@ -167,7 +169,7 @@ def _place_case(kind: Scaled, asked: list[Question], m: int, n: int, group: int,
 
 def _number(kind: Scaled, word: int) -> int | None:
     """Number of the place that a D was scaled from; None if there is none."""
-    value = float(np.uint32(word).view(np.float32)) / kind.per
+    value = f32(word) / kind.per
     table = kind.value(np.arange(FIRST[kind.ue8m0], FIRST[kind.ue8m0] + 40))
     found = np.flatnonzero(table == value)
     return int(found[0]) if len(found) else None
@@ -188,8 +190,6 @@ def _places(name: str, question: str, kind: Scaled, bys: Sequence[str], group: i
     shapes = [(M * group, N)] if group == 1 else [(2 * M, N), (M, N)]
 
     def tell(case: str, buffer: str, at: tuple[int, ...], ours: int, theirs: int) -> str:
-        if buffer == "done":
-            return f"the commit of CTA {at[0]} arrived: {bool(theirs)}; on the emulator: {bool(ours)}"
         cta, lane, column = at
         q = asked[cta // group]
         what = f"row of lane {lane}" if q.operand == "A" else f"column {column}"
@@ -215,7 +215,7 @@ def _places(name: str, question: str, kind: Scaled, bys: Sequence[str], group: i
         ptx=program(mma(kind.kind, group, scales=True), COLUMNS, _room(group), group),
         cases=tuple(_place_case(kind, asked, m, n, group, same) for m, n in shapes),
         read=read,
-        explain=by_element(tell),
+        explain=by_element(beside_commits(tell)),
         accumulation="tensor_core",
         **about,
     )
@@ -247,10 +247,8 @@ def _codes(name: str, kind: Scaled) -> Probe:
     launch = Launch([_request(kind, M, N, 1)] * count, np.stack([data] * count), COLUMNS, before=np.stack(images))
 
     def tell(case: str, buffer: str, at: tuple[int, ...], ours: int, theirs: int) -> str:
-        if buffer == "done":
-            return f"the commit arrived: {bool(theirs)}; on the emulator: {bool(ours)}"
-        values = (float(np.uint32(w).view(np.float32)) / kind.per for w in (theirs, ours))
-        return f"code {128 * at[0] + at[1]:#04x} is {next(values):g}; on the emulator {next(values):g}"
+        code = 128 * at[0] + at[1]
+        return f"code {code:#04x} is {f32(theirs) / kind.per:g}; on the emulator {f32(ours) / kind.per:g}"
 
     def read(outputs: Outputs) -> dict[str, Any]:
         values = outputs["all codes"]["after"][:, :, 0].reshape(-1).view(np.float32) / kind.per
@@ -262,7 +260,7 @@ def _codes(name: str, kind: Scaled) -> Probe:
         ptx=program(mma(kind.kind, scales=True), COLUMNS, data.size),
         cases=(launch.case("all codes"),),
         read=read,
-        explain=by_element(tell),
+        explain=by_element(beside_commits(tell)),
         accumulation="tensor_core",
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from harness.probes.blackwell.multiply import instruction_descriptor, matrix_descriptor, mma
+from harness.probes.blackwell.multiply import beside_commits, f32, instruction_descriptor, matrix_descriptor, mma
 from harness.probes.blackwell.ptx import DATA, LANES, THREADS, allocate, by_thread_0, commit, kernel, pointer, release
 from harness.probes.comparison import by_element
 from harness.probes.probe import Case, Map, Outputs, Pointer, Probe
@@ -131,13 +131,10 @@ def _tile(name: str, group: int) -> Probe:
     exact = (a @ b.T).astype(np.float32)
 
     def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        if buffer == "done":
-            return f"the commit of CTA {place[0]} arrived: {bool(theirs)}; on the emulator: {bool(ours)}"
         row, thread = divmod(place[1], THREADS)
         chunk, i = divmod(row, REGISTERS)
-        values = (float(np.uint32(word).view(np.float32)) for word in (theirs, ours))
         where = f"register {i} of thread {thread % 32} of warp {thread // 32}, load {chunk}"
-        return f"CTA {place[0]}, {where} has {next(values):g}; the emulator: {next(values):g}"
+        return f"CTA {place[0]}, {where} has {f32(theirs):g}; the emulator: {f32(ours):g}"
 
     def read(outputs: Outputs) -> dict[str, Any]:
         found = product(outputs["integers"]["found"])
@@ -176,7 +173,7 @@ def _tile(name: str, group: int) -> Probe:
             ),
         ),
         read=read,
-        explain=by_element(tell),
+        explain=by_element(beside_commits(tell)),
     )
 
 
