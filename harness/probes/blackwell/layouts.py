@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -82,49 +82,55 @@ def read_layout(outputs: Outputs) -> dict[str, Any]:
     return answer
 
 
-def _operands(m: int, n: int, group: int, room: int) -> np.ndarray:
-    """Of each CTA of a pair, or of one CTA: its rows of A, its columns of B; zeros fill the room."""
+def numbered_operands(m: int, n: int, group: int, room: int) -> np.ndarray:
+    """Bytes of `numbered` [group, room]: each CTA's rows of A, then its columns of B; zeros fill the room."""
     a, b = numbered(m, n)
     halves = [operands(x, y) for x, y in zip(np.split(a, group), np.split(b, group), strict=True)]
     return np.stack([np.pad(half, (0, room - half.size)) for half in halves])
 
 
-def layout_case(m: int, n: int, columns: int, room: int, group: int = 1, lane: int = 0, first: int = 0) -> Case:
-    """D of m x n at a lane and a column."""
-    rows, some = m // group, n // group
+class D(NamedTuple):
+    """Its shape, and the lane and column that an instruction names for it."""
+
+    m: int
+    n: int
+    lane: int = 0
+    column: int = 0
+
+    @property
+    def name(self) -> str:
+        lane = f", lane {self.lane}" if self.lane else ""
+        column = f", column {self.column}" if self.column else ""
+        return f"M {self.m}, N {self.n}{lane}{column}"
+
+
+def _case(d: D, columns: int, room: int, group: int) -> Case:
+    rows, some = d.m // group, d.n // group
     request = Request(
-        instruction_descriptor(m, n),
+        instruction_descriptor(d.m, d.n),
         a=plain(rows),
         b=plain(some),
         b_start=b_at(rows),
-        d=lane << SHIFT_OF_LANE | first,
+        d=d.lane << SHIFT_OF_LANE | d.column,
     )
-    where = (f", lane {lane}" if lane else "") + (f", column {first}" if first else "")
-    launch = Launch([request], _operands(m, n, group, room), columns, group)
-    return launch.case(f"M {m}, N {n}{where}")
+    return Launch([request], numbered_operands(d.m, d.n, group, room), columns, group).case(d.name)
 
 
 def _layout(
     name: str,
     question: str,
-    shapes: Sequence[tuple[int, int] | tuple[int, int, int] | tuple[int, int, int, int]],
+    asked: Sequence[D],
     columns: int,
     group: int = 1,
     form: str = "",
     assumption: str = READING,
 ) -> Probe:
-    """shapes: M, N and, where they are not 0, lane and column of D."""
-    room = max(b_at(shape[0] // group) + b_at(shape[1] // group) for shape in shapes)
-    cases = []
-    for m, n, *where in shapes:
-        lane, first = (*where, 0, 0)[:2]
-        cases.append(layout_case(m, n, columns, room, group, lane, first))
-    issue = form or mma("f16", group)
+    room = max(b_at(d.m // group) + b_at(d.n // group) for d in asked)
     return Probe(
         name=name,
         question=question,
-        ptx=program(issue, columns, room, group),
-        cases=tuple(cases),
+        ptx=program(form or mma("f16", group), columns, room, group),
+        cases=tuple(_case(d, columns, room, group) for d in asked),
         read=read_layout,
         explain=by_element(tell_elements(group)),
         assumption=assumption,
@@ -137,41 +143,41 @@ PROBES = (
     _layout(
         "mma_layout_128",
         "Which lane and column holds D(r, n) of an MMA with M = 128 of one CTA?",
-        [(128, 16), (128, 64), (128, 256), (128, 32, 0, 40)],
+        [D(128, 16), D(128, 64), D(128, 256), D(128, 32, column=40)],
         256,
         assumption="",
     ),
     _layout(
         "mma_layout_64",
         "Which lane and column holds D(r, n) of an MMA with M = 64 of one CTA, at lane 0 and at lane 16?",
-        [(64, 16), (64, 64), (64, 256), (64, 32, 16), (64, 32, 16, 40)],
+        [D(64, 16), D(64, 64), D(64, 256), D(64, 32, lane=16), D(64, 32, lane=16, column=40)],
         256,
     ),
     _layout(
         "mma_layout_pair_256",
         "Which CTA, lane and column holds D(r, n) of a pair's MMA with M = 256?",
-        [(256, 32), (256, 128), (256, 256), (256, 64, 0, 32)],
+        [D(256, 32), D(256, 128), D(256, 256), D(256, 64, column=32)],
         256,
         group=2,
     ),
     _layout(
         "mma_layout_pair_128",
         "Which CTA, lane and column holds D(r, n) of a pair's MMA with M = 128?",
-        [(128, 32), (128, 128), (128, 256), (128, 64, 0, 32)],
+        [D(128, 32), D(128, 128), D(128, 256), D(128, 64, column=32)],
         128,
         group=2,
     ),
     _layout(
         "mma_small_n",
         "Does an MMA of one CTA take an N that is a multiple of 8 and not of 16, and N = 8?",
-        [(64, 8), (64, 24), (64, 40), (128, 8), (128, 24), (128, 248)],
+        [D(64, 8), D(64, 24), D(64, 40), D(128, 8), D(128, 24), D(128, 248)],
         256,
         assumption="The ISA (9.7.16.2.1) has steps of 8; older texts, and libraries, steps of 16 for M = 128.",
     ),
     _layout(
         "mma_small_n_pair",
         "Does a pair's MMA take an N that is a multiple of 16 and not of 32?",
-        [(128, 16), (128, 48), (256, 16), (256, 48), (256, 240)],
+        [D(128, 16), D(128, 48), D(256, 16), D(256, 48), D(256, 240)],
         256,
         group=2,
         assumption="The ISA (9.7.16.2.1) has steps of 16; older texts, and libraries, steps of 32.",
@@ -179,7 +185,7 @@ PROBES = (
     _layout(
         "mma_ws_layouts",
         "Which lane and column holds D(r, n) of a weight-stationary MMA with M of 32, 64 and 128?",
-        [(m, n) for m in (32, 64, 128) for n in (64, 128, 256)],
+        [D(m, n) for m in (32, 64, 128) for n in (64, 128, 256)],
         256,
         form=WS,
         assumption="Layouts E and G are read off figures of the ISA; no compiler's kernel was at hand that uses them.",

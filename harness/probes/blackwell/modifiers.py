@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from harness.probes.blackwell.layouts import numbered, read_layout, tell_elements
+from harness.probes.blackwell.layouts import numbered, numbered_operands, read_layout, tell_elements
 from harness.probes.blackwell.multiply import (
     Launch,
     Request,
@@ -38,8 +38,8 @@ def _integers(rows: int, dtype: Any, seed: int) -> np.ndarray:
     return values.astype(dtype)
 
 
-def _request(idesc: int, **fields: Any) -> Request:
-    return Request(idesc, a=plain(M), b=plain(N), b_start=b_at(M), **fields)
+def _request(idesc: int, adds: bool = False) -> Request:
+    return Request(idesc, a=plain(M), b=plain(N), b_start=b_at(M), adds=adds)
 
 
 @beside_commits
@@ -102,9 +102,7 @@ MASKED_BYTES = b_at(128) + b_at(MASKED_N)
 
 def _mask_case(m: int, group: int, masks: Sequence[tuple[int, ...]]) -> Case:
     rows, some = m // group, MASKED_N // group
-    a, b = numbered(m, MASKED_N)
-    halves = [operands(x, y) for x, y in zip(np.split(a, group), np.split(b, group), strict=True)]
-    data = np.stack([np.pad(half, (0, MASKED_BYTES - half.size)) for half in halves] * len(masks))
+    data = np.concatenate([numbered_operands(m, MASKED_N, group, MASKED_BYTES)] * len(masks))
     requests = [
         Request(instruction_descriptor(m, MASKED_N), a=plain(rows), b=plain(some), b_start=b_at(rows), mask=mask)
         for mask in masks

@@ -130,7 +130,7 @@ def _tell_load(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs
 
 
 def _loads() -> Probe:
-    """Bytes by their place: once the lower five bits of it, once the upper four."""
+    """Bytes that say where they are: once by its remainder of 251, once by its upper eight bits."""
     number = np.arange(BYTES)
     contents = {"bytes are place % 251": number % 251, "bytes are place / 2": number // 2}
     count = sum(registers for _, registers in SQUARES)

@@ -115,7 +115,15 @@ def _identity() -> np.ndarray:
     return np.eye(SOME, K, dtype=np.float16)
 
 
-def _addresses(name: str, question: str, operand: str, layouts: Sequence[Layout], area: int, **about: Any) -> Probe:
+def _addresses(
+    name: str,
+    question: str,
+    operand: str,
+    layouts: Sequence[Layout],
+    area: int,
+    modelled: bool = True,
+    assumption: str = "",
+) -> Probe:
     """operand: "A" or "B". area: bytes it may lie in; once with the low parts of the elements' numbers, then with the
     high ones, then an identity matrix for the other operand.
     """
@@ -169,7 +177,8 @@ def _addresses(name: str, question: str, operand: str, layouts: Sequence[Layout]
         cases=(launch.case("all"),),
         read=read,
         explain=explain,
-        **about,
+        modelled=modelled,
+        assumption=assumption,
     )
 
 
@@ -213,7 +222,7 @@ class Kept:
         return image
 
 
-def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: int, **about: Any) -> Probe:
+def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: int, assumption: str = "") -> Probe:
     """shapes: M and N; B is the identity, repeated, so that column n of D is A's column n % depth."""
     columns = 2 * A_COLUMN
     room = 32 * 32
@@ -261,7 +270,7 @@ def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: in
         cases=tuple(cases),
         read=read,
         explain=by_element(beside_commits(tell)),
-        **about,
+        assumption=assumption,
     )
 
 

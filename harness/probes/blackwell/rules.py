@@ -102,7 +102,7 @@ def experiments(kind: Type) -> Iterator[Experiment]:
         yield Experiment(WITH_OLD, below, {0: minus, 1: small}, scale)
         yield Experiment(OLD_KEPT, below, {0: one, 1: minus}, scale * 2.0**-below)
     half = (1.5 * one[0] / 2, 1.5 * one[1]), (-1.5 * one[0] / 2, 1.5 * one[1])
-    for below in range(20, 28):
+    for below in CUT_AT:
         yield Experiment(UNNORMALISED, below, {0: half[0], 1: half[1], 2: kind.product(below + 1)})
     for below in CUT_AT:
         for sign in (1, -1):
@@ -153,6 +153,16 @@ def words_of(outputs: Outputs) -> np.ndarray:
     return np.concatenate([np.diagonal(image) for image in outputs["all"]["after"]])
 
 
+def bits_kept(found: dict[int, float], shift: int = 0) -> str:
+    """The largest ``below`` whose sum is 2^-(below + shift), as it should be, and what others there are."""
+    whole = [below for below, value in found.items() if value == 2.0 ** -(below + shift)]
+    others = {below: value for below, value in found.items() if below not in whole and value}
+    last = max(whole, default=0)
+    gaps = [below for below in found if below < last and below not in whole]
+    kept = f"{last}" if last < max(found) else f"{last} or more"
+    return f"{kept}, and at others {others}" if others or gaps else kept
+
+
 def read_rules(results: np.ndarray, asked: list[Experiment], kind: Type) -> dict[str, Any]:
     """results: f32. What the results of each rule say together."""
     by_rule: dict[str, dict[int, float]] = {}
@@ -160,13 +170,7 @@ def read_rules(results: np.ndarray, asked: list[Experiment], kind: Type) -> dict
         by_rule.setdefault(experiment.rule, {})[experiment.at] = float(result)
     answer: dict[str, Any] = {}
     for rule in KEPT:
-        found = by_rule[rule]
-        whole = [below for below in found if found[below] == 2.0 ** -(below + (rule == UNNORMALISED))]
-        others = {below: v for below, v in found.items() if below not in whole and v}
-        last = max(whole, default=0)
-        answer[rule] = f"{last}" if last < max(found) else f"{last} or more"
-        if others or [b for b in found if b < last and b not in whole]:
-            answer[rule] += f", and at others {others}"
+        answer[rule] = bits_kept(by_rule[rule], shift=int(rule == UNNORMALISED))
     kept = max((b for b in CUT_AT if by_rule[ALIGNED].get(b)), default=0)
     answer[CUT] = [by_rule[CUT].get(sign * kept, 0.0) * 2.0**kept for sign in (1, -1)]
     units = {n: (abs(v) - 1) * 2.0**23 for n, v in by_rule[ENDS].items()}

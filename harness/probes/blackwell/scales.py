@@ -23,6 +23,7 @@ from harness.probes.blackwell.multiply import (
     scaled_descriptor,
 )
 from harness.probes.blackwell.ptx import BLANK, LANES
+from harness.probes.blackwell.rules import bits_kept
 from harness.probes.blackwell.sums import units
 from harness.probes.comparison import by_answer, by_element
 from harness.probes.probe import Case, Outputs, Probe
@@ -116,7 +117,7 @@ class Question:
 
 
 def _image(kind: Scaled, question: Question, same: bool, cta: int = 0) -> np.ndarray:
-    """Of a CTA. same: all four quadrants hold the same."""
+    """Of a CTA. same: whether the odd CTA of a pair has the factors of the even one."""
     image = np.full((LANES, COLUMNS), BLANK, np.uint32)
     lane, column, byte = np.mgrid[:LANES, :WIDTH, :4]
     number = {"lane": lane % 32, "place": 4 * column + byte, "quadrant": lane // 32}[question.by]
@@ -184,10 +185,19 @@ def _said(kind: Scaled, by: str, word: int) -> str:
     return f"column {number // 4}, byte {number % 4}"
 
 
-def _places(name: str, question: str, kind: Scaled, bys: Sequence[str], group: int = 1, **about: Any) -> Probe:
+def _places(
+    name: str,
+    question: str,
+    kind: Scaled,
+    bys: Sequence[str],
+    group: int = 1,
+    same: bool = True,
+    modelled: bool = True,
+    assumption: str = "",
+) -> Probe:
+    """same: as of `_image`."""
     asked = _asked(kind, bys)
-    same = about.pop("same", True)
-    shapes = [(M * group, N)] if group == 1 else [(2 * M, N), (M, N)]
+    shapes = [(M, N)] if group == 1 else [(2 * M, N), (M, N)]
 
     def tell(case: str, buffer: str, at: tuple[int, ...], ours: int, theirs: int) -> str:
         cta, lane, column = at
@@ -217,7 +227,8 @@ def _places(name: str, question: str, kind: Scaled, bys: Sequence[str], group: i
         read=read,
         explain=by_element(beside_commits(tell)),
         accumulation="tensor_core",
-        **about,
+        modelled=modelled,
+        assumption=assumption,
     )
 
 
@@ -313,15 +324,7 @@ def _rules(name: str, kind: Scaled) -> Probe:
             found.setdefault(rule, {})[number] = float(result)
         answer: dict[str, Any] = {}
         for rule, by in found.items():
-            if rule == ENDS:
-                answer[rule] = (by[0] - 1) * 2.0**23
-                continue
-            whole = [below for below in by if by[below] == 2.0**-below]
-            others = {below: v for below, v in by.items() if below not in whole and v}
-            last = max(whole, default=0)
-            answer[rule] = (
-                f"{last}" + (" or more" if last == max(by) else "") + (f", at others {others}" if others else "")
-            )
+            answer[rule] = (by[0] - 1) * 2.0**23 if rule == ENDS else bits_kept(by)
         return answer
 
     return Probe(
