@@ -657,7 +657,7 @@ def test_four_rows_are_gathered_and_scattered():
         memory = found["memory"].view(np.uint16)
         pitch = max(width, {"none": 0, "32B": 16, "64B": 32, "128B": 64}[case.arguments[0].swizzle])
         mask = {"none": 0, "32B": 1, "64B": 3, "128B": 7}[case.arguments[0].swizzle]
-        copy = np.full((tma.ROWS, tma.COLUMNS), tma.BLANK)
+        copy = np.full((tma.ROWS, tma.COLUMNS), tma.UNSTORED)
         for n, row in enumerate(chosen):
             for w in range(width):
                 at = 2 * (n * pitch + w)

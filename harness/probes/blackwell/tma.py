@@ -16,10 +16,33 @@ BOX_ROWS, BOX_COLUMNS = 8, 16
 BOX_BYTES = 2 * BOX_ROWS * BOX_COLUMNS
 REGION = 1024
 """Shared offset of boxes; the mbarrier is at 0."""
+ROOM = 2048
+"""Bytes there, for four rows, or for a box of packed types."""
 
 
 def _map_address(register: str, name: str) -> str:
     return f"mov.b64 {register}, {name};\ncvta.param.u64 {register}, {register};\n"
+
+
+def _load_and_dump(mode: str, coordinates: str, expected: str) -> str:
+    """64 threads: a load through the map at %rd4 to %r10. To %rd1 goes whether as many bytes as a register expects were
+    signalled, to %rd0 what the room of the boxes then holds.
+    """
+    return (
+        by_thread_0("mbarrier.init.shared::cta.b64 [%base], 1;\nfence.mbarrier_init.release.cluster;\n")
+        + "fence.proxy.async.shared::cta;\n"
+        + CTA_SYNC
+        + by_thread_0(
+            f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%base], {expected};\n"
+            f"cp.async.bulk.tensor.2d.shared::cta.global.{mode}.mbarrier::complete_tx::bytes"
+            f" [%r10], [%rd4, {{{coordinates}}}], [%base];\n"
+            + poll("%base", 0, "%p1")
+            + "selp.u32 %r11, 1, 0, %p1;\nst.global.u32 [%rd1], %r11;\n"
+        )
+        + CTA_SYNC
+        + dump(REGION, ROOM, 64, "%rd0")
+        + CTA_SYNC
+    )
 
 
 # ---- whose data, whose barrier ----
@@ -60,8 +83,7 @@ PLAIN:
         ["map tensor", "u64 found", "u64 request"],
         fill(REGION, BOX_BYTES, 32)
         + pointer("%rd1", "request")
-        + """mov.u32 %r10, %ctaid.x;
-"""
+        + "mov.u32 %r10, %ctaid.x;\n"
         + pointer("%rd0", "found", "%r10", 8)
         + _map_address("%rd2", "tensor")
         + f"""ld.global.u32 %r0, [%rd1];
@@ -158,13 +180,12 @@ def _routes(name: str, question: str, group: int, cases: Sequence[Case], assumpt
 
 ROWS, COLUMNS = 20, 72
 """The tensor, of 16-bit elements. Neither is a multiple of four boxes."""
-BLANK = 0xA5A5
-FOUR_BYTES = 2048
-"""Room for four rows."""
+UNSTORED = 0xA5A5
+"""What the tensor that is stored to holds before."""
 
 FOUR = kernel(
     ["map loaded", "map stored", "u64 memory", "u64 flags", "u64 corner"],
-    fill(REGION, FOUR_BYTES, 64)
+    fill(REGION, ROOM, 64)
     + pointer("%rd0", "memory")
     + pointer("%rd1", "flags")
     + pointer("%rd3", "corner")
@@ -172,19 +193,7 @@ FOUR = kernel(
     + _map_address("%rd5", "stored")
     + "".join(f"ld.global.u32 %r{n}, [%rd3+{4 * n}];\n" for n in range(7))
     + f"add.u32 %r10, %base, {REGION};\n"
-    + by_thread_0("mbarrier.init.shared::cta.b64 [%base], 1;\nfence.mbarrier_init.release.cluster;\n")
-    + "fence.proxy.async.shared::cta;\n"
-    + CTA_SYNC
-    + by_thread_0(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%base], %r6;\n"
-        "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes"
-        " [%r10], [%rd4, {%r0, %r1, %r2, %r3, %r4}], [%base];\n"
-        + poll("%base", 0, "%p1")
-        + "selp.u32 %r11, 1, 0, %p1;\nst.global.u32 [%rd1], %r11;\n"
-    )
-    + CTA_SYNC
-    + dump(REGION, FOUR_BYTES, 64, "%rd0")
-    + CTA_SYNC
+    + _load_and_dump("tile::gather4", "%r0, %r1, %r2, %r3, %r4", expected="%r6")
     + by_thread_0(
         """setp.eq.u32 %p2, %r5, 0;
 @%p2 bra STORED;
@@ -209,8 +218,8 @@ def _four_case(
         name=name,
         buffers={
             "tensor": np.arange(ROWS * COLUMNS, dtype=np.uint16) + 0x1000,
-            "copy": np.full(ROWS * COLUMNS, BLANK, np.uint16),
-            "memory": np.zeros(FOUR_BYTES // 4, np.uint32),
+            "copy": np.full(ROWS * COLUMNS, UNSTORED, np.uint16),
+            "memory": np.zeros(ROOM // 4, np.uint32),
             "flags": np.full(1, 9, np.uint32),
             "corner": np.array([column, *rows, inside, 4 * 2 * width], np.int32),
         },
@@ -223,7 +232,7 @@ def _four_case(
         ),
         outputs=("memory", "flags", "copy"),
         block=64,
-        shared=REGION + FOUR_BYTES,
+        shared=REGION + ROOM,
     )
 
 
@@ -240,7 +249,7 @@ def _tell_four(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs
         return f"the bytes of four rows were signalled: {theirs == 1}; on the emulator: {ours == 1}"
     if buffer == "copy":
         row, column = divmod(place[0], COLUMNS)
-        values = [_element(v, BLANK) for v in (theirs, ours)]
+        values = [_element(v, UNSTORED) for v in (theirs, ours)]
         return f"scatter4 puts {values[0]} in row {row}, column {column}; the emulator {values[1]}"
     shift = 0 if (ours ^ theirs) & 0xFFFF else 16
     values = [_element(v >> shift & 0xFFFF, UNTOUCHED & 0xFFFF) for v in (theirs, ours)]
@@ -251,7 +260,7 @@ def _read_four(outputs: Outputs) -> dict[str, Any]:
     answer = {}
     for case, arrays in outputs.items():
         halves = arrays["memory"].view(np.uint16)
-        written = np.flatnonzero(arrays["copy"] != BLANK)
+        written = np.flatnonzero(arrays["copy"] != UNSTORED)
         answer[case] = {
             "the bytes of four rows were signalled": bool(arrays["flags"][0] == 1),
             "first element of each 128 bytes": [_element(int(v), UNTOUCHED & 0xFFFF) for v in halves[: 4 * 64 : 64]],
@@ -271,7 +280,7 @@ ATOMS = ("128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B")
 
 BYTES = kernel(
     ["map tensor", "u64 memory", "u64 flags", "u64 expected"],
-    fill(REGION, FOUR_BYTES, 64)
+    fill(REGION, ROOM, 64)
     + pointer("%rd0", "memory")
     + pointer("%rd1", "flags")
     + pointer("%rd3", "expected")
@@ -280,19 +289,7 @@ BYTES = kernel(
 add.u32 %r10, %base, {REGION};
 mov.u32 %r1, 0;
 """
-    + by_thread_0("mbarrier.init.shared::cta.b64 [%base], 1;\nfence.mbarrier_init.release.cluster;\n")
-    + "fence.proxy.async.shared::cta;\n"
-    + CTA_SYNC
-    + by_thread_0(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%base], %r0;\n"
-        "cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes"
-        " [%r10], [%rd4, {%r1, %r1}], [%base];\n"
-        + poll("%base", 0, "%p1")
-        + "selp.u32 %r11, 1, 0, %p1;\nst.global.u32 [%rd1], %r11;\n"
-    )
-    + CTA_SYNC
-    + dump(REGION, FOUR_BYTES, 64, "%rd0")
-    + CTA_SYNC
+    + _load_and_dump("tile", "%r1, %r1", expected="%r0")
     + by_thread_0("mbarrier.inval.shared::cta.b64 [%base];\n"),
 )
 """Load the box at the tensor's first element, and say whether as many bytes as expected were signalled."""
@@ -304,7 +301,7 @@ def _bytes_case(name: str, element: str, shape: tuple[int, int], nbytes: int, ex
         name=name,
         buffers={
             "tensor": np.arange(nbytes // 2, dtype=np.uint16),
-            "memory": np.zeros(FOUR_BYTES // 4, np.uint32),
+            "memory": np.zeros(ROOM // 4, np.uint32),
             "flags": np.full(1, 9, np.uint32),
             "expected": np.array([expected], np.uint32),
         },
@@ -316,7 +313,7 @@ def _bytes_case(name: str, element: str, shape: tuple[int, int], nbytes: int, ex
         ),
         outputs=("memory", "flags"),
         block=64,
-        shared=REGION + FOUR_BYTES,
+        shared=REGION + ROOM,
     )
 
 
