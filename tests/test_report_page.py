@@ -18,7 +18,8 @@ import harness.cli.main
 from harness.errors import CannotRun
 from harness.report import timeline_section
 from harness.report.published import published_figures
-from harness.report.style import DARK, FIGURE, LIGHT, TIMELINE
+from harness.report.style import DARK, FIGURE, LIGHT
+from harness.report.timeline_picture import KINDS
 from harness.run import records
 from harness.timing.timeline import Span, Timeline
 
@@ -239,7 +240,7 @@ def test_contrast(colors):
     """WCAG 2.1: 4.5 for text, which labels of lines are, too; 3 for the shapes of a figure."""
     for name in ("ink", "muted", "kernel5", "kernel6", "kernel7"):
         assert contrast(colors[name], colors["paper"]) >= 4.5, name
-    for name in (*FIGURE, *TIMELINE):
+    for name in (*FIGURE, *KINDS):
         assert contrast(colors[name], colors["paper"]) >= 3, name
 
 

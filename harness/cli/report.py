@@ -73,11 +73,12 @@ def report(output: Path, results: Path | None) -> None:
         model = model_check()
         launched = _launched(found)
         planned = plan_timelines(folder, {arch for _, arch in launched} | {one.arch for one in maps})
-        done = _Counter(progress, len(figures) + planned.count + len(launched) + (model.figure is not None))
+        saved = [*figures, *([model.figure] if model.figure else [])]
+        done = _Counter(progress, len(saved) + planned.count + len(launched))
         try:
             output.mkdir(parents=True, exist_ok=True)
             written = []
-            for figure in [*figures, *filter(None, [model.figure])]:
+            for figure in saved:
                 written += figure.save(output)
                 done.one_more()
             timelines = planned.draw(done.one_more)
@@ -88,8 +89,7 @@ def report(output: Path, results: Path | None) -> None:
             raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
     console = Console()
     kernels = sum(len(part.kernels) for part in timelines)
-    number = len(figures) + (model.figure is not None)
-    drawn = f"{several(number, 'figure')}, {several(kernels, 'timeline')}, {several(len(found.devices), 'device')}"
+    drawn = f"{several(len(saved), 'figure')}, {several(kernels, 'timeline')}, {several(len(found.devices), 'device')}"
     show_line(console, f"{output / 'index.html'}: {drawn}")
     show_line(console, f"{len(written)} figure files beside it")
 

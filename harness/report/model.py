@@ -9,13 +9,14 @@ from typing import Any
 from harness.errors import CannotRun
 from harness.report.figure import Figure
 from harness.report.style import SETTINGS, color
+from harness.survey.uses import FIT, JUDGE, SEEN
 from harness.timing.constants import find_gpu
 from harness.timing.validation import GPU, Row
 from harness.timing.validation_kept import read_predictions
-from harness.timing.validation_report import RUNS, USES, VERDICTS, counters, runs, verdicts
+from harness.timing.validation_report import RUNS, TARGET, USES, VERDICTS, counters, runs, verdicts
 
-BAND = 0.12
-"""Of the error, to either side: the goal for every single run."""
+MARKS = {FIT: ("s", "kernel5"), SEEN: ("^", "kernel7"), JUDGE: ("o", "kernel6")}
+"""Shape and colour of a run by its use; the later ones lie above."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,11 @@ def _scatter(rows: Sequence[Row], gpu: str) -> Figure:
         cycles = [value for row in rows for value in (row.measured.cycles, row.cycles)]
         ends = (min(cycles) / 1.3, max(cycles) * 1.3)
         axis.plot(ends, ends, color=color("muted"), linewidth=1, label="no error")
-        for factor in (1 + BAND, 1 - BAND):
-            label = f"{100 * BAND:.0f} % off" if factor > 1 else None
+        for factor, label in ((1 + TARGET, f"{100 * TARGET:.0f} % off"), (1 - TARGET, None)):
             axis.plot(
                 ends, [factor * end for end in ends], color=color("muted"), linewidth=1, linestyle=":", label=label
             )
-        for use, marker, shade in (("fit", "s", "kernel5"), ("seen", "^", "kernel7"), ("judge", "o", "kernel6")):
+        for use, (marker, shade) in MARKS.items():
             some = [row for row in rows if row.measured.use == use]
             places = [row.measured.cycles for row in some], [row.cycles for row in some]
             style: dict[str, Any] = {
@@ -77,7 +77,7 @@ def _scatter(rows: Sequence[Row], gpu: str) -> Figure:
         f"Predicted over measured: cycles on an {gpu}",
         f"{len(rows)} configurations and problems, each a hollow mark: across what an {gpu} took, measured; upwards "
         "what the model says, predicted. Circles were only judged, triangles were seen while the model got its form, "
-        "squares were there to fit three constants; above the line the model is too slow.",
+        "squares were there to fit constants; above the line the model is too slow.",
         canvas,
         RUNS,
         runs(rows),

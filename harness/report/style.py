@@ -51,9 +51,7 @@ DARK = {
     "wait": "#949ba6",
 }
 FIGURE = ("kernel5", "kernel6", "kernel7", "kernel8", "vendor", "other")
-"""Colours of bars and lines; the rest is text and paper."""
-TIMELINE = ("load", "mma", "store", "control", "issue", "convert", "work", "wait")
-"""Colours of what a warp or a unit does."""
+"""Colours of bars and lines; the rest is text, paper, and what a warp or a unit does."""
 
 SETTINGS: Any = {
     "svg.fonttype": "none",
