@@ -13,7 +13,6 @@ from harness.check.rules import RULES
 from harness.cli import render
 from harness.cli.check_output import Shown, shown_options, tell
 from harness.cli.options import (
-    LARGEST_SEED,
     ConfigOptions,
     config_options,
     group,
@@ -24,7 +23,7 @@ from harness.cli.progress import progress_bar
 from harness.cli.running import kernels_named
 from harness.compiler.build import Artifact, build_with_notice
 from harness.errors import UsageProblem
-from harness.problem.inputs import KINDS
+from harness.problem.inputs import KINDS, LARGEST_SEED
 from harness.problem.shape import Shape
 from harness.ptx.edited import put_in_place, read_edited
 from harness.run.check import CheckOptions, Target, check

@@ -8,7 +8,15 @@ from pathlib import Path
 import click
 
 from harness.cli.exec_output import as_json, show_summary
-from harness.cli.options import LARGEST_SEED, check_folder, check_output, group, schedule_option, write_output
+from harness.cli.options import (
+    check_folder,
+    check_output,
+    group,
+    launch_timeout_option,
+    schedule_option,
+    seed_option,
+    write_output,
+)
 from harness.driver.gpu_model import gpu_model, gpu_names
 from harness.driver.log import Log
 from harness.driver.recording import Recorder
@@ -21,13 +29,7 @@ emulation_options = group(
     Options,
     click.option("--check", is_flag=True, help="Check the synchronisation of every launch, as harness check does."),
     schedule_option,
-    click.option(
-        "--seed",
-        type=click.IntRange(0, LARGEST_SEED),
-        default=0,
-        show_default=True,
-        help="For the random schedule.",
-    ),
+    seed_option,
     click.option(
         "--jobs",
         type=click.IntRange(1),
@@ -35,7 +37,7 @@ emulation_options = group(
         show_default=True,
         help="Processes that share the clusters of a launch, if these are independent.",
     ),
-    click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take."),
+    launch_timeout_option,
     click.option("--max-steps", type=click.IntRange(1), help="Warp instructions a launch may take."),
 )
 

@@ -27,13 +27,12 @@ from harness.emulator.rules import WARNINGS
 from harness.errors import UsageProblem
 from harness.files import write_text
 from harness.problem.dtypes import ELEMENT_TYPES
-from harness.problem.inputs import KINDS
+from harness.problem.inputs import KINDS, LARGEST_SEED
 from harness.problem.shape import Shape, parse_shape
 from harness.run.device import CHOICES
 from harness.run.emulate import Accumulation, EmulationOptions, Schedule
 
 DEFAULT_SHAPE = "1024"
-LARGEST_SEED = 2**32 - 1
 MOST_SCHEDULES = 10_000
 THE_KERNELS = "[default: the kernel's]"
 
@@ -293,13 +292,20 @@ def schedules_option(default: int | None, shown: str) -> Callable[[Command], Com
     )
 
 
-schedule_seed_option = click.option(
-    "--schedule-seed",
-    type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
-    default=0,
-    show_default=True,
-    help="For the random schedule; of several, the first one's.",
-)
+def _seed_of_schedules(name: str) -> Callable[[Command], Command]:
+    return click.option(
+        name,
+        type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
+        default=0,
+        show_default=True,
+        help="For the random schedule; of several, the first one's.",
+    )
+
+
+schedule_seed_option = _seed_of_schedules("--schedule-seed")
+"""Where ``--seed`` is for the inputs."""
+seed_option = _seed_of_schedules("--seed")
+"""Where the inputs are given, or have seeds of their own."""
 
 schedule_option = click.option(
     "--schedule",
@@ -308,13 +314,6 @@ schedule_option = click.option(
     show_default=True,
     help="Order in which the emulator completes things.",
 )
-
-
-def seed_option(help_text: str) -> Callable[[Command], Command]:
-    """Of a launch file's random schedules; the inputs have seeds of their own there."""
-    return click.option(
-        "--seed", type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES), default=0, show_default=True, help=help_text
-    )
 
 
 launch_timeout_option = click.option(

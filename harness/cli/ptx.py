@@ -110,7 +110,7 @@ def init(file: Path, target: str, kernel: str | None) -> None:
 @group(
     "settings",
     Options,
-    seed_option("Of the random schedule."),
+    seed_option,
     schedule_option,
     emulator_options,
     launch_timeout_option,

@@ -23,7 +23,7 @@ from harness.ptx.launching import Options
     show_default=True,
     help="Runs: the first in the order of issue, the others in random orders; --jobs of them side by side.",
 )
-@group("settings", Options, seed_option("For the random schedules."), emulator_options, launch_timeout_option)
+@group("settings", Options, seed_option, emulator_options, launch_timeout_option)
 @shown_options
 def check_command(file: Path, schedules: int, settings: Options, shown: Shown) -> int:
     """Check the synchronisation of what LAUNCH.toml launches.

@@ -270,13 +270,13 @@ def _run(
 
 @contextmanager
 def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], None]]:
-    """A bar with the rate and the time that is left on a terminal, else a line now and then. Compilations do not count
-    for the rate."""
+    """A bar with the rate and the time that is left on a terminal, else a line now and then. The rate does not count
+    what comes before the first job: compilations."""
     start, last = time.monotonic(), 0.0
 
-    def watch(what: str) -> None:
+    def watch(tally: Tally) -> None:
         nonlocal start
-        if what.startswith("compiling"):
+        if not tally.ran + tally.failed:
             start = time.monotonic()
 
     def rate(tally: Tally) -> float:
@@ -286,7 +286,7 @@ def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], N
 
         def line(what: str, tally: Tally) -> None:
             nonlocal last
-            watch(what)
+            watch(tally)
             if time.monotonic() - last < TICK:
                 return
             last = time.monotonic()
@@ -307,7 +307,7 @@ def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], N
         task = bar.add_task("planned", total=count, rate="")
 
         def update(what: str, tally: Tally) -> None:
-            watch(what)
+            watch(tally)
             bar.update(task, description=what, completed=tally.done, rate=f"{rate(tally):.1f}/s" if tally.ran else "")
 
         yield update

@@ -20,6 +20,8 @@ from harness.problem.shape import Shape
 KINDS = ("normal", "integer", "index", "uniform")
 EXACT_KINDS = ("integer", "index")
 
+LARGEST_SEED = 2**32 - 1
+"""Of inputs, and of random schedules."""
 CHUNK = 8  # elements of K in the 16 bytes that a swizzle moves as a whole
 SCALES = 8
 

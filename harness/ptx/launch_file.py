@@ -27,7 +27,7 @@ from typing import Any
 from harness.emulator import Swizzle
 from harness.emulator.memory.tensor_map import ELEMENT_TYPES
 from harness.errors import UsageProblem
-from harness.problem.inputs import CHUNK
+from harness.problem.inputs import CHUNK, LARGEST_SEED
 from harness.ptx.argument_reader import ArgumentReader
 from harness.ptx.elements import DATA_TYPES, DataType, find_type, fits
 from harness.ptx.expression import Expression, ExpressionError, parse_expression
@@ -37,7 +37,6 @@ from harness.ptx.toml_table import LARGEST_SIZE, Table, is_whole
 LARGEST_SHARED = 232_448
 MOST_BYTES = 192 << 30
 """More than the memory of any GPU that is emulated."""
-LARGEST_SEED = 2**32 - 1
 LARGEST_ADDRESS = 1 << 56
 
 

@@ -21,7 +21,6 @@ from harness.sweep.ranges import parse_numbers, parse_shapes, parse_values
 
 SCHEMA = 1
 DEVICES = ("emulator", "gpu", "model")
-LARGEST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -200,8 +199,8 @@ def make_sweep(
 
 def _seeds(text: str, what: str) -> Sequence[int]:
     found = parse_numbers(text, what)
-    if max(found) > LARGEST_SEED:
-        raise UsageProblem(f"{what} {text!r}: the largest is {LARGEST_SEED}")
+    if max(found) > problem_inputs.LARGEST_SEED:
+        raise UsageProblem(f"{what} {text!r}: the largest is {problem_inputs.LARGEST_SEED}")
     return found
 
 
