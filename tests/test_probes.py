@@ -98,10 +98,15 @@ def test_ptxas_assembles_it_without_remarks(name, tmp_path):
 # ---- the GPU side, on a driver that the emulator plays ----
 
 
+def write_outputs(folder: Path, driver, to: Path) -> None:
+    """The outputs of all cases of a bundled probe, as `bare` writes them."""
+    np.savez(to, **{name: data for _, found in bare.run_cases(folder, driver) for name, data in found.items()})
+
+
 def run_bundled(probe, driver, folder: Path):
     """What `bare` finds when this driver answers."""
     bundle.write_probe(folder, probe)
-    np.savez(folder / "out.npz", **bare.run(folder, driver))
+    write_outputs(folder, driver, folder / "out.npz")
     return bundle.read(folder / "out.npz", probe).outputs
 
 
@@ -195,7 +200,7 @@ def test_results_of_a_bundle_are_compared_and_recorded(tmp_path):
     results.mkdir()
     machine = {"gpu": "NVIDIA H200", "driver": "580.1", "compute_capability": "9.0", "date": "2026-11-21"}
     (results / "machine.json").write_text(json.dumps(machine))
-    np.savez(results / "elect_sync.npz", **bare.run(bundled / "elect_sync", FakeDriver("f32")))
+    write_outputs(bundled / "elect_sync", FakeDriver("f32"), results / "elect_sync.npz")
     (results / "mbarrier_phases.error").write_text("no answer\n")
     done = CliRunner().invoke(main, ["--results", str(results), "--json", str(path), *names])
     assert done.exit_code == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import threading
 import time
 from io import StringIO
 from itertools import islice
@@ -20,7 +19,6 @@ from harness.config.config import make_config
 from harness.errors import CannotRun
 from harness.jobs.perform import perform
 from harness.jobs.processes import Processes
-from harness.locks import FileLock
 from harness.run import records
 from harness.sweep import journal, table
 from harness.sweep.plan import plan
@@ -247,29 +245,6 @@ def test_one_sweep_at_a_time(tmp_path):
     first.close()
     journal.Journal(tmp_path / "x.jsonl").close()
     assert not list(tmp_path.iterdir()), "no lock is left"
-
-
-def test_who_waited_for_a_lock_that_was_taken_away_has_one_of_its_own(tmp_path):
-    """The file it opened is no longer there when it gets the lock: a third one would make another, and have it, too."""
-    path, held = tmp_path / "lock", []
-    first = FileLock(path)
-    waiting = threading.Thread(target=lambda: held.append(FileLock(path)))
-    waiting.start()
-    while not any(os.path.samefile(f"/proc/self/fd/{n}", path) for n in others(first)):
-        time.sleep(0.01)
-    first.release()
-    waiting.join(10)
-    with pytest.raises(BlockingIOError):
-        FileLock(path, wait=False)
-    held[0].release()
-    assert not path.exists()
-
-
-def others(lock: FileLock) -> list[str]:
-    """The other open files of this process."""
-    return [
-        n for n in os.listdir("/proc/self/fd") if n != str(lock._descriptor) and os.path.exists(f"/proc/self/fd/{n}")
-    ]
 
 
 def test_planning_many_jobs_takes_no_time_and_no_memory():

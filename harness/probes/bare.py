@@ -50,8 +50,6 @@ ELEMENTS = {"u8": 0, "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5, "f16": 6,
             "b4x16": 13, "b4x16_p64": 14, "b6x16_p32": 15}  # fmt: skip
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_ATOM_32B": 4, "128B_ATOM_32B_FLIP_8B": 5,
             "128B_ATOM_64B": 6}  # fmt: skip
-
-
 CASE = "case"
 """Begins the message of a case that fails."""
 
@@ -200,11 +198,6 @@ class Driver:
             int(fields["fill_nan"]),
         )
         return ctypes.string_at(start, TENSOR_MAP_BYTES)
-
-
-def run(folder: Path, api: Any, target: str | None = None) -> dict[str, np.ndarray]:
-    """The outputs of all cases of a bundled probe, named "CASE/BUFFER"."""
-    return {name: data for _, found in run_cases(folder, api, target) for name, data in found.items()}
 
 
 def run_cases(

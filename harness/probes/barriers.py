@@ -92,7 +92,7 @@ FORMS = Probe(
 
 # ---- across a cluster ----
 
-CTAS, PAYLOAD = 4, 16
+CTAS = 4
 
 REMOTE = Probe(
     name="mbarrier_across_a_cluster",

@@ -2,7 +2,7 @@
 
     python -m harness.probes.record FILE.json hopper|blackwell|all [SECONDS]
 
-asks a GPU; `python -m harness.probes` is the same with options.
+asks a GPU without click, which a machine that is surveyed may lack; `python -m harness.probes` does it with options.
 """
 
 from __future__ import annotations
