@@ -79,6 +79,14 @@ def series(common) -> dict[str, Artifact]:
     return {kernel: common[config] for kernel, config in SERIES.items()}
 
 
+@pytest.fixture
+def watched(monkeypatch):
+    """The launches of a test, replayed from their events: `Watched`."""
+    from watched import watch
+
+    return watch(monkeypatch)
+
+
 Planner = Callable[..., subprocess.CompletedProcess[str]]
 
 
