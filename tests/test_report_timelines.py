@@ -84,7 +84,7 @@ def test_both_have_the_same_rows_and_start_with_the_first_instruction():
 
 
 def test_without_a_measurement_one_warp_of_each_role_is_shown():
-    found = compare(model(), None)
+    found = compare(model())
     assert found.sources == ("predicted",) and {row[1:] for row in found.figures} > {("10",)}
     assert [row.name for row in found.rows][-2:] == ["warp 0: MMA, writes C", "warp 8: loads"]
 
@@ -107,7 +107,7 @@ def test_the_picture_says_which_is_which():
 def test_small_gaps_are_closed():
     """Ten thousand spans of a cycle each are as good as one."""
     spans = [span("tensor core", "MMA", "mma", n, n + 0.9) for n in range(10_000)]
-    text = picture(compare(Timeline("x", "cycles", 1e9, spans), None), "n", "t", "d")
+    text = picture(compare(Timeline("x", "cycles", 1e9, spans)), "n", "t", "d")
     assert len(text) < 4_000 and len(re.findall(r'class="predicted mma" d="M[^M]*"', text)) == 1
 
 

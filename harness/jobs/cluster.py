@@ -46,8 +46,8 @@ QUIET = {
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.admin.tick.interval": "1s",
 }
-"""Settings of our own cluster: Dask's looks at itself would cost a tenth of two cores, and its logs keep the last
-thousand messages to each worker, work and all; nobody sees them."""
+"""Settings of our own cluster and of every client: Dask's looks at itself would cost a tenth of two cores, and its logs
+keep the last thousand messages to each worker, work and all; nobody sees them."""
 PATIENCE = 300.0
 """Seconds to wait for a scheduler that went away, and for a worker that has what is needed."""
 

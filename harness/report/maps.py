@@ -150,7 +150,9 @@ def draw(drawn: Map) -> Figure:
 def _asked(record: Record) -> str:
     """What the job was, without what it was done by."""
     job = {name: value for name, value in record["job"].items() if name not in ("key", "gpu")}
-    return json.dumps([record["kernel"], _choices(record["config"]), record["problem"], record["inputs"], job])
+    return json.dumps(
+        [record["kernel"], _choices(record["config"]), record["problem"], record["inputs"], job], sort_keys=True
+    )
 
 
 def _figure(record: Record) -> tuple[str, float] | None:

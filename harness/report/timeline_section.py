@@ -10,7 +10,7 @@ from typing import Any
 from harness.config.catalog import KERNELS
 from harness.config.config import KernelConfig
 from harness.config.presets import configure
-from harness.errors import HarnessError
+from harness.errors import CannotRun, HarnessError
 from harness.problem.shape import Shape
 from harness.report.predicted import CTA, predicted_timeline
 from harness.report.timeline_picture import picture
@@ -27,7 +27,6 @@ USUAL_GPU = {"sm_90a": "h200", "sm_100a": "b200"}
 """The GPU that a kernel of that architecture is predicted for."""
 SHAPE = Shape(4096, 4096, 4096)
 """The problem where nothing was measured."""
-
 DISTURBED = 1.1
 """A kernel that is slower than that by writing its events is not what it was; the page says so."""
 
@@ -122,45 +121,40 @@ def _of_gpu(gpu: Gpu, planned: Planned, each: Callable[[], None]) -> GpuTimeline
 def _of_kernel(kernel: str, gpu: Gpu, survey: Survey | None) -> KernelTimeline | list[str]:
     """Or why there is none."""
     missing: list[str] = []
-    trace = _trace(kernel, gpu, survey, missing)
+    trace = None
+    try:
+        trace = _trace(kernel, gpu, survey) if survey else None
+    except HarnessError as error:
+        missing.append(f"Not measured: {error}.")
     config, shape = parse_name(trace.name, gpu.arch) if trace else (_default(kernel, gpu), SHAPE)
     hertz = trace.hertz if trace else gpu["clock.max"]
-    predicted, measured = None, None
+    timelines = []
     try:
-        predicted = predicted_timeline(config, shape, gpu, hertz)
+        timelines.append(predicted_timeline(config, shape, gpu, hertz))
     except HarnessError as error:
         missing.append(f"Not predicted: {error}.")
     if trace:
-        measured = measured_timeline(trace, {CTA})
-    told = [timeline for timeline in (predicted, measured) if timeline and timeline.spans]
+        timelines.append(measured_timeline(trace, {CTA}))
+    told = [timeline for timeline in timelines if timeline.spans]
     if not told:
         return [f"{kernel} has no timeline. {sentence}" for sentence in missing]
-    return _shown(config, shape, gpu, trace, predicted, measured, missing)
+    return _shown(config, shape, gpu, trace, told, missing)
 
 
 def _default(kernel: str, gpu: Gpu) -> KernelConfig:
     return configure(kernel, arch=gpu.arch, shape=SHAPE)
 
 
-def _trace(kernel: str, gpu: Gpu, survey: Survey | None, missing: list[str]) -> Trace | None:
-    """The run of the kernel as it is by default; else why there is none is added to ``missing``."""
-    if survey is None:
-        return None
+def _trace(kernel: str, gpu: Gpu, survey: Survey) -> Trace:
+    """The run of the kernel as it is by default. Raises HarnessError if the survey has none that can be shown."""
     names = [name for name in find_traces(survey) if name.startswith(f"{kernel} at ")]
     if not names:
-        missing.append(f"Not measured: {survey.path.name} has no events of {kernel} as it is by default.")
-        return None
-    try:
-        trace = read_trace(survey, names[0])
-    except HarnessError as error:
-        missing.append(f"Not measured: {error}.")
-        return None
+        raise CannotRun(f"{survey.path.name} has no events of {kernel} as it is by default")
+    trace = read_trace(survey, names[0])
     if not trace.same_result:
-        missing.append(f"Not measured: in {survey.path.name} the kernel that writes its events had another result.")
-        return None
+        raise CannotRun(f"in {survey.path.name} the kernel that writes its events had another result")
     if not _same(parse_name(trace.name, gpu.arch)[0], trace.plan.config):
-        missing.append(f"Not measured: {survey.path.name} has {kernel} in a configuration that is its default no more.")
-        return None
+        raise CannotRun(f"{survey.path.name} has {kernel} in a configuration that is its default no more")
     return trace
 
 
@@ -177,11 +171,10 @@ def _shown(
     shape: Shape,
     gpu: Gpu,
     trace: Trace | None,
-    predicted: Timeline | None,
-    measured: Timeline | None,
+    told: Sequence[Timeline],
     missing: Sequence[str],
 ) -> KernelTimeline:
-    compared = compare(predicted, measured)
+    compared = compare(*told)
     both = " and ".join(compared.sources)
     name = f"timeline-{config.kernel}-{gpu.name}"
     title = f"{config.kernel} on an {gpu.title}, C[{shape.m},{shape.n}], K={shape.k}: {both}"
@@ -190,8 +183,7 @@ def _shown(
         "measured": "The lane is solid: measured.",
         "predicted and measured": "Upper lane of each row, hollow: predicted. Lower lane, solid: measured.",
     }[both]
-    hertz = (measured or predicted or Timeline("", "", 0.0)).hertz
-    words = [lanes, f"{config.label}; CTA {CTA[1]} of cluster {CTA[0]}, at {hertz / 1e9:.2f} GHz."]
+    words = [lanes, f"{config.label}; CTA {CTA[1]} of cluster {CTA[0]}, at {told[-1].hertz / 1e9:.2f} GHz."]
     if trace and trace.slowdown is not None:
         slower = f"Writing the events down made the measured kernel {100 * (trace.slowdown - 1):.0f} % slower"
         words.append(slower + (", so it falls behind more and more." if trace.slowdown > DISTURBED else "."))

@@ -50,14 +50,14 @@ class Compared:
     figures: tuple[tuple[str, ...], ...]
 
 
-def compare(predicted: Timeline | None, measured: Timeline | None) -> Compared:
-    """Both are of one CTA; one of them may lack. Cycle 0 becomes that of the CTA's first instruction in both: what was
-    measured knows nothing of the launch before.
+def compare(*timelines: Timeline) -> Compared:
+    """Of one CTA: what is predicted, what was measured, or both, in this order. Cycle 0 becomes that of the CTA's first
+    instruction in both: what was measured knows nothing of the launch before.
     """
-    told = {timeline.status: _from_first_instruction(timeline) for timeline in (predicted, measured) if timeline}
+    told = {timeline.status: _from_first_instruction(timeline) for timeline in timelines}
     by_row = {status: _by_row(timeline.spans) for status, timeline in told.items()}
-    roles = _roles((predicted or measured or Timeline("", "cycles", 1.0)).spans)
-    warps = _shown_warps(roles, measured)
+    roles = _roles(timelines[0].spans)
+    warps = _shown_warps(roles, told.get("measured"))
     names = dict.fromkeys(name for rows in by_row.values() for name in rows if not name.startswith("warp "))
     rows = [_row(name, name, by_row) for name in sorted(names, key=_order)]
     rows += [
@@ -66,7 +66,7 @@ def compare(predicted: Timeline | None, measured: Timeline | None) -> Compared:
     multiplying = next((warp for warp in warps if "MMA" in roles.get(warp, ())), None)
     loading = next((warp for warp in warps if "loads" in roles.get(warp, ())), None)
     columns = [_figures(timeline.spans, loading, multiplying) for timeline in told.values()]
-    figures = tuple((name, *(column[name] for column in columns)) for name in columns[0]) if columns else ()
+    figures = tuple((name, *(column[name] for column in columns)) for name in columns[0])
     return Compared(tuple(told), tuple(rows), _windows(list(told.values())), figures)
 
 

@@ -21,8 +21,8 @@ BARRIERS = 8
 """That the kernel of `harness.survey.micro.starts` initialises."""
 LARGE_MIB = 512
 """Of the benchmark of loads beside stores: what is in DRAM and not in L2."""
-TURNS_HALVED = 2
-"""Two of eight warps share a sub-partition."""
+WARPS_OF_EIGHT = 2
+"""That share a sub-partition."""
 
 
 class Benchmarks:
@@ -43,8 +43,9 @@ class Benchmarks:
 def derive(survey: Survey) -> dict[str, Constant]:
     """By name. A constant whose benchmark is not in the archive is not there."""
     found: dict[str, Constant] = {}
+    benchmarks = Benchmarks(survey)
     for step in (_launches, _instructions, _barriers, _tensor, _copies, _memory, _board):
-        for name, value, unit, source in step(Benchmarks(survey)):
+        for name, value, unit, source in step(benchmarks):
             where = f"{survey.gpu.get('name', 'GPU')}, survey of {survey.manifest['time'][:10]}: {source}"
             found[name] = Constant(float(f"{value:.4g}"), unit, where, "measured")
     return found
@@ -76,8 +77,8 @@ def _launches(of: Benchmarks) -> Found:
 def _instructions(of: Benchmarks) -> Found:
     for name, what, warps, factor in (
         ("issue.shared_latency", "ld.shared, each from the one before", 1, 1.0),
-        ("issue.convert_cycles", "cvt.rn.bf16x2.f32", 8, 1 / TURNS_HALVED),
-        ("issue.matrix_cycles", "stmatrix.x4", 8, 1 / TURNS_HALVED),
+        ("issue.convert_cycles", "cvt.rn.bf16x2.f32", 8, 1 / WARPS_OF_EIGHT),
+        ("issue.matrix_cycles", "stmatrix.x4", 8, 1 / WARPS_OF_EIGHT),
     ):
         if e := of.one("shared_memory", what=what, warps=warps):
             value = factor * e["cycles_per_instruction_of_a_warp"]
@@ -118,7 +119,7 @@ def _tensor(of: Benchmarks) -> Found:
     if len(steady) > 1:
         more = statistics.fmean(e["cycles_per_wgmma_of_the_sm"] - e["n"] / 2 for e in steady)
         yield "tensor.per_instruction", more, "cycles", "wgmma m64nNk16 in groups of four by two warpgroups, less N / 2"
-        first, last = (e for e in (steady[0], steady[-1]))
+        first, last = steady[0], steady[-1]
         slope = last["cycles_per_wgmma_of_the_sm"] - first["cycles_per_wgmma_of_the_sm"]
         yield "tensor.overhead", slope / (last["n"] - first["n"]) * 2, "ratio", "their growth with N over N / 2"
 
@@ -126,9 +127,9 @@ def _tensor(of: Benchmarks) -> Found:
 def _copies(of: Benchmarks) -> Found:
     if e := of.one("tma_loads", how="loads", box_bytes=32768, in_flight=4, ctas=1, where="L2"):
         yield "tma.rate", e["bytes_per_cycle_per_sm"], "byte/cycle", "loads of 32 KiB from L2 by one SM, four in flight"
-    cold = [e for e in of.all("tma_loads", how="loads", in_flight=1, ctas=1, where="L2")]
-    if cold:
-        value = statistics.median(e["first_load_cycles"] - e["median_latency_cycles"] for e in cold)
+    alone = of.all("tma_loads", how="loads", in_flight=1, ctas=1, where="L2")
+    if alone:
+        value = statistics.median(e["first_load_cycles"] - e["median_latency_cycles"] for e in alone)
         yield "tma.descriptor", value, "cycles", "the first load of a CTA against its later ones"
     if e := of.one("tma_stores", waits_until="read", pending=3, box_bytes=16384, box_columns=64, ctas=1):
         yield "tma.store_rate", e["bytes_per_cycle_per_sm"], "byte/cycle", "stores of 16 KiB by one SM"
