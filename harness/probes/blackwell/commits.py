@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.probes.blackwell.ptx import THREADS, by_thread_0, by_warp_0, commit, kernel, pointer
+from harness.probes.blackwell.ptx import THREADS, TO_EVEN, by_thread_0, by_warp_0, commit, kernel, pointer
 from harness.probes.comparison import by_element
 from harness.probes.probe import Case, Outputs, Pointer, Probe
 from harness.probes.ptx import CLUSTER_SYNC, poll
@@ -51,7 +51,7 @@ st.global.u32 [%rd1], %r3;
 
 _MASK = "ld.global.u32 %r5, [%rd0+4];\ncvt.u16.u32 %h0, %r5;\n"
 _OTHER = f"ld.global.u32 %r5, [%rd0+4];\nadd.u32 %r6, %base, {BARRIER};\nmapa.shared::cluster.u32 %r7, %r6, %r5;\n"
-_CLEARED = f"add.u32 %r6, %base, {BARRIER};\nand.b32 %r7, %r6, 0xFEFFFFF8;\n"
+_CLEARED = f"add.u32 %r6, %base, {BARRIER};\nand.b32 %r7, %r6, {TO_EVEN};\n"
 _ONE = "setp.ne.u32 %p3, %thread, 0;\n@%p3 bra NOT_ME;\n"
 
 

@@ -15,6 +15,9 @@ TMEM_ADDRESS = 64
 """Shared offset where tcgen05.alloc puts the address; mbarriers lie below."""
 DATA = 1024
 """Shared offset of operands."""
+TO_EVEN, TO_ODD = 0xFEFFFFFF, 0x1000000
+"""With ``and``, or with ``or``, a shared address of one CTA of a pair becomes that of the even, or of the odd one: bit
+24 is the lowest of the rank."""
 AT_ONCE = 16
 """Columns that a warp loads or stores with one instruction; images of tensor memory are multiples of it wide."""
 

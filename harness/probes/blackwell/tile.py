@@ -8,7 +8,18 @@ import ml_dtypes
 import numpy as np
 
 from harness.probes.blackwell.multiply import beside_commits, f32, instruction_descriptor, matrix_descriptor, mma
-from harness.probes.blackwell.ptx import DATA, LANES, THREADS, allocate, by_thread_0, commit, kernel, pointer, release
+from harness.probes.blackwell.ptx import (
+    DATA,
+    LANES,
+    THREADS,
+    TO_EVEN,
+    allocate,
+    by_thread_0,
+    commit,
+    kernel,
+    pointer,
+    release,
+)
 from harness.probes.comparison import by_element
 from harness.probes.probe import Case, Map, Outputs, Pointer, Probe
 from harness.probes.ptx import CLUSTER_SYNC, poll
@@ -38,7 +49,7 @@ add.u32 %r5, %base, {at};
 mov.u32 %r6, {STAGE * stage};
 mul.lo.u32 %r7, %r1, {rows};
 add.u32 %r8, %base, {8 * stage};
-and.b32 %r8, %r8, 0xFEFFFFF8;
+and.b32 %r8, %r8, {TO_EVEN};
 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes{pair} \
 [%r5], [%rd2, {{%r6, %r7}}], [%r8]{last};
 """

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.probes.blackwell.ptx import by_thread_0, kernel, pointer
+from harness.probes.blackwell.ptx import TO_EVEN, TO_ODD, by_thread_0, kernel, pointer
 from harness.probes.comparison import by_element
 from harness.probes.probe import Case, Map, Outputs, Pointer, Probe
 from harness.probes.ptx import CLUSTER_SYNC, CTA_SYNC, UNTOUCHED, dump, fill, poll
@@ -69,9 +69,9 @@ def _routes_text(group: int) -> str:
     issue = f"""setp.ne.u32 %p1, %r3, %r0;
 @%p1 bra ISSUED;
 setp.eq.u32 %p2, %r2, {CLEARED};
-@%p2 and.b32 %r7, %r7, 0xFEFFFFFF;
+@%p2 and.b32 %r7, %r7, {TO_EVEN};
 setp.eq.u32 %p2, %r2, {SET};
-@%p2 or.b32 %r7, %r7, 0x1000000;
+@%p2 or.b32 %r7, %r7, {TO_ODD};
 cvt.u16.u32 %h0, %r1;
 setp.eq.u32 %p2, %r1, 0;
 @%p2 bra PLAIN;
