@@ -19,6 +19,7 @@ from harness.probes import (
 )
 from harness.probes.blackwell import (
     allocation,
+    collectors,
     commits,
     copies,
     launch_control,
@@ -26,6 +27,7 @@ from harness.probes.blackwell import (
     modifiers,
     narrow,
     operands,
+    pair_barriers,
     rules,
     scales,
     sums,
@@ -40,8 +42,8 @@ _FAMILIES = (
 )  # fmt: skip
 
 _BLACKWELL_FAMILIES = (
-    tensor_memory, allocation, tile, layouts, operands, blackwell_tma, commits, launch_control, copies, scales,
-    modifiers, rules, sums, narrow,
+    tensor_memory, allocation, tile, layouts, operands, pair_barriers, blackwell_tma, commits, launch_control, copies,
+    scales, modifiers, collectors, rules, sums, narrow,
 )  # fmt: skip
 
 PROBES: dict[str, Probe] = {probe.name: probe for family in _FAMILIES for probe in family.PROBES}

@@ -1,4 +1,4 @@
-"""What bits and operands beside A, B and D do to tcgen05.mma: signs, disabled lanes, a scaled D, collectors."""
+"""What bits and operands beside A, B and D do to tcgen05.mma: signs, disabled lanes, a scaled D, zero columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from harness.probes.blackwell.multiply import (
     Request,
     b_at,
     beside_commits,
-    core_matrices,
     f32,
     instruction_descriptor,
     mma,
@@ -22,7 +21,7 @@ from harness.probes.blackwell.multiply import (
     plain,
     program,
 )
-from harness.probes.blackwell.ptx import BLANK, LANES, by_warp_0
+from harness.probes.blackwell.ptx import BLANK, LANES
 from harness.probes.comparison import by_element
 from harness.probes.probe import Case, Outputs, Probe
 
@@ -30,7 +29,7 @@ M, N = 128, 16
 NEGATE_A, NEGATE_B = 1 << 13, 1 << 14
 
 
-def _integers(rows: int, dtype: Any, seed: int) -> np.ndarray:
+def integers(rows: int, dtype: Any, seed: int) -> np.ndarray:
     """[rows, 32 bytes of K] of small integers; a row in four is zero."""
     depth = 32 // np.dtype(dtype).itemsize
     values = np.random.default_rng(seed).integers(-6, 7, (rows, depth))
@@ -38,18 +37,19 @@ def _integers(rows: int, dtype: Any, seed: int) -> np.ndarray:
     return values.astype(dtype)
 
 
-def _request(idesc: int, adds: bool = False) -> Request:
+def request_of(idesc: int, adds: bool = False) -> Request:
+    """An MMA of M x N, whose operands lie one behind the other."""
     return Request(idesc, a=plain(M), b=plain(N), b_start=b_at(M), adds=adds)
 
 
 @beside_commits
-def _tell_numbers(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
+def tell_numbers(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
     """For D of f32 in lane r, column n."""
     request, lane, column = place
     return f"request {request}: D({lane}, {column}) is {f32(theirs):.9g}; the emulator: {f32(ours):.9g}"
 
 
-def _read_sums(outputs: Outputs) -> dict[str, Any]:
+def read_sums(outputs: Outputs) -> dict[str, Any]:
     """Per case and request one column of some rows; row 0 of A, and of B, is zero."""
     return {
         f"{case}, {request}": np.ascontiguousarray(image[1:6, 1]).view(np.float32).tolist()
@@ -58,30 +58,30 @@ def _read_sums(outputs: Outputs) -> dict[str, Any]:
     }
 
 
+def old_d(seed: int) -> np.ndarray:
+    """An image of D [128, N] of small integers."""
+    return np.random.default_rng(seed).integers(-50, 51, (LANES, N)).astype(np.float32)
+
+
 # ---- signs ----
 
 SIGNS = (0, NEGATE_A, NEGATE_B, NEGATE_A | NEGATE_B)
 
 
-def _old(seed: int, columns: int = N) -> np.ndarray:
-    """An image of D of small integers."""
-    return np.random.default_rng(seed).integers(-50, 51, (LANES, columns)).astype(np.float32)
-
-
 def _negate(kind: str, code: int, dtype: Any) -> Probe:
-    a, b = _integers(M, dtype, 1), _integers(N, dtype, 2)
+    a, b = integers(M, dtype, 1), integers(N, dtype, 2)
     requests = [
-        _request(instruction_descriptor(M, N, code, code, more=s), adds=x) for x in (False, True) for s in SIGNS
+        request_of(instruction_descriptor(M, N, code, code, more=s), adds=x) for x in (False, True) for s in SIGNS
     ]
     data = np.stack([operands(a, b)] * len(requests))
-    before = np.stack([_old(3).view(np.uint32)] * len(requests))
+    before = np.stack([old_d(3).view(np.uint32)] * len(requests))
     return Probe(
         name=f"mma_negate_{kind}",
         question=f"What do the bits that negate A and B do in kind::{kind}, alone, together, and where D is added?",
         ptx=program(mma(kind), N, data.shape[1]),
         cases=(Launch(requests, data, N, before=before).case("none, A, B, both; then with D added"),),
-        read=_read_sums,
-        explain=by_element(_tell_numbers),
+        read=read_sums,
+        explain=by_element(tell_numbers),
         accumulation="tensor_core",
     )
 
@@ -130,13 +130,13 @@ SHIFTS = (0, 1, 4, 15)
 
 def _scaled_d(kind: str, code: int, dtype: Any) -> Probe:
     """One instruction for each shift, each with columns of its own."""
-    a, b = _integers(M, dtype, 4), _integers(N, dtype, 5)
+    a, b = integers(M, dtype, 4), integers(N, dtype, 5)
     columns = N * len(SHIFTS)
     issue = "add.u32 %d, %d, 16;\n".join(mma(kind, tail=f", {shift}") for shift in SHIFTS)
     old = np.random.default_rng(6).integers(-(1 << 20), 1 << 20, (LANES, columns)).astype(np.float32)
     old[:, 1::4] *= np.float32(2.0**-20)
     old[:, 2::4] *= np.float32(2.0**-140)
-    requests = [_request(instruction_descriptor(M, N, code, code), adds=adds) for adds in (True, False)]
+    requests = [request_of(instruction_descriptor(M, N, code, code), adds=adds) for adds in (True, False)]
     data = np.stack([operands(a, b)] * 2)
     return Probe(
         name=f"mma_scaled_d_{kind}",
@@ -147,97 +147,10 @@ def _scaled_d(kind: str, code: int, dtype: Any) -> Probe:
                 "D divided by 2^0, 2^1, 2^4, 2^15 and added; then not added"
             ),
         ),
-        read=_read_sums,
-        explain=by_element(_tell_numbers),
+        read=read_sums,
+        explain=by_element(tell_numbers),
         accumulation="tensor_core",
         assumption="D is divided exactly before it is added; a result that f32 does not hold is rounded to even.",
-    )
-
-
-# ---- collectors, and who issues ----
-
-USES = ("fill", "use", "lastuse", "discard")
-STEP = f"add.u32 %d, %d, {N};\nadd.u64 %b, %b, {b_at(N) >> 4};\n"
-
-
-def _collectors() -> Probe:
-    """Instructions one behind the other, each with a B and a D of its own."""
-    bf16 = ml_dtypes.bfloat16
-    data = np.concatenate(
-        [core_matrices(_integers(M, bf16, 7)), *(core_matrices(_integers(N, bf16, 8 + n)) for n in range(4))]
-    )
-    forms = [mma(f"f16.collector::a::{use}") for use in USES]
-    launch = Launch([_request(instruction_descriptor(M, N))], data[None], N * len(forms))
-    return Probe(
-        name="mma_collectors",
-        question="Are products the same whether the collector of A is filled, used, used once more, or discarded?",
-        ptx=program(STEP.join(forms), N * len(forms), data.size),
-        cases=(launch.case("one behind the other"),),
-        read=_read_sums,
-        explain=by_element(_tell_numbers),
-    )
-
-
-def _another_a() -> Probe:
-    """The second instruction names another A, and says that the collector has it."""
-    first, b, other = (_integers(rows, ml_dtypes.bfloat16, seed) for rows, seed in ((M, 7), (N, 8), (M, 20)))
-    data = np.concatenate([core_matrices(x) for x in (first, b, other)])
-    step = f"add.u32 %d, %d, {N};\nadd.u64 %a, %a, {(b_at(M) + b_at(N)) >> 4};\n"
-    launch = Launch([_request(instruction_descriptor(M, N))], data[None], 2 * N)
-    products = {
-        name: a.astype(np.float32) @ b.astype(np.float32).T
-        for name, a in (("A that the collector was filled with", first), ("A that the descriptor names", other))
-    }
-
-    def read(outputs: Outputs) -> dict[str, Any]:
-        found = outputs["fill, then use"]["after"][0, :, N:].view(np.float32)
-        of = [name for name, product in products.items() if (found == product).all()]
-        return {"the second product is that of the": of or "neither"}
-
-    return Probe(
-        name="mma_collector_of_another_a",
-        question="Does an MMA that uses the collector read another A that it names itself, which the ISA rules out?",
-        ptx=program(step.join(mma(f"f16.collector::a::{use}") for use in ("fill", "use")), 2 * N, data.size),
-        cases=(launch.case("fill, then use"),),
-        read=read,
-        modelled=False,
-    )
-
-
-def _ws(collector: str) -> str:
-    return f"tcgen05.mma.ws.cta_group::1.kind::f16.collector::{collector} [%d], %a, %b, %idesc, %adds;\n"
-
-
-def _weights() -> Probe:
-    """Collectors of B. ``.ws`` wants N of 64 at least."""
-    n = 64
-    a, b = _integers(M, ml_dtypes.bfloat16, 9), _integers(n, ml_dtypes.bfloat16, 10)
-    forms = [_ws(f"b{number}::{use}") for number, use in ((0, "fill"), (0, "use"), (3, "fill"), (0, "lastuse"))]
-    columns = n * len(forms)
-    request = Request(instruction_descriptor(M, n), a=plain(M), b=plain(n), b_start=b_at(M))
-    data = operands(a, b)
-    return Probe(
-        name="mma_ws_collectors",
-        question="Are products of weight-stationary MMAs the same whichever collector keeps B?",
-        ptx=program(f"add.u32 %d, %d, {n};\n".join(forms), columns, data.size),
-        cases=(Launch([request], data[None], columns).case("b0 fill, b0 use, b3 fill, b0 lastuse"),),
-        read=_read_sums,
-        explain=by_element(_tell_numbers),
-    )
-
-
-def _issuers() -> Probe:
-    a, b = _integers(M, ml_dtypes.bfloat16, 11), _integers(N, ml_dtypes.bfloat16, 12)
-    data = operands(a, b)
-    before = _old(13).view(np.uint32)[None]
-    request = _request(instruction_descriptor(M, N), adds=True)
-    return Probe(
-        name="mma_issue_per_thread",
-        question="Do 32 active threads issue 32 MMAs, and 32 commits?",
-        ptx=program(mma("f16"), N, data.size, by=by_warp_0, arrivals=32),
-        cases=(Launch([request], data[None], N, before=before).case("a whole warp"),),
-        read=_read_sums,
-        explain=by_element(_tell_numbers),
     )
 
 
@@ -311,10 +224,10 @@ F16 = 0
 
 
 def _halves() -> Probe:
-    a, b = _integers(M, np.float16, 14), _integers(N, np.float16, 15)
+    a, b = integers(M, np.float16, 14), integers(N, np.float16, 15)
     data = np.stack([operands(a, b)] * 2)
-    old = _old(16).astype(np.float16).view(np.uint16).astype(np.uint32) | BLANK & 0xFFFF0000
-    requests = [_request(instruction_descriptor(M, N, F16, F16, 0), adds=adds) for adds in (False, True)]
+    old = old_d(16).astype(np.float16).view(np.uint16).astype(np.uint32) | BLANK & 0xFFFF0000
+    requests = [request_of(instruction_descriptor(M, N, F16, F16, 0), adds=adds) for adds in (False, True)]
 
     def read(outputs: Outputs) -> dict[str, Any]:
         images = outputs["D of f16, not added and added"]["after"]
@@ -364,10 +277,6 @@ PROBES = (
     ),
     _scaled_d("f16", 1, ml_dtypes.bfloat16),
     _scaled_d("tf32", 2, np.float32),
-    _collectors(),
-    _another_a(),
-    _weights(),
     _zero_columns(),
-    _issuers(),
     _halves(),
 )

@@ -127,6 +127,11 @@ def pointer(register: str, parameter: str, index: str = "", nbytes: int = 0) -> 
     return text + (f"mad.wide.u32 {register}, {index}, {nbytes}, {register};\n" if index else "")
 
 
+def map_address(register: str, parameter: str) -> str:
+    """The address of a tensor map that is a kernel parameter."""
+    return f"mov.b64 {register}, {parameter};\ncvta.param.u64 {register}, {register};\n"
+
+
 def commit(group: int, barrier: str = "%base", mask: str = "") -> str:
     """One thread. mask: a 16-bit register."""
     multicast, last = (".multicast::cluster", f", {mask}") if mask else ("", "")

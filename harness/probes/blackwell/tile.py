@@ -17,6 +17,7 @@ from harness.probes.blackwell.ptx import (
     by_thread_0,
     commit,
     kernel,
+    map_address,
     pointer,
     release,
 )
@@ -43,9 +44,7 @@ def _bytes(rows: int) -> int:
 def _load(group: int, map_name: str, at: str, rows: int, stage: int) -> str:
     """This CTA's rows of an operand, signalled to the even CTA of a pair. A pair's loads name their CTA by a mask."""
     pair, last = (".multicast::cluster.cta_group::2", ", %h0") if group == 2 else ("", "")
-    return f"""mov.b64 %rd2, {map_name};
-cvta.param.u64 %rd2, %rd2;
-add.u32 %r5, %base, {at};
+    return f"""{map_address("%rd2", map_name)}add.u32 %r5, %base, {at};
 mov.u32 %r6, {STAGE * stage};
 mul.lo.u32 %r7, %r1, {rows};
 add.u32 %r8, %base, {8 * stage};
