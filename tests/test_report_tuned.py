@@ -1,5 +1,7 @@
 """What tuning has kept, as the report shows it."""
 
+import pytest
+
 from harness.config.config import make_config
 from harness.paths import ROOT
 from harness.problem.shape import Shape
@@ -39,6 +41,13 @@ def test_a_file_that_cannot_be_read_is_a_sentence(results_dir):
     (table,) = tuned.tuned_tables(results_dir)
     assert "this harness reads 1" in table.missing and table.rows == ()
     assert "this harness reads 1" in page(Results([], []), [], [], ModelCheck(("nothing",)), tuned=[table])
+
+
+@pytest.mark.parametrize("evidence", [{}, {"gain": "much"}, {"gain": 1.1, "interval": [1.0]}])
+def test_evidence_that_tuning_does_not_write_is_a_sentence(results_dir, evidence):
+    keep("nvidia-x", entry_of(make_config("kernel7"), class_of(Shape(300, 512, 64)), evidence))
+    (table,) = tuned.tuned_tables(results_dir)
+    assert "nvidia-x.toml has evidence that harness tune does not write" in table.missing and table.rows == ()
 
 
 def test_what_is_kept_in_the_project_can_still_be():

@@ -28,10 +28,13 @@ def tuned_tables(folder: Path) -> list[Tuned]:
 def _table(path: Path) -> Tuned:
     try:
         entries = load(path)
+        rows = tuple(map(_row, entries))
     except CannotRun as error:
         return Tuned(path.stem, missing=f"{error}.")
+    except (KeyError, TypeError, ValueError) as error:
+        return Tuned(path.stem, missing=f"{path} has evidence that harness tune does not write ({error!r}); tune anew.")
     devices = [entry.evidence["device"] for entry in entries if "device" in entry.evidence]
-    return Tuned(devices[0] if devices else path.stem, tuple(map(_row, entries)))
+    return Tuned(devices[0] if devices else path.stem, rows)
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
