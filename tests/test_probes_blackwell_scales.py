@@ -9,7 +9,7 @@ from blackwell_answers import ONE_WORKER, answer, given, image
 from blackwell_layouts import where
 from blackwell_operands import floats, numbers, rows
 
-from harness.probes.blackwell import scales
+from harness.probes.blackwell import scaled_sums, scales
 from harness.probes.catalogue import BLACKWELL
 
 pytestmark = ONE_WORKER
@@ -48,9 +48,9 @@ def test_codes_of_scale_factors():
 
 def test_sums_of_scaled_blocks():
     assert BLACKWELL["mma_rules_mxf4"].read(answer("mma_rules_mxf4")) == {
-        scales.WITH_OLD: "35",
-        scales.OLD_KEPT: "35",
-        scales.ENDS: 0.0,
+        scaled_sums.WITH_OLD: "35",
+        scaled_sums.OLD_KEPT: "35",
+        scaled_sums.ENDS: 0.0,
     }
 
 

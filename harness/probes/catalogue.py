@@ -29,6 +29,7 @@ from harness.probes.blackwell import (
     operands,
     pair_barriers,
     rules,
+    scaled_sums,
     scales,
     sums,
     tensor_memory,
@@ -43,7 +44,7 @@ _FAMILIES = (
 
 _BLACKWELL_FAMILIES = (
     tensor_memory, allocation, tile, layouts, operands, pair_barriers, blackwell_tma, commits, launch_control, copies,
-    scales, modifiers, collectors, rules, sums, narrow,
+    scales, modifiers, collectors, rules, sums, scaled_sums, narrow,
 )  # fmt: skip
 
 PROBES: dict[str, Probe] = {probe.name: probe for family in _FAMILIES for probe in family.PROBES}

@@ -1,9 +1,9 @@
-"""Scale factors of the block-scaled kinds: where they lie in tensor memory, what they mean, how blocks add up."""
+"""Scale factors of the block-scaled kinds: where they lie in tensor memory, and what their codes mean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -23,9 +23,7 @@ from harness.probes.blackwell.multiply import (
     scaled_descriptor,
 )
 from harness.probes.blackwell.ptx import BLANK, LANES
-from harness.probes.blackwell.rules import bits_kept
-from harness.probes.blackwell.sums import units
-from harness.probes.comparison import by_answer, by_element
+from harness.probes.comparison import by_element
 from harness.probes.probe import Case, Outputs, Probe
 
 M, N = 128, 64
@@ -98,6 +96,8 @@ KINDS = (
 
 FIRST = {True: 110, False: 8}
 """Code of the place with number 0, by whether factors are ue8m0: the numbers are 0 to 31."""
+OTHER = 4
+"""What the odd CTA's numbers are larger by, where it has others."""
 
 
 @dataclass(frozen=True)
@@ -116,19 +116,27 @@ class Question:
         return f"{self.operand}'s by {self.by}, id {self.identifier}, block {self.block}"
 
 
-def _image(kind: Scaled, question: Question, same: bool, cta: int = 0) -> np.ndarray:
-    """Of a CTA. same: whether the odd CTA of a pair has the factors of the even one."""
+def ones_image(kind: Scaled) -> np.ndarray:
+    """Of a CTA's tensor memory: every factor is one, D is blank."""
     image = np.full((LANES, COLUMNS), BLANK, np.uint32)
-    lane, column, byte = np.mgrid[:LANES, :WIDTH, :4]
-    number = {"lane": lane % 32, "place": 4 * column + byte, "quadrant": lane // 32}[question.by]
-    told = (FIRST[kind.ue8m0] + number + (0 if same or not cta else 4)).astype(np.uint8).view(np.uint32)[..., 0]
-    ones = np.full((LANES, WIDTH), kind.one * 0x01010101, np.uint32)
-    for operand, first in (("A", A_SCALES), ("B", B_SCALES)):
-        image[:, first : first + WIDTH] = told if operand == question.operand else ones
+    for first in (A_SCALES, B_SCALES):
+        image[:, first : first + WIDTH] = kind.one * 0x01010101
     return image
 
 
-def _request(kind: Scaled, m: int, n: int, group: int, a_id: int = 0, b_id: int = 0) -> Request:
+def _image(kind: Scaled, question: Question, same: bool, cta: int) -> np.ndarray:
+    """Factors of one operand that tell places apart. same: whether the odd CTA of a pair has those of the even one."""
+    image = ones_image(kind)
+    lane, column, byte = np.mgrid[:LANES, :WIDTH, :4]
+    number = {"lane": lane % 32, "place": 4 * column + byte, "quadrant": lane // 32}[question.by]
+    first = A_SCALES if question.operand == "A" else B_SCALES
+    codes = FIRST[kind.ue8m0] + number + (0 if same or not cta else OTHER)
+    image[:, first : first + WIDTH] = codes.astype(np.uint8).view(np.uint32)[..., 0]
+    return image
+
+
+def request_of(kind: Scaled, m: int, n: int, group: int, a_id: int = 0, b_id: int = 0) -> Request:
+    """An MMA whose operands lie one behind the other; a_id, b_id: of the factors."""
     rows, some = m // group, n // group
     return Request(
         scaled_descriptor(m, n, kind.code, kind.code, kind.ue8m0, a_id, b_id),
@@ -159,7 +167,7 @@ def _place_case(kind: Scaled, asked: list[Question], m: int, n: int, group: int,
     requests, data, before = [], [], []
     for q in asked:
         ids = (q.identifier, 0) if q.operand == "A" else (0, q.identifier)
-        requests.append(_request(kind, m, n, group, *ids))
+        requests.append(request_of(kind, m, n, group, *ids))
         for cta in range(group):
             a, b = kind.rows(m // group, q.block), kind.rows(n // group, None)
             rows = np.concatenate([core_matrices(a), core_matrices(b)])
@@ -171,7 +179,7 @@ def _place_case(kind: Scaled, asked: list[Question], m: int, n: int, group: int,
 def _number(kind: Scaled, word: int) -> int | None:
     """Number of the place that a D was scaled from; None if there is none."""
     value = f32(word) / kind.per
-    table = kind.value(np.arange(FIRST[kind.ue8m0], FIRST[kind.ue8m0] + 40))
+    table = kind.value(FIRST[kind.ue8m0] + np.arange(32 + OTHER))
     found = np.flatnonzero(table == value)
     return int(found[0]) if len(found) else None
 
@@ -238,7 +246,7 @@ ASKED_CODES = (0, 1, 7, 8, 0x38, 0x7E, 0x7F, 0x80, 0xFE, 0xFF)
 """Those that the answer names."""
 
 
-def _put_factors(image: np.ndarray, words: np.ndarray) -> None:
+def put_factors(image: np.ndarray, words: np.ndarray) -> None:
     """The factors of each row of A, in every quadrant."""
     row = np.arange(M)
     for quadrant in range(4):
@@ -251,11 +259,11 @@ def _codes(name: str, kind: Scaled) -> Probe:
     data = np.concatenate([core_matrices(kind.rows(M, 0)), core_matrices(kind.rows(N, None))])
     images = []
     for first in firsts:
-        image = _image(kind, Question("none", "lane", 0, 0), True)
-        _put_factors(image, (first + np.arange(M)) * 0x01010101)
+        image = ones_image(kind)
+        put_factors(image, (first + np.arange(M)) * 0x01010101)
         images.append(image)
     count = len(firsts)
-    launch = Launch([_request(kind, M, N, 1)] * count, np.stack([data] * count), COLUMNS, before=np.stack(images))
+    launch = Launch([request_of(kind, M, N, 1)] * count, np.stack([data] * count), COLUMNS, before=np.stack(images))
 
     def tell(case: str, buffer: str, at: tuple[int, ...], ours: int, theirs: int) -> str:
         code = 128 * at[0] + at[1]
@@ -273,117 +281,6 @@ def _codes(name: str, kind: Scaled) -> Probe:
         read=read,
         explain=by_element(beside_commits(tell)),
         accumulation="tensor_core",
-    )
-
-
-# ---- how blocks add up ----
-
-WITH_OLD = "bits below an old D that a block keeps"
-OLD_KEPT = "bits below the largest block that an old D keeps"
-ENDS = "a sum between two numbers of f32: one and 0.75 units"
-REACH = 44
-
-
-def _experiments(kind: Scaled) -> Iterator[tuple[str, int, dict[int, tuple[int, int]], float]]:
-    """Rule, number, sign and exponent of each block's sum, old D. Two blocks are 2^e and 2^-e by their factors."""
-    for below in range(1, REACH):
-        yield WITH_OLD, below, {0: (-1, 0), 1: (1, -below)}, 1.0
-        yield OLD_KEPT, below, {0: (1, 0), 1: (-1, 0)}, 2.0**-below
-    yield ENDS, 0, {0: (1, -24), 1: (1, -25)}, 1.0
-
-
-def _rules(name: str, kind: Scaled) -> Probe:
-    """Row r is an experiment: block v is one element of A, times the block's factor in A; B is ones."""
-    asked = list(_experiments(kind))
-    codes = np.zeros((2 * M, kind.depth), np.uint8)
-    factors = np.full((2 * M, 4), kind.one, np.uint8)
-    old = np.zeros((2 * M, COLUMNS), np.float32)
-    for row, (_, _, blocks, c) in enumerate(asked):
-        old[row, 0] = c
-        for block, (sign, exponent) in blocks.items():
-            codes[row, block * kind.per] = ONE[kind.element] | (8 if sign < 0 else 0)
-            factors[row, block] = kind.one + exponent
-    launches = []
-    for half in range(2):
-        rows = slice(M * half, M * half + M)
-        packed = codes[rows, ::2] | codes[rows, 1::2] << 4
-        image = _image(kind, Question("none", "lane", 0, 0), True)
-        image[:, :N] = old[rows, :N].view(np.uint32)
-        words = np.ascontiguousarray(factors[rows]).view(np.uint32)[:, 0]
-        _put_factors(image, words)
-        launches.append((np.concatenate([core_matrices(packed), core_matrices(kind.rows(N, None))]), image))
-    request = replace(_request(kind, M, N, 1), adds=True)
-    launch = Launch(
-        [request] * 2, np.stack([d for d, _ in launches]), COLUMNS, before=np.stack([i for _, i in launches])
-    )
-
-    def read(outputs: Outputs) -> dict[str, Any]:
-        results = outputs["all"]["after"][:, :, 0].reshape(-1).view(np.float32).astype(np.float64)
-        found: dict[str, dict[int, float]] = {}
-        for (rule, number, *_), result in zip(asked, results, strict=False):
-            found.setdefault(rule, {})[number] = float(result)
-        answer: dict[str, Any] = {}
-        for rule, by in found.items():
-            answer[rule] = (by[0] - 1) * 2.0**23 if rule == ENDS else bits_kept(by)
-        return answer
-
-    return Probe(
-        name=name,
-        question=f"How does tcgen05.mma.kind::{kind.kind.split('.')[0]} add the sums of its blocks: what is cut off, "
-        "and how is the sum rounded?",
-        ptx=program(mma(kind.kind, scales=True), COLUMNS, b_at(M) + b_at(N)),
-        cases=(launch.case("all"),),
-        read=read,
-        explain=by_answer(read),
-        accumulation="tensor_core",
-        assumption="Each block is summed exactly; blocks and the old D are aligned to the largest and cut to 35 bits "
-        "below it (MMA-Sim, arXiv 2511.10909).",
-    )
-
-
-# ---- random numbers ----
-
-
-def _random(name: str, kind: Scaled) -> Probe:
-    """Random elements and factors within 2^-8 to 2^8 of one."""
-    rng = np.random.default_rng(80)
-    data, images = [], []
-    for _ in range(2):
-        data.append(np.concatenate([core_matrices(rng.integers(0, 256, (rows, SLICE), np.uint8)) for rows in (M, N)]))
-        image = np.full((LANES, COLUMNS), BLANK, np.uint32)
-        image[:, :N] = rng.standard_normal((LANES, N)).astype(np.float32).view(np.uint32)
-        low, high = (119, 136) if kind.ue8m0 else (1, 0x7F)
-        for first in (A_SCALES, B_SCALES):
-            codes = rng.integers(low, high, (32, WIDTH, 4), np.uint8).view(np.uint32)[..., 0]
-            image[:, first : first + WIDTH] = np.tile(codes, (4, 1))
-        images.append(image)
-    request = replace(_request(kind, M, N, 1), adds=True)
-    launch = Launch([request] * 2, np.stack(data), COLUMNS, before=np.stack(images))
-
-    def explain(expected: Outputs, found: Outputs) -> list[str]:
-        ours, theirs = (o["random"]["after"][:, :, :N] for o in (expected, found))
-        different = ours != theirs
-        if not different.any():
-            return []
-        place = tuple(np.argwhere(different)[0].tolist())
-        return [
-            f"{int(different.sum())} of {ours.size} sums have other bits, at most "
-            f"{int(units(ours, theirs, 'f32').max())} units in the last place off; D{place[1:]} is "
-            f"{int(theirs[place]):#x}, on the emulator {int(ours[place]):#x}"
-        ]
-
-    def read(outputs: Outputs) -> dict[str, Any]:
-        return {"first row": [hex(v) for v in outputs["random"]["after"][0, 0, :6].tolist()]}
-
-    return Probe(
-        name=name,
-        question=f"What does tcgen05.mma.kind::{kind.kind} give for random elements and factors?",
-        ptx=program(mma(kind.kind, scales=True), COLUMNS, b_at(M) + b_at(N)),
-        cases=(launch.case("random"),),
-        read=read,
-        explain=explain,
-        accumulation="tensor_core",
-        assumption="Blocks of mxf4 and nvf4 are summed exactly and cut to 35 bits, those of mxf8 cut to 25.",
     )
 
 
@@ -420,6 +317,4 @@ PROBES = (
     ),
     _codes("mma_scale_codes_ue8m0", KINDS[0]),
     _codes("mma_scale_codes_ue4m3", KINDS[3]),
-    _rules("mma_rules_mxf4", KINDS[1]),
-    *(_random(f"mma_sums_{kind.name}", kind) for kind in KINDS),
 )
