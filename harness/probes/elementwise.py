@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.probes.probe import Case, Outputs, Pointer, Probe
+from harness.probes.probe import Case, Explain, Outputs, Pointer, Probe
 from harness.probes.ptx import kernel
 
 THREADS = 128
@@ -36,6 +36,7 @@ def elementwise(
     kept: tuple[str, ...] | None = None,
     exact: bool = True,
     target: str = "sm_90a",
+    explain: Explain | None = None,
 ) -> Probe:
     """cases: by name the inputs, 1-dimensional arrays of u16, u32 or u64 of one size, a multiple of `THREADS`."""
     inputs = next(iter(cases.values()))
@@ -57,7 +58,8 @@ def elementwise(
                 kept=kept is None or case in kept,
             )
         )
-    return Probe(name, question, kernel(parameters, _body(inputs, forms), target), tuple(made), read, exact=exact)
+    ptx = kernel(parameters, _body(inputs, forms), target)
+    return Probe(name, question, ptx, tuple(made), read, exact=exact, explain=explain)
 
 
 def _body(inputs: dict[str, np.ndarray], forms: list[Form]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from harness.probes.blackwell.ptx import BLANK, TARGET, kernel, pointer
-from harness.probes.comparison import Tell, by_element
+from harness.probes.comparison import by_element
 from harness.probes.elementwise import Form, elementwise
 from harness.probes.probe import Case, Outputs, Pointer, Probe
 from harness.probes.ptx import copy_in
@@ -79,11 +78,6 @@ def _pairs() -> dict[str, np.ndarray]:
         bits[1::8] &= 0x807FFFFF  # subnormal
         some[name] = bits.view(np.uint64).ravel()
     return some
-
-
-def _telling(probe: Probe, tell: Tell) -> Probe:
-    """`elementwise` knows no questions; its probes are told how to say what differs."""
-    return replace(probe, explain=by_element(tell))
 
 
 # ---- matrices of bytes ----
@@ -270,38 +264,32 @@ def _tell_pairs(case: str, buffer: str, place: tuple[int, ...], ours: int, their
 
 
 PROBES = (
-    _telling(
-        elementwise(
-            "cvt_to_narrow_types",
-            "How does cvt round f32 to types of 4 and 6 bits, and to ue8m0?",
-            TO_NARROW,
-            {"rounding": {"x": _near(range(-6, 6))}, "exponents": {"x": _near(range(-127, 128, 15))}},
-            _first,
-            target=TARGET,
-        ),
-        _tell_conversion,
+    elementwise(
+        "cvt_to_narrow_types",
+        "How does cvt round f32 to types of 4 and 6 bits, and to ue8m0?",
+        TO_NARROW,
+        {"rounding": {"x": _near(range(-6, 6))}, "exponents": {"x": _near(range(-127, 128, 15))}},
+        _first,
+        target=TARGET,
+        explain=by_element(_tell_conversion),
     ),
-    _telling(
-        elementwise(
-            "cvt_from_narrow_types",
-            "What number is each code of 4 and 6 bits, and of ue8m0?",
-            FROM_NARROW,
-            {"codes": {"x": np.array([n | (255 - n) << 8 for n in range(256)], np.uint16)}},
-            _first,
-            target=TARGET,
-        ),
-        _tell_conversion,
+    elementwise(
+        "cvt_from_narrow_types",
+        "What number is each code of 4 and 6 bits, and of ue8m0?",
+        FROM_NARROW,
+        {"codes": {"x": np.array([n | (255 - n) << 8 for n in range(256)], np.uint16)}},
+        _first,
+        target=TARGET,
+        explain=by_element(_tell_conversion),
     ),
-    _telling(
-        elementwise(
-            "pairs_of_f32",
-            "How do add, mul and fma of pairs of f32 round?",
-            PAIRS,
-            {"random bits": _pairs()},
-            _first,
-            target=TARGET,
-        ),
-        _tell_pairs,
+    elementwise(
+        "pairs_of_f32",
+        "How do add, mul and fma of pairs of f32 round?",
+        PAIRS,
+        {"random bits": _pairs()},
+        _first,
+        target=TARGET,
+        explain=by_element(_tell_pairs),
     ),
     _loads(),
     STORE,
