@@ -31,9 +31,9 @@ SHIFT_OF_LANE = 16
 READING = "The ISA shows it in figures; they were read, and compared with CuTe DSL's layouts, not with a GPU."
 
 
-def numbered(m: int, n: int, dtype: Any = ml_dtypes.bfloat16) -> tuple[np.ndarray, np.ndarray]:
+def numbered(m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """A [m, 16] and B [n, 16], whose product is 256 r + n."""
-    a, b = np.zeros((m, DEPTH), dtype), np.zeros((n, DEPTH), dtype)
+    a, b = (np.zeros((rows, DEPTH), ml_dtypes.bfloat16) for rows in (m, n))
     a[:, 0], a[:, 1] = np.arange(m), 1
     b[:, 0], b[:, 1] = UNIT, np.arange(n)
     return a, b

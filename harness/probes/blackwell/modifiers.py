@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import DTypeLike
 
 from harness.probes.blackwell.layouts import numbered, numbered_operands, read_layout, tell_elements
 from harness.probes.blackwell.multiply import (
@@ -29,7 +30,7 @@ M, N = 128, 16
 NEGATE_A, NEGATE_B = 1 << 13, 1 << 14
 
 
-def integers(rows: int, dtype: Any, seed: int) -> np.ndarray:
+def integers(rows: int, dtype: DTypeLike, seed: int) -> np.ndarray:
     """[rows, 32 bytes of K] of small integers; a row in four is zero."""
     depth = 32 // np.dtype(dtype).itemsize
     values = np.random.default_rng(seed).integers(-6, 7, (rows, depth))
@@ -68,7 +69,7 @@ def old_d(seed: int) -> np.ndarray:
 SIGNS = (0, NEGATE_A, NEGATE_B, NEGATE_A | NEGATE_B)
 
 
-def _negate(kind: str, code: int, dtype: Any) -> Probe:
+def _negate(kind: str, code: int, dtype: DTypeLike) -> Probe:
     a, b = integers(M, dtype, 1), integers(N, dtype, 2)
     requests = [
         request_of(instruction_descriptor(M, N, code, code, more=s), adds=x) for x in (False, True) for s in SIGNS
@@ -128,7 +129,7 @@ def _masks(name: str, shapes: Sequence[int], group: int, masks: Sequence[tuple[i
 SHIFTS = (0, 1, 4, 15)
 
 
-def _scaled_d(kind: str, code: int, dtype: Any) -> Probe:
+def _scaled_d(kind: str, code: int, dtype: DTypeLike) -> Probe:
     """One instruction for each shift, each with columns of its own."""
     a, b = integers(M, dtype, 4), integers(N, dtype, 5)
     columns = N * len(SHIFTS)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from harness.probes.blackwell.multiply import (
     Launch,
@@ -199,7 +200,7 @@ class Kept:
     kind: str
     code: int
     d_code: int
-    dtype: Any
+    dtype: DTypeLike
     what: str = "both"
 
     @property

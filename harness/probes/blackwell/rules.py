@@ -11,6 +11,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import DTypeLike
 
 from harness.probes.blackwell.multiply import (
     Launch,
@@ -38,7 +39,7 @@ class Type:
 
     kind: str
     code: int
-    dtype: Any
+    dtype: DTypeLike
     top: int
     bottom: int
 
