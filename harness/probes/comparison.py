@@ -36,12 +36,13 @@ def by_element(tell: Tell) -> Explain:
         lines = []
         for case, buffers in expected.items():
             for name, array in buffers.items():
-                places = np.argwhere(_words(array) != _words(found[case][name]))
-                told: dict[str, None] = {}
+                ours, theirs = _words(array), _words(found[case][name])
+                places = np.argwhere(ours != theirs)
+                told: list[str] = []
                 for place in map(tuple, places.tolist()):
-                    told[tell(case, name, place, int(_words(array)[place]), int(_words(found[case][name])[place]))] = (
-                        None
-                    )
+                    sentence = tell(case, name, place, int(ours[place]), int(theirs[place]))
+                    if sentence not in told:
+                        told.append(sentence)
                     if len(told) == TOLD:
                         break
                 lines += [f"{case}: {sentence} ({len(places)} of {array.size} differ)" for sentence in told]

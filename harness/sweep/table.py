@@ -44,7 +44,7 @@ def load(*files: Path, keys: Container[str] | None = None) -> pyarrow.Table:
             key = record["job"]["key"]
             if keys is None or key in keys:
                 last[key] = (path, number)
-    kept = {place for place in last.values()}
+    kept = set(last.values())
     rows = (row_of(r) for path in files for number, r in enumerate(read(path)) if (path, number) in kept)
     parts = [pyarrow.Table.from_pylist(part, schema=_schema(part)) for part in _chunks(rows)]
     return pyarrow.concat_tables(parts, promote_options="permissive") if parts else pyarrow.table({})

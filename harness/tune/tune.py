@@ -175,7 +175,7 @@ class _Field:
             if config in self.failures:
                 yield config, None
         for config, record in self.records_of(left):
-            value = None if record is None else self._figure(config, record)
+            value = None if record is None else self._figure(record)
             if value is not None and record is not None:
                 self.figures[config] = value if self.how.device != "gpu" else record["timing"]["seconds"]
             yield config, value
@@ -200,7 +200,7 @@ class _Field:
             self.records[config] = record
             yield config, record
 
-    def _figure(self, config: KernelConfig, record: Record) -> float | None:
+    def _figure(self, record: Record) -> float | None:
         """What is compared, the smaller the better: on a GPU the time over that of cuBLAS, taken in turn."""
         if self.how.device == "model":
             return record["predicted"]["seconds"]

@@ -20,7 +20,7 @@ BARRIER = 16
 _OWN = f"%base+{BARRIER}"
 
 
-def _program(group: int, issue: str) -> str:
+def _program(issue: str) -> str:
     """Thread 0 of the CTA whose rank is asked for does ``issue``; a millisecond later, for no phase is complete,
     every CTA says how many arrivals it has seen.
     """
@@ -56,7 +56,7 @@ _ONE = "setp.ne.u32 %p3, %thread, 0;\n@%p3 bra NOT_ME;\n"
 
 
 def _commits(
-    name: str, question: str, group: int, issue: str, requests: Sequence[tuple[str, int, int]], assumption: str = ""
+    name: str, question: str, issue: str, requests: Sequence[tuple[str, int, int]], assumption: str = ""
 ) -> Probe:
     """requests: name, rank that commits, and what the issue takes from the request's second word."""
 
@@ -69,7 +69,7 @@ def _commits(
     return Probe(
         name=name,
         question=question,
-        ptx=_program(group, issue),
+        ptx=_program(issue),
         cases=tuple(
             Case(
                 name=case,
@@ -102,7 +102,6 @@ PROBES = (
     _commits(
         "commit_own",
         "How many arrivals does a commit with nothing to wait for make at its own CTA's mbarrier, and two commits?",
-        1,
         _ONE
         + commit(1, _OWN)
         + "ld.global.u32 %r5, [%rd0+4];\nsetp.eq.u32 %p4, %r5, 0;\n@%p4 bra NOT_ME;\n"
@@ -113,7 +112,6 @@ PROBES = (
     _commits(
         "commit_per_thread",
         "Do 32 threads that commit make 32 arrivals?",
-        1,
         commit(1, _OWN),
         [("a whole warp", 1, 0)],
         NOTHING,
@@ -121,7 +119,6 @@ PROBES = (
     _commits(
         "commit_multicast",
         "Which CTAs' mbarriers does a commit with a multicast mask reach, of one CTA?",
-        1,
         _ONE + _MASK + commit(1, _OWN, "%h0"),
         _masks((0, 3), (0b0001, 0b0010, 0b0101, 0b1111)),
         NOTHING,
@@ -129,7 +126,6 @@ PROBES = (
     _commits(
         "commit_multicast_pair",
         "Which CTAs' mbarriers does a pair's commit with a multicast mask reach, from the even and from the odd CTA?",
-        2,
         _ONE + _MASK + commit(2, _OWN, "%h0"),
         _masks((0, 1, 2), (0b0001, 0b0011, 0b1100, 0b1111)),
         NOTHING,
@@ -137,7 +133,6 @@ PROBES = (
     _commits(
         "commit_named",
         "Where does a commit without multicast arrive if its operand is another CTA's mbarrier?",
-        1,
         _ONE + _OTHER + commit(1, "%r7"),
         _named((0, 3), (0, 1, 2)),
         NOTHING,
@@ -145,7 +140,6 @@ PROBES = (
     _commits(
         "commit_named_pair",
         "Where does a pair's commit without multicast arrive, if it names either CTA's mbarrier, or another pair's?",
-        2,
         _ONE + _OTHER + commit(2, "%r7"),
         _named((0, 1), (0, 1, 2)),
         NOTHING,
@@ -153,7 +147,6 @@ PROBES = (
     _commits(
         "commit_peer_bit",
         "Does an mbarrier address whose bit 24 is cleared name the mbarrier of the even CTA of the pair?",
-        2,
         _ONE + _CLEARED + commit(2, "%r7"),
         [(f"rank {rank}", rank, 0) for rank in range(CTAS)],
         "The rank is in bits 24 and up of a shared address, as ptxas has it; the ISA does not say so.",

@@ -36,7 +36,7 @@ REACH = 44
 """Powers of two that are asked about."""
 
 
-def _experiments(kind: Scaled) -> Iterator[tuple[str, int, dict[int, tuple[int, int]], float]]:
+def _experiments() -> Iterator[tuple[str, int, dict[int, tuple[int, int]], float]]:
     """Rule, number, sign and exponent of each block's sum, old D. Two blocks are 2^e and 2^-e by their factors."""
     for below in range(1, REACH):
         yield WITH_OLD, below, {0: (-1, 0), 1: (1, -below)}, 1.0
@@ -46,7 +46,7 @@ def _experiments(kind: Scaled) -> Iterator[tuple[str, int, dict[int, tuple[int, 
 
 def _rules(name: str, kind: Scaled) -> Probe:
     """Row r is an experiment: block v is one element of A, times the block's factor in A; B is ones."""
-    asked = list(_experiments(kind))
+    asked = list(_experiments())
     codes = np.zeros((2 * M, kind.depth), np.uint8)
     factors = np.full((2 * M, 4), kind.one, np.uint8)
     old = np.zeros((2 * M, COLUMNS), np.float32)
