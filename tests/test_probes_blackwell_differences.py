@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
-from blackwell_answers import ONE_WORKER, answer
+from blackwell_answers import ONE_WORKER, emulated
 
 from harness.probes.catalogue import BLACKWELL
 
@@ -31,7 +33,7 @@ SAID = {
 @pytest.mark.parametrize("name", SAID)
 def test_a_difference_is_told_in_terms_of_the_question(name):
     buffer, at, said = SAID[name]
-    ours = answer(name)
+    ours = emulated(name)
     case = next(iter(ours))
     changed = ours[case][buffer].copy()
     changed[at] = {"mma_layout_pair_128": np.float32(9).view(np.uint32), "tmem_load_shapes": 0}.get(name, 7)
@@ -40,8 +42,29 @@ def test_a_difference_is_told_in_terms_of_the_question(name):
     assert BLACKWELL[name].explain(ours, ours) == []
 
 
+WORDS = (0x7FC00000, 0x7F800000, 0xFFFFFFFF)
+"""NaN, an infinity, and -1: what nobody expects."""
+
+
+@pytest.mark.parametrize("word", WORDS, ids=hex)
+def test_whatever_a_gpu_answers_can_be_told_and_read(word):
+    """A word of each buffer of each probe, at a place that nobody has chosen."""
+    rng = np.random.default_rng(word)
+    for name, probe in BLACKWELL.items():
+        if not probe.modelled:
+            continue
+        case, buffers = next(iter(emulated(name).items()))
+        for buffer, ours in buffers.items():
+            theirs = ours.copy()
+            words = theirs.reshape(-1).view(f"u{theirs.itemsize}")
+            words[rng.integers(words.size)] = word & (1 << 8 * theirs.itemsize) - 1
+            changed = {**emulated(name), case: {**buffers, buffer: theirs}}
+            assert all(isinstance(line, str) for line in probe.explain(emulated(name), changed)), name
+            json.dumps(probe.read(changed))
+
+
 def test_sums_that_differ_are_counted_in_units():
-    ours = answer("mma_sums_f32_bf16_bf16")
+    ours = emulated("mma_sums_f32_bf16_bf16")
     changed = ours["all"]["after"].copy()
     changed[0, 2, 1] += 3
     [line] = BLACKWELL["mma_sums_f32_bf16_bf16"].explain(ours, {"all": {**ours["all"], "after": changed}})

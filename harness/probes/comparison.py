@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,20 @@ from harness.emulator import EmulatorError
 from harness.probes import emulator
 from harness.probes.probe import Explain, Outputs, Probe, differences
 
-Tell = Callable[[str, str, tuple[int, ...], int, int], str]
-"""A sentence on one place: case, buffer, index, the emulator's word there, and the GPU's."""
+
+@dataclass(frozen=True)
+class Difference:
+    """A place in a buffer of a case where the GPU has another word. ours: the emulator's; theirs: the GPU's."""
+
+    case: str
+    buffer: str
+    place: tuple[int, ...]
+    ours: int
+    theirs: int
+
+
+Tell = Callable[[Difference], str]
+"""Says it in a sentence."""
 TOLD = 2
 """Places that are told of each buffer that differs."""
 
@@ -40,7 +53,7 @@ def by_element(tell: Tell) -> Explain:
                 places = np.argwhere(ours != theirs)
                 told: list[str] = []
                 for place in map(tuple, places.tolist()):
-                    sentence = tell(case, name, place, int(ours[place]), int(theirs[place]))
+                    sentence = tell(Difference(case, name, place, int(ours[place]), int(theirs[place])))
                     if sentence not in told:
                         told.append(sentence)
                     if len(told) == TOLD:

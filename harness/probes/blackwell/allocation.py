@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.probes.blackwell.ptx import BLANK, THREADS, by_thread_0, by_warp_0, kernel, pointer, sync
-from harness.probes.comparison import by_element
+from harness.probes.comparison import Difference, by_element
 from harness.probes.probe import Case, Outputs, Pointer, Probe
 from harness.probes.ptx import spin
 
@@ -87,11 +87,11 @@ def _allocations(
             answer[case] = [row[taken].tolist() for row in arrays["found"]]
         return answer
 
-    def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        cta, step = place
-        kind, size, _ = sequences[case][step].tolist()
+    def tell(d: Difference) -> str:
+        cta, step = d.place
+        kind, size, _ = sequences[d.case][step].tolist()
         what = "tcgen05.alloc" if kind == ALLOC else "tcgen05.dealloc"
-        return f"step {step}, {what} of {size} columns in CTA {cta}: column {theirs}; the emulator: column {ours}"
+        return f"step {step}, {what} of {size} columns in CTA {cta}: column {d.theirs}; the emulator: column {d.ours}"
 
     return Probe(
         name=name,
@@ -176,9 +176,9 @@ def _read_waiting(outputs: Outputs) -> dict[str, Any]:
     return {"the second alloc waited for the first to be freed": bool(freed == 1), "it got column": column}
 
 
-def _tell_waiting(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-    what = ("the first block had been freed when the second alloc returned", "column of the second block")[place[0]]
-    return f"{what}: {theirs}; the emulator: {ours}"
+def _tell_waiting(d: Difference) -> str:
+    what = ("the first block had been freed when the second alloc returned", "column of the second block")[d.place[0]]
+    return f"{what}: {d.theirs}; the emulator: {d.ours}"
 
 
 WAIT = Probe(

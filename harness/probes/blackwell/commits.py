@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.probes.blackwell.ptx import THREADS, TO_EVEN, by_thread_0, by_warp_0, commit, kernel, pointer
-from harness.probes.comparison import by_element
+from harness.probes.comparison import Difference, by_element
 from harness.probes.probe import Case, Outputs, Pointer, Probe
 from harness.probes.ptx import CLUSTER_SYNC, poll
 
@@ -60,8 +60,8 @@ def _commits(
 ) -> Probe:
     """requests: name, rank that commits, and what the issue takes from the request's second word."""
 
-    def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        return f"the mbarrier of rank {place[0]} receives {theirs} arrivals; on the emulator {ours}"
+    def tell(d: Difference) -> str:
+        return f"the mbarrier of rank {d.place[0]} receives {d.theirs} arrivals; on the emulator {d.ours}"
 
     def read(outputs: Outputs) -> dict[str, Any]:
         return {case: {"arrivals by rank": arrays["found"].tolist()} for case, arrays in outputs.items()}

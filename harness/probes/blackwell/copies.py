@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.probes.blackwell.multiply import Launch, Request, beside_commits, matrix_descriptor, program
 from harness.probes.blackwell.ptx import BLANK, LANES
-from harness.probes.comparison import by_element
+from harness.probes.comparison import Difference, by_element
 from harness.probes.probe import Case, Outputs, Probe
 
 SHAPES = {
@@ -83,13 +83,13 @@ def _case(group: int) -> Case:
 
 
 def _copies(name: str, question: str, group: int, assumption: str = "") -> Probe:
-    def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        cta, lane, column = place
+    def tell(d: Difference) -> str:
+        cta, lane, column = d.place
         shape, at = _where(column)
         rank = f"CTA rank {cta % group}, " if group > 1 else ""
         return (
             f"tcgen05.cp.{shape}, {SOURCES[cta // group].name}: {rank}lane {lane}, column {at} gets "
-            f"{_word(theirs, group)} of shared memory; on the emulator {_word(ours, group)}"
+            f"{_word(d.theirs, group)} of shared memory; on the emulator {_word(d.ours, group)}"
         )
 
     def read(outputs: Outputs) -> dict[str, Any]:

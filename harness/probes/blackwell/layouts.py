@@ -21,7 +21,7 @@ from harness.probes.blackwell.multiply import (
     program,
 )
 from harness.probes.blackwell.ptx import BLANK
-from harness.probes.comparison import Tell, by_element
+from harness.probes.comparison import Difference, Tell, by_element
 from harness.probes.probe import Case, Outputs, Probe
 
 UNIT = 256
@@ -52,10 +52,10 @@ def element(word: int) -> str:
 def tell_elements(group: int) -> Tell:
     """For images of tensor memory with such elements."""
 
-    def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        cta, lane, column = place
+    def tell(d: Difference) -> str:
+        cta, lane, column = d.place
         rank = f"CTA rank {cta % group}, " if group > 1 else ""
-        return f"{rank}lane {lane}, column {column} holds {element(theirs)}; the emulator has {element(ours)} there"
+        return f"{rank}lane {lane}, column {column} holds {element(d.theirs)}; the emulator has {element(d.ours)} there"
 
     return beside_commits(tell)
 

@@ -23,7 +23,7 @@ from harness.probes.blackwell.multiply import (
     program,
 )
 from harness.probes.blackwell.ptx import BLANK, LANES
-from harness.probes.comparison import by_element
+from harness.probes.comparison import Difference, by_element
 from harness.probes.probe import Case, Outputs, Probe
 
 M, N = 128, 16
@@ -44,10 +44,10 @@ def request_of(idesc: int, adds: bool = False) -> Request:
 
 
 @beside_commits
-def tell_numbers(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
+def tell_numbers(d: Difference) -> str:
     """For D of f32 in lane r, column n."""
-    request, lane, column = place
-    return f"request {request}: D({lane}, {column}) is {f32(theirs):.9g}; the emulator: {f32(ours):.9g}"
+    request, lane, column = d.place
+    return f"request {request}: D({lane}, {column}) is {f32(d.theirs):.9g}; the emulator: {f32(d.ours):.9g}"
 
 
 def read_sums(outputs: Outputs) -> dict[str, Any]:
@@ -240,9 +240,9 @@ def _halves() -> Probe:
         """The ISA does not say what is in the upper ones."""
         return {case: {**arrays, "after": arrays["after"] & 0xFFFF} for case, arrays in outputs.items()}
 
-    def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        values = [float(np.uint16(word).view(np.float16)) for word in (theirs, ours)]
-        return f"request {place[0]}: the lower half of D{place[1:]} is {values[0]:g}; the emulator: {values[1]:g}"
+    def tell(d: Difference) -> str:
+        values = [float(np.uint16(word).view(np.float16)) for word in (d.theirs, d.ours)]
+        return f"request {d.place[0]}: the lower half of D{d.place[1:]} is {values[0]:g}; the emulator: {values[1]:g}"
 
     def explain(expected: Outputs, found: Outputs) -> list[str]:
         return by_element(beside_commits(tell))(lower_halves(expected), lower_halves(found))

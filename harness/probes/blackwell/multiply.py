@@ -26,7 +26,7 @@ from harness.probes.blackwell.ptx import (
     release,
     sync,
 )
-from harness.probes.comparison import Tell
+from harness.probes.comparison import Difference, Tell
 from harness.probes.probe import Case, Pointer
 from harness.probes.ptx import copy_in, poll
 
@@ -178,10 +178,10 @@ class Launch:
 def beside_commits(tell: Tell) -> Tell:
     """For the outputs of `program`: that a commit did not arrive; ``tell`` speaks of the other buffers."""
 
-    def tell_all(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        if buffer == "done":
-            return f"the commit of CTA {place[0]} arrived: {theirs == 1}; on the emulator: {ours == 1}"
-        return tell(case, buffer, place, ours, theirs)
+    def tell_all(d: Difference) -> str:
+        if d.buffer == "done":
+            return f"the commit of CTA {d.place[0]} arrived: {d.theirs == 1}; on the emulator: {d.ours == 1}"
+        return tell(d)
 
     return tell_all
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.probes.blackwell.ptx import BLANK, TARGET, kernel, pointer
-from harness.probes.comparison import by_element
+from harness.probes.comparison import Difference, by_element
 from harness.probes.elementwise import Form, elementwise
 from harness.probes.probe import Case, Outputs, Pointer, Probe
 from harness.probes.ptx import copy_in
@@ -50,8 +50,10 @@ FROM_NARROW = [
 """Two numbers in a byte or in two. The upper bits of e2m3 and e3m2 are zero."""
 
 
-def _tell_conversion(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-    return f"cvt to or from {buffer.lstrip('.')}: input {place[0]} becomes {theirs:#x}; on the emulator {ours:#x}"
+def _tell_conversion(d: Difference) -> str:
+    return (
+        f"cvt to or from {d.buffer.lstrip('.')}: input {d.place[0]} becomes {d.theirs:#x}; on the emulator {d.ours:#x}"
+    )
 
 
 def _first(outputs: Outputs) -> dict[str, Any]:
@@ -117,10 +119,10 @@ def _loaded(row: int) -> tuple[str, int]:
     raise AssertionError(row)
 
 
-def _tell_load(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-    form, register = _loaded(place[0])
-    where = f"register {register} of thread {place[1]}"
-    return f"ldmatrix.{form}, {case}: {where} has {theirs:#010x}; on the emulator {ours:#010x}"
+def _tell_load(d: Difference) -> str:
+    form, register = _loaded(d.place[0])
+    where = f"register {register} of thread {d.place[1]}"
+    return f"ldmatrix.{form}, {d.case}: {where} has {d.theirs:#010x}; on the emulator {d.ours:#010x}"
 
 
 def _loads() -> Probe:
@@ -179,10 +181,11 @@ mad.lo.u32 %r4, %thread, 4, %base;
     )
 
 
-def _tell_store(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-    number, at = divmod(place[0], BYTES)
+def _tell_store(d: Difference) -> str:
+    number, at = divmod(d.place[0], BYTES)
     values = [
-        "nothing" if v == BLANK & 255 else f"byte {v & 3} of thread {v % 64 // 4} or 16 more" for v in (theirs, ours)
+        "nothing" if v == BLANK & 255 else f"byte {v & 3} of thread {v % 64 // 4} or 16 more"
+        for v in (d.theirs, d.ours)
     ]
     where = f"row {at // 16}, column {at % 16}"
     return f"stmatrix.m16n8.x{STORES[number]}: {where} has {values[0]}; on the emulator {values[1]}"
@@ -234,8 +237,9 @@ def _redux() -> Probe:
     data[4] = np.where(np.arange(32) % 2, 0x80000000, 0)
     data[5] = np.arange(32) | 0x80000000
 
-    def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        return f"redux.{REDUCTIONS[place[1]]}.f32 of row {place[0]} is {theirs:#010x}; on the emulator {ours:#010x}"
+    def tell(d: Difference) -> str:
+        row, form, _ = d.place
+        return f"redux.{REDUCTIONS[form]}.f32 of row {row} is {d.theirs:#010x}; on the emulator {d.ours:#010x}"
 
     return Probe(
         name="redux_f32",
@@ -259,8 +263,8 @@ def _redux() -> Probe:
     )
 
 
-def _tell_pairs(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-    return f"{buffer}.f32x2 of input {place[0]} is {theirs:#018x}; on the emulator {ours:#018x}"
+def _tell_pairs(d: Difference) -> str:
+    return f"{d.buffer}.f32x2 of input {d.place[0]} is {d.theirs:#018x}; on the emulator {d.ours:#018x}"
 
 
 PROBES = (

@@ -22,7 +22,7 @@ from harness.probes.blackwell.multiply import (
     program,
 )
 from harness.probes.blackwell.ptx import BLANK, LANES
-from harness.probes.comparison import by_element
+from harness.probes.comparison import Difference, by_element
 from harness.probes.probe import Outputs, Probe
 
 SPANS = {"none": 16, "32B": 32, "64B": 64, "128B": 128, "128B_32B": 128}
@@ -241,18 +241,18 @@ def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: in
     def number(word: int) -> str:
         if word == BLANK:
             return "nothing new"
-        value = int(np.uint32(word).view(np.int32)) if kept.kind == "i8" else f32(word)
-        rank = " of the odd CTA" if value < 0 else ""
-        if value != int(value):
+        value = float(np.uint32(word).view(np.int32)) if kept.kind == "i8" else f32(word)
+        if not value.is_integer() or abs(value) >= LANES * kept.depth:
             return f"{word:#010x}"
+        rank = " of the odd CTA" if value < 0 else ""
         if kept.what != "both":
-            return f"the one of {kept.what} {abs(int(value))}{rank}"
-        lane, at = divmod(abs(int(value)), kept.depth)
+            return f"the one of {kept.what} {abs(value):.0f}{rank}"
+        lane, at = divmod(int(abs(value)), kept.depth)
         return f"element {at} of lane {lane}{rank}"
 
-    def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        cta, lane, column = place
-        return f"D at CTA {cta}, lane {lane}, column {column} takes {number(theirs)}; the emulator: {number(ours)}"
+    def tell(d: Difference) -> str:
+        cta, lane, column = d.place
+        return f"D at CTA {cta}, lane {lane}, column {column} takes {number(d.theirs)}; the emulator: {number(d.ours)}"
 
     def read(outputs: Outputs) -> dict[str, Any]:
         answer = {}

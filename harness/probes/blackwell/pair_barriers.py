@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.probes.blackwell.ptx import TO_EVEN, TO_ODD, by_thread_0, kernel, map_address, pointer
-from harness.probes.comparison import by_element
+from harness.probes.comparison import Difference, by_element
 from harness.probes.probe import Case, Map, Outputs, Pointer, Probe
 from harness.probes.ptx import CLUSTER_SYNC, UNTOUCHED, fill, poll
 
@@ -123,13 +123,13 @@ def _read_routes(outputs: Outputs) -> dict[str, Any]:
     return answer
 
 
-def _tell_routes(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-    number, rank, what = place
+def _tell_routes(d: Difference) -> str:
+    number, rank, what = d.place
     if what:
-        return f"data came to rank {rank}: {theirs != UNTOUCHED}; on the emulator: {ours != UNTOUCHED}"
+        return f"data came to rank {rank}: {d.theirs != UNTOUCHED}; on the emulator: {d.ours != UNTOUCHED}"
     return (
-        f"the bytes of {GUESSES[number]} boxes came to the barrier of rank {rank}: {theirs == 1}; on the emulator: "
-        f"{ours == 1}"
+        f"the bytes of {GUESSES[number]} boxes came to the barrier of rank {rank}: {d.theirs == 1}; on the emulator: "
+        f"{d.ours == 1}"
     )
 
 

@@ -23,7 +23,7 @@ from harness.probes.blackwell.multiply import (
     scaled_descriptor,
 )
 from harness.probes.blackwell.ptx import BLANK, LANES
-from harness.probes.comparison import by_element
+from harness.probes.comparison import Difference, by_element
 from harness.probes.probe import Case, Outputs, Probe
 
 M, N = 128, 64
@@ -207,14 +207,14 @@ def _places(
     asked = _asked(kind, bys)
     shapes = [(M, N)] if group == 1 else [(2 * M, N), (M, N)]
 
-    def tell(case: str, buffer: str, at: tuple[int, ...], ours: int, theirs: int) -> str:
-        cta, lane, column = at
+    def tell(d: Difference) -> str:
+        cta, lane, column = d.place
         q = asked[cta // group]
         what = f"row of lane {lane}" if q.operand == "A" else f"column {column}"
         rank = f" in CTA rank {cta % group}" if group > 1 else ""
         return (
             f"id {q.identifier}, block {q.block}: the factor of {q.operand}'s {what}{rank} comes from "
-            f"{_said(kind, q.by, theirs)}; on the emulator from {_said(kind, q.by, ours)}"
+            f"{_said(kind, q.by, d.theirs)}; on the emulator from {_said(kind, q.by, d.ours)}"
         )
 
     def read(outputs: Outputs) -> dict[str, Any]:
@@ -265,9 +265,9 @@ def _codes(name: str, kind: Scaled) -> Probe:
     count = len(firsts)
     launch = Launch([request_of(kind, M, N, 1)] * count, np.stack([data] * count), COLUMNS, before=np.stack(images))
 
-    def tell(case: str, buffer: str, at: tuple[int, ...], ours: int, theirs: int) -> str:
-        code = 128 * at[0] + at[1]
-        return f"code {code:#04x} is {f32(theirs) / kind.per:g}; on the emulator {f32(ours) / kind.per:g}"
+    def tell(d: Difference) -> str:
+        code = 128 * d.place[0] + d.place[1]
+        return f"code {code:#04x} is {f32(d.theirs) / kind.per:g}; on the emulator {f32(d.ours) / kind.per:g}"
 
     def read(outputs: Outputs) -> dict[str, Any]:
         values = outputs["all codes"]["after"][:, :, 0].reshape(-1).view(np.float32) / kind.per

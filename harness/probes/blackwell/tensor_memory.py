@@ -19,7 +19,7 @@ from harness.probes.blackwell.ptx import (
     release,
     sync,
 )
-from harness.probes.comparison import by_element
+from harness.probes.comparison import Difference, by_element
 from harness.probes.probe import Case, Outputs, Pointer, Probe
 
 REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
@@ -157,13 +157,12 @@ def _image(packed: bool) -> np.ndarray:
 def _loads(name: str, question: str, accesses: tuple[Access, ...], packed: bool) -> Probe:
     rows = owners(accesses)
 
-    def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        access, register = rows[place[0]]
-        warp, thread = divmod(place[1], 32)
-        where = (place_of(access, word) for word in (theirs, ours))
+    def tell(d: Difference) -> str:
+        access, register = rows[d.place[0]]
+        warp, thread = divmod(d.place[1], 32)
         return (
             f"tcgen05.ld.{access.name}: register {register} of thread {thread} of warp {warp} has "
-            f"{next(where)}; the emulator: {next(where)}"
+            f"{place_of(access, d.theirs)}; the emulator: {place_of(access, d.ours)}"
         )
 
     def read(outputs: Outputs) -> dict[str, Any]:
@@ -235,7 +234,8 @@ def _store_body() -> str:
 
 
 def _stored_by(column: int) -> Access:
-    return next(a for a in STORES if a.column <= column < a.column + a.columns)
+    """Whose column it is; or that of the access before it, if nobody's."""
+    return [access for access in STORES if access.column <= column][-1]
 
 
 def stored(access: Access, word: int) -> str:
@@ -247,12 +247,12 @@ def stored(access: Access, word: int) -> str:
     return f"register {register}{half} of thread {thread % 32} of warp {thread // 32}"
 
 
-def _tell_stores(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-    lane, column = place
+def _tell_stores(d: Difference) -> str:
+    lane, column = d.place
     access = _stored_by(column)
     return (
-        f"tcgen05.st.{access.name}: lane {lane}, column {column - access.column} of it holds {stored(access, theirs)}; "
-        f"the emulator has {stored(access, ours)} there"
+        f"tcgen05.st.{access.name}: lane {lane}, column {column - access.column} of it holds "
+        f"{stored(access, d.theirs)}; the emulator has {stored(access, d.ours)} there"
     )
 
 
@@ -345,9 +345,9 @@ def _read_field(outputs: Outputs) -> dict[str, Any]:
     return answer
 
 
-def _tell_field(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-    warp, thread = divmod(place[1], 32)
-    return f"thread {thread} of warp {warp} gets {_place(theirs)}; the emulator: {_place(ours)}"
+def _tell_field(d: Difference) -> str:
+    warp, thread = divmod(d.place[1], 32)
+    return f"thread {thread} of warp {warp} gets {_place(d.theirs)}; the emulator: {_place(d.ours)}"
 
 
 FIELD = Probe(

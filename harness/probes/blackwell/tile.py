@@ -21,7 +21,7 @@ from harness.probes.blackwell.ptx import (
     pointer,
     release,
 )
-from harness.probes.comparison import by_element
+from harness.probes.comparison import Difference, by_element
 from harness.probes.probe import Case, Map, Outputs, Pointer, Probe
 from harness.probes.ptx import CLUSTER_SYNC, poll
 
@@ -140,11 +140,11 @@ def _tile(name: str, group: int) -> Probe:
     a, b = (rng.integers(-4, 5, (rows, K)) for rows in (LANES * group, N))
     exact = (a @ b.T).astype(np.float32)
 
-    def tell(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-        row, thread = divmod(place[1], THREADS)
+    def tell(d: Difference) -> str:
+        row, thread = divmod(d.place[1], THREADS)
         chunk, i = divmod(row, REGISTERS)
         where = f"register {i} of thread {thread % 32} of warp {thread // 32}, load {chunk}"
-        return f"CTA {place[0]}, {where} has {f32(theirs):g}; the emulator: {f32(ours):g}"
+        return f"CTA {d.place[0]}, {where} has {f32(d.theirs):g}; the emulator: {f32(d.ours):g}"
 
     def read(outputs: Outputs) -> dict[str, Any]:
         found = product(outputs["integers"]["found"])

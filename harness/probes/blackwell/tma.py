@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.probes.blackwell.ptx import by_thread_0, kernel, map_address, pointer
-from harness.probes.comparison import by_element
+from harness.probes.comparison import Difference, by_element
 from harness.probes.probe import Case, Map, Outputs, Pointer, Probe
 from harness.probes.ptx import CTA_SYNC, UNTOUCHED, dump, fill, poll
 
@@ -106,16 +106,16 @@ def _element(value: int, blank: int) -> str:
     return f"{value:#06x}"
 
 
-def _tell_four(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-    if buffer == "flags":
-        return f"the bytes of four rows were signalled: {theirs == 1}; on the emulator: {ours == 1}"
-    if buffer == "copy":
-        row, column = divmod(place[0], COLUMNS)
-        values = [_element(v, UNSTORED) for v in (theirs, ours)]
+def _tell_four(d: Difference) -> str:
+    if d.buffer == "flags":
+        return f"the bytes of four rows were signalled: {d.theirs == 1}; on the emulator: {d.ours == 1}"
+    if d.buffer == "copy":
+        row, column = divmod(d.place[0], COLUMNS)
+        values = [_element(v, UNSTORED) for v in (d.theirs, d.ours)]
         return f"scatter4 puts {values[0]} in row {row}, column {column}; the emulator {values[1]}"
-    shift = 0 if (ours ^ theirs) & 0xFFFF else 16
-    values = [_element(v >> shift & 0xFFFF, UNTOUCHED & 0xFFFF) for v in (theirs, ours)]
-    return f"gather4 puts {values[0]} at byte {4 * place[0] + shift // 8}; the emulator {values[1]}"
+    shift = 0 if (d.ours ^ d.theirs) & 0xFFFF else 16
+    values = [_element(v >> shift & 0xFFFF, UNTOUCHED & 0xFFFF) for v in (d.theirs, d.ours)]
+    return f"gather4 puts {values[0]} at byte {4 * d.place[0] + shift // 8}; the emulator {values[1]}"
 
 
 def _read_four(outputs: Outputs) -> dict[str, Any]:
@@ -190,11 +190,11 @@ def _packed_cases() -> list[Case]:
     return cases
 
 
-def _tell_bytes(case: str, buffer: str, place: tuple[int, ...], ours: int, theirs: int) -> str:
-    if buffer == "flags":
-        return f"as many bytes were signalled: {theirs == 1}; on the emulator: {ours == 1}"
-    values = ["nothing" if v == UNTOUCHED else f"{v:#010x}" for v in (theirs, ours)]
-    return f"byte {4 * place[0]} of the box begins with {values[0]}; on the emulator {values[1]}"
+def _tell_bytes(d: Difference) -> str:
+    if d.buffer == "flags":
+        return f"as many bytes were signalled: {d.theirs == 1}; on the emulator: {d.ours == 1}"
+    values = ["nothing" if v == UNTOUCHED else f"{v:#010x}" for v in (d.theirs, d.ours)]
+    return f"byte {4 * d.place[0]} of the box begins with {values[0]}; on the emulator {values[1]}"
 
 
 def _read_bytes(outputs: Outputs) -> dict[str, Any]:
