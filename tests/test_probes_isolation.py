@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from harness.errors import CannotRun
 from harness.probes import bare, bundle, emulator, gpu
 from harness.probes.__main__ import main
 from harness.probes.catalogue import BLACKWELL, PROBES
+from harness.probes.comparison import compare
 from harness.probes.probe import Case, Outputs, Pointer, Probe
 from harness.probes.ptx import kernel
 from harness.probes.recording import entry
@@ -232,6 +234,31 @@ def test_the_answer_of_some_cases_is_kept(monkeypatch, tmp_path):
     assert done.exit_code == 1 and "M 128, N 8: failed: CUDA_ERROR_ILLEGAL_INSTRUCTION" in done.output
     entry = json.loads(path.read_text())["probes"]["mma_small_n"]
     assert entry["failed"] and "answer" not in entry and len(entry["outputs"]) == 5
+
+
+def test_an_answer_that_nobody_expected_costs_no_other(monkeypatch, tmp_path):
+    """Zeros where the size of a cluster should be."""
+    path = tmp_path / "answers.json"
+
+    def answer(probe: Probe, seconds: float) -> bundle.Answered:
+        outputs = emulator.run(probe)
+        if probe.name == "tma_plain_load_barrier":
+            outputs = {case: {n: np.zeros_like(a) for n, a in arrays.items()} for case, arrays in outputs.items()}
+        return bundle.Answered(outputs, {})
+
+    done = asked_on(monkeypatch, "9.0", answer, "tma_plain_load_barrier", "elect_sync", "--json", str(path))
+    assert done.exit_code == 1 and "2 probes, 0 failed, 1 differ" in done.output
+    kept = json.loads(path.read_text())["probes"]
+    assert "cannot reshape" in kept["tma_plain_load_barrier"]["answer"]["cannot be read"]
+    assert kept["tma_plain_load_barrier"]["outputs"] and kept["elect_sync"]["answer"]
+
+
+def test_a_difference_that_cannot_be_told_is_one_all_the_same():
+    def explain(expected: Outputs, found: Outputs) -> list[str]:
+        raise KeyError("nobody")
+
+    probe = replace(PROBES["elect_sync"], explain=explain)
+    assert compare(probe, emulator.run(probe)) == ["it differs, and cannot be told: KeyError('nobody')"]
 
 
 # ---- in a survey ----
