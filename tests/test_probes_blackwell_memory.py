@@ -70,8 +70,10 @@ def test_a_lane_field_counts_modulo_32():
             base = thread // 32 * 32 + field % 32
             one = BLANK if field % 32 else thread << 16
             assert outputs["found"][0, thread] == one
-            lane, column = place("16x64b", thread % 32, 0, 0)
-            assert outputs["found"][1, thread] == base + lane << 16 | column
+            for row, (shape, register) in enumerate([("16x64b", 0), *(("16x256b", i) for i in range(4))], start=1):
+                lane, column = place(shape, thread % 32, register, 0)
+                assert outputs["found"][row, thread] == base + lane << 16 | column
+        assert len(outputs["found"]) == 6
 
 
 ALLOCATED = {
