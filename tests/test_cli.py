@@ -46,7 +46,7 @@ def no_compiler(monkeypatch):
 
 BAD_REQUESTS = [
     (["kernel9"], "there is no kernel 'kernel9'; use one of: kernel5, kernel6, kernel7, kernel8"),
-    ([], "Missing argument 'KERNEL...|all'"),
+    ([], "Missing argument 'KERNEL...|all'; see harness run --help"),
     (["kernel6", "two\nlines"], "there is no kernel 'two\\nlines'"),
     (["kernel6", "--shape", "0"], "M=0 must be between 1 and 2147483647"),
     (["kernel6", "--shape", ""], "shape '' is not M,N,K or one number"),
@@ -85,6 +85,10 @@ BAD_REQUESTS = [
     (["kernel6", "--preset", "1cta", "--stages", "4"], "stages 4: A and B 196608 + C 65536"),
     (["kernel6", "--timeout", "0"], "0.0 is not in the range x>=1"),
     (["kernel6", "--stages", "five"], "'five' is not a valid integer"),
+    (["kernel6", "--timeout", "nan"], "Invalid value for '--timeout': nan is not a finite number"),
+    (["kernel6", "--timeout", "inf"], "Invalid value for '--timeout': inf is not a finite number"),
+    (["kernel6", "--dump", ""], "Invalid value for '--dump': it is empty; name a folder"),
+    (["kernel6", "--ptx", ""], "Invalid value for '--ptx': it is empty; name a file"),
     (["kernel6", "--dtype", "fp64"], "'fp64' is not"),
     (["kernel6", "--device", "tpu"], "'tpu' is not one of 'auto', 'gpu', 'emulator'"),
     (["kernel6", "--arch", "sm_80"], "'sm_80' is not one of 'auto', 'sm_100a'"),
@@ -99,7 +103,7 @@ BAD_REQUESTS = [
     (["kernel6", "--json", "/no/such/folder/x.json"], "is not a file in an existing folder"),
     (["kernel6", "--json", "/tmp"], "is not a file in an existing folder"),
     (["kernel6", "--json", ""], "is not a file in an existing folder"),
-    (["kernel6", "--no-such-option"], "No such option"),
+    (["kernel6", "--no-such-option"], "No such option '--no-such-option'; see harness run --help"),
     (["kernel6", "--shape"], "requires an argument"),
 ]
 
@@ -119,7 +123,10 @@ def test_bad_requests_get_one_line_and_exit_code_2(harness_command, no_compiler,
 def test_commands_that_do_not_exist(harness_command):
     result = harness_command("fly")
     assert result.exit_code == 2
-    assert result.stderr == "harness: error: No such command 'fly'.\n"
+    assert result.stderr == "harness: error: No such command 'fly'; see harness --help\n"
+    assert harness_command("clean", "all").stderr.endswith(
+        "unexpected extra argument (all); see harness clean --help\n"
+    )
 
 
 def test_help_and_no_arguments(harness_command):

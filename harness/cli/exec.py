@@ -8,7 +8,16 @@ from pathlib import Path
 import click
 
 from harness.cli.exec_output import as_json, show_summary
-from harness.cli.options import LARGEST_SEED, check_folder, check_output, group, schedule_option, write_output
+from harness.cli.options import (
+    LARGEST_SEED,
+    FiniteRange,
+    NamedPath,
+    check_folder,
+    check_output,
+    group,
+    schedule_option,
+    write_output,
+)
 from harness.driver.gpu_model import gpu_model, gpu_names
 from harness.driver.log import Log
 from harness.driver.recording import Recorder
@@ -35,7 +44,7 @@ emulation_options = group(
         show_default=True,
         help="Processes that share the clusters of a launch, if these are independent.",
     ),
-    click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take."),
+    click.option("--timeout", type=FiniteRange(0, min_open=True), help="Seconds a launch may take."),
     click.option("--max-steps", type=click.IntRange(1), help="Warp instructions a launch may take."),
 )
 
@@ -45,7 +54,7 @@ emulation_options = group(
 @click.option("--json", "json_path", metavar="PATH|-", help="Write launches, counters and findings there.")
 @click.option(
     "--record",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Keep every launch there, for harness ptx run DIR/launch-N/launch.toml.",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.cli.options import check_output, write_output
+from harness.cli.options import NamedPath, check_output, write_output
 from harness.cli.render import show_line
 from harness.compiler.toolchain import find_gpus, find_mojo
 from harness.config.catalog import ARCHITECTURES
@@ -41,18 +41,16 @@ NAMES = [part.name for part in PARTS]
     metavar="NAME",
     help=f"Only this part; may be repeated. There are {', '.join(NAMES)}.",
 )
-@click.option(
-    "--packed", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Kernels compiled before."
-)
+@click.option("--packed", type=NamedPath(exists=True, file_okay=False, path_type=Path), help="Kernels compiled before.")
 @click.option(
     "--bundle",
     "bundle_folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     metavar="FOLDER",
     help="Write a folder that surveys a machine without this project: copy it there and run its run.sh.",
 )
 @click.option("--arch", type=click.Choice(list(CHANGES)), help="Of the bundle.  [default: the first]")
-@click.option("--read", "source", type=click.Path(path_type=Path), metavar="FILE.tar.gz", help="Read an archive.")
+@click.option("--read", "source", type=NamedPath(path_type=Path), metavar="FILE.tar.gz", help="Read an archive.")
 @click.option("--report", "report_path", metavar="FILE|-", default="-", show_default=True, help="Of --read: Markdown.")
 @click.option("--constants", "constants_path", metavar="FILE.toml|-", help="Of --read: constants for the timing model.")
 @click.option(

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from harness.cli.options import group, together
+from harness.cli.options import FiniteRange, NamedPath, group, together
 from harness.cli.render import show_line, show_table
 from harness.compiler.toolchain import find_gpus
 from harness.config.catalog import ARCHITECTURES, SCHEDULERS
@@ -148,14 +148,12 @@ grid_options = together(
 @click.option("--inputs", metavar="KIND,...", help="Values of A and B.  [default: integer, on a GPU normal]")
 @click.option("--seed", "seeds", metavar="A:B", help="Of the inputs.  [default: 0]")
 @click.option("--seeds", "schedule_seeds", metavar="A:B", help="Of random schedules.  [default: the order of issue]")
-@click.option(
-    "--timeout", type=click.FloatRange(1), default=LIMIT, show_default=True, help="Seconds that one job may take."
-)
+@click.option("--timeout", type=FiniteRange(1), default=LIMIT, show_default=True, help="Seconds that one job may take.")
 @where_options
 @click.option("--resume", is_flag=True, help="Leave out what the last run of this sweep has recorded.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: but not what has failed.")
 @click.option("--dry-run", is_flag=True, help="Plan, and do nothing.")
-@click.option("--table", "table_path", type=click.Path(path_type=Path), help="Results as .parquet, .arrow or .csv.")
+@click.option("--table", "table_path", type=NamedPath(path_type=Path), help="Results as .parquet, .arrow or .csv.")
 @click.option(
     "--rank", type=click.IntRange(1), metavar="N", help="Show the N fastest of each problem, where there are times."
 )

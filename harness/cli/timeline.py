@@ -8,7 +8,15 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.cli.options import ConfigOptions, check_output, config_options, shape_option, write_output
+from harness.cli.options import (
+    ConfigOptions,
+    FiniteRange,
+    NamedPath,
+    check_output,
+    config_options,
+    shape_option,
+    write_output,
+)
 from harness.cli.predict import for_gpu
 from harness.cli.render import show_line
 from harness.compiler.build import build_with_notice
@@ -69,13 +77,13 @@ class _Asked:
 @click.option("--ctas", metavar="CLUSTER:RANK,...", help="CTAs to show.  [default: those of the first cluster]")
 @click.option(
     "--measured",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     metavar="SURVEY.tar.gz",
     help="What a GPU did, from the archive of a survey; WHAT is then the name of a run there.",
 )
 @click.option("--steps", is_flag=True, help="Without the model: a step for each instruction and operation, no times.")
-@click.option("--from", "first", type=click.FloatRange(0), default=0.0, help="First cycle to show.")
-@click.option("--to", "last", type=click.FloatRange(0, min_open=True), help="Last cycle to show.")
+@click.option("--from", "first", type=FiniteRange(0), default=0.0, help="First cycle to show.")
+@click.option("--to", "last", type=FiniteRange(0, min_open=True), help="Last cycle to show.")
 def timeline_command(
     what: str,
     shape: Shape,

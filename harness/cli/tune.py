@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from harness.cli.options import shape_option
+from harness.cli.options import FiniteRange, shape_option
 from harness.cli.render import show_line, show_table
 from harness.cli.sweep import LIMIT, Where, where_options
 from harness.compiler.toolchain import versions
@@ -59,7 +59,7 @@ from harness.tune.tune import tune as run_tune
     show_default=True,
     help="That time the winner and the default on a GPU at the end.",
 )
-@click.option("--timeout", type=click.FloatRange(1), default=LIMIT, show_default=True, help="Seconds a job may take.")
+@click.option("--timeout", type=FiniteRange(1), default=LIMIT, show_default=True, help="Seconds a job may take.")
 @where_options
 @click.option(
     "--explain",
