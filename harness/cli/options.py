@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
+from click.core import ParameterSource
 
 from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, KERNELS, RASTER_GROUPS, SCHEDULERS
 from harness.config.config import KernelConfig, parse_cluster, parse_mma_shape
@@ -120,6 +121,17 @@ shape_option = click.option(
     show_default=True,
     help="M,N,K or one number for all three.",
 )
+
+
+def given_options(*parameters: str) -> list[str]:
+    """Those of the command's parameters that its caller has set, as ``--name``: what they say must not be ignored."""
+    context = click.get_current_context()
+    return [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name in parameters
+        and context.get_parameter_source(str(parameter.name)) not in (None, ParameterSource.DEFAULT)
+    ]
 
 
 def check_output(path: str | None, option: str, way_out: str = "name one, or use - for the screen") -> None:
