@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from harness import paths
-from harness.cli.options import NamedPath
+from harness.cli.options import NamedPath, check_folder
 from harness.cli.progress import progress_bar
 from harness.cli.render import several, show_line
 from harness.compiler.build import plan_json
@@ -49,6 +49,7 @@ def report(output: Path, results: Path | None) -> None:
 
     Its figures lie beside it, as SVG and PNG.
     """
+    check_folder(output, "--output")
     folder = results or paths.results_dir()
     if not folder.is_dir():
         raise UsageProblem(f"--results {str(folder)!r} is not a folder; run `harness bench` first, or name another")
