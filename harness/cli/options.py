@@ -56,7 +56,7 @@ class Parsed(click.ParamType):
 class FiniteRange(click.FloatRange):
     """A number within bounds. NaN and infinities pass every comparison that click makes, and are none."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{number} is not a finite number.", param, ctx)
