@@ -68,7 +68,7 @@ class NamedPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
-            self.fail(f"it is empty; name a {'file' if self.file_okay else 'folder'}.", param, ctx)
+            self.fail("it is empty; give a name.", param, ctx)
         return super().convert(value, param, ctx)
 
 
