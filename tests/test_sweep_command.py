@@ -105,6 +105,20 @@ def test_what_cannot_be_asked_for(words, says, results_dir, tmp_path, monkeypatc
     assert not list(results_dir.rglob("*.jsonl"))
 
 
+def test_without_a_compiler_nothing_is_planned(results_dir, monkeypatch):
+    """A configuration that nobody can be asked about is not one that a rule refuses."""
+
+    def fail(*_):
+        raise CannotRun("the Mojo compiler was not found")
+
+    monkeypatch.setattr("harness.sweep.plan._configured", fail)
+    result = run("kernel6", "--shape", "512", "--dry-run")
+    assert (result.exit_code, result.stderr) == (3, "harness: error: the Mojo compiler was not found\n")
+    monkeypatch.undo()
+    result = run("kernel6", "--shape", "1000000", "--json", "-", "--dry-run")
+    assert result.exit_code == 0 and counts(result)["refused"] == 1 and "this machine has" in result.stderr
+
+
 def test_gpus_that_are_not_there_are_missed_before_anything_is_compiled(results_dir, monkeypatch):
     monkeypatch.setattr("harness.cli.sweep.find_gpus", lambda: [])
     result = run("kernel8", "--shape", "512", "--arch", "sm_90a", "--device", "gpu")
