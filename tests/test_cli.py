@@ -46,9 +46,9 @@ def no_compiler(monkeypatch):
 
 BAD_REQUESTS = [
     (["kernel9"], "there is no kernel 'kernel9'; use one of: kernel5, kernel6, kernel7, kernel8"),
-    ([], "Missing argument 'KERNEL...|all'"),
+    ([], "Missing argument 'KERNEL...|all'; see harness run --help"),
     (["kernel6", "two\nlines"], "there is no kernel 'two\\nlines'"),
-    (["kernel6", "--shape", "0"], "M=0 must be between 1 and 2147483647"),
+    (["kernel6", "--shape", "0"], "M=0 must be between 1 and 2147479552"),
     (["kernel6", "--shape", ""], "shape '' is not M,N,K or one number"),
     (["kernel6", "--shape", "-8"], "shape '-8' is not M,N,K or one number"),
     (["kernel6", "--shape", "8,8"], "shape '8,8' is not M,N,K or one number"),
@@ -58,9 +58,9 @@ BAD_REQUESTS = [
     (["kernel6", "--shape", "٨"], "shape '٨' is not M,N,K or one number"),
     (["kernel6", "--shape", "8,12,8"], "N=12 must be a multiple of 8 (TMA needs rows"),
     (["kernel6", "--shape", "8,8,100"], "use K=104"),
-    (["kernel6", "--shape", "8,8,2147483647"], "use K=2147483640"),
-    (["kernel6", "--shape", "2147483648,8,8"], "M=2147483648 must be between 1 and 2147483647"),
-    (["kernel6", "--shape", "9" * 5000], "every size must be between 1 and 2147483647"),
+    (["kernel6", "--shape", "8,8,2147479551"], "use K=2147479552"),
+    (["kernel6", "--shape", "2147479553,8,8"], "M=2147479553 must be between 1 and 2147479552"),
+    (["kernel6", "--shape", "9" * 5000], "every size must be between 1 and 2147479552"),
     (["kernel6", "--cluster", "4"], "cluster '4' is not CMxCN"),
     (["kernel6", "--cluster", "4x4x1"], "cluster '4x4x1' is not CMxCN"),
     (["kernel6", "--cluster", "axb"], "cluster 'axb' is not CMxCN"),
@@ -85,6 +85,10 @@ BAD_REQUESTS = [
     (["kernel6", "--preset", "1cta", "--stages", "4"], "stages 4: A and B 196608 + C 65536"),
     (["kernel6", "--timeout", "0"], "0.0 is not in the range x>=1"),
     (["kernel6", "--stages", "five"], "'five' is not a valid integer"),
+    (["kernel6", "--timeout", "nan"], "Invalid value for '--timeout': nan is not a finite number"),
+    (["kernel6", "--timeout", "inf"], "Invalid value for '--timeout': inf is not a finite number"),
+    (["kernel6", "--dump", ""], "Invalid value for '--dump': it is empty; give a name"),
+    (["kernel6", "--ptx", ""], "Invalid value for '--ptx': it is empty; give a name"),
     (["kernel6", "--dtype", "fp64"], "'fp64' is not"),
     (["kernel6", "--device", "tpu"], "'tpu' is not one of 'auto', 'gpu', 'emulator'"),
     (["kernel6", "--arch", "sm_80"], "'sm_80' is not one of 'auto', 'sm_100a'"),
@@ -99,7 +103,7 @@ BAD_REQUESTS = [
     (["kernel6", "--json", "/no/such/folder/x.json"], "is not a file in an existing folder"),
     (["kernel6", "--json", "/tmp"], "is not a file in an existing folder"),
     (["kernel6", "--json", ""], "is not a file in an existing folder"),
-    (["kernel6", "--no-such-option"], "No such option"),
+    (["kernel6", "--no-such-option"], "No such option '--no-such-option'; see harness run --help"),
     (["kernel6", "--shape"], "requires an argument"),
 ]
 
@@ -119,7 +123,10 @@ def test_bad_requests_get_one_line_and_exit_code_2(harness_command, no_compiler,
 def test_commands_that_do_not_exist(harness_command):
     result = harness_command("fly")
     assert result.exit_code == 2
-    assert result.stderr == "harness: error: No such command 'fly'.\n"
+    assert result.stderr == "harness: error: No such command 'fly'; see harness --help\n"
+    assert harness_command("clean", "all").stderr.endswith(
+        "unexpected extra argument (all); see harness clean --help\n"
+    )
 
 
 def test_help_and_no_arguments(harness_command):

@@ -5,6 +5,7 @@ What MAX launches is compared with the plan, its tensor maps too, and the output
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from driver_programs import PROGRAMS
@@ -16,7 +17,9 @@ from harness.config.config import make_config
 from harness.driver.gpu_model import gpu_model
 from harness.emulator.memory.tensor_map_bytes import NBYTES, Fields
 from harness.gpu import emulated
+from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
+from harness.run.emulate import EmulationOptions
 from harness.run.runner import Request, run
 
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
@@ -98,6 +101,25 @@ def test_a_launch_that_is_not_the_plans_is_told():
     log.launches.append(launch)
     with pytest.raises(emulated.CannotRun, match=r"with grid \(9, 1, 1\); the plan says"):
         emulated._the_launch(log, plan)
+
+
+@pytest.mark.parametrize("error", ["LimitExceeded: it was ended", ""])
+def test_what_max_says_of_a_launch_that_has_failed_is_left_out(monkeypatch, capfd, error):
+    """It is a traceback, and the launch has been told; else what it says is all that is known."""
+
+    def run(command, gpu, environment, stderr):
+        stderr.write(b"Traceback: of MAX\n")
+        gpu.log.launches.append(emulated.LaunchRecord(0, "kernel", (1, 1, 1), (1, 1, 1), (1, 1, 1), 0, 1, error=error))
+        return 1
+
+    monkeypatch.setattr(emulated, "compile_artifact", lambda config, ptx: (Path("model"), False))
+    monkeypatch.setattr(emulated, "run_program", run)
+    config, shape = make_config("kernel7", arch="sm_100a", cluster=(2, 1)), Shape(8, 8, 8)
+    plan = build([config])[0].plan(shape)
+    inputs = make_inputs(shape, config.dtype, "integer", seed=0)
+    with pytest.raises(emulated.CannotRun, match=error or "ended with code 1"):
+        emulated.run_on_emulated_gpu(build([config])[0], plan, inputs, EmulationOptions())
+    assert ("Traceback" in capfd.readouterr().err) == (not error)
 
 
 def test_a_gpu_for_every_architecture():

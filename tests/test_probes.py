@@ -188,7 +188,7 @@ def test_the_recorder_compares_and_writes(monkeypatch, tmp_path):
 def test_a_gpu_that_cannot_answer(monkeypatch):
     fake_nvidia_smi(monkeypatch, "NVIDIA A100, 580.1, 8.0\n")
     result = CliRunner().invoke(main, ["--device", "gpu"])
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "NVIDIA A100 has compute capability 8.0; there are probes for 9.0 (sm_90a), 10.0 (sm_100a)" in result.output
 
 
@@ -213,7 +213,32 @@ def test_results_of_a_bundle_are_compared_and_recorded(tmp_path):
 
 def test_a_folder_without_results(tmp_path):
     done = CliRunner().invoke(main, ["--results", str(tmp_path)])
-    assert done.exit_code == 1 and "holds no results of bare.py" in done.output
+    assert done.exit_code == 3 and "holds no results of bare.py" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["no_such_probe"], "'no_such_probe' is not one of 'elect_sync'"),
+        (["--timeout", "nan"], "nan is not a finite number"),
+        (["--timeout", "-1"], "-1.0 is not in the range x>0"),
+        (["--json", "/"], "File '/' is a directory"),
+        (["--json", ""], "it is empty; give a name"),
+        (["--json", "/dev/null/x.json"], "--json /dev/null: /dev/null is not a folder"),
+        (["--bundle", ""], "it is empty; give a name"),
+        (["--bundle", "/dev/null/x"], "--bundle /dev/null/x: /dev/null is not a folder"),
+        (["--bundle", "/proc"], "--bundle /proc: is not empty; name a new folder"),
+        (["--bundle", "new", "--json", "x.json"], "--json says nothing beside --bundle, which runs nothing"),
+        (["--results", "/proc", "--device", "gpu"], "--device says nothing beside --results"),
+        (["elect_sync", "--group", "hopper"], "--group says nothing beside the probes that are named; leave it out"),
+    ],
+)
+def test_bad_requests_get_one_line(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, done.stdout) == (2, "") and said in done.stderr
+    assert done.stderr.startswith("harness: error: ") and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 # ---- what GPUs answered ----

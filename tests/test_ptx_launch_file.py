@@ -176,6 +176,8 @@ def test_a_wrong_launch_file_gets_one_line(tmp_path, old, new, message):
 def test_a_missing_launch_file_says_how_to_make_one(tmp_path):
     result = CliRunner().invoke(harness.cli.main.main, ["ptx", "run", str(tmp_path / "no.toml")])
     assert result.exit_code == 2 and "make one with: harness ptx init FILE.ptx -o" in result.stderr
+    result = CliRunner().invoke(harness.cli.main.main, ["ptx", "run", str(tmp_path)])
+    assert result.exit_code == 2 and "Is a directory; name a .toml file" in result.stderr
 
 
 def test_arguments_of_every_kind(tmp_path):

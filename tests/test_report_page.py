@@ -288,6 +288,10 @@ def test_no_history(results_dir):
     done = run(harness.cli.main.main, ["report"])
     assert done.exit_code == 2 and "is not a folder; run `harness bench` first" in done.stderr
     results_dir.mkdir()
+    done = run(harness.cli.main.main, ["report", "--output", "/dev/null/report"])
+    assert done.exit_code == 2 and "/dev/null is not a folder; name another folder" in done.stderr
+    done = run(harness.cli.main.main, ["report", "--results", ""])
+    assert done.exit_code == 2 and "it is empty; give a name" in done.stderr
     done = run(harness.cli.main.main, ["report"])
     assert done.exit_code == 3 and "there is no benchmark in" in done.stderr
     assert "`harness bench` or `harness sweep` first" in " ".join(done.stderr.split())

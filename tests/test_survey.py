@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+import tomllib
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from harness.cli import survey as command
 from harness.cli.main import main
 from harness.compiler.toolchain import Gpu
 from harness.config.presets import PRESETS
-from harness.errors import UsageProblem
+from harness.errors import CannotRun, UsageProblem
 from harness.paths import ROOT
 from harness.probes import emulator
 from harness.probes.catalogue import PROBES
@@ -352,12 +353,45 @@ def test_read_reports_and_writes_what_is_asked_for(make, tmp_path):
         (["--read", "there_is_no.tar.gz", "--constants", "no/folder/c.toml"], "is not a file in an existing folder"),
         (["-o", "no/folder/s.tar.gz"], "is not a file in an existing folder"),
         (["--read", "there_is_no.tar.gz", "--probes", "no/folder/p.json"], "is not a file in an existing folder"),
+        (["-o", "survey.zip"], "--output 'survey.zip': the name must end in .tar.gz"),
+        (["--read", "there_is_no.tar.gz", "--gpu", ""], "cannot be read as the archive"),
+        (
+            ["--read", "there_is_no.tar.gz", "--part", "power", "--seconds", "20"],
+            "--seconds, --part: of --output, which",
+        ),
+        (["--bundle", "new", "--probes", "p.json"], "--probes: of --read, which is not asked for; leave it out"),
+        (["--read", "x.tar.gz", "--arch", "sm_90a"], "--arch: of --bundle, which is not asked for; leave it out"),
+        (["--read", "x.tar.gz", "--probes", "-", "--constants", "-"], "only one of --constants, --probes can be -"),
+        (["--bundle", "/dev/null/new"], "--bundle /dev/null/new: /dev/null is not a folder"),
+        (["--bundle", "/proc"], "--bundle /proc: is not empty; name a new folder"),
     ],
 )
 def test_bad_requests_get_one_line(words, said):
-    done = subprocess.run([sys.executable, "-m", "harness", "survey", *words], capture_output=True, text=True)
-    assert done.returncode == 2 and said in done.stderr
-    assert "Traceback" not in done.stderr
+    done = CliRunner().invoke(main, ["survey", *words])
+    assert (done.exit_code, done.stdout) == (2, "") and said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_goes_to_the_screen_is_alone_there_and_nothing_is_half_written(make, tmp_path):
+    path, constants = make({"barriers.json": {"launches": BARRIERS}}).path, tmp_path / "c.toml"
+    done = CliRunner().invoke(main, ["survey", "--read", str(path), "--constants", "-"])
+    assert tomllib.loads(done.stdout)["barrier"]["arrive"]["value"] == 8.5
+    words = ["--constants", str(constants), "--recording", str(tmp_path / "r.json")]
+    done = CliRunner().invoke(main, ["survey", "--read", str(path), *words])
+    assert (done.exit_code, done.stdout) == (3, "") and "the part `kernels` left no times" in done.stderr
+    assert not constants.exists()
+    done = CliRunner().invoke(main, ["survey", "--read", str(path), "--gpu", ""])
+    assert done.exit_code == 2 and "GPU ''" in done.stderr
+
+
+def test_a_bundle_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
+    def fail(*_):
+        raise CannotRun("no compiler")
+
+    monkeypatch.setattr(bundling, "pack", fail)
+    done = CliRunner().invoke(main, ["survey", "--bundle", str(tmp_path / "new")])
+    assert done.exit_code == 3 and "no compiler" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("codes", "exit_code"), [((0,), 0), ((0, 7), 3)])

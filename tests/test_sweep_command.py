@@ -84,12 +84,45 @@ def test_a_dry_run_does_nothing(results_dir):
         (("kernel6", "--shape", "512", "--table", "x.txt"), "must end with one of"),
         (("kernel6", "--shape", "512", "--json", "x"), "write --json -"),
         (("kernel6", "--shape", "512", "--retry-failed"), "say both"),
-        (("missing.toml",), "missing.toml"),
+        (("missing.toml",), "missing.toml: cannot be read (No such file or directory); name a file, or kernels"),
+        (("kernel6", "--shape", "512", "--table", "FOLDER.csv"), "FOLDER.csv is a folder; name a file"),
+        (("kernel6", "--shape", "512", "--inputs", ""), "there is no kind of inputs ''"),
+        (("kernel6", "--shape", "512", "--seed", ""), "seed '' is not a number or a range"),
+        (("kernel6", "--shape", "512", "--timeout", "nan"), "nan is not a finite number"),
+        (("kernel6", "--shape", "512", "--scheduler", "here:now"), "'here:now' is not the address"),
+        (("kernel6", "--shape", "512", "--scheduler", "tls://127.0.0.1:1"), "give --tls-ca, --tls-cert and --tls-key"),
+        (("kernel6", "--shape", "512", "--tls-ca", __file__), "are for a cluster with tls://; leave them out"),
+        (("kernel6", "--shape", "512", "--tls-ca", "no.pem"), "File 'no.pem' does not exist"),
     ],
 )
-def test_what_cannot_be_asked_for(words, says):
+def test_what_cannot_be_asked_for(words, says, results_dir, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FOLDER.csv").mkdir()
     result = run(*words)
     assert result.exit_code == 2 and says in result.stderr
+    assert not list(results_dir.rglob("*.jsonl"))
+
+
+def test_without_a_compiler_nothing_is_planned(results_dir, monkeypatch):
+    """A configuration that nobody can be asked about is not one that a rule refuses."""
+
+    def fail(*_):
+        raise CannotRun("the Mojo compiler was not found")
+
+    monkeypatch.setattr("harness.sweep.plan._configured", fail)
+    result = run("kernel6", "--shape", "512", "--dry-run")
+    assert (result.exit_code, result.stderr) == (3, "harness: error: the Mojo compiler was not found\n")
+    monkeypatch.undo()
+    result = run("kernel6", "--shape", "1000000", "--json", "-", "--dry-run")
+    assert result.exit_code == 0 and counts(result)["refused"] == 1 and "this machine has" in result.stderr
+
+
+def test_gpus_that_are_not_there_are_missed_before_anything_is_compiled(results_dir, monkeypatch):
+    monkeypatch.setattr("harness.cli.sweep.find_gpus", lambda: [])
+    result = run("kernel8", "--shape", "512", "--arch", "sm_90a", "--device", "gpu")
+    assert result.exit_code == 3 and "no NVIDIA GPU was found" in result.stderr
+    assert "compiling" not in result.stderr
+    assert "--resume" not in result.stderr, "nothing was done"
 
 
 # What follows does trivial things in place of the jobs: `do` is imported by workers.

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from harness.cli.main import main
 from harness.timing.timeline import Sample, Span, Timeline
+from harness.timing.validate import main as validation
 
 LAUNCHES = Path(__file__).parent / "data" / "launches"
 FIELDS = {
@@ -65,10 +66,20 @@ def test_ptx_predict_checks_the_result_too() -> None:
         (("predict", "kernel7", "--gpu", "h300"), "h300"),
         (("predict", "kernel7", "--gpu", "h200", "--what-if", "l2.speed=2x"), "l2.speed"),
         (("predict", "kernel7", "--gpu", "h200", "--arch", "sm_100a"), "sm_100a"),
+        (("predict", "kernel7", "--gpu", "h200", "--shape", "256", "--what-if", "l2.bandwidth=0"), "no answer (float"),
+        (("predict", "kernel7", "--gpu", "h200", "--shape", "256", "--what-if", "l2.bandwidth=1e-300"), "no answer"),
         (("ptx", "predict", LAUNCHES / "triton_softmax_sm90.toml", "--gpu", "b200"), "b200"),
         (("timeline", "kernel7", "--gpu", "h200", "-o", "trace.txt"), "trace.txt"),
         (("timeline", "kernel99", "--gpu", "h200", "-o", "trace.json"), "kernel99"),
         (("timeline", "kernel7", "--gpu", "h200", "-o", "trace.json", "--ctas", "first"), "first"),
+        (("timeline", "kernel7", "--gpu", "h200", "-o", "no/trace.json"), "in an existing folder; name one\n"),
+        (("timeline", "kernel7", "--shape", "256", "-o", "trace.svg", "--ctas", "0,7:1"), "--ctas 7:1: nothing was"),
+        (("timeline", "kernel7", "-o", "trace.svg", "--to", "nan"), "nan is not a finite number"),
+        (("timeline", "x.toml", "--shape", "8", "--stages", "2", "-o", "x.svg"), "leave --shape, --stages out"),
+        (
+            ("timeline", "kernel7", "--measured", "x.tar.gz", "--gpu", "h200", "--no-multicast", "-o", "x.svg"),
+            "x.tar.gz says what has run; leave --multicast, --gpu out",
+        ),
     ],
 )
 def test_wrong_usage_is_one_clear_line(words: Sequence[str | Path], named: str, tmp_path: Path, monkeypatch) -> None:
@@ -77,6 +88,25 @@ def test_wrong_usage_is_one_clear_line(words: Sequence[str | Path], named: str, 
     assert result.exit_code == 2, result.output
     assert named in result.output and "Traceback" not in result.output
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--use", "judged"], "'judged' is not one of 'judge', 'seen', 'fit', 'all'"),
+        (["--jobs", "0"], "0 is not in the range x>=1"),
+        (["--match", "kernel9", "--use", "fit"], "--match 'kernel9': no run of --use fit has that in its name"),
+        (["--what", "seconds", "--use", "seen"], "--use and --detail are of cycles; leave them out"),
+        (["--write", "--use", "seen"], "leave the other options out"),
+        (["--constant", "stages=3"], "--constant 'stages=3': write NAME=VALUE, as l2.bandwidth=0.5x; there are barr"),
+        (["--constant", "l2.bandwidth=fast"], "--constant 'l2.bandwidth=fast': 'fast' is neither a number"),
+        (["--constant", "l2.bandwidth=0", "--match", "kernel7 at 1024x1024x1024"], "has no answer"),
+    ],
+)
+def test_the_validation_refuses_in_one_line(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(validation, words)
+    assert (done.exit_code, done.stdout) == (2, "") and said in done.stderr
+    assert done.stderr.startswith("harness: error: ") and done.stderr.count("\n") == 1
 
 
 @pytest.fixture(scope="module")

@@ -252,6 +252,16 @@ def test_what_is_kept_is_explained_without_a_gpu(results_dir):
     assert "tiles it computes one after the other" in result.stdout and "(256, 128)" not in result.stdout
 
 
+def test_without_a_gpu_it_is_said_what_can_be_done(results_dir, monkeypatch):
+    """Also where something is kept, but for another architecture than is asked for."""
+    store.keep("nvidia-h200", ENTRY)
+    monkeypatch.setattr("harness.run.device.find_gpus", lambda: [])
+    for words in (["--shape", "512"], ["--shape", "4096", "--explain", "--arch", "sm_100a"]):
+        result = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", *words])
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert "nvidia-smi lists none); --device model predicts, and --device emulator counts bytes" in result.stderr
+
+
 def test_an_entry_that_the_kernel_no_longer_has_is_left_out(results_dir):
     path = store.keep("nvidia-h200", ENTRY)
     path.write_text(path.read_text().replace("stages = 3", "stages = 30"))

@@ -132,8 +132,10 @@ def load_suite(name: str) -> Suite:
     path = find_suite(name)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageProblem(f"suite {path}: {error}") from error
+    except OSError as error:
+        raise UsageProblem(f"suite {path}: cannot be read ({error.strerror}); name another file") from error
+    except ValueError as error:
+        raise UsageProblem(f"suite {path}: is not TOML ({error})") from error
     try:
         return _suite(path.stem, data)
     except UsageProblem as error:

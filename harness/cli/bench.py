@@ -23,7 +23,7 @@ from harness.bench.times import MIN_PROCESSES, THRESHOLD
 from harness.bench.verdict import EXIT_REGRESSION, Judgement, have_times, judge
 from harness.cli import bench_output as output
 from harness.cli.clear_errors import written_clearly
-from harness.cli.options import check_output, group, offering, schedule_seed_option, schedules_option
+from harness.cli.options import FiniteRange, check_output, group, offering, schedule_seed_option, schedules_option
 from harness.cli.render import show_line, show_table
 from harness.cli.repeat import check_command_of, command_of
 from harness.compiler.build import is_built
@@ -87,7 +87,7 @@ file_options = group(
 @click.option("--save-baseline", metavar="NAME", help="Make NAME point at this run.")
 @click.option(
     "--threshold",
-    type=click.FloatRange(0, 100),
+    type=FiniteRange(0, 100),
     default=100 * THRESHOLD,
     show_default=True,
     help="Per cent that a time must differ by to matter.",

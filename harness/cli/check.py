@@ -14,6 +14,8 @@ from harness.cli import render
 from harness.cli.check_output import Shown, shown_options, tell
 from harness.cli.options import (
     ConfigOptions,
+    FiniteRange,
+    NamedPath,
     config_options,
     group,
     kernels_argument,
@@ -70,7 +72,7 @@ _how_options = group(
         "schedule of a kernel that computes tile after tile]",
     ),
     click.option("--max-steps", type=click.IntRange(1), help="Warp instructions after which a run is ended."),
-    click.option("--timeout", type=click.FloatRange(1), help="Seconds after which a run is ended."),
+    click.option("--timeout", type=FiniteRange(1), help="Seconds after which a run is ended."),
     click.option(
         "--waste",
         is_flag=True,
@@ -87,7 +89,7 @@ _how_options = group(
 @click.option(
     "--ptx",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     help="Check this PTX in place of what KERNEL compiles to, with the same launch.",
 )
 @_how_options

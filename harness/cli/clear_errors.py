@@ -26,7 +26,7 @@ class ClearErrors(click.Command):
             error.show()
             code = EXIT_USAGE
         except click.ClickException as error:
-            code = complain(error.format_message().replace("\n", " "), EXIT_USAGE)
+            code = complain(_with_a_way_out(error), EXIT_USAGE)
         except HarnessError as error:
             code = complain(str(error), error.exit_code)
         except (KeyboardInterrupt, click.Abort):
@@ -43,6 +43,16 @@ class ClearErrors(click.Command):
         for stream in (sys.stdout, sys.stderr):
             _give_up_if_broken(stream)
         sys.exit(code if isinstance(code, int) else EXIT_OK)
+
+
+def _with_a_way_out(error: click.ClickException) -> str:
+    """One line. Click says what a value may be, and which option was meant, but not where to look for all of them."""
+    message = error.format_message().replace("\n", " ")
+    says_it = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
+    meant = isinstance(error, click.NoSuchOption) and error.possibilities
+    if says_it or meant or not isinstance(error, click.UsageError) or error.ctx is None:
+        return message
+    return f"{message.removesuffix('.')}; see {error.ctx.command_path} --help"
 
 
 def complain(message: str, code: int) -> int:

@@ -9,6 +9,7 @@ import click
 
 from harness.cli.exec_output import as_json, show_summary
 from harness.cli.options import (
+    NamedPath,
     check_folder,
     check_output,
     group,
@@ -47,7 +48,7 @@ emulation_options = group(
 @click.option("--json", "json_path", metavar="PATH|-", help="Write launches, counters and findings there.")
 @click.option(
     "--record",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Keep every launch there, for harness ptx run DIR/launch-N/launch.toml.",
 )

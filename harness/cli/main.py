@@ -23,6 +23,7 @@ from harness.cli.exec import exec_command
 from harness.cli.inspection import build_command, explain
 from harness.cli.options import (
     ConfigOptions,
+    NamedPath,
     OutputOptions,
     RunOptions,
     check_folder,
@@ -64,7 +65,7 @@ class Commands(ClearErrors, click.Group):
     """The program's commands."""
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("harness", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(harness.__version__, prog_name="harness", message="%(prog)s %(version)s")
 def main() -> None:
     """Compile, run and validate matmul kernels for Blackwell GPUs.
@@ -83,7 +84,7 @@ def main() -> None:
 @output_options
 @click.option(
     "--dump",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Keep inputs, output, reference, PTX and plan of a wrong result there.",
 )

@@ -11,6 +11,7 @@ Options come in groups. A command decorated with a group takes one argument, a d
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
+from click.core import ParameterSource
 
 from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, KERNELS, RASTER_GROUPS, SCHEDULERS
 from harness.config.config import KernelConfig, parse_cluster, parse_mma_shape
@@ -48,6 +50,25 @@ class Parsed(click.ParamType):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         return self.parse(value) if isinstance(value, str) else value
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds. NaN and infinities pass every comparison that click makes, and are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number.", param, ctx)
+        return number
+
+
+class NamedPath(click.Path):
+    """A file or a folder. An empty name would be the current folder, which nobody has asked for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty; give a name.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def offering(find: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -101,17 +122,26 @@ shape_option = click.option(
 )
 
 
-def check_output(path: str | None, option: str) -> None:
+def given_options(*parameters: str) -> list[str]:
+    """Those of the command's parameters that its caller has set, as ``--name``: what they say must not be ignored."""
+    context = click.get_current_context()
+    return [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name in parameters
+        and context.get_parameter_source(str(parameter.name)) not in (None, ParameterSource.DEFAULT)
+    ]
+
+
+def check_output(path: str | None, option: str, way_out: str = "name one, or use - for the screen") -> None:
     """Refuses a file that cannot be written; to be asked before the work is done."""
     if path in (None, "-"):
         return
     place = Path(str(path))
     if not path or place.is_dir() or not place.parent.is_dir():
-        raise click.UsageError(
-            f"{option} {path!r} is not a file in an existing folder; name one, or use - for the screen"
-        )
+        raise UsageProblem(f"{option} {path!r} is not a file in an existing folder; {way_out}")
     if not os.access(place if place.exists() else place.parent, os.W_OK):
-        raise click.UsageError(f"{option} {path!r} cannot be written (permission denied); name another file")
+        raise UsageProblem(f"{option} {path!r} cannot be written (permission denied); name another file")
 
 
 def check_folder(path: Path | None, option: str) -> None:
@@ -317,7 +347,7 @@ schedule_option = click.option(
 
 
 launch_timeout_option = click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
+    "--timeout", type=FiniteRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
 )
 
 
@@ -390,7 +420,7 @@ run_options = group(
     emulator_options,
     click.option(
         "--timeout",
-        type=click.FloatRange(1),
+        type=FiniteRange(1),
         help="Seconds a GPU may be silent before its process is ended, or an emulated run may take.  "
         f"[default: {GPU_SILENCE:g} on a GPU, else no limit]",
     ),
@@ -414,7 +444,7 @@ ptx_option = click.option(
     "--ptx",
     "ptx_file",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     help="Run this PTX, edited by hand, in place of the compiled one, by the same plan; on the emulator.",
 )
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from harness.cli.options import ConfigOptions, check_output, config_options, json_option, shape_option, write_output
 from harness.cli.running import kernels_named
-from harness.compiler.build import build_with_notice
+from harness.compiler.build import Artifact, build_with_notice
 from harness.config.config import KernelConfig
 from harness.errors import UsageProblem
 from harness.problem.shape import Shape
@@ -64,7 +64,7 @@ def predict_command(
     artifacts = build_with_notice([*configs, *(each for _, _, each in changed)])
     found = [predict(artifact, shape, gpu, inputs) for artifact in artifacts[: len(configs)]]
     tried = [
-        Tried(n, change, predict(artifact, shape, gpu, inputs, change.constants))
+        Tried(n, change, _predict_changed(artifact, shape, gpu, inputs, change))
         for (n, change, _), artifact in zip(changed, artifacts[len(configs) :], strict=True)
     ]
     if json_path is not None:
@@ -81,6 +81,16 @@ class Tried:
     number: int
     change: Change
     prediction: Prediction
+
+
+def _predict_changed(artifact: Artifact, shape: Shape, gpu: Gpu, inputs: str, change: Change) -> Prediction:
+    """A rate of nothing, or a time without end, is no number that the model could have an answer for."""
+    try:
+        return predict(artifact, shape, gpu, inputs, change.constants)
+    except ArithmeticError as error:
+        raise UsageProblem(
+            f"--what-if '{change.text}': the model has no answer ({error}); use a value nearer to the constant's own"
+        ) from None
 
 
 def _changed(kernel: str, config: ConfigOptions, shape: Shape, change: Change) -> KernelConfig:

@@ -15,6 +15,7 @@ from harness.cli import ptx_output as output
 from harness.cli.clear_errors import written_clearly
 from harness.cli.options import (
     MOST_SCHEDULES,
+    NamedPath,
     allow_option,
     check_folder,
     check_output,
@@ -42,7 +43,7 @@ from harness.ptx.listing import ListedKernel, Listing, list_kernels, read_ptx
 from harness.ptx.schedules import Tried, run_schedules
 from harness.ptx.template import launch_template
 
-path_type = click.Path(path_type=Path)
+path_type = NamedPath(path_type=Path)
 
 
 @click.group()
@@ -151,7 +152,7 @@ def run(file: Path, schedules: int, settings: Options, dump: Path | None, json_p
 @ptx.command()
 @click.argument("folder", metavar="DIR", type=path_type)
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Files looked through side by side.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.")
+@launch_timeout_option
 @json_option
 def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None) -> int:
     """List every kernel below DIR, and run what has a launch file."""

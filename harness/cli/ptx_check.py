@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from harness.cli.check_output import Shown, shown_options, tell
-from harness.cli.options import MOST_SCHEDULES, emulator_options, group, launch_timeout_option, seed_option
+from harness.cli.options import MOST_SCHEDULES, NamedPath, emulator_options, group, launch_timeout_option, seed_option
 from harness.cli.progress import progress_bar
 from harness.ptx.check import check_launch_file
 from harness.ptx.launch_file import read_launch_file
@@ -15,7 +15,7 @@ from harness.ptx.launching import Options
 
 
 @click.command("check")
-@click.argument("file", metavar="LAUNCH.toml", type=click.Path(path_type=Path))
+@click.argument("file", metavar="LAUNCH.toml", type=NamedPath(path_type=Path))
 @click.option(
     "--schedules",
     type=click.IntRange(1, MOST_SCHEDULES),

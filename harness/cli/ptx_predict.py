@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from harness.cli.options import check_output, json_option, write_output
+from harness.cli.options import FiniteRange, NamedPath, check_output, json_option, write_output
 from harness.cli.predict import make_table
 from harness.emulator.names import readable_name
 from harness.errors import EXIT_OK, EXIT_WRONG_RESULT
@@ -20,11 +20,9 @@ from harness.timing.launch import LaunchPrediction, predict_launches
 
 
 @click.command("predict")
-@click.argument("file", metavar="LAUNCH.toml", type=click.Path(path_type=Path))
+@click.argument("file", metavar="LAUNCH.toml", type=NamedPath(path_type=Path))
 @click.option("--gpu", "gpu_name", required=True, metavar="NAME", help=f"One of {', '.join(gpu_names())}.")
-@click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
-)
+@click.option("--timeout", type=FiniteRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]")
 @json_option
 def predict_command(file: Path, gpu_name: str, timeout: float | None, json_path: str | None) -> int:
     """Predict the cycles of what LAUNCH.toml launches. The results are checked, too.

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from harness import paths
+from harness.cli.options import NamedPath, check_folder
 from harness.cli.progress import progress_bar
 from harness.cli.render import several, show_line
 from harness.compiler.build import plan_json
@@ -33,14 +34,14 @@ PICTURED = Shape(4096, 4096, 4096)
 @click.option(
     "--output",
     "-o",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     default=Path("report"),
     show_default=True,
     help="Folder for index.html and the figures as SVG and PNG.",
 )
 @click.option(
     "--results",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     help="Folder of the history.  [default: where records are added, see harness doctor]",
 )
 def report(output: Path, results: Path | None) -> None:
@@ -48,6 +49,7 @@ def report(output: Path, results: Path | None) -> None:
 
     Its figures lie beside it, as SVG and PNG.
     """
+    check_folder(output, "--output")
     folder = results or paths.results_dir()
     if not folder.is_dir():
         raise UsageProblem(f"--results {str(folder)!r} is not a folder; run `harness bench` first, or name another")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from harness.cli.options import check_output, write_output
+from harness.cli.options import NamedPath, check_folder, check_output, given_options, write_output
 from harness.cli.render import show_line
 from harness.compiler.toolchain import find_gpus, find_mojo
 from harness.config.catalog import ARCHITECTURES
@@ -25,9 +26,16 @@ from harness.survey.reading.findings import findings, predictions
 from harness.survey.reading.recording import as_json, recording
 from harness.survey.reading.report import report
 from harness.survey.runs import CHANGES, checks, runs
-from harness.timing.constants import Gpu, find_gpu, gpu_names
+from harness.timing.constants import Constant, Gpu, find_gpu, gpu_names
 
 NAMES = [part.name for part in PARTS]
+ENDINGS = (".tar.gz", ".tgz")
+NAME_OF = {"target": "--output", "source": "--read", "bundle_folder": "--bundle"}
+OPTIONS_OF = {
+    "target": ("seconds", "names", "packed"),
+    "source": ("report_path", "constants_path", "recording_path", "probes_path", "predict", "gpu_name"),
+    "bundle_folder": ("arch",),
+}
 
 
 @click.command("survey")
@@ -41,19 +49,22 @@ NAMES = [part.name for part in PARTS]
     metavar="NAME",
     help=f"Only this part; may be repeated. There are {', '.join(NAMES)}.",
 )
-@click.option(
-    "--packed", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Kernels compiled before."
-)
+@click.option("--packed", type=NamedPath(exists=True, file_okay=False, path_type=Path), help="Kernels compiled before.")
 @click.option(
     "--bundle",
     "bundle_folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     metavar="FOLDER",
     help="Write a folder that surveys a machine without this project: copy it there and run its run.sh.",
 )
 @click.option("--arch", type=click.Choice(list(CHANGES)), help="Of the bundle.  [default: the first]")
-@click.option("--read", "source", type=click.Path(path_type=Path), metavar="FILE.tar.gz", help="Read an archive.")
-@click.option("--report", "report_path", metavar="FILE|-", default="-", show_default=True, help="Of --read: Markdown.")
+@click.option("--read", "source", type=NamedPath(path_type=Path), metavar="FILE.tar.gz", help="Read an archive.")
+@click.option(
+    "--report",
+    "report_path",
+    metavar="FILE|-",
+    help="Of --read: Markdown.  [default: -, unless something else goes there]",
+)
 @click.option("--constants", "constants_path", metavar="FILE.toml|-", help="Of --read: constants for the timing model.")
 @click.option(
     "--recording", "recording_path", metavar="FILE.json|-", help="Of --read: the kernels' times and counters."
@@ -69,7 +80,7 @@ def survey_command(
     bundle_folder: Path | None,
     arch: str | None,
     source: Path | None,
-    report_path: str,
+    report_path: str | None,
     constants_path: str | None,
     recording_path: str | None,
     probes_path: str | None,
@@ -85,21 +96,44 @@ def survey_command(
         raise UsageProblem(
             "survey does one thing: -o FILE to measure, --read FILE, or --bundle FOLDER; name one of them"
         )
+    _refuse_what_would_be_ignored({"target": target, "source": source, "bundle_folder": bundle_folder})
     if bundle_folder is not None:
-        bundle(bundle_folder, arch or next(iter(CHANGES)))
+        _bundle(bundle_folder, arch or next(iter(CHANGES)))
         show_line(Console(), f"copy {bundle_folder} to the machine with the GPU, and there: sh run.sh survey.tar.gz")
         return EXIT_OK
     if source is not None:
         return _read(source, _Outputs(report_path, constants_path, recording_path, probes_path), gpu_name, predict)
     assert target is not None
-    return _measure(Path(target), seconds, names, packed)
+    return _measure(target, seconds, names, packed)
+
+
+def _refuse_what_would_be_ignored(asked: Mapping[str, object]) -> None:
+    """Options of one of the three things that survey does, where it is to do another."""
+    for mode, options in OPTIONS_OF.items():
+        ignored = given_options(*options) if asked[mode] is None else []
+        if ignored:
+            raise UsageProblem(f"{', '.join(ignored)}: of {NAME_OF[mode]}, which is not asked for; leave it out")
+
+
+def _bundle(folder: Path, arch: str) -> None:
+    """Whole or not there: compiling takes minutes, and may fail."""
+    check_folder(folder, "--bundle")
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageProblem(f"--bundle {folder}: is not empty; name a new folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+        made = Path(temporary, "bundle")
+        bundle(made, arch)
+        made.rename(folder)
 
 
 # ---- measuring ----
 
 
-def _measure(target: Path, seconds: int, names: tuple[str, ...], packed: Path | None) -> int:
-    check_output(str(target), "--output")
+def _measure(target: str, seconds: int, names: tuple[str, ...], packed: Path | None) -> int:
+    if not target.endswith(ENDINGS):
+        raise UsageProblem(f"--output {target!r}: the name must end in {' or '.join(ENDINGS)}")
+    check_output(target, "--output", "name one")
     parts = [part for part in PARTS if not names or part.name in names]
     gpus = find_gpus()
     if not gpus:
@@ -112,7 +146,7 @@ def _measure(target: Path, seconds: int, names: tuple[str, ...], packed: Path | 
     with tempfile.TemporaryDirectory(prefix="survey-kernels-") as temporary:
         if packed is None and any(part.packed for part in parts):
             packed = _pack(Path(temporary), gpus[0].compute_capability, console)
-        ended = conduct.conduct(target, packed, seconds, parts, show)
+        ended = conduct.conduct(Path(target), packed, seconds, parts, show)
     failed = [each for each in ended if each.status in (archive.FAILED, archive.TIMED_OUT)]
     show_line(console, f"{len(ended)} parts, {len(failed)} failed: {target}")
     return EXIT_CANNOT_RUN if failed else EXIT_OK
@@ -141,7 +175,7 @@ def _pack(folder: Path, capability: str, console: Console) -> Path | None:
 class _Outputs:
     """Where what was asked for goes; None: it was not."""
 
-    report: str
+    report: str | None
     constants: str | None
     recording: str | None
     probes: str | None
@@ -149,29 +183,23 @@ class _Outputs:
     def check(self) -> None:
         for field in fields(self):
             check_output(getattr(self, field.name), f"--{field.name}")
+        shown = [f"--{field.name}" for field in fields(self) if getattr(self, field.name) == "-"]
+        if len(shown) > 1:
+            raise UsageProblem(f"only one of {', '.join(shown)} can be - (the screen)")
+
+    def write(self, texts: Mapping[str, str]) -> None:
+        for name, text in texts.items():
+            write_output(text, getattr(self, name))
 
 
 def _read(source: Path, outputs: _Outputs, gpu_name: str | None, predict: bool) -> int:
+    if outputs.report is None and "-" not in (outputs.constants, outputs.recording, outputs.probes):
+        outputs = replace(outputs, report="-")
     outputs.check()
     survey = Survey(source)
-    model = find_gpu(gpu_name) if gpu_name else _model_of(survey)
+    model = find_gpu(gpu_name) if gpu_name is not None else _model_of(survey)
     measured = derive(survey)
-    if outputs.constants:
-        if model is None:
-            raise UsageProblem(
-                f"--constants: name the GPU whose other constants are kept: --gpu {'|'.join(gpu_names())}"
-            )
-        write_output(as_toml(put_into(model, measured, survey)), outputs.constants)
-    if outputs.recording:
-        kept = recording(survey)
-        if kept is None:
-            raise CannotRun(f"{source}: the part `kernels` left no times")
-        write_output(as_json(kept), outputs.recording)
-    if outputs.probes:
-        answers = survey.text("probes.json")
-        if answers is None:
-            raise CannotRun(f"{source}: the part `probes` left no answers")
-        write_output(answers, outputs.probes)
+    texts = _data(survey, outputs, measured, model)
     found = findings(survey, measured, model)
     verdicts: list[str] = []
     if predict:
@@ -179,8 +207,32 @@ def _read(source: Path, outputs: _Outputs, gpu_name: str | None, predict: bool) 
             raise UsageProblem(f"--predict: name the GPU whose model is asked: --gpu {'|'.join(gpu_names())}")
         missed, verdicts = predictions(survey, model)
         found += missed
-    write_output(report(survey, measured, found, verdicts), outputs.report)
+    if outputs.report:
+        texts["report"] = report(survey, measured, found, verdicts)
+    outputs.write(texts)
     return EXIT_FINDINGS if found else EXIT_OK
+
+
+def _data(survey: Survey, outputs: _Outputs, measured: dict[str, Constant], model: Gpu | None) -> dict[str, str]:
+    """What is asked for beside the report; all of it before any is written."""
+    texts: dict[str, str] = {}
+    if outputs.constants:
+        if model is None:
+            raise UsageProblem(
+                f"--constants: name the GPU whose other constants are kept: --gpu {'|'.join(gpu_names())}"
+            )
+        texts["constants"] = as_toml(put_into(model, measured, survey))
+    if outputs.recording:
+        kept = recording(survey)
+        if kept is None:
+            raise CannotRun(f"{survey.path}: the part `kernels` left no times")
+        texts["recording"] = as_json(kept)
+    if outputs.probes:
+        answers = survey.text("probes.json")
+        if answers is None:
+            raise CannotRun(f"{survey.path}: the part `probes` left no answers")
+        texts["probes"] = answers
+    return texts
 
 
 def _model_of(survey: Survey) -> Gpu | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from harness.cli.options import group, together
+from harness.cli.options import FiniteRange, NamedPath, group, together
 from harness.cli.render import show_line, show_table
 from harness.compiler.toolchain import find_gpus
 from harness.config.catalog import ARCHITECTURES, SCHEDULERS
@@ -24,6 +25,7 @@ from harness.jobs.cluster import Cluster, Tls
 from harness.jobs.job import KINDS
 from harness.jobs.outcome import Engine
 from harness.jobs.processes import Processes
+from harness.run.device import NoDevice
 from harness.sweep import journal, table
 from harness.sweep.plan import Plan, plan
 from harness.sweep.run import Tally
@@ -46,6 +48,14 @@ class Where:
     tls_cert: str | None
     tls_key: str | None
 
+    def __post_init__(self) -> None:
+        given = any((self.tls_ca, self.tls_cert, self.tls_key))
+        if given and not (self.scheduler or "").startswith("tls://"):
+            raise UsageProblem(
+                "--tls-ca, --tls-cert and --tls-key are for a cluster with tls://; leave them out, or name it: "
+                "--scheduler tls://HOST:8786"
+            )
+
     @property
     def count(self) -> int:
         return self.jobs or os.cpu_count() or 1
@@ -56,6 +66,8 @@ class Where:
         if self.scheduler is not None:
             return Cluster(self.scheduler, tls=tls, say=say)
         gpus = _own_gpus() if device == "gpu" else []
+        if device == "gpu" and not gpus:
+            raise NoDevice("no NVIDIA GPU was found (nvidia-smi lists none); --scheduler ADDRESS uses those of others")
         if self.count == 1 and len(gpus) <= 1:
             return Processes(1)
         return Cluster(workers=self.count, gpus=gpus, say=say)
@@ -69,7 +81,7 @@ def _own_gpus() -> list[str]:
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is None or ":" in value:
+    if value is None or re.fullmatch(r"((tcp|tls|ws|wss|ucx)://)?[^\s/]+:\d{1,5}", value):
         return value
     hint = "leave it out for one of this machine"
     if any("--tile-scheduler" in other.opts for other in context.command.params):
@@ -81,6 +93,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     )
 
 
+certificate = NamedPath(exists=True, dir_okay=False)
 where_options = group(
     "where",
     Where,
@@ -91,9 +104,14 @@ where_options = group(
         callback=_address,
         help="Address of a Dask cluster that runs already, as tcp://10.0.0.1:8786.  [default: one of this machine]",
     ),
-    click.option("--tls-ca", metavar="FILE", help="Certificates (PEM) for an ADDRESS with tls://: of the authority,"),
-    click.option("--tls-cert", metavar="FILE", help="of this program,"),
-    click.option("--tls-key", metavar="FILE", help="and its key."),
+    click.option(
+        "--tls-ca",
+        metavar="FILE",
+        type=certificate,
+        help="Certificates (PEM) for an ADDRESS with tls://: of the authority,",
+    ),
+    click.option("--tls-cert", metavar="FILE", type=certificate, help="of this program,"),
+    click.option("--tls-key", metavar="FILE", type=certificate, help="and its key."),
 )
 
 
@@ -148,14 +166,12 @@ grid_options = together(
 @click.option("--inputs", metavar="KIND,...", help="Values of A and B.  [default: integer, on a GPU normal]")
 @click.option("--seed", "seeds", metavar="A:B", help="Of the inputs.  [default: 0]")
 @click.option("--seeds", "schedule_seeds", metavar="A:B", help="Of random schedules.  [default: the order of issue]")
-@click.option(
-    "--timeout", type=click.FloatRange(1), default=LIMIT, show_default=True, help="Seconds that one job may take."
-)
+@click.option("--timeout", type=FiniteRange(1), default=LIMIT, show_default=True, help="Seconds that one job may take.")
 @where_options
 @click.option("--resume", is_flag=True, help="Leave out what the last run of this sweep has recorded.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: but not what has failed.")
 @click.option("--dry-run", is_flag=True, help="Plan, and do nothing.")
-@click.option("--table", "table_path", type=click.Path(path_type=Path), help="Results as .parquet, .arrow or .csv.")
+@click.option("--table", "table_path", type=NamedPath(path_type=Path), help="Results as .parquet, .arrow or .csv.")
 @click.option(
     "--rank", type=click.IntRange(1), metavar="N", help="Show the N fastest of each problem, where there are times."
 )
@@ -244,12 +260,14 @@ def _run(
     def say(message: str) -> None:
         show_line(console, message, "yellow")
 
+    begun = False
     try:
         with (
             journal.Journal(path, say=say) as kept,
             _progress(console, planned.count) as report,
             where.engine(planned.sweep.device, say) as engine,
         ):
+            begun = True
             return run_sweep(
                 planned,
                 engine,
@@ -265,6 +283,8 @@ def _run(
         show_line(console, "interrupted; what was done is kept, --resume goes on from here")
         raise
     except CannotRun as error:
+        if not begun:
+            raise
         raise CannotRun(f"{error}; what was done is kept, --resume goes on from here") from error
 
 

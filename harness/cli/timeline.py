@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from harness.cli.options import ConfigOptions, check_output, config_options, shape_option, write_output
+from harness.cli.options import (
+    ConfigOptions,
+    FiniteRange,
+    NamedPath,
+    check_output,
+    config_options,
+    given_options,
+    shape_option,
+    write_output,
+)
 from harness.cli.predict import for_gpu
-from harness.cli.render import show_line
+from harness.cli.render import several, show_line
 from harness.compiler.build import build_with_notice
 from harness.config.catalog import KERNELS
 from harness.errors import UsageProblem
@@ -69,13 +78,13 @@ class _Asked:
 @click.option("--ctas", metavar="CLUSTER:RANK,...", help="CTAs to show.  [default: those of the first cluster]")
 @click.option(
     "--measured",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     metavar="SURVEY.tar.gz",
     help="What a GPU did, from the archive of a survey; WHAT is then the name of a run there.",
 )
 @click.option("--steps", is_flag=True, help="Without the model: a step for each instruction and operation, no times.")
-@click.option("--from", "first", type=click.FloatRange(0), default=0.0, help="First cycle to show.")
-@click.option("--to", "last", type=click.FloatRange(0, min_open=True), help="Last cycle to show.")
+@click.option("--from", "first", type=FiniteRange(0), default=0.0, help="First cycle to show.")
+@click.option("--to", "last", type=FiniteRange(0, min_open=True), help="Last cycle to show.")
 def timeline_command(
     what: str,
     shape: Shape,
@@ -94,17 +103,19 @@ def timeline_command(
     picture, SVG. Nothing is measured, unless --measured names what was.
     """
     if Path(target).suffix not in FORMATS:
-        raise UsageProblem(f"--output {target}: the name must end in {', '.join(FORMATS)}")
-    check_output(target, "--output")
+        raise UsageProblem(f"--output {target!r}: the name must end in {', '.join(FORMATS)}")
+    check_output(target, "--output", "name one")
     if last is not None and last <= first:
         raise UsageProblem(f"--to {last:g} must be above --from {first:g}")
     gpu = find_gpu(gpu_name or ("h200" if config.arch == "sm_90a" else "b200"))
     if steps and measured:
         raise UsageProblem("--steps shows what the emulator does, --measured what a GPU did; leave one of them out")
+    _refuse_what_would_be_ignored(what, measured)
     asked = _Asked(gpu, parse_ctas(ctas) if ctas is not None else None, steps)
     if what == "all" and Path(target).suffix != ".svg":
         raise UsageProblem(f"--output {target}: the timelines of all kernels are one picture; name it .svg")
     timelines = _measured(what, measured, asked) if measured else _timelines(what, shape, config, asked)
+    _require_ctas(asked.ctas, timelines)
     if last is not None or first:
         timelines = [each.within(first, each.end if last is None else last) for each in timelines]
     if not all(timeline.spans for timeline in timelines):
@@ -117,7 +128,27 @@ def timeline_command(
     write_output(text, target)
     spans = sum(len(timeline.spans) for timeline in timelines)
     kind = "timeline in logical steps" if steps else f"{timelines[0].status} timeline"
-    show_line(Console(), f"{kind}, {spans} spans of {len(timelines[0].ctas)} CTAs: {target}")
+    show_line(Console(), f"{kind}, {several(spans, 'span')} of {several(len(timelines[0].ctas), 'CTA')}: {target}")
+
+
+def _refuse_what_would_be_ignored(what: str, measured: Path | None) -> None:
+    """Options of a kernel that is compiled here, where there is none."""
+    if measured is None and not what.endswith(".toml"):
+        return
+    mine = ["shape", *(field.name for field in fields(ConfigOptions)), *(["gpu_name"] if measured else [])]
+    ignored = given_options(*mine)
+    if ignored:
+        says = f"--measured {measured}" if measured else what
+        raise UsageProblem(f"{says} says what has run; leave {', '.join(ignored)} out")
+
+
+def _require_ctas(ctas: tuple[CtaKey, ...] | None, timelines: list[Timeline]) -> None:
+    there = {cta for timeline in timelines for cta in timeline.ctas}
+    missing = [f"{cluster}:{rank}" for cluster, rank in ctas or () if (cluster, rank) not in there]
+    if missing:
+        raise UsageProblem(
+            f"--ctas {','.join(missing)}: nothing was seen of such a CTA, named CLUSTER:RANK; leave it out"
+        )
 
 
 def _measured(what: str, path: Path, asked: _Asked) -> list[Timeline]:

@@ -10,18 +10,18 @@ from typing import Any
 import click
 from rich.console import Console
 
-from harness.cli.options import shape_option
+from harness.cli.options import FiniteRange, shape_option
 from harness.cli.render import show_line, show_table
 from harness.cli.sweep import LIMIT, Where, where_options
 from harness.compiler.toolchain import versions
 from harness.config.catalog import ARCHITECTURES, find_kernel
 from harness.config.config import KernelConfig, try_config
-from harness.errors import UsageProblem
+from harness.errors import CannotRun, UsageProblem
 from harness.gpu.backend import device_kind
 from harness.problem.dtypes import ELEMENT_TYPES
 from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape
-from harness.run.device import choose_device
+from harness.run.device import NoDevice, choose_device
 from harness.run.records import new_record
 from harness.run.runner import check_memory
 from harness.tune import store
@@ -59,7 +59,7 @@ from harness.tune.tune import tune as run_tune
     show_default=True,
     help="That time the winner and the default on a GPU at the end.",
 )
-@click.option("--timeout", type=click.FloatRange(1), default=LIMIT, show_default=True, help="Seconds a job may take.")
+@click.option("--timeout", type=FiniteRange(1), default=LIMIT, show_default=True, help="Seconds a job may take.")
 @where_options
 @click.option(
     "--explain",
@@ -92,7 +92,7 @@ def tune(
     """
     if json_path not in (None, "-"):
         raise UsageProblem(f"--json {json_path!r}: the outcome is printed; write --json -")
-    kept = store.everywhere(kernel, dtype, shape) if explain and device == "gpu" else {}
+    kept = store.everywhere(kernel, arch, dtype, shape) if explain and device == "gpu" else {}
     if kept:
         for kind, entry in kept.items():
             _explain_kept(Console(stderr=bool(json_path)), kind, entry, shape)
@@ -140,7 +140,10 @@ def _device(kernel: str, device: str, arch: str, where: Where) -> tuple[str | No
         if arch == "auto":
             raise UsageProblem("which GPUs the workers have is not known here; say it with --arch")
         return None, arch
-    gpu, chosen = choose_device("gpu", found, arch)
+    try:
+        gpu, chosen = choose_device("gpu", found, arch)
+    except NoDevice as error:
+        raise CannotRun(f"{error}; --device model predicts, and --device emulator counts bytes") from None
     assert gpu is not None
     return device_kind(gpu), chosen
 

@@ -19,7 +19,7 @@ from rich.markup import escape
 from harness import paths
 from harness.compiler import cache
 from harness.compiler.toolchain import mojo_version, require_mojo
-from harness.errors import CannotRun
+from harness.errors import EXIT_USAGE, CannotRun
 
 COMPILE_SECONDS = 600
 ANSWER_SECONDS = 60
@@ -99,6 +99,12 @@ def readable_errors(text: str) -> str:
     return "\n".join([*constraints, *errors]) or text.strip() or "no message"
 
 
+class Refused(CannotRun):
+    """A size or a configuration breaks a rule that the kernels have, so the request is wrong: see kernels/emit.mojo."""
+
+    exit_code = EXIT_USAGE
+
+
 def ask(program: Path, *arguments: str | int) -> str:
     """Runs a compiled program and returns what it prints."""
     words = [str(argument) for argument in arguments]
@@ -115,6 +121,8 @@ def ask(program: Path, *arguments: str | int) -> str:
         raise CannotRun(f"the compiled program {program} could not be run: {error}") from error
     if done.returncode:
         message = (done.stderr + done.stdout).strip() or f"exit code {done.returncode}"
+        if done.returncode == EXIT_USAGE:
+            raise Refused(message)
         raise CannotRun(f"{' '.join(words)}: {message}")
     return done.stdout
 

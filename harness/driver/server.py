@@ -19,6 +19,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from harness.driver.api import checksum
 from harness.driver.library import libraries
@@ -35,8 +36,13 @@ PATIENCE = 30.0
 """Seconds that a message which has begun may take."""
 
 
-def run_program(command: Sequence[str], gpu: Gpu, environment: Mapping[str, str]) -> int:
-    """Runs a program to its end with this GPU; returns its exit code (128 + the signal that ended it, as shells do)."""
+def run_program(
+    command: Sequence[str], gpu: Gpu, environment: Mapping[str, str], stderr: IO[bytes] | None = None
+) -> int:
+    """Runs a program to its end with this GPU; returns its exit code (128 + the signal that ended it, as shells do).
+
+    stderr: takes what the program says on its standard error; None: it goes where this process's goes.
+    """
     folder = libraries()
     name = f"emulated-gpu-{secrets.token_hex(16)}"
     with (
@@ -47,7 +53,7 @@ def run_program(command: Sequence[str], gpu: Gpu, environment: Mapping[str, str]
         listener.listen(16)
         given = _environment(environment, folder, name, kept)
         gpu.kept_ptx = Path(given["CUTE_DSL_DUMP_DIR"])
-        program = _start(command, given)
+        program = _start(command, given, stderr)
         with _terminates(program), _Server(listener, gpu) as server:
             return server.serve(program)
 
@@ -71,9 +77,9 @@ def _terminates(program: subprocess.Popen[bytes]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes] | None) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(command, env=environment)
+        return subprocess.Popen(command, env=environment, stderr=stderr)
     except FileNotFoundError as error:
         raise UsageProblem(f"there is no program {command[0]!r}; give its path, or a name that PATH has") from error
     except OSError as error:

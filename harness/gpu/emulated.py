@@ -47,14 +47,17 @@ def run_on_emulated_gpu(artifact: Artifact, plan: Plan, inputs: Inputs, options:
     with tempfile.TemporaryDirectory(prefix="emulated-gpu-run-") as temporary:
         folder = Path(temporary)
         _hand_over(folder, model, artifact.config.dtype, inputs)
-        code = run_program(
-            [sys.executable, "-m", "harness.gpu.emulated_worker", str(folder)],
-            Gpu(gpu, _driver_options(options), log),
-            {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)])},
-        )
+        with open(folder / "stderr", "wb") as said:
+            code = run_program(
+                [sys.executable, "-m", "harness.gpu.emulated_worker", str(folder)],
+                Gpu(gpu, _driver_options(options), log),
+                {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)])},
+                said,
+            )
         failed = next((one.error for one in log.launches if one.error), "") or log.failure
-        if failed:
+        if failed:  # then MAX's own words, a traceback, only say that its launch failed
             raise CannotRun(failed)
+        sys.stderr.write((folder / "stderr").read_text(encoding="utf-8", errors="replace"))
         if code:
             raise CannotRun(f"the process that runs MAX on the emulated {gpu.name} ended with code {code}")
         bits = np.load(folder / "c.npy")

@@ -72,6 +72,13 @@ class Tls:
         return Security(require_encryption=True, **given)
 
 
+def _has_certificates() -> bool:
+    """Whether Dask's own configuration names some."""
+    from distributed.security import Security
+
+    return Security().get_connection_args("client").get("ssl_context") is not None
+
+
 class Cluster:
     """An engine; see `harness.jobs.outcome.Engine`.
 
@@ -120,6 +127,8 @@ class Cluster:
         import dask
         from distributed import Client
 
+        if self.security is None and str(self.address).startswith("tls://") and not _has_certificates():
+            raise UsageProblem(f"--scheduler {self.address}: give --tls-ca, --tls-cert and --tls-key, all three")
         try:
             with dask.config.set(QUIET):
                 return Client(

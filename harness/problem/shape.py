@@ -9,8 +9,9 @@ from harness.errors import UsageProblem
 # Rows of A and B are K elements apart and rows of C are N elements apart. Tensor maps take strides that are
 # multiples of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled), which is 8 elements of 2 bytes.
 STRIDE_ELEMENTS = 8
-# Tensor coordinates are signed 32-bit (PTX ISA, cp.async.bulk.tensor).
-LARGEST = 2**31 - 1
+# Tensor coordinates are signed 32-bit (PTX ISA, cp.async.bulk.tensor), also those of CTAs outside the problem, as a
+# grid is rounded up to whole clusters. The same number is in kernels/common/launch_plan.mojo.
+LARGEST = 2**31 - 4096
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,9 @@ def read_launch_file(path: Path) -> LaunchFile:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageProblem(
-            f"cannot read {path}: {error.strerror}; make one with: harness ptx init FILE.ptx -o {path}"
-        ) from error
+        missing = isinstance(error, FileNotFoundError)
+        way_out = f"make one with: harness ptx init FILE.ptx -o {path}" if missing else "name a .toml file"
+        raise UsageProblem(f"cannot read {path}: {error.strerror}; {way_out}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageProblem(f"{path} is not TOML: {error}") from None
     top = Table(path, "", data)

@@ -15,7 +15,7 @@ from harness.compiler.toolchain import mojo_version, package_version
 from harness.config.catalog import find_kernel
 from harness.config.config import KernelConfig, try_config
 from harness.config.presets import chosen_options
-from harness.errors import CannotRun, HarnessError, UsageProblem
+from harness.errors import CannotRun, UsageProblem
 from harness.jobs.job import Job
 from harness.jobs.sources import sources
 from harness.problem.shape import Shape
@@ -66,14 +66,20 @@ class Plan:
                     asked = (*zip(names, values, strict=True), ("arch", self.archs[kernel]))
                     try:
                         config = self._config(kernel, asked, shape)
-                        if sweep.device == "emulator":
-                            _check_memory(shape, config.dtype)
-                    except HarnessError as error:
+                        self._check_memory(shape, config)
+                    except UsageProblem as error:  # of what cannot run at all, as without a compiler, nothing is made
                         refuse(str(error), f"{kernel} {', '.join(map(_shown, asked))}, {shape}")
                         continue
                     if config not in seen:
                         seen.add(config)
                         yield config, shape
+
+    def _check_memory(self, shape: Shape, config: KernelConfig) -> None:
+        try:
+            if self.sweep.device == "emulator":
+                _check_memory(shape, config.dtype)
+        except CannotRun as error:
+            raise UsageProblem(str(error)) from None
 
     def _config(self, kernel: str, asked: tuple[tuple[str, Any], ...], shape: Shape) -> KernelConfig:
         chooses = find_kernel(kernel).tilings.get(self.archs[kernel])

@@ -99,8 +99,10 @@ def read_sweep(path: Path, by: Mapping[str, Any] | None = None) -> Sweep:
     """A file; errors name it and the key. by: arguments of `make_sweep` that override it, options one by one."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageProblem(f"sweep {path}: {error}") from None
+    except OSError as error:
+        raise UsageProblem(f"sweep {path}: cannot be read ({error.strerror}); name a file, or kernels") from None
+    except ValueError as error:
+        raise UsageProblem(f"sweep {path}: is not TOML ({error})") from None
     try:
         return _sweep(path.stem, data, by or {})
     except UsageProblem as error:
@@ -112,7 +114,8 @@ def _sweep(name: str, data: Mapping[str, Any], by: Mapping[str, Any]) -> Sweep:
     if unknown:
         raise UsageProblem(f"there is no key {unknown[0]!r}; use: {', '.join(_KEYS)}")
     if data.get("schema") != SCHEMA:
-        raise UsageProblem(f"schema is {data.get('schema')!r}; this harness reads {SCHEMA}")
+        found = f"schema is {data['schema']!r}" if "schema" in data else "there is no schema"
+        raise UsageProblem(f"{found}; this harness reads schema = {SCHEMA}")
     said: dict[str, Any] = {key: _words(key, data.get(key, ())) for key in ("kernels", "shapes")}
     said |= {key: _text(key, data[key]) for key in ("inputs", "seeds", "schedule_seeds") if key in data}
     said |= {key: str(data[key]) for key in _PLAIN if key in data}
@@ -174,11 +177,11 @@ def make_sweep(
     if preset is not None:
         find_preset(preset)
     found_inputs = _one_of("kind of inputs", problem_inputs.KINDS)(
-        inputs or ("normal" if device == "gpu" else "integer")
+        ("normal" if device == "gpu" else "integer") if inputs is None else inputs
     )
     if schedule_seeds is not None and device != "emulator":
         raise UsageProblem(f"schedules are the emulator's; leave the seeds {schedule_seeds} out with device {device}")
-    found_seeds = _seeds(seeds or "0", "seed")
+    found_seeds = _seeds("0" if seeds is None else seeds, "seed")
     found_schedule_seeds = None if schedule_seeds is None else _seeds(schedule_seeds, "seeds")
     if not shapes:  # the last thing that is said: what is wrong counts more than what is missing
         raise UsageProblem("no shape is named; say for example --shape 512:2048:512")

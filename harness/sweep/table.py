@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -136,6 +137,10 @@ def check_name(path: Path) -> None:
         raise UsageProblem(f"--table {path}: the name must end with one of {', '.join(FORMATS)}")
     if not path.resolve().parent.is_dir():
         raise UsageProblem(f"--table {path}: there is no folder {path.parent}; name one that exists")
+    if path.is_dir():
+        raise UsageProblem(f"--table {path} is a folder; name a file")
+    if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
+        raise UsageProblem(f"--table {path} cannot be written (permission denied); name another file")
 
 
 def _plain(name: str, value: object) -> object:

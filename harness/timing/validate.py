@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import click
 from rich.console import Console
 
-from harness.errors import HarnessError, UsageProblem
+from harness.cli.clear_errors import ClearErrors
+from harness.errors import UsageProblem
 from harness.files import write_text
 from harness.paths import ROOT
 from harness.survey.uses import TIMED
@@ -28,7 +29,7 @@ PICTURE = ROOT / "docs" / "timing-validation.svg"
 CYCLES, SECONDS = "cycles", "seconds"
 
 
-@click.command()
+@click.command(cls=ClearErrors)
 @click.option(
     "--use", type=click.Choice([*TIMED, "all"]), default="all", show_default=True, help="Of cycles: which runs."
 )
@@ -44,25 +45,43 @@ CYCLES, SECONDS = "cycles", "seconds"
 @click.option("--write", is_flag=True, help="Make what docs and report show of it anew.")
 def main(use: str, what: str, changes: tuple[str, ...], match: str, detail: int | None, jobs: int, write: bool) -> None:
     """Compare the timing model with recordings of an H200."""
-    gpu = find_gpu(GPU)
+    if write and (use != "all" or what != "both" or match or changes or detail):
+        raise UsageProblem("--write is of all runs and of the model as it is; leave the other options out")
+    if what == SECONDS and (use != "all" or detail):
+        raise UsageProblem(f"--what {SECONDS}: --use and --detail are of cycles; leave them out")
+    gpu = _with_constants(find_gpu(GPU), changes)
+    runs = [run for run in read_recording() if use in ("all", run.use) and match in run.name and what != SECONDS]
+    long = [run for run in read_seconds() if match in run.name and what != CYCLES]
+    if not runs and not long:
+        among = "no run" if use == "all" else f"no run of --use {use}"
+        raise UsageProblem(f"--match {match!r}: {among} has that in its name; shorten it, or leave it out")
     try:
-        if write and (use != "all" or what != "both" or match or changes or detail):
-            raise UsageProblem("--write is of all runs and of the model as it is; leave the other options out")
-        for change in parse_changes(changes, gpu):
-            gpu = gpu.with_values(change.constants)
-        runs = [run for run in read_recording() if use in ("all", run.use) and match in run.name and what != SECONDS]
-        long = [run for run in read_seconds() if match in run.name and what != CYCLES]
-        if not runs and not long:
-            raise UsageProblem(f"--match '{match}': no run of the recordings has that in its name")
         rows = _cycles(runs, gpu, detail, jobs)
         seconds = _seconds(long, gpu, jobs)
-    except HarnessError as error:
-        raise click.UsageError(str(error)) from None
+    except ArithmeticError as error:
+        if not changes:
+            raise
+        raise UsageProblem(
+            f"--constant {' '.join(changes)}: the model has no answer ({error}); use a value nearer to its own"
+        ) from None
     if write:
         page = put_between(PAGE.read_text(encoding="utf-8"), markdown(rows))
         write_text(str(PAGE), put_between(page, seconds_markdown(seconds), SECONDS_BEGIN))
         write_text(str(PICTURE), scatter(rows))
         write_text(str(PREDICTED), as_json(rows, gpu))
+
+
+def _with_constants(gpu: Gpu, texts: tuple[str, ...]) -> Gpu:
+    for text in texts:
+        if "." not in text.partition("=")[0]:
+            known = ", ".join(sorted(gpu.constants))
+            raise UsageProblem(f"--constant {text!r}: write NAME=VALUE, as l2.bandwidth=0.5x; there are {known}")
+    try:
+        for change in parse_changes(texts, gpu):
+            gpu = gpu.with_values(change.constants)
+    except UsageProblem as error:
+        raise UsageProblem(str(error).replace("--what-if", "--constant")) from None
+    return gpu
 
 
 def _cycles(runs: Sequence[Measured], gpu: Gpu, detail: int | None, jobs: int) -> list[Row]:

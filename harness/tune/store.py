@@ -88,13 +88,13 @@ def configuration_for(
         return None
 
 
-def everywhere(kernel: str, dtype: str, shape: Shape) -> dict[str, Entry]:
-    """The entries that hold for a problem, by kind of GPU."""
+def everywhere(kernel: str, arch: str, dtype: str, shape: Shape) -> dict[str, Entry]:
+    """The entries that hold for a problem, by kind of GPU. arch: ``auto`` is any."""
     return {
         path.stem: entry
         for path in sorted(file_of("any").parent.glob("*.toml"))
         for entry in load(path)
-        if (entry.kernel, entry.dtype) == (kernel, dtype) and entry.shapes.has(shape)
+        if (entry.kernel, entry.dtype) == (kernel, dtype) and arch in ("auto", entry.arch) and entry.shapes.has(shape)
     }
 
 
