@@ -18,15 +18,17 @@ from harness.survey.micro.questions import QUESTIONS
 
 MOST_CTAS = 4
 MOST_SHARED = 227 * 1024
+FEW = {"wgmma": {"n": (64, 256)}, "wgmma_issue": {"n": (128,), "count": (1, 4)}}
+"""Of what differs only in a number, those that are run here."""
 
 
 def first_of_each_text():
-    """A launch of each text and cluster size, on few CTAs; of wgmma, whose texts differ in a number, a few."""
+    """A launch of each text and cluster size, on few CTAs; where texts differ in a number, a few."""
     for name, benchmark in BENCHMARKS.items():
         seen = set()
         for launch in benchmark.launches:
             kind = (launch.ptx, launch.cluster)
-            if kind in seen or (name == "wgmma" and launch.about["n"] not in (64, 256)):
+            if kind in seen or any(launch.about[what] not in some for what, some in FEW.get(name, {}).items()):
                 continue
             seen.add(kind)
             grid = min(launch.grid, max(launch.cluster, MOST_CTAS))

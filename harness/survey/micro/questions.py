@@ -5,6 +5,7 @@ QUESTIONS = {
     "barriers": "How many cycles does an arrival, a wait, a barrier or a message through one take?",
     "shared_memory": "How many cycles do the instructions of a write-out take, by warps that do the same?",
     "wgmma": "How many cycles does a wgmma m64nNk16 of bf16 take, alone and back to back?",
+    "wgmma_issue": "How many cycles does the issue of some wgmma take, before and after the tensor cores have no room?",
     "tcgen05_mma": "How many cycles does a tcgen05.mma of bf16 take, alone and back to back, with its commit?",
     "tensor_memory": "How many cycles does a load from tensor memory take, by warps that do the same?",
     "launch_control": "How long does an answer of cluster launch control take, when every CTA asks at once?",
