@@ -37,8 +37,8 @@ add.u32 %r6, %base, {2 * A_BYTES};
 fence.proxy.async.shared::cta;
 bar.sync 0;
 """
-"""All threads: operands of zeros. %rd10 is the descriptor of the warpgroup's own A, %rd11 of the B that all share: tiles
-of 64 columns with the 128-byte swizzle. %r4: the number of the warpgroup; %p1: true."""
+"""All threads: operands of zeros. %rd10 is the descriptor of the warpgroup's own A, %rd11 of the B that all share:
+tiles of 64 columns with the 128-byte swizzle. %r4: the number of the warpgroup; %p1: true."""
 
 
 def report_of_warpgroup() -> str:

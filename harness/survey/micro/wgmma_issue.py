@@ -58,7 +58,7 @@ def _text(n: int, count: int, descriptors: str) -> str:
 
 
 def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
-    """Of the slower warpgroup. issue: until the last was issued and committed; cycles: until all have been waited for."""
+    """Of the slower warpgroup. issue: until the last was issued and committed; cycles: until all were waited for."""
     parts = clocks.reshape(-1, 2, HEAD)[:, : launch.threads // 128].astype(np.int64)
     issue, cycles = (float(np.median((parts[..., word] - parts[..., 0]).max(axis=1))) for word in (ISSUED, 1))
     return {"issue_cycles": issue, "cycles": cycles}
