@@ -23,6 +23,8 @@ SAME, COMPUTED = "the same", "computed"
 """Descriptors of the multiplications: a kernel adds to them between one and the next, as each has its own 16 of K."""
 REPEATED = 3
 """The last one counts: the others have brought the instructions into the caches."""
+ROLLED = '.pragma "nounroll";\n'
+"""First in a loop: ptxas would repeat its body, and keep the clocks of the last alone."""
 ISSUED = 6
 """Word of a warpgroup's clock after the last was issued."""
 
@@ -38,18 +40,19 @@ def _text(n: int, count: int, descriptors: str) -> str:
             issue += f"add.u64 {a}, %rd10, {step};\nadd.u64 {b}, %rd11, {step};\n"
         issue += one_wgmma(n, "bf16", d, a, b, "%p1", "1, 1, 0, 0")
     timed = (
-        "bar.sync 0;\nwgmma.fence.sync.aligned;\n"
+        ROLLED
+        + "bar.sync 0;\nwgmma.fence.sync.aligned;\n"
         + START
         + issue
         + "wgmma.commit_group.sync.aligned;\nmov.u64 %rd22, %clock64;\nwgmma.wait_group.sync.aligned 0;\n"
         + END
     )
     return kernel(
-        ["u64 out"],
-        f".reg .f32 %f<{n // 2}>;\n"
+        ["u64 out", "u32 turns"],
+        f".reg .f32 %f<{n // 2}>;\n.reg .b32 %count;\nld.param.u32 %count, [turns];\n"
         + "".join(f"mov.f32 {register}, 0f00000000;\n" for register in d)
         + READY
-        + repeat(timed, str(REPEATED))
+        + repeat(timed)
         + "".join(f"add.f32 %f0, %f0, {register};\n" for register in d[1:])
         + report_of_warpgroup()
         + f"st.global.u64 [%rd0+{8 * ISSUED}], %rd22;\nst.global.f32 [%rd0+{8 * ISSUED + 8}], %f0;\nDONE:\n",
@@ -81,7 +84,7 @@ def _launches() -> Iterator[Launch]:
         for warpgroups in (1, 2):
             about = {"n": n, "count": count, "descriptors": descriptors, "warpgroups": warpgroups}
             name = _name(n, count, descriptors)
-            yield Launch(about, (Out(),), 2 * HEAD, name, 128 * warpgroups, shared=2 * A_BYTES + B_BYTES)
+            yield Launch(about, (Out(), REPEATED), 2 * HEAD, name, 128 * warpgroups, shared=2 * A_BYTES + B_BYTES)
 
 
 WGMMA_ISSUE = Benchmark(
