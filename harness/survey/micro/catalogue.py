@@ -15,11 +15,26 @@ from harness.survey.micro import (
     tma,
     wgmma,
     wgmma_issue,
+    write_out,
 )
 from harness.survey.micro.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
-    for module in (launch, barriers, shared, wgmma, wgmma_issue, tcgen05, tma, stores, mixed, edges, rows, starts)
+    for module in (
+        launch,
+        barriers,
+        shared,
+        write_out,
+        wgmma,
+        wgmma_issue,
+        tcgen05,
+        tma,
+        stores,
+        mixed,
+        edges,
+        rows,
+        starts,
+    )
     for benchmark in module.BENCHMARKS
 }

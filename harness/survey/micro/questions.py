@@ -4,6 +4,7 @@ QUESTIONS = {
     "launches": "What do a launch, the start of a CTA and the change from one CTA to the next on an SM take?",
     "barriers": "How many cycles does an arrival, a wait, a barrier or a message through one take?",
     "shared_memory": "How many cycles do the instructions of a write-out take, by warps that do the same?",
+    "write_out": "How many cycles do the steps of a write-out take: groups of stores, fences, a jump, and a whole one?",
     "wgmma": "How many cycles does a wgmma m64nNk16 of bf16 take, alone and back to back?",
     "wgmma_issue": "How many cycles does the issue of some wgmma take, before and after the tensor cores have no room?",
     "tcgen05_mma": "How many cycles does a tcgen05.mma of bf16 take, alone and back to back, with its commit?",

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.probes.ptx import wgmma as one_wgmma
 from harness.survey.micro.benchmark import Benchmark, Clocks, Launch, Out
-from harness.survey.micro.ptx import END, HEAD, START, kernel, repeat
+from harness.survey.micro.ptx import END, HEAD, ROLLED, START, kernel, repeat
 from harness.survey.micro.questions import QUESTIONS
 from harness.survey.micro.wgmma import A_BYTES, B_BYTES, READY, report_of_warpgroup
 
@@ -23,8 +23,6 @@ SAME, COMPUTED = "the same", "computed"
 """Descriptors of the multiplications: a kernel adds to them between one and the next, as each has its own 16 of K."""
 REPEATED = 3
 """The last one counts: the others have brought the instructions into the caches."""
-ROLLED = '.pragma "nounroll";\n'
-"""First in a loop: ptxas would repeat its body, and keep the clocks of the last alone."""
 ISSUED = 6
 """Word of a warpgroup's clock after the last was issued."""
 
