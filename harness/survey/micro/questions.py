@@ -16,6 +16,7 @@ QUESTIONS = {
     "tma_mixed": "How many bytes a cycle arrive and leave when SMs load and store, by how much they store to in all?",
     "tma_edges": "How long does a TMA load take that lies partly or wholly outside of its tensor?",
     "tma_rows": "How many bytes a cycle arrive when not every row of a tensor begins with a cache line?",
+    "shared_loads": "How many bytes a cycle arrive when groups of SMs load the same at the same time, by their size?",
     "tma_stored_rows": "How many bytes a cycle leave when not every row of a tensor begins with a cache line?",
     "cta_starts": "How long after a CTA's first instruction may it load, and when is its first data there?",
 }
