@@ -7,6 +7,7 @@ from harness.survey.micro import (
     edges,
     launch,
     mixed,
+    resident,
     rows,
     shared,
     shared_loads,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         stores,
         mixed,
         edges,
+        resident,
         rows,
         starts,
     )

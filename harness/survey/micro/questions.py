@@ -2,6 +2,7 @@
 
 QUESTIONS = {
     "launches": "What do a launch, the start of a CTA and the change from one CTA to the next on an SM take?",
+    "resident_clusters": "How many clusters run at the same time, by size and by the CTAs that an SM has room for?",
     "barriers": "How many cycles does an arrival, a wait, a barrier or a message through one take?",
     "shared_memory": "How many cycles do the instructions of a write-out take, by warps that do the same?",
     "write_out": "How many cycles do the steps of a write-out take: groups of stores, fences, a jump, and a whole one?",
