@@ -40,7 +40,7 @@ ROWS = 4096
 LOADS = 128
 """Of each warp."""
 SOON_NS = 4000
-"""After the last CTA has come, all start."""
+"""After the last CTA has come, all start. A time further away than twice that is none, and is not waited for."""
 POLLS = 1 << 10
 GROUPS = (1, 2, 4, 11, 22, 33, 66, 132)
 OVER = (0, 16, 32, 64)
@@ -75,7 +75,7 @@ SOON:
 mov.u32 now, %globaltimer_lo;
 sub.u32 now, at, now;
 sub.u32 now, now, 1;
-setp.lt.u32 more, now, {SOON_NS};
+setp.lt.u32 more, now, {2 * SOON_NS};
 @more bra SOON;
 }}
 """
