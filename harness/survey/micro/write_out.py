@@ -68,7 +68,6 @@ elect.sync _|one, -1;
 @!one bra PAST;
 {body}PAST:
 }}
-bar.warp.sync -1;
 """
 
 
