@@ -272,6 +272,67 @@ def test_constants_follow_from_the_benchmarks_by_arithmetic(make):
     assert all(constant.status == "measured" and "2026-11-21" in constant.source for constant in found.values())
 
 
+def test_what_a_write_out_costs_is_without_the_loop_and_the_branch(make):
+    """The loop takes 8 cycles, an elected thread's branch 12 in it; a stmatrix 11, the fence behind it 60."""
+    turns = {
+        "the loop and a store": 8.0,
+        "elected: a store": 12.0,
+        "elected: commit_group": 84.0,
+        "elected: wait_group.read": 56.0,
+        "1 stmatrix, fence": 8.0 + 11 + 60,
+        "4 stmatrix, fence": 8.0 + 44 + 60,
+        "arrive, release.cluster": 271.0,
+    }
+    entries = [{"what": what, "warps": 4, "cycles": cycles} for what, cycles in turns.items()]
+    entries += [{"what": what, "warps": 8, "cycles": 3 * cycles} for what, cycles in turns.items()]
+    found = derive(make({"write_out.json": {"launches": entries}}))
+    assert {name: (constant.value, constant.unit) for name, constant in found.items()} == {
+        "tma.commit_group": (72.0, "cycles"),
+        "tma.wait_group": (44.0, "cycles"),
+        "barrier.release": (263.0, "cycles"),
+        "issue.proxy_fence_stored": (60.0, "cycles"),
+    }
+
+
+def issued(n: int, count: int, room: int, warpgroups: int = 1, descriptors: str = "the same") -> dict:
+    """20 cycles for the first, 12 for each more; where there is no room for it, also half of the work of one."""
+    cycles = 20 + 12 * (count - 1) + max(0, count - room) * n / 4
+    about = {"n": n, "count": count, "warpgroups": warpgroups, "descriptors": descriptors}
+    return {**about, "issue_cycles": cycles, "cycles": cycles + n / 2}
+
+
+def test_the_queue_of_the_tensor_cores_is_what_issues_without_waiting(make):
+    counts = (1, 2, 4, 6, 7, 8, 9, 16)
+    entries = [issued(n, count, room) for n, room in ((128, 9), (256, 7)) for count in counts]
+    entries += [issued(256, count, 3, warpgroups=2) for count in counts]
+    entries += [issued(256, count, 3, descriptors="computed") for count in counts]
+    found = derive(make({"wgmma_issue.json": {"launches": entries}}))
+    assert {name: (constant.value, constant.unit) for name, constant in found.items()} == {
+        "issue.wgmma": (12.0, "cycles"),
+        "tensor.queue": (7.0, "count"),
+    }
+    without_wait = [issued(256, count, 100) for count in counts]
+    assert set(derive(make({"wgmma_issue.json": {"launches": without_wait}}))) == {"issue.wgmma"}
+
+
+def test_rows_of_l2_are_the_best_of_all_groups_that_are_in_time(make):
+    entries = [
+        {"group": group, "over": over, "late_cycles": late, "gigabytes_per_second": rate}
+        for group, over, late, rate in (
+            *((1, 0, 0, 9000), (132, 0, 0, 24000), (2, 0, 100, 30000)),
+            *((1, 16, 0, 7200), (132, 16, 0, 7100)),
+            *((1, 64, 0, 8000), (11, 64, 0, 15000)),
+            (1, 48, 0, 50000),
+        )
+    ]
+    found = derive(make({"shared_loads.json": {"launches": entries}}))
+    assert {name: (constant.value, constant.unit) for name, constant in found.items()} == {
+        "l2.rows_of_128": (2.4e13, "byte/s"),
+        "l2.rows_of_64": (1.5e13, "byte/s"),
+        "l2.rows_of_16": (7.2e12, "byte/s"),
+    }
+
+
 def test_the_constants_file_keeps_what_was_not_measured(make, tmp_path):
     survey = make({"barriers.json": {"launches": BARRIERS}})
     base = find_gpu("h200")

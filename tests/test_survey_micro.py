@@ -10,7 +10,17 @@ import pytest
 from fake_cuda import FakeCuda
 
 from harness.gpu.driver import Driver
-from harness.survey.micro import edges, emulated, measured, mixed, starts, tma
+from harness.survey.micro import (
+    edges,
+    emulated,
+    measured,
+    mixed,
+    resident,
+    shared_loads,
+    starts,
+    tma,
+    wgmma_issue,
+)
 from harness.survey.micro.benchmark import Tensor
 from harness.survey.micro.catalogue import BENCHMARKS
 from harness.survey.micro.ptx import HEAD
@@ -18,15 +28,17 @@ from harness.survey.micro.questions import QUESTIONS
 
 MOST_CTAS = 4
 MOST_SHARED = 227 * 1024
+FEW = {"wgmma": {"n": (64, 256)}, "wgmma_issue": {"n": (128,), "count": (1, 4)}}
+"""Of what differs only in a number, those that are run here."""
 
 
 def first_of_each_text():
-    """A launch of each text and cluster size, on few CTAs; of wgmma, whose texts differ in a number, a few."""
+    """A launch of each text and cluster size, on few CTAs; where texts differ in a number, a few."""
     for name, benchmark in BENCHMARKS.items():
         seen = set()
         for launch in benchmark.launches:
             kind = (launch.ptx, launch.cluster)
-            if kind in seen or (name == "wgmma" and launch.about["n"] not in (64, 256)):
+            if kind in seen or any(launch.about[what] not in some for what, some in FEW.get(name, {}).items()):
                 continue
             seen.add(kind)
             grid = min(launch.grid, max(launch.cluster, MOST_CTAS))
@@ -160,6 +172,52 @@ def test_the_course_of_a_cta_is_told_apart_from_that_of_the_one_after_it():
     assert [found[f"{name}_cycles"] for name in starts.STEPS] == [10, 20, 30, 40]
     assert found["load_0_cycles"] == found["load_3_cycles"] == 10
     assert found["following_first_load_issued_cycles"] == 20 and found["following_load_1_cycles"] == 5
+
+
+def test_the_slower_warpgroup_says_how_long_wgmma_took_to_issue():
+    [launch] = [
+        launch
+        for launch in wgmma_issue.WGMMA_ISSUE.launches
+        if launch.about == {"n": 256, "count": 8, "descriptors": "the same", "warpgroups": 2}
+    ]
+    clocks = np.zeros((1, 2 * HEAD), np.uint64)
+    for first, (start, issued, end) in ((0, (1000, 1090, 1900)), (HEAD, (1010, 1200, 1800))):
+        clocks[0, first], clocks[0, first + wgmma_issue.ISSUED], clocks[0, first + 1] = start, issued, end
+    assert wgmma_issue.WGMMA_ISSUE.read(launch, clocks) == {"issue_cycles": 190.0, "cycles": 900.0}
+
+
+def test_what_shared_loads_are_read_as():
+    """512 loads of 16 KiB in 100,000 cycles at 2 GHz on each of two SMs, one of which is slower and starts later."""
+    clocks = np.array([[0, 100_000, 0, 50_000, 0, 0, 0, 0], [90, 125_090, 32, 62_500, 1, 0, 0, 0]], np.uint64)
+    found = shared_loads.SHARED_LOADS.read(shared_loads.SHARED_LOADS.launches[0], clocks)
+    assert found["bytes_per_cycle_per_sm"] == round(512 * 16384 / 112_500, 2)
+    assert found["bytes_per_cycle"] == round(2 * 512 * 16384 / 125_000, 1)
+    assert found["gigabytes_per_second"] == round(2 * 512 * 16384 / 62_500, 1) and found["started_within_ns"] == 32
+
+
+def test_groups_of_sms_divide_them_and_their_boxes_lie_in_the_tensor():
+    for launch in shared_loads.SHARED_LOADS.launches:
+        group, apart = launch.about["group"], launch.arguments[4]
+        assert apart == (group if launch.about["on"] == "neighbours" else 132 // group) and 132 % group == 0
+        boxes = 132 // group * shared_loads.BOXES
+        assert -(-boxes // 64) * shared_loads.BOX_ROWS <= launch.arguments[0].rows
+
+
+def test_clusters_at_once_are_those_that_began_before_one_ended():
+    """Three clusters of two, of which the last begins as the first ends; SM 0 has two CTAs at the same time."""
+    [launch] = [
+        launch for launch in resident.RESIDENT.launches if (launch.cluster, launch.about["room_for_ctas"]) == (2, 2)
+    ]
+    clocks = np.zeros((6, HEAD), np.uint64)
+    clocks[:, 2] = 100, 101, 110, 112, 900, 905
+    clocks[:, 3] = clocks[:, 2] + np.uint64(800)
+    clocks[:, 4] = 0, 1, 0, 2, 0, 1
+    assert resident.RESIDENT.read(launch, clocks) == {
+        "clusters_at_once": 2.0,
+        "multiprocessors": 3,
+        "most_ctas_of_a_multiprocessor": 2,
+        "began_within_ns": 12,
+    }
 
 
 def test_a_gpu_is_measured_through_the_driver(tmp_path, monkeypatch):

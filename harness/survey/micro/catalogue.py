@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
-from harness.survey.micro import barriers, edges, launch, mixed, rows, shared, starts, stores, tcgen05, tma, wgmma
+from harness.survey.micro import (
+    barriers,
+    edges,
+    launch,
+    mixed,
+    resident,
+    rows,
+    shared,
+    shared_loads,
+    starts,
+    stores,
+    tcgen05,
+    tma,
+    wgmma,
+    wgmma_issue,
+    write_out,
+)
 from harness.survey.micro.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
-    for module in (launch, barriers, shared, wgmma, tcgen05, tma, stores, mixed, edges, rows, starts)
+    for module in (
+        launch,
+        barriers,
+        shared,
+        shared_loads,
+        write_out,
+        wgmma,
+        wgmma_issue,
+        tcgen05,
+        tma,
+        stores,
+        mixed,
+        edges,
+        resident,
+        rows,
+        starts,
+    )
     for benchmark in module.BENCHMARKS
 }

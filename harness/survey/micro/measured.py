@@ -60,6 +60,7 @@ class Bench:
         """Its clocks, and where a row of launches is timed, the seconds of each."""
         start = self._launcher(benchmark, launch)
         self.driver.fill(self.out, 8 * launch.words * launch.grid)
+        self.driver.fill(self.counter, 8)
         if launch.warm:
             start()
         else:

@@ -170,4 +170,6 @@ setp.lt.u32 more, turn, {count};
 """
 
 
+ROLLED = '.pragma "nounroll";\n'
+"""First in the body of a loop that ptxas would otherwise repeat, keeping the clocks of its last turn alone."""
 CLUSTER_SYNC = "bar.warp.sync -1;\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"

@@ -22,6 +22,38 @@ CYCLES_OF_IDEAL = 2
 """An m64nNk16 has N / 2 cycles of work for the tensor cores of an SM."""
 
 
+READY = f"""shl.b32 %r1, %thread, 2;
+CLEAR:
+add.u32 %r2, %r1, %base;
+st.shared.b32 [%r2], 0;
+mov.u32 %r3, %ntid.x;
+mad.lo.u32 %r1, %r3, 4, %r1;
+setp.lt.u32 %p0, %r1, {2 * A_BYTES + B_BYTES};
+@%p0 bra CLEAR;
+shr.u32 %r4, %thread, 7;
+mad.lo.u32 %r5, %r4, {A_BYTES}, %base;
+add.u32 %r6, %base, {2 * A_BYTES};
+{with_start(OPERAND, "%r5", "%rd10")}{with_start(OPERAND, "%r6", "%rd11")}setp.eq.u32 %p1, 0, 0;
+fence.proxy.async.shared::cta;
+bar.sync 0;
+"""
+"""All threads: operands of zeros. %rd10 is the descriptor of the warpgroup's own A, %rd11 of the B that all share:
+tiles of 64 columns with the 128-byte swizzle. %r4: the number of the warpgroup; %p1: true."""
+
+
+def report_of_warpgroup() -> str:
+    """The first thread of each warpgroup: `report`, in its own `HEAD` words of the CTA's. %rd0: where they are."""
+    words = report(2 * HEAD).replace(
+        "st.global.u64 [%rd0], %c0;", "add.u64 %rd0, %rd0, %rd20;\nst.global.u64 [%rd0], %c0;"
+    )
+    return f"""and.b32 %r7, %thread, 127;
+setp.ne.u32 %p2, %r7, 0;
+@%p2 bra DONE;
+mul.lo.u32 %r8, %r4, {8 * HEAD};
+cvt.u64.u32 %rd20, %r8;
+{words}"""
+
+
 def _text(n: int, source: str, per_group: int, pending: int) -> str:
     """``per_group`` multiplications, commit, wait until ``pending`` groups are left; so many times, then all are waited
     for. Both operands are tiles of 64 columns with the 128-byte swizzle, whose columns the group goes through."""
@@ -44,35 +76,13 @@ ld.param.u32 %count, [groups];
 mov.b32 %r21, 0;
 mov.b32 %r22, 0;
 mov.b32 %r23, 0;
-shl.b32 %r1, %thread, 2;
-CLEAR:
-add.u32 %r2, %r1, %base;
-st.shared.b32 [%r2], 0;
-mov.u32 %r3, %ntid.x;
-mad.lo.u32 %r1, %r3, 4, %r1;
-setp.lt.u32 %p0, %r1, {2 * A_BYTES + B_BYTES};
-@%p0 bra CLEAR;
-shr.u32 %r4, %thread, 7;
-mad.lo.u32 %r5, %r4, {A_BYTES}, %base;
-add.u32 %r6, %base, {2 * A_BYTES};
-{with_start(OPERAND, "%r5", "%rd10")}{with_start(OPERAND, "%r6", "%rd11")}setp.eq.u32 %p1, 0, 0;
-fence.proxy.async.shared::cta;
-bar.sync 0;
-"""
+{READY}"""
         + START
         + repeat(group)
         + "wgmma.wait_group.sync.aligned 0;\n"
         + END
         + total
-        + f"""and.b32 %r7, %thread, 127;
-setp.ne.u32 %p2, %r7, 0;
-@%p2 bra DONE;
-mul.lo.u32 %r8, %r4, {8 * HEAD};
-cvt.u64.u32 %rd20, %r8;
-"""
-        + report(2 * HEAD).replace(
-            "st.global.u64 [%rd0], %c0;", "add.u64 %rd0, %rd0, %rd20;\nst.global.u64 [%rd0], %c0;"
-        )
+        + report_of_warpgroup()
         + "st.global.f32 [%rd0+48], %f0;\nDONE:\n",
         threads=256,
     )

@@ -23,6 +23,10 @@ LARGE_MIB = 512
 """Of the benchmark of loads beside stores: what is in DRAM and not in L2."""
 WARPS_OF_EIGHT = 2
 """That share a sub-partition."""
+MORE_STORES = 4
+SURELY_ROOM = 4
+"""wgmma that are surely issued without waiting for one another."""
+LINE = 128
 
 
 class Benchmarks:
@@ -44,7 +48,8 @@ def derive(survey: Survey) -> dict[str, Constant]:
     """By name. A constant whose benchmark is not in the archive is not there."""
     found: dict[str, Constant] = {}
     benchmarks = Benchmarks(survey)
-    for step in (_launches, _instructions, _barriers, _tensor, _copies, _memory, _board):
+    steps = (_launches, _instructions, _barriers, _write_out, _tensor, _issue, _copies, _memory, _shared, _board)
+    for step in steps:
         for name, value, unit, source in step(benchmarks):
             where = f"{survey.gpu.get('name', 'GPU')}, survey of {survey.manifest['time'][:10]}: {source}"
             found[name] = Constant(float(f"{value:.4g}"), unit, where, "measured")
@@ -114,6 +119,23 @@ def _barriers(of: Benchmarks) -> Found:
         yield "barrier.remote", far - near, "cycles", "what a message takes longer to another CTA than within one"
 
 
+def _write_out(of: Benchmarks) -> Found:
+    """Of a warpgroup; the loop is taken off, and where one thread is elected, its election and branch."""
+    loop, elected = "the loop and a store", "elected: a store"
+    turns = {e["what"]: e["cycles"] for e in of.all("write_out", warps=4)}
+    for name, what, without, words in (
+        ("tma.commit_group", "elected: commit_group", elected, "an elected thread commits a group of nothing"),
+        ("tma.wait_group", "elected: wait_group.read", elected, "an elected thread waits for groups that are done"),
+        ("barrier.release", "arrive, release.cluster", loop, "an arrival with release at cluster scope on the own CTA"),
+    ):
+        if {what, without} <= turns.keys():
+            yield name, turns[what] - turns[without], "cycles", words
+    one, more = (turns.get(f"{count} stmatrix, fence") for count in (1, MORE_STORES))
+    if one is not None and more is not None and loop in turns:
+        value = one - (more - one) / (MORE_STORES - 1) - turns[loop]
+        yield "issue.proxy_fence_stored", value, "cycles", "fence.proxy.async behind stmatrix, less that"
+
+
 def _tensor(of: Benchmarks) -> Found:
     steady = of.all("wgmma", a_from="shared", per_group=4, pending=1, warpgroups=2, ctas=1)
     if len(steady) > 1:
@@ -122,6 +144,28 @@ def _tensor(of: Benchmarks) -> Found:
         first, last = steady[0], steady[-1]
         slope = last["cycles_per_wgmma_of_the_sm"] - first["cycles_per_wgmma_of_the_sm"]
         yield "tensor.overhead", slope / (last["n"] - first["n"]) * 2, "ratio", "their growth with N over N / 2"
+
+
+def _issue(of: Benchmarks) -> Found:
+    """As long as there is room, each more takes as long to issue as the one before. Of the longest wgmma, which leave
+    room late: a count that takes longer than so by more than an instruction is one too many.
+    """
+    asked = of.all("wgmma_issue", descriptors="the same", warpgroups=1)
+    longest = max((e["n"] for e in asked), default=0)
+    cycles = {e["count"]: e["issue_cycles"] for e in asked if e["n"] == longest}
+    if not {1, SURELY_ROOM} <= cycles.keys():
+        return
+    each = (cycles[SURELY_ROOM] - cycles[1]) / (SURELY_ROOM - 1)
+    yield "issue.wgmma", each, "cycles", f"each more of up to {SURELY_ROOM} wgmma m64n{longest}k16, not waited for"
+    waits = [count for count in cycles if cycles[count] > cycles[1] + each * count]
+    if waits:
+        room = max(count for count in cycles if count < min(waits))
+        yield (
+            "tensor.queue",
+            room,
+            "count",
+            f"wgmma m64n{longest}k16 that are issued before one waits for another's end",
+        )
 
 
 def _copies(of: Benchmarks) -> Found:
@@ -162,6 +206,18 @@ def _memory(of: Benchmarks) -> Found:
         yield "dram.write_bandwidth", value, "byte/s", "what is written beside reads, in the time that these leave"
     stores = [e for e in of.all("tma_stores", where="L2", pending=3) if e["ctas"] > 100]
     yield from _writes(stores)
+
+
+def _shared(of: Benchmarks) -> Found:
+    """By the bytes that all rows of a tensor begin at multiples of."""
+    for row in (LINE, 64, 32, 16):
+        loads = of.all("shared_loads", over=row % LINE, late_cycles=0)
+        rates = [e["gigabytes_per_second"] for e in loads if e["gigabytes_per_second"]]
+        if rates:
+            words = (
+                f"loads by all SMs from L2 whose rows begin every {row} bytes, in groups of the same boxes: the best"
+            )
+            yield f"l2.rows_of_{row}", max(rates) * 1e9, "byte/s", words
 
 
 def _writes(stores: list[Entry]) -> Found:
