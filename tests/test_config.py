@@ -8,7 +8,7 @@ from itertools import combinations, product
 
 import pytest
 
-from harness.config.catalog import KERNELS
+from harness.config.catalog import ARCHITECTURES, KERNELS
 from harness.config.config import KernelConfig, make_config, parse_cluster, parse_mma_shape
 from harness.errors import UsageProblem
 from harness.problem.shape import Shape
@@ -34,6 +34,21 @@ def test_depths_of_the_series():
 @pytest.mark.parametrize(("columns", "width"), [(256, 64), (96, 32), (48, 16)])
 def test_the_default_width_divides_the_columns(columns, width):
     assert make_config("kernel6", cta_group=1, mma_shape=(128, columns)).epilogue_width == width
+
+
+AS_AN_H200_ANSWERS = {1: 132, 2: 66, 4: 30, 8: 15, 16: 7}
+"""cudaOccupancyMaxActiveClusters, by CTAs of a cluster, one CTA an SM."""
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 4), (2, 2), (4, 2), (4, 4)])
+def test_clusters_that_stay_are_as_many_as_run_at_once(arch, cluster):
+    size = cluster[0] * cluster[1]
+    tile = {"cta_group": 1, "mma_shape": (128, 128), "cluster": cluster}
+    made = make_config("kernel8", arch=arch, **tile, scheduler="static")
+    assert made.sms == size * ARCHITECTURES[arch].resident_clusters(size)
+    if arch == "sm_90a":
+        assert made.sms == size * AS_AN_H200_ANSWERS[size]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

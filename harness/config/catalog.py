@@ -62,7 +62,7 @@ SM_90A = Architecture(
     name="sm_90a",
     gpus="Hopper GPUs, compute capability 9.0 (H100, H200)",
     shared_memory=227 * 1024,
-    gpcs=(18, 18, 18, 18, 16, 16, 14, 14),  # of an H200: 30 clusters of four were resident at once, as measured
+    gpcs=(18, 18, 18, 18, 18, 16, 16, 10),  # 66, 30, 15, 7 clusters of 2, 4, 8, 16 were resident on an H200
 )
 ARCHITECTURES = {arch.name: arch for arch in (SM_100A, SM_90A)}
 

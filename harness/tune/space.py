@@ -14,7 +14,7 @@ from itertools import product
 from math import ceil
 from typing import Any
 
-from harness.config.catalog import ARCHITECTURES, ELEMENT_BYTES, STAYING, Space, find_kernel
+from harness.config.catalog import ARCHITECTURES, ELEMENT_BYTES, Space, find_kernel
 from harness.config.config import KernelConfig, try_config
 from harness.errors import UsageProblem
 from harness.problem.shape import Shape
@@ -104,7 +104,7 @@ class Choices:
             # Who else hands out the tiles has settings of their own, and what fits is found anew.
             following = dict.fromkeys(FOLLOWING.get(name, ()))
             for value in self.values[name]:
-                made = (_resident if following else _try)({**own, **following, name: value})
+                made = _try({**own, **following, name: value})
                 if made is not None and made != base:
                     found[made] = None
         return list(found)
@@ -126,7 +126,7 @@ def space_of(kernel: str, arch: str, dtype: str, shape: Shape) -> Choices:
         asked = {"kernel": kernel, "arch": arch, "dtype": dtype, **dict(zip(values, chosen, strict=True))}
         made = _try(asked, refused)
         if made is not None:
-            form = _resident({name: asked[name] for name in asked if name in ("kernel", "arch", "dtype", *FORM)})
+            form = _try({name: asked[name] for name in asked if name in ("kernel", "arch", "dtype", *FORM)})
             if form is not None and form != default:
                 forms[form] = None
     return Choices(kernel, arch, dtype, default, values, count, refused, tuple(_ordered(list(forms), shape)))
@@ -143,17 +143,6 @@ def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
         keys[form] = (promises[form] > SLACK * best, turns[tile], promises[form])
         turns[tile] += 1
     return sorted(forms, key=lambda form: keys[form])
-
-
-def _resident(asked: Mapping[str, Any]) -> KernelConfig | None:
-    """The configuration; of clusters that stay as many as run at the same time. One more would begin when the others
-    have computed all of their tiles: with 33 clusters of four an H200 took 1.8 times as long as with 66 pairs.
-    """
-    made = _try(asked)
-    if made is None or made.scheduler not in STAYING:
-        return made
-    size = made.cluster[0] * made.cluster[1]
-    return _try({**asked, "sms": size * ARCHITECTURES[made.arch].resident_clusters(size)})
 
 
 def _try(asked: Mapping[str, Any], refused: Counter[str] | None = None) -> KernelConfig | None:

@@ -4,6 +4,7 @@
 arithmetic: the kernels evaluate it at compile time, the launch plan and the tests at run time.
 """
 from .multicast import Multicast, Slices
+from .residency import sms_filled
 
 comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
@@ -74,8 +75,8 @@ struct GemmConfig(TrivialRegisterPassable):
         as many `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a;
         `epilogue_width` 64, but 32 where C leaves in turns, or less if that does not divide the columns of a warp; `band_m`
         2048 rows for kernel7 on sm_90a, else no bands. So do an empty `scheduler`: where CTAs stay clc on sm_100a, static on
-        sm_90a; `raster_group` 8, with `ping_pong` and its smaller tiles 16; `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2; `sms` those of a B200 or
-        H200."""
+        sm_90a; `raster_group` 8, with `ping_pong` and its smaller tiles 16; `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2;
+        `sms` those of a B200 or H200 that such clusters can fill."""
         self.kernel = kernel
         self.arch = arch
         self.dtype = dtype
@@ -118,7 +119,7 @@ struct GemmConfig(TrivialRegisterPassable):
         if clc_depth == 0 and self.cancels_clusters():
             self.clc_depth = 2
         if sms == 0 and self.fills_sms():
-            self.sms = 148 if self.has_tmem() else 132
+            self.sms = sms_filled(self.cluster_size(), self.has_tmem())
         if stages == 0:
             self.stages = self.stages_that_fit() if self.pipelined() else 1
 
