@@ -87,7 +87,7 @@ def test_seconds_are_of_each_kernel_problem_and_kind_of_inputs_once():
 
 def test_validate_says_what_it_cannot_do():
     run = CliRunner().invoke(validate.main, ["--match", "kernel9"])
-    assert run.exit_code == 2 and "no run of the recordings" in run.output
+    assert run.exit_code == 2 and "no run has that in its name" in run.output
     run = CliRunner().invoke(validate.main, ["--write", "--use", "fit"])
     assert run.exit_code == 2 and "leave the other options out" in run.output
 

@@ -22,7 +22,8 @@ STATUSES = ("measured", "published", "estimated", "fitted")
 """measured: by us on such a GPU; published: measured by others; estimated: from neighbouring facts; fitted: to our
 measurements of whole kernels (`harness.timing.validate`)."""
 UNITS = (
-    "cycles", "byte", "byte/cycle", "byte/s", "FLOP/cycle", "Hz", "s", "W", "J/FLOP", "J/byte", "SMs", "CTAs", "ratio",
+    "cycles", "byte", "byte/cycle", "byte/s", "FLOP/cycle", "Hz", "s", "W", "J/FLOP", "J/byte", "SMs", "CTAs", "count",
+    "ratio",
 )  # fmt: skip
 
 
@@ -38,13 +39,17 @@ class Constant:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The constants of one GPU. ``gpcs``: SMs of each cluster of SMs that a thread-block cluster must fit into."""
+    """The constants of one GPU. ``gpcs``: SMs of each cluster of SMs that a thread-block cluster must fit into.
+    ``spare``: pairs of SMs, left over in these by clusters of one CTA an SM, that hold clusters by themselves if an SM
+    holds more CTAs.
+    """
 
     name: str
     title: str
     arch: str
     gpcs: tuple[int, ...]
     constants: Mapping[str, Constant]
+    spare: int = 0
 
     def __getitem__(self, name: str) -> float:
         return self.constants[name].value
@@ -78,8 +83,10 @@ class Gpu:
         return sum(self.gpcs)
 
     def resident_clusters(self, size: int, ctas_per_sm: int = 1) -> int:
-        """Clusters of so many CTAs at once: each has all its CTAs in one GPC."""
-        return max(1, sum(sms * ctas_per_sm // size for sms in self.gpcs))
+        """Clusters of so many CTAs at once: each has all its CTAs in one GPC, and almost always one on an SM."""
+        left = sum(sms % size // 2 for sms in self.gpcs)
+        alone = min(self.spare, left) * (2 * ctas_per_sm // size)
+        return max(1, ctas_per_sm * sum(sms // size for sms in self.gpcs) + alone)
 
 
 def gpu_names() -> list[str]:
@@ -114,7 +121,7 @@ def read(path: Path) -> Gpu:
         for table, entries in data.items()
         for key, entry in entries.items()
     }
-    return Gpu(path.stem, about["title"], about["arch"], tuple(about["gpcs"]), constants)
+    return Gpu(path.stem, about["title"], about["arch"], tuple(about["gpcs"]), constants, about.get("spare", 0))
 
 
 def _constant(where: str, entry: Any) -> Constant:

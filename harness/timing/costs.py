@@ -25,7 +25,7 @@ REGISTER_BYTES = 4
 class BlockCost:
     """``slots``: issue slots. ``cycles``: until the warp comes to the next block. ``at``: when each instruction is
     issued, from the block's start, by its index. ``signal``: when the last one that others may wait for has taken
-    effect. ``global_bytes``: that a warp moves by plain loads and stores.
+    effect. ``global_bytes``: that a warp moves by plain loads and stores. ``multiplies``: whether it issues wgmma.
     """
 
     slots: float
@@ -33,6 +33,7 @@ class BlockCost:
     at: dict[int, float]
     signal: float
     global_bytes: int
+    multiplies: bool = False
 
 
 def block_costs(code: Code, gpu: Gpu) -> list[BlockCost]:
@@ -45,9 +46,14 @@ def _cost(instructions: Sequence[Instruction], gpu: Gpu) -> BlockCost:
     ready: dict[int, float] = {}
     now, slots, signal, moved = 0.0, 0.0, 0.0, 0
     loads_done = 0.0
+    stored = multiplies = False
     at = {}
     for i in instructions:
         issue, latency = _instruction(i, gpu)
+        if stored and i.opcode == "fence" and "proxy" in i.modifiers:
+            issue = gpu["issue.proxy_fence_stored"]
+        stored = stored or _stores_to_shared(i)
+        multiplies = multiplies or _multiplies(i)
         now = max([now, *(ready.get(r.slot, 0.0) for r in sources(i))])
         if i.opcode == "tcgen05" and i.modifiers[0] == "wait::ld":
             now = max(now, loads_done)
@@ -64,7 +70,15 @@ def _cost(instructions: Sequence[Instruction], gpu: Gpu) -> BlockCost:
             signal = now
         moved += _global_bytes(i)
     end = max([now, *ready.values()]) if instructions else 0.0
-    return BlockCost(slots, end, at, signal or end, moved)
+    return BlockCost(slots, end, at, signal or end, moved, multiplies)
+
+
+def _stores_to_shared(i: Instruction) -> bool:
+    return i.opcode == "stmatrix" or (i.opcode == "st" and any(m.startswith("shared") for m in i.modifiers))
+
+
+def _multiplies(i: Instruction) -> bool:
+    return i.opcode == "wgmma" and i.modifiers[0] == "mma_async"
 
 
 def _global_bytes(i: Instruction) -> int:
@@ -96,6 +110,8 @@ def _instruction(i: Instruction, gpu: Gpu) -> tuple[float, float]:
         case "atom":
             shared = any(m.startswith("shared") for m in i.modifiers)
             return 1.0, gpu["issue.shared_latency"] if shared else gpu["l2.latency"] * 2
+        case "mbarrier" if verb == "arrive" and {"release", "cluster"} <= set(i.modifiers):
+            return gpu["barrier.release"], 0.0
         case "mbarrier":
             wait = verb in ("try_wait", "test_wait")
             return gpu["barrier.arrive"], gpu["barrier.try_wait"] if wait else 0.0
@@ -105,18 +121,34 @@ def _instruction(i: Instruction, gpu: Gpu) -> tuple[float, float]:
             return _fence(i, gpu), 0.0
         case "elect" | "shfl" | "vote" | "redux" | "activemask" | "match":
             return 1.0, gpu["issue.elect"]
-        case "cp" if "bulk" in i.modifiers and "commit_group" not in i.modifiers and "wait_group" not in i.modifiers:
-            return gpu["issue.tma"], 0.0
+        case "cp" if "bulk" in i.modifiers:
+            return _bulk(i, gpu), 0.0
+        case "wgmma" if verb == "mma_async":
+            return gpu["issue.wgmma"], 0.0
+        case "wgmma" if verb == "wait_group":
+            return gpu["issue.wgmma_wait"], 0.0
         case "tcgen05" if verb == "ld":
             registers = len(destinations(i))
             cycles = registers * REGISTER_BYTES * LANES / gpu["tmem.rate"]
             return cycles, gpu["tmem.latency"] + cycles
         case "setmaxnreg":
             return gpu["issue.elect"], 0.0
-        case "bra" | "ret" | "exit":
+        case "brx":
+            return gpu["issue.table"], 0.0
+        case "bra":
+            return gpu["issue.branch"], 0.0
+        case "bar" if verb == "warp":
+            return gpu["issue.branch"], 0.0
+        case "ret" | "exit":
             return 2.0, 0.0
         case _:
             return 1.0, alu
+
+
+def _bulk(i: Instruction, gpu: Gpu) -> float:
+    if "commit_group" in i.modifiers:
+        return gpu["tma.commit_group"]
+    return gpu["tma.wait_group"] if "wait_group" in i.modifiers else gpu["issue.tma"]
 
 
 def _fence(i: Instruction, gpu: Gpu) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import log2
 
 from harness.compiler.plan import CounterArgument, Plan, TensorMapArgument
 from harness.config.catalog import ELEMENT_BYTES
@@ -17,6 +18,13 @@ REGISTER_STEP = 8
 """Registers of a thread are given out in such steps (CUDA occupancy calculator)."""
 DETAIL = 1500
 """CTA K-steps that are simulated one by one, at most if one cluster of each round needs no more."""
+
+IN_STEP = 2
+"""Tiles that a cluster computes one after the other before it is out of step with its neighbours."""
+
+FEW, MANY = 8, 32
+"""Clusters that ask for the same rows at the same time: of the first number each is answered by itself, of the second
+every two are together (H200: micro-benchmark of shared loads, and L2 counters of kernels)."""
 
 RAGGED = 8
 """How many times as many where tiles differ, as some lie partly outside of C."""
@@ -127,6 +135,11 @@ class Gemm:
         numbers = tuple(n for n in range(self.clusters) if n % resident in chosen)
         return Spread(at_once, slots, numbers, per_sm)
 
+    def simulated_sms(self, spread: Spread) -> int:
+        """SMs that the simulated clusters share, as densely as all resident ones share the GPU's."""
+        ctas = spread.resident * self.cluster_size
+        return max(1, round(spread.slots * self.cluster_size * min(1.0, self.gpu.sms / ctas)))
+
     def counter_start(self, counter: CounterArgument, spread: Spread) -> int:
         """Where the counter of a dynamic schedule stands, so that the simulated clusters get only their share."""
         share = round(self.tiles * spread.share)
@@ -177,28 +190,44 @@ class Gemm:
 
     @property
     def merged(self) -> float:
-        """Bytes that L2 gives out for each byte that is asked for: two neighbouring CTAs, which share an SM pair's way
-        to L2, are answered once where both ask for the same rows. Within a cluster that is done by multicast, if it
-        is on. Between clusters it is taken to happen only where these are single CTAs.
+        """Bytes that L2 gives out for each byte that is asked for. Two CTAs on a pair of SMs, which share a way to L2,
+        are answered once where both ask for the same rows; and many clusters that ask for the same rows at the same
+        time are answered less often. What is multicast is never answered for two.
         """
         config = self.plan.config
         rows, columns = self.plan.tile
-        along_m, _ = config["cluster"]
-        if self.cluster_size == 1:
-            # Neighbours lie along M, but in a group of several columns along N.
-            shared = rows if self.walks and config["raster_group"] > 1 else columns
-        elif not config["multicast"] and config["cta_group"] == 1:
-            shared = columns if along_m > 1 else rows
-        else:
+        along_m, along_n = config["cluster"]
+        multicast = config["multicast"]
+        if config["cta_group"] == 2:
             return 1.0
-        return 1 - shared / 2 / (rows + columns)
+        # Neighbours lie along M, but single CTAs in a group of several columns along N.
+        across = along_m == 1 if self.cluster_size > 1 else self.walks and config["raster_group"] > 1
+        down, wide = self._sharing
+        asked = answered = 0.0
+        for extent, along, pair, sharing in ((rows, along_n, across, wide), (columns, along_m, not across, down)):
+            cast = multicast and along > 1
+            share = extent / along if cast else extent
+            asked += share
+            answered += share if cast else share * (0.5 if pair else 1.0) * _crowd(sharing)
+        return answered / asked
+
+    @property
+    def _sharing(self) -> tuple[float, float]:
+        """Clusters at once that ask for the same columns of B, and for the same rows of A, on average. Those that stay
+        for more than a few tiles lose step."""
+        at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters)
+        if self.stays and self.tiles > IN_STEP * at_once:
+            return 1.0, 1.0
+        places = [self.place(number) for number in range(at_once)]
+        return at_once / len({column for _, column in places}), at_once / len({row for row, _ in places})
 
     @property
     def fetching(self) -> float:
         """Of the loads for bytes that come from DRAM, those that make L2 fetch them: with a promotion of two rows of a
-        box, what the next K step needs comes along."""
+        box, what the next K step needs comes along; unless for every other row it lies before."""
         maps = [a for a in self.plan.arguments if isinstance(a, TensorMapArgument) and a.tensor == "A"]
-        rows = [a.l2_promotion / (a.box[0] * ELEMENT_BYTES) for a in maps]
+        whole = [a for a in maps if self.plan.problem.k * ELEMENT_BYTES % a.l2_promotion == 0]
+        rows = [a.l2_promotion / (a.box[0] * ELEMENT_BYTES) for a in whole]
         return 1 / max(1.0, *rows) if rows else 1.0
 
     def traffic(self) -> Tiles:
@@ -211,6 +240,12 @@ class Gemm:
             asked = rows * along_n + columns * along_m // config["cta_group"]
         requested = asked * problem.k * ELEMENT_BYTES
         return Tiles(self.order(), rows, columns, problem.m, problem.n, problem.k, ELEMENT_BYTES, requested)
+
+
+def _crowd(sharing: float) -> float:
+    """Answers for each of so many clusters that ask for the same at the same time."""
+    doublings = log2(max(1.0, sharing / FEW)) / log2(MANY / FEW)
+    return 1 - 0.5 * min(1.0, doublings)
 
 
 def _place(group: int, number: int, rows: int, columns: int) -> Place:

@@ -7,6 +7,7 @@ time comes out as it would: who polls, which CTA gets which tile, when a ring ru
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
@@ -25,6 +26,22 @@ from harness.timing.trace import NoTrace, Trace
 from harness.timing.units import Life, Sm, Units
 
 _CLUSTER_START = object()
+WARPGROUP = 4
+"""Warps that issue a wgmma together (PTX ISA 9.7.15)."""
+
+
+class Issue:
+    """Of one warpgroup: wgmma for which the tensor core has no room yet, with the earliest time of each, and the warps
+    that cannot go on before these are issued. ``at``: when the last one was.
+    """
+
+    __slots__ = ("at", "held", "sm", "waiting")
+
+    def __init__(self, sm: Sm) -> None:
+        self.sm = sm
+        self.waiting: deque[tuple[float, AsyncOperation]] = deque()
+        self.held: list[tuple[float, Fragment]] = []
+        self.at = 0.0
 
 
 class Clock:
@@ -82,6 +99,7 @@ class TimedMachine(Machine):
         self._actor: Cta | None = None
         self._waits: dict[Fragment, tuple[float, Site]] = {}
         self._sms: dict[tuple[int, int], Sm] = {}
+        self._issues: dict[tuple[Cta, int], Issue] = {}
         self._all = [Sm() for _ in range(min(sms, clusters.capacity * _size(grid)))]
         self._started: dict[int, float] = {}
         self._wake = {
@@ -108,7 +126,7 @@ class TimedMachine(Machine):
         limited = self.limits != Limits()
         while True:
             if not heap:
-                if not self._carry_on():
+                if not self._let_go() and not self._carry_on():
                     break
                 self._take_ready()
                 continue
@@ -121,6 +139,8 @@ class TimedMachine(Machine):
                 self._take_ready()
             elif type(item) is Fragment:
                 self._turn(item)
+            elif type(item) is Issue:
+                self._issue(item)
             else:
                 self.trace.completed(item, self.now)
                 self._complete(item)
@@ -177,6 +197,8 @@ class TimedMachine(Machine):
         start = self._started.pop(cluster.number)
         for cta in cluster.ctas:
             sm = self._sms.pop((cluster.number, cta.rank))
+            for group in list(cta.warpgroups):
+                self._issues.pop((cta, group), None)
             sm.ctas -= 1
             sm.lives.append(Life(cluster.number, cta.rank, start, at))
         for _ in range(len(self.clusters.launched) - waiting):
@@ -227,6 +249,10 @@ class TimedMachine(Machine):
                 fragment.block = block
                 self._leave(fragment, following, at)
                 return
+            if cost.multiplies and following != join_block and self._holds(fragment, at):
+                fragment.block = following
+                self._take_ready()
+                return
             self._take_ready()
             block = following
             if heap and heap[0][0] < at:
@@ -250,11 +276,59 @@ class TimedMachine(Machine):
         if self._block is not None:
             start, cost = self._block
             at = start + cost.at.get(operation.site.index, 0.0)
+        if isinstance(operation.subject, Step):
+            issue = self._issue_of(operation.fragment)
+            issue.waiting.append((at, operation))
+            if len(issue.waiting) == 1:
+                self._issue(issue)
+            return
+        self._start(operation, at)
+
+    def _start(self, operation: AsyncOperation, at: float) -> None:
         done = self.units.in_order(operation.pipe, self._finish(operation, at))
         if operation.kind == "commit":
             done += self.units.commit_latency
         self.trace.submitted(operation, at, done)
         self._push(done, operation)
+
+    def _issue_of(self, fragment: Fragment) -> Issue:
+        key = fragment.cta, fragment.warp.index // WARPGROUP
+        if key not in self._issues:
+            self._issues[key] = Issue(self.sm(fragment.cta))
+        return self._issues[key]
+
+    def _issue(self, issue: Issue) -> None:
+        """As many as the tensor core has room for; it comes back when there is room for the next."""
+        while issue.waiting:
+            earliest, operation = issue.waiting[0]
+            room = issue.sm.tensor.room(self.units.tensor_queue)
+            if room > max(earliest, self.now):
+                self._push(room, issue)
+                return
+            issue.waiting.popleft()
+            issue.at = max(earliest, room)
+            self._start(operation, issue.at)
+        for at, fragment in issue.held:
+            self._push(max(at, issue.at), fragment)
+        issue.held.clear()
+
+    def _holds(self, fragment: Fragment, at: float) -> bool:
+        """Whether the warp, which has come to the end of a block with wgmma, has to wait until all are issued: by the
+        other warps of its warpgroup, and to a tensor core that has room."""
+        issue = self._issue_of(fragment)
+        if not issue.waiting and not fragment.cta.warpgroups[fragment.warp.index // WARPGROUP].steps:
+            return False
+        issue.held.append((at, fragment))
+        return True
+
+    def _let_go(self) -> bool:
+        """Nothing else happens: the other warps will come only after those that were held for them."""
+        held = [(at, fragment) for issue in self._issues.values() for at, fragment in issue.held]
+        for issue in self._issues.values():
+            issue.held.clear()
+        for at, fragment in held:
+            self._push(max(at, self.now), fragment)
+        return bool(held)
 
     def _finish(self, operation: AsyncOperation, at: float) -> float:
         """When it will be done."""

@@ -59,7 +59,7 @@ def simulate(
     waits = found.waits * gemm.fetching * gpu["l2.together"]
     memory = Memory(spread.share, clock, found.miss, waits, gemm.merged, left, gemm.outside(spread))
     device = TimedDevice(
-        gpu, memory, computes=False, numbers=spread.numbers, sms=spread.slots * gemm.cluster_size, trace=trace
+        gpu, memory, computes=False, numbers=spread.numbers, sms=gemm.simulated_sms(spread), trace=trace
     )
     addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
     for counter in (a for a in plan.arguments if isinstance(a, CounterArgument)):

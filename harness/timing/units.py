@@ -6,6 +6,7 @@ or its multiplications take. Times are in cycles of the SM's clock from the star
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,8 @@ from harness.timing.constants import ENDLESS, Gpu
 
 SUB_PARTITIONS = 4
 WGMMA_ROWS = 64
+MOST_AT_ONCE = 64
+"""Multiplications that a tensor core is remembered to have been given."""
 K_BYTES = 32
 """Of a row of A or B in one multiplication, whatever the type."""
 
@@ -38,13 +41,18 @@ class Unit:
 
 
 class Tensor(Unit):
-    """A tensor core, and when it has worked: spans without a gap."""
+    """A tensor core, and when it has worked: spans without a gap. ``ends``: of what it was last given."""
 
-    __slots__ = ("spans",)
+    __slots__ = ("ends", "spans")
 
     def __init__(self) -> None:
         super().__init__()
         self.spans: list[tuple[float, float]] = []
+        self.ends: deque[float] = deque(maxlen=MOST_AT_ONCE)
+
+    def room(self, depth: float) -> float:
+        """When it takes one more, if it takes so many at once."""
+        return self.ends[-int(depth)] if len(self.ends) >= depth else 0.0
 
     def serve(self, at: float, cycles: float) -> float:
         before = self.free
@@ -53,6 +61,7 @@ class Tensor(Unit):
             self.spans[-1] = (self.spans[-1][0], end)
         else:
             self.spans.append((end - cycles, end))
+        self.ends.append(end)
         return end
 
 
@@ -150,6 +159,7 @@ class Memory:
     left: float = 0.0
     outside: float = 1.0
     l2: Unit = field(default_factory=Unit)
+    rows: Unit = field(default_factory=Unit)
     fill: Unit = field(default_factory=Unit)
     writes: Unit = field(default_factory=Unit)
     dram: Dram = field(default_factory=Dram)
@@ -185,7 +195,8 @@ class Units:
             32: gpu["tma.rows_of_32"],
             16: gpu["tma.rows_of_16"],
         }
-        self.l2_split = {LINE: 1.0, 64: gpu["l2.rows_of_64"], 32: gpu["l2.rows_of_32"], 16: gpu["l2.rows_of_16"]}
+        rows = {LINE: "l2.rows_of_128", 64: "l2.rows_of_64", 32: "l2.rows_of_32", 16: "l2.rows_of_16"}
+        self.row_rate = {aligned: gpu[name] / memory.clock * share for aligned, name in rows.items()}
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
         self.dram_latency = gpu["dram.latency"] * memory.clock
         self.first_load = gpu["tma.descriptor"] + (gpu["dram.cold"] if memory.miss > 0 else 0.0)
@@ -195,6 +206,7 @@ class Units:
         self.tensor_overhead = gpu["tensor.overhead"]
         self.tensor_each = gpu["tensor.per_instruction"]
         self.tensor_latency = gpu["tensor.latency"]
+        self.tensor_queue = gpu["tensor.queue"]
         self.commit_latency = gpu["tensor.commit"]
         self.shared_rate = gpu["shared.port"]
         self.remote = gpu["barrier.remote"]
@@ -207,13 +219,20 @@ class Units:
 
     # ---- copies ----
 
-    def read_memory(self, at: float, nbytes: float, ready: float = 0.0, times: float = 1.0) -> float:
+    def read_memory(self, at: float, nbytes: float, ready: float = 0.0, aligned: int = LINE) -> float:
         """Bytes for an SM, from L2 or through it: when the last of them leaves L2. at: when they are asked for, which
-        is their place in the queues; ready: when an SM has asked for the last of them; times: what whole lines take.
+        is their place in the queues; ready: when an SM has asked for the last of them; aligned: what their rows begin
+        with. If these are lines, L2 gives out none twice for two SMs that ask at once; the way to it knows no such
+        thing.
         """
         memory = self.memory
         memory.traffic.l2_read += nbytes
-        leaves = max(ready, memory.l2.serve(at, nbytes * times * memory.merged / self.l2_rate))
+        merged = memory.merged if aligned == LINE else 1.0
+        leaves = max(
+            ready,
+            memory.l2.serve(at, nbytes * merged / self.l2_rate),
+            memory.rows.serve(at, nbytes / self.row_rate[aligned]),
+        )
         if memory.miss > 0:
             missed = nbytes * memory.miss
             memory.traffic.dram += missed
@@ -235,7 +254,7 @@ class Units:
                 sm.maps.add(id(load.tmap))
                 sent += self.first_load
             self.memory.traffic.loads += 1
-            arrives = self.read_memory(at, part.inside, sent, self.l2_split[aligned])
+            arrives = self.read_memory(at, part.inside, sent, aligned)
             if part.filled:
                 arrives = max(arrives, self.memory.fill.serve(at, part.filled / self.fill_rate) + self.hit_latency)
             self._last_load = (load, arrives)

@@ -253,7 +253,13 @@ def put_into(base: Gpu, found: dict[str, Constant], survey: Survey) -> Gpu:
 
 def as_toml(gpu: Gpu) -> str:
     """A file that `harness.timing.constants.read` reads."""
-    lines = ["[gpu]", f'title = "{gpu.title}"', f'arch = "{gpu.arch}"', f"gpcs = {list(gpu.gpcs)}"]
+    lines = [
+        "[gpu]",
+        f'title = "{gpu.title}"',
+        f'arch = "{gpu.arch}"',
+        f"gpcs = {list(gpu.gpcs)}",
+        f"spare = {gpu.spare}",
+    ]
     table = ""
     for name, constant in gpu.constants.items():
         group, _, key = name.partition(".")
