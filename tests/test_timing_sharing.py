@@ -1,0 +1,134 @@
+"""CTAs that share something in the timing model: an SM, the tensor core's queue, a way to L2, the rows they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from harness.compiler.build import Artifact, build
+from harness.config.config import make_config
+from harness.problem.shape import Shape
+from harness.timing.constants import find_gpu
+from harness.timing.gemm import Gemm
+from harness.timing.limits import limits
+from harness.timing.simulate import simulate
+from harness.timing.units import Memory, Tensor, Units
+
+CLOCK = 1.8e9
+GPU = find_gpu("h200")
+
+
+def made(kernel: str, tile: tuple[int, int], cluster: tuple[int, int], **options: object) -> Artifact:
+    [artifact] = build([make_config(kernel, arch="sm_90a", mma_shape=tile, cluster=cluster, **options)])
+    return artifact
+
+
+# ---- the tensor core's queue ----
+
+
+def test_a_tensor_core_takes_a_few_at_once():
+    core = Tensor()
+    for _ in range(3):
+        core.serve(10.0, 100.0)
+    assert core.room(4) == 0.0
+    assert core.room(3) == 110.0, "when the first of three has ended"
+    assert core.room(2) == 210.0 and core.room(1) == 310.0
+
+
+@pytest.mark.parametrize(("rows", "slower"), [(256, True), (128, False)])
+def test_a_ring_of_two_waits_for_the_issue_of_more_wgmma_than_are_taken(rows, slower):
+    """Two warpgroups issue 2 x 4 each for 256 rows: a stage is released behind the last of them, so its load comes
+    later. 2 x 4 for both together are taken at once, nearly."""
+    artifact = made("kernel7", (rows, 128), (1, 1), stages=2)
+    plan = artifact.plan(Shape(rows, 128, 2048))
+    taken = [simulate(artifact, plan, GPU.with_values({"tensor.queue": n}), CLOCK).cycles for n in (7, 60)]
+    if slower:
+        assert taken[0] > 1.1 * taken[1]
+    else:
+        assert taken[0] == pytest.approx(taken[1], rel=0.05)
+
+
+def test_all_warps_of_a_warpgroup_are_held_while_one_cannot_issue():
+    """A queue of one: each multiplication waits for the one before, and with it whatever the warps do next."""
+    artifact = made("kernel6", (64, 128), (1, 1), stages=3)
+    plan = artifact.plan(Shape(64, 128, 1024))
+    one, many = (simulate(artifact, plan, GPU.with_values({"tensor.queue": n}), CLOCK) for n in (1, 7))
+    assert one.cycles > many.cycles
+    assert [sm.tensor.busy for sm in one.machine.sms] == [sm.tensor.busy for sm in many.machine.sms]
+
+
+# ---- an SM ----
+
+
+def test_clusters_at_once_as_an_h200_holds_them():
+    """The micro-benchmark `resident_clusters`, by CTAs of a cluster, for 1 to 4 of them an SM."""
+    seen = {2: [66, 132, 198, 264], 4: [30, 62, 92, 124], 8: [15, 30, 45, 62], 16: [7, 14, 21, 28]}
+    for size, clusters in seen.items():
+        assert [GPU.resident_clusters(size, per_sm) for per_sm in (1, 2, 3, 4)] == clusters
+
+
+@pytest.mark.parametrize(("clusters", "sms"), [(8, 32), (62, 132)])
+def test_ctas_share_sms_only_if_there_are_more_of_them(clusters, sms):
+    """Two CTAs of this kernel 5 fit on an SM."""
+    artifact = made("kernel5", (128, 192), (2, 2))
+    gemm = Gemm(artifact.plan(Shape(256 * clusters, 384, 64)), GPU, artifact.statistics()["registers"])
+    assert gemm.ctas_per_sm == 2
+    spread = gemm.spread(detail=10**9)
+    assert spread.slots == clusters and gemm.simulated_sms(spread) == sms
+
+
+def test_the_parts_add_up_where_sms_are_shared():
+    artifact = made("kernel5", (128, 192), (2, 2))
+    run = simulate(artifact, artifact.plan(Shape(256 * 62, 384, 512)), GPU, CLOCK)
+    parts = limits(run.machine, run.used)
+    assert sum(part.share for part in parts) == pytest.approx(1.0, abs=0.05)
+
+
+# ---- L2 ----
+
+
+@pytest.mark.parametrize(
+    ("kernel", "tile", "cluster", "options", "shape", "merged"),
+    [
+        # B is asked for by both CTAs of a pair of SMs: 128 and half of 256 rows of 384.
+        ("kernel7", (128, 256), (1, 1), {}, (512, 512, 64), (128 + 128) / 384),
+        # So is A by those of a cluster along N.
+        ("kernel7", (128, 256), (1, 2), {"multicast": False}, (512, 512, 64), (64 + 256) / 384),
+        # What is multicast is asked for once, and answered once.
+        ("kernel7", (128, 256), (2, 1), {}, (512, 512, 64), 1.0),
+        # 66 clusters ask for the same rows of B: every two are answered together.
+        ("kernel6", (64, 256), (1, 2), {}, (66 * 64, 512, 64), (32 + 128) / 288),
+        # Those that stay for many tiles are out of step.
+        ("kernel8", (64, 256), (1, 2), {"raster_group": 1}, (2048, 8192, 64), 1.0),
+    ],
+)
+def test_what_neighbours_ask_for_is_answered_once(kernel, tile, cluster, options: Mapping[str, object], shape, merged):
+    gemm = Gemm(made(kernel, tile, cluster, **options).plan(Shape(*shape)), GPU)
+    assert gemm.merged == pytest.approx(merged, rel=0.02)
+
+
+@pytest.mark.parametrize(("aligned", "name"), [(64, "l2.rows_of_64"), (32, "l2.rows_of_32"), (16, "l2.rows_of_16")])
+def test_rows_that_are_no_lines_are_not_merged_and_have_a_rate_of_their_own(aligned, name):
+    nbytes = 1e6
+    taken = []
+    for rows in (128, aligned):
+        units = Units(GPU, Memory(1.0, CLOCK, miss=0.0, waits=0.0, merged=0.25))
+        taken.append(units.read_memory(0.0, nbytes, aligned=rows) - units.hit_latency)
+    merged = max(nbytes * 0.25 / GPU["l2.bandwidth"], nbytes / GPU["l2.rows_of_128"])
+    alone = max(nbytes / GPU["l2.bandwidth"], nbytes / GPU[name])
+    assert taken == pytest.approx([merged * CLOCK, alone * CLOCK])
+
+
+# ---- what a warp does by itself ----
+
+
+@pytest.mark.parametrize(
+    ("name", "times"), [("issue.proxy_fence_stored", 4), ("tma.commit_group", 4), ("tma.wait_group", 4)]
+)
+def test_each_step_of_the_write_out_takes_its_instructions(name, times):
+    """One tile of 128 columns in steps of 32, nothing beside it."""
+    artifact = made("kernel7", (128, 128), (1, 1), epilogue_width=32)
+    plan = artifact.plan(Shape(128, 128, 64))
+    quick, slow = (simulate(artifact, plan, GPU.with_values({name: cycles}), CLOCK).cycles for cycles in (0, 2000))
+    assert slow - quick == pytest.approx(2000 * times, rel=0.3)
