@@ -123,7 +123,7 @@ def no_garbage() -> Iterator[None]:
 
 
 def judge(rows: Sequence[Row]) -> Judgement:
-    """Over rows that share nothing with the fit."""
+    """Over rows of one use."""
     errors = [abs(row.error) for row in rows]
     return Judgement(
         len(rows),
