@@ -68,5 +68,6 @@ def read_predictions(gpu: Gpu, path: Path = PREDICTED, recording: Path = RECORDI
 def constants_digest(gpu: Gpu) -> str:
     """Changes with any value of a GPU's constants file but the stated error, which follows from the predictions."""
     constants = gpu.constants.items()
-    values = (gpu.gpcs, gpu.spare, sorted((name, one.value) for name, one in constants if not name.startswith("model.")))
+    numbers = sorted((name, one.value) for name, one in constants if not name.startswith("model."))
+    values = (gpu.gpcs, gpu.spare, numbers)
     return hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
