@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import cache
 
 import pytest
 
@@ -19,9 +19,31 @@ CLOCK = 1.8e9
 GPU = find_gpu("h200")
 
 
-def made(kernel: str, tile: tuple[int, int], cluster: tuple[int, int], **options: object) -> Artifact:
-    [artifact] = build([make_config(kernel, arch="sm_90a", mma_shape=tile, cluster=cluster, **options)])
-    return artifact
+Asked = tuple[str, tuple[int, int], tuple[int, int], tuple[tuple[str, object], ...]]
+"""Kernel, tile, cluster and other options."""
+ALONE = ("kernel7", (128, 256), (1, 1), ())
+ALONG_N = ("kernel7", (128, 256), (1, 2), (("multicast", False),))
+SHARED_BY_MULTICAST = ("kernel7", (128, 256), (2, 1), ())
+SHARED_BY_MANY = ("kernel6", (64, 256), (1, 2), ())
+STAYS = ("kernel8", (64, 256), (1, 2), (("raster_group", 1),))
+TWO_BLOCKS = ("kernel7", (256, 128), (1, 1), (("stages", 2),))
+ONE_BLOCK = ("kernel7", (128, 128), (1, 1), (("stages", 2), ("epilogue_width", 32)))
+TWO_ON_AN_SM = ("kernel5", (128, 192), (2, 2), ())
+ALL: tuple[Asked, ...] = (
+    *(ALONE, ALONG_N, SHARED_BY_MULTICAST, SHARED_BY_MANY),
+    *(STAYS, TWO_BLOCKS, ONE_BLOCK, TWO_ON_AN_SM),
+)
+pytestmark = pytest.mark.xdist_group("timing sharing")
+
+
+@cache
+def artifacts() -> dict[Asked, Artifact]:
+    """All at once, which takes little more than one."""
+    configs = [
+        make_config(kernel, arch="sm_90a", mma_shape=tile, cluster=cluster, **dict(options))
+        for kernel, tile, cluster, options in ALL
+    ]
+    return dict(zip(ALL, build(configs), strict=True))
 
 
 # ---- the tensor core's queue ----
@@ -36,11 +58,12 @@ def test_a_tensor_core_takes_a_few_at_once():
     assert core.room(2) == 210.0 and core.room(1) == 310.0
 
 
-@pytest.mark.parametrize(("rows", "slower"), [(256, True), (128, False)])
-def test_a_ring_of_two_waits_for_the_issue_of_more_wgmma_than_are_taken(rows, slower):
+@pytest.mark.parametrize(("asked", "slower"), [(TWO_BLOCKS, True), (ONE_BLOCK, False)])
+def test_a_ring_of_two_waits_for_the_issue_of_more_wgmma_than_are_taken(asked, slower):
     """Two warpgroups issue 2 x 4 each for 256 rows: a stage is released behind the last of them, so its load comes
     later. 2 x 4 for both together are taken at once, nearly."""
-    artifact = made("kernel7", (rows, 128), (1, 1), stages=2)
+    artifact = artifacts()[asked]
+    rows = asked[1][0]
     plan = artifact.plan(Shape(rows, 128, 2048))
     taken = [simulate(artifact, plan, GPU.with_values({"tensor.queue": n}), CLOCK).cycles for n in (7, 60)]
     if slower:
@@ -51,8 +74,8 @@ def test_a_ring_of_two_waits_for_the_issue_of_more_wgmma_than_are_taken(rows, sl
 
 def test_all_warps_of_a_warpgroup_are_held_while_one_cannot_issue():
     """A queue of one: each multiplication waits for the one before, and with it whatever the warps do next."""
-    artifact = made("kernel6", (64, 128), (1, 1), stages=3)
-    plan = artifact.plan(Shape(64, 128, 1024))
+    artifact = artifacts()[ONE_BLOCK]
+    plan = artifact.plan(Shape(128, 128, 1024))
     one, many = (simulate(artifact, plan, GPU.with_values({"tensor.queue": n}), CLOCK) for n in (1, 7))
     assert one.cycles > many.cycles
     assert [sm.tensor.busy for sm in one.machine.sms] == [sm.tensor.busy for sm in many.machine.sms]
@@ -71,7 +94,7 @@ def test_clusters_at_once_as_an_h200_holds_them():
 @pytest.mark.parametrize(("clusters", "sms"), [(8, 32), (62, 132)])
 def test_ctas_share_sms_only_if_there_are_more_of_them(clusters, sms):
     """Two CTAs of this kernel 5 fit on an SM."""
-    artifact = made("kernel5", (128, 192), (2, 2))
+    artifact = artifacts()[TWO_ON_AN_SM]
     gemm = Gemm(artifact.plan(Shape(256 * clusters, 384, 64)), GPU, artifact.statistics()["registers"])
     assert gemm.ctas_per_sm == 2
     spread = gemm.spread(detail=10**9)
@@ -79,7 +102,7 @@ def test_ctas_share_sms_only_if_there_are_more_of_them(clusters, sms):
 
 
 def test_the_parts_add_up_where_sms_are_shared():
-    artifact = made("kernel5", (128, 192), (2, 2))
+    artifact = artifacts()[TWO_ON_AN_SM]
     run = simulate(artifact, artifact.plan(Shape(256 * 62, 384, 512)), GPU, CLOCK)
     parts = limits(run.machine, run.used)
     assert sum(part.share for part in parts) == pytest.approx(1.0, abs=0.05)
@@ -89,22 +112,22 @@ def test_the_parts_add_up_where_sms_are_shared():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "tile", "cluster", "options", "shape", "merged"),
+    ("asked", "shape", "merged"),
     [
         # B is asked for by both CTAs of a pair of SMs: 128 and half of 256 rows of 384.
-        ("kernel7", (128, 256), (1, 1), {}, (512, 512, 64), (128 + 128) / 384),
+        (ALONE, (512, 512, 64), (128 + 128) / 384),
         # So is A by those of a cluster along N.
-        ("kernel7", (128, 256), (1, 2), {"multicast": False}, (512, 512, 64), (64 + 256) / 384),
+        (ALONG_N, (512, 512, 64), (64 + 256) / 384),
         # What is multicast is asked for once, and answered once.
-        ("kernel7", (128, 256), (2, 1), {}, (512, 512, 64), 1.0),
+        (SHARED_BY_MULTICAST, (512, 512, 64), 1.0),
         # 66 clusters ask for the same rows of B: every two are answered together.
-        ("kernel6", (64, 256), (1, 2), {}, (66 * 64, 512, 64), (32 + 128) / 288),
+        (SHARED_BY_MANY, (66 * 64, 512, 64), (32 + 128) / 288),
         # Those that stay for many tiles are out of step.
-        ("kernel8", (64, 256), (1, 2), {"raster_group": 1}, (2048, 8192, 64), 1.0),
+        (STAYS, (2048, 8192, 64), 1.0),
     ],
 )
-def test_what_neighbours_ask_for_is_answered_once(kernel, tile, cluster, options: Mapping[str, object], shape, merged):
-    gemm = Gemm(made(kernel, tile, cluster, **options).plan(Shape(*shape)), GPU)
+def test_what_neighbours_ask_for_is_answered_once(asked, shape, merged):
+    gemm = Gemm(artifacts()[asked].plan(Shape(*shape)), GPU)
     assert gemm.merged == pytest.approx(merged, rel=0.02)
 
 
@@ -128,7 +151,7 @@ def test_rows_that_are_no_lines_are_not_merged_and_have_a_rate_of_their_own(alig
 )
 def test_each_step_of_the_write_out_takes_its_instructions(name, times):
     """One tile of 128 columns in steps of 32, nothing beside it."""
-    artifact = made("kernel7", (128, 128), (1, 1), epilogue_width=32)
+    artifact = artifacts()[ONE_BLOCK]
     plan = artifact.plan(Shape(128, 128, 64))
     quick, slow = (simulate(artifact, plan, GPU.with_values({name: cycles}), CLOCK).cycles for cycles in (0, 2000))
     assert slow - quick == pytest.approx(2000 * times, rel=0.3)
