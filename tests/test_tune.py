@@ -174,6 +174,21 @@ def test_candidates_without_a_result_cost_nothing_but_the_default_must_have_one(
     assert len(engine.runs) == len(set(engine.runs)) <= 5, "at once, without a second heat"
 
 
+def test_a_candidate_without_times_of_cublas_is_not_compared():
+    """Its seconds are a thousandth of the others' ratios."""
+
+    class OneAlone(Pretend):
+        def _record(self, job, seconds):
+            record = super()._record(job, seconds)
+            if job.config.mma_shape == FAST_TILE:
+                record["timing"]["vendor"] = {}
+            return record
+
+    found = tune(CHOICES, SHAPE, How("gpu", budget=8), OneAlone(lambda config: 1e-3, 0.001))
+    assert found.best == CHOICES.default
+    assert "no times of cublas beside it" in " ".join(found.failures.values())
+
+
 def test_what_was_measured_is_kept_after_it_is_shown(monkeypatch, results_dir):
     """Also that nothing was better; a file that cannot be read is said before anything is measured."""
     engine = Pretend(lambda config: 1e-3 * (1.1 if config.mma_shape == FAST_TILE else 1.0), 0.001)

@@ -205,8 +205,7 @@ class _Field:
         if self.how.device == "model":
             return record["predicted"]["seconds"]
         if self.how.device == "gpu":
-            beside = record["timing"]["vendor"].get(BESIDE)
-            return 1 / beside["ratio"] if beside else record["timing"]["seconds"]
+            return 1 / float(record["timing"]["vendor"][BESIDE]["ratio"])
         counters = record["counters"]
         return float(counters["tma_global_bytes_read"] + counters["tma_global_bytes_written"])
 
@@ -218,6 +217,10 @@ def _reason(error: Exception) -> str:
 def _problem(record: Record) -> str:
     if (record.get("validation") or {}).get("passed") is False:
         return "the result is wrong"
-    if record["job"]["device"] == "gpu" and not _processes(record):
+    if record["job"]["device"] != "gpu":
+        return ""
+    if not _processes(record):
         return str(record["timing"].get("reason") or "no times came back")
-    return ""
+    return (
+        "" if BESIDE in record["timing"]["vendor"] else f"no times of {BESIDE} beside it, so nothing to compare it by"
+    )
