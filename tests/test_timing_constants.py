@@ -66,7 +66,11 @@ def test_a_broken_entry_is_named(tmp_path: Path, line: str, problem: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["l2.width=3", "depth=3", "l2.bandwidth", "l2.bandwidth=fast", "l2.bandwidth=-1", "stages=three", "=3"]
+    "text",
+    [
+        *("l2.width=3", "depth=3", "l2.bandwidth", "l2.bandwidth=fast", "l2.bandwidth=-1", "stages=three", "=3"),
+        *("tensor.queue=0", "tensor.queue=0.5x"),
+    ],
 )
 def test_changes_that_cannot_be_are_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageProblem) as raised:

@@ -61,6 +61,8 @@ class Gpu:
             self.require(name)
             if not math.isfinite(value) or value < 0:
                 raise UsageProblem(f"constant {name}={value}: must be a finite number, 0 or more")
+            if changed[name].unit == "count" and (value < 1 or value != int(value)):
+                raise UsageProblem(f"constant {name}={value:g}: counts something; must be a whole number, 1 or more")
             changed[name] = replace(changed[name], value=value)
         return replace(self, constants=changed)
 
