@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -189,6 +190,34 @@ def test_what_is_no_archive_is_said_so(tmp_path, make):
     nothing.write_bytes(make({}).path.read_bytes()[:40])
     with pytest.raises(UsageProblem, match="cannot be read as the archive of a survey"):
         Survey(nothing)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (Path.unlink, "No such file or directory"),
+        (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "Compressed file ended"),
+        (lambda path: path.write_bytes(flipped(path.read_bytes(), 30)), "Error -3 while decompressing data"),
+        (lambda path: path.write_bytes(flipped(path.read_bytes(), -6)), "CRC check failed"),
+        (lambda path: path.write_bytes(b"no archive"), "Not a gzipped file"),
+        (lambda path: path.write_bytes(gzip.compress(b"no archive")), "truncated header"),
+    ],
+)
+def test_why_an_archive_cannot_be_read_is_said_in_words(make, spoil, why):
+    """One byte that is another is enough: what lies behind it would be other numbers, or not there."""
+    path = make({"launches.json": list(range(999))}).path
+    spoil(path)
+    with pytest.raises(UsageProblem) as caught:
+        Survey(path)
+    assert str(caught.value).startswith(f"{path}: cannot be read as the archive of a survey ({why}")
+    assert "Errno" not in str(caught.value)
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    changed = bytearray(data)
+    changed[place] ^= 0x55
+    return bytes(changed)
 
 
 def test_a_file_cut_short_counts_as_none(make):

@@ -7,9 +7,11 @@ logs/PART.txt    what it printed
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tarfile
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -51,20 +53,26 @@ def write(path: Path, folder: Path, about: dict[str, Any], ended: list[Ended]) -
         raise CannotRun(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def _files(tar: bytes) -> dict[str, bytes]:
+    """By name. All was unpacked before, as its check sum comes last: tarfile ends where it finds no next file."""
+    with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as members:
+        return {
+            member.name.removeprefix("./"): file.read()
+            for member in members.getmembers()
+            if member.isfile() and (file := members.extractfile(member))
+        }
+
+
 class Survey:
     """An archive that is read. Nothing of it is written to the disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with tarfile.open(path, "r:gz") as tar:
-                self._files = {
-                    member.name.removeprefix("./"): file.read()
-                    for member in tar.getmembers()
-                    if member.isfile() and (file := tar.extractfile(member))
-                }
-        except (OSError, tarfile.TarError, EOFError) as error:
-            raise UsageProblem(f"{path}: cannot be read as the archive of a survey ({error})") from None
+            self._files = _files(gzip.decompress(path.read_bytes()))
+        except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UsageProblem(f"{path}: cannot be read as the archive of a survey ({reason})") from None
         manifest = self.json(MANIFEST)
         if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
             raise UsageProblem(f"{path}: has no manifest of schema {SCHEMA}; it is not what `harness survey -o` writes")
