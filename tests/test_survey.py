@@ -137,6 +137,34 @@ def test_no_part_starts_when_the_time_is_up(tmp_path):
     assert (ended.status, ended.message) == ("skipped", "no time was left for it")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "usage: python -m harness.survey.conduct FILE.tar.gz PACKED [SECONDS [PART...]]"),
+        ("s.tar.gz", "usage: python -m harness.survey.conduct FILE.tar.gz PACKED [SECONDS [PART...]]"),
+        ("s.tar.gz packed soon", "SECONDS 'soon' is not a number above 0; write for example 600"),
+        ("s.tar.gz packed nan", "SECONDS 'nan' is not a number above 0; write for example 600"),
+        ("s.tar.gz packed -5", "SECONDS '-5' is not a number above 0; write for example 600"),
+        ("s.tar.gz packed 600 probe", f"there is no part 'probe'; there are {', '.join(p.name for p in PARTS)}"),
+    ],
+)
+def test_what_cannot_be_conducted_is_one_line(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert conduct.main(words.split()) == 2
+    assert capsys.readouterr() == ("", f"{said}\n") and not list(tmp_path.iterdir())
+
+
+def test_an_archive_that_cannot_be_written_ends_the_survey(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(conduct, "PARTS", [Part("lacking", "?", program("pass"), 20, modules=("no_such_module",))])
+    monkeypatch.setattr(conduct, "_gpu", lambda: None)
+    path = tmp_path / "there" / "s.tar.gz"
+    assert conduct.main([str(path), str(tmp_path)]) == 3
+    assert capsys.readouterr().err == f"cannot write {path}: No such file or directory\n"
+    path.parent.mkdir()
+    assert conduct.main([str(path), str(tmp_path), "60", "lacking"]) == 0
+    assert [part.part for part in Survey(path).parts] == ["lacking"]
+
+
 def test_parts_have_names_and_limits():
     assert len({part.name for part in PARTS}) == len(PARTS)
     assert all(part.limit <= conduct.SECONDS for part in PARTS)

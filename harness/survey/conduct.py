@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -23,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from harness.errors import CannotRun
+from harness.errors import EXIT_OK, HarnessError, UsageProblem
 from harness.survey import archive
 from harness.survey.archive import Ended
 from harness.survey.parts import PARTS, Part
 
+USAGE = "usage: python -m harness.survey.conduct FILE.tar.gz PACKED [SECONDS [PART...]]"
 SECONDS = 600
 LEAST_SECONDS = 5
 """With less left no part is started."""
@@ -135,13 +137,34 @@ def line(ended: Ended) -> str:
     return f"{ended.part:22} {ended.status:10} {ended.seconds:6.1f} s  {ended.message[:90]}"
 
 
-def main(path: str, packed: str, seconds: str = str(SECONDS), *names: str) -> None:
-    parts = [part for part in PARTS if not names or part.name in names]
-    conduct(Path(path), Path(packed), float(seconds), parts, lambda ended: print(line(ended), flush=True))
+def main(words: Sequence[str]) -> int:
+    """What the command line asks for; returns its exit code. It also runs where there is no click."""
+    try:
+        path, packed, seconds, parts = _read(words)
+        conduct(path, packed, seconds, parts, lambda ended: print(line(ended), flush=True))
+    except HarnessError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return EXIT_OK
+
+
+def _read(words: Sequence[str]) -> tuple[Path, Path, float, list[Part]]:
+    if len(words) < 2:
+        raise UsageProblem(USAGE)
+    path, packed, text, *names = words if len(words) > 2 else (*words, str(SECONDS))
+    known = [part.name for part in PARTS]
+    for name in names:
+        if name not in known:
+            raise UsageProblem(f"there is no part {name!r}; there are {', '.join(known)}")
+    return Path(path), Path(packed), _seconds(text), [part for part in PARTS if not names or part.name in names]
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise UsageProblem(f"SECONDS {text!r} is not a number above 0; write for example {SECONDS}")
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except CannotRun as error:
-        sys.exit(str(error))
+    sys.exit(main(sys.argv[1:]))
