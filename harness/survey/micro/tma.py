@@ -246,12 +246,13 @@ def read_loads(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     return answer
 
 
-def load_launch(text: str, kib: int, depth: int, loads: int, rows: int, grid: int = 1, **more: Any) -> Launch:
-    """kib: of a stage. The slices of a cluster together are one stage."""
-    cluster, shared_by_all = more.get("cluster", 1), more.pop("same", False)
+def load_launch(
+    text: str, kib: int, depth: int, loads: int, rows: int, grid: int = 1, cluster: int = 1, same: bool = False
+) -> Launch:
+    """kib: of a stage. The slices of a cluster together are one stage. same: all CTAs load the same rows."""
     threads = 32 if text == "loads" else 64
     box_rows = kib * 1024 // ROW_BYTES // cluster
-    first = 0 if shared_by_all else APART if rows == IN_L2 else -(-loads // 64) * 64
+    first = 0 if same else APART if rows == IN_L2 else -(-loads // 64) * 64
     about = {
         "how": text,
         "box_bytes": kib * 1024,
@@ -260,7 +261,7 @@ def load_launch(text: str, kib: int, depth: int, loads: int, rows: int, grid: in
         "ctas": grid,
         "cluster": cluster,
         "where": "L2" if rows == IN_L2 else "DRAM",
-        "data": "the same for all" if shared_by_all else "each its own",
+        "data": "the same for all" if same else "each its own",
     }
     arguments = (Tensor(rows, box_rows), Out(), loads, depth, box_rows, rows, first)
     shared = DATA_AT + max(depth, 1) * kib * 1024
