@@ -9,6 +9,8 @@ from harness.problem.shape import Shape
 from harness.sweep.plan import plan
 from harness.sweep.ranges import parse_numbers, parse_shapes
 from harness.sweep.spec import make_sweep, read_sweep
+from harness.timing.constants import find_gpu
+from harness.timing.what_if import parse_changes
 
 FILE = """
 schema = 1
@@ -28,6 +30,21 @@ multicast = [true, false]
 )
 def test_the_last_of_a_range_belongs_to_it(text, values):
     assert list(parse_numbers(text, "stages")) == values
+
+
+@pytest.mark.parametrize("option", ["multicast", "ping_pong"])
+@pytest.mark.parametrize(("words", "value"), [("yes true Yes TRUE True", True), ("no false No FALSE False", False)])
+def test_on_and_off_are_the_same_words_in_a_sweep_and_in_a_what_if(option, words, value):
+    for word in words.split():
+        found = make_sweep("x", kernels=["kernel8"], shapes=["512"], options={option: f"{word},{word}"})
+        (change,) = parse_changes((f"{option}={word}",), find_gpu("h200"))
+        assert (found.options, change.options) == ({option: [value]}, {option: value})
+    said = "'on' is neither yes nor no; write yes or true, no or false"
+    with pytest.raises(UsageProblem) as swept:
+        make_sweep("x", kernels=["kernel8"], shapes=["512"], options={option: "on"})
+    with pytest.raises(UsageProblem) as tried:
+        parse_changes((f"{option}=on",), find_gpu("h200"))
+    assert str(swept.value) == said and str(tried.value) == f"--what-if '{option}=on': {said}"
 
 
 @pytest.mark.parametrize("text", ["", "a", "6:3", "1:2:0", "1:2:3:4", "-1:2", "1:99999999"])
@@ -81,7 +98,7 @@ def test_what_is_said_beside_a_file_overrides_it(tmp_path):
         ("kernel6", "kernel9", "there is no kernel 'kernel9'"),
         ("stages =", "stage =", "there is no option 'stage'"),
         ('"2x1"', '"2y1"', "cluster '2y1' is not"),
-        ("[true", '["yes"', "there is no switch 'yes'"),
+        ("[true", '["maybe"', "'maybe' is neither yes nor no; write yes or true, no or false"),
         (FILE[FILE.index("[options]") :], "options = 3", "options is 3; write a table"),
         ('"1:3"', '"3:1"', "seeds '3:1'"),
         ("[options]", "device = 'model'\n[options]", "kind run is not for device model"),

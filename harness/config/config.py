@@ -15,6 +15,9 @@ from harness.errors import UsageProblem
 from harness.problem.dtypes import element_type
 from harness.problem.shape import Shape
 
+SWITCH = {"yes": True, "true": True, "no": False, "false": False}
+"""What an option that is on or off can be written as."""
+
 
 @dataclass(frozen=True)
 class KernelConfig:
@@ -187,6 +190,14 @@ def parse_cluster(text: str) -> tuple[int, int]:
 def parse_mma_shape(text: str) -> tuple[int, int]:
     """Reads ``MxN``."""
     return _parse_pair(text, "mma shape", "MxN; write for example 256x256")
+
+
+def parse_switch(text: str) -> bool:
+    """Reads ``yes`` and ``true``, ``no`` and ``false``, in capitals or not."""
+    word = text.lower()
+    if word not in SWITCH:
+        raise UsageProblem(f"{text!r} is neither yes nor no; write yes or true, no or false")
+    return SWITCH[word]
 
 
 def _parse_pair(text: str, what: str, form: str) -> tuple[int, int]:

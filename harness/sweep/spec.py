@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.catalog import ARCHITECTURES, KERNELS, SCHEDULERS, find_kernel
-from harness.config.config import parse_cluster, parse_mma_shape
+from harness.config.config import parse_cluster, parse_mma_shape, parse_switch
 from harness.config.presets import find_preset
 from harness.errors import UsageProblem
 from harness.jobs.job import KINDS
@@ -64,11 +64,6 @@ def _one_of(what: str, known: Sequence[str]) -> Callable[[str], list[str]]:
     return lambda text: parse_values(text, parse)
 
 
-def _switch(text: str) -> list[bool]:
-    words = {"true": True, "false": False}
-    return [words[word] for word in _one_of("switch", list(words))(text.lower())]
-
-
 def _dtype(word: str) -> str:
     element_type(word)
     return word
@@ -81,13 +76,13 @@ OPTIONS: dict[str, Callable[[str], Sequence[Any]]] = {
     "stages": _numbers("stages"),
     "cluster": lambda text: parse_values(text, parse_cluster),
     "epilogue_width": _numbers("epilogue width"),
-    "multicast": _switch,
+    "multicast": lambda text: parse_values(text, parse_switch),
     "scheduler": _one_of("scheduler", SCHEDULERS),
     "raster_group": _numbers("raster group"),
     "accumulators": _numbers("accumulators"),
     "clc_depth": _numbers("clc depth"),
     "sms": _numbers("sms"),
-    "ping_pong": _switch,
+    "ping_pong": lambda text: parse_values(text, parse_switch),
 }
 """The options of a configuration, each with how a list of its values is read."""
 

@@ -92,7 +92,7 @@ def parse_name(name: str, arch: str | None = None) -> tuple[KernelConfig, Shape]
     options: dict[str, Any] = {}
     for word in asked:
         option, _, value = word.partition("=")
-        options[option] = value == "True" if value in ("True", "False") else OPTIONS[option](value)
+        options[option] = OPTIONS[option](value)
     return configure(kernel, arch=arch or find_gpu(GPU).arch, shape=shape, **options), shape
 
 

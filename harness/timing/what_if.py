@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.config.catalog import SCHEDULERS
-from harness.config.config import parse_cluster, parse_mma_shape
+from harness.config.config import parse_cluster, parse_mma_shape, parse_switch
 from harness.errors import UsageProblem
 from harness.timing.constants import Gpu
 
@@ -34,12 +34,6 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _yes(text: str) -> bool:
-    if text not in ("yes", "no"):
-        raise UsageProblem(f"'{text}' is neither yes nor no")
-    return text == "yes"
-
-
 def _scheduler(text: str) -> str:
     if text not in SCHEDULERS:
         raise UsageProblem(f"'{text}' is none of {', '.join(SCHEDULERS)}")
@@ -52,13 +46,13 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "mma_shape": parse_mma_shape,
     "cta_group": _number,
     "epilogue_width": _number,
-    "multicast": _yes,
+    "multicast": parse_switch,
     "scheduler": _scheduler,
     "raster_group": _number,
     "accumulators": _number,
     "clc_depth": _number,
     "sms": _number,
-    "ping_pong": _yes,
+    "ping_pong": parse_switch,
 }
 
 
