@@ -103,6 +103,20 @@ def test_what_cannot_be_asked_for(words, says, results_dir, tmp_path, monkeypatc
     assert not list(results_dir.rglob("*.jsonl"))
 
 
+@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--json", "-", "--rank", 3), ("--resume", "--table", "t.csv")])
+def test_a_sweep_of_which_all_is_refused(words, results_dir, tmp_path, monkeypatch):
+    """It is no sweep that went well; where only some are refused (see above) it is."""
+    monkeypatch.chdir(tmp_path)
+    result = run("kernel6", "--shape", "512", "--stages", "6:7", "--cluster", "2x1,3x1", "--seeds", "0:4", *words)
+    assert (result.exit_code, result.stdout) == (2, "") and result.stderr.count("\n") == 1
+    assert result.stderr.startswith(
+        "harness: error: every combination is refused (20 jobs, 2 reasons); the first: stages 6: "
+    )
+    assert "more than the 232448 bytes of shared memory" in result.stderr
+    assert "(kernel6 stages 6, cluster 2x1, arch sm_100a, 512x512x512)" in result.stderr
+    assert not list(tmp_path.iterdir()) and not list(results_dir.rglob("*.jsonl"))
+
+
 def test_without_a_compiler_nothing_is_planned(results_dir, monkeypatch):
     """A configuration that nobody can be asked about is not one that a rule refuses."""
 
@@ -114,7 +128,8 @@ def test_without_a_compiler_nothing_is_planned(results_dir, monkeypatch):
     assert (result.exit_code, result.stderr) == (3, "harness: error: the Mojo compiler was not found\n")
     monkeypatch.undo()
     result = run("kernel6", "--shape", "1000000", "--json", "-", "--dry-run")
-    assert result.exit_code == 0 and counts(result)["refused"] == 1 and "this machine has" in result.stderr
+    assert result.exit_code == 2 and "every combination is refused (1 job, 1 reason); the first: " in result.stderr
+    assert "this machine has" in result.stderr
 
 
 def test_gpus_that_are_not_there_are_missed_before_anything_is_compiled(results_dir, monkeypatch):

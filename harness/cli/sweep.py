@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from harness.cli.options import FiniteRange, NamedPath, group, together
-from harness.cli.render import show_line, show_table
+from harness.cli.render import several, show_line, show_table
 from harness.compiler.toolchain import find_gpus
 from harness.config.catalog import ARCHITECTURES, SCHEDULERS
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
@@ -218,10 +218,11 @@ def sweep(
     console = Console(stderr=True)
     start = time.monotonic()
     planned = plan(found)
+    _refuse_if_all_is_refused(planned)
     _show_plan(console, planned, time.monotonic() - start)
     path = journal.folder() / f"{found.id}.jsonl"
     tally = Tally(planned.count, sum(planned.refused.values()))
-    if not dry_run and planned.count:
+    if not dry_run:
         tally = _run(console, planned, path, where, timeout, resume, retry_failed)
         show_line(console, f"records are in {path}")
     if table_path is not None or rank is not None:
@@ -241,6 +242,17 @@ def sweep(
     if tally.wrong:
         return EXIT_WRONG_RESULT
     return EXIT_CANNOT_RUN if tally.failed else EXIT_FINDINGS if tally.unsound else EXIT_OK
+
+
+def _refuse_if_all_is_refused(planned: Plan) -> None:
+    """A sweep without a job is no sweep that went well."""
+    if not planned.count:
+        jobs = several(sum(planned.refused.values()), "job")
+        reasons = [*planned.examples.values()]
+        raise UsageProblem(
+            f"every combination is refused ({jobs}, {several(len(reasons), 'reason')}); the first: {reasons[0]}; "
+            "change an option or the shapes"
+        )
 
 
 def _sweep(what: Sequence[str], shapes: Sequence[str], grid: dict[str, str | None], asked: dict[str, str]) -> Sweep:
