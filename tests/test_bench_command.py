@@ -347,7 +347,7 @@ def test_a_comment_with_many_cases_is_bounded(cases):
     text = to_markdown(Outcome("emulator", "run", "last", 0.02, judgements))
     assert len(text) <= MARKDOWN_LIMIT
     assert text.count("<details>") == text.count("</details>") == 2
-    rows = [sum(line.startswith("| ") for line in part.splitlines()) - 2 for part in text.split("<summary>")]
+    rows = [sum(line.startswith("| ") for line in part.splitlines()) - 1 for part in text.split("<summary>")]
     more = [int(number) for number in re.findall(r"\.\.\. and (\d+) more", text)]
     assert sum(rows) + sum(more) == 3 * cases
     assert not more if cases == 1 else more

@@ -17,6 +17,7 @@ from rich.table import Table
 from harness.bench.facts import Change
 from harness.bench.verdict import MEANINGS, REGRESSIONS, Judgement, exit_code
 from harness.cli.render import several, show_line, show_table
+from harness.markdown import table
 
 STYLES = {
     "SAME": "green",
@@ -191,8 +192,8 @@ def to_markdown(outcome: Outcome) -> str:
         if not cells:
             continue
         around = [f"<details><summary>{title}</summary>", "</details>"] if title else []
-        table = _markdown_table(names, cells, left - sum(len(part) + 2 for part in around))
-        added = [around[0], table, around[1]] if around else [table]
+        shown = _as_many_as_fit(names, cells, left - sum(len(part) + 2 for part in around))
+        added = [around[0], shown, around[1]] if around else [shown]
         left -= sum(len(part) + 2 for part in added)
         parts += added
     return "\n\n".join(parts) + "\n"
@@ -316,20 +317,16 @@ def _commit(record: Any) -> str:
     return f"{git.get('commit', '')[:10]}{'+' if git.get('dirty') else ''}" if git else ""
 
 
-def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], limit: int) -> str:
-    """As many rows as fit into the characters, and how many there are besides."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(_cut(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-    lines = [line(columns), line(["---"] * len(columns))]
-    left = limit - sum(len(one) + 1 for one in lines)
-    for number, row in enumerate(rows):
-        lines.append(line(row))
-        left -= len(lines[-1]) + 1
+def _as_many_as_fit(columns: Sequence[str], rows: Sequence[Sequence[str]], limit: int) -> str:
+    """A table of as many rows as fit into the characters, and how many there are besides."""
+    head, below, *lines = table(columns, [[_cut(cell) for cell in row] for row in rows])
+    left = limit - len(head) - len(below) - 2
+    for number, line in enumerate(lines):
+        left -= len(line) + 1
         if left < 0:
-            return "\n".join([*lines[:-1], "", f"... and {len(rows) - number} more; the JSON and JUnit files have all"])
-    return "\n".join(lines)
+            more = f"... and {len(lines) - number} more; the JSON and JUnit files have all"
+            return "\n".join([head, below, *lines[:number], "", more])
+    return "\n".join([head, below, *lines])
 
 
 def _cut(text: str) -> str:

@@ -14,6 +14,7 @@ from harness.emulator.instructions.table import TABLE, Spec
 from harness.emulator.ptx.parser import parse_module
 from harness.emulator.translate.check import problem_of
 from harness.emulator.translate.refusals import unimplemented
+from harness.markdown import table
 from harness.ptx.forms import FORMS, MODULE, TARGETS
 
 REFUSALS = (
@@ -80,7 +81,7 @@ def _is_implemented(statement: str, target: str) -> bool:
 def coverage_page() -> str:
     """The page, in Markdown."""
     tried = {section: [try_form(statement) for statement in forms] for section, forms in FORMS.items()}
-    return "\n".join([*_head(tried), *_forms(tried), *_table(), *_refusals(), *_rules()]) + "\n"
+    return "\n".join([*_head(tried), *_forms(tried), *_instructions(), *_refusals(), *_rules()]) + "\n"
 
 
 def _head(tried: dict[str, list[Tried]]) -> Iterator[str]:
@@ -90,10 +91,8 @@ def _head(tried: dict[str, list[Tried]]) -> Iterator[str]:
     yield "Made by `harness ptx coverage` from the emulator's own table of instructions, by trying each form."
     yield f"{sum(bool(one.targets) for one in every)} of {len(every)} forms that compilers emit are implemented."
     yield ""
-    yield "| section of PTX ISA 9.1 | implemented | of |"
-    yield "| --- | ---: | ---: |"
-    for section, forms in tried.items():
-        yield f"| {section} | {sum(bool(one.targets) for one in forms)} | {len(forms)} |"
+    rows = [(name, str(sum(bool(one.targets) for one in forms)), str(len(forms))) for name, forms in tried.items()]
+    yield from table(("section of PTX ISA 9.1", "implemented", "of"), rows, right={"implemented", "of"})
 
 
 def _forms(tried: dict[str, list[Tried]]) -> Iterator[str]:
@@ -105,17 +104,15 @@ def _forms(tried: dict[str, list[Tried]]) -> Iterator[str]:
         yield ""
         yield f"### {section}"
         yield ""
-        yield "| form | implemented |"
-        yield "| --- | --- |"
-        for one in forms:
-            yield f"| `{_shortened(one.statement)}` | {', '.join(one.targets) or '**no**'} |"
+        rows = [(f"`{_shortened(one.statement)}`", ", ".join(one.targets) or "**no**") for one in forms]
+        yield from table(("form", "implemented"), rows)
 
 
 def _shortened(statement: str) -> str:
-    """Long lists of registers by their ends; a bar would end the cell."""
+    """Long lists of registers by their ends."""
     while "}" in statement and (cut := _long_list(statement)):
         statement = statement.replace(*cut, 1)
-    return statement.rstrip(";").replace("|", "\\|")
+    return statement.rstrip(";")
 
 
 def _long_list(statement: str) -> tuple[str, str] | None:
@@ -127,19 +124,18 @@ def _long_list(statement: str) -> tuple[str, str] | None:
     return None
 
 
-def _table() -> Iterator[str]:
+def _instructions() -> Iterator[str]:
     yield ""
     yield "## The table of instructions"
     yield ""
     yield "An instruction is found by the longest of these names that it begins with; which modifiers and operands it"
     yield "may have is up to its entry, and everything else is refused."
     yield ""
-    yield "| name | operands | counted as | may wait | targets |"
-    yield "| --- | --- | --- | --- | --- |"
-    for name in sorted(TABLE):
-        spec = TABLE[name]
-        waits = "yes" if spec.blocks else ""
-        yield f"| `{name}` | {_operands(spec)} | {spec.family} | {waits} | {', '.join(spec.targets) or 'all'} |"
+    rows = [
+        (f"`{name}`", _operands(spec), spec.family, "yes" if spec.blocks else "", ", ".join(spec.targets) or "all")
+        for name, spec in sorted(TABLE.items())
+    ]
+    yield from table(("name", "operands", "counted as", "may wait", "targets"), rows)
 
 
 def _operands(spec: Spec) -> str:
@@ -151,10 +147,7 @@ def _refusals() -> Iterator[str]:
     yield ""
     yield "## What a refusal means"
     yield ""
-    yield "| message | meaning | exit code |"
-    yield "| --- | --- | ---: |"
-    for message, meaning, code in REFUSALS:
-        yield f"| {message} | {meaning} | {code} |"
+    yield from table(("message", "meaning", "exit code"), REFUSALS, right={"exit code"})
 
 
 def _rules() -> Iterator[str]:
@@ -164,8 +157,6 @@ def _rules() -> Iterator[str]:
     yield "A breach of an error stops the run. A warning is something that hardware is known to tolerate and compilers"
     yield "to emit; `--strict` makes it an error, `--allow ID` lets it pass."
     yield ""
-    yield "| id | a breach is | rule |"
-    yield "| --- | --- | --- |"
-    for rule in RULES.values():
-        what = "an error" if rule.severity == "error" else "a warning"
-        yield f"| `{rule.id}` | {what} | {rule.summary} |"
+    breaches = {"error": "an error", "warning": "a warning"}
+    rows = [(f"`{rule.id}`", breaches[rule.severity], rule.summary) for rule in RULES.values()]
+    yield from table(("id", "a breach is", "rule"), rows)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from textwrap import fill
 
+from harness.markdown import table
 from harness.survey.uses import FIT, JUDGE, SEEN, TIMED
 from harness.timing.validation import Row, judge
 from harness.timing.validation_seconds import SecondsRow
@@ -33,7 +34,7 @@ def put_between(page: str, text: str, begin: str = BEGIN) -> str:
 
 def markdown(rows: Sequence[Row]) -> str:
     """The verdicts on cycles and counters, and a row for each run; the judged ones first."""
-    lines = [*_table(VERDICTS, verdicts(rows)), "", fill(counters(rows), 120), "", *_table(RUNS, runs(rows))]
+    lines = [*table(VERDICTS, verdicts(rows)), "", fill(counters(rows), 120), "", *table(RUNS, runs(rows))]
     return "\n".join(lines) + "\n"
 
 
@@ -45,7 +46,7 @@ def seconds_markdown(rows: Sequence[SecondsRow]) -> str:
         f"{100 * statistics.fmean(errors):.1f} %, largest {100 * max(errors):.1f} %."
     )
     ordered = sorted(rows, key=lambda row: -abs(row.error))
-    return "\n".join([fill(verdict, 120), "", *_table(SECONDS, [_seconds(row) for row in ordered])]) + "\n"
+    return "\n".join([fill(verdict, 120), "", *table(SECONDS, [_seconds(row) for row in ordered])]) + "\n"
 
 
 def _seconds(row: SecondsRow) -> tuple[str, ...]:
@@ -85,11 +86,6 @@ def runs(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         for row in ordered
         for one in [row.measured]
     ]
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    head = "| " + " | ".join(columns) + " |"
-    return [head.replace("|  |", "| |", 1), "|" + "---|" * len(columns), *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def counters(rows: Sequence[Row]) -> str:
