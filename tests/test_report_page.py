@@ -19,9 +19,9 @@ from harness.errors import CannotRun
 from harness.report import timeline_section
 from harness.report.published import published_figures
 from harness.report.style import DARK, FIGURE, LIGHT
-from harness.report.timeline_picture import KINDS
 from harness.run import records
 from harness.timing.timeline import Span, Timeline
+from harness.timing.timeline_legend import KINDS
 
 pytest.importorskip("matplotlib", reason="matplotlib draws the figures")
 

@@ -19,11 +19,11 @@ from harness.report.model import ModelCheck
 from harness.report.published import PublishedFigure
 from harness.report.state import state_of
 from harness.report.style import DARK, LIGHT, css_variables, for_page
-from harness.report.timeline_picture import KINDS
 from harness.report.timeline_section import GpuTimelines
 from harness.report.tuned import COLUMNS as TUNED
 from harness.report.tuned import Tuned
 from harness.run.compare import multicast_factor
+from harness.timing.timeline_legend import KINDS
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def page(
         timelines=timelines,
         tuned=tuned,
         tuned_columns=TUNED,
-        kinds=KINDS,
+        kinds={name: kind.words for name, kind in KINDS.items()},
         model=model,
         kernels=[_kernel(kernel, results.devices, pictures) for kernel in kernels],
         published=published,

@@ -10,6 +10,8 @@ import re
 from html import escape
 from typing import Any
 
+from harness.timing.timeline_legend import KINDS
+
 LIGHT = {
     "paper": "#fcfcfa",
     "ink": "#1c1e21",
@@ -21,14 +23,7 @@ LIGHT = {
     "kernel8": "#a3254f",
     "vendor": "#3d7a1e",
     "other": "#8a8f98",
-    "load": "#2a66ad",
-    "mma": "#1f7a33",
-    "store": "#a85a00",
-    "control": "#6d4c9f",
-    "issue": "#4a8fd0",
-    "convert": "#a67c00",
-    "work": "#7d838c",
-    "wait": "#6b727c",
+    **{name: kind.light for name, kind in KINDS.items()},
 }
 DARK = {
     "paper": "#15171a",
@@ -41,14 +36,7 @@ DARK = {
     "kernel8": "#f58ab0",
     "vendor": "#8fd066",
     "other": "#7f858f",
-    "load": "#6ea8ec",
-    "mma": "#74c27c",
-    "store": "#e8a05c",
-    "control": "#b79be4",
-    "issue": "#a5cdf3",
-    "convert": "#e2bf5a",
-    "work": "#858b95",
-    "wait": "#949ba6",
+    **{name: kind.dark for name, kind in KINDS.items()},
 }
 FIGURE = ("kernel5", "kernel6", "kernel7", "kernel8", "vendor", "other")
 """Colours of bars and lines; the rest is text, paper, and what a warp or a unit does."""

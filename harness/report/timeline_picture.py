@@ -10,18 +10,8 @@ from html import escape
 
 from harness.report.timelines import Compared, Lane
 from harness.timing.timeline import Span
+from harness.timing.timeline_legend import KINDS
 
-KINDS = {
-    "load": "TMA loads",
-    "mma": "multiplications",
-    "store": "stores",
-    "control": "asks for the next tile",
-    "issue": "issues",
-    "convert": "reads and converts C",
-    "work": "other instructions",
-    "wait": "waits",
-}
-"""What there is to be seen, in the order of the legend; each is a colour of the page."""
 LEFT, PLOT, RIGHT = 180.0, 740.0, 8.0
 TOP, LANE, BETWEEN, ROW_GAP, PART_GAP = 22.0, 9.0, 1.0, 6.0, 34.0
 LEAST = 0.5

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from harness.timing.timeline import Span, Timeline
+from harness.timing.timeline_legend import row_order
 
 WINDOW = 14_000.0
 """Cycles of each of the two parts that are shown."""
@@ -59,7 +60,7 @@ def compare(*timelines: Timeline) -> Compared:
     roles = _roles(timelines[0].spans)
     warps = _shown_warps(roles, told.get("measured"))
     names = dict.fromkeys(name for rows in by_row.values() for name in rows if not name.startswith("warp "))
-    rows = [_row(name, name, by_row) for name in sorted(names, key=_order)]
+    rows = [_row(name, name, by_row) for name in sorted(names, key=row_order)]
     rows += [
         _row(f"warp {warp}: {', '.join(roles.get(warp, ()))}".rstrip(": "), f"warp {warp}", by_row) for warp in warps
     ]
@@ -94,13 +95,6 @@ def _by_row(spans: Sequence[Span]) -> dict[str, list[Span]]:
             row = "tensor core"
         found.setdefault(row, []).append(span)
     return found
-
-
-def _order(row: str) -> tuple[int, int]:
-    """Loads, then what multiplies them, then what is stored."""
-    number = int(row.rpartition(" ")[2]) if row.startswith("loads, ") else 0
-    first = ("loads", "tensor core", "TMA store", "cluster launch control")
-    return next((n for n, start in enumerate(first) if row.startswith(start)), len(first)), number
 
 
 def _roles(spans: Sequence[Span]) -> dict[int, tuple[str, ...]]:

@@ -17,6 +17,7 @@ from harness.emulator.machine.warpgroup import Step
 from harness.emulator.memory.bytes import CHUNK
 from harness.emulator.units.mma import Mma
 from harness.timing.machine import TimedMachine
+from harness.timing.timeline_legend import row_order
 
 NEAR = 1.0
 """Spans of one kind that are no more cycles apart are one."""
@@ -80,7 +81,7 @@ class Timeline:
 
     def rows(self, cta: CtaKey) -> list[str]:
         """Units first, then warps, each in a fixed order."""
-        return sorted({span.row for span in self.spans if span.cta == cta}, key=_row_order)
+        return sorted({span.row for span in self.spans if span.cta == cta}, key=row_order)
 
     def within(self, first: float, last: float) -> Timeline:
         """What lies between two times."""
@@ -90,14 +91,6 @@ class Timeline:
         before = {(s.cta, s.name): replace(s, at=first) for s in self.samples if s.at <= first}
         samples = [*before.values(), *(s for s in self.samples if first < s.at <= last)]
         return Timeline(self.title, self.unit, self.hertz, spans, flows, samples, self.status)
-
-
-def _row_order(row: str) -> tuple[int, str, int]:
-    head = row.rstrip("0123456789")
-    number = row[len(head) :]
-    order = ("TMA load", "tensor core", "TMA store", "cluster launch control", "warp")
-    first = next((n for n, name in enumerate(order) if row.startswith(name)), len(order))
-    return first, head, int(number) if number else -1
 
 
 class Recorder:
@@ -201,7 +194,7 @@ class Recorder:
     def finish(self) -> Timeline:
         """The timeline, in order."""
         timeline = self.timeline
-        timeline.spans.sort(key=lambda s: (s.cta, _row_order(s.row), s.start))
+        timeline.spans.sort(key=lambda s: (s.cta, row_order(s.row), s.start))
         timeline.samples += _levels(self._changes)
         timeline.samples += [sample for key in timeline.ctas for sample in _busy(timeline, key)]
         return timeline

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from harness.timing.timeline import Timeline
-from harness.timing.timeline_svg import COLOURS, NAMES
+from harness.timing.timeline_legend import KINDS
 
 TEMPLATE = Path(__file__).parent / "viewer.html"
 
@@ -24,8 +24,8 @@ def html(timeline: Timeline) -> str:
     data = {
         "end": round(timeline.end),
         "rows": rows,
-        "colours": COLOURS,
-        "names": {kind: NAMES[kind] for kind in COLOURS if kind in kinds},
+        "colours": {name: kind.colour for name, kind in KINDS.items()},
+        "names": {name: kind.words for name, kind in KINDS.items() if name in kinds},
         "spans": [
             [index[s.cta, s.row], s.kind, round(s.start, 1), round(s.end, 1), s.name] for s in timeline.spans
         ],

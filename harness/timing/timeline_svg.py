@@ -6,21 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from harness.timing.timeline import Span, Timeline
+from harness.timing.timeline_legend import KINDS
 
-COLOURS = {
-    "load": "#4c78a8",
-    "mma": "#2e7d32",
-    "store": "#b5651d",
-    "control": "#6d4c9f",
-    "issue": "#7aa6d1",
-    "convert": "#e0a030",
-    "work": "#9e9e9e",
-    "wait": "#eceff1",
-}
-NAMES = {
-    "load": "TMA load", "mma": "MMA", "store": "TMA store", "control": "cluster launch control", "issue": "issues",
-    "convert": "reads and converts", "work": "other instructions", "wait": "waits",
-}  # fmt: skip
 LEFT, WIDTH, ROW, GAP, TOP = 150, 1100, 13, 22, 46
 TICKS = 8
 LEAST = 0.3
@@ -37,7 +24,7 @@ def svg(timelines: Sequence[Timeline]) -> str:
         y = _one(timeline, y, begin, end, parts)
     y = _axis(y, begin, end, timelines[0].unit if timelines else "cycles", parts)
     kinds = {span.kind for timeline in timelines for span in timeline.spans}
-    head = _legend([kind for kind in COLOURS if kind in kinds])
+    head = _legend([kind for kind in KINDS if kind in kinds])
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 20}" height="{y + 10}" '
@@ -61,7 +48,7 @@ def _one(timeline: Timeline, y: int, begin: float, end: float, parts: list[str])
                 title = f"{span.name}: {span.start:.0f} to {span.end:.0f}"
                 parts.append(
                     f'<rect x="{x:.1f}" y="{y + 1}" width="{width:.1f}" height="{ROW - 2}" '
-                    f'fill="{COLOURS[span.kind]}"><title>{escape(title)}</title></rect>'
+                    f'fill="{KINDS[span.kind].colour}"><title>{escape(title)}</title></rect>'
                 )
             y += ROW
     return y + GAP
@@ -93,7 +80,7 @@ def _axis(y: int, begin: float, end: float, unit: str, parts: list[str]) -> int:
 def _legend(kinds: Sequence[str]) -> str:
     parts, x = [], 8
     for kind in kinds:
-        parts.append(f'<rect x="{x}" y="8" width="12" height="12" fill="{COLOURS[kind]}" stroke="#ccc"/>')
-        parts.append(f'<text x="{x + 16}" y="18">{NAMES[kind]}</text>')
-        x += 34 + 6 * len(NAMES[kind])
+        parts.append(f'<rect x="{x}" y="8" width="12" height="12" fill="{KINDS[kind].colour}" stroke="#ccc"/>')
+        parts.append(f'<text x="{x + 16}" y="18">{KINDS[kind].words}</text>')
+        x += 34 + 6 * len(KINDS[kind].words)
     return "\n".join(parts)
