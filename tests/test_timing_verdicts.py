@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from click.testing import CliRunner
 
@@ -44,6 +46,15 @@ def test_each_use_has_a_verdict_of_its_own():
     assert "Of 1 kernels" in seconds and "seconds 5.0 %, largest 5.0 %" in seconds, "what it is made from is no test"
     assert put_between(f"before\n{put_between('', 'old')}after", "new").count("new") == 1
     assert scatter(ROWS).count("<circle") == len(ROWS) + 3
+
+
+@pytest.mark.parametrize("error", [0.12, -0.12])
+def test_the_lines_of_the_picture_are_where_the_verdict_changes(error):
+    picture = scatter([row("kernel7", JUDGE, 10_000, 10_000 * (1 + error)), row("kernel8", JUDGE, 1_000, 1_000)])
+    x, y = map(float, re.findall(r'<circle cx="(.*?)" cy="(.*?)"', picture)[0])
+    dashed = [line for line in re.findall("<line .*", picture) if "dasharray" in line]
+    (x1, y1) = map(float, re.findall(r'x1="(.*?)" y1="(.*?)"', dashed[error < 0])[0])
+    assert x + y == pytest.approx(x1 + y1, abs=0.2), "upwards as much as to the right"
 
 
 def test_tensor_cores_are_compared_by_their_cycles_and_not_by_their_share():

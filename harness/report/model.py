@@ -13,7 +13,7 @@ from harness.survey.uses import FIT, JUDGE, SEEN
 from harness.timing.constants import find_gpu
 from harness.timing.validation import GPU, Row
 from harness.timing.validation_kept import read_predictions
-from harness.timing.validation_report import RUNS, TARGET, USES, VERDICTS, counters, runs, verdicts
+from harness.timing.validation_report import AXES, LINES, RUNS, TARGET, USES, VERDICTS, counters, runs, verdicts
 
 MARKS = {FIT: ("s", "kernel5"), SEEN: ("^", "kernel7"), JUDGE: ("o", "kernel6")}
 """Shape and colour of a run by its use; the later ones lie above."""
@@ -54,11 +54,10 @@ def _scatter(rows: Sequence[Row], gpu: str) -> Figure:
         axis = canvas.subplots()
         cycles = [value for row in rows for value in (row.measured.cycles, row.cycles)]
         ends = (min(cycles) / 1.3, max(cycles) * 1.3)
-        axis.plot(ends, ends, color=color("muted"), linewidth=1, label="no error")
-        for factor, label in ((1 + TARGET, f"{100 * TARGET:.0f} % off"), (1 - TARGET, None)):
-            axis.plot(
-                ends, [factor * end for end in ends], color=color("muted"), linewidth=1, linestyle=":", label=label
-            )
+        labels = ("no error", f"{100 * TARGET:.0f} % off", None)
+        for factor, label, dash in zip(LINES, labels, ("-", ":", ":"), strict=True):
+            line = [factor * end for end in ends]
+            axis.plot(ends, line, color=color("muted"), linewidth=1, linestyle=dash, label=label)
         for use, (marker, shade) in MARKS.items():
             some = [row for row in rows if row.measured.use == use]
             places = [row.measured.cycles for row in some], [row.cycles for row in some]
@@ -70,7 +69,7 @@ def _scatter(rows: Sequence[Row], gpu: str) -> Figure:
                 "s": 34,
             }
             axis.scatter(*places, label=USES[use], zorder=3, **style)
-        axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured cycles", ylabel="predicted cycles")
+        axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=AXES[0], ylabel=AXES[1])
         axis.legend(loc="upper left")
     return Figure(
         "predicted-over-measured",

@@ -20,8 +20,11 @@ USES = {JUDGE: "only judged", SEEN: "seen while the model got its form", FIT: "u
 COLOURS = {JUDGE: "#1f5fa8", SEEN: "#7a9a3a", FIT: "#b5651d"}
 TARGET = 0.12
 """No judged run should be further off."""
+LINES = (1.0, 1 + TARGET, 1 - TARGET)
+"""Of a plot of predicted over measured: what has no error, and where the target is to either side."""
+AXES = ("measured cycles", "predicted cycles")
 VERDICTS = ("", "runs", "mean error of the cycles", "largest", "within 12 %", "rank correlation")
-RUNS = ("use", "run", "measured cycles", "predicted cycles", "error")
+RUNS = ("use", "run", *AXES, "error")
 SECONDS = ("kernel, problem, inputs", "measured us", "predicted us", "predicted MHz", "error")
 
 
@@ -107,7 +110,7 @@ def counters(rows: Sequence[Row]) -> str:
 
 
 def scatter(rows: Sequence[Row]) -> str:
-    """Predicted over measured cycles, both logarithmic; the lines are no error, and 12 % to either side."""
+    """Predicted over measured cycles, both logarithmic; with `LINES`."""
     values = [value for row in rows for value in (row.measured.cycles, row.cycles)]
     low, high = math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1
     width = SIZE + 2 * MARGIN
@@ -121,12 +124,13 @@ def scatter(rows: Sequence[Row]) -> str:
         '<rect width="100%" height="100%" fill="white"/>',
         f'<rect x="{MARGIN}" y="{MARGIN}" width="{SIZE}" height="{SIZE}" fill="none" stroke="#999"/>',
     ]
-    for factor, style in ((1.0, ""), (1.12, ' stroke-dasharray="4 4"'), (1 / 1.12, ' stroke-dasharray="4 4"')):
+    for factor in LINES:
+        dashed = "" if factor == 1 else ' stroke-dasharray="4 4"'
         first, last = 10**low, 10**high
         start, end = max(first, first / factor), min(last, last / factor)
         parts.append(
             f'<line x1="{MARGIN + at(start):.1f}" y1="{MARGIN + SIZE - at(start * factor):.1f}" '
-            f'x2="{MARGIN + at(end):.1f}" y2="{MARGIN + SIZE - at(end * factor):.1f}" stroke="#888"{style}/>'
+            f'x2="{MARGIN + at(end):.1f}" y2="{MARGIN + SIZE - at(end * factor):.1f}" stroke="#888"{dashed}/>'
         )
     for power in range(math.ceil(low), math.floor(high) + 1):
         place = at(10.0**power)
@@ -146,8 +150,8 @@ def scatter(rows: Sequence[Row]) -> str:
     parts += [
         f'<text x="{middle}" y="30" text-anchor="middle" font-weight="bold">Cycles on an H200: predicted over measured'
         "</text>",
-        f'<text x="{middle}" y="{MARGIN + SIZE + 42}" text-anchor="middle">measured cycles</text>',
-        f'<text x="18" y="{middle}" text-anchor="middle" transform="rotate(-90 18 {middle})">predicted cycles</text>',
+        f'<text x="{middle}" y="{MARGIN + SIZE + 42}" text-anchor="middle">{AXES[0]}</text>',
+        f'<text x="18" y="{middle}" text-anchor="middle" transform="rotate(-90 18 {middle})">{AXES[1]}</text>',
         "</svg>\n",
     ]
     return "\n".join(parts)
