@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from harness.markdown import table
 from harness.survey import archive
 from harness.survey.archive import Survey
 from harness.survey.reading.findings import Finding
@@ -113,8 +114,5 @@ def _kernels(survey: Survey) -> Iterator[str]:
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(names)} |"
-    yield f"|{' --- |' * len(names)}"
-    for row in rows:
-        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+    yield from table(names, rows)
     yield ""
