@@ -1,4 +1,4 @@
-"""How much comes from DRAM: small cases that are counted by hand."""
+"""How much comes from DRAM: small cases that are counted by hand. A tile's part of C is as large as two panels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ K = 64
 PANEL = SIZE * K * 2
 
 
-def tiles(order: list[tuple[int, int]], rows: int, columns: int) -> Tiles:
-    return Tiles(order, SIZE, SIZE, rows * SIZE, columns * SIZE, K, 2, 2.0 * PANEL)
+def tiles(order: list[tuple[int, int]], rows: int, columns: int, deeper: int = 1) -> Tiles:
+    return Tiles(order, SIZE, SIZE, rows * SIZE, columns * SIZE, K * deeper, 2, 2.0 * PANEL * deeper)
 
 
 def test_tiles_at_the_same_time_read_a_panel_once() -> None:
@@ -38,3 +38,45 @@ def test_what_lies_outside_is_not_read() -> None:
     found = hits(problem, resident=2, capacity=0)
     assert found.dram == 2 * PANEL + 8 * K * 2
     assert found.written == (SIZE + 8) * SIZE * 2
+
+
+def test_a_panel_of_two_rounds_ago_is_still_there_if_what_came_since_fits() -> None:
+    problem = tiles([(0, 0), (1, 1), (0, 2)], 2, 3)
+    # Row 0 is used again after 8 panels: its own round's two, two of the next round, and C of both.
+    assert hits(problem, resident=1, capacity=10 * PANEL).dram == 5 * PANEL
+    assert hits(problem, resident=1, capacity=6 * PANEL).dram == 6 * PANEL
+
+
+def test_what_is_written_pushes_a_panel_out() -> None:
+    order = [(0, 0), (0, 1)]
+    # Two panels were read since, and C is two more; with K 16 times as deep it is an eighth of one.
+    assert hits(tiles(order, 1, 2), resident=1, capacity=3.4 * PANEL).dram == 4 * PANEL
+    deep = 16 * PANEL
+    assert hits(tiles(order, 1, 2, deeper=16), resident=1, capacity=3.4 * deep).dram == 3 * deep
+
+
+def test_what_is_used_in_every_round_takes_its_place_once() -> None:
+    problem = tiles([(0, 0), (1, 0), (2, 0), (3, 0), (0, 1)], 4, 2)
+    # Row 0 is used again after 13 (its begin) to 14 panels (its end): eight of C, four of A, the first of B, and so
+    # much of the second as comes before the slice.
+    assert hits(problem, resident=1, capacity=16.5 * PANEL).dram == 6 * PANEL
+    # Row 0 after 7 to 8: column 1, which its second tile needs, too, has been counted with the tile before.
+    turn = tiles([(0, 0), (1, 1), (0, 1)], 2, 2)
+    assert hits(turn, resident=1, capacity=8 * PANEL).dram == pytest.approx((4 + (7.5 - 6.8) / 2.4) * PANEL)
+
+
+def test_what_nearly_fits_is_there_in_part() -> None:
+    problem = tiles([(0, 0), (1, 0), (2, 0), (3, 0), (3, 1)], 4, 2)
+    # Row 3 is used again after 10 (its end) to 13 panels (its begin): all of that lies around what L2 keeps.
+    found = hits(problem, resident=4, capacity=11.5 * PANEL)
+    assert found.dram == pytest.approx(6.5 * PANEL)
+    assert found.waits == pytest.approx(6.5 / 7)
+
+
+def test_the_end_of_a_panel_is_there_when_its_begin_is_lost() -> None:
+    rows = 40
+    deep = 128 * PANEL
+    column = tiles([*((row, 0) for row in range(rows)), (rows - 1, 1)], rows, 2, deeper=128)
+    # The last row is used again after 3 (its end) to 41 panels (its begin), of which L2 keeps 17 to 23.
+    kept = 1 - (hits(column, resident=rows, capacity=20 * deep).dram / deep - rows - 2)
+    assert 3 / 8 < kept < 4 / 8

@@ -1,17 +1,29 @@
 """How much of what the SMs read comes from DRAM: a simple model of L2, from the order of the tiles and its size.
 
 Clusters that run at the same time walk along K together. So what several of them need is read from DRAM once, by the
-first, and the others wait for the same bytes. What the round of tiles before has used is still there if all that was
-read and written since then fits; as each half of L2 keeps its own copy, that is a part of its size (`l2.effective`).
+first, and the others wait for the same bytes. What earlier rounds of tiles have used is still there, slice by slice
+along K, if all that was read and written since then fits: L2 gives up first what was used the longest ago. As most of
+it has a copy in each half of L2, what fits is a part of its size (`l2.effective`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 Place = tuple[int, int]
 """Row and column of a tile of C, counted in tiles of one cluster."""
+
+Panel = tuple[str, int]
+"""All of K of the rows of A, or of the columns of B, that a tile needs: ``("A", row)`` or ``("B", column)``."""
+
+SLICES = 8
+"""Of a panel, along K: those at its begin were used longer ago than those at its end."""
+
+SPREAD = 0.15
+"""L2 gives up the oldest line of a set, not of all, and clusters do not keep step exactly. So what is used again after
+this part less than fits is there, after this part more it is not, and in between in proportion (fitted: counters of
+DRAM bytes of an H200)."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,7 @@ class Tiles:
 @dataclass(frozen=True)
 class Hits:
     """Bytes of a launch. ``dram``: read from DRAM; ``requested``: from L2; ``written``: of C. ``waits``: fraction of
-    the loads that wait for DRAM.
+    the loads that wait for DRAM: of the panels of each round of tiles, every one counted once, what is not there.
     """
 
     dram: float
@@ -51,22 +63,72 @@ class Hits:
 def hits(tiles: Tiles, resident: int, capacity: float) -> Hits:
     """``resident``: clusters at once; ``capacity``: bytes that L2 keeps."""
     dram = touched = written = 0.0
-    before: set[tuple[str, int]] = set()
-    since = 0.0
+    cache = _Cache(capacity)
     for first in range(0, len(tiles.order), resident):
         places = tiles.order[first : first + resident]
-        panels = {("A", row) for row, _ in places} | {("B", column) for _, column in places}
-        sizes = {panel: _bytes(panel, tiles) for panel in panels}
-        total = sum(sizes.values())
-        stays = (since + total) / 2 <= capacity
-        fresh = sum(size for panel, size in sizes.items() if not (stays and panel in before))
-        dram += fresh
-        touched += total
+        used = {("A", row) for row, _ in places} | {("B", column) for _, column in places}
+        panels = {panel: _bytes(panel, tiles) for panel in used}
+        total = sum(panels.values())
         output = sum(_inside(row, tiles.rows, tiles.m) * _inside(c, tiles.columns, tiles.n) for row, c in places)
+        dram += total - cache.finds(panels)
+        cache.keeps(panels, output * tiles.element)
+        touched += total
         written += output * tiles.element
-        since = total + output * tiles.element
-        before = panels
     return Hits(dram, tiles.requested * len(tiles.order), written, dram / touched if touched else 1.0)
+
+
+@dataclass
+class _Round:
+    """Of tiles, as L2 has kept it. ``panels``: bytes of those that no later round has used; ``output``: of C."""
+
+    panels: dict[Panel, float]
+    output: float
+
+
+class _Cache:
+    """What has been used last is given up last. Bytes are counted once, where they were used last."""
+
+    def __init__(self, capacity: float) -> None:
+        self.capacity = capacity
+        self.rounds: list[_Round] = []
+
+    def finds(self, panels: Mapping[Panel, float]) -> float:
+        """Bytes of a next round's panels that are still there."""
+        found = since = 0.0
+        ahead = sum(panels.values())
+        for before in reversed(self.rounds):
+            since += before.output
+            left = sum(before.panels.values())
+            again = sum(size for panel, size in before.panels.items() if panel in panels)
+            if again:
+                # After a slice came the ones behind it of that round, and the ones before it of the next.
+                parts = ((n + 0.5) / SLICES for n in range(SLICES))
+                ages = (since + (1 - part) * left + part * ahead for part in parts)
+                found += again * sum(map(self._kept, ages)) / SLICES
+            since += left
+            ahead -= again
+        return found
+
+    def keeps(self, panels: Mapping[Panel, float], output: float) -> None:
+        """A round has used them, and has written its part of C."""
+        for before in self.rounds:
+            before.panels = {panel: size for panel, size in before.panels.items() if panel not in panels}
+        self.rounds.append(_Round(dict(panels), output))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Rounds of which nothing is there any more."""
+        since = 0.0
+        for number in reversed(range(len(self.rounds))):
+            if not self._kept(since):
+                del self.rounds[: number + 1]
+                return
+            since += sum(self.rounds[number].panels.values()) + self.rounds[number].output
+
+    def _kept(self, since: float) -> float:
+        """The part that is there of bytes after which so many others were used."""
+        least, most = (1 - SPREAD) * self.capacity, (1 + SPREAD) * self.capacity
+        return 1.0 if since < least else max(0.0, (most - since) / (most - least)) if since < most else 0.0
 
 
 def _inside(index: int, size: int, extent: int) -> int:
@@ -74,7 +136,7 @@ def _inside(index: int, size: int, extent: int) -> int:
     return max(0, min(size, extent - index * size))
 
 
-def _bytes(panel: tuple[str, int], tiles: Tiles) -> float:
+def _bytes(panel: Panel, tiles: Tiles) -> float:
     what, index = panel
     size, extent = (tiles.rows, tiles.m) if what == "A" else (tiles.columns, tiles.n)
     return _inside(index, size, extent) * tiles.k * tiles.element
