@@ -8,6 +8,7 @@ from .sm100.run import run as run_sm100
 from .sm90.run import run as run_sm90
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA
 from max.gpu.host.nvidia.tma import TMADescriptor
+from std.math import ceildiv
 from std.utils.static_tuple import StaticTuple
 
 
@@ -27,8 +28,8 @@ def gemm[
     b_map: TMADescriptor,
     c_map: TMADescriptor,
     k_iterations: UInt32,
-    clusters_m: UInt32,
-    clusters_n: UInt32,
+    m: UInt32,
+    n: UInt32,
     counter: UInt64,
 ):
     """C = A . B^T. LaunchPlan has the grid, the sizes and the tensor maps."""
@@ -37,7 +38,9 @@ def gemm[
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
-    var problem = Problem(a, b, c, k_iterations, clusters_m, clusters_n, counter)
+    var clusters_m = ceildiv(m, UInt32(config.cluster_rows()))
+    var clusters_n = ceildiv(n, UInt32(config.cluster_columns()))
+    var problem = Problem(a, b, c, k_iterations, m, n, clusters_m, clusters_n, counter)
     comptime if config.arch == "sm_100a":
         run_sm100(Cta[config](), problem)
     else:

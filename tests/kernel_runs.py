@@ -44,6 +44,16 @@ def cluster_tile(config: KernelConfig) -> tuple[int, int]:
     return config.mma_shape[0] // config.cta_group * config.cluster[0], config.mma_shape[1] * config.cluster[1]
 
 
+def multiplied(config: KernelConfig, size: tuple[int, int, int]) -> int:
+    """FLOPs of a kernel of sm_90a: each consumer warpgroup multiplies all of its rows, and all columns of the tile, if
+    any of them lies in C."""
+    m, n, k = size
+    rows, columns = config.mma_shape
+    shared = rows > 64 and not config.ping_pong
+    rows = rows // 2 if shared else rows
+    return 2 * (-(-m // rows) * rows) * (-(-n // columns) * columns) * (-(-k // BLOCK_K) * BLOCK_K)
+
+
 def sizes(config: KernelConfig) -> dict[str, tuple[int, int, int]]:
     """One problem of each kind: what goes wrong at edges differs."""
     m, n = cluster_tile(config)

@@ -71,6 +71,17 @@ def waits_in(ptx: str) -> int:
     return len(re.findall(r"mbarrier\.try_wait", ptx))
 
 
+def unseen_waits(artifact, alter, sizes, seeds: int) -> set[int]:
+    """Those, in program order, without which everything is right: on problems of all sizes, in all orders of events."""
+    return {
+        nth
+        for nth in range(waits_in(artifact.ptx))
+        if all(
+            outcome(artifact, alter(nth), size, "random", seed) == "right" for size in sizes for seed in range(seeds)
+        )
+    }
+
+
 FAULTS = {
     # The bytes of a full barrier.
     "expect_tx halved": (expect_bytes(lambda n: n // 2), "always seen"),

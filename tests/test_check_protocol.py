@@ -26,14 +26,14 @@ def explain(series):
 
 
 def test_kernel_7_hands_over_stages_the_accumulator_and_buffers_of_c(explain):
-    """One pair of CTAs, one tile, two K steps, in steps of 32 columns."""
+    """One pair of CTAs, one tile, two K steps, in steps of 32 columns. 128 rows are two boxes."""
     data = json.loads(explain("kernel7", *SMALL, "--format", "json"))
     found = {handover["barrier"]: handover for handover in data["handovers"]}
     stage_bytes = 2 * (128 + 128) * 64 * 2
     assert found["full"]["arrives"] == {
         "producer: arrive.expect_tx": 2,
-        "producer: bytes of a TMA copy": 4,
-        "producer: bytes of a TMA copy from another CTA": 4,
+        "producer: bytes of a TMA copy": 8,
+        "producer: bytes of a TMA copy from another CTA": 8,
     }
     assert (found["full"]["rounds"], found["full"]["bytes"]) == (2, 2 * stage_bytes)
     assert (found["full"]["waits"], found["full"]["gives"]) == (

@@ -114,8 +114,9 @@ def test_the_timeline_has_the_rows_and_names_of_a_predicted_one(recorded, kernel
     for cta in found.ctas:
         mine = [span for span in found.spans if span.cta == cta]
         names = [span.name for span in mine]
-        assert sum(name.startswith("issue load A stage") for name in names) == K_STEPS
-        assert sum(name.startswith("issue load B stage") for name in names) == K_STEPS
+        for operand in "AB":
+            [boxes] = {len(each.a_rows if operand == "A" else each.b_rows) for each in plan.multicast}
+            assert sum(name.startswith(f"issue load {operand} stage") for name in names) == K_STEPS * boxes
         consumers = [row for row in found.rows(cta) if row.startswith("tensor core")]
         for row in consumers:
             multiplied = sorted((span for span in mine if span.row == row), key=lambda span: span.start)
@@ -125,7 +126,7 @@ def test_the_timeline_has_the_rows_and_names_of_a_predicted_one(recorded, kernel
         full = ["full"] if stages == 1 else [f"full[{stage}]" for stage in range(min(stages, K_STEPS))]
         assert {name for name in names if name.startswith("wait full")} == {f"wait {name}" for name in full}
         loads = [span for span in mine if span.row.startswith("TMA load A stage")]
-        assert len(loads) == K_STEPS and all(span.end > span.start >= 0 for span in loads)
+        assert len(loads) >= K_STEPS and all(span.end > span.start >= 0 for span in loads)
 
 
 def test_a_wait_that_may_leave_a_group_does_not_end_it(recorded):

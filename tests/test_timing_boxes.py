@@ -84,14 +84,34 @@ def test_requests_are_served_in_the_order_in_which_they_are_made():
     assert made.tma_load(1.0, Load(tensor(256, 128, (8, 64)), (0, 0)), 0, quick, quick) < late - 300
 
 
-def test_the_part_of_what_is_outside():
-    """Tiles of 128 x 256: the second row has 100 rows outside of A, the last column 56 outside of B."""
-    [artifact] = build([make_config("kernel7", arch="sm_90a", cluster=(1, 1), mma_shape=(128, 256))])
+@pytest.fixture(scope="module")
+def artifact():
+    """Tiles of 128 x 256, loaded in boxes of 64 rows, multiplied by two warpgroups of 64 rows."""
+    [found] = build([make_config("kernel7", arch="sm_90a", cluster=(1, 1), mma_shape=(128, 256))])
+    return found
+
+
+def test_the_part_of_what_is_outside(artifact):
+    """The second row of tiles has 28 rows, 36 less than a box; the last column 200, 56 less than four boxes."""
     gemm = Gemm(artifact.plan(Shape(156, 456, 64)), GPU)
-    rows = [gemm._rows_outside(number) for number in range(4)]
-    assert sorted(rows) == [0, 56, 100, 156]
+    rows = [gemm.rows_filled(number) for number in range(4)]
+    assert sorted(rows) == [0, 36, 56, 92]
     for number in range(4):
-        assert gemm.outside(Spread(4, 1, (number,), 1)) == pytest.approx(rows[number] / 312 or 1 / 4)
+        part = gemm.part(Spread(4, 1, (number,), 1), gemm.rows_filled)
+        assert part == pytest.approx(rows[number] / 184 or 1 / 4)
+
+
+def test_boxes_outside_of_a_tensor_smaller_than_a_box_are_filled_as_much(artifact):
+    """40 rows of A: both boxes begin at its first row."""
+    gemm = Gemm(artifact.plan(Shape(40, 256, 64)), GPU)
+    assert gemm.rows_filled(0) == 2 * 24
+
+
+def test_warpgroups_without_rows_of_c_multiply_nothing(artifact):
+    """One of two in the second row of tiles."""
+    gemm = Gemm(artifact.plan(Shape(156, 456, 64)), GPU)
+    assert sorted(gemm.parts_multiplied(number) for number in range(4)) == [1, 1, 2, 2]
+    assert gemm.part(Spread(4, 1, (gemm.order().index((1, 0)),), 1), gemm.parts_multiplied) == pytest.approx(1 / 6)
 
 
 def test_k_that_is_no_multiple_of_a_line_takes_longer():

@@ -69,13 +69,13 @@ def test_ranks_of_equal_values_are_shared():
 
 @pytest.mark.parametrize("name", ["kernel7 at 2056x4104x192", "kernel8 at 4096x4096x192"])
 def test_tensor_cores_work_as_long_as_the_problem_takes_them(name):
-    """However few clusters are simulated: all tiles, also those outside of C that the grid of kernel 7 has, at
-    N / 2 cycles and a little for 16 of K and 64 of M."""
+    """However few clusters are simulated: all 64 rows of which one lies in C, at N / 2 cycles and a little for 16 of K
+    and 64 of M. So not in the columns of tiles outside of C that kernel 7 has, nor in half of a last row."""
     gpu = find_gpu("h200")
     config, shape = parse_name(name)
-    rows, columns = config.mma_shape
-    ctas = 20 * 17 if config.kernel == "kernel7" else (4096 // rows) * (4096 // columns)
-    work = ctas * (rows // 64) * (shape.k // 16) * (columns / 2 + gpu["tensor.per_instruction"]) / gpu.sms
+    _, columns = config.mma_shape
+    parts = -(-shape.m // 64) * -(-shape.n // columns)
+    work = parts * (shape.k // 16) * (columns / 2 + gpu["tensor.per_instruction"]) / gpu.sms
     for detail in (1, 60):
         [found] = compare([Measured(name, FIT, 1.0, 1.8e9, {})], gpu, detail)
         assert found.tensor == pytest.approx(work, rel=1e-3)

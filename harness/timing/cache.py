@@ -46,13 +46,14 @@ class Tiles:
 @dataclass(frozen=True)
 class Hits:
     """Bytes of a launch. ``dram``: read from DRAM; ``requested``: from L2; ``written``: of C. ``waits``: fraction of
-    the loads that wait for DRAM: of the panels of each round of tiles, every one counted once, what is not there.
+    the loads of A and of B that wait for DRAM: of the panels of each round of tiles, every one counted once, what is
+    not there.
     """
 
     dram: float
     requested: float
     written: float
-    waits: float
+    waits: Mapping[str, float]
 
     @property
     def miss(self) -> float:
@@ -62,19 +63,28 @@ class Hits:
 
 def hits(tiles: Tiles, resident: int, capacity: float) -> Hits:
     """``resident``: clusters at once; ``capacity``: bytes that L2 keeps."""
-    dram = touched = written = 0.0
+    written = 0.0
+    touched, found = dict.fromkeys("AB", 0.0), dict.fromkeys("AB", 0.0)
     cache = _Cache(capacity)
     for first in range(0, len(tiles.order), resident):
         places = tiles.order[first : first + resident]
         used = {("A", row) for row, _ in places} | {("B", column) for _, column in places}
         panels = {panel: _bytes(panel, tiles) for panel in used}
-        total = sum(panels.values())
         output = sum(_inside(row, tiles.rows, tiles.m) * _inside(c, tiles.columns, tiles.n) for row, c in places)
-        dram += total - cache.finds(panels)
+        there, needed = cache.finds(panels), _by_operand(panels)
+        for operand in "AB":
+            found[operand] += there[operand]
+            touched[operand] += needed[operand]
         cache.keeps(panels, output * tiles.element)
-        touched += total
         written += output * tiles.element
-    return Hits(dram, tiles.requested * len(tiles.order), written, dram / touched if touched else 1.0)
+    waits = {operand: 1 - found[operand] / nbytes for operand, nbytes in touched.items() if nbytes}
+    dram = sum(touched.values()) - sum(found.values())
+    return Hits(dram, tiles.requested * len(tiles.order), written, waits)
+
+
+def _by_operand(panels: Mapping[Panel, float]) -> dict[str, float]:
+    """Bytes of A and of B."""
+    return {operand: sum(nbytes for (name, _), nbytes in panels.items() if name == operand) for operand in "AB"}
 
 
 @dataclass
@@ -92,21 +102,23 @@ class _Cache:
         self.capacity = capacity
         self.rounds: list[_Round] = []
 
-    def finds(self, panels: Mapping[Panel, float]) -> float:
-        """Bytes of a next round's panels that are still there."""
-        found = since = 0.0
+    def finds(self, panels: Mapping[Panel, float]) -> dict[str, float]:
+        """Bytes of a next round's panels that are still there, of A and of B."""
+        found, since = dict.fromkeys("AB", 0.0), 0.0
         ahead = sum(panels.values())
         for before in reversed(self.rounds):
             since += before.output
             left = sum(before.panels.values())
-            again = sum(size for panel, size in before.panels.items() if panel in panels)
-            if again:
+            again = _by_operand({panel: size for panel, size in before.panels.items() if panel in panels})
+            if any(again.values()):
                 # After a slice came the ones behind it of that round, and the ones before it of the next.
                 parts = ((n + 0.5) / SLICES for n in range(SLICES))
                 ages = (since + (1 - part) * left + part * ahead for part in parts)
-                found += again * sum(map(self._kept, ages)) / SLICES
+                kept = sum(map(self._kept, ages)) / SLICES
+                for operand, nbytes in again.items():
+                    found[operand] += nbytes * kept
             since += left
-            ahead -= again
+            ahead -= sum(again.values())
         return found
 
     def keeps(self, panels: Mapping[Panel, float], output: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import log2
@@ -170,23 +171,33 @@ class Gemm:
         y = self.plan.grid[1] // self.plan.cluster[1]
         return number // (x * y) * x + number % x, number // x % y
 
-    def outside(self, spread: Spread) -> float:
-        """The part of all rows outside of A and B that the simulated clusters load."""
-        everything = sum(map(self._rows_outside, range(self.tiles)))
+    def part(self, spread: Spread, of: Callable[[int], float]) -> float:
+        """Of what tiles have, as ``of`` says by their number, the part that the simulated clusters get."""
+        everything = sum(map(of, range(self.tiles)))
         if self.plan.config["scheduler"] in ("dynamic", "clc") or not everything:
-            return spread.share
+            return self.simulated_tiles(spread) / self.tiles
         step = self.clusters if self.stays else self.tiles
         simulated = (number for first in spread.numbers for number in range(first, self.tiles, step))
-        return sum(map(self._rows_outside, simulated)) / everything or spread.share
+        return sum(map(of, simulated)) / everything or spread.share
 
-    def _rows_outside(self, number: int) -> int:
-        """Of A and of B, that the tile's clusters load."""
-        row, column = self.place(number)
-        rows, columns = self.tile
-        problem = self.plan.problem
-        return max(0, min(rows, (row + 1) * rows - problem.m)) + max(
-            0, min(columns, (column + 1) * columns - problem.n)
-        )
+    def rows_filled(self, number: int) -> float:
+        """Rows of boxes of A and B that lie outside although the box does not: filled with zeros for the tile's
+        clusters. A box that would lie wholly outside begins elsewhere (kernels/common/loader.mojo)."""
+        places, problem = self.place(number), self.plan.problem
+        extents = zip(places, self.tile, (problem.m, problem.n), "AB", strict=True)
+        return sum(_filled(place * size, size, extent, self._box_rows(name)) for place, size, extent, name in extents)
+
+    def parts_multiplied(self, number: int) -> float:
+        """Of a tile: on Hopper those of a warpgroup of which a row lies in C; elsewhere it is multiplied as a whole."""
+        if self.plan.tmem_columns:
+            return 1.0
+        (row, column), (rows, columns), problem = self.place(number), self.tile, self.plan.problem
+        down = max(0, min(rows, problem.m - row * rows))
+        across = max(0, min(columns, problem.n - column * columns))
+        return -(-down // self._box_rows("C")) * -(-across // self.plan.tile[1])
+
+    def _box_rows(self, tensor: str) -> int:
+        return next(a.box[1] for a in self.plan.arguments if isinstance(a, TensorMapArgument) and a.tensor == tensor)
 
     @property
     def merged(self) -> float:
@@ -240,6 +251,13 @@ class Gemm:
             asked = rows * along_n + columns * along_m // config["cta_group"]
         requested = asked * problem.k * ELEMENT_BYTES
         return Tiles(self.order(), rows, columns, problem.m, problem.n, problem.k, ELEMENT_BYTES, requested)
+
+
+def _filled(first: int, size: int, extent: int, box: int) -> int:
+    """Of rows from ``first`` on, in boxes of so many, those filled with zeros."""
+    if extent < box:
+        return size // box * (box - extent)
+    return -extent % box if first < extent < first + size else 0
 
 
 def _crowd(sharing: float) -> float:

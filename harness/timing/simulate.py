@@ -38,9 +38,9 @@ class Simulation:
 
     @property
     def used(self) -> float:
-        """Tiles of an average SM over those of an average simulated one."""
-        simulated = self.gemm.simulated_tiles(self.spread) / len(self.machine.sms)
-        return self.gemm.tiles / self.gemm.gpu.sms / simulated
+        """Work of an average SM over that of an average simulated one."""
+        simulated = self.gemm.part(self.spread, self.gemm.parts_multiplied)
+        return len(self.machine.sms) / self.gemm.gpu.sms / simulated
 
 
 def simulate(
@@ -56,12 +56,13 @@ def simulate(
     found = hits(gemm.traffic(), spread.resident, gpu["l2.bytes"] * gpu["l2.effective"])
     # In a row of launches L2 is full of what the ones before have written.
     left = found.written * spread.share
-    waits = found.waits * gemm.fetching * gpu["l2.together"]
-    memory = Memory(spread.share, clock, found.miss, waits, gemm.merged, left, gemm.outside(spread))
+    addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
+    waits = {addresses[name]: part * gemm.fetching * gpu["l2.together"] for name, part in found.waits.items()}
+    outside = gemm.part(spread, gemm.rows_filled)
+    memory = Memory(spread.share, clock, found.miss, max(waits.values()), gemm.merged, left, outside, waits)
     device = TimedDevice(
         gpu, memory, computes=False, numbers=spread.numbers, sms=gemm.simulated_sms(spread), trace=trace
     )
-    addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
     for counter in (a for a in plan.arguments if isinstance(a, CounterArgument)):
         start = np.zeros(counter.bytes // 4, np.uint32)
         start[0] = gemm.counter_start(counter, spread)

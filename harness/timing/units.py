@@ -7,6 +7,7 @@ or its multiplications take. Times are in cycles of the SM's clock from the star
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,10 +146,10 @@ class Memory:
     """L2 and DRAM, or the share of them that a part of the GPU has.
 
     ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the
-    loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time; ``merged``: bytes
-    that L2 gives out for each byte that is asked for, as it answers equal requests of neighbouring SMs once; ``left``:
-    bytes that the launch before has left in L2, still to be written; ``outside``: the part of what all boxes have
-    outside of their tensors.
+    loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time, or of the loads
+    from the tensor at an address, where ``tensors`` has it; ``merged``: bytes that L2 gives out for each byte that is
+    asked for, as it answers equal requests of neighbouring SMs once; ``left``: bytes that the launch before has left in
+    L2, still to be written; ``outside``: the part of what all boxes have outside of their tensors.
     """
 
     share: float
@@ -158,6 +159,7 @@ class Memory:
     merged: float = 1.0
     left: float = 0.0
     outside: float = 1.0
+    tensors: Mapping[int, float] = field(default_factory=dict)
     l2: Unit = field(default_factory=Unit)
     rows: Unit = field(default_factory=Unit)
     fill: Unit = field(default_factory=Unit)
@@ -167,7 +169,7 @@ class Memory:
 
     def fresh(self) -> Memory:
         """The same, with nothing to do yet."""
-        return Memory(self.share, self.clock, self.miss, self.waits, self.merged, self.left, self.outside)
+        return Memory(self.share, self.clock, self.miss, self.waits, self.merged, self.left, self.outside, self.tensors)
 
 
 class Units:
@@ -219,7 +221,9 @@ class Units:
 
     # ---- copies ----
 
-    def read_memory(self, at: float, nbytes: float, ready: float = 0.0, aligned: int = LINE) -> float:
+    def read_memory(
+        self, at: float, nbytes: float, ready: float = 0.0, aligned: int = LINE, tensor: int | None = None
+    ) -> float:
         """Bytes for an SM, from L2 or through it: when the last of them leaves L2. at: when they are asked for, which
         is their place in the queues; ready: when an SM has asked for the last of them; aligned: what their rows begin
         with. If these are lines, L2 gives out none twice for two SMs that ask at once; the way to it knows no such
@@ -237,7 +241,8 @@ class Units:
             missed = nbytes * memory.miss
             memory.traffic.dram += missed
             leaves = max(leaves, memory.dram.serve(at, missed / self.dram_rate))
-        return leaves + self.hit_latency + memory.waits * self.dram_latency
+        waits = memory.waits if tensor is None else memory.tensors.get(tensor, memory.waits)
+        return leaves + self.hit_latency + waits * self.dram_latency
 
     def tma_load(self, at: float, load: Any, destination: int, sm: Sm, target: Sm) -> float:
         """A box, for one of the CTAs it goes to; the first of these asks for it.
@@ -254,7 +259,7 @@ class Units:
                 sm.maps.add(id(load.tmap))
                 sent += self.first_load
             self.memory.traffic.loads += 1
-            arrives = self.read_memory(at, part.inside, sent, aligned)
+            arrives = self.read_memory(at, part.inside, sent, aligned, load.tmap.address)
             if part.filled:
                 arrives = max(arrives, self.memory.fill.serve(at, part.filled / self.fill_rate) + self.hit_latency)
             self._last_load = (load, arrives)

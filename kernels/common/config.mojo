@@ -203,6 +203,13 @@ struct GemmConfig(TrivialRegisterPassable):
         """Rows of B (columns of C) that one CTA loads: the CTAs of a pair share the MMA's N."""
         return self.mma_n // self.cta_group
 
+    def cluster_rows(self) -> Int:
+        """Rows of C that a cluster computes together."""
+        return self.cluster_m * self.cta_m()
+
+    def cluster_columns(self) -> Int:
+        return self.cluster_n * self.mma_n
+
     def a_bytes(self) -> Int:
         return self.cta_m() * self.block_k * ELEMENT_BYTES
 

@@ -59,8 +59,8 @@ struct LaunchPlan(Copyable):
         self.m = m
         self.n = n
         self.k = k
-        self.clusters_m = ceildiv(m, config.cta_m() * config.cluster_m)
-        self.clusters_n = ceildiv(n, config.mma_n * config.cluster_n)
+        self.clusters_m = ceildiv(m, config.cluster_rows())
+        self.clusters_n = ceildiv(n, config.cluster_columns())
         if config.walks_tiles():
             var clusters = self.clusters_m * self.clusters_n
             if clusters * config.cluster_size() > LARGEST_GRID:

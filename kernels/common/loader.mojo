@@ -3,8 +3,7 @@ from .config import SWIZZLE_ROW_BYTES, GemmConfig
 from .cta import Cta
 from .multicast import Slices
 from .problem import Problem
-from .problem import Problem
-from .ptx import mbarrier_arrive_expect_tx, mbarrier_wait, tma_load
+from .ptx import launch_dependents, mbarrier_arrive_expect_tx, mbarrier_wait, tma_load
 from .ring import Ring
 from .tiles import Tile, TileScheduler
 
@@ -15,14 +14,16 @@ struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
     comptime box_bytes = Self.slices.box_rows() * SWIZZLE_ROW_BYTES
 
     var map: UInt64
+    var rows: Int32  # of the tensor
     var row: Int32  # of the first box, in the tile
     var offset: UInt32  # of the first box, in the stage's tile
     var mask: UInt16
     var part: UInt32
 
     @inline(.always)
-    def __init__(out self, map: UInt64, first_row: UInt32, part: UInt32, mask: UInt32):
+    def __init__(out self, map: UInt64, rows: UInt32, first_row: UInt32, part: UInt32, mask: UInt32):
         self.map = map
+        self.rows = Int32(rows)
         self.row = Int32(first_row + part * UInt32(Self.slices.box_rows()))
         self.offset = part * UInt32(Self.box_bytes)
         self.mask = UInt16(mask)
@@ -40,9 +41,16 @@ struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
                     self.map,
                     barrier,
                     k,
-                    tile_row + self.row + Int32(first * Self.slices.box_rows()),
+                    self.inside(tile_row + self.row + Int32(first * Self.slices.box_rows())),
                     self.mask,
                 )
+
+    @inline(.always)
+    def inside(self, row: Int32) -> Int32:
+        """Where a box begins: one that would lie wholly outside of the tensor takes its last rows. What they are multiplied
+        to nobody stores, either. L2 answers what is outside for all SMs from one place, and on an H200 a few such boxes hold up
+        everybody (docs/hopper-kernel8.md)."""
+        return row if row < self.rows else max(Int32(0), self.rows - Int32(Self.slices.box_rows()))
 
 
 struct Loader[config: GemmConfig](TrivialRegisterPassable):
@@ -56,9 +64,9 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config], problem: Problem):
         comptime sharing = Self.sharing
-        self.a = {problem.a, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
+        self.a = {problem.a, problem.m, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
         var b_row = cta.in_pair() * UInt32(Self.config.cta_b_rows())
-        self.b = {problem.b, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
+        self.b = {problem.b, problem.n, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
 
     @inline(.always)
     def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32):
@@ -87,6 +95,8 @@ def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: T
             k += Int32(config.block_k)
             ring.advance()
         tiles.advance(cta)
+    comptime if config.overlaps_launches():
+        launch_dependents()  # at the latest: see Cta.after_launch_before
     # Drain: the last releases by other CTAs must not find this one gone.
     comptime for _ in range(config.stages):
         mbarrier_wait(cta.empty(ring.stage), ring.parity)

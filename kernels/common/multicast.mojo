@@ -84,16 +84,22 @@ struct Multicast(TrivialRegisterPassable):
 struct Slices(TrivialRegisterPassable):
     """How `rows` rows of an operand tile are dealt out to `parts` CTAs.
 
-    Each box is one TMA copy. Rows that divide evenly make one box a CTA; otherwise boxes of 8 rows, the smallest unit
-    that keeps the 128-byte swizzle pattern, go to the CTAs in turn and some CTAs load one box fewer.
+    Each box is one TMA copy. Rows that divide evenly make one box a CTA, or several of 64 rows, so that few rows are loaded
+    where a tile lies partly outside of the tensor; otherwise boxes of 8 rows, the smallest unit that keeps the 128-byte
+    swizzle pattern, go to the CTAs in turn and some CTAs load one box fewer.
     """
+
+    comptime most_rows = 64
 
     var rows: Int
     var parts: Int
 
     @inline(.always)
     def box_rows(self) -> Int:
-        return self.rows // self.parts if self.rows % (8 * self.parts) == 0 else 8
+        if self.rows % (8 * self.parts) != 0:
+            return 8
+        var rows = self.rows // self.parts
+        return Self.most_rows if rows % Self.most_rows == 0 else rows
 
     @inline(.always)
     def boxes(self) -> Int:

@@ -141,8 +141,8 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
             map("b_map", plan.b, config.dtype_name(), config.l2_promotion()),
             map("c_map", plan.c, config.dtype_name(), config.l2_promotion()),
             scalar("k_iterations", plan.k_iterations),
-            scalar("clusters_m", plan.clusters_m),
-            scalar("clusters_n", plan.clusters_n),
+            scalar("m", plan.m),
+            scalar("n", plan.n),
             counter,
         ]
     )

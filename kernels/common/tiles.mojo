@@ -124,8 +124,8 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def find(mut self):
         """The tile with the current number."""
-        comptime rows = Int32(Self.config.cluster_m * Self.config.cta_m())
-        comptime columns = Int32(Self.config.cluster_n * Self.config.mma_n)
+        comptime rows = Int32(Self.config.cluster_rows())
+        comptime columns = Int32(Self.config.cluster_columns())
         comptime group = UInt32(Self.config.raster_group)
         var found = place(group, self.number, self.problem.clusters_m, self.problem.clusters_n)
         self.tile = {

@@ -127,9 +127,10 @@ def write_in_turns[config: GemmConfig, T: Team](team: T, c_map: UInt64):
 
 
 @inline(.always)
-def finish_stores[T: Team](team: T):
-    """Before a CTA ends: TMA must have read all of its buffers."""
-    if team.leads():
+def finish_stores(leads: Bool):
+    """Before a CTA ends: TMA must have read all of its buffers. leads: whether this warp has issued its team's stores.
+    """
+    if leads:
         if elect_one_sync():
             tma_wait_group_read[0]()
         syncwarp()

@@ -22,7 +22,7 @@ def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
     if cta.warp < EPILOGUE_WARPS:
         var epilogue = Epilogue[config](cta, tiles.tile, Ring[config.accumulators](parity=0))
         write_in_turns[config](epilogue, problem.c)
-        finish_stores(epilogue)
+        finish_stores(epilogue.leads())
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
             produce(cta, problem, tiles)

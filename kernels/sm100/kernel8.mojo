@@ -37,7 +37,7 @@ def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tile
         accumulators.advance()
         tiles.advance[whole_warp=True](cta)
         if not tiles.has_tile():
-            finish_stores(epilogue)
+            finish_stores(epilogue.leads())
 
 
 @inline(.always)

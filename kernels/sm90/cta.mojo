@@ -7,6 +7,7 @@ from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.problem import Problem
 from max.gpu.primitives.cluster import cluster_arrive_relaxed, cluster_wait
+from max.gpu.sync import named_barrier
 
 comptime WARPGROUP = 4
 """Warps of a warpgroup."""
@@ -25,6 +26,12 @@ def start[config: GemmConfig](cta: Cta[config], problem: Problem):
 @inline(.always)
 def warpgroup[config: GemmConfig](cta: Cta[config]) -> UInt32:
     return cta.warp // WARPGROUP
+
+
+@inline(.always)
+def sync_warpgroup(group: UInt32):
+    """All threads of a consumer warpgroup. Each has a named barrier, from 1: 0 belongs to the whole CTA."""
+    named_barrier[Int32(WARPGROUP * 32)](Int32(group + 1))
 
 
 @inline(.always)

@@ -4,9 +4,8 @@ from ..common.cta import Cta
 from ..common.ptx import pack_pair, tma_store
 from ..common.tiles import Tile
 from ..common.write_out import BoxRows, Team
-from .cta import WARPGROUP, warp_of_group, warpgroup
+from .cta import WARPGROUP, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
-from max.gpu.sync import named_barrier
 from std.utils.static_tuple import StaticTuple
 
 comptime ROWS = MMA_M // WARPGROUP
@@ -73,8 +72,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def barrier(self):
-        """One named barrier for each warpgroup, from 1: 0 belongs to the whole CTA."""
-        named_barrier[Int32(WARPGROUP * 32)](Int32(self.group + 1))
+        sync_warpgroup(self.group)
 
     @inline(.always)
     def leads(self) -> Bool:

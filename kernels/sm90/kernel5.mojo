@@ -12,6 +12,7 @@ from ..common.ptx import mbarrier_wait
 from ..common.ring import Ring
 from ..common.tiles import Tile, TileScheduler
 from ..common.write_out import write_tile
+from .cta import sync_warpgroup
 from .epilogue import Epilogue
 from .mainloop import Consumer
 from .wgmma import Accumulator
@@ -28,13 +29,17 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
     var consumer = Consumer[config](cta)
     var accumulator = Accumulator[config]()
     var ring = Ring[1](parity=0)
+    var multiplies = consumer.has_part(tile, problem)
     for k in range(problem.k_iterations):
         if loads:
             mbarrier_wait(cta.empty(0), ring.parity ^ 1)
             loader.load(cta, tile, 0, Int32(k) * Int32(config.block_k))
         syncwarp()
         mbarrier_wait(cta.full(0), ring.parity)
-        consumer.multiply(accumulator, 0)
+        if multiplies:
+            consumer.multiply(accumulator, 0)
+        else:
+            sync_warpgroup(consumer.group)  # as a multiplication does: see pass_by_stages
         accumulator.wait[0]()
         consumer.release(0)
         ring.advance()

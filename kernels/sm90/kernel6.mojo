@@ -18,7 +18,7 @@ from ..common.tiles import TileScheduler
 from ..common.write_out import write_tile
 from .cta import warp_of_group, warpgroup
 from .epilogue import Epilogue
-from .mainloop import consume
+from .mainloop import Consumer, consume, pass_by
 from max.gpu.intrinsics import warpgroup_reg_alloc, warpgroup_reg_dealloc
 from max.gpu.primitives.cluster import elect_one_sync
 
@@ -57,5 +57,9 @@ def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
                 produce(cta, problem, tiles)
     else:
         take_registers[config]()
-        var accumulator = consume(cta, problem.k_iterations)
-        write_tile[config](Epilogue[config](cta, tiles.tile, accumulator), problem.c)
+        var consumer = Consumer[config](cta)
+        if consumer.has_part(tiles.tile, problem):
+            var accumulator = consume(cta, consumer, problem.k_iterations)
+            write_tile[config](Epilogue[config](cta, tiles.tile, accumulator), problem.c)
+        else:
+            pass_by(cta, consumer, problem.k_iterations)

@@ -13,7 +13,7 @@ from ..common.write_out import finish_stores, write_in_turns
 from .cta import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
-from .mainloop import consume
+from .mainloop import Consumer, consume, pass_by
 from max.gpu.primitives.cluster import elect_one_sync
 
 
@@ -27,7 +27,11 @@ def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
                 produce(cta, problem, tiles)
     else:
         take_registers[config]()
-        var accumulator = consume(cta, problem.k_iterations)
-        var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
-        write_in_turns[config](epilogue, problem.c)
-        finish_stores(epilogue)
+        var consumer = Consumer[config](cta)
+        if consumer.has_part(tiles.tile, problem):
+            var accumulator = consume(cta, consumer, problem.k_iterations)
+            var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
+            write_in_turns[config](epilogue, problem.c)
+            finish_stores(epilogue.leads())
+        else:
+            pass_by(cta, consumer, problem.k_iterations)

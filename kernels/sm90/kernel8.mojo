@@ -23,7 +23,7 @@ from ..common.write_out import finish_stores, write_step
 from .cta import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
-from .mainloop import Consumer, SideJob, multiply_tile
+from .mainloop import Consumer, SideJob, multiply_tile, pass_by_tile
 from .ping_pong import take_turns
 from .wgmma import Accumulator
 from max.gpu.primitives.cluster import elect_one_sync
@@ -79,12 +79,15 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
     var ring = Ring[config.stages](parity=0)
     var write_out = WriteOut[config](problem.c, Epilogue[config](cta, tiles.tile, Accumulator[config]()))
     while tiles.has_tile():
-        var accumulator = multiply_tile(cta, consumer, ring, problem.k_iterations, write_out)
-        write_out.finish()
-        write_out.begin(Epilogue[config](cta, tiles.tile, accumulator))
+        if consumer.has_part(tiles.tile, problem):
+            var accumulator = multiply_tile(cta, consumer, ring, problem.k_iterations, write_out)
+            write_out.finish()
+            write_out.begin(Epilogue[config](cta, tiles.tile, accumulator))
+        else:
+            pass_by_tile(cta, consumer, ring, problem.k_iterations)
         tiles.advance[whole_warp=True](cta)
     write_out.finish()
-    finish_stores(write_out.epilogue)
+    finish_stores(write_out.epilogue.leads())
 
 
 @inline(.always)

@@ -1,9 +1,11 @@
 """Multiplying stages in the consumer warpgroups, and telling the CTAs that wrote into a stage that it has been read."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.problem import Problem
 from ..common.ptx import address_in, mbarrier_arrive_cluster, mbarrier_wait
 from ..common.ring import Ring
-from .cta import warp_of_group, warpgroup
+from ..common.tiles import Tile
+from .cta import sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import Accumulator, operand_descriptor
 
 
@@ -12,6 +14,8 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
 
     comptime sharing = Self.config.sharing()
 
+    var group: UInt32
+    var row: Int32  # of a tile, where this warpgroup's begin
     var a: UInt64
     var b: UInt64
     var empty: UInt32  # first empty barrier of the CTA whose rank is this thread's lane
@@ -20,13 +24,20 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config]):
         comptime rows_bytes = Self.config.a_bytes() // Self.config.consumers_of_tile()
-        var part = warpgroup(cta) % UInt32(Self.config.consumers_of_tile())
+        self.group = warpgroup(cta)
+        var part = self.group % UInt32(Self.config.consumers_of_tile())
+        self.row = Int32(part) * Int32(Self.config.consumer_m())
         self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a) + part * UInt32(rows_bytes))
         self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b))
         comptime sharing = Self.sharing
         var rank = min(cta.lane, UInt32(Self.config.cluster_size() - 1))
         self.empty = address_in(cta.empty(0), rank)
         self.tells = warp_of_group(cta) == 0 and cta.lane == rank and sharing.commit_mask(cta.rank) >> rank & 1 == 1
+
+    @inline(.always)
+    def has_part(self, tile: Tile, problem: Problem) -> Bool:
+        """Whether any row of this warpgroup's lies in C."""
+        return tile.row + self.row < Int32(problem.m) and tile.column < Int32(problem.n)
 
     @inline(.always)
     def multiply(self, mut accumulator: Accumulator[Self.config], stage: UInt32):
@@ -102,8 +113,31 @@ def multiply_tile[
 
 
 @inline(.always)
-def consume[config: GemmConfig](cta: Cta[config], k_iterations: UInt32) -> Accumulator[config]:
+def pass_by_tile[
+    config: GemmConfig
+](cta: Cta[config], consumer: Consumer[config], mut ring: Ring[config.stages], k_iterations: UInt32):
+    """In place of `multiply_tile` where no row of the warpgroup's lies in C: goes round the ring, as the slices that its CTA
+    loads are for others, too, and spends no power on zeros."""
+    for _ in range(k_iterations):
+        mbarrier_wait(cta.full(ring.stage), ring.parity)
+        # As after a multiplication, all warps have found the stage full: it may not be taken away from one of them.
+        sync_warpgroup(consumer.group)
+        consumer.release(ring.stage)
+        ring.advance()
+
+
+@inline(.always)
+def consume[
+    config: GemmConfig
+](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32) -> Accumulator[config]:
     """The one tile of a CTA that has no other."""
     var ring = Ring[config.stages](parity=0)
     var job = NoSideJob()
-    return multiply_tile(cta, Consumer[config](cta), ring, k_iterations, job)
+    return multiply_tile(cta, consumer, ring, k_iterations, job)
+
+
+@inline(.always)
+def pass_by[config: GemmConfig](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32):
+    """In place of `consume` where the warpgroup has no part in C."""
+    var ring = Ring[config.stages](parity=0)
+    pass_by_tile(cta, consumer, ring, k_iterations)

@@ -17,9 +17,9 @@ from ..common.problem import Problem
 from ..common.ring import Ring
 from ..common.tiles import TileScheduler
 from ..common.write_out import finish_stores, write_in_turns
-from .cta import WARPGROUP, warpgroup
+from .cta import WARPGROUP, warp_of_group, warpgroup
 from .epilogue import Epilogue
-from .mainloop import Consumer, SideJob, multiply_tile
+from .mainloop import Consumer, SideJob, multiply_tile, pass_by_tile
 from max.gpu.sync import named_barrier, named_barrier_arrive
 
 comptime BOTH = Int32(2 * WARPGROUP * 32)
@@ -64,11 +64,14 @@ def take_turns[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles
         tiles.advance(cta)
     while tiles.has_tile():
         turn.wait()
-        var accumulator = multiply_tile(cta, consumer, ring, problem.k_iterations, turn)
-        var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
-        write_in_turns[config](epilogue, problem.c)
+        if consumer.has_part(tiles.tile, problem):
+            var accumulator = multiply_tile(cta, consumer, ring, problem.k_iterations, turn)
+            var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
+            write_in_turns[config](epilogue, problem.c)
+        else:
+            pass_by_tile(cta, consumer, ring, problem.k_iterations)
+            turn.all_started()
         ring.skip(problem.k_iterations)
         tiles.advance(cta)
         tiles.advance(cta)
-        if not tiles.has_tile():
-            finish_stores(epilogue)
+    finish_stores(warp_of_group(cta) == 0)
