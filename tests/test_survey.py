@@ -75,8 +75,8 @@ def test_runs_are_many_and_split_beforehand(arch):
 @pytest.mark.parametrize(
     ("use", "first", "hashed"),
     [
-        (SEEN, "kernel5 mma_shape=128x256 cluster=2x2 epilogue_width=32 at 2384x1256x224", "30122d9cce523a7c"),
-        (JUDGE, "kernel5 mma_shape=256x96 cluster=2x1 epilogue_width=16 at 512x2056x744", "bad54b99ca4cf86d"),
+        (SEEN, "kernel5 mma_shape=256x96 cluster=2x1 epilogue_width=16 at 512x2056x744", "bad54b99ca4cf86d"),
+        (JUDGE, "kernel5 mma_shape=64x256 cluster=4x1 epilogue_width=32 at 7960x6656x4992", "ae7c0278511c243a"),
     ],
 )
 def test_what_was_drawn_stays_the_same(use, first, hashed):

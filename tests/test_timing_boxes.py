@@ -77,6 +77,13 @@ def test_an_sm_loads_split_rows_at_the_measured_rate():
         assert split / whole == pytest.approx(GPU[f"tma.rows_of_{name}"], rel=0.1)
 
 
+@pytest.mark.parametrize(("row", "times"), [(128, 1.4), (64, 1.5), (32, 2.0)])
+def test_a_stored_row_that_begins_within_a_sector_writes_one_more(row, times):
+    """Or as many more as was measured, if that is more."""
+    split, whole = (units().tma_store(0.0, 1 << 20, row, aligned, Sm()) for aligned in (16, 32))
+    assert split / whole == pytest.approx(times, rel=0.02)
+
+
 def test_requests_are_served_in_the_order_in_which_they_are_made():
     """A box that an SM asks for slowly does not keep L2 from one that another SM asks for at the same time."""
     made, slow, quick = units(), Sm(), Sm()

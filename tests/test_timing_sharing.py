@@ -155,3 +155,19 @@ def test_each_step_of_the_write_out_takes_its_instructions(name, times):
     plan = artifact.plan(Shape(128, 128, 64))
     quick, slow = (simulate(artifact, plan, GPU.with_values({name: cycles}), CLOCK).cycles for cycles in (0, 2000))
     assert slow - quick == pytest.approx(2000 * times, rel=0.3)
+
+
+# ---- launches beside one another ----
+
+
+@pytest.mark.parametrize(("asked", "prepared"), [(STAYS, True), (ALONE, False)])
+def test_a_launch_beside_the_one_before_has_prepared_itself(monkeypatch, asked, prepared):
+    """Kernel 8 waits for the end of the launch before it: by then its start is over, if it has room beside it."""
+    artifact = artifacts()[asked]
+    shape = Shape(256, 512, 512)
+    assert Gemm(artifact.plan(shape), GPU).beside and not Gemm(artifact.plan(Shape(4096, 4096, 512)), GPU).beside
+    beside = simulate(artifact, artifact.plan(shape), GPU, CLOCK).cycles
+    monkeypatch.setattr(Gemm, "beside", False)
+    alone = simulate(artifact, artifact.plan(shape), GPU, CLOCK).cycles
+    saved = alone - beside
+    assert (0.5 * GPU["launch.kernel"] < saved <= GPU["launch.kernel"]) if prepared else saved == 0

@@ -25,7 +25,8 @@ REGISTER_BYTES = 4
 class BlockCost:
     """``slots``: issue slots. ``cycles``: until the warp comes to the next block. ``at``: when each instruction is
     issued, from the block's start, by its index. ``signal``: when the last one that others may wait for has taken
-    effect. ``global_bytes``: that a warp moves by plain loads and stores. ``multiplies``: whether it issues wgmma.
+    effect. ``global_bytes``: that a warp moves by plain loads and stores. ``multiplies``: whether it issues wgmma;
+    ``follows``: whether it waits for the launch before this one.
     """
 
     slots: float
@@ -34,6 +35,7 @@ class BlockCost:
     signal: float
     global_bytes: int
     multiplies: bool = False
+    follows: bool = False
 
 
 def block_costs(code: Code, gpu: Gpu) -> list[BlockCost]:
@@ -46,7 +48,7 @@ def _cost(instructions: Sequence[Instruction], gpu: Gpu) -> BlockCost:
     ready: dict[int, float] = {}
     now, slots, signal, moved = 0.0, 0.0, 0.0, 0
     loads_done = 0.0
-    stored = multiplies = False
+    stored = multiplies = follows = False
     at = {}
     for i in instructions:
         issue, latency = _instruction(i, gpu)
@@ -54,6 +56,7 @@ def _cost(instructions: Sequence[Instruction], gpu: Gpu) -> BlockCost:
             issue = gpu["issue.proxy_fence_stored"]
         stored = stored or _stores_to_shared(i)
         multiplies = multiplies or _multiplies(i)
+        follows = follows or (i.opcode == "griddepcontrol" and "wait" in i.modifiers)
         now = max([now, *(ready.get(r.slot, 0.0) for r in sources(i))])
         if i.opcode == "tcgen05" and i.modifiers[0] == "wait::ld":
             now = max(now, loads_done)
@@ -70,7 +73,7 @@ def _cost(instructions: Sequence[Instruction], gpu: Gpu) -> BlockCost:
             signal = now
         moved += _global_bytes(i)
     end = max([now, *ready.values()]) if instructions else 0.0
-    return BlockCost(slots, end, at, signal or end, moved, multiplies)
+    return BlockCost(slots, end, at, signal or end, moved, multiplies, follows)
 
 
 def _stores_to_shared(i: Instruction) -> bool:

@@ -18,7 +18,8 @@ from harness.timing.units import Memory, Units
 class TimedDevice(Device):
     """``computes``: whether data is moved and multiplied, or only the time is wanted that it takes.
 
-    ``numbers``: the clusters of a grid that run here, None: all; ``sms``: multiprocessors, None: all of the GPU.
+    ``numbers``: the clusters of a grid that run here, None: all; ``sms``: multiprocessors, None: all of the GPU;
+    ``beside``: whether all CTAs of a launch find room beside those of the one before.
     ``machines``: one for each launch so far.
     """
 
@@ -31,6 +32,7 @@ class TimedDevice(Device):
         numbers: Sequence[int] | None = None,
         sms: int | None = None,
         trace: Trace | None = None,
+        beside: bool = False,
     ) -> None:
         super().__init__()
         self.gpu = gpu
@@ -39,6 +41,7 @@ class TimedDevice(Device):
         self.numbers = numbers
         self.sms = sms or gpu.sms
         self.trace = trace
+        self.beside = beside
         self.machines: list[TimedMachine] = []
 
     @property
@@ -54,6 +57,6 @@ class TimedDevice(Device):
         if self.numbers is not None:
             clusters.take(self.numbers)
         units = Units(self.gpu, self.l2_and_dram.fresh())
-        machine = TimedMachine(grid, schedule, clusters, limits, self.gpu, units, self.sms, self.trace)
+        machine = TimedMachine(grid, schedule, clusters, limits, self.gpu, units, self.sms, self.trace, self.beside)
         self.machines.append(machine)
         return machine

@@ -123,6 +123,11 @@ class Gemm:
         """Whether clusters walk on by themselves: there are no more of them than run at once."""
         return self.plan.config["scheduler"] in ("static", "dynamic")
 
+    @property
+    def beside(self) -> bool:
+        """Whether all CTAs of two launches find room together."""
+        return 2 * self.clusters <= self.gpu.resident_clusters(self.cluster_size, 1)
+
     def spread(self, detail: int = DETAIL) -> Spread:
         """Clusters with the same few numbers modulo the resident ones: they take part in every round of clusters."""
         per_sm = self.ctas_per_sm

@@ -82,12 +82,17 @@ class TimedMachine(Machine):
         units: Units,
         sms: int,
         trace: Trace | None = None,
+        beside: bool = False,
     ) -> None:
+        """beside: in a row of launches all of its CTAs find room beside those of the one before; if they wait for its
+        end, they have prepared themselves by then."""
         super().__init__(grid, schedule, clusters, limits)
         self.gpu = gpu
         self.units = units
         self.trace = trace or NoTrace()
         self.costs = block_costs(grid.code, gpu)
+        self.begin = gpu["launch.kernel"]
+        self.prepares = beside and any(cost.follows for cost in self.costs)
         self.now = 0.0
         self.end = 0.0
         self._order = itertools.count()
@@ -122,7 +127,7 @@ class TimedMachine(Machine):
 
     def _loop(self) -> None:
         heap = self._heap
-        self._launch(self.gpu["launch.kernel"])
+        self._launch(0.0 if self.prepares else self.begin)
         limited = self.limits != Limits()
         while True:
             if not heap:
@@ -242,6 +247,8 @@ class TimedMachine(Machine):
             partition.free = start + cost.slots
             partition.busy += cost.slots
             at = start + cost.cycles
+            if cost.follows:
+                at = max(at, self.begin)
             if cost.global_bytes:
                 at = max(at, self._plain_access(start, cost.global_bytes))
             self.trace.ran(fragment, block, start, at)

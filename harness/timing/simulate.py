@@ -61,7 +61,13 @@ def simulate(
     outside = gemm.part(spread, gemm.rows_filled)
     memory = Memory(spread.share, clock, found.miss, max(waits.values()), gemm.merged, left, outside, waits)
     device = TimedDevice(
-        gpu, memory, computes=False, numbers=spread.numbers, sms=gemm.simulated_sms(spread), trace=trace
+        gpu,
+        memory,
+        computes=False,
+        numbers=spread.numbers,
+        sms=gemm.simulated_sms(spread),
+        trace=trace,
+        beside=gemm.beside,
     )
     for counter in (a for a in plan.arguments if isinstance(a, CounterArgument)):
         start = np.zeros(counter.bytes // 4, np.uint32)

@@ -272,7 +272,8 @@ class Units:
         memory.traffic.l2_written += nbytes
         memory.traffic.dram += nbytes
         memory.traffic.stores += 1
-        times = self.split_sectors if aligned < SECTOR else 1.0
+        # A row that begins within a sector writes to one more of them.
+        times = max(self.split_sectors, 1 + SECTOR / row) if aligned < SECTOR else 1.0
         room = memory.dram.write(at, nbytes)
         taken = memory.writes.serve(room, times * nbytes * (1 + self.write_row / row) / self.write_rate)
         return max(taken, sm.stores.serve(at, self.tma_issue + times * nbytes / self.store_rate)) + self.store_latency
