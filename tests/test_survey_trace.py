@@ -126,7 +126,7 @@ def test_the_timeline_has_the_rows_and_names_of_a_predicted_one(recorded, kernel
         full = ["full"] if stages == 1 else [f"full[{stage}]" for stage in range(min(stages, K_STEPS))]
         assert {name for name in names if name.startswith("wait full")} == {f"wait {name}" for name in full}
         loads = [span for span in mine if span.row.startswith("TMA load A stage")]
-        assert len(loads) >= K_STEPS and all(span.end > span.start >= 0 for span in loads)
+        assert len(loads) == K_STEPS and all(span.end > span.start >= 0 for span in loads)
 
 
 def test_a_wait_that_may_leave_a_group_does_not_end_it(recorded):

@@ -224,9 +224,13 @@ class Recorder:
         key = self._key(target)
         if key is None:
             return
-        where = operation.fragment.grid.region_at(load.offset) or f"0x{load.offset:x}"
-        span = self._span(key, f"TMA load {where}", f"load {where}", "load", at, done, merge=False)
-        self._loads[key, where] = span
+        where = whole(operation.fragment.grid.region_at(load.offset)) or f"0x{load.offset:x}"
+        span = self._loads.get((key, where))
+        if span is not None and at <= span.end:  # another box of the same stage
+            span.end = max(span.end, done)
+        else:
+            span = self._span(key, f"TMA load {where}", f"load {where}", "load", at, done, merge=False)
+            self._loads[key, where] = span
         nbytes = float(load.tmap.box_bytes)
         self._changes += [(at, key, "bytes in flight", nbytes), (done, key, "bytes in flight", -nbytes)]
 
@@ -248,9 +252,13 @@ def _operand(operation: AsyncOperation, cta: Cta) -> str:
     subject = operation.subject
     if (isinstance(subject, Step) and not subject.plan.form.a_in_registers) or isinstance(subject, Mma):
         plan = subject.plan if isinstance(subject, Step) else subject.plan()
-        name = cta.grid.region_at(int(plan.a.positions.min()) * CHUNK)
-        return name.partition(" + ")[0]
+        return whole(cta.grid.region_at(int(plan.a.positions.min()) * CHUNK))
     return ""
+
+
+def whole(region: str) -> str:
+    """Of ``A stage 0 + 8192``: the part of shared memory that it lies in, which several boxes fill."""
+    return region.partition(" + ")[0]
 
 
 def _levels(changes: Sequence[tuple[float, CtaKey, str, float]]) -> list[Sample]:

@@ -19,7 +19,7 @@ from harness.run.emulate import regions_of
 from harness.survey.archive import Survey
 from harness.survey.trace.events import Events
 from harness.survey.trace.instrument import BEGIN, GLOBAL_TIMER, POINT, SM, START, STOP, Site
-from harness.timing.timeline import CtaKey, Span, Timeline
+from harness.timing.timeline import CtaKey, Span, Timeline, whole
 
 RANK_BITS = 24
 """Of a shared address the bits from here on are the CTA's rank in its cluster."""
@@ -175,8 +175,9 @@ def _name(what: str, event: Event, names: _Names) -> str:
 
 
 def _loads(spans: Sequence[Span]) -> Iterator[Span]:
-    """Loads of a CTA: each from its issue until a warp went on that had waited for its stage."""
+    """Loads of a CTA: of a stage, from the issue of its first box until a warp went on that had waited for it."""
     ends: dict[str, list[float]] = {}
+    seen: set[tuple[str, float]] = set()
     for span in spans:
         if match := _WAIT_FULL.fullmatch(span.name):
             ends.setdefault(match.group(1) or "0", []).append(span.end)
@@ -185,9 +186,10 @@ def _loads(spans: Sequence[Span]) -> Iterator[Span]:
     for span in spans:
         if not span.name.startswith(ISSUE_LOAD):
             continue
-        where = span.name.removeprefix(ISSUE_LOAD)
+        where = whole(span.name.removeprefix(ISSUE_LOAD))
         stage = re.search(r"stage (\d+)", where)
         times = ends.get(stage.group(1) if stage else "", [])
         later = bisect.bisect_right(times, span.start)
-        if later < len(times):
+        if later < len(times) and (where, times[later]) not in seen:
+            seen.add((where, times[later]))
             yield Span(span.cta, f"TMA load {where}", f"load {where}", "load", span.start, times[later])
