@@ -83,7 +83,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
     def next_starts_together(self) -> Bool:
         """Whether the CTAs of a launch like this one find room beside its own, or none does before these end. If some do and
         some do not, they begin to work at different times, and lose what they share in the L2 cache: on an H200 that
-        takes up to 1.5 times as long."""
+        takes up to 1.6 times as long."""
         comptime most = UInt32(sms_filled(Self.config.cluster_size(), Self.config.has_tmem()))
         var ctas = UInt32(grid_dim.x) * UInt32(grid_dim.y)
         return 2 * ctas <= most or ctas >= most

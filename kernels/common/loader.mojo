@@ -47,8 +47,8 @@ struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
 
     @inline(.always)
     def inside(self, row: Int32) -> Int32:
-        """Where a box begins: one that would lie wholly outside of the tensor takes its last rows. What they are multiplied
-        to nobody stores, either. L2 answers what is outside for all SMs from one place, and on an H200 a few such boxes hold up
+        """Where a box begins: one that would lie wholly outside of the tensor takes its last rows, as nobody stores what
+        they are multiplied to. L2 answers what is outside for all SMs from one place, and on an H200 a few such boxes hold up
         everybody (docs/hopper-kernel8.md)."""
         return row if row < self.rows else max(Int32(0), self.rows - Int32(Self.slices.box_rows()))
 

@@ -39,7 +39,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
         if multiplies:
             consumer.multiply(accumulator, 0)
         else:
-            sync_warpgroup(consumer.group)  # as a multiplication does: see pass_by_stages
+            sync_warpgroup(consumer.group)  # as a multiplication does: see pass_by_tile
         accumulator.wait[0]()
         consumer.release(0)
         ring.advance()

@@ -117,7 +117,7 @@ def pass_by_tile[
     config: GemmConfig
 ](cta: Cta[config], consumer: Consumer[config], mut ring: Ring[config.stages], k_iterations: UInt32):
     """In place of `multiply_tile` where no row of the warpgroup's lies in C: goes round the ring, as the slices that its CTA
-    loads are for others, too, and spends no power on zeros."""
+    loads are for others, too, and spends no power on what nobody stores."""
     for _ in range(k_iterations):
         mbarrier_wait(cta.full(ring.stage), ring.parity)
         # As after a multiplication, all warps have found the stage full: it may not be taken away from one of them.
