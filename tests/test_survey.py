@@ -27,10 +27,11 @@ from harness.probes.recording import entry
 from harness.survey import archive, conduct
 from harness.survey import bundle as bundling
 from harness.survey.archive import Ended, Survey
+from harness.survey.parts import COUNTERS as ASKED
 from harness.survey.parts import PARTS, Part
 from harness.survey.reading import findings as finding
 from harness.survey.reading.constants import as_toml, derive, put_into
-from harness.survey.reading.counters import read_counters
+from harness.survey.reading.counters import NAMES, read_counters
 from harness.survey.reading.findings import findings
 from harness.survey.reading.recording import recording
 from harness.survey.runs import CHANGES, TRACED, checks, runs
@@ -257,6 +258,7 @@ def test_a_file_cut_short_counts_as_none(make):
 
 
 def test_counters_are_read_between_other_lines():
+    assert {*NAMES} <= {*ASKED}, "what is read is asked for"
     assert read_counters(COUNTERS) == [
         ("kernel7_a", {"cycles": 297321.0, "l2_bytes": 1.33e9}),
         ("kernel8_b", {"cycles": 284900.0, "l2_bytes": 1.05e9}),

@@ -23,6 +23,9 @@ COUNTERS = (
     "dram__bytes_write.sum",
     "lts__t_sectors_op_read.sum",
     "lts__t_sectors_op_write.sum",
+    "lts__t_sectors_srcunit_tex.sum",
+    "lts__t_requests_srcunit_tex.sum",
+    "l1tex__m_xbar2l1tex_read_bytes.sum",
     "gpu__time_duration.sum",
     "lts__cycles_elapsed.max",
 )

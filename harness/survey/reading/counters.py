@@ -13,7 +13,12 @@ NAMES = {
     "dram__bytes_write.sum": "dram_bytes_written",
     "gpu__time_duration.sum": "nanoseconds",
     "lts__cycles_elapsed.max": "l2_cycles",
+    "lts__t_sectors_srcunit_tex.sum": "l2_sectors",
+    "lts__t_requests_srcunit_tex.sum": "l2_requests",
+    "l1tex__m_xbar2l1tex_read_bytes.sum": "sm_bytes",
 }
+"""Ours, by theirs. l2_sectors, l2_requests: of SMs alone; sm_bytes: that come to SMs, each copy of what is multicast or
+answered for several of them counted by itself."""
 
 
 def read_counters(text: str) -> list[tuple[str, dict[str, float]]]:
