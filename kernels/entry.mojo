@@ -1,6 +1,7 @@
 """The entry point of all kernels: launch bounds, cluster shape, and the architecture's kernel."""
 from .common.config import GemmConfig
 from .common.cta import Cta
+from .common.label import label
 from .common.problem import Problem
 from .common.ptx import tensor_map_address
 from .common.rules import config_error
@@ -20,7 +21,7 @@ from std.utils.static_tuple import StaticTuple
 @__llvm_arg_metadata(a_map, `nvvm.grid_constant`)
 @__llvm_arg_metadata(b_map, `nvvm.grid_constant`)
 @__llvm_arg_metadata(c_map, `nvvm.grid_constant`)
-@__name(t"{config.label()}")
+@__name(t"{label(config)}")
 def gemm[
     config: GemmConfig
 ](

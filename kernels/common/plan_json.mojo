@@ -1,6 +1,7 @@
 """The launch plan as JSON, for people and for programs that launch or emulate the kernel (schema 1)."""
 from .config import GemmConfig
 from .json import array, numbers, object, pair, quoted, text
+from .label import label
 from .launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
 from .multicast import Slices
 from .plan_barriers import barriers_json
@@ -26,7 +27,7 @@ def config_json(config: GemmConfig) -> String:
             pair("sms", config.sms),
             pair("ping_pong", config.ping_pong),
             pair("multicast", config.multicast),
-            text("label", config.label()),
+            text("label", label(config)),
         ]
     )
 
