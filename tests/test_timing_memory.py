@@ -8,7 +8,6 @@ from harness.compiler.build import build
 from harness.config.presets import configure
 from harness.problem.shape import Shape
 from harness.timing.constants import find_gpu
-from harness.timing.gemm import Gemm
 from harness.timing.predict import predict
 from harness.timing.simulate import simulate
 from harness.timing.units import Dram
@@ -51,13 +50,6 @@ def test_a_launch_takes_longer_by_the_time_that_slower_dram_needs_for_c():
         taken.append(simulate(artifact, artifact.plan(shape), gpu, CLOCK).cycles)
     longer = shape.m * shape.n * 2 * (1 / 0.2e12 - 1 / 0.4e12) * CLOCK
     assert taken[1] - taken[0] == pytest.approx(longer, rel=0.03)
-
-
-@pytest.mark.parametrize(("stages", "part"), [(1, 0.5), (4, 1.0)])
-def test_a_promotion_of_two_rows_fetches_every_second_one(stages, part):
-    """256 bytes with one stage, 128 with more; a row of a box has 128."""
-    [artifact] = build([configure("kernel7", arch="sm_90a", stages=stages)])
-    assert Gemm(artifact.plan(Shape(512, 512, 512)), find_gpu("h200")).fetching == part
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from harness.problem.shape import Shape
 from harness.timing.constants import find_gpu
 from harness.timing.gemm import Gemm
 from harness.timing.limits import limits
+from harness.timing.sharing import SPLIT
 from harness.timing.simulate import simulate
-from harness.timing.units import Memory, Tensor, Units
+from harness.timing.units import Crowded, Memory, Tensor, Units
 
 CLOCK = 1.8e9
 GPU = find_gpu("h200")
@@ -111,36 +112,82 @@ def test_the_parts_add_up_where_sms_are_shared():
 # ---- L2 ----
 
 
+LINES, HALVES = 128, 64
+
+
 @pytest.mark.parametrize(
-    ("asked", "shape", "merged"),
+    ("asked", "shape", "answered"),
     [
-        # B is asked for by both CTAs of a pair of SMs: 128 and half of 256 rows of 384.
-        (ALONE, (512, 512, 64), (128 + 128) / 384),
-        # So is A by those of a cluster along N.
-        (ALONG_N, (512, 512, 64), (64 + 256) / 384),
-        # What is multicast is asked for once, and answered once.
-        (SHARED_BY_MULTICAST, (512, 512, 64), 1.0),
-        # 66 clusters ask for the same rows of B: every two are answered together.
-        (SHARED_BY_MANY, (66 * 64, 512, 64), (32 + 128) / 288),
-        # Those that stay for many tiles are out of step.
-        (STAYS, (2048, 8192, 64), 1.0),
+        # Two clusters on each of eight GPCs, which need the same columns of B, and rows of A that nobody else needs.
+        (ALONE, (16 * 128, 256, 64), (128 + 256 / (1 + 0.8)) / 384),
+        # The same two need the same rows of A, and columns of B that nobody else needs.
+        (ALONE, (128, 16 * 256, 64), (128 / (1 + 0.45) + 256) / 384),
+        # Seven rows of tiles: clusters of a GPC, eight numbers apart, have neither in common.
+        (ALONE, (7 * 128, 2 * 256, 64), 1.0),
+        # One on each GPC.
+        (ALONE, (8 * 128, 256, 64), 1.0),
+        # Both CTAs of a cluster along N need the same rows of A, and ask by themselves.
+        (ALONG_N, (128, 512, 64), (128 / 2 + 256) / 384),
+        # What is multicast is asked for once, and answered once: half of B's 256 columns by each; A's rows by one GPC.
+        (SHARED_BY_MULTICAST, (256, 16 * 256, 64), (128 / (1 + 0.45) + 128) / 256),
+        # 66 clusters, eight or nine on a GPC, need the same columns of B: every two are answered together, no more.
+        (SHARED_BY_MANY, (66 * 64, 512, 64), (32 + 256 / 2) / 288),
+        # Four rounds of tiles: who needs the same rows of A has lost step, who needs the same columns of B has not.
+        (STAYS, (132 * 64, 1024, 64), (32 + 256 / 2) / 288),
+        (ALONE, (128, 132 * 3 * 256, 64), 1.0),
     ],
 )
-def test_what_neighbours_ask_for_is_answered_once(asked, shape, merged):
+def test_what_clusters_of_a_gpc_ask_for_is_answered_together(asked, shape, answered):
     gemm = Gemm(artifacts()[asked].plan(Shape(*shape)), GPU)
-    assert gemm.merged == pytest.approx(merged, rel=0.02)
+    assert gemm.merged[LINES] == pytest.approx(answered, rel=1e-3)
+    assert gemm.merged[HALVES] == pytest.approx(1 - SPLIT[HALVES] * (1 - gemm.merged[LINES]))
+    assert gemm.merged[16] == 1.0
 
 
-@pytest.mark.parametrize(("aligned", "name"), [(64, "l2.rows_of_64"), (32, "l2.rows_of_32"), (16, "l2.rows_of_16")])
-def test_rows_that_are_no_lines_are_not_merged_and_have_a_rate_of_their_own(aligned, name):
+@pytest.mark.parametrize(
+    ("aligned", "merged", "name"),
+    [
+        (128, 0.25, "l2.rows_of_128"),
+        (64, 0.5, "l2.rows_of_64"),
+        (32, 1.0, "l2.rows_of_32"),
+        (16, 1.0, "l2.rows_of_16"),
+    ],
+)
+def test_l2_gives_out_less_than_is_asked_for_and_the_way_to_it_passes_all(aligned, merged, name):
     nbytes = 1e6
-    taken = []
-    for rows in (128, aligned):
-        units = Units(GPU, Memory(1.0, CLOCK, miss=0.0, waits=0.0, merged=0.25))
-        taken.append(units.read_memory(0.0, nbytes, aligned=rows) - units.hit_latency)
-    merged = max(nbytes * 0.25 / GPU["l2.bandwidth"], nbytes / GPU["l2.rows_of_128"])
-    alone = max(nbytes / GPU["l2.bandwidth"], nbytes / GPU[name])
-    assert taken == pytest.approx([merged * CLOCK, alone * CLOCK])
+    gpu = GPU.with_values({"l2.wait": 0})
+    units = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.0, merged={128: 0.25, 64: 0.5}))
+    taken = units.read_memory(0.0, nbytes, aligned=aligned) - units.hit_latency
+    assert taken == pytest.approx(max(nbytes * merged / GPU["l2.bandwidth"], nbytes / GPU[name]) * CLOCK)
+
+
+# ---- a unit that the others use, too ----
+
+
+def crowded(slack: float = 0.0, wait: float = 0.0) -> Crowded:
+    unit = Crowded()
+    unit.slack, unit.wait = slack, wait
+    return unit
+
+
+def test_what_comes_after_a_pause_is_served_at_once_but_no_more_than_the_share():
+    unit = crowded(slack=100)
+    assert unit.serve(1000.0, 60) == 1000.0, "in the pause before there was time for it"
+    assert unit.serve(1000.0, 60) == 1020.0, "for 100 cycles of it, not for 120"
+    assert unit.serve(1000.0, 60) == 1080.0
+    assert crowded(slack=0).serve(1000.0, 60) == 1060.0
+
+
+def test_the_longer_a_unit_is_busy_the_longer_what_comes_waits():
+    waits = []
+    for part in (0.1, 0.5, 0.8, 2.0):
+        unit = crowded(wait=100)
+        for n in range(400):
+            unit.free = 0.0
+            served = unit.serve(100.0 * n, 100.0 * part)
+        waits.append(served - 100.0 * n - 100.0 * part)
+    assert waits[:3] == pytest.approx([100 * 0.1 / 0.9, 100.0, 100 * 0.8 / 0.2], rel=0.1)
+    assert waits[3] == pytest.approx(100 * 0.9 / 0.1), "it stays finite"
 
 
 # ---- what a warp does by itself ----

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import log2
 
 from harness.compiler.plan import CounterArgument, Plan, TensorMapArgument
 from harness.config.catalog import ELEMENT_BYTES
@@ -13,19 +12,13 @@ from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_T
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.timing.cache import Place, Tiles
 from harness.timing.constants import Gpu
+from harness.timing.sharing import Operand, merged
 
 TMEM_COLUMNS = 512
 REGISTER_STEP = 8
 """Registers of a thread are given out in such steps (CUDA occupancy calculator)."""
 DETAIL = 1500
 """CTA K-steps that are simulated one by one, at most if one cluster of each round needs no more."""
-
-IN_STEP = 2
-"""Tiles that a cluster computes one after the other before it is out of step with its neighbours."""
-
-FEW, MANY = 8, 32
-"""Clusters that ask for the same rows at the same time: of the first number each is answered by itself, of the second
-every two are together (H200: micro-benchmark of shared loads, and L2 counters of kernels)."""
 
 RAGGED = 8
 """How many times as many where tiles differ, as some lie partly outside of C."""
@@ -205,46 +198,20 @@ class Gemm:
         return next(a.box[1] for a in self.plan.arguments if isinstance(a, TensorMapArgument) and a.tensor == tensor)
 
     @property
-    def merged(self) -> float:
-        """Bytes that L2 gives out for each byte that is asked for. Two CTAs on a pair of SMs, which share a way to L2,
-        are answered once where both ask for the same rows; and many clusters that ask for the same rows at the same
-        time are answered less often. What is multicast is never answered for two.
-        """
+    def merged(self) -> Mapping[int, float]:
+        """Bytes that L2 gives out for each byte that is asked for, by what the rows begin with. The CTAs of a pair that
+        multiplies together never ask for the same ones."""
         config = self.plan.config
         rows, columns = self.plan.tile
         along_m, along_n = config["cluster"]
-        multicast = config["multicast"]
-        if config["cta_group"] == 2:
-            return 1.0
-        # Neighbours lie along M, but single CTAs in a group of several columns along N.
-        across = along_m == 1 if self.cluster_size > 1 else self.walks and config["raster_group"] > 1
-        down, wide = self._sharing
-        asked = answered = 0.0
-        for extent, along, pair, sharing in ((rows, along_n, across, wide), (columns, along_m, not across, down)):
-            cast = multicast and along > 1
-            share = extent / along if cast else extent
-            asked += share
-            answered += share if cast else share * (0.5 if pair else 1.0) * _crowd(sharing)
-        return answered / asked
-
-    @property
-    def _sharing(self) -> tuple[float, float]:
-        """Clusters at once that ask for the same columns of B, and for the same rows of A, on average. Those that stay
-        for more than a few tiles lose step."""
-        at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters)
-        if self.stays and self.tiles > IN_STEP * at_once:
-            return 1.0, 1.0
+        alone = config["cta_group"] == 2
+        operands = [
+            Operand("A", rows, along_n, alone or (config["multicast"] and along_n > 1)),
+            Operand("B", columns, along_m, alone or (config["multicast"] and along_m > 1)),
+        ]
+        at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
         places = [self.place(number) for number in range(at_once)]
-        return at_once / len({column for _, column in places}), at_once / len({row for row, _ in places})
-
-    @property
-    def fetching(self) -> float:
-        """Of the loads for bytes that come from DRAM, those that make L2 fetch them: with a promotion of two rows of a
-        box, what the next K step needs comes along; unless for every other row it lies before."""
-        maps = [a for a in self.plan.arguments if isinstance(a, TensorMapArgument) and a.tensor == "A"]
-        whole = [a for a in maps if self.plan.problem.k * ELEMENT_BYTES % a.l2_promotion == 0]
-        rows = [a.l2_promotion / (a.box[0] * ELEMENT_BYTES) for a in whole]
-        return 1 / max(1.0, *rows) if rows else 1.0
+        return merged(operands, places, self.tiles / at_once, len(self.gpu.gpcs))
 
     def traffic(self) -> Tiles:
         """For the model of L2."""
@@ -263,12 +230,6 @@ def _filled(first: int, size: int, extent: int, box: int) -> int:
     if extent < box:
         return size // box * (box - extent)
     return -extent % box if first < extent < first + size else 0
-
-
-def _crowd(sharing: float) -> float:
-    """Answers for each of so many clusters that ask for the same at the same time."""
-    doublings = log2(max(1.0, sharing / FEW)) / log2(MANY / FEW)
-    return 1 - 0.5 * min(1.0, doublings)
 
 
 def _place(group: int, number: int, rows: int, columns: int) -> Place:

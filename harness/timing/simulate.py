@@ -57,7 +57,7 @@ def simulate(
     # In a row of launches L2 is full of what the ones before have written.
     left = found.written * spread.share
     addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
-    waits = {addresses[name]: part * gemm.fetching * gpu["l2.together"] for name, part in found.waits.items()}
+    waits = {addresses[name]: part * gpu["l2.together"] for name, part in found.waits.items()}
     outside = gemm.part(spread, gemm.rows_filled)
     memory = Memory(spread.share, clock, found.miss, max(waits.values()), gemm.merged, left, outside, waits)
     device = TimedDevice(

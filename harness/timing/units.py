@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import exp
 from typing import Any
 
 from harness.emulator.units.mma import Mma
@@ -22,6 +23,8 @@ MOST_AT_ONCE = 64
 """Multiplications that a tensor core is remembered to have been given."""
 K_BYTES = 32
 """Of a row of A or B in one multiplication, whatever the type."""
+LOAD_CYCLES, MOST_LOAD = 4000, 0.9
+"""Over which the load of a unit is an average, what was longer ago counting less; and more than which it never is."""
 
 
 class Unit:
@@ -39,6 +42,33 @@ class Unit:
         self.free = start + cycles
         self.busy += cycles
         return self.free
+
+
+class Crowded(Unit):
+    """What all SMs of a GPU share, as one of them sees it.
+
+    Real SMs are less in step with one another than simulated ones. So what comes after a pause is served at once, as
+    long as on average there is no more than its share: of the pause up to ``slack`` cycles count. And others come at
+    random before it: while the unit is busy for a part ``load`` of the time, it waits for ``wait * load / (1 - load)``
+    cycles.
+    """
+
+    __slots__ = ("load", "seen", "slack", "wait")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slack = self.wait = 0.0
+        self.load = self.seen = 0.0
+        """Of the last cycles, and until when they have been counted."""
+
+    def serve(self, at: float, cycles: float) -> float:
+        served = max(at, super().serve(at - self.slack, cycles))
+        if at > self.seen:
+            self.load *= exp((self.seen - at) / LOAD_CYCLES)
+            self.seen = at
+        self.load += cycles / LOAD_CYCLES
+        load = min(self.load, MOST_LOAD)
+        return served + self.wait * load / (1 - load)
 
 
 class Tensor(Unit):
@@ -148,20 +178,20 @@ class Memory:
     ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the
     loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time, or of the loads
     from the tensor at an address, where ``tensors`` has it; ``merged``: bytes that L2 gives out for each byte that is
-    asked for, as it answers equal requests of neighbouring SMs once; ``left``: bytes that the launch before has left in
-    L2, still to be written; ``outside``: the part of what all boxes have outside of their tensors.
+    asked for, by what their rows begin with (`harness.timing.sharing`); ``left``: bytes that the launch before has left
+    in L2, still to be written; ``outside``: the part of what all boxes have outside of their tensors.
     """
 
     share: float
     clock: float
     miss: float = 1.0
     waits: float = 1.0
-    merged: float = 1.0
+    merged: Mapping[int, float] = field(default_factory=dict)
     left: float = 0.0
     outside: float = 1.0
     tensors: Mapping[int, float] = field(default_factory=dict)
-    l2: Unit = field(default_factory=Unit)
-    rows: Unit = field(default_factory=Unit)
+    l2: Crowded = field(default_factory=Crowded)
+    rows: Crowded = field(default_factory=Crowded)
     fill: Unit = field(default_factory=Unit)
     writes: Unit = field(default_factory=Unit)
     dram: Dram = field(default_factory=Dram)
@@ -182,6 +212,9 @@ class Units:
         self.l2_rate = gpu["l2.bandwidth"] / memory.clock * share
         self.write_rate = gpu["l2.write_bandwidth"] / memory.clock * share
         self.write_row = gpu["l2.write_row"]
+        for unit in (memory.l2, memory.rows):
+            unit.slack = gpu["l2.slack"]
+            unit.wait = gpu["l2.wait"]
         self.dram_rate = gpu["dram.bandwidth"] / memory.clock * share
         memory.dram.rate = gpu["dram.write_bandwidth"] / memory.clock * share
         memory.dram.room = gpu["l2.dirty"] * share
@@ -226,12 +259,11 @@ class Units:
     ) -> float:
         """Bytes for an SM, from L2 or through it: when the last of them leaves L2. at: when they are asked for, which
         is their place in the queues; ready: when an SM has asked for the last of them; aligned: what their rows begin
-        with. If these are lines, L2 gives out none twice for two SMs that ask at once; the way to it knows no such
-        thing.
+        with. L2 gives out a part of it once for several SMs; the way to it knows no such thing.
         """
         memory = self.memory
         memory.traffic.l2_read += nbytes
-        merged = memory.merged if aligned == LINE else 1.0
+        merged = memory.merged.get(aligned, 1.0)
         leaves = max(
             ready,
             memory.l2.serve(at, nbytes * merged / self.l2_rate),
