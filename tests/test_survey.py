@@ -66,7 +66,7 @@ def test_runs_are_many_and_split_beforehand(arch):
     for use in (FIT, JUDGE):
         assert {run.kernel for run in every if run.use == use} == {"kernel5", "kernel6", "kernel7", "kernel8"}
     if arch == "sm_90a":
-        assert counts == {JUDGE: 60, SEEN: 58 + 60, FIT: 29}
+        assert counts == {JUDGE: 60, SEEN: 58 + 2 * 60, FIT: 29}
     else:
         assert counts[SEEN] == 0 and 0.25 < counts[FIT] / len(every) < 0.4
     assert {run.config(arch).arch for run in every} == {arch}
@@ -74,15 +74,22 @@ def test_runs_are_many_and_split_beforehand(arch):
 
 
 @pytest.mark.parametrize(
-    ("use", "first", "hashed"),
+    ("draw", "use", "first", "hashed"),
     [
-        (SEEN, "kernel5 mma_shape=256x96 cluster=2x1 epilogue_width=16 at 512x2056x744", "bad54b99ca4cf86d"),
-        (JUDGE, "kernel5 mma_shape=64x256 cluster=4x1 epilogue_width=32 at 7960x6656x4992", "ae7c0278511c243a"),
+        (0, SEEN, "kernel5 mma_shape=256x96 cluster=2x1 epilogue_width=16 at 512x2056x744", "bad54b99ca4cf86d"),
+        (1, SEEN, "kernel5 mma_shape=64x256 cluster=4x1 epilogue_width=32 at 7960x6656x4992", "ae7c0278511c243a"),
+        (
+            2,
+            JUDGE,
+            "kernel5 mma_shape=256x128 cluster=2x1 epilogue_width=32 multicast=False at 2560x1832x9408",
+            "779cd52abdc76f96",
+        ),
     ],
 )
-def test_what_was_drawn_stays_the_same(use, first, hashed):
+def test_what_was_drawn_stays_the_same(draw, use, first, hashed):
     """What was measured goes by these names; whoever changes the draw has nothing to judge by."""
-    every = [run for run in runs("sm_90a") if run.use == use][-60:]
+    every = runs("sm_90a")[-180:][60 * draw :][:60]
+    assert {run.use for run in every} == {use}
     assert len({run.config("sm_90a") for run in every}) == 30
     assert every[0].name == first
     assert sha256("\n".join(run.name for run in every).encode()).hexdigest()[:16] == hashed
