@@ -61,7 +61,7 @@ def _answers(operand: Operand, places: Sequence[Place], rounds: float, gpcs: int
         return 1.0
     in_step = operand.name == "B" or rounds < ROUNDS_OUT_OF_STEP
     surely = TOGETHER[operand.name] if in_step else 0.0
-    asking = _on_a_gpc([place["AB".index(operand.name)] for place in places], gpcs)
+    asking = _on_a_gpc([row if operand.name == "A" else column for row, column in places], gpcs)
     return max(LEAST, 1 / (1 + surely * (asking - 1)) / operand.users)
 
 
