@@ -6,6 +6,7 @@ once, and is not answered together with anything else.
 
 The first clusters of a launch are dealt to the GPCs one after the other (H200: %smid of each CTA). So clusters whose
 numbers differ by a multiple of the GPCs share one, and which rows these have in common follows from the order of tiles.
+That a GPC may be full before the others is left out.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ above one another, and start together."""
 ROUNDS_OUT_OF_STEP = 3
 """With so many rounds of tiles those that need the same rows of A have lost step."""
 LEAST = 0.5
-"""Of the bytes asked for, what L2 gives out however many ask. These four are fitted to the counters of an H200: bytes
-that L2 gave to SMs, not cycles."""
+"""Of the bytes asked for, what L2 gives out however many ask: 0.42 if they do nothing else, half in kernels. These four
+are fitted to the counters of an H200: bytes that L2 gave to SMs, not cycles."""
 SPLIT = {LINE: 1.0, 64: 0.43, 32: 0.3, 16: 0.0}
 """Of that gain, by what the rows begin with, what is left where rows lie in two lines each: two SMs side by side get
-1.27, 1.17 and 0.96 times as much as two that do not share (H200: micro-benchmark `shared_loads`)."""
+1.26, 1.14 to 1.19 and 0.99 times as much as two that do not share, so a half that is saved is worth 1 - 1/1.26
+(H200: micro-benchmark `shared_loads`)."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Crowded(Unit):
     Real SMs are less in step with one another than simulated ones. So what comes after a pause is served at once, as
     long as on average there is no more than its share: of the pause up to ``slack`` cycles count. And others come at
     random before it: while the unit is busy for a part ``load`` of the time, it waits for ``wait * load / (1 - load)``
-    cycles.
+    cycles. The load of those that are simulated stands for that of all.
     """
 
     __slots__ = ("load", "seen", "slack", "wait")
@@ -58,8 +58,10 @@ class Crowded(Unit):
     def __init__(self) -> None:
         super().__init__()
         self.slack = self.wait = 0.0
-        self.load = self.seen = 0.0
-        """Of the last cycles, and until when they have been counted."""
+        self.load = 0.0
+        """The part of the last cycles in which it was busy, by what was asked of it."""
+        self.seen = 0.0
+        """Until when that has been counted."""
 
     def serve(self, at: float, cycles: float) -> float:
         served = max(at, super().serve(at - self.slack, cycles))
