@@ -13,7 +13,7 @@ from harness.timing.constants import find_gpu
 from harness.timing.gemm import Gemm
 from harness.timing.limits import limits
 from harness.timing.simulate import simulate
-from harness.timing.units import Crowded, Memory, Tensor, Units
+from harness.timing.units import Contended, Memory, Tensor, Units
 
 CLOCK = 1.8e9
 GPU = find_gpu("h200")
@@ -140,17 +140,17 @@ LINES = 128
 )
 def test_what_clusters_of_a_gpc_ask_for_is_answered_together(asked, shape, answered):
     gemm = Gemm(artifacts()[asked].plan(Shape(*shape)), GPU)
-    assert gemm.merged[LINES] == pytest.approx(answered, rel=1e-3)
+    assert gemm.coalesced[LINES] == pytest.approx(answered, rel=1e-3)
 
 
 def test_less_is_answered_together_where_rows_are_no_lines():
     """Two clusters on each GPC need the same columns of B: of lines L2 gives out 0.704."""
     gemm = Gemm(artifacts()[ALONE].plan(Shape(16 * 128, 256, 64)), GPU)
-    assert gemm.merged == pytest.approx({128: 0.7037, 64: 0.8726, 32: 0.9111, 16: 1.0}, abs=1e-4)
+    assert gemm.coalesced == pytest.approx({128: 0.7037, 64: 0.8726, 32: 0.9111, 16: 1.0}, abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("aligned", "merged", "name"),
+    ("aligned", "coalesced", "name"),
     [
         (128, 0.6, "l2.rows_of_128"),
         (64, 0.9, "l2.rows_of_64"),
@@ -158,35 +158,35 @@ def test_less_is_answered_together_where_rows_are_no_lines():
         (16, 1.0, "l2.rows_of_16"),
     ],
 )
-def test_l2_gives_out_less_than_is_asked_for_and_the_way_to_it_passes_all(aligned, merged, name):
+def test_l2_gives_out_less_than_is_asked_for_and_the_way_to_it_passes_all(aligned, coalesced, name):
     nbytes = 1e6
     gpu = GPU.with_values({"l2.wait": 0})
-    units = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.0, merged={128: 0.6, 64: 0.9}))
+    units = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.0, coalesced={128: 0.6, 64: 0.9}))
     taken = units.read_memory(0.0, nbytes, aligned=aligned) - units.hit_latency
-    assert taken == pytest.approx(max(nbytes * merged / GPU["l2.bandwidth"], nbytes / GPU[name]) * CLOCK)
+    assert taken == pytest.approx(max(nbytes * coalesced / GPU["l2.bandwidth"], nbytes / GPU[name]) * CLOCK)
 
 
 # ---- a unit that the others use, too ----
 
 
-def crowded(slack: float = 0.0, wait: float = 0.0) -> Crowded:
-    unit = Crowded()
+def contended(slack: float = 0.0, wait: float = 0.0) -> Contended:
+    unit = Contended()
     unit.slack, unit.wait = slack, wait
     return unit
 
 
 def test_what_comes_after_a_pause_is_served_at_once_but_no_more_than_the_share():
-    unit = crowded(slack=100)
+    unit = contended(slack=100)
     assert unit.serve(1000.0, 60) == 1000.0, "in the pause before there was time for it"
     assert unit.serve(1000.0, 60) == 1020.0, "for 100 cycles of it, not for 120"
     assert unit.serve(1000.0, 60) == 1080.0
-    assert crowded(slack=0).serve(1000.0, 60) == 1060.0
+    assert contended(slack=0).serve(1000.0, 60) == 1060.0
 
 
 def test_the_longer_a_unit_is_busy_the_longer_what_comes_waits():
     waits = []
     for part in (0.1, 0.5, 0.8, 2.0):
-        unit = crowded(wait=100)
+        unit = contended(wait=100)
         for n in range(400):
             unit.free = 0.0
             served = unit.serve(100.0 * n, 100.0 * part)

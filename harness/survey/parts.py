@@ -11,25 +11,11 @@ from typing import Any
 
 import harness
 from harness.survey.micro.questions import QUESTIONS
+from harness.survey.reading.counters import NAMES
 
 PACKAGE = Path(harness.__file__).resolve().parent
 TESTS = PACKAGE.parent / "tests" / "test_gpu_kernels.py"
 """In a checkout."""
-COUNTERS = (
-    "sm__cycles_elapsed.max",
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
-    "lts__t_bytes.sum",
-    "dram__bytes_read.sum",
-    "dram__bytes_write.sum",
-    "lts__t_sectors_op_read.sum",
-    "lts__t_sectors_op_write.sum",
-    "lts__t_sectors_srcunit_tex.sum",
-    "lts__t_requests_srcunit_tex.sum",
-    "l1tex__m_xbar2l1tex_read_bytes.sum",
-    "gpu__time_duration.sum",
-    "lts__cycles_elapsed.max",
-)
-"""Hardware counters by their names in Nsight Compute. An H200 has them all."""
 OTHER_GPU = "needs compute capability"
 """Begins the message of a part that is skipped because this GPU lacks what it asks about."""
 PROBES = "{out}/probes.json"
@@ -125,7 +111,7 @@ PARTS = (
         "What do the hardware counters say about every packed kernel, launched once with cold caches?",
         (
             *("ncu", "--clock-control", "none", "--kernel-name", "regex:^kernel[5-8]", "--csv", "--page", "raw"),
-            *("--metrics", ",".join(COUNTERS), *_python("harness.survey.kernels", "once", "{packed}")),
+            *("--metrics", ",".join(NAMES), *_python("harness.survey.kernels", "once", "{packed}")),
         ),
         limit=120,
         programs=("ncu",),

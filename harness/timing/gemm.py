@@ -12,7 +12,7 @@ from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_T
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.timing.cache import Place, Tiles
 from harness.timing.constants import Gpu
-from harness.timing.sharing import Operand, merged
+from harness.timing.sharing import Operand, coalesced
 
 TMEM_COLUMNS = 512
 REGISTER_STEP = 8
@@ -198,7 +198,7 @@ class Gemm:
         return next(a.box[1] for a in self.plan.arguments if isinstance(a, TensorMapArgument) and a.tensor == tensor)
 
     @property
-    def merged(self) -> Mapping[int, float]:
+    def coalesced(self) -> Mapping[int, float]:
         """Bytes that L2 gives out for each byte that is asked for, by what the rows begin with. The CTAs of a pair that
         multiplies together never ask for the same ones."""
         config = self.plan.config
@@ -211,7 +211,7 @@ class Gemm:
         ]
         at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
         places = [self.place(number) for number in range(at_once)]
-        return merged(operands, places, self.tiles / at_once, len(self.gpu.gpcs))
+        return coalesced(operands, places, self.tiles / at_once, len(self.gpu.gpcs))
 
     def traffic(self) -> Tiles:
         """For the model of L2."""

@@ -48,7 +48,7 @@ class Operand:
         return self.rows / self.users if self.cast else self.rows
 
 
-def merged(operands: Sequence[Operand], places: Sequence[Place], rounds: float, gpcs: int) -> Mapping[int, float]:
+def coalesced(operands: Sequence[Operand], places: Sequence[Place], rounds: float, gpcs: int) -> Mapping[int, float]:
     """Bytes that L2 gives out for each byte that is asked for, by what the rows begin with. ``places``: the tiles of
     the clusters that start at once, in their order; ``rounds``: of such clusters.
     """

@@ -59,7 +59,7 @@ def simulate(
     addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
     waits = {addresses[name]: part * gpu["l2.together"] for name, part in found.waits.items()}
     outside = gemm.part(spread, gemm.rows_filled)
-    memory = Memory(spread.share, clock, found.miss, max(waits.values()), gemm.merged, left, outside, waits)
+    memory = Memory(spread.share, clock, found.miss, max(waits.values()), gemm.coalesced, left, outside, waits)
     device = TimedDevice(
         gpu,
         memory,

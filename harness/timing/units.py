@@ -44,7 +44,7 @@ class Unit:
         return self.free
 
 
-class Crowded(Unit):
+class Contended(Unit):
     """What all SMs of a GPU share, as one of them sees it.
 
     Real SMs are less in step with one another than simulated ones. So what comes after a pause is served at once, as
@@ -179,21 +179,21 @@ class Memory:
 
     ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the
     loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time, or of the loads
-    from the tensor at an address, where ``tensors`` has it; ``merged``: bytes that L2 gives out for each byte that is
-    asked for, by what their rows begin with (`harness.timing.sharing`); ``left``: bytes that the launch before has left
-    in L2, still to be written; ``outside``: the part of what all boxes have outside of their tensors.
+    from the tensor at an address, where ``tensors`` has it; ``coalesced``: bytes that L2 gives out for each byte that
+    is asked for, by what their rows begin with (`harness.timing.sharing`); ``left``: bytes that the launch before has
+    left in L2, still to be written; ``outside``: the part of what all boxes have outside of their tensors.
     """
 
     share: float
     clock: float
     miss: float = 1.0
     waits: float = 1.0
-    merged: Mapping[int, float] = field(default_factory=dict)
+    coalesced: Mapping[int, float] = field(default_factory=dict)
     left: float = 0.0
     outside: float = 1.0
     tensors: Mapping[int, float] = field(default_factory=dict)
-    l2: Crowded = field(default_factory=Crowded)
-    rows: Crowded = field(default_factory=Crowded)
+    l2: Contended = field(default_factory=Contended)
+    rows: Contended = field(default_factory=Contended)
     fill: Unit = field(default_factory=Unit)
     writes: Unit = field(default_factory=Unit)
     dram: Dram = field(default_factory=Dram)
@@ -201,7 +201,9 @@ class Memory:
 
     def fresh(self) -> Memory:
         """The same, with nothing to do yet."""
-        return Memory(self.share, self.clock, self.miss, self.waits, self.merged, self.left, self.outside, self.tensors)
+        return Memory(
+            self.share, self.clock, self.miss, self.waits, self.coalesced, self.left, self.outside, self.tensors
+        )
 
 
 class Units:
@@ -265,10 +267,10 @@ class Units:
         """
         memory = self.memory
         memory.traffic.l2_read += nbytes
-        merged = memory.merged.get(aligned, 1.0)
+        coalesced = memory.coalesced.get(aligned, 1.0)
         leaves = max(
             ready,
-            memory.l2.serve(at, nbytes * merged / self.l2_rate),
+            memory.l2.serve(at, nbytes * coalesced / self.l2_rate),
             memory.rows.serve(at, nbytes / self.row_rate[aligned]),
         )
         if memory.miss > 0:

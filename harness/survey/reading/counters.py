@@ -17,8 +17,8 @@ NAMES = {
     "lts__t_requests_srcunit_tex.sum": "l2_requests",
     "l1tex__m_xbar2l1tex_read_bytes.sum": "sm_bytes",
 }
-"""Ours, by theirs. l2_sectors, l2_requests: of SMs alone; sm_bytes: that come to SMs, each copy of what is multicast or
-answered for several of them counted by itself."""
+"""What a survey counts: ours, by theirs. An H200 has them all. l2_sectors, l2_requests: of SMs alone; sm_bytes: that
+come to SMs, each copy of what is multicast or answered for several of them counted by itself."""
 
 
 def read_counters(text: str) -> list[tuple[str, dict[str, float]]]:
