@@ -111,6 +111,9 @@ EQUIVALENT = (
         LAST,
         "kernel[567] sm_90a",
     ),
+    Equivalent(
+        "Since the last multiplication nothing has touched the accumulators.", "dropped", r"wgmma\.fence", r"^(?!1 of)"
+    ),
     Equivalent("The mask is the same for both parities.", "mask moved to the other parity", ""),
     Equivalent("Not a wait at the first stage of a ring.", "the parity turns a stage too late", ""),
 )

@@ -29,7 +29,7 @@ def descriptor_of_a(instruction: str) -> Alteration:
 
 ALWAYS = {
     "no fence": (substitute(r"wgmma\.fence\.sync\.aligned;", ""), "no wgmma.fence.sync.aligned stands between"),
-    "no commit": (substitute(r"wgmma\.commit_group\.sync\.aligned;", ""), "a wgmma accumulates in it"),
+    "no commit": (substitute(r"wgmma\.commit_group\.sync\.aligned;", "", count=0), "a wgmma accumulates in it"),
     "no last wait": (substitute(r"wgmma\.wait_group\.sync\.aligned 0;", ""), "a wgmma accumulates in it"),
     "the last wait leaves one group": (
         substitute(r"(wgmma\.wait_group\.sync\.aligned) 0;", r"\1 1;"),

@@ -3,8 +3,6 @@ done."""
 
 from __future__ import annotations
 
-import re
-
 import kernel_runs
 import pytest
 from kernel_faults import Alteration, outcome, substitute
@@ -36,8 +34,8 @@ CONFIGS = [
     )
 ]
 BROKEN = CONFIGS[1]
-SIZE = (192, 128, 3 * 64)  # six cluster tiles for two clusters, each once and a half round the ring
-EDGE = (192, 96, 3 * 64)  # the second CTA has nothing to multiply in the last column of tiles
+SIZE = (192, 128, 5 * 64)  # six cluster tiles for two clusters, each two and a half times round the ring
+EDGE = (192, 96, 5 * 64)  # the second CTA has nothing to multiply in the last column of tiles
 pytestmark = pytest.mark.xdist_group("dynamic")
 
 
@@ -86,15 +84,23 @@ def readers(change: int) -> Alteration:
 
 COUNT = r"atom\.relaxed\.gpu\.global\.inc\.u32 (%r\d+), (\[%rd\d+\]), (%r\d+);"
 RELEASE = r"mbarrier\.arrive\.release\.cluster\.shared::cluster\.b64[^;]*;"
+SEND = r"st\.async\.shared::cluster\.mbarrier::complete_tx::bytes\.b32 (\[%r\d+\]), (%r\d+), (\[%r\d+\]);"
 FAULTS = {
     "one reader too few": readers(-1),
     "one reader too many": readers(1),
     "a reader does not hand back": substitute(
-        r"(?s)(parity\.acquire.*?)mbarrier\.arrive\.shared::cluster\.b64[^;]*;", r"\1"
+        r"(?s)(ld\.shared\.b32.*?)mbarrier\.arrive\.shared::cluster\.b64[^;]*;", r"\1"
     ),
     "nobody collects the readers of the other CTA": substitute(RELEASE, ""),
-    "one CTA is told nothing": substitute(rf"(?s)(atom\..*?){RELEASE}", r"\1"),
-    "the answer is written to one CTA alone": substitute(r"st\.shared::cluster\.b32[^;]*;", ""),
+    "one CTA is told nothing": substitute(SEND, ""),
+    "one CTA is told another number": substitute(
+        SEND,
+        r"{ .reg .b32 n; add.u32 n, \2, 1; st.async.shared::cluster"
+        r".mbarrier::complete_tx::bytes.b32 \1, n, \3; }",
+    ),
+    "nobody announces the bytes": substitute(
+        r"mbarrier\.arrive\.expect_tx[^;]*;(?=(?:(?!expect_tx)[\s\S])*atom\.)", ""
+    ),
     "the counter never wraps": substitute(COUNT, r"atom.relaxed.gpu.global.add.u32 \1, \2, 1;"),
     "a tile is left out": substitute(r"(?s)(atom\.relaxed.*?add\.s32\s+%r\d+, %r\d+, )%r\d+;", r"\g<1>3;"),
 }
@@ -123,11 +129,11 @@ def test_every_wait_matters(built, alter):
     """Also those for answers and for empty slots. The waits for stages in the drain cover each other."""
     artifact = built[BROKEN]
     waits = waits_in(artifact.ptx)
-    kinds = re.findall(r"mbarrier\.try_wait\.parity(\.acquire)?", artifact.ptx)
-    # For answers: producer, consumers, collector; for empty slots: who counts.
-    assert kinds.count(".acquire") == 4
-    # Stages: producer, consumers, consumers that pass by, drain; the collector waits for readers; who counts drains.
+    # Producer: stages, answers, drain. Collector: answers, readers. Who counts: empty slots, drain.
     stages = artifact.config.stages
-    assert waits == 4 + 3 + stages + 1 + 1
-    unseen = unseen_waits(artifact, alter, [SIZE, EDGE], 8)
-    assert unseen <= set(range(7, 7 + stages))
+    others = 2 + stages + 2 + 2
+    # Consumers: the first stage, one beside each of two steps of the write-out, the others, an answer; those that pass
+    # a tile by: stages, an answer.
+    assert waits == others + 1 + 2 + 1 + 1 + 1 + 1
+    unseen = unseen_waits(artifact, alter, [SIZE, EDGE], SEEDS)
+    assert unseen <= set(range(2, 2 + stages))

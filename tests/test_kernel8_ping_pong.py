@@ -65,12 +65,13 @@ def test_fault_is_seen(built, name):
 
 @pytest.mark.parametrize("alter", [drop_wait, flip_wait])
 def test_every_wait_matters(built, alter):
-    """Two for stages, and that of a warpgroup that passes a tile by; those of the drain cover each other."""
+    """Producer; consumers, for the first stage and for others; consumers that pass a tile by. Those of the drain cover
+    each other."""
     artifact = built[BROKEN]
     stages = artifact.config.stages
-    assert waits_in(artifact.ptx) == 3 + stages
+    assert waits_in(artifact.ptx) == 4 + stages
     unseen = unseen_waits(artifact, alter, [SIZE, EDGE], 8)
-    assert unseen <= set(range(3, 3 + stages))
+    assert unseen <= set(range(4, 4 + stages))
 
 
 WRONG = [

@@ -3,17 +3,21 @@ from .config import GemmConfig
 from .cta import Cta
 from .ptx import (
     address_in,
+    fence_proxy_async,
     load_shared,
     mbarrier_arrive_expect_tx,
     mbarrier_arrive_release,
     mbarrier_wait,
     mbarrier_wait_acquire,
     next_number,
-    store_shared_cluster,
+    store_async,
     try_cancel,
 )
 from .ring import Ring
 from .tiles import TileScheduler, launched_clusters
+
+comptime NUMBER_BYTES = UInt32(4)
+"""Of an answer of the dynamic schedule."""
 
 
 @inline(.always)
@@ -41,8 +45,8 @@ def take_tiles[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[config
 
 @inline(.always)
 def count_tiles[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[config]):
-    """Takes number after number from the counter as slots for answers become empty, and tells every CTA of the cluster.
-    One thread of rank 0.
+    """Takes number after number from the counter as slots for answers become empty, and sends it to every CTA of the
+    cluster. One thread of rank 0; in each CTA one announces the bytes.
 
     Each cluster begins with a tile that it need not ask for, and is refused once. So a launch takes exactly as many
     numbers as there are tiles, and the counter, which wraps there, is 0 again for the next launch.
@@ -51,10 +55,14 @@ def count_tiles[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[confi
     var number = tiles.number
     while number < tiles.count():
         mbarrier_wait_acquire(cta.answer_empty(slots.stage), slots.parity)
+        mbarrier_arrive_expect_tx(cta.answer_full(slots.stage), NUMBER_BYTES)
         number = launched_clusters[config]() + next_number(tiles.problem.counter, tiles.count() - 1)
         comptime for rank in range(config.cluster_size()):
-            store_shared_cluster(address_in(cta.answer(slots.stage), UInt32(rank)), number)
-            mbarrier_arrive_release(address_in(cta.answer_full(slots.stage), UInt32(rank)))
+            store_async(
+                address_in(cta.answer(slots.stage), UInt32(rank)),
+                number,
+                address_in(cta.answer_full(slots.stage), UInt32(rank)),
+            )
         slots.advance()
     # Drain: the last arrivals of other CTAs must not find this one gone.
     comptime for _ in range(config.answers()):
@@ -72,8 +80,10 @@ def collect_readers[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[c
     var slots = Ring[config.answers()](parity=0)
     var number = tiles.number
     while number < tiles.count():
-        mbarrier_wait_acquire(cta.answer_full(slots.stage), slots.parity)
+        mbarrier_arrive_expect_tx(cta.answer_full(slots.stage), NUMBER_BYTES)
+        mbarrier_wait(cta.answer_full(slots.stage), slots.parity)
         number = load_shared(cta.answer(slots.stage))
+        fence_proxy_async()  # see TileScheduler.next_answer
         mbarrier_wait(cta.answer_empty(slots.stage), slots.parity)
         mbarrier_arrive_release(address_in(cta.answer_empty(slots.stage), 0))
         slots.advance()

@@ -6,7 +6,7 @@ from .launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
 from .multicast import Slices
 from .plan_barriers import barriers_json
 from .plan_roles import roles_json
-from .raster import place
+from .raster import Raster
 
 
 def config_json(config: GemmConfig) -> String:
@@ -106,9 +106,10 @@ def tiles_json(config: GemmConfig, plan: LaunchPlan) -> String:
     if not config.walks_tiles():
         return "null"
     comptime most = 512
+    var raster = Raster(UInt32(config.raster_group), UInt32(plan.clusters_m), UInt32(plan.clusters_n))
     var order = List[String]()
     for number in range(min(most, plan.clusters_m * plan.clusters_n)):
-        var found = place(UInt32(config.raster_group), UInt32(number), UInt32(plan.clusters_m), UInt32(plan.clusters_n))
+        var found = raster.place(UInt32(number))
         order.append(numbers(Int(found.row), Int(found.column)))
     return object([pair("rows", plan.clusters_m), pair("columns", plan.clusters_n), pair("order", array(order))])
 

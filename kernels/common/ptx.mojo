@@ -42,9 +42,14 @@ def load_shared(address: UInt32) -> UInt32:
 
 
 @inline(.always)
-def store_shared_cluster(address: UInt32, value: UInt32):
-    """Into the shared memory of any CTA of the cluster."""
-    inlined_assembly["st.shared::cluster.b32 [$0], $1;", NoneType, constraints="r,r,~{memory}"](address, value)
+def store_async(address: UInt32, value: UInt32, barrier: UInt32):
+    """Into the shared memory of any CTA of the cluster; its 4 bytes count on a barrier of that CTA when they are there
+    (PTX ISA 9.7.9.12)."""
+    inlined_assembly[
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [$0], $1, [$2];",
+        NoneType,
+        constraints="r,r,r,~{memory}",
+    ](address, value, barrier)
 
 
 @inline(.always)
@@ -246,3 +251,9 @@ def store_matrices[offset: Int](address: UInt32, m0: UInt32, m1: UInt32, m2: UIn
         NoneType,
         constraints="r,r,r,r,r,~{memory}",
     ](address, m0, m1, m2, m3)
+
+
+@inline(.always)
+def pinned(value: UInt32) -> UInt32:
+    """The same value, which the compiler computes here and no earlier."""
+    return inlined_assembly["", UInt32, constraints="=r,0", has_side_effect=True](value)

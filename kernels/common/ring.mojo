@@ -1,4 +1,5 @@
 """Position in a ring of stages."""
+from .ptx import pinned
 
 
 struct Ring[stages: Int](TrivialRegisterPassable):
@@ -29,3 +30,10 @@ struct Ring[stages: Int](TrivialRegisterPassable):
             if self.stage == UInt32(Self.stages):
                 self.stage = 0
                 self.parity ^= 1
+
+    @inline(.always)
+    def pin(mut self):
+        """The compiler may not compute it any earlier. Where stages follow one another without a loop it would compute all
+        positions beforehand, and has no registers for that."""
+        self.stage = pinned(self.stage)
+        self.parity = pinned(self.parity)

@@ -10,9 +10,8 @@ from .ptx import (
     load_shared,
     mbarrier_arrive_cluster,
     mbarrier_wait,
-    mbarrier_wait_acquire,
 )
-from .raster import place
+from .raster import Raster
 from .ring import Ring
 from max.gpu import block_idx, grid_dim
 from max.gpu.primitives.cluster import elect_one_sync
@@ -46,6 +45,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
     var number: UInt32  # of the cluster tile
     var problem: Problem
     var in_cluster: Tile  # where the CTA lies in a cluster tile
+    var raster: Raster
     var answers: Ring[max(1, Self.config.answers())]
 
     @inline(.always)
@@ -55,6 +55,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         self.problem = problem
         self.number = 0
         self.in_cluster = {0, 0}
+        self.raster = {UInt32(Self.config.raster_group), problem.clusters_m, problem.clusters_n}
         self.answers = {parity = 0}
         self.tile = {
             # The grid is the tiles; z counts its bands along M: LaunchPlan
@@ -97,14 +98,13 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         """The number of the next tile, or one that no tile has."""
         var slot = self.answers.stage
         var number: UInt32
+        mbarrier_wait(cta.answer_full(slot), self.answers.parity)
         comptime if Self.config.cancels_clusters():
-            mbarrier_wait(cta.answer_full(slot), self.answers.parity)
             var x = canceled_x(cta.answer(slot))
-            fence_proxy_async()  # the next answer is written by the async proxy: not before this read
             number = self.count() if x == NOTHING_CANCELED else x // UInt32(Self.config.cluster_m)
         else:
-            mbarrier_wait_acquire(cta.answer_full(slot), self.answers.parity)
             number = load_shared(cta.answer(slot))
+        fence_proxy_async()  # the next answer is written by the async proxy: not before this read
         comptime if whole_warp:
             syncwarp()
             if elect_one_sync():
@@ -126,8 +126,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         """The tile with the current number."""
         comptime rows = Int32(Self.config.cluster_rows())
         comptime columns = Int32(Self.config.cluster_columns())
-        comptime group = UInt32(Self.config.raster_group)
-        var found = place(group, self.number, self.problem.clusters_m, self.problem.clusters_n)
+        var found = self.raster.place(self.number)
         self.tile = {
             Int32(found.row) * rows + self.in_cluster.row,
             Int32(found.column) * columns + self.in_cluster.column,

@@ -19,11 +19,11 @@ from ..common.loader import produce
 from ..common.problem import Problem
 from ..common.ring import Ring
 from ..common.tiles import TileScheduler
-from ..common.write_out import finish_stores, write_step
+from ..common.write_out import finish_stores, write_in_turns, write_step
 from .cta import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
-from .mainloop import Consumer, SideJob, multiply_tile, pass_by_tile
+from .mainloop import Consumer, SideJob, finish_tile, pass_by_tile, start_tile
 from .ping_pong import take_turns
 from .wgmma import Accumulator
 from max.gpu.primitives.cluster import elect_one_sync
@@ -36,40 +36,30 @@ struct WriteOut[config: GemmConfig](SideJob, TrivialRegisterPassable):
 
     var c_map: UInt64
     var epilogue: Epilogue[Self.config]
-    var step: UInt32  # the next one; none is left at first
+    var pending: Bool  # whether there is a tile to be written
 
     @inline(.always)
     def __init__(out self, c_map: UInt64, epilogue: Epilogue[Self.config]):
         self.c_map = c_map
         self.epilogue = epilogue
-        self.step = UInt32(Self.steps)
+        self.pending = False
 
     @inline(.always)
     def begin(mut self, epilogue: Epilogue[Self.config]):
-        """With the next tile. The last must have been finished."""
+        """With the next tile. All of the last must have been written."""
         self.epilogue = epilogue
-        self.step = 0
+        self.pending = True
 
     @inline(.always)
-    def run_one_step(mut self):
-        # A chain of comparisons: registers cannot be indexed at run time.
-        if self.step < UInt32(Self.steps):
-            comptime for step in range(Self.steps):
-                if self.step == UInt32(step):
-                    write_step[Self.config, Epilogue[Self.config], step](self.epilogue, self.c_map)
-            self.step += 1
+    def run[step: Int](mut self):
+        if self.pending:
+            write_step[Self.config, Epilogue[Self.config], step](self.epilogue, self.c_map)
 
     @inline(.always)
-    def all_started(mut self):
-        pass
-
-    @inline(.always)
-    def finish(mut self):
-        """What is left of the tile: all of it after the last one, some if the next had fewer K steps."""
-        comptime for step in range(Self.steps):
-            if self.step <= UInt32(step):
-                write_step[Self.config, Epilogue[Self.config], step](self.epilogue, self.c_map)
-        self.step = UInt32(Self.steps)
+    def finish(self):
+        """After the last tile."""
+        if self.pending:
+            write_in_turns[Self.config](self.epilogue, self.c_map)
 
 
 @inline(.always)
@@ -79,13 +69,16 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
     var ring = Ring[config.stages](parity=0)
     var write_out = WriteOut[config](problem.c, Epilogue[config](cta, tiles.tile, Accumulator[config]()))
     while tiles.has_tile():
-        if consumer.has_part(tiles.tile, problem):
-            var accumulator = multiply_tile(cta, consumer, ring, problem.k_iterations, write_out)
-            write_out.finish()
-            write_out.begin(Epilogue[config](cta, tiles.tile, accumulator))
+        var tile = tiles.tile
+        if consumer.has_part(tile, problem):
+            var accumulator = Accumulator[config]()
+            var last = start_tile(cta, consumer, accumulator, ring, problem.k_iterations, write_out)
+            tiles.advance[whole_warp=True](cta)  # while the last stages are multiplied
+            finish_tile(consumer, accumulator, last)
+            write_out.begin(Epilogue[config](cta, tile, accumulator))
         else:
             pass_by_tile(cta, consumer, ring, problem.k_iterations)
-        tiles.advance[whole_warp=True](cta)
+            tiles.advance[whole_warp=True](cta)
     write_out.finish()
     finish_stores(write_out.epilogue.leads())
 

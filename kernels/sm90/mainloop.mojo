@@ -40,9 +40,9 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
         return tile.row + self.row < Int32(problem.m) and tile.column < Int32(problem.n)
 
     @inline(.always)
-    def multiply(self, mut accumulator: Accumulator[Self.config], stage: UInt32):
-        """Starts to add a stage to the accumulator."""
-        accumulator.multiply(
+    def multiply[*, anew: Bool = False](self, mut accumulator: Accumulator[Self.config], stage: UInt32):
+        """Starts to add a stage to the accumulator, or to nothing."""
+        accumulator.multiply[anew=anew](
             self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16)),
             self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16)),
         )
@@ -56,68 +56,91 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
 
 
 trait SideJob(TrivialRegisterPassable):
-    """What a consumer warpgroup does while the tensor core multiplies."""
+    """What a consumer warpgroup does while the tensor core multiplies, in steps."""
 
-    def run_one_step(mut self):
+    comptime steps: Int
+
+    def run[step: Int](mut self):
         """After the multiplication of a stage has started."""
-        ...
-
-    def all_started(mut self):
-        """After that of the last stage."""
         ...
 
 
 @fieldwise_init
 struct NoSideJob(SideJob, TrivialRegisterPassable):
-    @inline(.always)
-    def run_one_step(mut self):
-        pass
+    comptime steps = 0
 
     @inline(.always)
-    def all_started(mut self):
+    def run[step: Int](mut self):
         pass
 
 
 @inline(.always)
-def multiply_tile[
+def multiply_stage[
+    config: GemmConfig, *, anew: Bool = False
+](
+    cta: Cta[config],
+    consumer: Consumer[config],
+    mut accumulator: Accumulator[config],
+    mut ring: Ring[config.stages],
+    mut previous: UInt32,
+):
+    """Starts with the next stage when it is full. While it is multiplied, the one before is released, so that the tensor
+    core never runs dry."""
+    mbarrier_wait(cta.full(ring.stage), ring.parity)
+    consumer.multiply[anew=anew](accumulator, ring.stage)
+    comptime if config.stages == 1:
+        accumulator.wait[0]()
+        consumer.release(ring.stage)
+    elif not anew:
+        accumulator.wait[1]()
+        consumer.release(previous)
+    previous = ring.stage
+    ring.advance()
+
+
+@inline(.always)
+def start_tile[
     config: GemmConfig, Job: SideJob
 ](
     cta: Cta[config],
     consumer: Consumer[config],
+    mut accumulator: Accumulator[config],
     mut ring: Ring[config.stages],
     k_iterations: UInt32,
     mut job: Job,
-) -> Accumulator[config]:
-    """Multiplies stage after stage as they become full. While one is multiplied, the one before is released, so that
-    the tensor core never runs dry."""
-    comptime pending = min(1, config.stages - 1)
-    var accumulator = Accumulator[config]()
-    var previous: UInt32 = 0
-    for k in range(k_iterations):
-        mbarrier_wait(cta.full(ring.stage), ring.parity)
-        consumer.multiply(accumulator, ring.stage)
-        accumulator.wait[pending]()
-        comptime if pending == 0:
-            consumer.release(ring.stage)
-        else:
-            if k > 0:
-                consumer.release(previous)
-        job.run_one_step()
-        previous = ring.stage
-        ring.advance()
-    job.all_started()
-    comptime if pending > 0:
+) -> UInt32:
+    """Multiplies stage after stage as they become full, and does all of the job meanwhile: a step after the start of each
+    stage, those that are left after the last. Returns the last stage, for `finish_tile`.
+
+    The first stages are code of their own, each with its step: registers cannot be indexed at run time.
+    """
+    var last: UInt32 = 0
+    multiply_stage[anew=True](cta, consumer, accumulator, ring, last)
+    comptime for step in range(Job.steps):
+        job.run[step]()
+        ring.pin()
+        if UInt32(step + 1) < k_iterations:
+            multiply_stage(cta, consumer, accumulator, ring, last)
+    comptime first = Job.steps + 1
+    for _ in range(UInt32(first), max(UInt32(first), k_iterations)):
+        multiply_stage(cta, consumer, accumulator, ring, last)
+    return last
+
+
+@inline(.always)
+def finish_tile[config: GemmConfig](consumer: Consumer[config], accumulator: Accumulator[config], last: UInt32):
+    """Waits for all that was started, and releases the last stage."""
+    comptime if config.stages > 1:
         accumulator.wait[0]()
-        consumer.release(previous)
-    return accumulator
+        consumer.release(last)
 
 
 @inline(.always)
 def pass_by_tile[
     config: GemmConfig
 ](cta: Cta[config], consumer: Consumer[config], mut ring: Ring[config.stages], k_iterations: UInt32):
-    """In place of `multiply_tile` where no row of the warpgroup's lies in C: goes round the ring, as the slices that its CTA
-    loads are for others, too, and spends no power on what nobody stores."""
+    """In place of `start_tile` and `finish_tile` where no row of the warpgroup's lies in C: goes round the ring, as the
+    slices that its CTA loads are for others, too, and spends no power on what nobody stores."""
     for _ in range(k_iterations):
         mbarrier_wait(cta.full(ring.stage), ring.parity)
         # As after a multiplication, all warps have found the stage full: it may not be taken away from one of them.
@@ -132,8 +155,11 @@ def consume[
 ](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32) -> Accumulator[config]:
     """The one tile of a CTA that has no other."""
     var ring = Ring[config.stages](parity=0)
+    var accumulator = Accumulator[config]()
     var job = NoSideJob()
-    return multiply_tile(cta, consumer, ring, k_iterations, job)
+    var last = start_tile(cta, consumer, accumulator, ring, k_iterations, job)
+    finish_tile(consumer, accumulator, last)
+    return accumulator
 
 
 @inline(.always)

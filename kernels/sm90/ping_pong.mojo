@@ -19,7 +19,8 @@ from ..common.tiles import TileScheduler
 from ..common.write_out import finish_stores, write_in_turns
 from .cta import WARPGROUP, warp_of_group, warpgroup
 from .epilogue import Epilogue
-from .mainloop import Consumer, SideJob, multiply_tile, pass_by_tile
+from .mainloop import Consumer, NoSideJob, finish_tile, pass_by_tile, start_tile
+from .wgmma import Accumulator
 from max.gpu.sync import named_barrier, named_barrier_arrive
 
 comptime BOTH = Int32(2 * WARPGROUP * 32)
@@ -28,7 +29,7 @@ comptime FIRST_TURN = Int32(3)
 
 
 @fieldwise_init
-struct Turn(SideJob, TrivialRegisterPassable):
+struct Turn(TrivialRegisterPassable):
     """Of one warpgroup to multiply. All threads of the warpgroup."""
 
     var group: UInt32
@@ -42,14 +43,6 @@ struct Turn(SideJob, TrivialRegisterPassable):
     def give(self):
         """To the other warpgroup."""
         named_barrier_arrive[BOTH](FIRST_TURN + Int32(1 - self.group))
-
-    @inline(.always)
-    def run_one_step(mut self):
-        pass
-
-    @inline(.always)
-    def all_started(mut self):
-        self.give()
 
 
 @inline(.always)
@@ -65,12 +58,16 @@ def take_turns[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles
     while tiles.has_tile():
         turn.wait()
         if consumer.has_part(tiles.tile, problem):
-            var accumulator = multiply_tile(cta, consumer, ring, problem.k_iterations, turn)
+            var accumulator = Accumulator[config]()
+            var job = NoSideJob()
+            var last = start_tile(cta, consumer, accumulator, ring, problem.k_iterations, job)
+            turn.give()
+            finish_tile(consumer, accumulator, last)
             var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
             write_in_turns[config](epilogue, problem.c)
         else:
             pass_by_tile(cta, consumer, ring, problem.k_iterations)
-            turn.all_started()
+            turn.give()
         ring.skip(problem.k_iterations)
         tiles.advance(cta)
         tiles.advance(cta)

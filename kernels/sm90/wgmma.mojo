@@ -44,8 +44,9 @@ struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
         self.values = {fill = Self.Block(fill=0)}
 
     @inline(.always)
-    def multiply(mut self, a: UInt64, b: UInt64):
-        """Starts to add a stage, as one group: A is the descriptor of this warpgroup's rows, B of all columns."""
+    def multiply[*, anew: Bool](mut self, a: UInt64, b: UInt64):
+        """Starts to add a stage, as one group: A is the descriptor of this warpgroup's rows, B of all columns. anew: to
+        nothing, whatever the registers hold; so nobody has to set them to zero while the tensor core waits."""
         comptime dtype = Self.config.dtype
         wgmma_fence_aligned()
         comptime for step in range(Self.config.block_k // MMA_K):
@@ -53,7 +54,13 @@ struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
             comptime for block in range(Self.blocks):
                 comptime rows = UInt64(block * MMA_M * SWIZZLE_ROW_BYTES // 16)
                 self.values[block] = wgmma_async[
-                    MMA_M, Self.config.mma_n, MMA_K, a_type=dtype, b_type=dtype, accum_type=DType.float32
+                    MMA_M,
+                    Self.config.mma_n,
+                    MMA_K,
+                    a_type=dtype,
+                    b_type=dtype,
+                    accum_type=DType.float32,
+                    scale_d = 0 if anew and step == 0 else 1,
                 ](
                     WGMMADescriptor[dtype](Int64(a + advance + rows)),
                     WGMMADescriptor[dtype](Int64(b + advance)),
