@@ -75,13 +75,18 @@ def test_runs_are_many_and_split_beforehand(arch):
 @pytest.mark.parametrize(
     ("draw", "use", "first", "hashed"),
     [
-        (0, SEEN, "kernel5 mma_shape=256x96 cluster=2x1 epilogue_width=16 at 512x2056x744", "bad54b99ca4cf86d"),
-        (1, SEEN, "kernel5 mma_shape=64x256 cluster=4x1 epilogue_width=32 at 7960x6656x4992", "ae7c0278511c243a"),
+        (0, SEEN, "kernel5 mma_shape=64x256 cluster=4x1 epilogue_width=32 at 7960x6656x4992", "ae7c0278511c243a"),
+        (
+            1,
+            SEEN,
+            "kernel5 mma_shape=256x128 cluster=2x1 epilogue_width=32 multicast=False at 2560x1832x9408",
+            "779cd52abdc76f96",
+        ),
         (
             2,
             JUDGE,
-            "kernel5 mma_shape=256x128 cluster=2x1 epilogue_width=32 multicast=False at 2560x1832x9408",
-            "779cd52abdc76f96",
+            "kernel5 mma_shape=128x256 cluster=1x2 epilogue_width=32 multicast=False at 2576x1536x4136",
+            "fca4f8d016aa36b0",
         ),
     ],
 )

@@ -77,11 +77,55 @@ def test_an_sm_loads_split_rows_at_the_measured_rate():
         assert split / whole == pytest.approx(GPU[f"tma.rows_of_{name}"], rel=0.1)
 
 
-@pytest.mark.parametrize(("row", "times"), [(128, 1.4), (64, 1.5), (32, 2.0)])
-def test_a_stored_row_that_begins_within_a_sector_writes_one_more(row, times):
-    """Or as many more as was measured, if that is more."""
-    split, whole = (units().tma_store(0.0, 1 << 20, row, aligned, Sm()) for aligned in (16, 32))
-    assert split / whole == pytest.approx(times, rel=0.02)
+def stored(made: Units, tmap: TensorMap, coordinates: tuple[int, int] = (0, 0), count: int = 64) -> float:
+    """Cycles until one SM has stored so many boxes."""
+    sm = Sm()
+    return max(made.tma_store(0.0, tmap, coordinates, sm) for _ in range(count))
+
+
+@pytest.mark.parametrize(("columns", "sectors"), [(64, 5 / 4), (32, 3 / 2), (16, 2)])
+def test_a_stored_row_that_begins_within_a_sector_is_one_more_to_read(columns, sectors):
+    """Of one SM, which the engine bounds; each sector takes a tenth longer, too."""
+    split, whole = (stored(units(), tensor(256, 256 + over, (256, columns))) for over in (8, 64))
+    assert split / whole == pytest.approx(GPU["tma.stored_sectors"] * sectors, rel=0.03)
+
+
+@pytest.mark.parametrize("columns", [64, 32, 16])
+def test_l2_takes_split_rows_of_all_sms_at_the_measured_rate(columns):
+    split, whole = (
+        max(made.tma_store(0.0, tensor(256, 256 + over, (128, columns)), (0, 0), sm) for sm in sms for _ in range(16))
+        for over in (8, 64)
+        for made, sms in [(units(), [Sm() for _ in range(132)])]
+    )
+    assert split / whole == pytest.approx(GPU["tma.stored_rows_of_16"], rel=0.03)
+
+
+def test_what_lies_outside_of_c_is_not_written():
+    made = units()
+    made.tma_store(0.0, tensor(100, 128), (0, 64), Sm())
+    assert made.memory.traffic.l2_written == 36 * 128
+
+
+def test_an_sm_stores_between_its_loads():
+    """One engine does both, one after the other."""
+    tmap, sm = tensor(256, 128), Sm()
+    made = units()
+    made.tma_load(0.0, Load(tmap, (0, 0)), 0, sm, sm)
+    alone = sm.tma.free
+    made.tma_store(0.0, tmap, (0, 0), sm)
+    assert sm.tma.free - alone == pytest.approx(tmap.box_bytes / GPU["tma.store_rate"], rel=0.1)
+
+
+def test_slices_of_l2_are_near_and_far_and_the_same_ones_each_time():
+    def arrivals() -> list[float]:
+        made = units()
+        return [made.read_memory(10000.0 * n, 128) - 10000.0 * n for n in range(200)]
+
+    first = arrivals()
+    middle = GPU["tma.latency"] + GPU["l2.latency"]
+    assert arrivals() == first
+    assert all(abs(each - middle) < GPU["l2.spread"] + 1 for each in first)
+    assert max(first) - min(first) > 1.8 * GPU["l2.spread"]
 
 
 def test_requests_are_served_in_the_order_in_which_they_are_made():

@@ -160,7 +160,7 @@ def test_less_is_answered_together_where_rows_are_no_lines():
 )
 def test_l2_gives_out_less_than_is_asked_for_and_the_way_to_it_passes_all(aligned, coalesced, name):
     nbytes = 1e6
-    gpu = GPU.with_values({"l2.wait": 0})
+    gpu = GPU.with_values({"l2.wait": 0, "l2.spread": 0})
     units = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.0, coalesced={128: 0.6, 64: 0.9}))
     taken = units.read_memory(0.0, nbytes, aligned=aligned) - units.hit_latency
     assert taken == pytest.approx(max(nbytes * coalesced / GPU["l2.bandwidth"], nbytes / GPU[name]) * CLOCK)

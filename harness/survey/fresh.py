@@ -20,9 +20,9 @@ from harness.problem.shape import Shape
 from harness.survey.uses import JUDGE, SEEN
 
 DRAWS = {
-    "the runs that judge, third draw": SEEN,
     "the runs that judge, fourth draw": SEEN,
-    "the runs that judge, fifth draw": JUDGE,
+    "the runs that judge, fifth draw": SEEN,
+    "the runs that judge, sixth draw": JUDGE,
 }
 """Seeds, and what each draw is for now: the last one judges, the two before it have. Those before are left out."""
 CONFIGURATIONS = {"kernel5": 5, "kernel6": 7, "kernel7": 8, "kernel8": 10}

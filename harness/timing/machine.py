@@ -19,7 +19,6 @@ from harness.emulator.machine.grid import Clusters
 from harness.emulator.machine.machine import Limits, Machine
 from harness.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment, Grid
 from harness.emulator.machine.warpgroup import Step
-from harness.timing.boxes import alignment, row_of
 from harness.timing.constants import Gpu
 from harness.timing.costs import block_costs
 from harness.timing.trace import NoTrace, Trace
@@ -354,8 +353,7 @@ class TimedMachine(Machine):
             case "commit":
                 return at
             case "tma.store.read":
-                tmap = subject.tmap
-                return units.tma_store(at, tmap.box_bytes, row_of(tmap), alignment(tmap), sm)
+                return units.tma_store(at, subject.tmap, subject.coordinates, sm)
             case "tma.store.write":
                 return at
             case "launch-control":

@@ -7,14 +7,16 @@ or its multiplications take. Times are in cycles of the SM's clock from the star
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp
+from random import Random
 from typing import Any
 
+from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.units.mma import Mma
 from harness.emulator.units.tensor_kinds import KindMma
-from harness.timing.boxes import LINE, SECTOR, alignment, parts
+from harness.timing.boxes import LINE, SECTOR, alignment, parts, row_of
 from harness.timing.constants import ENDLESS, Gpu
 
 SUB_PARTITIONS = 4
@@ -146,7 +148,7 @@ class Life:
 
 
 class Sm:
-    """One multiprocessor: four sub-partitions that issue, a tensor core, a TMA engine, ports to L2 and shared memory.
+    """One multiprocessor: four sub-partitions that issue, a tensor core, a TMA engine for loads and stores, a port to L2.
 
     ``maps``: tensor maps it has used; ``lives``: CTAs it has had. The four sub-partitions' tensor cores work as one.
     """
@@ -156,7 +158,6 @@ class Sm:
         self.tensor = Tensor()
         self.tma = Unit()
         self.port = Unit()
-        self.stores = Unit()
         self.maps: set[int] = set()
         self.ctas = 0
         self.lives: list[Life] = []
@@ -237,11 +238,16 @@ class Units:
         rows = {LINE: "l2.rows_of_128", 64: "l2.rows_of_64", 32: "l2.rows_of_32", 16: "l2.rows_of_16"}
         self.row_rate = {aligned: gpu[name] / memory.clock * share for aligned, name in rows.items()}
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
+        self.l2_spread = gpu["l2.spread"]
+        self.distances = Random(0)
+        """Always the same: what is predicted does not change from run to run."""
         self.dram_latency = gpu["dram.latency"] * memory.clock
         self.first_load = gpu["tma.descriptor"] + (gpu["dram.cold"] if memory.miss > 0 else 0.0)
         self.store_rate = gpu["tma.store_rate"]
         self.store_latency = gpu["tma.store_latency"]
-        self.split_sectors = gpu["tma.stored_rows_of_16"]
+        self.received = gpu["tma.received_rows_of_16"]
+        self.stored_split = gpu["tma.stored_rows_of_16"]
+        self.stored_sectors = gpu["tma.stored_sectors"]
         self.tensor_overhead = gpu["tensor.overhead"]
         self.tensor_each = gpu["tensor.per_instruction"]
         self.tensor_latency = gpu["tensor.latency"]
@@ -278,7 +284,8 @@ class Units:
             memory.traffic.dram += missed
             leaves = max(leaves, memory.dram.serve(at, missed / self.dram_rate))
         waits = memory.waits if tensor is None else memory.tensors.get(tensor, memory.waits)
-        return leaves + self.hit_latency + waits * self.dram_latency
+        distance = self.l2_spread * (2 * self.distances.random() - 1)
+        return leaves + self.hit_latency + distance + waits * self.dram_latency
 
     def tma_load(self, at: float, load: Any, destination: int, sm: Sm, target: Sm) -> float:
         """A box, for one of the CTAs it goes to; the first of these asks for it.
@@ -299,20 +306,26 @@ class Units:
             if part.filled:
                 arrives = max(arrives, self.memory.fill.serve(at, part.filled / self.fill_rate) + self.hit_latency)
             self._last_load = (load, arrives)
-        cycles = nbytes * self.split[aligned] / self.port_rate
+        cycles = nbytes * (self.received if aligned < SECTOR else 1.0) / self.port_rate
         return target.port.serve(self._last_load[1] - cycles, cycles)
 
-    def tma_store(self, at: float, nbytes: int, row: int, aligned: int, sm: Sm) -> float:
-        """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room."""
+    def tma_store(self, at: float, box: TensorMap, coordinates: Sequence[int], sm: Sm) -> float:
+        """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room. What
+        lies outside of the tensor is not written."""
         memory = self.memory
+        nbytes = parts(box, coordinates).inside
         memory.traffic.l2_written += nbytes
         memory.traffic.dram += nbytes
         memory.traffic.stores += 1
-        # A row that begins within a sector writes to one more of them.
-        times = max(self.split_sectors, 1 + SECTOR / row) if aligned < SECTOR else 1.0
+        row = row_of(box)
+        # A row that begins within a sector is read as one sector more, each of which takes longer.
+        split = alignment(box) < SECTOR
+        times = self.stored_sectors * (1 + SECTOR / row) if split else 1.0
+        read = sm.tma.serve(at, self.tma_issue + times * nbytes / self.store_rate)
+        times = self.stored_split if split else 1.0
         room = memory.dram.write(at, nbytes)
         taken = memory.writes.serve(room, times * nbytes * (1 + self.write_row / row) / self.write_rate)
-        return max(taken, sm.stores.serve(at, self.tma_issue + times * nbytes / self.store_rate)) + self.store_latency
+        return max(taken, read) + self.store_latency
 
     # ---- the tensor core ----
 
