@@ -120,8 +120,8 @@ def test_seen_under_some_schedule(built, name):
 @pytest.mark.parametrize("arch", CONFIGS)
 @pytest.mark.parametrize("alter", [drop_wait, flip_wait])
 def test_every_wait_matters(built, arch, alter):
-    """Waits for stages and for accumulators, whose phases run on from tile to tile; on sm_90a, where the first stage of a
-    tile is code of its own, also the wait of a warpgroup that passes a tile by. The waits of the drain cover each
+    """Waits for stages and for accumulators, whose phases run on from tile to tile; on sm_90a, where the first stage of
+    a tile is code of its own, also the wait of a warpgroup that passes a tile by. The waits of the drain cover each
     other."""
     artifact = built[arch]
     waits = waits_in(artifact.ptx)

@@ -253,5 +253,6 @@ def test_without_the_model_a_timeline_has_steps_and_says_so(tmp_path: Path) -> N
     data = json.loads(path.read_text())
     assert data["otherData"]["status"] == "logical steps" and "no times" in data["otherData"]["title"]
     multiplications = [e for e in data["traceEvents"] if e["ph"] == "X" and e["cat"] == "mma"]
-    # Two CTAs, two K steps, four instructions of each of two warpgroups: a step each, drawn together where they touch.
-    assert sum(e["dur"] for e in multiplications) == pytest.approx(2 * 2 * 8)
+    # Two CTAs, two K steps, four instructions of each of two warpgroups: a step each. Those of the first stage are only
+    # a step apart, and are drawn together with the steps between.
+    assert sum(e["dur"] for e in multiplications) == pytest.approx(2 * (2 * (4 + 3) + 8))

@@ -148,7 +148,7 @@ class Life:
 
 
 class Sm:
-    """One multiprocessor: four sub-partitions that issue, a tensor core, a TMA engine for loads and stores, a port to L2.
+    """One multiprocessor: four sub-partitions that issue, a tensor core, a TMA engine for loads and stores, a port.
 
     ``maps``: tensor maps it has used; ``lives``: CTAs it has had. The four sub-partitions' tensor cores work as one.
     """
