@@ -105,7 +105,9 @@ def sm100_barriers(config: GemmConfig) -> List[String]:
 
 def answer_barriers(config: GemmConfig) -> List[String]:
     var layout = SharedMemory(config)
-    var writer: StaticString = "this CTA's scheduler thread, announcing the bytes; that of rank 0 sends them to the whole cluster"
+    var writer: StaticString = (
+        "this CTA's scheduler thread, announcing the bytes; that of rank 0 sends them to the whole cluster"
+    )
     var readers: StaticString = "every role of this CTA that has read the answer; at rank 0 also the other CTAs"
     if config.cancels_clusters():
         writer = "this CTA's scheduler thread, announcing the bytes; the hardware delivers them to the whole cluster"

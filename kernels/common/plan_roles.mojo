@@ -76,9 +76,9 @@ def sm90_roles(config: GemmConfig) -> String:
         roles.append(role("producer", last + 1, last + 4, load))
     if config.counts_tiles():
         comptime take = (
-            "one thread: announce the bytes of an answer on this CTA's barrier; in the CTA of rank 0 wait for an empty slot,"
-            " take the number of the next tile from the counter in global memory, send it to every CTA of the cluster; in"
-            " the others tell rank 0 when all roles have read it"
+            "one thread: announce the bytes of an answer on this CTA's barrier; in the CTA of rank 0 wait for an empty"
+            " slot, take the number of the next tile from the counter in global memory, send it to every CTA of the"
+            " cluster; in the others tell rank 0 when all roles have read it"
         )
         roles.append(role("scheduler", last + 2, last + 2, take))
     return array(roles)

@@ -60,7 +60,7 @@ struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
                     a_type=dtype,
                     b_type=dtype,
                     accum_type=DType.float32,
-                    scale_d = 0 if anew and step == 0 else 1,
+                    scale_d=0 if anew and step == 0 else 1,
                 ](
                     WGMMADescriptor[dtype](Int64(a + advance + rows)),
                     WGMMADescriptor[dtype](Int64(b + advance)),
