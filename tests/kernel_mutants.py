@@ -112,7 +112,11 @@ EQUIVALENT = (
         "kernel[567] sm_90a",
     ),
     Equivalent(
-        "Since the last multiplication nothing has touched the accumulators.", "dropped", r"wgmma\.fence", r"^(?!1 of)"
+        "Since the last multiplication nothing has touched the accumulators; before the first fence something has.",
+        "dropped",
+        r"wgmma\.fence",
+        r"^(?!1 of)",
+        "kernel[678] sm_90a",
     ),
     Equivalent("The mask is the same for both parities.", "mask moved to the other parity", ""),
     Equivalent("Not a wait at the first stage of a ring.", "the parity turns a stage too late", ""),

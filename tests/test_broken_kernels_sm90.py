@@ -52,6 +52,7 @@ ALWAYS = {
 SOMETIMES = {
     "stages released while they are read": substitute(r"wgmma\.wait_group\.sync\.aligned 1;", "", count=0),
     "stages released one group too early": substitute(r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;", count=0),
+    "no commit of the first stage": substitute(r"wgmma\.commit_group\.sync\.aligned;", ""),
     "store before all warps have written": substitute(r"bar\.sync[^;]*;", "", count=0),
     "exit while a store reads": substitute(r"cp\.async\.bulk\.wait_group\.read 0;", ""),
 }

@@ -85,7 +85,16 @@ def readers(change: int) -> Alteration:
 COUNT = r"atom\.relaxed\.gpu\.global\.inc\.u32 (%r\d+), (\[%rd\d+\]), (%r\d+);"
 RELEASE = r"mbarrier\.arrive\.release\.cluster\.shared::cluster\.b64[^;]*;"
 SEND = r"st\.async\.shared::cluster\.mbarrier::complete_tx::bytes\.b32 (\[%r\d+\]), (%r\d+), (\[%r\d+\]);"
+ANNOUNCE = r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, \[%r\d+\], %r\d+;"
+
+
+def announce_twice(ptx: str) -> str:
+    """Rank 0 announces the bytes of each answer once more, for a phase that is not there yet."""
+    return substitute(rf"({ANNOUNCE})(?=(?:(?!expect_tx)[\s\S])*atom\.)", r"\1 \1")(ptx)
+
+
 FAULTS = {
+    "the bytes are announced twice": announce_twice,
     "one reader too few": readers(-1),
     "one reader too many": readers(1),
     "a reader does not hand back": substitute(

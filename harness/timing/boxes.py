@@ -1,4 +1,4 @@
-"""What a TMA load does for a box: what it fetches, what it fills in, and how its rows lie in the lines of the cache."""
+"""A box of a TMA copy: what of it lies in the tensor, what a load fills in, how its rows lie in lines and sectors."""
 
 from __future__ import annotations
 

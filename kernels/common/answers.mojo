@@ -3,14 +3,15 @@ from .config import GemmConfig
 from .cta import Cta
 from .ptx import (
     address_in,
-    fence_proxy_async,
     load_shared,
+    mbarrier_arrive_cluster,
     mbarrier_arrive_expect_tx,
     mbarrier_arrive_release,
     mbarrier_wait,
     mbarrier_wait_acquire,
     next_number,
     store_async,
+    store_shared,
     try_cancel,
 )
 from .ring import Ring
@@ -54,15 +55,21 @@ def count_tiles[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[confi
     var slots = Ring[config.answers()](parity=1)
     var number = tiles.number
     while number < tiles.count():
+        # All roles have read the last answer, so its phase is over: earlier, the bytes would be announced to that one.
         mbarrier_wait_acquire(cta.answer_empty(slots.stage), slots.parity)
-        mbarrier_arrive_expect_tx(cta.answer_full(slots.stage), NUMBER_BYTES)
+        comptime if config.cluster_size() > 1:
+            mbarrier_arrive_expect_tx(cta.answer_full(slots.stage), NUMBER_BYTES)
         number = launched_clusters[config]() + next_number(tiles.problem.counter, tiles.count() - 1)
-        comptime for rank in range(config.cluster_size()):
-            store_async(
-                address_in(cta.answer(slots.stage), UInt32(rank)),
-                number,
-                address_in(cta.answer_full(slots.stage), UInt32(rank)),
-            )
+        comptime if config.cluster_size() > 1:
+            comptime for rank in range(config.cluster_size()):
+                store_async(
+                    address_in(cta.answer(slots.stage), UInt32(rank)),
+                    number,
+                    address_in(cta.answer_full(slots.stage), UInt32(rank)),
+                )
+        else:  # st.async is for clusters of more than one CTA
+            store_shared(cta.answer(slots.stage), number)
+            mbarrier_arrive_cluster(address_in(cta.answer_full(slots.stage), 0))
         slots.advance()
     # Drain: the last arrivals of other CTAs must not find this one gone.
     comptime for _ in range(config.answers()):
@@ -81,9 +88,8 @@ def collect_readers[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[c
     var number = tiles.number
     while number < tiles.count():
         mbarrier_arrive_expect_tx(cta.answer_full(slots.stage), NUMBER_BYTES)
-        mbarrier_wait(cta.answer_full(slots.stage), slots.parity)
+        mbarrier_wait_acquire(cta.answer_full(slots.stage), slots.parity)
         number = load_shared(cta.answer(slots.stage))
-        fence_proxy_async()  # see TileScheduler.next_answer
         mbarrier_wait(cta.answer_empty(slots.stage), slots.parity)
         mbarrier_arrive_release(address_in(cta.answer_empty(slots.stage), 0))
         slots.advance()

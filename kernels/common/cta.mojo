@@ -109,7 +109,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
                             # empty: every epilogue warp of the CTAs of the MMA
                             mbarrier_init(self.accumulator_empty(UInt32(i)), UInt32(Self.config.accumulator_readers()))
                 comptime for slot in range(Self.config.answers()):
-                    # full: who brings the answer, or announces its bytes; empty: whoever reads it
+                    # full: who announces the bytes of the answer, or brings it; empty: whoever reads it
                     mbarrier_init(self.answer_full(UInt32(slot)), 1)
                     var readers = UInt32(Self.config.answer_readers())
                     comptime if Self.config.counts_tiles():

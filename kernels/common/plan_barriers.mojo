@@ -109,6 +109,8 @@ def answer_barriers(config: GemmConfig) -> List[String]:
         "this CTA's scheduler thread, announcing the bytes; that of rank 0 sends them to the whole cluster"
     )
     var readers: StaticString = "every role of this CTA that has read the answer; at rank 0 also the other CTAs"
+    if config.cluster_size() == 1:
+        writer = "the scheduler thread, after it has written the answer"
     if config.cancels_clusters():
         writer = "this CTA's scheduler thread, announcing the bytes; the hardware delivers them to the whole cluster"
         readers = "every role of every CTA of the cluster that has read the answer"
@@ -118,7 +120,7 @@ def answer_barriers(config: GemmConfig) -> List[String]:
             layout.answer_full,
             config.answers(),
             1,
-            16 if config.cancels_clusters() else 4,
+            16 if config.cancels_clusters() else (4 if config.cluster_size() > 1 else 0),
             writer,
             "every role of this CTA",
         ),

@@ -42,6 +42,11 @@ def load_shared(address: UInt32) -> UInt32:
 
 
 @inline(.always)
+def store_shared(address: UInt32, value: UInt32):
+    inlined_assembly["st.shared.b32 [$0], $1;", NoneType, constraints="r,r,~{memory}"](address, value)
+
+
+@inline(.always)
 def store_async(address: UInt32, value: UInt32, barrier: UInt32):
     """Into the shared memory of any CTA of the cluster; its 4 bytes count on a barrier of that CTA when they are there
     (PTX ISA 9.7.9.12)."""

@@ -16,7 +16,7 @@ struct Place(TrivialRegisterPassable):
 
 
 struct Divisor(TrivialRegisterPassable):
-    """A number that others are divided by again and again. A division takes an H200 180 cycles, this less than 20."""
+    """A number that others are divided by again and again. A division takes an H200 180 cycles, this 30."""
 
     var value: UInt32
     var reciprocal: UInt32  # 2^32 / value or a little less
@@ -39,7 +39,6 @@ struct Raster(TrivialRegisterPassable):
 
     var rows: UInt32
     var columns: UInt32
-    var group: UInt32
     var tiles_of_group: Divisor
     var full: Divisor  # columns of a group
     var narrow: Divisor  # of the last one, if it has fewer
@@ -48,7 +47,6 @@ struct Raster(TrivialRegisterPassable):
     def __init__(out self, group: UInt32, rows: UInt32, columns: UInt32):
         self.rows = rows
         self.columns = columns
-        self.group = group
         self.tiles_of_group = {group * rows}
         self.full = {group}
         self.narrow = {max(UInt32(1), columns % group)}
@@ -58,7 +56,7 @@ struct Raster(TrivialRegisterPassable):
         """Where tile `number` lies."""
         var turn = self.tiles_of_group.into(number)
         var inside = number - turn * self.tiles_of_group.value
-        var first = turn * self.group
-        var width = self.full if first + self.group <= self.columns else self.narrow
+        var first = turn * self.full.value
+        var width = self.full if first + self.full.value <= self.columns else self.narrow
         var row = width.into(inside)
         return Place(row if turn % 2 == 0 else self.rows - 1 - row, first + inside - row * width.value)

@@ -10,6 +10,7 @@ from .ptx import (
     load_shared,
     mbarrier_arrive_cluster,
     mbarrier_wait,
+    mbarrier_wait_acquire,
 )
 from .raster import Raster
 from .ring import Ring
@@ -98,13 +99,14 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         """The number of the next tile, or one that no tile has."""
         var slot = self.answers.stage
         var number: UInt32
-        mbarrier_wait(cta.answer_full(slot), self.answers.parity)
         comptime if Self.config.cancels_clusters():
+            mbarrier_wait(cta.answer_full(slot), self.answers.parity)
             var x = canceled_x(cta.answer(slot))
+            fence_proxy_async()  # the next answer is written by the async proxy: not before this read
             number = self.count() if x == NOTHING_CANCELED else x // UInt32(Self.config.cluster_m)
         else:
+            mbarrier_wait_acquire(cta.answer_full(slot), self.answers.parity)  # sent by a thread of another CTA
             number = load_shared(cta.answer(slot))
-        fence_proxy_async()  # the next answer is written by the async proxy: not before this read
         comptime if whole_warp:
             syncwarp()
             if elect_one_sync():

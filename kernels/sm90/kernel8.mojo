@@ -51,7 +51,7 @@ struct WriteOut[config: GemmConfig](SideJob, TrivialRegisterPassable):
         self.pending = True
 
     @inline(.always)
-    def run[step: Int](mut self):
+    def run[step: Int](self):
         if self.pending:
             write_step[Self.config, Epilogue[Self.config], step](self.epilogue, self.c_map)
 

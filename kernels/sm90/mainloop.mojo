@@ -60,7 +60,7 @@ trait SideJob(TrivialRegisterPassable):
 
     comptime steps: Int
 
-    def run[step: Int](mut self):
+    def run[step: Int](self):
         """After the multiplication of a stage has started."""
         ...
 
@@ -70,7 +70,7 @@ struct NoSideJob(SideJob, TrivialRegisterPassable):
     comptime steps = 0
 
     @inline(.always)
-    def run[step: Int](mut self):
+    def run[step: Int](self):
         pass
 
 
@@ -107,7 +107,7 @@ def start_tile[
     mut accumulator: Accumulator[config],
     mut ring: Ring[config.stages],
     k_iterations: UInt32,
-    mut job: Job,
+    job: Job,
 ) -> UInt32:
     """Multiplies stage after stage as they become full, and does all of the job meanwhile: a step after the start of each
     stage, those that are left after the last. Returns the last stage, for `finish_tile`.
@@ -156,8 +156,7 @@ def consume[
     """The one tile of a CTA that has no other."""
     var ring = Ring[config.stages](parity=0)
     var accumulator = Accumulator[config]()
-    var job = NoSideJob()
-    var last = start_tile(cta, consumer, accumulator, ring, k_iterations, job)
+    var last = start_tile(cta, consumer, accumulator, ring, k_iterations, NoSideJob())
     finish_tile(consumer, accumulator, last)
     return accumulator
 

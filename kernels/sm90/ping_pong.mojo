@@ -59,8 +59,7 @@ def take_turns[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles
         turn.wait()
         if consumer.has_part(tiles.tile, problem):
             var accumulator = Accumulator[config]()
-            var job = NoSideJob()
-            var last = start_tile(cta, consumer, accumulator, ring, problem.k_iterations, job)
+            var last = start_tile(cta, consumer, accumulator, ring, problem.k_iterations, NoSideJob())
             turn.give()
             finish_tile(consumer, accumulator, last)
             var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
