@@ -124,6 +124,28 @@ def test_registers_to_the_other_cta(options):
         assert words[:, 1].tolist() == [5 + lane for lane in range(32)]
 
 
+OWN = "mapa.shared::cluster.u32 %r11, %r2, %r4; mapa.shared::cluster.u32 %r12, %r3, %r4;"
+
+
+def to_itself(instruction: str) -> str:
+    """Each CTA sends a word per lane to itself."""
+    send = f"mad.lo.u32 %r11, %r0, 4, %r11; {instruction} [%r11], %r0, [%r12];"
+    return (EXPECT + OWN + send + WAIT + STORE).replace("{bytes}", "128")
+
+
+@pytest.mark.parametrize("options", SCHEDULES)
+def test_registers_to_the_cta_itself(options):
+    """st.async in a cluster of two; PTX defines neither st.async in a cluster of one nor red.async to oneself."""
+    store = f"st.async.shared::cluster.{COMPLETE}.b32"
+    add = f"red.async.relaxed.cluster.shared::cluster.{COMPLETE}.add.u32"
+    assert run(to_itself(store), 128, ctas=2, **options).tolist() == [list(range(32))] * 2
+    with pytest.raises(Fault, match=r"st\.async in a cluster of 1 CTA .* arrive on the mbarrier instead"):
+        run(to_itself(store), 128, **options)
+    for ctas in (1, 2):
+        with pytest.raises(Fault, match=r"red\.async into the CTA that executes it, rank \d, .* the mbarrier instead"):
+            run(to_itself(add), 128, ctas=ctas, **options)
+
+
 TO_GLOBAL = """
 mad.lo.u32 %r7, %r0, 16, %r2; mad.wide.u32 %rd3, %r0, 16, %rd2;
 ld.global.v4.b32 {{%r20, %r21, %r22, %r23}}, [%rd3]; st.shared.v4.b32 [%r7], {{%r20, %r21, %r22, %r23}};

@@ -81,8 +81,8 @@ _ERRORS = {
         "`bar`, `barrier`; `barrier.cluster`",
     ),
     "cluster": (
-        "A CTA of the cluster that is named exists, and is there when it is reached.",
-        "`mapa`; Cooperative Thread Arrays, Cluster of Cooperative Thread Arrays",
+        "A cluster has the CTAs that are named or needed, and they are there when they are reached.",
+        "`mapa`, `st.async`, `red.async`; Cooperative Thread Arrays, Cluster of Cooperative Thread Arrays",
     ),
     "tensor-map": (
         "Tensor copies use tensor maps of the launch, with coordinates that fit them.",
