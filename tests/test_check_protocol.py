@@ -49,6 +49,19 @@ def test_kernel_7_hands_over_stages_the_accumulator_and_buffers_of_c(explain):
     assert data["fences"]["epilogue: fence.proxy.async.shared::cta"] == 8 * 4 * 2
 
 
+def test_a_number_that_is_sent_is_no_tma_copy(explain):
+    """Two clusters of two CTAs, each with one tile: both CTAs are told once, that there is no other."""
+    dynamic = ["kernel8", "--arch", "sm_90a", "--scheduler", "dynamic", *SMALL]
+    data = json.loads(explain(*dynamic, "--format", "json"))
+    (answer,) = [handover for handover in data["handovers"] if handover["barrier"] == "answer full"]
+    assert answer["arrives"] == {
+        "scheduler: arrive.expect_tx": 4,
+        "scheduler: bytes of a st.async": 2,
+        "scheduler: bytes of a st.async from another CTA": 2,
+    }
+    assert [what for what in answer["gives"] if what.endswith("(st.async)")] == answer["gives"]
+
+
 def test_as_text_and_as_a_picture(explain):
     text = explain("kernel7", *SMALL)
     assert "full: 2 rounds, 131,072 bytes counted" in text

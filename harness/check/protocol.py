@@ -155,7 +155,8 @@ class Protocol:
         self._of(barrier).nbytes += event.nbytes
         if event.operation is not None:
             places = " and ".join(self._places(event.operation.writes))
-            what = "response" if event.operation.kind == "launch-control" else "TMA copy"
+            other = {"launch-control": "response", "st.async": f"{event.site.opcode}.async"}
+            what = other.get(event.operation.kind, "TMA copy")
             where = "" if event.cta == event.agent.cta else " from another CTA"
             self._tell(barrier, event.agent, f"bytes of a {what}{where}", Counter({f"writes {places} ({what})": 1}))
 
