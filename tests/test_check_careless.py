@@ -215,6 +215,60 @@ def sent(form: str) -> str:
     )  # fmt: skip
 
 
+READY = "fence.mbarrier_init.release.cluster;" + CLUSTER_BARRIER + peer("%r10", "%r1") + peer("%r11", "bars")
+SEND = "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r10], %thread, [%r11];"
+
+
+def full(parity: int = 0) -> str:
+    return wait("bars", parity, ".acquire.cluster")
+
+
+def stored_on(form: str) -> str:
+    """Rank 1 stores by TMA what the st.async of rank 0 (or its own) have brought: through the generic proxy."""
+    sender = "%rank eq 1" if form.startswith("to oneself") else "%rank eq 0"
+    send = SEND + (FENCE if form == "sender's fence" else "")
+    seen = {
+        "right": full() + FENCE, "to oneself": full() + FENCE, "fence too early": FENCE + full(), "not waited": "",
+        "fence by the waiter": only("%thread eq 32", full() + FENCE) + CTA_BARRIER,
+    }.get(form, full())  # fmt: skip
+    return (
+        ZERO + first(initialise(1)) + READY + only(sender, only("%warp eq 0", send))
+        + only("%rank eq 1", first(arm()) + seen + first(STORE + COMMIT + READ_OVER) + full()) + CLUSTER_BARRIER
+    )  # fmt: skip
+
+
+def loaded_over(form: str) -> str:
+    """Rank 1 fills by TMA what the st.async of rank 0 have filled before."""
+    fence = FENCE if form == "right" else ""
+    seen = full() if form != "not waited" else ""
+    fill = seen + fence + first(arm("bars+8") + load("data", "bars+8") + wait("bars+8"))
+    return (
+        ZERO + first(initialise(1, 1)) + READY + only("%rank eq 0", SEND)
+        + only("%rank eq 1", first(arm()) + fill + full()) + CLUSTER_BARRIER
+    )  # fmt: skip
+
+
+def used_and_sent_to(used: str, by: str) -> str:
+    """Threads use what rank 0 then fills from afar, in order but without a proxy fence."""
+    own = peer("%r12", "data") + "mov.b32 %r13, data;"
+    bulk = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r12], [%r13], 128, [%r11];"
+    near = only("%rank eq 1", first(arm()) + {"written": WRITE, "read": READ}.get(used, ""))
+    far = "st.shared::cluster.b32 [%r10], %thread;" if used == "written by the sender" else ""
+    return (
+        ZERO + first(initialise(1)) + READY + own + near + CLUSTER_BARRIER
+        + only("%rank eq 0", far + (SEND if by == "st.async" else first(bulk)))
+        + only("%rank eq 1", full() + READ) + CLUSTER_BARRIER
+    )  # fmt: skip
+
+
+def sent_to_oneself(form: str) -> str:
+    """A CTA without others in its cluster."""
+    send = {"right": "st.shared.b32 [data], 7; mbarrier.arrive.shared::cta.b64 _, [bars];",
+            "st.async": arm(nbytes=4) + SEND}[form]  # fmt: skip
+    place = peer("%r10", "data", "0") + peer("%r11", "bars", "0")
+    return ZERO + first(initialise(1)) + place + CTA_BARRIER + first(send) + full()
+
+
 # ---- tensor cores ----
 
 
@@ -228,6 +282,24 @@ def operand_by_threads(form: str) -> str:
     end = "wgmma.wait_group.sync.aligned 0;"
     early = "add.f32 %f4, %f0, %f1;" if form == "used early" else ""
     return OWN + "mov.b32 %r9, 0;" + zeros + fill + fence + meet + WGMMA + early + end + "add.f32 %f4, %f0, %f1;"
+
+
+def operand_by_the_peer(form: str) -> str:
+    """wgmma multiplies what the st.async of rank 0 have brought, twice. bars+8 of rank 0: read."""
+    nbytes = WGMMA_A_BYTES + 512
+    clear = "".join(f"st.shared.b32 [%r1+{512 * n}], %r9;" for n in range(nbytes // 512))
+    zeros = "".join(f"mov.f32 %f{n}, 0f00000000;" for n in range(4))
+    multiply = WGMMA + "wgmma.wait_group.sync.aligned 0;"
+    release = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12];"
+    fence = FENCE if form != "no fence" else ""
+    again = full(1) + FENCE if form != "not waited" else ""
+    read = first(arm()) + full() + fence + multiply + release + first(arm()) + again + multiply + full(1)
+    send = SEND + wait("bars+8", order=".acquire.cluster") + SEND
+    return (
+        OWN + "mov.b32 %r9, 0;" + zeros + clear + FENCE + first(initialise(1, 128)) + READY
+        + peer("%r12", "bars+8", "0") + only("%rank eq 0", only("%warp eq 0", send))
+        + only("%rank eq 1", read) + CLUSTER_BARRIER
+    )  # fmt: skip
 
 
 def accumulates_from_the_start(form: str) -> str:
@@ -310,6 +382,16 @@ TABLES = [
              **CLUSTER),
     careless("st.async", {"right": "", "not waited": "race-shared", "too soon": "race-shared"}, sent, threads=32,
              **CLUSTER),
+    careless("st.async and a TMA store",
+             {"right": "", "fence by the waiter": "", "to oneself": "", "no fence": "proxy-write-read",
+              "fence too early": "proxy-write-read", "sender's fence": "proxy-write-read",
+              "to oneself, no fence": "proxy-write-read", "not waited": "race-shared|store-source-reused"},
+             stored_on, arguments=words, **CLUSTER),
+    careless("st.async and a TMA load", {"right": "", "no fence": "proxy-overwrite", "not waited": "race-shared"},
+             loaded_over, threads=32, arguments=words, **CLUSTER),
+    careless("st.async alone", {"right": "", "st.async": "mask"}, sent_to_oneself),
+    careless("operand by the peer", {"right": "", "no fence": "proxy-write-read", "not waited": "stage-read-early"},
+             operand_by_the_peer, threads=128, targets=("sm_90a",), **CLUSTER),
     careless("operand by threads", {"right": "", "no fence": "proxy-write-read", "no barrier": "race-shared",
                                     "used early": "register-before-wait"}, operand_by_threads,
              threads=128, targets=("sm_90a",)),
@@ -321,6 +403,31 @@ TABLES = [
     careless("answer for two warps", {"right": "", "one warp": "clc-slot"}, answer_for_two_warps, grid=4, threads=96,
              launch={"resident_clusters": 1}),
 ]  # fmt: skip
+
+
+THROUGH_ANOTHER_PROXY = {"written": "proxy-overwrite", "read": "proxy-war", "written by the sender": "proxy-overwrite"}
+
+
+@pytest.mark.parametrize(("schedule", "seed"), [("fifo", 0), ("random", 1)])
+def test_st_async_follows_what_threads_have_done_without_a_proxy_fence(schedule, seed):
+    """And a bulk copy, through the async proxy, does not."""
+    table = Table(
+        "used and sent to", {"by": ("st.async", "bulk"), "used": tuple(THROUGH_ANOTHER_PROXY)},
+        lambda s: used_and_sent_to(s.used, s.by), lambda s: outcome(), threads=32, **CLUSTER,
+    )  # fmt: skip
+    module = Module.from_text(table.text("sm_90a"))
+    for number, setting in enumerate(table.settings):
+        report, end = table.report(Device(schedule=schedule, seed=seed), module, f"setting{number}")
+        wanted = {THROUGH_ANOTHER_PROXY[setting.used]} if setting.by == "bulk" else set()
+        assert ({finding.rule for finding in report.findings}, end) == (wanted, "ends"), setting
+
+
+def test_what_st_async_has_brought_is_fenced_after_the_wait_for_it():
+    """A fence of the sender would come before the bytes."""
+    table = careless("mend", {"no fence": ""}, stored_on, arguments=words, **CLUSTER)
+    report, _ = table.report(Device(), Module.from_text(table.text("sm_90a")), "setting0")
+    (finding,) = report.errors
+    assert finding.mend.startswith("fence.proxy.async.shared::cta after the wait for the phase of its mbarrier")
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

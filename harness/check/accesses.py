@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from harness.check.clocks import ORDER, Clock, Components, Rows, column
 from harness.emulator.machine.events import Agent, Site
 
-GENERIC = ("generic", "cp.async")
-"""Kinds of the generic proxy; cp.async without bulk is one (PTX ISA 9.7.9.25.1)."""
+GENERIC = ("generic", "cp.async", "st.async")
+"""Kinds of the generic proxy; cp.async without bulk is one (PTX ISA 9.7.9.25.1), st.async another (9.7.9.12)."""
 TENSOR = ("mma", "cp", "load", "keep")
 """Asynchronous tcgen05 operations."""
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
@@ -38,7 +38,7 @@ class Record:
 
     ``kind``: "generic", or what an asynchronous operation does: "copy" (TMA load), "store" (bulk store), "mma",
     "wgmma", "answer" (launch control), "load", "keep" (tcgen05.ld, .st), "cp" (tcgen05.cp), "cp.async", "alloc",
-    "free", "map" (a tensor copy reads its tensor map).
+    "free", "st.async" (or red.async), "map" (a tensor copy reads its tensor map).
 
     ``order``: what its agent knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed,
     volatile, acquire or release access, else WEAK. ``shape``: of an MMA: its accumulator and size.

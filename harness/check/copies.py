@@ -1,6 +1,7 @@
 """Copies whose bytes an mbarrier counts: TMA loads, bulk copies, st.async, launch-control responses.
 
 What they write belongs to the phase that counts it: who knows that the phase is over knows that the bytes are there.
+They write through the async proxy, but st.async and red.async through the generic one (PTX ISA 9.7.9.12, 9.7.13.7).
 """
 
 from __future__ import annotations
@@ -11,10 +12,18 @@ from harness.check.accesses import SCOPES, Observer
 from harness.check.flights import NEVER, Flight, Flights
 from harness.check.unit import Unit
 from harness.check.uses import check_use
-from harness.emulator.machine.events import Agent, BytesLanded, Finished, Region, SharedBytes, SharedChunks
+from harness.emulator.machine.events import Agent, BytesLanded, Finished, Operation, Region, SharedBytes, SharedChunks
 
 COPY = "a TMA copy"
 RESPONSE = "a launch-control response"
+_KINDS = {"st.async": "st.async", "launch-control": "answer"}
+"""Of the accesses of operations that are no ordinary copies."""
+
+
+def _called(operation: Operation) -> str:
+    if operation.kind == "st.async":
+        return f"{operation.site.opcode}.async"
+    return RESPONSE if operation.kind == "launch-control" else COPY
 
 
 class Copies(Unit):
@@ -28,7 +37,7 @@ class Copies(Unit):
         operation = flight.operation
         ranks = [region.cta for region in operation.writes]  # type: ignore[union-attr]
         ranks += [rank for rank, _ in operation.detail["signals"]]
-        self._flights.reach(flight, ranks, RESPONSE if operation.kind == "launch-control" else COPY)
+        self._flights.reach(flight, ranks, _called(operation))
 
     def start(self, flight: Flight) -> None:
         """What it reads is looked at when it lands: then it is known who learns of it."""
@@ -47,8 +56,12 @@ class Copies(Unit):
         flight, regions = self._landing
         self._landing = None
         check_use(model, barrier, flight.clock, event.site, event.agent, "the copy signals")
-        barrier.follow(flight.clock)
-        self._land(flight, regions, barrier.component, event.phase + 1)
+        who, time = barrier.component, event.phase + 1
+        if event.operation.kind == "st.async":
+            who = barrier.store(flight.clock, event.agent.cta, time)
+        else:
+            barrier.follow(flight.clock)
+        self._land(flight, regions, who, time)
         flight.landed |= {region.cta for region in regions}  # type: ignore[union-attr]
         if len(flight.landed) == len(flight.operation.writes):
             self._flights.end(flight)
@@ -58,9 +71,9 @@ class Copies(Unit):
         self._land(flight, rest, -1, NEVER)
 
     def _land(self, flight: Flight, regions: Iterable[Region], who: int, time: int) -> None:
-        """``who``, ``time``: the mbarrier's phase, or nobody."""
+        """``who``, ``time``: what stands for the bytes of the mbarrier's phase, or nobody."""
         operation, model = flight.operation, self._model
-        kind = "answer" if operation.kind == "launch-control" else "copy"
+        kind = _KINDS.get(operation.kind, "copy")
         agent = operation.agent
         observer = Observer(flight.clock)
         record = flight.record(kind, True, who, time)
@@ -80,5 +93,4 @@ class Copies(Unit):
             else:
                 memory.access(region.offset, region.nbytes, record, observer)
             if who >= 0:
-                what = COPY if kind == "copy" else RESPONSE
-                model.touch(self._flights.cta(agent, region.cta), who, time, operation.site, agent, what)
+                model.touch(self._flights.cta(agent, region.cta), who, time, operation.site, agent, _called(operation))

@@ -11,6 +11,8 @@ from harness.check.rules import Severity
 ASYNC = ("copy", "store", "mma", "wgmma", "cp", "answer")
 """Kinds that reach memory through the async proxy."""
 MULTIPLIES = ("mma", "wgmma", "cp")
+COUNTED = ("copy", "st.async", "answer")
+"""Kinds of writes whose bytes an mbarrier counts."""
 
 
 class Verdict(NamedTuple):
@@ -41,13 +43,13 @@ def unordered(conflict: Conflict, observer: Observer, space: str) -> Verdict:
 
 def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: str) -> Verdict:
     rule = f"race-{space}"
-    if write.kind == "copy" and read.kind in MULTIPLIES:
+    if write.kind in ("copy", "st.async") and read.kind in MULTIPLIES:
         rule = "stage-read-early"
     elif read.kind == "map":
         rule = "tensormap"
     what = f"{_name(read)} does not wait for {_name(write)} of what it reads{weak}"
-    if write.kind in ("copy", "answer"):
-        missing = "no wait for the phase of the mbarrier that counts the bytes of the copy"
+    if write.kind in COUNTED:
+        missing = "no wait for the phase of the mbarrier that counts the bytes of the write"
         mend = "wait for that phase before the read, in the thread that issues it"
     elif write.kind == "cp.async":
         missing = "no cp.async.wait_group or cp.async.mbarrier.arrive by the thread that copies, and a barrier after it"
@@ -113,7 +115,7 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
         return Verdict(
             "proxy-overwrite", "warning",
             f"{_name(second)} overwrites this through another proxy, and this may land later", "no proxy fence",
-            "fence.proxy.async after the write, before the barrier",
+            f"fence.proxy.async {_covering(first)}",
         )  # fmt: skip
     elif second.kind in ASYNC and not knows(row):
         if second.kind == "answer":
@@ -138,14 +140,20 @@ def _stale_map(first: Record, missing: str) -> Verdict:
     )  # fmt: skip
 
 
+def _covering(write: Record) -> str:
+    """Where a proxy fence covers a write of the generic proxy: an asynchronous one only when it is known to be over."""
+    if write.kind == "st.async":
+        return "after the wait for the phase of its mbarrier by the thread that waits"
+    return f"after line {write.site.line} by each thread that writes, before the barrier"
+
+
 def _no_proxy_fence(first: Record, second: Record, space: str) -> Verdict:
     rule = "proxy-write-read" if space == "shared" else "proxy-global"
     suffix = ".shared::cta" if space == "shared" else ".global"
     return Verdict(
         rule, "error", f"{_name(second)} reads through the async proxy what this wrote through the generic one",
         "a barrier orders them, but no proxy fence lies on the path",
-        f"fence.proxy.async{suffix} after line {first.site.line} by each thread that writes, before the barrier, or "
-        f"before line {second.site.line} by the thread that issues it",
+        f"fence.proxy.async{suffix} {_covering(first)}, or before line {second.site.line} by the thread that issues it",
     )  # fmt: skip
 
 
@@ -235,6 +243,8 @@ _NAMES = {
 
 
 def _name(record: Record) -> str:
+    if record.kind == "st.async":
+        return f"the {record.site.opcode}.async"
     if record.kind != "generic":
         return _NAMES[record.kind]
     return f"the {'write' if record.writes else 'read'} by {record.site.opcode}"

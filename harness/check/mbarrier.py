@@ -59,6 +59,7 @@ class MBarrier:
 
     ``over``: what the ends of its phases tell. ``now``: what has been told in the phase that is not over.
     ``far``, ``over_far``: what only a wait of cluster scope learns. ``uses``: the last one of each thread.
+    ``stored``: by CTA, a component for what its st.async bring: a wait makes that visible to the generic proxy only.
     """
 
     def __init__(self, space: Components, cta: int, offset: int, arrivals: int, init: Record) -> None:
@@ -75,6 +76,7 @@ class MBarrier:
         self.over_far: Clock | None = None
         self.now: Clock | None = None
         self.far: Clock | None = None
+        self.stored: dict[int, int] = {}
         self.unseen: list[Arrival] = []
         self.waits: list[Wait] = []
         self.uses: dict[tuple[Components, int], Use] = {}
@@ -126,8 +128,15 @@ class MBarrier:
         publish(self.now, tensor)
         self.now.set(pipe, count)
 
+    def store(self, issued: Clock, cta: int, time: int) -> int:
+        """The bytes of a CTA's st.async have landed. Returns the component that they count in."""
+        if cta not in self.stored:
+            self.stored[cta] = issued.space.new(cta)
+        self.copied(issued, self.stored[cta], time)
+        return self.stored[cta]
+
     def copied(self, issued: Clock, who: int, count: int) -> None:
-        """cp.async.mbarrier.arrive: the copies of its thread so far have landed."""
+        """Copies through the generic proxy have landed: those in front of a cp.async.mbarrier.arrive, or st.async."""
         self.follow(issued)
         assert self.now is not None
         set_generic(self.now, who, count)
