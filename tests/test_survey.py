@@ -35,7 +35,7 @@ from harness.survey.reading.findings import findings
 from harness.survey.reading.recording import recording
 from harness.survey.runs import CHANGES, TRACED, checks, runs
 from harness.survey.trace.spans import find_traces
-from harness.survey.uses import CHECK, FIT, JUDGE, SEEN, TIMED
+from harness.survey.uses import CHECK, FIT, JUDGE, JUDGE_FAR, SEEN, TIMED
 from harness.timing.constants import find_gpu, read
 from harness.timing.validation import Row
 
@@ -65,7 +65,7 @@ def test_runs_are_many_and_split_beforehand(arch):
     for use in (FIT, JUDGE):
         assert {run.kernel for run in every if run.use == use} == {"kernel5", "kernel6", "kernel7", "kernel8"}
     if arch == "sm_90a":
-        assert counts == {JUDGE: 60, SEEN: 58 + 2 * 60, FIT: 29}
+        assert counts == {JUDGE: 60, JUDGE_FAR: 60, SEEN: 58 + 2 * 60, FIT: 29}
     else:
         assert counts[SEEN] == 0 and 0.25 < counts[FIT] / len(every) < 0.4
     assert {run.config(arch).arch for run in every} == {arch}
@@ -73,30 +73,47 @@ def test_runs_are_many_and_split_beforehand(arch):
 
 
 @pytest.mark.parametrize(
-    ("draw", "use", "first", "hashed"),
+    ("draw", "use", "configurations", "first", "hashed"),
     [
-        (0, SEEN, "kernel5 mma_shape=64x256 cluster=4x1 epilogue_width=32 at 7960x6656x4992", "ae7c0278511c243a"),
         (
-            1,
+            0,
             SEEN,
+            30,
             "kernel5 mma_shape=256x128 cluster=2x1 epilogue_width=32 multicast=False at 2560x1832x9408",
             "779cd52abdc76f96",
         ),
         (
-            2,
-            JUDGE,
+            1,
+            SEEN,
+            30,
             "kernel5 mma_shape=128x256 cluster=1x2 epilogue_width=32 multicast=False at 2576x1536x4136",
             "fca4f8d016aa36b0",
         ),
+        (
+            2,
+            JUDGE_FAR,
+            30,
+            "kernel5 mma_shape=64x128 cluster=1x4 epilogue_width=64 multicast=False at 4608x2816x6720",
+            "d4116fef69b35e33",
+        ),
+        (3, JUDGE, 20, "kernel5 mma_shape=128x256 at 4608x1280x1536", "cb523652ac733054"),
     ],
 )
-def test_what_was_drawn_stays_the_same(draw, use, first, hashed):
+def test_what_was_drawn_stays_the_same(draw, use, configurations, first, hashed):
     """What was measured goes by these names; whoever changes the draw has nothing to judge by."""
-    every = runs("sm_90a")[-180:][60 * draw :][:60]
+    every = runs("sm_90a")[-240:][60 * draw :][:60]
     assert {run.use for run in every} == {use}
-    assert len({run.config("sm_90a") for run in every}) == 30
+    assert len({run.config("sm_90a") for run in every}) == configurations
     assert every[0].name == first
     assert sha256("\n".join(run.name for run in every).encode()).hexdigest()[:16] == hashed
+
+
+def test_runs_drawn_near_the_defaults_change_little_and_half_are_whole():
+    near = [run for run in runs("sm_90a") if run.use == JUDGE]
+    assert {len(run.options) for run in near} == {0, 1, 2}
+    extents = [(run.shape.m, run.shape.n, run.shape.k) for run in near]
+    assert all(512 <= extent <= 8192 for shape in extents for extent in shape)
+    assert 20 <= sum(all(extent % 256 == 0 for extent in shape) for shape in extents) <= 40
 
 
 @pytest.mark.parametrize("arch", CHANGES)

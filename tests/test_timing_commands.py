@@ -93,7 +93,7 @@ def test_wrong_usage_is_one_clear_line(words: Sequence[str | Path], named: str, 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--use", "judged"], "'judged' is not one of 'judge', 'seen', 'fit', 'all'"),
+        (["--use", "judged"], "'judged' is not one of 'judge', 'judge-far', 'seen', 'fit', 'all'"),
         (["--jobs", "0"], "0 is not in the range x>=1"),
         (["--match", "kernel9", "--use", "fit"], "--match 'kernel9': no run of --use fit has that in its name"),
         (["--what", "seconds", "--use", "seen"], "--use and --detail are of cycles; leave them out"),

@@ -8,11 +8,12 @@ import pytest
 
 from harness.errors import CannotRun
 from harness.report import model
+from harness.survey.uses import JUDGE
 from harness.timing.constants import find_gpu
 from harness.timing.validate import PAGE, PICTURE
 from harness.timing.validation import GPU, compare, judge, read_recording
 from harness.timing.validation_kept import PREDICTED, as_json, read_predictions
-from harness.timing.validation_report import BEGIN, END, markdown, put_between, scatter
+from harness.timing.validation_report import BEGIN, END, USES, markdown, put_between, scatter
 
 
 def test_the_docs_show_what_is_kept():
@@ -62,8 +63,8 @@ def test_the_report_has_the_judgement_and_every_run():
     pytest.importorskip("matplotlib", reason="matplotlib draws the figures")
     found = model.model_check()
     rows, _ = read_predictions(find_gpu(GPU))
-    judged = judge([row for row in rows if row.measured.use == "judge"])
-    assert found.rows[0][:4] == ("only judged", "60", f"{100 * judged.mean:.1f} %", f"{100 * judged.largest:.1f} %")
+    judged = judge([row for row in rows if row.measured.use == JUDGE])
+    assert found.rows[0][:4] == (USES[JUDGE], "60", f"{100 * judged.mean:.1f} %", f"{100 * judged.largest:.1f} %")
     assert found.figure is not None and found.figure.status == "predicted and measured"
     assert len(found.figure.rows) == len(rows) and found.figure.columns[2:4] == ("measured cycles", "predicted cycles")
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from harness.problem.shape import Shape
 from harness.survey.runs import runs
-from harness.survey.uses import FIT, JUDGE, SEEN
+from harness.survey.uses import FIT, JUDGE, JUDGE_FAR, SEEN, TIMED
 from harness.timing import validate
 from harness.timing.constants import find_gpu
 from harness.timing.validation import Measured, Row, compare, judge, parse_name, read_recording
@@ -26,6 +26,8 @@ def row(name: str, use: str, measured: float, predicted: float) -> Row:
 ROWS = [
     row("kernel7 at 512x512x512", JUDGE, 1000.0, 1100.0),
     row("kernel8 at 512x512x512", JUDGE, 2000.0, 1600.0),
+    row("kernel7 at 512x520x512", JUDGE_FAR, 1000.0, 1200.0),
+    row("kernel8 at 512x520x512", JUDGE_FAR, 2000.0, 1400.0),
     row("kernel6 at 512x512x512", SEEN, 3000.0, 3030.0),
     row("kernel6 at 1024x1024x1024", SEEN, 4000.0, 4040.0),
     row("kernel5 at 512x512x512", FIT, 4000.0, 4000.0),
@@ -39,13 +41,14 @@ SECONDS = [
 
 def test_each_use_has_a_verdict_of_its_own():
     page = markdown(ROWS)
-    assert "| only judged | 2 | 15.0 % | 20.0 % | 1 | 1.000 |" in page
+    assert "| only judged, near the defaults | 2 | 15.0 % | 20.0 % | 1 | 1.000 |" in page
+    assert "| only judged, anything allowed | 2 | 25.0 % | 30.0 % | 0 | 1.000 |" in page
     assert "| seen while the model got its form | 2 | 1.0 % | 1.0 % | 2 |" in page
     assert page.index("kernel8 at 512x512x512 | 2,000") < page.index("kernel7 at 512x512x512 | 1,000")
     seconds = seconds_markdown(SECONDS)
     assert "Of 1 kernels" in seconds and "seconds 5.0 %, largest 5.0 %" in seconds, "what it is made from is no test"
     assert put_between(f"before\n{put_between('', 'old')}after", "new").count("new") == 1
-    assert scatter(ROWS).count("<circle") == len(ROWS) + 3
+    assert scatter(ROWS).count("<circle") == len(ROWS) + len(TIMED)
 
 
 @pytest.mark.parametrize("error", [0.12, -0.12])

@@ -9,13 +9,18 @@ from typing import Any
 from harness.errors import CannotRun
 from harness.report.figure import Figure
 from harness.report.style import SETTINGS, color
-from harness.survey.uses import FIT, JUDGE, SEEN
+from harness.survey.uses import FIT, JUDGE, JUDGE_FAR, SEEN
 from harness.timing.constants import find_gpu
 from harness.timing.validation import GPU, Row
 from harness.timing.validation_kept import read_predictions
 from harness.timing.validation_report import AXES, LINES, RUNS, TARGET, USES, VERDICTS, counters, runs, verdicts
 
-MARKS = {FIT: ("s", "kernel5"), SEEN: ("^", "kernel7"), JUDGE: ("o", "kernel6")}
+MARKS = {
+    FIT: ("s", "kernel5"),
+    SEEN: ("^", "kernel7"),
+    JUDGE_FAR: ("D", "kernel8"),
+    JUDGE: ("o", "kernel6"),
+}
 """Shape and colour of a run by its use; the later ones lie above."""
 
 

@@ -3,28 +3,24 @@
 Once they have judged, they have been seen: who changes the model draws others to judge it by.
 
 Each kernel gets some configurations, each configuration two problems. A draw has a generator of its own, seeded by its
-number, and is made again until the rules of the kernels allow it. The problems: half of all extents of C are no
-multiple of a tile, and K is short, medium or long.
+name, and is made again until the rules of the kernels allow it. There are two kinds. One is near what people run: at
+most two options are not the defaults, and half of the problems are whole tiles. The other is anything that the rules
+allow: all options at random, seven of eight problems ragged, K short, medium or long.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from harness.config.config import try_config
 from harness.config.refusal import Refusal
 from harness.problem.shape import Shape
-from harness.survey.uses import JUDGE, SEEN
+from harness.survey.uses import JUDGE, JUDGE_FAR, SEEN
 
-DRAWS = {
-    "the runs that judge, fourth draw": SEEN,
-    "the runs that judge, fifth draw": SEEN,
-    "the runs that judge, sixth draw": JUDGE,
-}
-"""Seeds, and what each draw is for now: the last one judges, the two before it have. Those before are left out."""
 CONFIGURATIONS = {"kernel5": 5, "kernel6": 7, "kernel7": 8, "kernel8": 10}
 PROBLEMS = 2
 """Of a configuration."""
@@ -54,6 +50,9 @@ EVEN, RAGGED = 256, 8
 MOST = 4096 * 8192 * 8192
 """M * N * K: a millisecond."""
 
+FEW_OPTIONS = (0, 1, 1, 2, 2)
+"""How many options of a run near the defaults are others, as often as they stand here."""
+
 T = TypeVar("T")
 Drawn = tuple[str, dict[str, Any], Shape, str]
 """Kernel, options, problem, and what it is for."""
@@ -61,20 +60,19 @@ Drawn = tuple[str, dict[str, Any], Shape, str]
 
 def drawn(arch: str) -> Iterator[Drawn]:
     """Always the same, in the same order."""
-    for seed, use in DRAWS.items():
+    for draw in DRAWS:
         for kernel, count in CONFIGURATIONS.items():
             for number in range(count):
                 # Of `random.Random` only `random` is promised to give the same numbers in every version of Python.
-                generator = random.Random(f"{seed}, {kernel}, {number}")
-                options = _options(kernel, arch, generator)
+                generator = random.Random(f"{draw.seed}, {kernel}, {number}")
+                options = _legal_options(draw, kernel, arch, generator)
                 for _ in range(PROBLEMS):
-                    yield kernel, options, _shape(generator), use
+                    yield kernel, options, _problem(draw, generator), draw.use
 
 
-def _options(kernel: str, arch: str, generator: random.Random) -> dict[str, Any]:
+def _legal_options(draw: Draw, kernel: str, arch: str, generator: random.Random) -> dict[str, Any]:
     while True:
-        all_drawn = {name: _one_of(values, generator) for name, values in SPACE[kernel].items()}
-        asked = {name: value for name, value in all_drawn.items() if value is not None}
+        asked = draw.options(kernel, generator)
         try:
             try_config(kernel, arch=arch, **{"multicast": True, **asked})
         except Refusal:
@@ -82,13 +80,35 @@ def _options(kernel: str, arch: str, generator: random.Random) -> dict[str, Any]
         return asked
 
 
-def _shape(generator: random.Random) -> Shape:
+def _problem(draw: Draw, generator: random.Random) -> Shape:
     while True:
-        low, high = _one_of(DEPTHS, generator)
-        m, n = (_extent(*EXTENTS, _one_of((EVEN, RAGGED), generator), generator) for _ in range(2))
-        shape = Shape(m, n, _extent(low, high, _one_of((64, RAGGED), generator), generator))
+        shape = draw.shape(generator)
         if shape.m * shape.n * shape.k <= MOST:
             return shape
+
+
+def _any_options(kernel: str, generator: random.Random) -> dict[str, Any]:
+    all_drawn = {name: _one_of(values, generator) for name, values in SPACE[kernel].items()}
+    return {name: value for name, value in all_drawn.items() if value is not None}
+
+
+def _few_options(kernel: str, generator: random.Random) -> dict[str, Any]:
+    left, asked = dict(SPACE[kernel]), {}
+    for _ in range(_one_of(FEW_OPTIONS, generator)):
+        name = _one_of(tuple(left), generator)
+        asked[name] = _one_of([value for value in left.pop(name) if value is not None], generator)
+    return asked
+
+
+def _any_shape(generator: random.Random) -> Shape:
+    low, high = _one_of(DEPTHS, generator)
+    m, n = (_extent(*EXTENTS, _one_of((EVEN, RAGGED), generator), generator) for _ in range(2))
+    return Shape(m, n, _extent(low, high, _one_of((64, RAGGED), generator), generator))
+
+
+def _usual_shape(generator: random.Random) -> Shape:
+    multiple = _one_of((EVEN, RAGGED), generator)
+    return Shape(*(_extent(*EXTENTS, multiple, generator) for _ in range(3)))
 
 
 def _extent(low: int, high: int, multiple: int, generator: random.Random) -> int:
@@ -99,3 +119,22 @@ def _extent(low: int, high: int, multiple: int, generator: random.Random) -> int
 
 def _one_of(values: Sequence[T], generator: random.Random) -> T:
     return values[int(generator.random() * len(values))]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """seed: its name; use: what its runs are for now. options, shape: how a configuration and a problem are drawn."""
+
+    seed: str
+    use: str
+    options: Callable[[str, random.Random], dict[str, Any]] = _any_options
+    shape: Callable[[random.Random], Shape] = _any_shape
+
+
+DRAWS = (
+    Draw("the runs that judge, fifth draw", SEEN),
+    Draw("the runs that judge, sixth draw", SEEN),
+    Draw("the runs that judge, seventh draw", JUDGE_FAR),
+    Draw("the runs that judge, eighth draw", JUDGE, _few_options, _usual_shape),
+)
+"""The newest of each kind judge, the two before them have. Earlier ones are left out."""

@@ -2,7 +2,7 @@
 
 What a run is for is settled before it is measured. Of the runs listed here every third of a kernel's fits, so that
 neither side lacks a kernel, a tile or a size. On a Hopper GPU the others have been seen, as they were looked at while
-the model got its form; of the runs drawn at random (`harness.survey.fresh`) those of the newest draw judge it there.
+the model got its form; of the runs drawn at random (`harness.survey.fresh`) those of the newest draws judge it there.
 Others are not timed, only checked: every kernel in every cluster, and every preset.
 """
 

@@ -90,7 +90,7 @@ def _cycles(runs: Sequence[Measured], gpu: Gpu, detail: int | None, jobs: int) -
     for row in compare(runs, gpu, detail, jobs):
         rows.append(row)
         _say(
-            f"[{len(rows):3}/{len(runs)}] {row.measured.use:5} {row.measured.name:92} measured "
+            f"[{len(rows):3}/{len(runs)}] {row.measured.use:9} {row.measured.name:92} measured "
             f"{row.measured.cycles:11,.0f} predicted {row.cycles:11,.0f} {100 * row.error:+6.1f} %"
         )
     for use, some in by_use(rows):

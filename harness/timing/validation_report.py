@@ -9,15 +9,20 @@ from html import escape
 from textwrap import fill
 
 from harness.markdown import table
-from harness.survey.uses import FIT, JUDGE, SEEN, TIMED
+from harness.survey.uses import FIT, JUDGE, JUDGE_FAR, SEEN, TIMED
 from harness.timing.validation import Row, judge
 from harness.timing.validation_seconds import SecondsRow
 
 BEGIN, END = "<!-- made by python -m harness.timing.validate -->", "<!-- end -->"
 SECONDS_BEGIN = "<!-- seconds, made by python -m harness.timing.validate -->"
 SIZE, MARGIN = 520, 60
-USES = {JUDGE: "only judged", SEEN: "seen while the model got its form", FIT: "used to fit"}
-COLOURS = {JUDGE: "#1f5fa8", SEEN: "#7a9a3a", FIT: "#b5651d"}
+USES = {
+    JUDGE: "only judged, near the defaults",
+    JUDGE_FAR: "only judged, anything allowed",
+    SEEN: "seen while the model got its form",
+    FIT: "used to fit",
+}
+COLOURS = {JUDGE: "#1f5fa8", JUDGE_FAR: "#8a3fa0", SEEN: "#7a9a3a", FIT: "#b5651d"}
 TARGET = 0.12
 """No judged run should be further off."""
 LINES = (1.0, 1 + TARGET, 1 - TARGET)
