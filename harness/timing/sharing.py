@@ -6,7 +6,7 @@ once, and is not answered together with anything else.
 
 The first clusters of a launch are dealt to the GPCs one after the other (H200: %smid of each CTA). So clusters whose
 numbers differ by a multiple of the GPCs share one, and which rows these have in common follows from the order of tiles.
-That a GPC may be full before the others is left out.
+A later one starts wherever one has ended. That a GPC may be full before the others is left out.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from harness.timing.boxes import LINE
 from harness.timing.cache import Place
 
-TOGETHER = {"A": 0.45, "B": 0.8}
-"""How surely two clusters of a GPC that need the same rows ask at the same time. Those that need the same rows of B lie
-above one another, and start together."""
-ROUNDS_OUT_OF_STEP = 3
-"""With so many rounds of tiles those that need the same rows of A have lost step."""
-LEAST = 0.5
-"""Of the bytes asked for, what L2 gives out however many ask: 0.42 if they do nothing else, half in kernels. These four
-are fitted to the counters of an H200: bytes that L2 gave to SMs, not cycles."""
-SPLIT = {LINE: 1.0, 64: 0.43, 32: 0.3, 16: 0.0}
-"""Of that gain, by what the rows begin with, what is left where rows lie in two lines each: two SMs side by side get
-1.26, 1.14 to 1.19 and 0.99 times as much as two that do not share, so a half that is saved is worth 1 - 1/1.26
-(H200: micro-benchmark `shared_loads`)."""
+FIRST = {"A": 0.1, "B": 0.82}
+"""How surely two clusters of a GPC that need the same rows ask at the same time, in the first round of tiles. Those
+that need the same rows of B lie above one another, and start together."""
+LATER = {"A": 0.03, "B": 0.82}
+"""The same in the rounds after it, in which clusters start as others end."""
+STAYED = {"A": 0.03, "B": 0.06}
+"""The same where clusters stay and walk on by themselves: they have lost step."""
+LEAST = 0.36
+"""Of the bytes asked for, what L2 gives out however many ask. These seven are fitted to the counters of an H200: bytes
+that L2 gave to SMs, not cycles."""
+SPLIT = {LINE: 1.0, 64: 0.8, 32: 0.75, 16: 0.0}
+"""Of that gain, by what the rows begin with, what is left where rows lie in two lines each (the same counters)."""
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,41 @@ class Operand:
         return self.rows / self.users if self.cast else self.rows
 
 
-def coalesced(operands: Sequence[Operand], places: Sequence[Place], rounds: float, gpcs: int) -> Mapping[int, float]:
+def coalesced(
+    operands: Sequence[Operand], places: Sequence[Place], rounds: float, stays: bool, gpcs: int
+) -> Mapping[int, float]:
     """Bytes that L2 gives out for each byte that is asked for, by what the rows begin with. ``places``: the tiles of
-    the clusters that start at once, in their order; ``rounds``: of such clusters.
+    the clusters that start at once, in their order; ``rounds``: of tiles; ``stays``: whether clusters compute several.
     """
     asked = sum(operand.asked for operand in operands)
-    answered = sum(operand.asked * _answers(operand, places, rounds, gpcs) for operand in operands)
+    answered = sum(operand.asked * _answers(operand, places, rounds, stays, gpcs) for operand in operands)
     return {aligned: 1 - left * (1 - answered / asked) for aligned, left in SPLIT.items()}
 
 
-def _answers(operand: Operand, places: Sequence[Place], rounds: float, gpcs: int) -> float:
+def _answers(operand: Operand, places: Sequence[Place], rounds: float, stays: bool, gpcs: int) -> float:
     """Answers for each request."""
     if operand.cast:
         return 1.0
-    in_step = operand.name == "B" or rounds < ROUNDS_OUT_OF_STEP
-    surely = TOGETHER[operand.name] if in_step else 0.0
-    asking = _on_a_gpc([row if operand.name == "A" else column for row, column in places], gpcs)
-    return max(LEAST, 1 / (1 + surely * (asking - 1)) / operand.users)
+    name = operand.name
+    panels = [row if name == "A" else column for row, column in places]
+    dealt = _on_a_gpc(panels, gpcs)
+    first = _together(dealt, FIRST[name])
+    later = _together(dealt, STAYED[name]) if stays else _together(_anywhere(panels, gpcs), LATER[name])
+    return max(LEAST, (later + (first - later) / max(1.0, rounds)) / operand.users)
+
+
+def _together(clusters: float, surely: float) -> float:
+    """Answers for each request of so many clusters of a GPC."""
+    return 1 / (1 + surely * (clusters - 1))
 
 
 def _on_a_gpc(panels: Sequence[int], gpcs: int) -> float:
     """Clusters of a GPC that need the same panel, as an average cluster sees them, with itself."""
     same = Counter((number % gpcs, panel) for number, panel in enumerate(panels))
     return sum(count * count for count in same.values()) / len(panels)
+
+
+def _anywhere(panels: Sequence[int], gpcs: int) -> float:
+    """The same if clusters are dealt to the GPCs at random."""
+    others = sum(count * count for count in Counter(panels).values()) / len(panels) - 1
+    return 1 + others * max(0.0, len(panels) / gpcs - 1) / max(1, len(panels) - 1)

@@ -25,7 +25,7 @@ MOST_AT_ONCE = 64
 """Multiplications that a tensor core is remembered to have been given."""
 K_BYTES = 32
 """Of a row of A or B in one multiplication, whatever the type."""
-LOAD_CYCLES, MOST_LOAD = 4000, 0.9
+LOAD_CYCLES, MOST_LOAD = 4000, 0.85
 """Over which the load of a unit is an average, what was longer ago counting less; and more than which it never is."""
 
 
@@ -296,7 +296,7 @@ class Units:
         aligned = alignment(load.tmap)
         if self._last_load[0] is not load or destination == 0:
             part = parts(load.tmap, load.coordinates)
-            times = self.split[aligned] * (self.cut_rows if part.cut else 1.0)
+            times = max(self.split[aligned], self.cut_rows if part.cut else 1.0)
             sent = sm.tma.serve(at, self.tma_issue + nbytes * times / self.tma_rate)
             if id(load.tmap) not in sm.maps:
                 sm.maps.add(id(load.tmap))
