@@ -7,6 +7,7 @@ import pytest
 from ptx_programs import WORDS, source
 
 from harness.check import Checker
+from harness.check.findings import Finding
 from harness.emulator import Device, EmulatorError, Module, TensorMap
 
 COPY = """
@@ -41,7 +42,7 @@ AWAITED = "AGAIN: mbarrier.try_wait.parity.shared.b64 %p1, [%r3+2048], 0; @!%p1 
 PROXY = "fence.proxy.async.shared::cta;"
 
 
-def errors(published: str, use: str, schedule: str, seed: int) -> set[str]:
+def errors(published: str, use: str, schedule: str, seed: int) -> list[Finding]:
     device = Device(schedule=schedule, seed=seed)
     out = device.upload(np.zeros(1024, np.uint32))
     other = TensorMap.tiled(device.alloc(1024), "u32", (256,), (256,))
@@ -56,7 +57,7 @@ def errors(published: str, use: str, schedule: str, seed: int) -> set[str]:
         )
     except EmulatorError as error:
         checker.failed(error)
-    return {finding.rule for finding in checker.report().errors}
+    return checker.report().errors
 
 
 CASES = {
@@ -78,7 +79,13 @@ CASES = {
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_copies_of_a_thread(published, use, expected, seed):
     found = errors(published, use, "random" if seed else "fifo", seed)
-    assert found == expected
+    assert {finding.rule for finding in found} == expected
+
+
+def test_a_fence_covers_copies_that_have_been_waited_for():
+    published, use, _ = CASES["stored by TMA, no fence"]
+    (finding,) = errors(published, use, "fifo", 0)
+    assert "after the wait for it (cp.async.wait_group) by each thread that copies" in finding.mend
 
 
 # ---- bulk copies without a tensor map ----

@@ -77,6 +77,15 @@ def test_an_sm_loads_split_rows_at_the_measured_rate():
         assert split / whole == pytest.approx(GPU[f"tma.rows_of_{name}"], rel=0.1)
 
 
+def test_a_row_that_is_split_and_cut_takes_no_longer_than_one_that_is_split():
+    tmap, taken = tensor(256, 64 + 8), []
+    for column in (0, 64):
+        made, sm = units(), Sm()
+        made.tma_load(0.0, Load(tmap, (column, 0)), 0, sm, sm)
+        taken.append(sm.tma.free)
+    assert taken[0] == taken[1] > tmap.box_bytes * GPU["tma.cut_rows"] / GPU["tma.rate"]
+
+
 def stored(made: Units, tmap: TensorMap, coordinates: tuple[int, int] = (0, 0), count: int = 64) -> float:
     """Cycles until one SM has stored so many boxes."""
     sm = Sm()

@@ -53,10 +53,14 @@ def test_a_launch_takes_longer_by_the_time_that_slower_dram_needs_for_c():
 
 
 @pytest.mark.parametrize(
-    ("shape", "name"),
-    [((512, 512, 512), "error"), ((520, 512, 512), "error_ragged"), ((512, 512, 520), "error_ragged")],
+    ("options", "name"),
+    [
+        ({}, "error"),
+        ({"stages": 4, "epilogue_width": 32}, "error"),
+        ({"stages": 3, "epilogue_width": 64, "cluster": (1, 1)}, "error_far"),
+    ],
 )
-def test_ragged_problems_state_an_error_of_their_own(shape, name):
-    [artifact] = build([configure("kernel7", arch="sm_90a", stages=4)])
+def test_who_changes_three_options_is_told_a_larger_error(options, name):
+    [artifact] = build([configure("kernel7", arch="sm_90a", **options)])
     gpu = find_gpu("h200")
-    assert predict(artifact, Shape(*shape), gpu).error_percent == 100 * gpu[f"model.{name}"]
+    assert predict(artifact, Shape(512, 512, 512), gpu).error_percent == 100 * gpu[f"model.{name}"]

@@ -11,8 +11,9 @@ from harness.check.rules import Severity
 ASYNC = ("copy", "store", "mma", "wgmma", "cp", "answer")
 """Kinds that reach memory through the async proxy."""
 MULTIPLIES = ("mma", "wgmma", "cp")
-COUNTED = ("copy", "st.async", "answer")
-"""Kinds of writes whose bytes an mbarrier counts."""
+BYTES = ("copy", "st.async")
+"""Kinds of writes whose bytes an mbarrier counts: copies to shared memory."""
+COUNTED = (*BYTES, "answer")
 
 
 class Verdict(NamedTuple):
@@ -43,7 +44,7 @@ def unordered(conflict: Conflict, observer: Observer, space: str) -> Verdict:
 
 def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: str) -> Verdict:
     rule = f"race-{space}"
-    if write.kind in ("copy", "st.async") and read.kind in MULTIPLIES:
+    if write.kind in BYTES and read.kind in MULTIPLIES:
         rule = "stage-read-early"
     elif read.kind == "map":
         rule = "tensormap"
@@ -144,6 +145,8 @@ def _covering(write: Record) -> str:
     """Where a proxy fence covers a write of the generic proxy: an asynchronous one only when it is known to be over."""
     if write.kind == "st.async":
         return "after the wait for the phase of its mbarrier by the thread that waits"
+    if write.kind == "cp.async":
+        return "after the wait for it (cp.async.wait_group) by each thread that copies, before the barrier"
     return f"after line {write.site.line} by each thread that writes, before the barrier"
 
 

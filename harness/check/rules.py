@@ -42,7 +42,7 @@ _ERRORS = {
     "overwritten": "Nothing is written over a live mbarrier.",
     "peer-not-started": "A CTA is reached only when a cluster barrier has proved that it runs.",
     "peer-exited": "Nothing can reach a CTA that may have exited.",
-    "mask": "Masks and addresses name CTAs of the cluster, and such as the instruction may reach.",
+    "mask": "Masks and addresses name CTAs of the cluster that the instruction may reach.",
     "tmem-race": "Conflicting accesses to tensor memory are ordered.",
     "tmem-uninit": "Tensor memory is written before it is read.",
     "tmem-alloc-order": "Tensor memory is allocated, used and freed in an order that both CTAs of a pair keep.",

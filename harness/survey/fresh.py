@@ -51,7 +51,7 @@ MOST = 4096 * 8192 * 8192
 """M * N * K: a millisecond."""
 
 FEW_OPTIONS = (0, 1, 1, 2, 2)
-"""How many options of a run near the defaults are others, as often as they stand here."""
+"""How many options of a run near the defaults are drawn, as often as they stand here; some come out as the default."""
 
 T = TypeVar("T")
 Drawn = tuple[str, dict[str, Any], Shape, str]

@@ -211,7 +211,8 @@ class Gemm:
         ]
         at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
         places = [self.place(number) for number in range(at_once)]
-        return coalesced(operands, places, self.tiles / at_once, self.stays, len(self.gpu.gpcs))
+        stays = self.stays or config["scheduler"] == "clc"
+        return coalesced(operands, places, self.tiles / at_once, stays, len(self.gpu.gpcs))
 
     def traffic(self) -> Tiles:
         """For the model of L2."""

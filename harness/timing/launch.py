@@ -50,7 +50,7 @@ class LaunchPrediction:
             "cycles": round(self.cycles),
             "seconds": self.seconds,
             "tflops": round(self.flops / self.seconds / 1e12, 3),
-            "error_percent": round(100 * self.gpu["model.error"], 1),
+            "error_percent": round(100 * self.gpu["model.error_far"], 1),
             "tensor_busy": round(busy, 4),
             "limits": [
                 {"limit": each.name, "cycles": round(each.cycles), "percent": round(100 * each.share, 2)}

@@ -8,8 +8,10 @@ from typing import Any
 
 from harness.compiler.build import Artifact
 from harness.compiler.plan import Plan
+from harness.config.config import KernelConfig
 from harness.problem.shape import Shape
 from harness.timing.constants import Gpu
+from harness.timing.error_band import largest_error
 from harness.timing.limits import TENSOR, Limit, limits
 from harness.timing.power import Clock, Work, clock_of
 from harness.timing.simulate import Simulation, simulate
@@ -21,14 +23,18 @@ class Prediction:
     is expected.
     """
 
-    kernel: str
-    config: str
+    config: KernelConfig
+    label: str
     gpu: Gpu
     shape: Shape
     simulation: Simulation
     cycles: float
     clock: Clock
     limits: tuple[Limit, ...]
+
+    @property
+    def kernel(self) -> str:
+        return self.config.kernel
 
     @property
     def seconds(self) -> float:
@@ -45,15 +51,14 @@ class Prediction:
 
     @property
     def error_percent(self) -> float:
-        whole = self.simulation.gemm.whole
-        return 100 * self.gpu["model.error" if whole else "model.error_ragged"]
+        return 100 * largest_error(self.gpu, self.config, self.shape)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         found, shape = self.simulation.hits, self.shape
         return {
             "kernel": self.kernel,
-            "config": self.config,
+            "config": self.label,
             "gpu": self.gpu.name,
             "shape": [shape.m, shape.n, shape.k],
             "status": "predicted",
@@ -100,9 +105,8 @@ def _clock(simulation: Simulation, gpu: Gpu, inputs: str) -> Clock:
 def _prediction(
     artifact: Artifact, plan: Plan, gpu: Gpu, shape: Shape, simulation: Simulation, clock: Clock
 ) -> Prediction:
-    config = artifact.config
     return Prediction(
-        config.kernel,
+        artifact.config,
         plan.config["label"],
         gpu,
         shape,

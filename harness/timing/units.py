@@ -296,6 +296,7 @@ class Units:
         aligned = alignment(load.tmap)
         if self._last_load[0] is not load or destination == 0:
             part = parts(load.tmap, load.coordinates)
+            # What is left of a cut row lies in no more lines than the whole row does.
             times = max(self.split[aligned], self.cut_rows if part.cut else 1.0)
             sent = sm.tma.serve(at, self.tma_issue + nbytes * times / self.tma_rate)
             if id(load.tmap) not in sm.maps:

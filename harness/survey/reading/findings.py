@@ -12,7 +12,8 @@ from harness.survey.reading.probes import asked_probes
 from harness.survey.reading.recording import recording
 from harness.survey.uses import TIMED
 from harness.timing.constants import Constant, Gpu
-from harness.timing.validation import Judgement, Measured, compare, judge
+from harness.timing.error_band import largest_error
+from harness.timing.validation import Judgement, Measured, compare, judge, parse_name
 
 SHOWN_DIFFERENCES = 3
 CONSTANT_TOLERANCE = 0.1
@@ -53,7 +54,7 @@ def predictions(survey: Survey, model: Gpu) -> tuple[list[Finding], list[str]]:
             f"measured {row.measured.cycles:,.0f} cycles, predicted {row.cycles:,.0f} ({100 * row.error:+.1f} %)",
         )
         for row in rows
-        if abs(row.error) > model["model.error" if row.whole else "model.error_ragged"]
+        if abs(row.error) > largest_error(model, *parse_name(row.measured.name, model.arch))
     ]
     sides = [(use, [row for row in rows if row.measured.use == use]) for use in TIMED]
     return found, [_verdict(use, judge(some)) for use, some in sides if len(some) > 1]
