@@ -7,10 +7,11 @@ from functools import cache
 import pytest
 
 from harness.compiler.build import Artifact, build
+from harness.compiler.plan import CounterArgument
 from harness.config.config import make_config
 from harness.problem.shape import Shape
 from harness.timing.constants import find_gpu
-from harness.timing.gemm import Gemm
+from harness.timing.gemm import Gemm, Spread
 from harness.timing.limits import limits
 from harness.timing.sharing import Operand, coalesced
 from harness.timing.simulate import simulate
@@ -30,9 +31,10 @@ STAYS = ("kernel8", (64, 256), (1, 2), (("raster_group", 1),))
 TWO_BLOCKS = ("kernel7", (256, 128), (1, 1), (("stages", 2),))
 ONE_BLOCK = ("kernel7", (128, 128), (1, 1), (("stages", 2), ("epilogue_width", 32)))
 TWO_ON_AN_SM = ("kernel5", (128, 192), (2, 2), ())
+DYNAMIC = ("kernel8", (128, 256), (2, 1), (("scheduler", "dynamic"),))
 ALL: tuple[Asked, ...] = (
     *(ALONE, ALONG_N, SHARED_BY_MULTICAST, SHARED_BY_MANY),
-    *(STAYS, TWO_BLOCKS, ONE_BLOCK, TWO_ON_AN_SM),
+    *(STAYS, TWO_BLOCKS, ONE_BLOCK, TWO_ON_AN_SM, DYNAMIC),
 )
 pytestmark = pytest.mark.xdist_group("timing sharing")
 
@@ -100,6 +102,17 @@ def test_ctas_share_sms_only_if_there_are_more_of_them(clusters, sms):
     assert gemm.ctas_per_sm == 2
     spread = gemm.spread(detail=10**9)
     assert spread.slots == clusters and gemm.simulated_sms(spread) == sms
+
+
+@pytest.mark.parametrize(("tiles", "rounds"), [(66, 1), (2 * 66, 2), (2 * 66 + 1, 3), (3 * 66 - 1, 3)])
+def test_few_simulated_clusters_have_as_many_rounds_of_a_dynamic_schedule_as_all(tiles, rounds):
+    gemm = Gemm(artifacts()[DYNAMIC].plan(Shape(256 * tiles, 256, 64)), GPU)
+    for slots in (1, 3):
+        spread = Spread(66, slots, tuple(range(slots)), 1)
+        assert -(-gemm.simulated_tiles(spread) // slots) == rounds
+        [counter] = [each for each in gemm.plan.arguments if isinstance(each, CounterArgument)]
+        given_away = tiles - 66 - gemm.counter_start(counter, spread)
+        assert slots + given_away == gemm.simulated_tiles(spread)
 
 
 def test_the_parts_add_up_where_sms_are_shared():

@@ -141,8 +141,11 @@ class Gemm:
 
     def counter_start(self, counter: CounterArgument, spread: Spread) -> int:
         """Where the counter of a dynamic schedule stands, so that the simulated clusters get only their share."""
-        share = round(self.tiles * spread.share)
-        return max(0, (self.tiles - self.clusters) - max(0, share - len(spread.numbers)))
+        return max(0, (self.tiles - self.clusters) - max(0, self._share(spread) - len(spread.numbers)))
+
+    def _share(self, spread: Spread) -> int:
+        """Tiles of the simulated clusters: a part of one is one, so that they have as many rounds as all."""
+        return -(-self.tiles * spread.slots // spread.resident)
 
     def simulated_tiles(self, spread: Spread) -> int:
         """How many tiles the simulated clusters compute."""
@@ -150,8 +153,8 @@ class Gemm:
             case "static":
                 return sum(-(-(self.tiles - number) // self.clusters) for number in spread.numbers)
             case "dynamic":
-                share = round(self.tiles * spread.share)
-                return len(spread.numbers) + min(self.tiles - self.clusters, max(0, share - len(spread.numbers)))
+                more = max(0, self._share(spread) - len(spread.numbers))
+                return len(spread.numbers) + min(self.tiles - self.clusters, more)
             case _:
                 return len(spread.numbers)
 
