@@ -22,7 +22,7 @@ _KINDS = {"st.async": "st.async", "launch-control": "answer"}
 
 def _called(operation: Operation) -> str:
     if operation.kind == "st.async":
-        return f"{operation.site.opcode}.async"
+        return operation.site.verb
     return RESPONSE if operation.kind == "launch-control" else COPY
 
 

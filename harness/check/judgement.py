@@ -247,7 +247,7 @@ _NAMES = {
 
 def _name(record: Record) -> str:
     if record.kind == "st.async":
-        return f"the {record.site.opcode}.async"
+        return f"the {record.site.verb}"
     if record.kind != "generic":
         return _NAMES[record.kind]
     return f"the {'write' if record.writes else 'read'} by {record.site.opcode}"

@@ -155,7 +155,7 @@ class Protocol:
         self._of(barrier).nbytes += event.nbytes
         if event.operation is not None:
             places = " and ".join(self._places(event.operation.writes))
-            other = {"launch-control": "response", "st.async": f"{event.site.opcode}.async"}
+            other = {"launch-control": "response", "st.async": event.site.verb}
             what = other.get(event.operation.kind, "TMA copy")
             where = "" if event.cta == event.agent.cta else " from another CTA"
             self._tell(barrier, event.agent, f"bytes of a {what}{where}", Counter({f"writes {places} ({what})": 1}))

@@ -113,8 +113,8 @@ class Gemm:
 
     @property
     def stays(self) -> bool:
-        """Whether clusters walk on by themselves: there are no more of them than run at once."""
-        return self.plan.config["scheduler"] in ("static", "dynamic")
+        """Whether clusters walk on, from tile to tile, however they come to the next one."""
+        return self.plan.config["scheduler"] in ("static", "dynamic", "clc")
 
     @property
     def beside(self) -> bool:
@@ -141,11 +141,7 @@ class Gemm:
 
     def counter_start(self, counter: CounterArgument, spread: Spread) -> int:
         """Where the counter of a dynamic schedule stands, so that the simulated clusters get only their share."""
-        return max(0, (self.tiles - self.clusters) - max(0, self._share(spread) - len(spread.numbers)))
-
-    def _share(self, spread: Spread) -> int:
-        """Tiles of the simulated clusters: a part of one is one, so that they have as many rounds as all."""
-        return -(-self.tiles * spread.slots // spread.resident)
+        return self.tiles - self.clusters - (self.simulated_tiles(spread) - len(spread.numbers))
 
     def simulated_tiles(self, spread: Spread) -> int:
         """How many tiles the simulated clusters compute."""
@@ -153,8 +149,9 @@ class Gemm:
             case "static":
                 return sum(-(-(self.tiles - number) // self.clusters) for number in spread.numbers)
             case "dynamic":
-                more = max(0, self._share(spread) - len(spread.numbers))
-                return len(spread.numbers) + min(self.tiles - self.clusters, more)
+                # A part of a tile is one, so that few clusters have as many rounds as all.
+                share = -(-self.tiles * spread.slots // spread.resident)
+                return len(spread.numbers) + min(self.tiles - self.clusters, max(0, share - len(spread.numbers)))
             case _:
                 return len(spread.numbers)
 
@@ -214,8 +211,7 @@ class Gemm:
         ]
         at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
         places = [self.place(number) for number in range(at_once)]
-        stays = self.stays or config["scheduler"] == "clc"
-        return coalesced(operands, places, self.tiles / at_once, stays, len(self.gpu.gpcs))
+        return coalesced(operands, places, self.tiles / at_once, self.stays, len(self.gpu.gpcs))
 
     def traffic(self) -> Tiles:
         """For the model of L2."""

@@ -122,30 +122,25 @@ def _as_array(data: bytes) -> Bytes:
     return np.frombuffer(data, np.uint8)
 
 
-def _check_target(f: Fragment, how: Reduction, target: Cta) -> None:
-    """st.async is for clusters of several CTAs (PTX ISA 9.7.9.12), red.async for another CTA of them (9.7.13.7)."""
-    if how is None and len(f.cta.cluster.ctas) == 1:
-        raise Fault(
-            "st.async in a cluster of 1 CTA is undefined: it needs %cluster_nctarank > 1; "
-            "store (st.shared) and arrive on the mbarrier instead",
-            "cluster",
-        )
-    if how is not None and target is f.cta:
-        raise Fault(
-            f"red.async into the CTA that executes it, rank {target.rank}, is undefined: it needs another one of the "
-            "cluster; reduce (red.shared) and arrive on the mbarrier instead",
-            "cluster",
-        )
-
-
 def store_async(
     f: Fragment, site: Site, how: Reduction, nbytes: int, destination: Value, values: Sequence[Value], barrier: Value
 ) -> None:
-    """``st.async`` and ``red.async``: registers to shared memory of the cluster, each lane its own."""
+    """``st.async`` (no ``how``) and ``red.async``: registers to shared memory of the cluster, each lane its own."""
+    if how is None and len(f.cta.cluster.ctas) == 1:
+        raise Fault(
+            "st.async in a cluster of 1 CTA is undefined (PTX ISA 9.7.9.12): it needs %cluster_nctarank > 1; "
+            "store (st.shared) and arrive on the mbarrier instead",
+            "cluster",
+        )
     for lane in f.lanes:
         to, signal = lane_value(destination, lane), lane_value(barrier, lane)
         cta = _same_cta(f, to, signal)
-        _check_target(f, how, cta)
+        if how is not None and cta is f.cta:
+            raise Fault(
+                f"red.async into the CTA that executes it, rank {cta.rank}, is undefined (PTX ISA 9.7.13.7): it needs "
+                "another one of the cluster; reduce (red.shared) and arrive on the mbarrier instead",
+                "cluster",
+            )
         offset = to & OFFSET_MASK
         total = nbytes * len(values)
         if offset % total:

@@ -47,6 +47,11 @@ class Site:
     source: str
     """``file:line`` of the source it was compiled from, or nothing."""
 
+    @property
+    def verb(self) -> str:
+        """Its first two words, as ``st.async``."""
+        return ".".join((self.opcode, *self.modifiers[:1]))
+
 
 # ---- the grid ----
 
