@@ -90,13 +90,15 @@ def _value(change: Change, subject: str) -> str:
 def _setting(name: str, value: object, subject: str) -> str:
     if value is False:
         return f"no {_name(name)}"
-    if name == subject and name in _BOUNDS:
+    if name == subject and name in _BOUNDS and (name, value) != _LEAST:
         return _BOUNDS[name].format(value)
     shown = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return shown if name in (subject, "kernel") else f"{_name(name)} {shown}"
 
 
 _BOUNDS = {"stages": "at most {}", "sms": "{} or more"}
+_LEAST = ("stages", 1)
+"""There is no less, so nobody is told to use at most that."""
 
 
 def _name(option: str) -> str:
