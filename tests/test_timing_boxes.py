@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from harness.compiler.build import build
@@ -50,8 +53,17 @@ def test_a_row_within_a_line_is_not_split():
 
 
 class Load:
-    def __init__(self, tmap: TensorMap, coordinates: tuple[int, int]) -> None:
-        self.tmap, self.coordinates = tmap, coordinates
+    """ctas: that it goes to."""
+
+    def __init__(self, tmap: TensorMap, coordinates: tuple[int, int], ctas: int = 1) -> None:
+        self.tmap, self.coordinates, self.routes = tmap, coordinates, range(ctas)
+
+
+def cta(cluster: int = 0, rank: int = 0) -> Any:
+    return SimpleNamespace(cluster=SimpleNamespace(number=cluster), rank=rank)
+
+
+CTA = cta()
 
 
 def units() -> Units:
@@ -60,7 +72,7 @@ def units() -> Units:
 
 def cycles(made: Units, sms: list[Sm], tmap: TensorMap, row: int, loads: int = 16) -> float:
     """Until each of the SMs has its boxes, that all are asked for at once."""
-    return max(made.tma_load(0.0, Load(tmap, (0, row)), 0, sm, sm) for _ in range(loads) for sm in sms)
+    return max(made.tma_load(0.0, Load(tmap, (0, row)), 0, CTA, sm, sm) for _ in range(loads) for sm in sms)
 
 
 def test_what_is_outside_costs_one_sm_nothing_and_many_much():
@@ -77,11 +89,35 @@ def test_an_sm_loads_split_rows_at_the_measured_rate():
         assert split / whole == pytest.approx(GPU[f"tma.rows_of_{name}"], rel=0.1)
 
 
+@pytest.mark.parametrize(("columns", "name"), [(64 + 16, "32"), (64 + 8, "16")])
+@pytest.mark.parametrize(("ctas", "what"), [(1, "sectors"), (2, "cast_sectors")])
+def test_of_split_rows_whole_sectors_come(columns, name, ctas, what):
+    """More where a box is multicast; there L2 gives out more, too."""
+    sm, made, lines = Sm(), units(), units()
+    tmap, whole = tensor(256, columns), tensor(256, 128)
+    made.tma_load(0.0, Load(tmap, (0, 0), ctas), 0, CTA, sm, sm)
+    lines.tma_load(0.0, Load(whole, (0, 0), ctas), 0, CTA, Sm(), Sm())
+    times = GPU[f"tma.{what}_of_{name}"]
+    assert sm.port.busy == pytest.approx(tmap.box_bytes * times / GPU["l2.port"])
+    assert made.memory.l2.busy / lines.memory.l2.busy == pytest.approx(times if ctas > 1 else 1.0)
+
+
+def test_the_first_load_by_a_tensor_map_takes_longer_in_each_cta_and_longest_on_an_sm():
+    gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0, "l2.slack": 1e6})
+    made, sm, tmap = Units(gpu, Memory(1.0, CLOCK, miss=0.01, waits=0.0)), Sm(), tensor(256, 128)
+    arrives = [
+        made.tma_load(1e5 * n, Load(tmap, (0, 0)), 0, who, sm, sm) - 1e5 * n
+        for n, who in enumerate((cta(0), cta(0), cta(1), cta(1, 1), cta(1)))
+    ]
+    again, descriptor, cold = arrives[1], GPU["tma.descriptor"], GPU["dram.cold"]
+    assert arrives == pytest.approx([again + descriptor + cold, again, again + descriptor, again + descriptor, again])
+
+
 def test_a_row_that_is_split_and_cut_takes_no_longer_than_one_that_is_split():
     tmap, taken = tensor(256, 64 + 8), []
     for column in (0, 64):
         made, sm = units(), Sm()
-        made.tma_load(0.0, Load(tmap, (column, 0)), 0, sm, sm)
+        made.tma_load(0.0, Load(tmap, (column, 0)), 0, CTA, sm, sm)
         taken.append(sm.tma.free)
     assert taken[0] == taken[1] > tmap.box_bytes * GPU["tma.cut_rows"] / GPU["tma.rate"]
 
@@ -97,6 +133,28 @@ def test_a_stored_row_that_begins_within_a_sector_is_one_more_to_read(columns, s
     """Of one SM, which the engine bounds; each sector takes a tenth longer, too."""
     split, whole = (stored(units(), tensor(256, 256 + over, (256, columns))) for over in (8, 64))
     assert split / whole == pytest.approx(GPU["tma.stored_sectors"] * sectors, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("columns", "name"), [(64, "write_slack"), (32, "write_slack_parts"), (16, "write_slack_parts")]
+)
+def test_l2_takes_a_burst_of_stores_sooner_than_at_its_rate(columns, name):
+    """Of all SMs, after a pause."""
+    tmap, ends = tensor(256, 256, (64, columns)), []
+    for slack in (0, GPU[f"l2.{name}"]):
+        gpu = GPU.with_values({f"l2.{name}": slack, "tma.store_rate": 1e6})
+        made, sms = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.0)), [Sm() for _ in range(132)]
+        ends.append(max(made.tma_store(1e4, tmap, (0, 0), sm) for sm in sms for _ in range(16)))
+    assert ends[0] - ends[1] == pytest.approx(GPU[f"l2.{name}"])
+
+
+@pytest.mark.parametrize(("over", "requests"), [(64, 1), (8, 2)])
+def test_each_row_that_is_stored_is_a_request_on_the_way_to_l2(over, requests):
+    """Loads of rows that begin with every 16 bytes are 2.56 of them for each 128 bytes."""
+    made, load = units(), units()
+    stored(made, tensor(256, 256 + over, (64, 32)), count=1)
+    load.read_memory(0.0, 64 * 128, aligned=16)
+    assert made.memory.rows.busy / load.memory.rows.busy == pytest.approx(requests / GPU["l2.requests_of_16"])
 
 
 @pytest.mark.parametrize("columns", [64, 32, 16])
@@ -119,7 +177,7 @@ def test_an_sm_stores_between_its_loads():
     """One engine does both, one after the other."""
     tmap, sm = tensor(256, 128), Sm()
     made = units()
-    made.tma_load(0.0, Load(tmap, (0, 0)), 0, sm, sm)
+    made.tma_load(0.0, Load(tmap, (0, 0)), 0, CTA, sm, sm)
     alone = sm.tma.free
     made.tma_store(0.0, tmap, (0, 0), sm)
     assert sm.tma.free - alone == pytest.approx(tmap.box_bytes / GPU["tma.store_rate"], rel=0.1)
@@ -140,8 +198,8 @@ def test_slices_of_l2_are_near_and_far_and_the_same_ones_each_time():
 def test_requests_are_served_in_the_order_in_which_they_are_made():
     """A box that an SM asks for slowly does not keep L2 from one that another SM asks for at the same time."""
     made, slow, quick = units(), Sm(), Sm()
-    late = made.tma_load(0.0, Load(tensor(256, 64 + 8, (256, 64)), (0, 0)), 0, slow, slow)
-    assert made.tma_load(1.0, Load(tensor(256, 128, (8, 64)), (0, 0)), 0, quick, quick) < late - 300
+    late = made.tma_load(0.0, Load(tensor(256, 64 + 8, (256, 64)), (0, 0)), 0, CTA, slow, slow)
+    assert made.tma_load(1.0, Load(tensor(256, 128, (8, 64)), (0, 0)), 0, CTA, quick, quick) < late - 300
 
 
 @pytest.fixture(scope="module")

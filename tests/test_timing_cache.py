@@ -21,7 +21,7 @@ def test_tiles_at_the_same_time_read_a_panel_once() -> None:
     assert found.dram == 4 * PANEL
     assert found.requested == 8 * PANEL
     assert found.miss == 0.5
-    assert found.waits == {"A": 1.0, "B": 1.0}
+    assert found.rounds == [{("A", 0): 1.0, ("A", 1): 1.0, ("B", 0): 1.0, ("B", 1): 1.0}]
 
 
 def test_panels_of_the_round_before_stay_if_they_fit() -> None:
@@ -30,7 +30,9 @@ def test_panels_of_the_round_before_stay_if_they_fit() -> None:
     assert hits(problem, resident=2, capacity=0).dram == 6 * PANEL
     kept = hits(problem, resident=2, capacity=100 * PANEL)
     assert kept.dram == 4 * PANEL  # the rows of A are read once
-    assert kept.waits == {"A": pytest.approx(2 / 4), "B": 1.0}
+    first, second = kept.rounds
+    assert first == {("A", 0): 1.0, ("A", 1): 1.0, ("B", 0): 1.0}
+    assert second == {("A", 0): 0.0, ("A", 1): 0.0, ("B", 1): 1.0}
 
 
 def test_what_lies_outside_is_not_read() -> None:
@@ -70,7 +72,7 @@ def test_what_nearly_fits_is_there_in_part() -> None:
     # Row 3 is used again after 10 (its end) to 13 panels (its begin): all of that lies around what L2 keeps.
     found = hits(problem, resident=4, capacity=11.5 * PANEL)
     assert found.dram == pytest.approx(6.5 * PANEL)
-    assert found.waits == {"A": pytest.approx(4.5 / 5), "B": 1.0}
+    assert found.rounds[1] == {("A", 3): pytest.approx(0.5), ("B", 1): 1.0}
 
 
 def test_the_end_of_a_panel_is_there_when_its_begin_is_lost() -> None:

@@ -132,9 +132,10 @@ class Draw:
 
 
 DRAWS = (
-    Draw("the runs that judge, fifth draw", SEEN),
     Draw("the runs that judge, sixth draw", SEEN),
-    Draw("the runs that judge, seventh draw", JUDGE_FAR),
-    Draw("the runs that judge, eighth draw", JUDGE, _few_options, _usual_shape),
+    Draw("the runs that judge, seventh draw", SEEN),
+    Draw("the runs that judge, eighth draw", SEEN, _few_options, _usual_shape),
+    Draw("the runs that judge, ninth draw", JUDGE, _few_options, _usual_shape),
+    Draw("the runs that judge, tenth draw", JUDGE_FAR),
 )
-"""The newest of each kind judge, the two before them have. Earlier ones are left out."""
+"""The newest of each kind judge, those before them have. Earlier ones are left out."""

@@ -45,15 +45,14 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Hits:
-    """Bytes of a launch. ``dram``: read from DRAM; ``requested``: from L2; ``written``: of C. ``waits``: fraction of
-    the loads of A and of B that wait for DRAM: of the panels of each round of tiles, every one counted once, what is
-    not there.
+    """Bytes of a launch. ``dram``: read from DRAM; ``requested``: from L2; ``written``: of C. ``rounds``: of each round
+    of tiles, by the panel, the part of it that is not there and comes from DRAM.
     """
 
     dram: float
     requested: float
     written: float
-    waits: Mapping[str, float]
+    rounds: Sequence[Mapping[Panel, float]]
 
     @property
     def miss(self) -> float:
@@ -63,28 +62,20 @@ class Hits:
 
 def hits(tiles: Tiles, resident: int, capacity: float) -> Hits:
     """``resident``: clusters at once; ``capacity``: bytes that L2 keeps."""
-    written = 0.0
-    touched, found = dict.fromkeys("AB", 0.0), dict.fromkeys("AB", 0.0)
+    dram = written = 0.0
+    rounds = []
     cache = _Cache(capacity)
     for first in range(0, len(tiles.order), resident):
         places = tiles.order[first : first + resident]
         used = {("A", row) for row, _ in places} | {("B", column) for _, column in places}
         panels = {panel: _bytes(panel, tiles) for panel in used}
         output = sum(_inside(row, tiles.rows, tiles.m) * _inside(c, tiles.columns, tiles.n) for row, c in places)
-        there, needed = cache.finds(panels), _by_operand(panels)
-        for operand in "AB":
-            found[operand] += there[operand]
-            touched[operand] += needed[operand]
+        there = cache.finds(panels)
+        rounds.append({panel: 1 - there.get(panel, 0.0) for panel in panels})
+        dram += sum(nbytes * rounds[-1][panel] for panel, nbytes in panels.items())
         cache.keeps(panels, output * tiles.element)
         written += output * tiles.element
-    waits = {operand: 1 - found[operand] / nbytes for operand, nbytes in touched.items() if nbytes}
-    dram = sum(touched.values()) - sum(found.values())
-    return Hits(dram, tiles.requested * len(tiles.order), written, waits)
-
-
-def _by_operand(panels: Mapping[Panel, float]) -> dict[str, float]:
-    """Bytes of A and of B."""
-    return {operand: sum(nbytes for (name, _), nbytes in panels.items() if name == operand) for operand in "AB"}
+    return Hits(dram, tiles.requested * len(tiles.order), written, rounds)
 
 
 @dataclass
@@ -102,21 +93,20 @@ class _Cache:
         self.capacity = capacity
         self.rounds: list[_Round] = []
 
-    def finds(self, panels: Mapping[Panel, float]) -> dict[str, float]:
-        """Bytes of a next round's panels that are still there, of A and of B."""
-        found, since = dict.fromkeys("AB", 0.0), 0.0
-        ahead = sum(panels.values())
+    def finds(self, panels: Mapping[Panel, float]) -> dict[Panel, float]:
+        """Of a next round's panels, the parts that are still there."""
+        found: dict[Panel, float] = {}
+        since, ahead = 0.0, sum(panels.values())
         for before in reversed(self.rounds):
             since += before.output
             left = sum(before.panels.values())
-            again = _by_operand({panel: size for panel, size in before.panels.items() if panel in panels})
-            if any(again.values()):
+            again = {panel: size for panel, size in before.panels.items() if panel in panels}
+            if again:
                 # After a slice came the ones behind it of that round, and the ones before it of the next.
                 parts = ((n + 0.5) / SLICES for n in range(SLICES))
                 ages = (since + (1 - part) * left + part * ahead for part in parts)
                 kept = sum(map(self._kept, ages)) / SLICES
-                for operand, nbytes in again.items():
-                    found[operand] += nbytes * kept
+                found.update(dict.fromkeys(again, kept))
             since += left
             ahead -= sum(again.values())
         return found

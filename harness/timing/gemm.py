@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from harness.compiler.plan import CounterArgument, Plan, TensorMapArgument
 from harness.config.catalog import ELEMENT_BYTES
-from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
+from harness.emulator.machine.grid import SM_BARRIERS, SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.timing.cache import Place, Tiles
 from harness.timing.constants import Gpu
@@ -42,11 +43,12 @@ class Spread:
 class Gemm:
     """A plan's problem on one GPU."""
 
-    def __init__(self, plan: Plan, gpu: Gpu, registers: int | None = None) -> None:
-        """registers: of a thread, as NVIDIA's assembler says; None: nobody knows."""
+    def __init__(self, plan: Plan, gpu: Gpu, registers: int | None = None, barriers: int | None = None) -> None:
+        """registers: of a thread; barriers: named ones of a CTA, as NVIDIA's assembler says; None: nobody knows."""
         self.plan = plan
         self.gpu = gpu
         self.registers = registers
+        self.barriers = barriers
 
     @property
     def cluster_size(self) -> int:
@@ -65,8 +67,9 @@ class Gemm:
         threads = self.plan.block[0] * self.plan.block[1] * self.plan.block[2]
         registers = -(-(self.registers or 0) // REGISTER_STEP) * REGISTER_STEP * threads
         by_registers = SM_REGISTERS // registers if registers else SM_CTAS
+        by_barriers = SM_BARRIERS // self.barriers if self.barriers else SM_CTAS
         by_columns = TMEM_COLUMNS // self.plan.tmem_columns if self.plan.tmem_columns else SM_CTAS
-        return max(1, min(SM_SHARED // shared, SM_THREADS // threads, SM_CTAS, by_registers, by_columns))
+        return max(1, min(SM_SHARED // shared, SM_THREADS // threads, SM_CTAS, by_registers, by_barriers, by_columns))
 
     @property
     def flops(self) -> int:
@@ -159,6 +162,12 @@ class Gemm:
         """The cluster tiles in the order in which they start."""
         down, _ = self.extent
         return [place for place in map(self.place, range(self.tiles)) if place[0] < down]
+
+    def rounds(self, resident: int) -> list[int]:
+        """By the number of a tile, in which round it comes; those below C take no part, and count as the one before."""
+        down, _ = self.extent
+        inside = itertools.accumulate(self.place(number)[0] < down for number in range(self.tiles))
+        return [max(0, before - 1) // resident for before in inside]
 
     def place(self, number: int) -> Place:
         """Where a tile lies; below C there are some where clusters compute the tile at their place in the grid."""

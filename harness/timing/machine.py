@@ -206,9 +206,7 @@ class TimedMachine(Machine):
             sm.ctas -= 1
             sm.lives.append(Life(cluster.number, cta.rank, start, at))
         for _ in range(len(self.clusters.launched) - waiting):
-            # The CTAs of a cluster do not begin at once, and wait for one another before they do anything.
-            together = self.gpu["launch.together"] if len(cluster.ctas) > 1 else 0.0
-            self._push(at + self.gpu["launch.cta"] + together, _CLUSTER_START)
+            self._push(at + self.gpu["launch.cta"], _CLUSTER_START)
 
     # ---- warps ----
 
@@ -344,7 +342,7 @@ class TimedMachine(Machine):
         match operation.kind:
             case "tma.load":
                 load, number = subject
-                return units.tma_load(at, load, number, sm, self.sm(load.routes[number][0]))
+                return units.tma_load(at, load, number, cta, sm, self.sm(load.routes[number][0]))
             case "mma" if isinstance(subject, Step):
                 return units.wgmma(at, subject.plan.form, sm)
             case "mma":

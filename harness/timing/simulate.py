@@ -14,6 +14,7 @@ from harness.run.emulate import argument_of, module_of, regions_of
 from harness.timing.cache import Hits, hits
 from harness.timing.constants import Gpu
 from harness.timing.device import TimedDevice
+from harness.timing.first_use import FirstUse
 from harness.timing.gemm import Gemm, Spread
 from harness.timing.machine import TimedMachine
 from harness.timing.trace import Trace
@@ -50,16 +51,21 @@ def simulate(
 
     Raises CannotRun if the kernel does not run to its end.
     """
-    registers = artifact.statistics().get("registers")
-    gemm = Gemm(plan, gpu, registers)
+    statistics = artifact.statistics()
+    gemm = Gemm(plan, gpu, statistics.get("registers"), statistics.get("barriers"))
     spread = gemm.spread() if detail is None else gemm.spread(detail)
     found = hits(gemm.traffic(), spread.resident, gpu["l2.bytes"] * gpu["l2.effective"])
     # In a row of launches L2 is full of what the ones before have written.
     left = found.written * spread.share
     addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
-    waits = {addresses[name]: part * gpu["l2.together"] for name, part in found.waits.items()}
+    first_use = FirstUse(
+        found.rounds,
+        {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)},
+        gemm.rounds(spread.resident),
+        gpu["l2.together"],
+    )
     outside = gemm.part(spread, gemm.rows_filled)
-    memory = Memory(spread.share, clock, found.miss, max(waits.values()), gemm.coalesced, left, outside, waits)
+    memory = Memory(spread.share, clock, found.miss, gpu["l2.together"], gemm.coalesced, left, outside, first_use)
     device = TimedDevice(
         gpu,
         memory,

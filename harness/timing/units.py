@@ -13,11 +13,13 @@ from math import exp
 from random import Random
 from typing import Any
 
+from harness.emulator.machine.state import Cta
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.units.mma import Mma
 from harness.emulator.units.tensor_kinds import KindMma
 from harness.timing.boxes import LINE, SECTOR, alignment, parts, row_of
 from harness.timing.constants import ENDLESS, Gpu
+from harness.timing.first_use import FirstUse
 
 SUB_PARTITIONS = 4
 WGMMA_ROWS = 64
@@ -25,7 +27,7 @@ MOST_AT_ONCE = 64
 """Multiplications that a tensor core is remembered to have been given."""
 K_BYTES = 32
 """Of a row of A or B in one multiplication, whatever the type."""
-LOAD_CYCLES, MOST_LOAD = 4000, 0.85
+LOAD_CYCLES, MOST_LOAD = 4000, 0.8
 """Over which the load of a unit is an average, what was longer ago counting less; and more than which it never is."""
 
 
@@ -44,6 +46,17 @@ class Unit:
         self.free = start + cycles
         self.busy += cycles
         return self.free
+
+
+class Buffered(Unit):
+    """A queue before which there is room: what comes after a pause is served at once, as long as on average there is no
+    more than its share: of the pause so many cycles count as the room allows."""
+
+    __slots__ = ()
+
+    def take(self, at: float, cycles: float, room: float) -> float:
+        """Likewise. room: in cycles of its work."""
+        return max(at, self.serve(at - room, cycles))
 
 
 class Contended(Unit):
@@ -179,8 +192,8 @@ class Memory:
     """L2 and DRAM, or the share of them that a part of the GPU has.
 
     ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the
-    loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time, or of the loads
-    from the tensor at an address, where ``tensors`` has it; ``coalesced``: bytes that L2 gives out for each byte that
+    loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time; ``first_use``: says
+    that of each load by a tensor map, where it is known; ``coalesced``: bytes that L2 gives out for each byte that
     is asked for, by what their rows begin with (`harness.timing.sharing`); ``left``: bytes that the launch before has
     left in L2, still to be written; ``outside``: the part of what all boxes have outside of their tensors.
     """
@@ -192,18 +205,18 @@ class Memory:
     coalesced: Mapping[int, float] = field(default_factory=dict)
     left: float = 0.0
     outside: float = 1.0
-    tensors: Mapping[int, float] = field(default_factory=dict)
+    first_use: FirstUse | None = None
     l2: Contended = field(default_factory=Contended)
     rows: Contended = field(default_factory=Contended)
     fill: Unit = field(default_factory=Unit)
-    writes: Unit = field(default_factory=Unit)
+    writes: Buffered = field(default_factory=Buffered)
     dram: Dram = field(default_factory=Dram)
     traffic: Traffic = field(default_factory=Traffic)
 
     def fresh(self) -> Memory:
         """The same, with nothing to do yet."""
         return Memory(
-            self.share, self.clock, self.miss, self.waits, self.coalesced, self.left, self.outside, self.tensors
+            self.share, self.clock, self.miss, self.waits, self.coalesced, self.left, self.outside, self.first_use
         )
 
 
@@ -217,6 +230,8 @@ class Units:
         self.l2_rate = gpu["l2.bandwidth"] / memory.clock * share
         self.write_rate = gpu["l2.write_bandwidth"] / memory.clock * share
         self.write_row = gpu["l2.write_row"]
+        self.write_slack = gpu["l2.write_slack"]
+        self.write_slack_parts = gpu["l2.write_slack_parts"]
         for unit in (memory.l2, memory.rows):
             unit.slack = gpu["l2.slack"]
             unit.wait = gpu["l2.wait"]
@@ -237,15 +252,18 @@ class Units:
         }
         rows = {LINE: "l2.rows_of_128", 64: "l2.rows_of_64", 32: "l2.rows_of_32", 16: "l2.rows_of_16"}
         self.row_rate = {aligned: gpu[name] / memory.clock * share for aligned, name in rows.items()}
+        self.request_rate = self.row_rate[16] / LINE * gpu["l2.requests_of_16"]
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
         self.l2_spread = gpu["l2.spread"]
         self.distances = Random(0)
         """Always the same: what is predicted does not change from run to run."""
         self.dram_latency = gpu["dram.latency"] * memory.clock
-        self.first_load = gpu["tma.descriptor"] + (gpu["dram.cold"] if memory.miss > 0 else 0.0)
+        self.descriptor = gpu["tma.descriptor"]
+        self.cold = gpu["dram.cold"] if memory.miss > 0 else 0.0
         self.store_rate = gpu["tma.store_rate"]
         self.store_latency = gpu["tma.store_latency"]
-        self.received = gpu["tma.received_rows_of_16"]
+        self.sectors = {16: gpu["tma.sectors_of_16"], 32: gpu["tma.sectors_of_32"]}
+        self.cast_sectors = {16: gpu["tma.cast_sectors_of_16"], 32: gpu["tma.cast_sectors_of_32"]}
         self.stored_split = gpu["tma.stored_rows_of_16"]
         self.stored_sectors = gpu["tma.stored_sectors"]
         self.tensor_overhead = gpu["tensor.overhead"]
@@ -256,6 +274,8 @@ class Units:
         self.shared_rate = gpu["shared.port"]
         self.remote = gpu["barrier.remote"]
         self.cluster_control = gpu["launch.cluster_control"]
+        self.maps: set[tuple[int, int, int]] = set()
+        """Tensor maps that a CTA has used: its cluster, its rank, the map."""
         self._last_load: tuple[Any, float] = (None, 0.0)
         self.multiplied = (0.0, 0.0)
         """When the tensor core starts and ends the last multiplication that was issued."""
@@ -265,50 +285,80 @@ class Units:
     # ---- copies ----
 
     def read_memory(
-        self, at: float, nbytes: float, ready: float = 0.0, aligned: int = LINE, tensor: int | None = None
+        self,
+        at: float,
+        nbytes: float,
+        ready: float = 0.0,
+        aligned: int = LINE,
+        waits: float | None = None,
+        times: float = 1.0,
     ) -> float:
         """Bytes for an SM, from L2 or through it: when the last of them leaves L2. at: when they are asked for, which
         is their place in the queues; ready: when an SM has asked for the last of them; aligned: what their rows begin
-        with. L2 gives out a part of it once for several SMs; the way to it knows no such thing.
+        with; waits: the part of the time for DRAM that they wait, None: as any other; times: how many bytes L2 gives
+        out for each of them, as it gives whole sectors. It gives out a part once for several SMs; the way to it knows
+        no such thing.
         """
         memory = self.memory
         memory.traffic.l2_read += nbytes
         coalesced = memory.coalesced.get(aligned, 1.0)
         leaves = max(
             ready,
-            memory.l2.serve(at, nbytes * coalesced / self.l2_rate),
+            memory.l2.serve(at, nbytes * coalesced * times / self.l2_rate),
             memory.rows.serve(at, nbytes / self.row_rate[aligned]),
         )
         if memory.miss > 0:
             missed = nbytes * memory.miss
             memory.traffic.dram += missed
             leaves = max(leaves, memory.dram.serve(at, missed / self.dram_rate))
-        waits = memory.waits if tensor is None else memory.tensors.get(tensor, memory.waits)
+        waits = memory.waits if waits is None else waits
         distance = self.l2_spread * (2 * self.distances.random() - 1)
         return leaves + self.hit_latency + distance + waits * self.dram_latency
 
-    def tma_load(self, at: float, load: Any, destination: int, sm: Sm, target: Sm) -> float:
+    def tma_load(self, at: float, load: Any, destination: int, cta: Cta, sm: Sm, target: Sm) -> float:
         """A box, for one of the CTAs it goes to; the first of these asks for it.
 
         What lies outside an SM asks for, too; but all of that is answered from one place.
         """
         nbytes = load.tmap.box_bytes
         aligned = alignment(load.tmap)
+        cast = len(load.routes) > 1
+        sectors = (self.cast_sectors if cast else self.sectors).get(aligned, 1.0)
         if self._last_load[0] is not load or destination == 0:
             part = parts(load.tmap, load.coordinates)
             # What is left of a cut row lies in no more lines than the whole row does.
-            times = max(self.split[aligned], self.cut_rows if part.cut else 1.0)
-            sent = sm.tma.serve(at, self.tma_issue + nbytes * times / self.tma_rate)
-            if id(load.tmap) not in sm.maps:
-                sm.maps.add(id(load.tmap))
-                sent += self.first_load
+            longer = max(self.split[aligned], self.cut_rows if part.cut else 1.0)
+            sent = sm.tma.serve(at, self.tma_issue + nbytes * longer / self.tma_rate)
+            sent += self._first_load(load, cta, sm)
             self.memory.traffic.loads += 1
-            arrives = self.read_memory(at, part.inside, sent, aligned, load.tmap.address)
+            # How several SMs are answered together was fitted to sectors of boxes that are not multicast.
+            times = sectors if cast else 1.0
+            arrives = self.read_memory(at, part.inside, sent, aligned, self._waits(load, cta), times)
             if part.filled:
                 arrives = max(arrives, self.memory.fill.serve(at, part.filled / self.fill_rate) + self.hit_latency)
             self._last_load = (load, arrives)
-        cycles = nbytes * (self.received if aligned < SECTOR else 1.0) / self.port_rate
+        cycles = nbytes * sectors / self.port_rate
         return target.port.serve(self._last_load[1] - cycles, cycles)
+
+    def _first_load(self, load: Any, cta: Cta, sm: Sm) -> float:
+        """What the first load by a tensor map takes longer: of a CTA, and of an SM."""
+        cycles = 0.0
+        key = cta.cluster.number, cta.rank, id(load.tmap)
+        if key not in self.maps:
+            self.maps.add(key)
+            cycles += self.descriptor
+        if id(load.tmap) not in sm.maps:
+            sm.maps.add(id(load.tmap))
+            cycles += self.cold
+        return cycles
+
+    def _waits(self, load: Any, cta: Cta) -> float | None:
+        """The part of the time for DRAM that a load of the CTA waits; None: as any other."""
+        first_use = self.memory.first_use
+        if first_use is None:
+            return None
+        k, row = load.coordinates[:2]
+        return first_use.waits(load.tmap.address, k, row, cta.cluster.number, cta.rank)
 
     def tma_store(self, at: float, box: TensorMap, coordinates: Sequence[int], sm: Sm) -> float:
         """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room. What
@@ -325,7 +375,10 @@ class Units:
         read = sm.tma.serve(at, self.tma_issue + times * nbytes / self.store_rate)
         times = self.stored_split if split else 1.0
         room = memory.dram.write(at, nbytes)
-        taken = memory.writes.serve(room, times * nbytes * (1 + self.write_row / row) / self.write_rate)
+        # On the way to L2 each row is a request, and one more where it begins within a sector.
+        memory.rows.serve(at, nbytes / row * (2 if split else 1) / self.request_rate)
+        slack = self.write_slack if row >= LINE else self.write_slack_parts
+        taken = memory.writes.take(room, times * nbytes * (1 + self.write_row / row) / self.write_rate, slack)
         return max(taken, read) + self.store_latency
 
     # ---- the tensor core ----

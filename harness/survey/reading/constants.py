@@ -16,7 +16,6 @@ from harness.survey.micro.tma import SMS
 from harness.timing.constants import Constant, Gpu
 
 Entry = dict[str, Any]
-FIRST_OR_NOT = ("", "following_")
 BARRIERS = 8
 """That the kernel of `harness.survey.micro.starts` initialises."""
 LARGE_MIB = 512
@@ -66,13 +65,6 @@ def _launches(of: Benchmarks) -> Found:
         value = statistics.fmean(e["median_follow_cycles"] for e in waves)
         yield "launch.cta", value, "cycles", "from a CTA's end to the first instruction of the next on its SM"
     starts = of.all("cta_starts", tensor_map="not prefetched", caches="in a row")
-    followed = [e for e in starts if "following_cluster_ready_cycles" in e]
-    if followed:
-        waits = [
-            [e[f"{w}cluster_ready_cycles"] - e[f"{w}barriers_ready_cycles"] for w in FIRST_OR_NOT] for e in followed
-        ]
-        value = statistics.fmean(later - first for first, later in waits)
-        yield "launch.together", value, "cycles", "what a cluster that follows another waits longer for all its CTAs"
     arrive = of.one("barriers", what="arrive")
     if starts and arrive:
         value = min(e["barriers_ready_cycles"] for e in starts) - BARRIERS * arrive["cycles"]
