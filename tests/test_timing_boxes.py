@@ -148,11 +148,12 @@ def test_l2_takes_a_burst_of_stores_sooner_than_at_its_rate(columns, name):
     assert ends[0] - ends[1] == pytest.approx(GPU[f"l2.{name}"])
 
 
-@pytest.mark.parametrize(("over", "requests"), [(64, 1), (8, 2)])
-def test_each_row_that_is_stored_is_a_request_on_the_way_to_l2(over, requests):
+@pytest.mark.parametrize(("over", "columns", "requests"), [(64, 32, 1), (8, 32, 2), (64, 128, 2), (8, 128, 3)])
+def test_each_line_of_a_row_that_is_stored_is_a_request_on_the_way_to_l2(over, columns, requests):
     """Loads of rows that begin with every 16 bytes are 2.56 of them for each 128 bytes."""
     made, load = units(), units()
-    stored(made, tensor(256, 256 + over, (64, 32)), count=1)
+    tmap = TensorMap.tiled(1 << 20, "bf16", (256, 256 + over), (64, columns), "none")
+    stored(made, tmap, count=1)
     load.read_memory(0.0, 64 * 128, aligned=16)
     assert made.memory.rows.busy / load.memory.rows.busy == pytest.approx(requests / GPU["l2.requests_of_16"])
 

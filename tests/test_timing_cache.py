@@ -82,3 +82,10 @@ def test_the_end_of_a_panel_is_there_when_its_begin_is_lost() -> None:
     # The last row is used again after 3 (its end) to 41 panels (its begin), of which L2 keeps 17 to 23.
     kept = 1 - (hits(column, resident=rows, capacity=20 * deep).dram / deep - rows - 2)
     assert 3 / 8 < kept < 4 / 8
+
+
+def test_a_sum_of_parts_is_the_same_in_every_process() -> None:
+    """Whatever the seed of the hashes of strings is: the panels of a round are in order."""
+    problem = tiles([(row, column) for column in range(3) for row in range(4)], 4, 3)
+    for found in hits(problem, resident=5, capacity=7 * PANEL).rounds:
+        assert list(found) == sorted(found)

@@ -2,63 +2,88 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from harness.compiler.build import build
 from harness.config.presets import make_config
+from harness.emulator.memory.tensor_map import TensorMap
 from harness.problem.shape import Shape
+from harness.timing.cache import hits
 from harness.timing.constants import find_gpu
 from harness.timing.first_use import FirstUse
 from harness.timing.gemm import Gemm
 from harness.timing.simulate import simulate
+from harness.timing.units import Memory, Sm, Units
 
 A, B = 1 << 40, 2 << 40
-TOGETHER = 0.6
 ROUNDS = [
     {("A", 0): 1.0, ("A", 1): 1.0, ("B", 0): 1.0},
     {("A", 0): 0.0, ("A", 1): 0.5, ("B", 1): 1.0},
     {("A", 0): 0.0, ("A", 2): 1.0, ("B", 1): 0.0},
 ]
 ROUND_OF = (0, 0, 1, 1, 2, 2)
-
-
-def first_use() -> FirstUse:
-    return FirstUse(ROUNDS, {A: ("A", 128), B: ("B", 256)}, ROUND_OF, TOGETHER)
+FIRST_USE = FirstUse(ROUNDS, {A: ("A", 128), B: ("B", 256)}, ROUND_OF)
+GPU = find_gpu("h200")
+CLOCK = 1.8e9
 
 
 @pytest.mark.parametrize(
-    ("address", "row", "cluster", "new"),
+    ("address", "row", "cluster", "turn", "new"),
     [
-        (A, 0, 0, 1.0),
-        (A, 127, 2, 0.0),
-        (A, 128, 1, 1.0),
-        (A, 128 + 64, 3, 0.5),
-        (B, 255, 0, 1.0),
-        (B, 256, 2, 1.0),
-        (B, 256, 4, 0.0),
+        (A, 0, 0, 0, 1.0),
+        (A, 127, 2, 0, 0.0),
+        (A, 128, 1, 0, 1.0),
+        (A, 128 + 64, 3, 0, 0.5),
+        (B, 255, 0, 0, 1.0),
+        (B, 256, 2, 0, 1.0),
+        (B, 256, 4, 0, 0.0),
+        (A, 128, 1, 1, 0.5),
+        (B, 256, 1, 2, 0.0),
     ],
 )
-def test_a_panel_waits_as_far_as_it_is_new_in_the_round_of_the_cluster(address, row, cluster, new):
-    assert first_use().waits(address, 0, row, cluster, 0) == pytest.approx(TOGETHER * new)
+def test_a_panel_is_new_or_not_in_the_round_that_its_cluster_is_at(address, row, cluster, turn, new):
+    assert FIRST_USE.new(address, row, cluster, turn) == new
 
 
-def test_a_panel_of_no_simulated_tile_waits_as_the_others_of_its_round():
-    assert first_use().waits(A, 0, 5 * 128, 2, 0) == pytest.approx(TOGETHER * (0.0 + 0.5) / 2)
-
-
-def test_a_cluster_that_walks_on_comes_to_the_next_round_when_k_begins_anew():
-    found = first_use()
-    parts = [found.waits(A, k, 0, 0, 0) for k in (0, 0, 64, 128, 0, 64, 64)]
-    assert parts == pytest.approx([TOGETHER] * 4 + [0.0] * 3)
-    assert found.waits(A, 0, 0, 0, 1) == TOGETHER, "the other CTA of the cluster is still at its first tile"
-    assert found.waits(B, 0, 0, 0, 0) == TOGETHER, "and of B nothing has been loaded yet"
+def test_a_panel_of_no_tile_of_the_round_is_as_new_as_the_others():
+    assert FIRST_USE.new(A, 5 * 128, 2, 0) == (0.0 + 0.5) / 2
 
 
 def test_there_is_no_round_after_the_last():
-    found = first_use()
-    for k in (0, 64, 0, 64, 0):
-        part = found.waits(A, k, 256, 4, 0)
-    assert part == TOGETHER
+    assert FIRST_USE.new(A, 256, 4, 7) == 1.0
+
+
+def load(made: Units, k: int, cluster: int = 0, rank: int = 0, address: int = A) -> float:
+    """Cycles until a box is there; nothing else is asked for."""
+    sm = Sm()
+    sm.maps.add(id(MAPS[address]))
+    cta: Any = SimpleNamespace(cluster=SimpleNamespace(number=cluster), rank=rank)
+    box = SimpleNamespace(tmap=MAPS[address], coordinates=(k, 0), routes=range(1))
+    made.maps.add((cluster, rank, id(MAPS[address])))
+    at = made.memory.l2.free + 1e5
+    return made.tma_load(at, box, 0, cta, sm, sm) - at
+
+
+MAPS = {address: TensorMap.tiled(address, "bf16", (512, 512), (64, 64), "128B") for address in (A, B)}
+
+
+def units() -> Units:
+    gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0})
+    return Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.6, first_use=FIRST_USE))
+
+
+def test_a_cluster_that_walks_on_comes_to_the_next_round_when_k_begins_anew():
+    made = units()
+    waited = [load(made, k) for k in (0, 0, 64, 128, 0, 64, 64)]
+    there, wait = waited[-1], 0.6 * GPU["dram.latency"] * CLOCK
+    assert waited == pytest.approx([there + wait] * 4 + [there] * 3)
+    assert load(made, 0, rank=1) == pytest.approx(there + wait), "the other CTA of the cluster is at its first tile"
+    assert load(made, 0, address=B) == pytest.approx(there + wait), "and of B nothing has been loaded yet"
+    again = Units(made.gpu, made.memory.fresh())
+    assert load(again, 0) == pytest.approx(there + wait), "the next launch begins in the first round"
 
 
 @pytest.fixture(scope="module")
@@ -68,21 +93,51 @@ def artifact():
     return found
 
 
-def test_tiles_below_c_belong_to_no_round_of_their_own(artifact):
-    """Two bands of two rows of clusters, of which the last row lies below C."""
-    gpu = find_gpu("h200")
-    gemm = Gemm(artifact.plan(Shape(3 * 256, 256 * 60, 64)), gpu)
+def test_tiles_below_c_count_as_the_one_before(artifact):
+    """11 rows of clusters in three bands of four: the last row of the last band lies below C."""
+    gemm = Gemm(artifact.plan(Shape(11 * 256, 4096, 64)), GPU)
+    down, across = gemm.extent
     rounds = gemm.rounds(66)
-    inside = [round_ for number, round_ in enumerate(rounds) if gemm.place(number)[0] < 3]
-    assert len(rounds) == gemm.tiles and inside == [n // 66 for n in range(180)]
+    inside = [number for number in range(gemm.tiles) if gemm.place(number)[0] < down]
+    assert len(rounds) == gemm.tiles > len(inside) == down * across
+    assert [rounds[number] for number in inside] == [n // 66 for n in range(len(inside))]
+    assert all(rounds[number] == rounds[number - 1] for number in set(range(gemm.tiles)) - set(inside))
+    assert rounds[-1] + 1 == len(hits(gemm.traffic(), 66, 1e9).rounds)
 
 
 def test_rounds_that_find_their_rows_in_l2_are_shorter(artifact):
     """C of 14 x 15 tiles in bands of 7 rows, 66 at a time: the third round needs nothing that was not loaded before."""
-    gpu = find_gpu("h200")
-    found = simulate(artifact, artifact.plan(Shape(3584, 3840, 576)), gpu, 1.8e9)
-    lives = sorted((life.cluster // 66, life.end - life.start) for sm in found.machine.sms for life in sm.lives)
+    found = simulate(artifact, artifact.plan(Shape(3584, 3840, 576)), GPU, CLOCK)
+    lives = [(life.cluster // 66, life.end - life.start) for sm in found.machine.sms for life in sm.lives]
     longest = [max(cycles for turn, cycles in lives if turn == number) for number in range(4)]
-    latency = gpu["dram.latency"] * 1.8e9 * gpu["l2.together"]
+    latency = GPU["dram.latency"] * CLOCK * GPU["l2.together"]
     assert longest[0] > longest[1] > longest[2] + 5 * latency, "9 K steps, of which some wait"
     assert longest[3] <= longest[2] * 1.02
+
+
+WALKS = [("sm_90a", "static"), ("sm_90a", "dynamic"), ("sm_100a", "clc")]
+
+
+@pytest.mark.parametrize(("arch", "scheduler"), WALKS)
+def test_kernels_that_walk_tell_their_tiles_by_k(monkeypatch, arch, scheduler):
+    """Their loaders load each tile along K in order: the last turn of a CTA is its tiles less one."""
+    [artifact] = build([make_config("kernel8", arch=arch, scheduler=scheduler)])
+    plan = artifact.plan(Shape(4096, 4096, 256))
+    seen: dict[int, set[tuple[int, bool]]] = {}
+    asked = FirstUse.new
+
+    def new(self: FirstUse, address: int, row: int, cluster: int, turn: int) -> float:
+        name, rows = self.panels[address]
+        there = (name, row // rows) in self.rounds[min(self.round_of[cluster] + turn, len(self.rounds) - 1)]
+        seen.setdefault(cluster, set()).add((turn, there))
+        return asked(self, address, row, cluster, turn)
+
+    monkeypatch.setattr(FirstUse, "new", new)
+    gpu = find_gpu("h200" if arch == "sm_90a" else "b200")
+    found = simulate(artifact, plan, gpu, CLOCK, detail=200)
+    turns = {cluster: {turn for turn, _ in asks} for cluster, asks in seen.items()}
+    assert all(some == set(range(len(some))) for some in turns.values())
+    if scheduler != "clc":  # where some clusters are never launched
+        assert sum(map(len, turns.values())) == found.gemm.simulated_tiles(found.spread)
+    if scheduler == "static":
+        assert all(there for asks in seen.values() for _, there in asks)

@@ -9,13 +9,16 @@ from functools import cached_property
 
 from harness.compiler.plan import CounterArgument, Plan, TensorMapArgument
 from harness.config.catalog import ELEMENT_BYTES
-from harness.emulator.machine.grid import SM_BARRIERS, SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
+from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.timing.cache import Place, Tiles
 from harness.timing.constants import Gpu
 from harness.timing.sharing import Operand, coalesced
 
 TMEM_COLUMNS = 512
+SM_BARRIERS = 64
+"""Named barriers (`bar.sync` and the like) of all CTAs together: on an H200 32, 16, 12, 8, 7, 5, 4 and 4 CTAs find room
+that use 2, 4, 5, 8, 9, 12, 13 and 16 each, as its driver answers."""
 REGISTER_STEP = 8
 """Registers of a thread are given out in such steps (CUDA occupancy calculator)."""
 DETAIL = 1500
@@ -167,7 +170,7 @@ class Gemm:
         """By the number of a tile, in which round it comes; those below C take no part, and count as the one before."""
         down, _ = self.extent
         inside = itertools.accumulate(self.place(number)[0] < down for number in range(self.tiles))
-        return [max(0, before - 1) // resident for before in inside]
+        return [(before - 1) // resident for before in inside]
 
     def place(self, number: int) -> Place:
         """Where a tile lies; below C there are some where clusters compute the tile at their place in the grid."""

@@ -58,12 +58,8 @@ def simulate(
     # In a row of launches L2 is full of what the ones before have written.
     left = found.written * spread.share
     addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
-    first_use = FirstUse(
-        found.rounds,
-        {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)},
-        gemm.rounds(spread.resident),
-        gpu["l2.together"],
-    )
+    panels = {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)}
+    first_use = FirstUse(found.rounds, panels, gemm.rounds(spread.resident))
     outside = gemm.part(spread, gemm.rows_filled)
     memory = Memory(spread.share, clock, found.miss, gpu["l2.together"], gemm.coalesced, left, outside, first_use)
     device = TimedDevice(

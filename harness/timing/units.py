@@ -47,25 +47,18 @@ class Unit:
         self.busy += cycles
         return self.free
 
-
-class Buffered(Unit):
-    """A queue before which there is room: what comes after a pause is served at once, as long as on average there is no
-    more than its share: of the pause so many cycles count as the room allows."""
-
-    __slots__ = ()
-
-    def take(self, at: float, cycles: float, room: float) -> float:
-        """Likewise. room: in cycles of its work."""
-        return max(at, self.serve(at - room, cycles))
+    def serve_soon(self, at: float, cycles: float, slack: float) -> float:
+        """Likewise, but what comes after a pause is served at once, as long as on average there is no more than its
+        share: of the pause up to ``slack`` cycles count."""
+        return max(at, Unit.serve(self, at - slack, cycles))
 
 
 class Contended(Unit):
     """What all SMs of a GPU share, as one of them sees it.
 
-    Real SMs are less in step with one another than simulated ones. So what comes after a pause is served at once, as
-    long as on average there is no more than its share: of the pause up to ``slack`` cycles count. And others come at
-    random before it: while the unit is busy for a part ``load`` of the time, it waits for ``wait * load / (1 - load)``
-    cycles. The load of those that are simulated stands for that of all.
+    Real SMs are less in step with one another than simulated ones. So what comes after a pause is served soon, with
+    ``slack`` cycles. And others come at random before it: while the unit is busy for a part ``load`` of the time, it
+    waits for ``wait * load / (1 - load)`` cycles. The load of those that are simulated stands for that of all.
     """
 
     __slots__ = ("load", "seen", "slack", "wait")
@@ -79,7 +72,7 @@ class Contended(Unit):
         """Until when that has been counted."""
 
     def serve(self, at: float, cycles: float) -> float:
-        served = max(at, super().serve(at - self.slack, cycles))
+        served = self.serve_soon(at, cycles, self.slack)
         if at > self.seen:
             self.load *= exp((self.seen - at) / LOAD_CYCLES)
             self.seen = at
@@ -191,11 +184,11 @@ class Traffic:
 class Memory:
     """L2 and DRAM, or the share of them that a part of the GPU has.
 
-    ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the
-    loads that wait for DRAM, as they come for bytes that another SM has asked for at the same time; ``first_use``: says
-    that of each load by a tensor map, where it is known; ``coalesced``: bytes that L2 gives out for each byte that
-    is asked for, by what their rows begin with (`harness.timing.sharing`); ``left``: bytes that the launch before has
-    left in L2, still to be written; ``outside``: the part of what all boxes have outside of their tensors.
+    ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the loads of
+    what comes from DRAM that wait for it, as another SM may have asked for it before; ``first_use``: what comes from
+    DRAM of loads by tensor maps, if that is known, otherwise all of it; ``coalesced``: bytes that L2 gives out for each
+    byte that is asked for, by what their rows begin with (`harness.timing.sharing`); ``left``: bytes that the launch
+    before has left in L2, still to be written; ``outside``: the part of what all boxes have outside of their tensors.
     """
 
     share: float
@@ -209,7 +202,7 @@ class Memory:
     l2: Contended = field(default_factory=Contended)
     rows: Contended = field(default_factory=Contended)
     fill: Unit = field(default_factory=Unit)
-    writes: Buffered = field(default_factory=Buffered)
+    writes: Unit = field(default_factory=Unit)
     dram: Dram = field(default_factory=Dram)
     traffic: Traffic = field(default_factory=Traffic)
 
@@ -276,6 +269,8 @@ class Units:
         self.cluster_control = gpu["launch.cluster_control"]
         self.maps: set[tuple[int, int, int]] = set()
         """Tensor maps that a CTA has used: its cluster, its rank, the map."""
+        self._along_k: dict[tuple[int, int, int], tuple[int, int]] = {}
+        """Of a CTA and a tensor: where along K its last box began, and how many tiles came before that one's."""
         self._last_load: tuple[Any, float] = (None, 0.0)
         self.multiplied = (0.0, 0.0)
         """When the tensor core starts and ends the last multiplication that was issued."""
@@ -290,14 +285,13 @@ class Units:
         nbytes: float,
         ready: float = 0.0,
         aligned: int = LINE,
-        waits: float | None = None,
+        new: float = 1.0,
         times: float = 1.0,
     ) -> float:
         """Bytes for an SM, from L2 or through it: when the last of them leaves L2. at: when they are asked for, which
         is their place in the queues; ready: when an SM has asked for the last of them; aligned: what their rows begin
-        with; waits: the part of the time for DRAM that they wait, None: as any other; times: how many bytes L2 gives
-        out for each of them, as it gives whole sectors. It gives out a part once for several SMs; the way to it knows
-        no such thing.
+        with; new: the part that has to come from DRAM; times: how many bytes L2 gives out for each of them, as it gives
+        whole sectors. It gives out a part once for several SMs; the way to it knows no such thing.
         """
         memory = self.memory
         memory.traffic.l2_read += nbytes
@@ -311,9 +305,8 @@ class Units:
             missed = nbytes * memory.miss
             memory.traffic.dram += missed
             leaves = max(leaves, memory.dram.serve(at, missed / self.dram_rate))
-        waits = memory.waits if waits is None else waits
         distance = self.l2_spread * (2 * self.distances.random() - 1)
-        return leaves + self.hit_latency + distance + waits * self.dram_latency
+        return leaves + self.hit_latency + distance + new * memory.waits * self.dram_latency
 
     def tma_load(self, at: float, load: Any, destination: int, cta: Cta, sm: Sm, target: Sm) -> float:
         """A box, for one of the CTAs it goes to; the first of these asks for it.
@@ -333,7 +326,7 @@ class Units:
             self.memory.traffic.loads += 1
             # How several SMs are answered together was fitted to sectors of boxes that are not multicast.
             times = sectors if cast else 1.0
-            arrives = self.read_memory(at, part.inside, sent, aligned, self._waits(load, cta), times)
+            arrives = self.read_memory(at, part.inside, sent, aligned, self._new(load, cta), times)
             if part.filled:
                 arrives = max(arrives, self.memory.fill.serve(at, part.filled / self.fill_rate) + self.hit_latency)
             self._last_load = (load, arrives)
@@ -352,13 +345,18 @@ class Units:
             cycles += self.cold
         return cycles
 
-    def _waits(self, load: Any, cta: Cta) -> float | None:
-        """The part of the time for DRAM that a load of the CTA waits; None: as any other."""
+    def _new(self, load: Any, cta: Cta) -> float:
+        """The part of a box that has to come from DRAM, where it is known. Boxes of a tile come in their order along K,
+        so one that begins before the last is the next tile's; of a single K step all are taken for the first tile's."""
         first_use = self.memory.first_use
         if first_use is None:
-            return None
-        k, row = load.coordinates[:2]
-        return first_use.waits(load.tmap.address, k, row, cta.cluster.number, cta.rank)
+            return 1.0
+        k, row = load.coordinates
+        address, cluster = load.tmap.address, cta.cluster.number
+        before, turn = self._along_k.get((cluster, cta.rank, address), (k, 0))
+        turn += k < before
+        self._along_k[cluster, cta.rank, address] = k, turn
+        return first_use.new(address, row, cluster, turn)
 
     def tma_store(self, at: float, box: TensorMap, coordinates: Sequence[int], sm: Sm) -> float:
         """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room. What
@@ -375,10 +373,10 @@ class Units:
         read = sm.tma.serve(at, self.tma_issue + times * nbytes / self.store_rate)
         times = self.stored_split if split else 1.0
         room = memory.dram.write(at, nbytes)
-        # On the way to L2 each row is a request, and one more where it begins within a sector.
-        memory.rows.serve(at, nbytes / row * (2 if split else 1) / self.request_rate)
+        # On the way to L2 each line of a row is a request, and one more where it begins within a sector.
+        memory.rows.serve(at, nbytes / row * (-(-row // LINE) + split) / self.request_rate)
         slack = self.write_slack if row >= LINE else self.write_slack_parts
-        taken = memory.writes.take(room, times * nbytes * (1 + self.write_row / row) / self.write_rate, slack)
+        taken = memory.writes.serve_soon(room, times * nbytes * (1 + self.write_row / row) / self.write_rate, slack)
         return max(taken, read) + self.store_latency
 
     # ---- the tensor core ----

@@ -17,9 +17,6 @@ SM_CTAS = 32
 SM_SHARED = 233_472
 """228 KiB (CUDA Programming Guide, compute capabilities 9.0 and 10.0); each CTA takes 1 KiB more than it asks for."""
 SM_REGISTERS = 65_536
-SM_BARRIERS = 64
-"""Named barriers (`bar.sync` and the like) of all CTAs together: on an H200 32, 16, 12, 8, 7, 5, 4 and 4 CTAs find room
-that use 2, 4, 5, 8, 9, 12, 13 and 16 each, as its driver answers."""
 SMS = {"sm_90": 132, "sm_100": 148}
 """Streaming multiprocessors of an H100 or H200 and of a B200; targets are looked up by how they begin."""
 
