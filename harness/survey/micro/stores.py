@@ -78,8 +78,14 @@ def read_stores(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     }
 
 
+LONG = 128
+"""Stores of a launch that shows at which rate they go on."""
+BURSTS_KIB = (64, 128)
+"""Of each SM at once, which L2 takes sooner than at that rate."""
+
+
 def store_launch(
-    waits_for: str, pending: int, kib: int, columns: int, rows: int, ctas: int, stores: int = 128
+    waits_for: str, pending: int, kib: int, columns: int, rows: int, ctas: int, stores: int = LONG
 ) -> Launch:
     # The kernel takes 128 bytes for a row of a box; narrower boxes have more rows for the same bytes.
     about = {
@@ -106,6 +112,9 @@ def _launches() -> Iterator[Launch]:
         for pending in (1, 3):
             yield store_launch("read", pending, kib, columns, IN_L2, 1)
             yield store_launch("read", pending, kib, columns, IN_L2, SMS)
+    for columns, kib in ((64, 8), (32, 4), (16, 2)):
+        for burst in BURSTS_KIB:
+            yield store_launch("read", 3, kib, columns, IN_L2, SMS, burst // kib)
     for kib in (8, 16):
         yield store_launch("read", 3, kib, 64, IN_DRAM, SMS, 256)
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.survey.archive import Survey
+from harness.survey.micro.stores import LONG
 from harness.survey.micro.tma import SMS
 from harness.timing.constants import Constant, Gpu
 
@@ -23,6 +24,8 @@ LARGE_MIB = 512
 WARPS_OF_EIGHT = 2
 """That share a sub-partition."""
 MORE_STORES = 4
+DONE_CYCLES = 128
+"""Until a store of an SM alone is done, without the cycles of its bytes (8 KiB take 384, of which 256 for these)."""
 SURELY_ROOM = 4
 """wgmma that are surely issued without waiting for one another."""
 LINE = 128
@@ -197,7 +200,8 @@ def _memory(of: Benchmarks) -> Found:
         value = statistics.fmean(rates) * 1e9
         yield "dram.write_bandwidth", value, "byte/s", "what is written beside reads, in the time that these leave"
     stores = [e for e in of.all("tma_stores", where="L2", pending=3) if e["ctas"] > 100]
-    yield from _writes(stores)
+    yield from _writes([e for e in stores if e["stores"] == LONG])
+    yield from _bursts(stores)
 
 
 def _shared(of: Benchmarks) -> Found:
@@ -220,6 +224,26 @@ def _writes(stores: list[Entry]) -> Found:
     line = statistics.linear_regression(rows, [1e-9 / e["gigabytes_per_second"] for e in stores])
     yield "l2.write_bandwidth", 1 / line.intercept, "byte/s", "stores by all SMs into L2, as rows of boxes get long"
     yield "l2.write_row", line.slope / line.intercept, "byte", "what each row of a box costs beside its bytes"
+
+
+def _bursts(stores: list[Entry]) -> Found:
+    """How much sooner L2 has taken a few stores of all SMs than at its rate in the long run: what a straight line over
+    their bytes falls short of the wait for a store at none."""
+    sooner: dict[str, list[float]] = {"l2.write_slack": [], "l2.write_slack_parts": []}
+    for columns in sorted({e["box_columns"] for e in stores}):
+        box = min(e["box_bytes"] for e in stores if e["box_columns"] == columns)
+        alike = [e for e in stores if (e["box_columns"], e["box_bytes"]) == (columns, box)]
+        nbytes = [e["stores"] * box for e in alike]
+        if len(set(nbytes)) > 1:
+            cycles = [n / e["bytes_per_cycle_per_sm"] for n, e in zip(nbytes, alike, strict=True)]
+            line = statistics.linear_regression(nbytes, cycles)
+            name = "l2.write_slack" if 2 * columns >= LINE else "l2.write_slack_parts"
+            sooner[name].append(DONE_CYCLES - line.intercept)
+    for name, found in sooner.items():
+        if found:
+            rows = "lines" if name == "l2.write_slack" else "parts of lines"
+            words = f"how much sooner than at its rate L2 takes a burst of stores in boxes whose rows are {rows}"
+            yield name, statistics.fmean(found), "cycles", words
 
 
 def _board(of: Benchmarks) -> Found:

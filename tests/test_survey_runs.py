@@ -1,0 +1,92 @@
+"""Which kernels and problems a survey launches: split beforehand by what they are for, drawn once for ever."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+
+from harness.config.presets import PRESETS
+from harness.survey.runs import CHANGES, TRACED, checks, runs
+from harness.survey.uses import CHECK, FIT, JUDGE, JUDGE_FAR, SEEN, TIMED
+
+
+@pytest.mark.parametrize("arch", CHANGES)
+def test_runs_are_many_and_split_beforehand(arch):
+    """At least forty, each side with every kernel; no run twice; nothing that the rules refuse. On Hopper what judged
+    while the model got its form judges no more, and as many drawn at random are in its place."""
+    every = runs(arch)
+    assert len(every) >= 40 and len({run.name for run in every}) == len(every)
+    counts = {use: sum(run.use == use for run in every) for use in TIMED}
+    for use in (FIT, JUDGE):
+        assert {run.kernel for run in every if run.use == use} == {"kernel5", "kernel6", "kernel7", "kernel8"}
+    if arch == "sm_90a":
+        assert counts == {JUDGE: 60, JUDGE_FAR: 60, SEEN: 58 + 3 * 60, FIT: 29}
+    else:
+        assert counts[SEEN] == 0 and 0.25 < counts[FIT] / len(every) < 0.4
+    assert {run.config(arch).arch for run in every} == {arch}
+    assert {run.kernel for run in every if run.name in TRACED} == {"kernel5", "kernel6", "kernel7", "kernel8"}
+
+
+@pytest.mark.parametrize(
+    ("draw", "use", "configurations", "first", "hashed"),
+    [
+        (
+            0,
+            SEEN,
+            30,
+            "kernel5 mma_shape=128x256 cluster=1x2 epilogue_width=32 multicast=False at 2576x1536x4136",
+            "fca4f8d016aa36b0",
+        ),
+        (
+            1,
+            SEEN,
+            30,
+            "kernel5 mma_shape=64x128 cluster=1x4 epilogue_width=64 multicast=False at 4608x2816x6720",
+            "d4116fef69b35e33",
+        ),
+        (2, SEEN, 20, "kernel5 mma_shape=128x256 at 4608x1280x1536", "cb523652ac733054"),
+        (
+            3,
+            JUDGE,
+            26,
+            "kernel5 multicast=False mma_shape=128x160 at 6912x1792x2304",
+            "c706449639ff8511",
+        ),
+        (
+            4,
+            JUDGE_FAR,
+            30,
+            "kernel5 mma_shape=64x256 cluster=1x1 epilogue_width=64 at 4648x3216x11048",
+            "d91121f37e88cc81",
+        ),
+    ],
+)
+def test_what_was_drawn_stays_the_same(draw, use, configurations, first, hashed):
+    """What was measured goes by these names; whoever changes the draw has nothing to judge by."""
+    every = runs("sm_90a")[-300:][60 * draw :][:60]
+    assert {run.use for run in every} == {use}
+    assert len({run.config("sm_90a") for run in every}) == configurations
+    assert every[0].name == first
+    assert sha256("\n".join(run.name for run in every).encode()).hexdigest()[:16] == hashed
+
+
+def test_runs_drawn_near_the_defaults_change_little_and_half_are_whole():
+    near = [run for run in runs("sm_90a") if run.use == JUDGE]
+    assert {len(run.options) for run in near} == {0, 1, 2}
+    extents = [(run.shape.m, run.shape.n, run.shape.k) for run in near]
+    assert all(512 <= extent <= 8192 for shape in extents for extent in shape)
+    assert 20 <= sum(all(extent % 256 == 0 for extent in shape) for shape in extents) <= 40
+
+
+@pytest.mark.parametrize("arch", CHANGES)
+def test_every_kernel_is_checked_in_every_cluster_and_with_every_preset(arch):
+    every = checks(arch)
+    assert len({run.name for run in every}) == len(every) and {run.use for run in every} == {CHECK}
+    for kernel in ("kernel5", "kernel6", "kernel7", "kernel8"):
+        clusters = {run.config(arch).cluster for run in every if run.kernel == kernel}
+        assert {(2, 1), (2, 2), (4, 4), (16, 1), (8, 2)} <= clusters
+    asked = [set(run.options) for run in every]
+    for preset in PRESETS.values():
+        if preset.options["arch"] == arch:
+            assert any({(n, v) for n, v in preset.options.items() if n != "arch"} <= options for options in asked)
