@@ -62,7 +62,7 @@ def load(made: Units, k: int, cluster: int = 0, rank: int = 0, address: int = A)
     sm.maps.add(id(MAPS[address]))
     cta: Any = SimpleNamespace(cluster=SimpleNamespace(number=cluster), rank=rank)
     box = SimpleNamespace(tmap=MAPS[address], coordinates=(k, 0), routes=range(1))
-    made.maps.add((cluster, rank, id(MAPS[address])))
+    made.descriptors.add((cluster, rank, id(MAPS[address])))
     at = made.memory.l2.free + 1e5
     return made.tma_load(at, box, 0, cta, sm, sm) - at
 

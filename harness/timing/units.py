@@ -185,10 +185,11 @@ class Memory:
     """L2 and DRAM, or the share of them that a part of the GPU has.
 
     ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the loads of
-    what comes from DRAM that wait for it, as another SM may have asked for it before; ``first_use``: what comes from
-    DRAM of loads by tensor maps, if that is known, otherwise all of it; ``coalesced``: bytes that L2 gives out for each
-    byte that is asked for, by what their rows begin with (`harness.timing.sharing`); ``left``: bytes that the launch
-    before has left in L2, still to be written; ``outside``: the part of what all boxes have outside of their tensors.
+    what comes from DRAM that wait for it, as another SM may have asked for it before; ``first_use``: which loads by
+    tensor maps are of that, if it is known, otherwise all are (who waits follows from it; how many bytes, from
+    ``miss``); ``coalesced``: bytes that L2 gives out for each byte that is asked for, by what their rows begin with
+    (`harness.timing.sharing`); ``left``: bytes that the launch before has left in L2, still to be written;
+    ``outside``: the part of what all boxes have outside of their tensors.
     """
 
     share: float
@@ -251,7 +252,7 @@ class Units:
         self.distances = Random(0)
         """Always the same: what is predicted does not change from run to run."""
         self.dram_latency = gpu["dram.latency"] * memory.clock
-        self.descriptor = gpu["tma.descriptor"]
+        self.descriptor_latency = gpu["tma.descriptor"]
         self.cold = gpu["dram.cold"] if memory.miss > 0 else 0.0
         self.store_rate = gpu["tma.store_rate"]
         self.store_latency = gpu["tma.store_latency"]
@@ -267,8 +268,8 @@ class Units:
         self.shared_rate = gpu["shared.port"]
         self.remote = gpu["barrier.remote"]
         self.cluster_control = gpu["launch.cluster_control"]
-        self.maps: set[tuple[int, int, int]] = set()
-        """Tensor maps that a CTA has used: its cluster, its rank, the map."""
+        self.descriptors: set[tuple[int, int, int]] = set()
+        """Those of tensor maps that a CTA has fetched: its cluster, its rank, the map."""
         self._along_k: dict[tuple[int, int, int], tuple[int, int]] = {}
         """Of a CTA and a tensor: where along K its last box began, and how many tiles came before that one's."""
         self._last_load: tuple[Any, float] = (None, 0.0)
@@ -337,9 +338,9 @@ class Units:
         """What the first load by a tensor map takes longer: of a CTA, and of an SM."""
         cycles = 0.0
         key = cta.cluster.number, cta.rank, id(load.tmap)
-        if key not in self.maps:
-            self.maps.add(key)
-            cycles += self.descriptor
+        if key not in self.descriptors:
+            self.descriptors.add(key)
+            cycles += self.descriptor_latency
         if id(load.tmap) not in sm.maps:
             sm.maps.add(id(load.tmap))
             cycles += self.cold
