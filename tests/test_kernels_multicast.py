@@ -6,6 +6,7 @@ import pytest
 from kernel_runs import cluster_tile, run
 
 from harness.config.config import KernelConfig, make_config
+from harness.problem.shape import Shape
 
 ELEMENT_BYTES = 2
 # cluster, CTAs of an MMA: the part of the bytes of A and of B that need not be read, as (CTAs that share) - 1 of
@@ -79,3 +80,15 @@ def test_two_stores_of_kernel7_are_in_flight(series):
         for kernel in series
     }
     assert in_flight == {"kernel5": 1, "kernel6": 1, "kernel7": 2, "kernel8": 2}
+
+
+def test_a_cluster_below_c_loads_nothing(builder):
+    """Nine rows of clusters in two bands of five: the last row of the second band lies below C."""
+    config = make_config("kernel7", arch="sm_90a", mma_shape=(64, 128), cluster=(4, 1))
+    [artifact] = builder("below", [config])
+    rows, m, n, k = 9, 9 * 256, 128, 128
+    assert artifact.plan(Shape(m, n, k)).grid == (5 * 4, 1, 2)
+    counters, validation = run(artifact, (m, n, k), "integer")
+    assert validation.mismatches == 0
+    read = {"A": ELEMENT_BYTES * m * k, "B": rows * ELEMENT_BYTES * n * k}
+    assert counters["tma_global_bytes_read_by_tensor"] == read

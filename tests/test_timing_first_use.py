@@ -24,7 +24,7 @@ ROUNDS = [
     {("A", 0): 0.0, ("A", 1): 0.5, ("B", 1): 1.0},
     {("A", 0): 0.0, ("A", 2): 1.0, ("B", 1): 0.0},
 ]
-ROUND_OF = (0, 0, 1, 1, 2, 2)
+ROUND_OF = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
 FIRST_USE = FirstUse(ROUNDS, {A: ("A", 128), B: ("B", 256)}, ROUND_OF)
 GPU = find_gpu("h200")
 CLOCK = 1.8e9
@@ -93,16 +93,26 @@ def artifact():
     return found
 
 
-def test_tiles_below_c_count_as_the_one_before(artifact):
-    """11 rows of clusters in three bands of four: the last row of the last band lies below C."""
-    gemm = Gemm(artifact.plan(Shape(11 * 256, 4096, 64)), GPU)
-    down, across = gemm.extent
+def test_clusters_below_c_are_not_simulated(artifact):
+    """11 rows of clusters in two bands of six: the last row of the second band lies below C."""
+    plan = artifact.plan(Shape(11 * 256, 4096, 64))
+    assert plan.grid == (6 * 2, 16, 2)
+    gemm = Gemm(plan, GPU)
+    assert (gemm.tiles, gemm.clusters) == (11 * 16, 12 * 16)
+    below = [(16 + column) * 6 + 5 for column in range(16)]
+    assert sorted({*range(gemm.clusters)} - {*gemm.numbers}) == below
     rounds = gemm.rounds(66)
-    inside = [number for number in range(gemm.tiles) if gemm.place(number)[0] < down]
-    assert len(rounds) == gemm.tiles > len(inside) == down * across
-    assert [rounds[number] for number in inside] == [n // 66 for n in range(len(inside))]
-    assert all(rounds[number] == rounds[number - 1] for number in set(range(gemm.tiles)) - set(inside))
-    assert rounds[-1] + 1 == len(hits(gemm.traffic(), 66, 1e9).rounds)
+    assert list(rounds) == gemm.numbers
+    assert list(rounds.values()) == [n // 66 for n in range(gemm.tiles)]
+    assert len(hits(gemm.traffic(), 66, 1e9).rounds) == 3
+    assert not {*gemm.spread().numbers} & {*below}
+
+
+def test_a_round_more_takes_longer_beside_clusters_below_c(artifact):
+    """13 rows of clusters in bands of seven, 16 columns: 208 tiles, 66 at a time, in four rounds as those of 14."""
+    shapes = [Shape(rows * 256, 4096, 512) for rows in (13, 14)]
+    ragged, whole = (simulate(artifact, artifact.plan(shape), GPU, CLOCK).cycles for shape in shapes)
+    assert ragged == pytest.approx(whole, rel=0.03)
 
 
 def test_rounds_that_find_their_rows_in_l2_are_shorter(artifact):

@@ -21,7 +21,7 @@ class FirstUse:
 
     rounds: Sequence[Mapping[Panel, float]]
     panels: Mapping[int, tuple[str, int]]
-    round_of: Sequence[int]
+    round_of: Mapping[int, int]
 
     def new(self, address: int, row: int, cluster: int, turn: int) -> float:
         """The part of a box that comes from DRAM. turn: how many tiles its cluster has had before. A box that would lie

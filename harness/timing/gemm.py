@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,9 +108,18 @@ class Gemm:
 
     @property
     def tiles(self) -> int:
-        """Of clusters. Where each computes the tile at its place in the grid, some may lie outside of C."""
+        """Of clusters."""
         down, across = self.extent
-        return down * across if self.walks else self.clusters
+        return down * across
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Of the tiles, in the order in which they start. A cluster's first tile has its number; where each computes
+        the tile at its place in the grid, those left out lie below C, and end at once."""
+        if self.walks:
+            return list(range(self.tiles))
+        down, _ = self.extent
+        return [number for number in range(self.clusters) if self.place(number)[0] < down]
 
     @property
     def walks(self) -> bool:
@@ -131,13 +139,14 @@ class Gemm:
         """Clusters with the same few numbers modulo the resident ones: they take part in every round of clusters."""
         per_sm = self.ctas_per_sm
         resident = self.gpu.resident_clusters(self.cluster_size, per_sm)
-        at_once = min(resident, self.clusters)
+        first_tiles = self.numbers[: self.clusters]
+        at_once = min(resident, len(first_tiles))
         rounds = -(-self.tiles // at_once)
         steps = rounds * self.k_steps * self.cluster_size
         slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
         slots = max(1, slots // per_sm) * per_sm if slots >= per_sm else slots
         chosen = {n * at_once // slots for n in range(slots)}
-        numbers = tuple(n for n in range(self.clusters) if n % resident in chosen)
+        numbers = tuple(number for n, number in enumerate(first_tiles) if n % resident in chosen)
         return Spread(at_once, slots, numbers, per_sm)
 
     def simulated_sms(self, spread: Spread) -> int:
@@ -163,17 +172,14 @@ class Gemm:
 
     def order(self) -> list[Place]:
         """The cluster tiles in the order in which they start."""
-        down, _ = self.extent
-        return [place for place in map(self.place, range(self.tiles)) if place[0] < down]
+        return list(map(self.place, self.numbers))
 
-    def rounds(self, resident: int) -> list[int]:
-        """By the number of a tile, in which round it comes; those below C take no part, and count as the one before."""
-        down, _ = self.extent
-        inside = itertools.accumulate(self.place(number)[0] < down for number in range(self.tiles))
-        return [(before - 1) // resident for before in inside]
+    def rounds(self, resident: int) -> dict[int, int]:
+        """By the number of a tile, in which round it comes."""
+        return {number: n // resident for n, number in enumerate(self.numbers)}
 
     def place(self, number: int) -> Place:
-        """Where a tile lies; below C there are some where clusters compute the tile at their place in the grid."""
+        """Where a tile lies, or a cluster that has none, below C."""
         down, across = self.extent
         if self.walks:
             return _place(self.plan.config["raster_group"], number, down, across)
@@ -183,11 +189,12 @@ class Gemm:
 
     def part(self, spread: Spread, of: Callable[[int], float]) -> float:
         """Of what tiles have, as ``of`` says by their number, the part that the simulated clusters get."""
-        everything = sum(map(of, range(self.tiles)))
+        everything = sum(map(of, self.numbers))
         if self.plan.config["scheduler"] in ("dynamic", "clc") or not everything:
             return self.simulated_tiles(spread) / self.tiles
-        step = self.clusters if self.stays else self.tiles
-        simulated = (number for first in spread.numbers for number in range(first, self.tiles, step))
+        simulated = spread.numbers
+        if self.stays:
+            simulated = tuple(n for first in spread.numbers for n in range(first, self.tiles, self.clusters))
         return sum(map(of, simulated)) / everything or spread.share
 
     def rows_filled(self, number: int) -> float:
@@ -222,7 +229,7 @@ class Gemm:
             Operand("B", columns, along_m, alone or (config["multicast"] and along_m > 1)),
         ]
         at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
-        places = [self.place(number) for number in range(at_once)]
+        places = self.order()[:at_once]
         return coalesced(operands, places, self.tiles / at_once, self.stays, len(self.gpu.gpcs))
 
     def traffic(self) -> Tiles:

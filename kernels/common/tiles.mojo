@@ -82,6 +82,15 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         return self.number < self.count()
 
     @inline(.always)
+    def lies_below(self) -> Bool:
+        """Whether no CTA of the cluster has a row of C: the last band goes on where C ends, if C has no whole bands."""
+        comptime if Self.config.walks_tiles() or Self.config.band_m == 0:
+            return False
+        comptime cluster_m = UInt32(Self.config.cluster_m)
+        var first = UInt32(block_idx.z) * UInt32(grid_dim.x) + UInt32(block_idx.x) // cluster_m * cluster_m
+        return Int32(first) * Int32(Self.config.cta_m()) >= Int32(self.problem.m)
+
+    @inline(.always)
     def advance[*, whole_warp: Bool = False](mut self, cta: Cta[Self.config]):
         """To the next tile. One thread, or a whole warp."""
         comptime if Self.config.is_static():

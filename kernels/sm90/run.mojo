@@ -13,6 +13,8 @@ from .kernel8 import kernel8
 @inline(.always)
 def run[config: GemmConfig](cta: Cta[config], problem: Problem):
     var tiles = TileScheduler[config](cta, problem)
+    if tiles.lies_below():
+        return  # the whole cluster: nobody waits for it
     start(cta, problem)
     comptime if config.walks_tiles():
         kernel8(cta, problem, tiles)
