@@ -141,6 +141,26 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
 
 
 @pytest.mark.parametrize(
+    ("shape", "asked", "tile"),
+    [
+        ((2560, 2816, 7168), {"epilogue_width": 64}, (128, 128)),  # 128x160 would be the fastest: 160 = 2.5 * 64
+        ((1792, 1024, 6400), {"epilogue_width": 64, "cluster": (1, 2)}, (256, 128)),  # not 256x96
+        ((2560, 2816, 7168), {"stages": 6}, (128, 128)),  # six of 128x160 take 221 KiB, and C beside them
+        ((4096, 4096, 4096), {"scheduler": "dynamic"}, (256, 128)),  # no ping-pong
+    ],
+)
+def test_a_tile_is_chosen_among_those_that_the_rules_allow(shape, asked, tile):
+    config = make_config("kernel8", arch="sm_90a", shape=Shape(*shape), **asked)
+    assert config.mma_shape == tile
+    assert all(getattr(config, name) == value for name, value in asked.items())
+
+
+def test_of_several_tiles_that_break_a_rule_the_fastest_is_spoken_of():
+    with pytest.raises(UsageProblem, match=r"^stages 60: .* use at most 6$"):
+        make_config("kernel8", arch="sm_90a", shape=Shape(2560, 2816, 7168), stages=60)
+
+
+@pytest.mark.parametrize(
     ("kernel", "options", "message"),
     [
         ("kernel7", {"scheduler": "static"}, "scheduler static: kernel7 computes one tile a CTA, .*; use kernel8"),

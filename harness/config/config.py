@@ -10,7 +10,7 @@ from typing import Any
 from harness.config import planner
 from harness.config.catalog import find_kernel
 from harness.config.refusal import Refusal, advise
-from harness.config.tiling import choose_tiling
+from harness.config.tiling import tilings
 from harness.errors import UsageProblem
 from harness.problem.dtypes import element_type
 from harness.problem.shape import Shape
@@ -154,32 +154,38 @@ def _works(asked: Mapping[str, Any], shape: Shape | None) -> bool:
 
 
 def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
-    """Raises `Refusal` for the first rule that is broken."""
+    """With the first tiling that the rules allow; raises `Refusal` for the first rule that the best one breaks."""
     kernel = find_kernel(asked["kernel"])
     arch = asked["arch"] or kernel.archs[0]
     if arch not in kernel.archs:
         raise Refusal(f"{kernel.name} is written for {' and '.join(kernel.archs)}, not for {arch!r}", "arch")
     dtype = asked["dtype"] or "bf16"
     element_type(dtype)
-    options = {**asked, **choose_tiling(kernel, arch, asked, shape), "arch": arch, "dtype": dtype}
-    found = planner.complete(options)
-    return KernelConfig(
-        kernel=kernel.name,
-        arch=arch,
-        dtype=dtype,
-        cta_group=found["cta_group"],
-        mma_shape=(found["mma_shape"][0], found["mma_shape"][1]),
-        stages=found["stages"],
-        cluster=(found["cluster"][0], found["cluster"][1]),
-        epilogue_width=found["epilogue_width"],
-        multicast=found["multicast"],
-        scheduler=found["scheduler"],
-        raster_group=found["raster_group"],
-        accumulators=found["accumulators"],
-        clc_depth=found["clc_depth"],
-        sms=found["sms"],
-        ping_pong=found["ping_pong"],
-    )
+    refusals = []
+    for tiling in tilings(kernel, arch, asked, shape):
+        try:
+            found = planner.complete({**asked, **tiling, "arch": arch, "dtype": dtype})
+        except Refusal as refusal:
+            refusals.append(refusal)
+            continue
+        return KernelConfig(
+            kernel=kernel.name,
+            arch=arch,
+            dtype=dtype,
+            cta_group=found["cta_group"],
+            mma_shape=(found["mma_shape"][0], found["mma_shape"][1]),
+            stages=found["stages"],
+            cluster=(found["cluster"][0], found["cluster"][1]),
+            epilogue_width=found["epilogue_width"],
+            multicast=found["multicast"],
+            scheduler=found["scheduler"],
+            raster_group=found["raster_group"],
+            accumulators=found["accumulators"],
+            clc_depth=found["clc_depth"],
+            sms=found["sms"],
+            ping_pong=found["ping_pong"],
+        )
+    raise refusals[0]
 
 
 def parse_cluster(text: str) -> tuple[int, int]:

@@ -15,25 +15,20 @@ H200 took 1.2 to 1.6 times as long as their rounds say (777x8192x8192: one clust
 show."""
 
 
-def choose_tiling(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | None) -> dict[str, Any]:
-    """The options of the fastest tiling among those that are asked for; of the first without a problem. Empty for a
-    kernel without a choice, or if what is asked for is none of them.
+def tilings(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | None) -> list[dict[str, Any]]:
+    """The options of each tiling among those that are asked for, the fastest first; in the kernel's own order without a
+    problem. For a kernel without a choice, or if what is asked for is none of them, one that has no options.
     """
     wanted = {name: asked.get(name) for name in ("mma_shape", "cluster", "ping_pong")}
-    scheduler = asked.get("scheduler")
-    tilings = [
+    found = [
         tiling
         for tiling in kernel.tilings.get(arch, ())
         if all(value in (None, getattr(tiling, name)) for name, value in wanted.items())
-        and not (tiling.ping_pong and scheduler not in (None, "static"))
     ]
-    if not tilings:
-        return {}
-    best = tilings[0]
     if shape:
         sms = ARCHITECTURES[arch].sms if asked.get("sms") is None else asked["sms"]
-        best = min(tilings, key=lambda tiling: _cost(tiling, shape, sms))
-    return {name: getattr(best, name) for name in wanted}
+        found.sort(key=lambda tiling: _cost(tiling, shape, sms))
+    return [{name: getattr(tiling, name) for name in wanted} for tiling in found] or [{}]
 
 
 def _cost(tiling: Tiling, shape: Shape, sms: int) -> float:
