@@ -22,19 +22,18 @@ from max.gpu.sync import syncwarp
 
 @inline(.always)
 def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile) -> Accumulator[config]:
-    var loads = False
-    if cta.warp == 0:
-        loads = elect_one_sync()
     var loader = Loader[config](cta, problem)
     var consumer = Consumer[config](cta)
     var accumulator = Accumulator[config]()
     var ring = Ring[1](parity=0)
     var multiplies = consumer.has_part(tile, problem)
     for k in range(problem.k_iterations):
-        if loads:
-            mbarrier_wait(cta.empty(0), ring.parity ^ 1)
-            loader.load(cta, tile, 0, Int32(k) * Int32(config.block_k))
-        syncwarp()
+        if cta.warp == 0:
+            # Elected each time: where ptxas cannot see that it is one thread, it puts a loop over threads around each load.
+            if elect_one_sync():
+                mbarrier_wait(cta.empty(0), ring.parity ^ 1)
+                loader.load(cta, tile, 0, Int32(k) * Int32(config.block_k))
+            syncwarp()
         mbarrier_wait(cta.full(0), ring.parity)
         if multiplies:
             consumer.multiply(accumulator, 0)
@@ -44,9 +43,10 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
         consumer.release(0)
         ring.advance()
     # Drain: the last arrivals of other CTAs must not find this one gone.
-    if loads:
-        mbarrier_wait(cta.empty(0), ring.parity ^ 1)
-    syncwarp()
+    if cta.warp == 0:
+        if elect_one_sync():
+            mbarrier_wait(cta.empty(0), ring.parity ^ 1)
+        syncwarp()
     return accumulator
 
 
