@@ -31,34 +31,22 @@ def test_runs_are_many_and_split_beforehand(arch):
 @pytest.mark.parametrize(
     ("draw", "use", "configurations", "first", "hashed"),
     [
+        (0, SEEN, 20, "kernel5 mma_shape=128x256 at 4608x1280x1536", "cb523652ac733054"),
+        (1, SEEN, 26, "kernel5 multicast=False mma_shape=128x160 at 6912x1792x2304", "c706449639ff8511"),
         (
-            0,
+            2,
             SEEN,
             30,
-            "kernel5 mma_shape=128x256 cluster=1x2 epilogue_width=32 multicast=False at 2576x1536x4136",
-            "fca4f8d016aa36b0",
+            "kernel5 mma_shape=64x256 cluster=1x1 epilogue_width=64 at 4648x3216x11048",
+            "d91121f37e88cc81",
         ),
-        (
-            1,
-            SEEN,
-            30,
-            "kernel5 mma_shape=64x128 cluster=1x4 epilogue_width=64 multicast=False at 4608x2816x6720",
-            "d4116fef69b35e33",
-        ),
-        (2, SEEN, 20, "kernel5 mma_shape=128x256 at 4608x1280x1536", "cb523652ac733054"),
-        (
-            3,
-            JUDGE,
-            26,
-            "kernel5 multicast=False mma_shape=128x160 at 6912x1792x2304",
-            "c706449639ff8511",
-        ),
+        (3, JUDGE, 26, "kernel5 epilogue_width=64 at 768x3328x4096", "c195efd198fe2ccb"),
         (
             4,
             JUDGE_FAR,
             30,
-            "kernel5 mma_shape=64x256 cluster=1x1 epilogue_width=64 at 4648x3216x11048",
-            "d91121f37e88cc81",
+            "kernel5 mma_shape=128x192 cluster=1x4 epilogue_width=64 multicast=False at 7832x768x472",
+            "5ced557d8cd2af6f",
         ),
     ],
 )

@@ -132,10 +132,9 @@ class Draw:
 
 
 DRAWS = (
-    Draw("the runs that judge, sixth draw", SEEN),
-    Draw("the runs that judge, seventh draw", SEEN),
     Draw("the runs that judge, eighth draw", SEEN, _few_options, _usual_shape),
-    Draw("the runs that judge, ninth draw", JUDGE, _few_options, _usual_shape),
-    Draw("the runs that judge, tenth draw", JUDGE_FAR),
+    Draw("the runs that judge, ninth draw", SEEN, _few_options, _usual_shape),
+    Draw("the runs that judge, tenth draw", SEEN),
+    Draw("the runs that judge, eleventh draw", JUDGE, _few_options, _usual_shape),
+    Draw("the runs that judge, twelfth draw", JUDGE_FAR),
 )
-"""The newest of each kind judge, those before them have. Earlier ones are left out."""
