@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 
+from harness.emulator.memory.tensor_map import TensorMap
+from harness.timing.boxes import row_of
 from harness.timing.cache import Panel
 
 
@@ -16,12 +18,14 @@ class FirstUse:
 
     ``rounds``: of each, by the panel, the part of it that comes from DRAM (`harness.timing.cache`); ``panels``: by the
     address of a tensor, whether it is A or B, and the rows of one of its panels; ``round_of``: by the number of a
-    cluster, the round of its first tile.
+    cluster, the round of its first tile; ``fetched``: by the address of a tensor, the bytes that a copy makes L2 fetch
+    at once.
     """
 
     rounds: Sequence[Mapping[Panel, float]]
     panels: Mapping[int, tuple[str, int]]
     round_of: Mapping[int, int]
+    fetched: Mapping[int, int] = field(default_factory=dict)
 
     def new(self, address: int, row: int, cluster: int, turn: int) -> float:
         """The part of a box that comes from DRAM. turn: how many tiles its cluster has had before. A box that would lie
@@ -30,6 +34,13 @@ class FirstUse:
         number = min(self.round_of[cluster] + turn, len(self.rounds) - 1)
         # Of a dynamic schedule not the tiles of that round are simulated, but some.
         return self.rounds[number].get((name, row // rows), self._averages[number][name])
+
+    def came_before(self, box: TensorMap, k: int) -> bool:
+        """Whether L2 has fetched all rows of the box that begins there with those of the K step before: if these are
+        halves of what is fetched at once. Where rows do not all begin alike, each step has some that do not come so."""
+        at_once = self.fetched.get(box.address, 0)
+        alike = not any(stride % at_once for stride in box.strides) if at_once > row_of(box) else False
+        return alike and k * box.element.bytes % at_once > 0
 
     @cached_property
     def _averages(self) -> list[dict[str, float]]:

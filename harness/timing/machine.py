@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
@@ -19,7 +20,7 @@ from harness.emulator.machine.grid import Clusters
 from harness.emulator.machine.machine import Limits, Machine
 from harness.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment, Grid
 from harness.emulator.machine.warpgroup import Step
-from harness.timing.constants import Gpu
+from harness.timing.constants import ENDLESS, Gpu
 from harness.timing.costs import block_costs
 from harness.timing.trace import NoTrace, Trace
 from harness.timing.units import Life, Sm, Units
@@ -41,6 +42,14 @@ class Issue:
         self.waiting: deque[tuple[float, AsyncOperation]] = deque()
         self.held: list[tuple[float, Fragment]] = []
         self.at = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A box of a load reaches an SM. at: when it was asked for."""
+
+    operation: AsyncOperation
+    at: float
 
 
 class Clock:
@@ -103,6 +112,8 @@ class TimedMachine(Machine):
         self._actor: Cta | None = None
         self._waits: dict[Fragment, tuple[float, Site]] = {}
         self._sms: dict[tuple[int, int], Sm] = {}
+        self._arrived: dict[tuple[Cta, int], float] = {}
+        """When a warp last arrived at an mbarrier of another CTA."""
         self._issues: dict[tuple[Cta, int], Issue] = {}
         self._all = [Sm() for _ in range(min(sms, clusters.capacity * _size(grid)))]
         self._started: dict[int, float] = {}
@@ -145,6 +156,10 @@ class TimedMachine(Machine):
                 self._turn(item)
             elif type(item) is Issue:
                 self._issue(item)
+            elif type(item) is Arrival:
+                load, number = item.operation.subject
+                done = self.units.take(self.now, load, self.sm(load.routes[number][0]))
+                self._will_be_done(item.operation, item.at, done)
             else:
                 self.trace.completed(item, self.now)
                 self._complete(item)
@@ -203,6 +218,8 @@ class TimedMachine(Machine):
             sm = self._sms.pop((cluster.number, cta.rank))
             for group in list(cta.warpgroups):
                 self._issues.pop((cta, group), None)
+            for warp in cta.warps:
+                self._arrived.pop((cta, warp.index), None)
             sm.ctas -= 1
             sm.lives.append(Life(cluster.number, cta.rank, start, at))
         for _ in range(len(self.clusters.launched) - waiting):
@@ -228,6 +245,7 @@ class TimedMachine(Machine):
             start = at if at > partition.free else partition.free
             self._block = (start, cost)
             self.effect = start + cost.signal
+            before = self.grid.arrivals_elsewhere
             try:
                 following = functions[block](fragment, registers)
             except (Fault, TypeError, AttributeError) as error:
@@ -244,6 +262,8 @@ class TimedMachine(Machine):
             partition.free = start + cost.slots
             partition.busy += cost.slots
             at = start + cost.cycles
+            if self.grid.arrivals_elsewhere > before:
+                self._arrived[cta, fragment.warp.index] = self.effect
             if cost.follows:
                 at = max(at, self.begin)
             if cost.global_bytes:
@@ -289,7 +309,16 @@ class TimedMachine(Machine):
         self._start(operation, at)
 
     def _start(self, operation: AsyncOperation, at: float) -> None:
-        done = self.units.in_order(operation.pipe, self._finish(operation, at))
+        if operation.kind == "tma.load":
+            load, number = operation.subject
+            cta, warp = operation.fragment.cta, operation.fragment.warp
+            asked = max(at, self._arrived.get((cta, warp.index), -ENDLESS) + self.gpu["barrier.acknowledged"])
+            self._push(self.units.tma_load(asked, load, number, cta, self.sm(cta)), Arrival(operation, at))
+            return
+        self._will_be_done(operation, at, self._finish(operation, at))
+
+    def _will_be_done(self, operation: AsyncOperation, at: float, done: float) -> None:
+        done = self.units.in_order(operation.pipe, done)
         if operation.kind == "commit":
             done += self.units.commit_latency
         self.trace.submitted(operation, at, done)
@@ -340,9 +369,6 @@ class TimedMachine(Machine):
         sm = self.sm(cta)
         subject = operation.subject
         match operation.kind:
-            case "tma.load":
-                load, number = subject
-                return units.tma_load(at, load, number, cta, sm, self.sm(load.routes[number][0]))
             case "mma" if isinstance(subject, Step):
                 return units.wgmma(at, subject.plan.form, sm)
             case "mma":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.compiler.build import Artifact
-from harness.compiler.plan import CounterArgument, Plan
+from harness.compiler.plan import CounterArgument, Plan, TensorMapArgument
 from harness.emulator import EmulatorError
 from harness.errors import CannotRun
 from harness.run.emulate import argument_of, module_of, regions_of
@@ -59,7 +59,8 @@ def simulate(
     left = found.written * spread.share
     addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
     panels = {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)}
-    first_use = FirstUse(found.rounds, panels, gemm.rounds(spread.resident))
+    fetched = {addresses[a.tensor]: a.l2_promotion for a in plan.arguments if isinstance(a, TensorMapArgument)}
+    first_use = FirstUse(found.rounds, panels, gemm.rounds(spread.resident), fetched)
     outside = gemm.part(spread, gemm.rows_filled)
     memory = Memory(spread.share, clock, found.miss, gpu["l2.together"], gemm.coalesced, left, outside, first_use)
     device = TimedDevice(

@@ -27,7 +27,7 @@ MOST_AT_ONCE = 64
 """Multiplications that a tensor core is remembered to have been given."""
 K_BYTES = 32
 """Of a row of A or B in one multiplication, whatever the type."""
-LOAD_CYCLES, MOST_LOAD = 4000, 0.8
+LOAD_CYCLES, MOST_LOAD = 4000, 0.85
 """Over which the load of a unit is an average, what was longer ago counting less; and more than which it never is."""
 
 
@@ -58,7 +58,8 @@ class Contended(Unit):
 
     Real SMs are less in step with one another than simulated ones. So what comes after a pause is served soon, with
     ``slack`` cycles. And others come at random before it: while the unit is busy for a part ``load`` of the time, it
-    waits for ``wait * load / (1 - load)`` cycles. The load of those that are simulated stands for that of all.
+    waits for ``wait * load**2 / (1 - load)`` cycles: little while there is room, as rings show that find everything in
+    L2. The load of those that are simulated stands for that of all.
     """
 
     __slots__ = ("load", "seen", "slack", "wait")
@@ -78,7 +79,7 @@ class Contended(Unit):
             self.seen = at
         self.load += cycles / LOAD_CYCLES
         load = min(self.load, MOST_LOAD)
-        return served + self.wait * load / (1 - load)
+        return served + self.wait * load**2 / (1 - load)
 
 
 class Tensor(Unit):
@@ -248,6 +249,7 @@ class Units:
         self.row_rate = {aligned: gpu[name] / memory.clock * share for aligned, name in rows.items()}
         self.request_rate = self.row_rate[16] / LINE * gpu["l2.requests_of_16"]
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
+        self.split_waits = gpu["l2.together_split"]
         self.l2_spread = gpu["l2.spread"]
         self.distances = Random(0)
         """Always the same: what is predicted does not change from run to run."""
@@ -307,17 +309,18 @@ class Units:
             memory.traffic.dram += missed
             leaves = max(leaves, memory.dram.serve(at, missed / self.dram_rate))
         distance = self.l2_spread * (2 * self.distances.random() - 1)
-        return leaves + self.hit_latency + distance + new * memory.waits * self.dram_latency
+        waits = new * memory.waits * (1.0 if aligned == LINE else self.split_waits)
+        return leaves + self.hit_latency + distance + waits * self.dram_latency
 
-    def tma_load(self, at: float, load: Any, destination: int, cta: Cta, sm: Sm, target: Sm) -> float:
-        """A box, for one of the CTAs it goes to; the first of these asks for it.
+    def tma_load(self, at: float, load: Any, destination: int, cta: Cta, sm: Sm) -> float:
+        """A box, for one of the CTAs it goes to; the first of these asks for it. When that CTA's SM could begin to take
+        it, so that the last of it is not waited for.
 
         What lies outside an SM asks for, too; but all of that is answered from one place.
         """
         nbytes = load.tmap.box_bytes
         aligned = alignment(load.tmap)
         cast = len(load.routes) > 1
-        sectors = (self.cast_sectors if cast else self.sectors).get(aligned, 1.0)
         if self._last_load[0] is not load or destination == 0:
             part = parts(load.tmap, load.coordinates)
             # What is left of a cut row lies in no more lines than the whole row does.
@@ -326,13 +329,21 @@ class Units:
             sent += self._first_load(load, cta, sm)
             self.memory.traffic.loads += 1
             # How several SMs are answered together was fitted to sectors of boxes that are not multicast.
-            times = sectors if cast else 1.0
+            times = self._sectors(load) if cast else 1.0
             arrives = self.read_memory(at, part.inside, sent, aligned, self._new(load, cta), times)
             if part.filled:
                 arrives = max(arrives, self.memory.fill.serve(at, part.filled / self.fill_rate) + self.hit_latency)
             self._last_load = (load, arrives)
-        cycles = nbytes * sectors / self.port_rate
-        return target.port.serve(self._last_load[1] - cycles, cycles)
+        return self._last_load[1] - nbytes * self._sectors(load) / self.port_rate
+
+    def take(self, at: float, load: Any, sm: Sm) -> float:
+        """An SM takes a box through its port, where boxes come one after another as they arrive."""
+        return sm.port.serve(at, load.tmap.box_bytes * self._sectors(load) / self.port_rate)
+
+    def _sectors(self, load: Any) -> float:
+        """How many times the bytes of a box come, in whole sectors."""
+        sectors = self.cast_sectors if len(load.routes) > 1 else self.sectors
+        return sectors.get(alignment(load.tmap), 1.0)
 
     def _first_load(self, load: Any, cta: Cta, sm: Sm) -> float:
         """What the first load by a tensor map takes longer: of a CTA, and of an SM."""
@@ -357,7 +368,7 @@ class Units:
         before, turn = self._along_k.get((cluster, cta.rank, address), (k, 0))
         turn += k < before
         self._along_k[cluster, cta.rank, address] = k, turn
-        return first_use.new(address, row, cluster, turn)
+        return 0.0 if first_use.came_before(load.tmap, k) else first_use.new(address, row, cluster, turn)
 
     def tma_store(self, at: float, box: TensorMap, coordinates: Sequence[int], sm: Sm) -> float:
         """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room. What

@@ -147,6 +147,7 @@ def arrive(
         else:
             barrier.arrive(amount, _who(f), drop)
         f.grid.counters.mbarrier_arrivals += 1
+        f.grid.arrivals_elsewhere += cta is not f.cta
     if phases.count(phases[0]) == len(phases):
         return phases[0]
     states = np.zeros(WARP_SIZE, np.uint64)

@@ -161,6 +161,8 @@ class Grid:
         self.counters = Counters()
         self.computes = True
         """Whether tensor copies and multiplications move and compute data; if not, only their signals are given."""
+        self.arrivals_elsewhere = 0
+        """At mbarriers of other CTAs than the thread's own."""
         self.wakeups: Wakeups[Fragment] = Wakeups()
         self.shared_bytes = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
         self.registers_at_entry = registers_at_entry(code.kernel.directives)
