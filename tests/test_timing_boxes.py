@@ -70,9 +70,14 @@ def units() -> Units:
     return Units(GPU, Memory(1.0, CLOCK, miss=0.0, waits=0.0))
 
 
+def loaded(made: Units, at: float, load: Load, sm: Sm, who: Any = CTA) -> float:
+    """When an SM that has nothing else to take has the box."""
+    return made.take(made.tma_load(at, load, 0, who, sm), load, sm)
+
+
 def cycles(made: Units, sms: list[Sm], tmap: TensorMap, row: int, loads: int = 16) -> float:
     """Until each of the SMs has its boxes, that all are asked for at once."""
-    return max(made.tma_load(0.0, Load(tmap, (0, row)), 0, CTA, sm, sm) for _ in range(loads) for sm in sms)
+    return max(loaded(made, 0.0, Load(tmap, (0, row)), sm) for _ in range(loads) for sm in sms)
 
 
 def test_what_is_outside_costs_one_sm_nothing_and_many_much():
@@ -95,8 +100,8 @@ def test_of_split_rows_whole_sectors_come(columns, name, ctas, what):
     """More where a box is multicast; there L2 gives out more, too."""
     sm, made, lines = Sm(), units(), units()
     tmap, whole = tensor(256, columns), tensor(256, 128)
-    made.tma_load(0.0, Load(tmap, (0, 0), ctas), 0, CTA, sm, sm)
-    lines.tma_load(0.0, Load(whole, (0, 0), ctas), 0, CTA, Sm(), Sm())
+    loaded(made, 0.0, Load(tmap, (0, 0), ctas), sm)
+    loaded(lines, 0.0, Load(whole, (0, 0), ctas), Sm())
     times = GPU[f"tma.{what}_of_{name}"]
     assert sm.port.busy == pytest.approx(tmap.box_bytes * times / GPU["l2.port"])
     assert made.memory.l2.busy / lines.memory.l2.busy == pytest.approx(times if ctas > 1 else 1.0)
@@ -106,7 +111,7 @@ def test_the_first_load_by_a_tensor_map_takes_longer_in_each_cta_and_longest_on_
     gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0, "l2.slack": 1e6})
     made, sm, tmap = Units(gpu, Memory(1.0, CLOCK, miss=0.01, waits=0.0)), Sm(), tensor(256, 128)
     arrives = [
-        made.tma_load(1e5 * n, Load(tmap, (0, 0)), 0, who, sm, sm) - 1e5 * n
+        loaded(made, 1e5 * n, Load(tmap, (0, 0)), sm, who) - 1e5 * n
         for n, who in enumerate((cta(0), cta(0), cta(1), cta(1, 1), cta(1)))
     ]
     again, descriptor, cold = arrives[1], GPU["tma.descriptor"], GPU["dram.cold"]
@@ -117,7 +122,7 @@ def test_a_row_that_is_split_and_cut_takes_no_longer_than_one_that_is_split():
     tmap, taken = tensor(256, 64 + 8), []
     for column in (0, 64):
         made, sm = units(), Sm()
-        made.tma_load(0.0, Load(tmap, (column, 0)), 0, CTA, sm, sm)
+        loaded(made, 0.0, Load(tmap, (column, 0)), sm)
         taken.append(sm.tma.free)
     assert taken[0] == taken[1] > tmap.box_bytes * GPU["tma.cut_rows"] / GPU["tma.rate"]
 
@@ -178,7 +183,7 @@ def test_an_sm_stores_between_its_loads():
     """One engine does both, one after the other."""
     tmap, sm = tensor(256, 128), Sm()
     made = units()
-    made.tma_load(0.0, Load(tmap, (0, 0)), 0, CTA, sm, sm)
+    loaded(made, 0.0, Load(tmap, (0, 0)), sm)
     alone = sm.tma.free
     made.tma_store(0.0, tmap, (0, 0), sm)
     assert sm.tma.free - alone == pytest.approx(tmap.box_bytes / GPU["tma.store_rate"], rel=0.1)
@@ -199,8 +204,8 @@ def test_slices_of_l2_are_near_and_far_and_the_same_ones_each_time():
 def test_requests_are_served_in_the_order_in_which_they_are_made():
     """A box that an SM asks for slowly does not keep L2 from one that another SM asks for at the same time."""
     made, slow, quick = units(), Sm(), Sm()
-    late = made.tma_load(0.0, Load(tensor(256, 64 + 8, (256, 64)), (0, 0)), 0, CTA, slow, slow)
-    assert made.tma_load(1.0, Load(tensor(256, 128, (8, 64)), (0, 0)), 0, CTA, quick, quick) < late - 300
+    late = loaded(made, 0.0, Load(tensor(256, 64 + 8, (256, 64)), (0, 0)), slow)
+    assert loaded(made, 1.0, Load(tensor(256, 128, (8, 64)), (0, 0)), quick) < late - 300
 
 
 @pytest.fixture(scope="module")

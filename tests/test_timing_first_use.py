@@ -64,7 +64,7 @@ def load(made: Units, k: int, cluster: int = 0, rank: int = 0, address: int = A)
     box = SimpleNamespace(tmap=MAPS[address], coordinates=(k, 0), routes=range(1))
     made.descriptors.add((cluster, rank, id(MAPS[address])))
     at = made.memory.l2.free + 1e5
-    return made.tma_load(at, box, 0, cta, sm, sm) - at
+    return made.take(made.tma_load(at, box, 0, cta, sm), box, sm) - at
 
 
 MAPS = {address: TensorMap.tiled(address, "bf16", (512, 512), (64, 64), "128B") for address in (A, B)}
@@ -84,6 +84,30 @@ def test_a_cluster_that_walks_on_comes_to_the_next_round_when_k_begins_anew():
     assert load(made, 0, address=B) == pytest.approx(there + wait), "and of B nothing has been loaded yet"
     again = Units(made.gpu, made.memory.fresh())
     assert load(again, 0) == pytest.approx(there + wait), "the next launch begins in the first round"
+
+
+@pytest.mark.parametrize(
+    ("columns", "fetched", "came"),
+    [
+        (512, 256, [False, True, False, True]),  # rows begin with every 256 bytes: two K steps at once
+        (512 + 64, 256, [False] * 4),  # every other row begins in the middle of them
+        (512 + 8, 256, [False] * 4),
+        (512, 128, [False] * 4),
+    ],
+)
+def test_what_l2_fetches_at_once_may_bring_the_next_k_step(columns, fetched, came):
+    first_use = FirstUse(ROUNDS, {A: ("A", 128)}, ROUND_OF, {A: fetched})
+    gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0})
+    made = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.6, first_use=first_use))
+    cta: Any = SimpleNamespace(cluster=SimpleNamespace(number=0), rank=0)
+    tmap = TensorMap.tiled(A, "bf16", (512, columns), (64, 64), "128B")
+    boxes = [SimpleNamespace(tmap=tmap, coordinates=(64 * n, 0), routes=range(1)) for n in range(4)]
+    made.descriptors.add((0, 0, id(tmap)))
+    arrives = [made.tma_load(1e5 * n, box, 0, cta, Sm()) - 1e5 * n for n, box in enumerate(boxes)]
+    wait = 0.6 * GPU["dram.latency"] * CLOCK * (1 if columns % 64 == 0 else GPU["l2.together_split"])
+    assert [first_use.came_before(tmap, 64 * n) for n in range(4)] == came
+    assert [arrives[0] - each > wait / 2 for each in arrives] == came
+    assert arrives[0] - min(arrives) == pytest.approx(wait if any(came) else 0.0, abs=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -131,8 +131,9 @@ class Recorder:
         name, kind = self._kinds[block]
         span = self._span(key, f"warp {fragment.warp.index}", name, kind, start, end)
         if kind == "convert":
-            done = self._multiplied.pop(key, None)
-            if done is not None:
+            done = self._multiplied.get(key)
+            if done is not None and done.start <= start:  # not what another warpgroup still multiplies
+                del self._multiplied[key]
                 self._flow(done, span, "accumulator")
             self._converted[key] = span
 
@@ -227,7 +228,7 @@ class Recorder:
         where = whole(operation.fragment.grid.region_at(load.offset)) or f"0x{load.offset:x}"
         span = self._loads.get((key, where))
         if span is not None and at <= span.end:  # another box of the same stage
-            span.end = max(span.end, done)
+            span.start, span.end = min(span.start, at), max(span.end, done)
         else:
             span = self._span(key, f"TMA load {where}", f"load {where}", "load", at, done, merge=False)
             self._loads[key, where] = span
