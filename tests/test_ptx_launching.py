@@ -192,9 +192,13 @@ def laid_out(value, size: int, align: int = 8) -> bytes:
 
 def test_structs_are_laid_out_as_c_does():
     record = np.dtype([("a", "u1"), ("b", "<i4"), ("c", "<f8")], align=True)
-    value = np.array((1, -2, 3.5), record)[()]
-    assert laid_out(value, 16) == b"\x01\0\0\0" + np.int32(-2).tobytes() + np.float64(3.5).tobytes()
-    assert laid_out((value, True), 24)[:17] == value.tobytes() + b"\x01"
+    fields = np.int32(-2).tobytes() + np.float64(3.5).tobytes()
+    value = np.frombuffer(b"\x01\7\7\7" + fields, record)[0]  # with something between the fields
+    assert laid_out(value, 16) == b"\x01\0\0\0" + fields
+    assert laid_out((value, True), 24)[:17] == b"\x01\0\0\0" + fields + b"\x01"
+    nested = np.dtype([("x", record), ("y", "<i8")], align=True)
+    both = np.frombuffer(b"\x01\7\7\7" + fields + bytes(8), nested)[0]
+    assert laid_out(both, 24) == b"\x01\0\0\0" + fields + bytes(8)
     assert laid_out((np.uint8(1), np.uint64(2), np.uint16(3)), 24) == (
         b"\x01" + bytes(7) + b"\x02" + bytes(7) + b"\x03" + bytes(7)
     )

@@ -96,7 +96,7 @@ def _scalar(where: str, parameter: Parameter, argument: Any) -> bytes:
     if isinstance(argument, bytes | bytearray):
         data = bytes(argument)
     elif isinstance(argument, np.generic | np.ndarray):
-        data = argument.tobytes()
+        data = _numpy_bytes(argument)
     elif parameter.is_array:
         raise LaunchError(
             f"{where} must be a TensorMap or {parameter.size} bytes for parameter '{parameter.name}', or the fields "
@@ -192,7 +192,7 @@ def _field_bytes(path: str, value: Any) -> bytes:
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     if isinstance(value, np.generic | np.ndarray):
-        return value.tobytes()
+        return _numpy_bytes(value)
     if isinstance(value, bool):
         return bytes([value])
     if isinstance(value, float):
@@ -206,6 +206,24 @@ def _field_bytes(path: str, value: Any) -> bytes:
         f"{path} has type {type(value).__name__}; a field is a NumPy value, int, float, bool, None, bytes, TensorMap, "
         "tuple or dict"
     )
+
+
+def _numpy_bytes(value: np.generic | np.ndarray) -> bytes:
+    """Between the fields of a struct 0, where NumPy may have anything."""
+    given = np.asarray(value)
+    if given.dtype.names is None:
+        return given.tobytes()
+    clean = np.zeros(given.shape, given.dtype)
+    _copy_fields(clean, given)
+    return clean.tobytes()
+
+
+def _copy_fields(to: np.ndarray, given: np.ndarray) -> None:
+    for name in given.dtype.names or ():
+        if given[name].dtype.names is None:
+            to[name] = given[name]
+        else:
+            _copy_fields(to[name], given[name])
 
 
 def _int_bytes(value: int) -> int:
