@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -154,37 +154,41 @@ def _works(asked: Mapping[str, Any], shape: Shape | None) -> bool:
 
 
 def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
-    """With the first tiling that the rules allow; raises `Refusal` for the first rule that the best one breaks."""
     kernel = find_kernel(asked["kernel"])
     arch = asked["arch"] or kernel.archs[0]
     if arch not in kernel.archs:
         raise Refusal(f"{kernel.name} is written for {' and '.join(kernel.archs)}, not for {arch!r}", "arch")
     dtype = asked["dtype"] or "bf16"
     element_type(dtype)
+    given = {**asked, "arch": arch, "dtype": dtype}
+    found = _first_allowed({**given, **tiling} for tiling in tilings(kernel, arch, asked, shape))
+    return KernelConfig(
+        kernel=kernel.name,
+        arch=arch,
+        dtype=dtype,
+        cta_group=found["cta_group"],
+        mma_shape=(found["mma_shape"][0], found["mma_shape"][1]),
+        stages=found["stages"],
+        cluster=(found["cluster"][0], found["cluster"][1]),
+        epilogue_width=found["epilogue_width"],
+        multicast=found["multicast"],
+        scheduler=found["scheduler"],
+        raster_group=found["raster_group"],
+        accumulators=found["accumulators"],
+        clc_depth=found["clc_depth"],
+        sms=found["sms"],
+        ping_pong=found["ping_pong"],
+    )
+
+
+def _first_allowed(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The first that the rules allow, completed; raises `Refusal` for the first rule that the first of all breaks."""
     refusals = []
-    for tiling in tilings(kernel, arch, asked, shape):
+    for choice in choices:
         try:
-            found = planner.complete({**asked, **tiling, "arch": arch, "dtype": dtype})
+            return planner.complete(choice)
         except Refusal as refusal:
             refusals.append(refusal)
-            continue
-        return KernelConfig(
-            kernel=kernel.name,
-            arch=arch,
-            dtype=dtype,
-            cta_group=found["cta_group"],
-            mma_shape=(found["mma_shape"][0], found["mma_shape"][1]),
-            stages=found["stages"],
-            cluster=(found["cluster"][0], found["cluster"][1]),
-            epilogue_width=found["epilogue_width"],
-            multicast=found["multicast"],
-            scheduler=found["scheduler"],
-            raster_group=found["raster_group"],
-            accumulators=found["accumulators"],
-            clc_depth=found["clc_depth"],
-            sms=found["sms"],
-            ping_pong=found["ping_pong"],
-        )
     raise refusals[0]
 
 

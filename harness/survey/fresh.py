@@ -138,3 +138,4 @@ DRAWS = (
     Draw("the runs that judge, eleventh draw", JUDGE, _few_options, _usual_shape),
     Draw("the runs that judge, twelfth draw", JUDGE_FAR),
 )
+"""The newest of each kind judge, those before them have. Earlier ones are left out."""

@@ -39,8 +39,9 @@ class FirstUse:
         """Whether L2 has fetched all rows of the box that begins there with those of the K step before: if these are
         halves of what is fetched at once. Where rows do not all begin alike, each step has some that do not come so."""
         at_once = self.fetched.get(box.address, 0)
-        alike = not any(stride % at_once for stride in box.strides) if at_once > row_of(box) else False
-        return alike and k * box.element.bytes % at_once > 0
+        if at_once <= row_of(box) or any(stride % at_once for stride in box.strides):
+            return False
+        return k * box.element.bytes % at_once > 0
 
     @cached_property
     def _averages(self) -> list[dict[str, float]]:

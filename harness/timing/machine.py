@@ -45,7 +45,7 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class Delivery:
     """A box of a load reaches an SM. at: when it was asked for."""
 
     operation: AsyncOperation
@@ -156,10 +156,8 @@ class TimedMachine(Machine):
                 self._turn(item)
             elif type(item) is Issue:
                 self._issue(item)
-            elif type(item) is Arrival:
-                load, number = item.operation.subject
-                done = self.units.take(self.now, load, self.sm(load.routes[number][0]))
-                self._will_be_done(item.operation, item.at, done)
+            elif type(item) is Delivery:
+                self._take(item)
             else:
                 self.trace.completed(item, self.now)
                 self._complete(item)
@@ -310,12 +308,21 @@ class TimedMachine(Machine):
 
     def _start(self, operation: AsyncOperation, at: float) -> None:
         if operation.kind == "tma.load":
-            load, number = operation.subject
-            cta, warp = operation.fragment.cta, operation.fragment.warp
-            asked = max(at, self._arrived.get((cta, warp.index), -ENDLESS) + self.gpu["barrier.acknowledged"])
-            self._push(self.units.tma_load(asked, load, number, cta, self.sm(cta)), Arrival(operation, at))
-            return
-        self._will_be_done(operation, at, self._finish(operation, at))
+            self._ask(operation, at)
+        else:
+            self._will_be_done(operation, at, self._finish(operation, at))
+
+    def _ask(self, operation: AsyncOperation, at: float) -> None:
+        """For a box. A warp that has arrived at another CTA's mbarrier is not heard at once."""
+        load, number = operation.subject
+        cta, warp = operation.fragment.cta, operation.fragment.warp
+        heard = max(at, self._arrived.get((cta, warp.index), -ENDLESS) + self.gpu["barrier.acknowledged"])
+        self._push(self.units.tma_load(heard, load, number, cta, self.sm(cta)), Delivery(operation, at))
+
+    def _take(self, delivery: Delivery) -> None:
+        load, number = delivery.operation.subject
+        done = self.units.take(self.now, load, self.sm(load.routes[number][0]))
+        self._will_be_done(delivery.operation, delivery.at, done)
 
     def _will_be_done(self, operation: AsyncOperation, at: float, done: float) -> None:
         done = self.units.in_order(operation.pipe, done)

@@ -313,8 +313,8 @@ class Units:
         return leaves + self.hit_latency + distance + waits * self.dram_latency
 
     def tma_load(self, at: float, load: Any, destination: int, cta: Cta, sm: Sm) -> float:
-        """A box, for one of the CTAs it goes to; the first of these asks for it. When that CTA's SM could begin to take
-        it, so that the last of it is not waited for.
+        """Ask for a box for one of the CTAs that it goes to, and say when it reaches that CTA's SM: early enough that
+        the SM takes the last of it as it comes. Memory is asked once, for the first of these CTAs.
 
         What lies outside an SM asks for, too; but all of that is answered from one place.
         """
