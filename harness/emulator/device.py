@@ -318,7 +318,7 @@ class Device:
             sink = fan_out(tuple(sinks))
             unit, constants = self._mma_unit, self._constants
             grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants)
-            clusters = Clusters(shape.cluster_count, capacity, schedule.rng)
+            clusters = Clusters(shape.cluster_count, capacity, shape.cluster_size, schedule.rng)
             return grid, self._make_machine(grid, schedule, clusters, limits)
 
         if workers > 1:
@@ -353,9 +353,8 @@ def _capacity(code: Code, launch: Launch, target: str, asked: int | None) -> int
         if asked < 1:
             raise LaunchError(f"resident_clusters {asked}: must be at least 1")
         return asked
-    size = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
     shared = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
-    return residency(target, size, shared, launch.threads, registers_at_entry(code.kernel.directives))
+    return residency(target, launch.cluster_size, shared, launch.threads, registers_at_entry(code.kernel.directives))
 
 
 def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:
@@ -389,7 +388,7 @@ def _check(code: Code, launch: Launch) -> None:
     required = directives.get("reqnctapercluster")
     if required and (*required, 1, 1)[:3] != launch.cluster:
         raise LaunchError(f"cluster {launch.cluster}: kernel '{kernel.name}' was compiled for cluster {required}")
-    size = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
+    size = launch.cluster_size
     if size > MAX_CLUSTER:
         raise LaunchError(f"cluster {launch.cluster} has {size} CTAs; the limit is {MAX_CLUSTER}")
     for axis, g, c in zip("xyz", launch.grid, launch.cluster, strict=True):

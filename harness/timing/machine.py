@@ -115,8 +115,9 @@ class TimedMachine(Machine):
         self._arrived: dict[tuple[Cta, int], float] = {}
         """When a warp last arrived at an mbarrier of another CTA."""
         self._issues: dict[tuple[Cta, int], Issue] = {}
-        self._all = [Sm() for _ in range(min(sms, clusters.capacity * _size(grid)))]
-        self._started: dict[int, float] = {}
+        self._all = [Sm() for _ in range(min(sms, clusters.capacity * clusters.size))]
+        self._started: dict[tuple[int, int], float] = {}
+        """When CTAs started that have not ended, by cluster and rank."""
         self._wake = {
             "mbarrier": gpu["barrier.wake"],
             "bar": gpu["barrier.cta"],
@@ -197,31 +198,37 @@ class TimedMachine(Machine):
     def _start_cluster(self) -> None:
         super()._start_cluster()
         cluster = self.clusters.running[-1]
-        self._started[cluster.number] = self.now
         for cta in cluster.ctas:
             sm = min(self._all, key=lambda each: each.ctas)
             sm.ctas += 1
             self._sms[cluster.number, cta.rank] = sm
+            self._started[cluster.number, cta.rank] = self.now
         self.trace.cluster_started(cluster, self.now)
 
     def _end_if_done(self, cluster: Cluster) -> None:
+        """An SM has room for another CTA as soon as one has ended, whatever the rest of its cluster does."""
         waiting = len(self.clusters.launched)
+        number = cluster.number
+        for cta in cluster.ctas:
+            if cta.exited and (number, cta.rank) in self._started:
+                sm = self.sm(cta)
+                sm.ctas -= 1
+                sm.lives.append(Life(number, cta.rank, self._started.pop((number, cta.rank)), self.effect))
+                self.clusters.leave(number)
         ended = self.clusters.ended
         super()._end_if_done(cluster)
-        if self.clusters.ended == ended:
-            return
-        at = self.effect
-        start = self._started.pop(cluster.number)
+        if self.clusters.ended > ended:
+            self._forget(cluster)
+        for _ in range(len(self.clusters.launched) - waiting):
+            self._push(self.effect + self.gpu["launch.cta"], _CLUSTER_START)
+
+    def _forget(self, cluster: Cluster) -> None:
         for cta in cluster.ctas:
-            sm = self._sms.pop((cluster.number, cta.rank))
+            del self._sms[cluster.number, cta.rank]
             for group in list(cta.warpgroups):
                 self._issues.pop((cta, group), None)
             for warp in cta.warps:
                 self._arrived.pop((cta, warp.index), None)
-            sm.ctas -= 1
-            sm.lives.append(Life(cluster.number, cta.rank, start, at))
-        for _ in range(len(self.clusters.launched) - waiting):
-            self._push(at + self.gpu["launch.cta"], _CLUSTER_START)
 
     # ---- warps ----
 
@@ -393,8 +400,3 @@ class TimedMachine(Machine):
                 return at
             case _:
                 return at + units.hit_latency
-
-
-def _size(grid: Grid) -> int:
-    x, y, z = grid.launch.cluster
-    return x * y * z

@@ -1,7 +1,8 @@
 """Which clusters of a grid run, which start next, and which cluster launch control gives away (PTX ISA 9.7.13.17).
 
 Every cluster is launched or granted exactly once. As many as the GPU holds are launched at once, in the order of their
-numbers; whenever one ends, the lowest that is left takes its place. What has not been launched can be granted.
+numbers; whenever there is room for one again, the lowest that is left is launched. What has not been launched can be
+granted.
 """
 
 from __future__ import annotations
@@ -36,12 +37,18 @@ def residency(target: str, cluster_size: int, shared_bytes: int, threads: int, r
 
 
 class Clusters:
-    """``rng``: if given, clusters start and are granted in random order, and requests fail at random."""
+    """``capacity``: how many run at once; ``size``: CTAs of each; ``rng``: if given, clusters start and are granted in
+    random order, and requests fail at random."""
 
-    def __init__(self, total: int, capacity: int, rng: random.Random | None) -> None:
+    def __init__(self, total: int, capacity: int, size: int, rng: random.Random | None) -> None:
         self.total = total
         self.capacity = capacity
+        self.size = size
         self.rng = rng
+        self.room = capacity * size
+        """For so many CTAs more."""
+        self._holds: dict[int, int] = {}
+        """By the number of a running cluster: room of its CTAs that have not ended."""
         self.left = deque(range(total))
         """Neither launched nor granted."""
         self.launched: deque[int] = deque()
@@ -52,9 +59,10 @@ class Clusters:
         self._fill()
 
     def _fill(self) -> None:
-        while self.left and len(self.launched) + len(self.running) < self.capacity:
+        while self.left and self.room >= self.size:
             self._shuffle(self.left)
             self.launched.append(self.left.popleft())
+            self.room -= self.size
 
     def _shuffle(self, numbers: deque[int]) -> None:
         """CUDA promises no order: at random, any number may be the next."""
@@ -64,6 +72,7 @@ class Clusters:
     def take(self, numbers: Iterable[int]) -> None:
         """Only these are to run here; others run in other processes."""
         self.launched.clear()
+        self.room = self.capacity * self.size
         self.left = deque(numbers)
         self.total = len(self.left)
         self._fill()
@@ -80,12 +89,21 @@ class Clusters:
     def start(self) -> int:
         """The number of a cluster that is to run now."""
         self._shuffle(self.launched)
-        return self.launched.popleft()
+        number = self.launched.popleft()
+        self._holds[number] = self.size
+        return number
+
+    def leave(self, number: int) -> None:
+        """A CTA of a running cluster has ended, and its room is free before the others' is."""
+        self._holds[number] -= 1
+        self.room += 1
+        self._fill()
 
     def end(self, cluster: Cluster) -> None:
-        """It has ended: another one takes its place."""
+        """It has ended: there is room for another one."""
         self.running.remove(cluster)
         self.ended += 1
+        self.room += self._holds.pop(cluster.number)
         self._fill()
 
     def grant(self) -> int | None:

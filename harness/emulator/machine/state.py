@@ -72,6 +72,12 @@ class Launch:
         return x, y, z
 
     @property
+    def cluster_size(self) -> int:
+        """CTAs of a cluster."""
+        x, y, z = self.cluster
+        return x * y * z
+
+    @property
     def cluster_count(self) -> int:
         x, y, z = self.clusters
         return x * y * z

@@ -1,0 +1,68 @@
+"""When a cluster starts in the timing model: as soon as as many CTAs have ended as it has, of whichever clusters."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.emulator import Module
+from harness.timing.constants import find_gpu
+from harness.timing.device import TimedDevice
+from harness.timing.machine import TimedMachine
+from harness.timing.units import Memory
+
+GPU = find_gpu("h200")
+COUNTS_DOWN = """.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry counts(.param .u64 turns) .reqnctapercluster 4, 1, 1 .reqntid 32, 1, 1
+{
+.reg .pred %p<4>;
+.reg .b32 %r<8>;
+.reg .b64 %rd<4>;
+mov.u32 %r0, %cluster_ctarank;
+ld.param.u64 %rd0, [turns];
+mul.wide.u32 %rd1, %r0, 4;
+add.u64 %rd0, %rd0, %rd1;
+ld.global.u32 %r1, [%rd0];
+again:
+sub.u32 %r1, %r1, 1;
+setp.ne.u32 %p0, %r1, 0;
+@%p0 bra again;
+ret;
+}
+"""
+
+
+def run(turns: tuple[int, int, int, int], clusters: int) -> TimedMachine:
+    """CTAs count down, each from the number of its rank; two clusters find room at once."""
+    device = TimedDevice(GPU, Memory(1.0, 1.8e9), computes=True)
+    counts = device.upload(np.array(turns, np.uint32))
+    device.launch(Module.from_text(COUNTS_DOWN), grid=4 * clusters, arguments=[counts], resident_clusters=2)
+    return device.machines[-1]
+
+
+def starts(machine: TimedMachine) -> list[float]:
+    lives = [life for sm in machine.sms for life in sm.lives if life.cta == 0]
+    return [life.start for life in sorted(lives, key=lambda life: life.cluster)]
+
+
+def test_clusters_start_one_after_another_if_their_ctas_take_equally_long():
+    first, second, third, fourth = starts(run((4000, 4000, 4000, 4000), 4))
+    assert first == second and abs(third - fourth) < 100
+    assert third - first > 4 * 4000, "a sum that waits for the one before takes four cycles"
+
+
+def test_a_cluster_has_the_room_of_ctas_that_ended_before_their_clusters():
+    """Two clusters of four; six of the eight CTAs end at once. So four others find room, then the next, and then the
+    next: eight, less one for each long one, are fewer than four when five run."""
+    machine = run((4000, 1, 1, 1), 6)
+    first, *others = starts(machine)
+    assert all(start - first < 4000 for start in others[:4]), "none of them has waited for a long CTA"
+    assert others[4] - first > 4 * 4000, "and the sixth has"
+
+
+def test_a_cta_lives_until_its_own_end():
+    machine = run((4000, 1, 1, 1), 2)
+    spans = {(life.cluster, life.cta): life.end - life.start for sm in machine.sms for life in sm.lives}
+    assert len(spans) == 8
+    assert all((span > 4 * 4000) == (cta == 0) for (_, cta), span in spans.items())
