@@ -45,15 +45,15 @@ CLOCK = 1.8e9
     ],
 )
 def test_a_panel_is_new_or_not_in_the_round_that_its_cluster_is_at(address, row, cluster, turn, new):
-    assert FIRST_USE.new(address, row, cluster, turn) == new
+    assert FIRST_USE.new(address, row, FIRST_USE.round(cluster, turn)) == new
 
 
 def test_a_panel_of_no_tile_of_the_round_is_as_new_as_the_others():
-    assert FIRST_USE.new(A, 5 * 128, 2, 0) == (0.0 + 0.5) / 2
+    assert FIRST_USE.new(A, 5 * 128, 1) == (0.0 + 0.5) / 2
 
 
 def test_there_is_no_round_after_the_last():
-    assert FIRST_USE.new(A, 256, 4, 7) == 1.0
+    assert FIRST_USE.round(4, 7) == 2
 
 
 def load(made: Units, k: int, cluster: int = 0, rank: int = 0, address: int = A) -> float:
@@ -157,21 +157,25 @@ def test_kernels_that_walk_tell_their_tiles_by_k(monkeypatch, arch, scheduler):
     """Their loaders load each tile along K in order: the last turn of a CTA is its tiles less one."""
     [artifact] = build([make_config("kernel8", arch=arch, scheduler=scheduler)])
     plan = artifact.plan(Shape(4096, 4096, 256))
-    seen: dict[int, set[tuple[int, bool]]] = {}
-    asked = FirstUse.new
+    seen: dict[int, set[int]] = {}
+    there = set()
+    new, round_of = FirstUse.new, FirstUse.round
 
-    def new(self: FirstUse, address: int, row: int, cluster: int, turn: int) -> float:
+    def round_seen(self: FirstUse, cluster: int, turn: int) -> int:
+        seen.setdefault(cluster, set()).add(turn)
+        return round_of(self, cluster, turn)
+
+    def new_seen(self: FirstUse, address: int, row: int, number: int) -> float:
         name, rows = self.panels[address]
-        there = (name, row // rows) in self.rounds[min(self.round_of[cluster] + turn, len(self.rounds) - 1)]
-        seen.setdefault(cluster, set()).add((turn, there))
-        return asked(self, address, row, cluster, turn)
+        there.add((name, row // rows) in self.rounds[number])
+        return new(self, address, row, number)
 
-    monkeypatch.setattr(FirstUse, "new", new)
+    monkeypatch.setattr(FirstUse, "round", round_seen)
+    monkeypatch.setattr(FirstUse, "new", new_seen)
     gpu = find_gpu("h200" if arch == "sm_90a" else "b200")
     found = simulate(artifact, plan, gpu, CLOCK, detail=200)
-    turns = {cluster: {turn for turn, _ in asks} for cluster, asks in seen.items()}
-    assert all(some == set(range(len(some))) for some in turns.values())
+    assert all(turns == set(range(len(turns))) for turns in seen.values())
     if scheduler != "clc":  # where some clusters are never launched
-        assert sum(map(len, turns.values())) == found.gemm.simulated_tiles(found.spread)
+        assert sum(map(len, seen.values())) == len(found.gemm.simulated_tiles(found.spread))
     if scheduler == "static":
-        assert all(there for asks in seen.values() for _, there in asks)
+        assert there == {True}

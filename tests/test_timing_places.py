@@ -1,4 +1,4 @@
-"""When a cluster starts in the timing model: as soon as as many CTAs have ended as it has, of whichever clusters."""
+"""When a cluster starts in the timing model: as soon as a GPC has room for it, whichever clusters' CTAs have ended."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ ret;
 """
 
 
-def run(turns: tuple[int, int, int, int], clusters: int) -> TimedMachine:
+def run(turns: tuple[int, int, int, int], clusters: int, gpcs: int = 1) -> TimedMachine:
     """CTAs count down, each from the number of its rank; two clusters find room at once."""
-    device = TimedDevice(GPU, Memory(1.0, 1.8e9), computes=True)
+    device = TimedDevice(GPU, Memory(1.0, 1.8e9), computes=True, gpcs=gpcs)
     counts = device.upload(np.array(turns, np.uint32))
     device.launch(Module.from_text(COUNTS_DOWN), grid=4 * clusters, arguments=[counts], resident_clusters=2)
     return device.machines[-1]
@@ -59,6 +59,12 @@ def test_a_cluster_has_the_room_of_ctas_that_ended_before_their_clusters():
     first, *others = starts(machine)
     assert all(start - first < 4000 for start in others[:4]), "none of them has waited for a long CTA"
     assert others[4] - first > 4 * 4000, "and the sixth has"
+
+
+def test_a_cluster_needs_the_room_of_one_gpc():
+    """Three CTAs of each of two GPCs end at once, which are enough for a cluster but lie apart."""
+    first, second, third = starts(run((4000, 1, 1, 1), 3, gpcs=2))
+    assert first == second and third - first > 4 * 4000
 
 
 def test_a_cta_lives_until_its_own_end():

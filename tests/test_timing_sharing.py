@@ -125,7 +125,7 @@ def test_few_simulated_clusters_have_as_many_rounds_of_a_dynamic_schedule_as_all
     [counter] = [each for each in gemm.plan.arguments if isinstance(each, CounterArgument)]
     for slots, count in simulated.items():
         spread = Spread(66, slots, tuple(range(slots)), 1)
-        assert gemm.simulated_tiles(spread) == count
+        assert len(gemm.simulated_tiles(spread)) == count
         assert gemm.counter_start(counter, spread) == (tiles - 66) - (count - slots)
 
 

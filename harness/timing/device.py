@@ -18,7 +18,8 @@ from harness.timing.units import Memory, Units
 class TimedDevice(Device):
     """``computes``: whether data is moved and multiplied, or only the time is wanted that it takes.
 
-    ``numbers``: the clusters of a grid that run here, None: all; ``sms``: multiprocessors, None: all of the GPU;
+    ``numbers``: the clusters of a grid that run here, None: all; ``sms``, ``gpcs``: multiprocessors, and the parts of
+    the GPU that they lie in, of which a cluster needs one; None: all of the GPU;
     ``beside``: whether all CTAs of a launch find room beside those of the one before.
     ``machines``: one for each launch so far.
     """
@@ -31,6 +32,7 @@ class TimedDevice(Device):
         computes: bool,
         numbers: Sequence[int] | None = None,
         sms: int | None = None,
+        gpcs: int | None = None,
         trace: Trace | None = None,
         beside: bool = False,
     ) -> None:
@@ -40,6 +42,7 @@ class TimedDevice(Device):
         self.computes = computes
         self.numbers = numbers
         self.sms = sms or gpu.sms
+        self.gpcs = gpcs or len(gpu.gpcs)
         self.trace = trace
         self.beside = beside
         self.machines: list[TimedMachine] = []
@@ -54,8 +57,8 @@ class TimedDevice(Device):
 
     def _make_machine(self, grid: Grid, schedule: Any, clusters: Clusters, limits: Limits) -> Machine:
         grid.computes = self.computes
-        if self.numbers is not None:
-            clusters.take(self.numbers)
+        numbers = range(clusters.total) if self.numbers is None else self.numbers
+        clusters.take(numbers, min(self.gpcs, clusters.capacity))
         units = Units(self.gpu, self.l2_and_dram.fresh())
         machine = TimedMachine(grid, schedule, clusters, limits, self.gpu, units, self.sms, self.trace, self.beside)
         self.machines.append(machine)

@@ -27,11 +27,14 @@ class FirstUse:
     round_of: Mapping[int, int]
     fetched: Mapping[int, int] = field(default_factory=dict)
 
-    def new(self, address: int, row: int, cluster: int, turn: int) -> float:
-        """The part of a box that comes from DRAM. turn: how many tiles its cluster has had before. A box that would lie
-        outside of the tensor, and so begins before, counts as the panel in which it begins."""
+    def round(self, cluster: int, turn: int) -> int:
+        """In which round a cluster is that has had so many tiles before."""
+        return min(self.round_of[cluster] + turn, len(self.rounds) - 1)
+
+    def new(self, address: int, row: int, number: int) -> float:
+        """The part of a box that comes from DRAM, in that round. A box that would lie outside of the tensor, and so
+        begins before, counts as the panel in which it begins."""
         name, rows = self.panels[address]
-        number = min(self.round_of[cluster] + turn, len(self.rounds) - 1)
         # Of a dynamic schedule not the tiles of that round are simulated, but some.
         return self.rounds[number].get((name, row // rows), self._averages[number][name])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,6 +25,8 @@ DETAIL = 1500
 
 RAGGED = 8
 """How many times as many where tiles differ, as some lie partly outside of C."""
+GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, without their whole parts, are spread evenly over 0 to 1 however many there are."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class Gemm:
         steps = rounds * self.k_steps * self.cluster_size
         slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
         slots = max(1, slots // per_sm) * per_sm if slots >= per_sm else slots
-        chosen = {n * at_once // slots for n in range(slots)}
+        chosen = set(_spread_out(slots, at_once))
         numbers = tuple(number for n, number in enumerate(first_tiles) if n % resident in chosen)
         return Spread(at_once, slots, numbers, per_sm)
 
@@ -154,21 +156,29 @@ class Gemm:
         ctas = spread.resident * self.cluster_size
         return max(1, round(spread.slots * self.cluster_size * min(1.0, self.gpu.sms / ctas)))
 
+    def simulated_gpcs(self, spread: Spread) -> int:
+        """GPCs in which as many clusters find room as in those of the GPU."""
+        return max(1, round(len(self.gpu.gpcs) * spread.share))
+
     def counter_start(self, counter: CounterArgument, spread: Spread) -> int:
         """Where the counter of a dynamic schedule stands, so that the simulated clusters get only their share."""
-        return self.tiles - self.clusters - (self.simulated_tiles(spread) - len(spread.numbers))
+        return self.tiles - self.clusters - self._taken(spread)
 
-    def simulated_tiles(self, spread: Spread) -> int:
-        """How many tiles the simulated clusters compute."""
+    def simulated_tiles(self, spread: Spread) -> frozenset[int]:
+        """Numbers of those that the simulated clusters compute."""
         match self.plan.config["scheduler"]:
             case "static":
-                return sum(-(-(self.tiles - number) // self.clusters) for number in spread.numbers)
+                return frozenset(n for first in spread.numbers for n in range(first, self.tiles, self.clusters))
             case "dynamic":
-                # A part of a tile is one, so that few clusters have as many rounds as all.
-                share = -(-self.tiles * spread.slots // spread.resident)
-                return len(spread.numbers) + min(self.tiles - self.clusters, max(0, share - len(spread.numbers)))
+                return frozenset([*spread.numbers, *range(self.tiles - self._taken(spread), self.tiles)])
             case _:
-                return len(spread.numbers)
+                return frozenset(spread.numbers)
+
+    def _taken(self, spread: Spread) -> int:
+        """Tiles that the simulated clusters take from the counter of a dynamic schedule: the last ones. A part of a
+        tile is one, so that few clusters have as many rounds as all."""
+        share = -(-self.tiles * spread.slots // spread.resident)
+        return min(self.tiles - self.clusters, max(0, share - len(spread.numbers)))
 
     def order(self) -> list[Place]:
         """The cluster tiles in the order in which they start."""
@@ -189,13 +199,24 @@ class Gemm:
 
     def part(self, spread: Spread, of: Callable[[int], float]) -> float:
         """Of what tiles have, as ``of`` says by their number, the part that the simulated clusters get."""
-        everything = sum(map(of, self.numbers))
-        if self.plan.config["scheduler"] in ("dynamic", "clc") or not everything:
-            return self.simulated_tiles(spread) / self.tiles
-        simulated = spread.numbers
-        if self.stays:
-            simulated = tuple(n for first in spread.numbers for n in range(first, self.tiles, self.clusters))
-        return sum(map(of, simulated)) / everything or spread.share
+        return self._part(self.numbers, self.simulated_tiles(spread), of) or spread.share
+
+    def parts(self, spread: Spread, of: Callable[[int], float]) -> list[float]:
+        """Likewise, by the round of tiles. Of a dynamic schedule other tiles are simulated than those of the round: the
+        part of all."""
+        rounds: dict[int, list[int]] = {}
+        for number, turn in self.rounds(spread.resident).items():
+            rounds.setdefault(turn, []).append(number)
+        if self.plan.config["scheduler"] == "dynamic":
+            return [self.part(spread, of)] * len(rounds)
+        simulated = self.simulated_tiles(spread)
+        return [self._part(numbers, simulated, of) or spread.share for numbers in rounds.values()]
+
+    @staticmethod
+    def _part(numbers: Iterable[int], simulated: Collection[int], of: Callable[[int], float]) -> float:
+        """Nothing if none of the tiles has anything."""
+        everything = sum(map(of, numbers))
+        return sum(of(number) for number in numbers if number in simulated) / everything if everything else 0.0
 
     def rows_filled(self, number: int) -> float:
         """Rows of boxes of A and B that lie outside although the box does not: filled with zeros for the tile's
@@ -242,6 +263,13 @@ class Gemm:
             asked = rows * along_n + columns * along_m // config["cta_group"]
         requested = asked * problem.k * ELEMENT_BYTES
         return Tiles(self.order(), rows, columns, problem.m, problem.n, problem.k, ELEMENT_BYTES, requested)
+
+
+def _spread_out(count: int, total: int) -> list[int]:
+    """So many numbers below the total: one of each of as many equal parts, at a place in it that is another each time.
+    Clusters side by side differ in their columns or rows of C; at equal distances they might all have the same ones."""
+    parts = [(n * total // count, (n + 1) * total // count) for n in range(count)]
+    return [first + int(n * GOLDEN % 1 * (end - first)) for n, (first, end) in enumerate(parts)]
 
 
 def _filled(first: int, size: int, extent: int, box: int) -> int:

@@ -61,7 +61,7 @@ def simulate(
     panels = {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)}
     fetched = {addresses[a.tensor]: a.l2_promotion for a in plan.arguments if isinstance(a, TensorMapArgument)}
     first_use = FirstUse(found.rounds, panels, gemm.rounds(spread.resident), fetched)
-    outside = gemm.part(spread, gemm.rows_filled)
+    outside = gemm.parts(spread, gemm.rows_filled)
     memory = Memory(spread.share, clock, found.miss, gpu["l2.together"], gemm.coalesced, left, outside, first_use)
     device = TimedDevice(
         gpu,
@@ -69,6 +69,7 @@ def simulate(
         computes=False,
         numbers=spread.numbers,
         sms=gemm.simulated_sms(spread),
+        gpcs=gemm.simulated_gpcs(spread),
         trace=trace,
         beside=gemm.beside,
     )

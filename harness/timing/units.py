@@ -190,7 +190,7 @@ class Memory:
     tensor maps are of that, if it is known, otherwise all are (who waits follows from it; how many bytes, from
     ``miss``); ``coalesced``: bytes that L2 gives out for each byte that is asked for, by what their rows begin with
     (`harness.timing.sharing`); ``left``: bytes that the launch before has left in L2, still to be written;
-    ``outside``: the part of what all boxes have outside of their tensors.
+    ``outside``: by the round of tiles, of what all boxes have outside of their tensors the part that these have.
     """
 
     share: float
@@ -199,7 +199,7 @@ class Memory:
     waits: float = 1.0
     coalesced: Mapping[int, float] = field(default_factory=dict)
     left: float = 0.0
-    outside: float = 1.0
+    outside: Sequence[float] = (1.0,)
     first_use: FirstUse | None = None
     l2: Contended = field(default_factory=Contended)
     rows: Contended = field(default_factory=Contended)
@@ -237,7 +237,7 @@ class Units:
         self.port_rate = gpu["l2.port"]
         self.tma_issue = gpu["tma.issue"]
         self.tma_rate = gpu["tma.rate"]
-        self.fill_rate = gpu["l2.fill_bandwidth"] / memory.clock * memory.outside
+        self.fill_rates = [gpu["l2.fill_bandwidth"] / memory.clock * part for part in memory.outside]
         self.cut_rows = gpu["tma.cut_rows"]
         self.split = {
             LINE: 1.0,
@@ -330,9 +330,11 @@ class Units:
             self.memory.traffic.loads += 1
             # How several SMs are answered together was fitted to sectors of boxes that are not multicast.
             times = self._sectors(load) if cast else 1.0
-            arrives = self.read_memory(at, part.inside, sent, aligned, self._new(load, cta), times)
+            number = self._round(load, cta)
+            arrives = self.read_memory(at, part.inside, sent, aligned, self._new(load, number), times)
             if part.filled:
-                arrives = max(arrives, self.memory.fill.serve(at, part.filled / self.fill_rate) + self.hit_latency)
+                filled = self.memory.fill.serve(at, part.filled / self.fill_rates[number])
+                arrives = max(arrives, filled + self.hit_latency)
             self._last_load = (load, arrives)
         return self._last_load[1] - nbytes * self._sectors(load) / self.port_rate
 
@@ -357,18 +359,25 @@ class Units:
             cycles += self.cold
         return cycles
 
-    def _new(self, load: Any, cta: Cta) -> float:
-        """The part of a box that has to come from DRAM, where it is known. Boxes of a tile come in their order along K,
-        so one that begins before the last is the next tile's; of a single K step all are taken for the first tile's."""
+    def _round(self, load: Any, cta: Cta) -> int:
+        """Of tiles, in which a CTA loads it, where that is known. Boxes of a tile come in their order along K, so one
+        that begins before the last is the next tile's; of a single K step all are taken for the first tile's."""
+        if self.memory.first_use is None:
+            return 0
+        k, address, cluster = load.coordinates[0], load.tmap.address, cta.cluster.number
+        before, turn = self._along_k.get((cluster, cta.rank, address), (k, 0))
+        turn += k < before
+        self._along_k[cluster, cta.rank, address] = k, turn
+        return self.memory.first_use.round(cluster, turn)
+
+    def _new(self, load: Any, number: int) -> float:
+        """The part of a box that has to come from DRAM, in a round of tiles, where it is known."""
         first_use = self.memory.first_use
         if first_use is None:
             return 1.0
         k, row = load.coordinates
-        address, cluster = load.tmap.address, cta.cluster.number
-        before, turn = self._along_k.get((cluster, cta.rank, address), (k, 0))
-        turn += k < before
-        self._along_k[cluster, cta.rank, address] = k, turn
-        return 0.0 if first_use.came_before(load.tmap, k) else first_use.new(address, row, cluster, turn)
+        came_before = first_use.came_before(load.tmap, k)
+        return 0.0 if came_before else first_use.new(load.tmap.address, row, number)
 
     def tma_store(self, at: float, box: TensorMap, coordinates: Sequence[int], sm: Sm) -> float:
         """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room. What

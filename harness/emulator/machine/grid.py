@@ -45,10 +45,6 @@ class Clusters:
         self.capacity = capacity
         self.size = size
         self.rng = rng
-        self.room = capacity * size
-        """For so many CTAs more."""
-        self._holds: dict[int, int] = {}
-        """By the number of a running cluster: room of its CTAs that have not ended."""
         self.left = deque(range(total))
         """Neither launched nor granted."""
         self.launched: deque[int] = deque()
@@ -56,23 +52,32 @@ class Clusters:
         self.running: list[Cluster] = []
         self.granted = 0
         self.ended = 0
+        self._room = [capacity * size]
+        """For so many CTAs more in each GPC, of those that are told apart; a cluster is within one."""
+        self._held: dict[int, tuple[int, int]] = {}
+        """By the number of a cluster that is launched or runs: its GPC, and its CTAs that have not ended."""
         self._fill()
 
     def _fill(self) -> None:
-        while self.left and self.room >= self.size:
+        """The next cluster goes where most room is."""
+        while self.left and max(self._room) >= self.size:
             self._shuffle(self.left)
-            self.launched.append(self.left.popleft())
-            self.room -= self.size
+            number = self.left.popleft()
+            gpc = self._room.index(max(self._room))
+            self._room[gpc] -= self.size
+            self._held[number] = gpc, self.size
+            self.launched.append(number)
 
     def _shuffle(self, numbers: deque[int]) -> None:
         """CUDA promises no order: at random, any number may be the next."""
         if self.rng is not None:
             numbers.rotate(self.rng.randrange(len(numbers)))
 
-    def take(self, numbers: Iterable[int]) -> None:
-        """Only these are to run here; others run in other processes."""
+    def take(self, numbers: Iterable[int], gpcs: int = 1) -> None:
+        """Only these are to run here; others run in other processes. ``gpcs``: over so many they are spread."""
         self.launched.clear()
-        self.room = self.capacity * self.size
+        self._held.clear()
+        self._room = [(self.capacity + n) // gpcs * self.size for n in range(gpcs)]
         self.left = deque(numbers)
         self.total = len(self.left)
         self._fill()
@@ -89,21 +94,21 @@ class Clusters:
     def start(self) -> int:
         """The number of a cluster that is to run now."""
         self._shuffle(self.launched)
-        number = self.launched.popleft()
-        self._holds[number] = self.size
-        return number
+        return self.launched.popleft()
 
     def leave(self, number: int) -> None:
         """A CTA of a running cluster has ended, and its room is free before the others' is."""
-        self._holds[number] -= 1
-        self.room += 1
+        gpc, ctas = self._held[number]
+        self._held[number] = gpc, ctas - 1
+        self._room[gpc] += 1
         self._fill()
 
     def end(self, cluster: Cluster) -> None:
         """It has ended: there is room for another one."""
         self.running.remove(cluster)
         self.ended += 1
-        self.room += self._holds.pop(cluster.number)
+        gpc, ctas = self._held.pop(cluster.number)
+        self._room[gpc] += ctas
         self._fill()
 
     def grant(self) -> int | None:
