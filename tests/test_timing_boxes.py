@@ -108,7 +108,7 @@ def test_of_split_rows_whole_sectors_come(columns, name, ctas, what):
 
 
 def test_the_first_load_by_a_tensor_map_takes_longer_in_each_cta_and_longest_on_an_sm():
-    gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0, "l2.slack": 1e6})
+    gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0})
     made, sm, tmap = Units(gpu, Memory(1.0, CLOCK, miss=0.01, waits=0.0)), Sm(), tensor(256, 128)
     arrives = [
         loaded(made, 1e5 * n, Load(tmap, (0, 0)), sm, who) - 1e5 * n

@@ -45,26 +45,26 @@ def test_what_lies_outside_is_not_read() -> None:
 def test_a_panel_of_two_rounds_ago_is_still_there_if_what_came_since_fits() -> None:
     problem = tiles([(0, 0), (1, 1), (0, 2)], 2, 3)
     # Row 0 is used again after 8 panels: its own round's two, two of the next round, and C of both.
-    assert hits(problem, resident=1, capacity=10 * PANEL).dram == 5 * PANEL
+    assert hits(problem, resident=1, capacity=12 * PANEL).dram == 5 * PANEL
     assert hits(problem, resident=1, capacity=6 * PANEL).dram == 6 * PANEL
 
 
 def test_what_is_written_pushes_a_panel_out() -> None:
     order = [(0, 0), (0, 1)]
     # Two panels were read since, and C is two more; with K 16 times as deep it is an eighth of one.
-    assert hits(tiles(order, 1, 2), resident=1, capacity=3.4 * PANEL).dram == 4 * PANEL
+    assert hits(tiles(order, 1, 2), resident=1, capacity=3.06 * PANEL).dram == 4 * PANEL
     deep = 16 * PANEL
-    assert hits(tiles(order, 1, 2, deeper=16), resident=1, capacity=3.4 * deep).dram == 3 * deep
+    assert hits(tiles(order, 1, 2, deeper=16), resident=1, capacity=3.06 * deep).dram == 3 * deep
 
 
 def test_what_is_used_in_every_round_takes_its_place_once() -> None:
     problem = tiles([(0, 0), (1, 0), (2, 0), (3, 0), (0, 1)], 4, 2)
     # Row 0 is used again after 13 (its begin) to 14 panels (its end): eight of C, four of A, the first of B, and so
     # much of the second as comes before the slice.
-    assert hits(problem, resident=1, capacity=16.5 * PANEL).dram == 6 * PANEL
+    assert hits(problem, resident=1, capacity=20.2 * PANEL).dram == 6 * PANEL
     # Row 0 after 7 to 8: column 1, which its second tile needs, too, has been counted with the tile before.
     turn = tiles([(0, 0), (1, 1), (0, 1)], 2, 2)
-    assert hits(turn, resident=1, capacity=8 * PANEL).dram == pytest.approx((4 + (7.5 - 6.8) / 2.4) * PANEL)
+    assert hits(turn, resident=1, capacity=8 * PANEL).dram == pytest.approx((4 + (7.5 - 5.6) / 4.8) * PANEL)
 
 
 def test_what_nearly_fits_is_there_in_part() -> None:

@@ -14,7 +14,7 @@ from harness.problem.shape import Shape
 from harness.timing.cache import hits
 from harness.timing.constants import find_gpu
 from harness.timing.first_use import FirstUse
-from harness.timing.gemm import Gemm
+from harness.timing.gemm import Gemm, _spread_out
 from harness.timing.simulate import simulate
 from harness.timing.units import Memory, Sm, Units
 
@@ -110,6 +110,19 @@ def test_what_l2_fetches_at_once_may_bring_the_next_k_step(columns, fetched, cam
     assert arrives[0] - min(arrives) == pytest.approx(wait if any(came) else 0.0, abs=1e-6)
 
 
+def test_what_lies_outside_is_filled_at_the_rate_of_the_round():
+    """Of what all boxes of the first round have outside the simulated ones have all, of those of the second a tenth."""
+    gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0})
+    made = Units(gpu, Memory(1.0, CLOCK, miss=0.0, outside=(1.0, 0.1, 1.0), first_use=FIRST_USE))
+    tmap = TensorMap.tiled(A, "bf16", (512 - 16, 512), (64, 64), "128B")
+    filled = 16 * 64 * 2 / (GPU["l2.fill_bandwidth"] / CLOCK)
+    for cluster, cycles in ((0, filled), (2, 10 * filled), (4, filled)):
+        before = made.memory.fill.busy
+        cta: Any = SimpleNamespace(cluster=SimpleNamespace(number=cluster), rank=0)
+        made.tma_load(0.0, SimpleNamespace(tmap=tmap, coordinates=(0, 512 - 64), routes=range(1)), 0, cta, Sm())
+        assert made.memory.fill.busy - before == pytest.approx(cycles)
+
+
 @pytest.fixture(scope="module")
 def artifact():
     """A cluster of two computes 256 x 256; a ring of two stages shows each wait."""
@@ -130,6 +143,26 @@ def test_clusters_below_c_are_not_simulated(artifact):
     assert list(rounds.values()) == [n // 66 for n in range(gemm.tiles)]
     assert len(hits(gemm.traffic(), 66, 1e9).rounds) == 3
     assert not {*gemm.spread().numbers} & {*below}
+
+
+def test_the_simulated_part_of_what_tiles_have_is_that_of_their_round(artifact):
+    """140 tiles, 132 at a time: of the 8 in the last round rather too many are simulated than too few."""
+    gemm = Gemm(artifact.plan(Shape(14 * 256, 10 * 256, 4096)), GPU)
+    spread = gemm.spread()
+    assert [sum(number // 132 == turn for number in spread.numbers) for turn in range(2)] == [spread.slots, 1]
+    assert 1 < spread.slots < 132 / 8
+    assert gemm.parts(spread, lambda number: 1.0) == pytest.approx([spread.share, 1 / 8])
+    only_last = gemm.parts(spread, lambda number: float(number >= 132))
+    assert only_last == pytest.approx([spread.share, 1 / 8]), "where no tile has any, the part of all"
+
+
+@pytest.mark.parametrize(("count", "total", "last"), [(5, 30, 2), (8, 264, 48), (62, 66, 3), (20, 66, 0), (1, 66, 65)])
+def test_simulated_clusters_are_spread_over_a_round(count, total, last):
+    places = _spread_out(count, total, last)
+    assert len(places) == count and places[0] == 0
+    assert all(n * total // count <= place < (n + 1) * total // count for n, place in enumerate(places))
+    assert sum(place < last for place in places) >= last * count / total
+    assert count < 5 or count > total / 2 or {place % 2 for place in places} == {0, 1}
 
 
 def test_a_round_more_takes_longer_beside_clusters_below_c(artifact):

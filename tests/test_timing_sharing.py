@@ -10,12 +10,12 @@ from harness.compiler.build import Artifact, build
 from harness.compiler.plan import CounterArgument
 from harness.config.config import make_config
 from harness.problem.shape import Shape
-from harness.timing.constants import find_gpu
+from harness.timing.constants import ENDLESS, find_gpu
 from harness.timing.gemm import Gemm, Spread
 from harness.timing.limits import limits
 from harness.timing.sharing import Operand, coalesced
 from harness.timing.simulate import simulate
-from harness.timing.units import Contended, Memory, Tensor, Units
+from harness.timing.units import Contended, Memory, Tensor, Unit, Units
 
 CLOCK = 1.8e9
 GPU = find_gpu("h200")
@@ -205,24 +205,29 @@ def test_l2_gives_out_less_than_is_asked_for_and_the_way_to_it_passes_all(aligne
 # ---- a unit that the others use, too ----
 
 
-def contended(slack: float = 0.0, wait: float = 0.0) -> Contended:
-    unit = Contended()
-    unit.slack, unit.wait = slack, wait
-    return unit
+@pytest.mark.parametrize(("clusters", "slack"), [(1, 1.0), (4, 0.25), (ENDLESS, 0.0)])
+def test_what_a_simulated_cluster_asks_for_at_once_others_ask_for_at_other_times(clusters, slack):
+    """Each of several has its part of the pause."""
+    gpu = GPU.with_values({"l2.wait": 0, "l2.spread": 0})
+    units = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.0, clusters=clusters))
+    cycles = 2 * GPU["l2.slack"]
+    taken = units.read_memory(1e6, cycles * GPU["l2.bandwidth"] / CLOCK) - 1e6 - units.hit_latency
+    assert taken == pytest.approx(cycles - slack * GPU["l2.slack"])
 
 
 def test_what_comes_after_a_pause_is_served_at_once_but_no_more_than_the_share():
-    unit = contended(slack=100)
-    assert unit.serve(1000.0, 60) == 1000.0, "in the pause before there was time for it"
-    assert unit.serve(1000.0, 60) == 1020.0, "for 100 cycles of it, not for 120"
-    assert unit.serve(1000.0, 60) == 1080.0
-    assert contended(slack=0).serve(1000.0, 60) == 1060.0
+    unit = Unit()
+    assert unit.serve_soon(1000.0, 60, slack=100) == 1000.0, "in the pause before there was time for it"
+    assert unit.serve_soon(1000.0, 60, slack=100) == 1020.0, "for 100 cycles of it, not for 120"
+    assert unit.serve_soon(1000.0, 60, slack=100) == 1080.0
+    assert Unit().serve_soon(1000.0, 60, slack=0) == 1060.0
 
 
 def test_the_longer_a_unit_is_busy_the_longer_what_comes_waits():
     waits = []
     for part in (0.1, 0.5, 0.8, 2.0):
-        unit = contended(wait=100)
+        unit = Contended()
+        unit.wait = 100
         for n in range(400):
             unit.free = 0.0
             served = unit.serve(100.0 * n, 100.0 * part)

@@ -20,7 +20,7 @@ Panel = tuple[str, int]
 SLICES = 8
 """Of a panel, along K: those at its begin were used longer ago than those at its end."""
 
-SPREAD = 0.15
+SPREAD = 0.3
 """L2 gives up the oldest line of a set, not of all, and clusters do not keep step exactly. So what is used again after
 this part less than fits is there, after this part more it is not, and in between in proportion (fitted: counters of
 DRAM bytes of an H200)."""

@@ -147,7 +147,7 @@ class Gemm:
         steps = rounds * self.k_steps * self.cluster_size
         slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
         slots = max(1, slots // per_sm) * per_sm if slots >= per_sm else slots
-        chosen = set(_spread_out(slots, at_once))
+        chosen = set(_spread_out(slots, at_once, len(first_tiles) % at_once))
         numbers = tuple(number for n, number in enumerate(first_tiles) if n % resident in chosen)
         return Spread(at_once, slots, numbers, per_sm)
 
@@ -265,11 +265,16 @@ class Gemm:
         return Tiles(self.order(), rows, columns, problem.m, problem.n, problem.k, ELEMENT_BYTES, requested)
 
 
-def _spread_out(count: int, total: int) -> list[int]:
-    """So many numbers below the total: one of each of as many equal parts, at a place in it that is another each time.
-    Clusters side by side differ in their columns or rows of C; at equal distances they might all have the same ones."""
-    parts = [(n * total // count, (n + 1) * total // count) for n in range(count)]
-    return [first + int(n * GOLDEN % 1 * (end - first)) for n, (first, end) in enumerate(parts)]
+def _spread_out(count: int, total: int, last: int) -> list[int]:
+    """So many places in a round of clusters: one in each of as many equal parts, but not at equal distances, as those
+    might all lie in the same columns or rows of C. last: how many there are in the last round, if it is not full: of
+    these rather one too many are chosen than one too few, as what comes last decides how long all takes."""
+    places = []
+    for n in range(count):
+        first, end = n * total // count, (n + 1) * total // count
+        width = (last if first < last < end else end) - first
+        places.append(first + int(n * GOLDEN % 1 * width))
+    return places
 
 
 def _filled(first: int, size: int, extent: int, box: int) -> int:

@@ -62,7 +62,17 @@ def simulate(
     fetched = {addresses[a.tensor]: a.l2_promotion for a in plan.arguments if isinstance(a, TensorMapArgument)}
     first_use = FirstUse(found.rounds, panels, gemm.rounds(spread.resident), fetched)
     outside = gemm.parts(spread, gemm.rows_filled)
-    memory = Memory(spread.share, clock, found.miss, gpu["l2.together"], gemm.coalesced, left, outside, first_use)
+    memory = Memory(
+        spread.share,
+        clock,
+        found.miss,
+        gpu["l2.together"],
+        gemm.coalesced,
+        left,
+        outside,
+        first_use,
+        spread.slots,
+    )
     device = TimedDevice(
         gpu,
         memory,

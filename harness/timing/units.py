@@ -54,12 +54,12 @@ class Unit:
 
 
 class Contended(Unit):
-    """What all SMs of a GPU share, as one of them sees it.
+    """What all SMs of a GPU share, as some of them see it, which are simulated.
 
-    Real SMs are less in step with one another than simulated ones. So what comes after a pause is served soon, with
-    ``slack`` cycles. And others come at random before it: while the unit is busy for a part ``load`` of the time, it
-    waits for ``wait * load**2 / (1 - load)`` cycles: little while there is room, as rings show that find everything in
-    L2. The load of those that are simulated stands for that of all.
+    What these ask for at once others ask for at other times. So what comes after a pause is served soon, with ``slack``
+    cycles. And others come at random before it: while the unit is busy for a part ``load`` of the time, it waits for
+    ``wait * load**2 / (1 - load)`` cycles: little while there is room, as rings show that find everything in L2. The
+    load of those that are simulated stands for that of all.
     """
 
     __slots__ = ("load", "seen", "slack", "wait")
@@ -190,7 +190,8 @@ class Memory:
     tensor maps are of that, if it is known, otherwise all are (who waits follows from it; how many bytes, from
     ``miss``); ``coalesced``: bytes that L2 gives out for each byte that is asked for, by what their rows begin with
     (`harness.timing.sharing`); ``left``: bytes that the launch before has left in L2, still to be written;
-    ``outside``: by the round of tiles, of what all boxes have outside of their tensors the part that these have.
+    ``outside``: by the round of tiles, of what all boxes have outside of their tensors the part that these have;
+    ``clusters``: how many of a GEMM's run in it at once, each for several; ENDLESS: each for itself.
     """
 
     share: float
@@ -201,6 +202,7 @@ class Memory:
     left: float = 0.0
     outside: Sequence[float] = (1.0,)
     first_use: FirstUse | None = None
+    clusters: float = ENDLESS
     l2: Contended = field(default_factory=Contended)
     rows: Contended = field(default_factory=Contended)
     fill: Unit = field(default_factory=Unit)
@@ -211,7 +213,15 @@ class Memory:
     def fresh(self) -> Memory:
         """The same, with nothing to do yet."""
         return Memory(
-            self.share, self.clock, self.miss, self.waits, self.coalesced, self.left, self.outside, self.first_use
+            self.share,
+            self.clock,
+            self.miss,
+            self.waits,
+            self.coalesced,
+            self.left,
+            self.outside,
+            self.first_use,
+            self.clusters,
         )
 
 
@@ -228,7 +238,7 @@ class Units:
         self.write_slack = gpu["l2.write_slack"]
         self.write_slack_parts = gpu["l2.write_slack_parts"]
         for unit in (memory.l2, memory.rows):
-            unit.slack = gpu["l2.slack"]
+            unit.slack = gpu["l2.slack"] / memory.clusters
             unit.wait = gpu["l2.wait"]
         self.dram_rate = gpu["dram.bandwidth"] / memory.clock * share
         memory.dram.rate = gpu["dram.write_bandwidth"] / memory.clock * share
