@@ -105,6 +105,12 @@ def test_ctas_share_sms_only_if_there_are_more_of_them(clusters, sms):
     assert spread.slots == clusters and gemm.simulated_sms(spread) == sms
 
 
+def test_ctas_that_share_an_sm_are_of_as_many_clusters_however_few_are_simulated():
+    artifact = artifacts()[TWO_ON_AN_SM]
+    gemm = Gemm(artifact.plan(Shape(8192, 8192, 16384)), GPU, artifact.statistics()["registers"])
+    assert gemm.spread().slots == gemm.ctas_per_sm == 2
+
+
 @pytest.mark.parametrize(("barriers", "per_sm"), [(None, 5), (1, 5), (12, 5), (13, 4), (16, 4)])
 def test_named_barriers_decide_how_many_ctas_an_sm_holds(barriers, per_sm):
     """By shared memory and registers five of this kernel 5 fit; it names barriers in a register, and so has all 16."""

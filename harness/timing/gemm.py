@@ -146,7 +146,8 @@ class Gemm:
         rounds = -(-self.tiles // at_once)
         steps = rounds * self.k_steps * self.cluster_size
         slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
-        slots = max(1, slots // per_sm) * per_sm if slots >= per_sm else slots
+        # CTAs that share an SM are of several clusters, which do not keep step.
+        slots = min(at_once, max(1, slots // per_sm) * per_sm)
         chosen = set(_spread_out(slots, at_once, len(first_tiles) % at_once))
         numbers = tuple(number for n, number in enumerate(first_tiles) if n % resident in chosen)
         return Spread(at_once, slots, numbers, per_sm)
