@@ -31,22 +31,22 @@ def test_runs_are_many_and_split_beforehand(arch):
 @pytest.mark.parametrize(
     ("draw", "use", "configurations", "first", "hashed"),
     [
-        (0, SEEN, 26, "kernel5 multicast=False mma_shape=128x160 at 6912x1792x2304", "c706449639ff8511"),
-        (1, SEEN, 26, "kernel5 epilogue_width=64 at 768x3328x4096", "c195efd198fe2ccb"),
+        (0, SEEN, 26, "kernel5 epilogue_width=64 at 768x3328x4096", "c195efd198fe2ccb"),
+        (1, SEEN, 27, "kernel5 mma_shape=128x128 at 6144x5376x4096", "992f06efd4e6bced"),
         (
             2,
             SEEN,
             30,
-            "kernel5 mma_shape=128x192 cluster=1x4 epilogue_width=64 multicast=False at 7832x768x472",
-            "5ced557d8cd2af6f",
+            "kernel5 mma_shape=256x96 cluster=2x1 epilogue_width=32 multicast=False at 2496x2088x1152",
+            "78d9497253d1c953",
         ),
-        (3, JUDGE, 27, "kernel5 mma_shape=128x128 at 6144x5376x4096", "992f06efd4e6bced"),
+        (3, JUDGE, 31, "kernel5 mma_shape=128x160 at 2304x2048x512", "f553912f8cf826c6"),
         (
             4,
             JUDGE_FAR,
             30,
-            "kernel5 mma_shape=256x96 cluster=2x1 epilogue_width=32 multicast=False at 2496x2088x1152",
-            "78d9497253d1c953",
+            "kernel5 mma_shape=256x128 cluster=2x1 epilogue_width=64 at 3072x3584x14328",
+            "de0800c14b7a1a7d",
         ),
     ],
 )
