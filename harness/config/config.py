@@ -183,13 +183,14 @@ def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
 
 def _first_allowed(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The first that the rules allow, completed; raises `Refusal` for the first rule that the first of all breaks."""
-    refusals = []
+    first: Refusal | None = None
     for choice in choices:
         try:
             return planner.complete(choice)
         except Refusal as refusal:
-            refusals.append(refusal)
-    raise refusals[0]
+            first = first or refusal
+    assert first is not None, "there is a choice at least"
+    raise first
 
 
 def parse_cluster(text: str) -> tuple[int, int]:

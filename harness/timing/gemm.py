@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -148,7 +148,7 @@ class Gemm:
         slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
         # CTAs that share an SM are of several clusters, which do not keep step.
         slots = min(at_once, max(1, slots // per_sm) * per_sm)
-        chosen = set(_spread_out(slots, at_once, len(first_tiles) % at_once))
+        chosen = set(_spread_out(slots, at_once, self.tiles % at_once))
         numbers = tuple(number for n, number in enumerate(first_tiles) if n % resident in chosen)
         return Spread(at_once, slots, numbers, per_sm)
 
@@ -199,8 +199,9 @@ class Gemm:
         return number // (x * y) * x + number % x, number // x % y
 
     def part(self, spread: Spread, of: Callable[[int], float]) -> float:
-        """Of what tiles have, as ``of`` says by their number, the part that the simulated clusters get."""
-        return self._part(self.numbers, self.simulated_tiles(spread), of) or spread.share
+        """Of what tiles have, as ``of`` says by their number, the part that the simulated clusters get; their share of
+        the GPU if no simulated one has any."""
+        return self._part(self.numbers, spread, of)
 
     def parts(self, spread: Spread, of: Callable[[int], float]) -> list[float]:
         """Likewise, by the round of tiles. Of a dynamic schedule other tiles are simulated than those of the round: the
@@ -210,14 +211,12 @@ class Gemm:
             rounds.setdefault(turn, []).append(number)
         if self.plan.config["scheduler"] == "dynamic":
             return [self.part(spread, of)] * len(rounds)
-        simulated = self.simulated_tiles(spread)
-        return [self._part(numbers, simulated, of) or spread.share for numbers in rounds.values()]
+        return [self._part(numbers, spread, of) for numbers in rounds.values()]
 
-    @staticmethod
-    def _part(numbers: Iterable[int], simulated: Collection[int], of: Callable[[int], float]) -> float:
-        """Nothing if none of the tiles has anything."""
-        everything = sum(map(of, numbers))
-        return sum(of(number) for number in numbers if number in simulated) / everything if everything else 0.0
+    def _part(self, numbers: Collection[int], spread: Spread, of: Callable[[int], float]) -> float:
+        simulated = self.simulated_tiles(spread)
+        has = sum(of(number) for number in numbers if number in simulated)
+        return has / sum(map(of, numbers)) if has else spread.share
 
     def rows_filled(self, number: int) -> float:
         """Rows of boxes of A and B that lie outside although the box does not: filled with zeros for the tile's

@@ -36,6 +36,8 @@ def limits(machine: TimedMachine, used: float) -> list[Limit]:
     for sm in machine.sms:
         at = 0.0
         for life in sorted(sm.lives, key=lambda each: each.start):
+            if life.end <= at:
+                continue
             parts[LAUNCH] += max(0.0, life.start - at)
             _one(life, sm.tensor.spans, parts, max(at, life.start))
             at = max(at, life.end)

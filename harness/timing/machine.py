@@ -45,6 +45,14 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """For a box of a load: it reaches the units. at: when it was issued."""
+
+    operation: AsyncOperation
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """A box of a load reaches an SM. at: when it was asked for."""
 
@@ -157,6 +165,8 @@ class TimedMachine(Machine):
                 self._turn(item)
             elif type(item) is Issue:
                 self._issue(item)
+            elif type(item) is Request:
+                self._ask(item, self.now)
             elif type(item) is Delivery:
                 self._take(item)
             else:
@@ -315,16 +325,25 @@ class TimedMachine(Machine):
 
     def _start(self, operation: AsyncOperation, at: float) -> None:
         if operation.kind == "tma.load":
-            self._ask(operation, at)
+            self._request(Request(operation, at))
         else:
             self._will_be_done(operation, at, self._finish(operation, at))
 
-    def _ask(self, operation: AsyncOperation, at: float) -> None:
-        """For a box. A warp that has arrived at another CTA's mbarrier is not heard at once."""
-        load, number = operation.subject
-        cta, warp = operation.fragment.cta, operation.fragment.warp
-        heard = max(at, self._arrived.get((cta, warp.index), -ENDLESS) + self.gpu["barrier.acknowledged"])
-        self._push(self.units.tma_load(heard, load, number, cta, self.sm(cta)), Delivery(operation, at))
+    def _request(self, request: Request) -> None:
+        """At once, unless its warp has arrived at another CTA's mbarrier just before: then it is not heard yet."""
+        fragment = request.operation.fragment
+        arrived = self._arrived.get((fragment.cta, fragment.warp.index), -ENDLESS)
+        heard = arrived + self.gpu["barrier.acknowledged"]
+        if heard > request.at:
+            self._push(heard, request)
+        else:
+            self._ask(request, request.at)
+
+    def _ask(self, request: Request, at: float) -> None:
+        load, destination = request.operation.subject
+        cta = request.operation.fragment.cta
+        reaches = self.units.tma_load(at, load, destination, cta, self.sm(cta))
+        self._push(reaches, Delivery(request.operation, request.at))
 
     def _take(self, delivery: Delivery) -> None:
         load, number = delivery.operation.subject
