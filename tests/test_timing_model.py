@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,10 @@ from harness.compiler.build import Artifact, build
 from harness.config.presets import configure
 from harness.problem.shape import Shape, parse_shape
 from harness.timing.constants import find_gpu
-from harness.timing.limits import limits
+from harness.timing.limits import EPILOGUE, LAUNCH, PROLOGUE, TAIL, TENSOR, WAITS, limits
 from harness.timing.predict import predict
 from harness.timing.simulate import simulate
+from harness.timing.units import Life, Sm
 
 CLOCK = 1.8e9
 ONE_CLUSTER = "256,256"
@@ -76,6 +79,15 @@ def test_the_parts_add_up_to_the_launch() -> None:
     parts = limits(run.machine, run.used)
     assert sum(part.cycles for part in parts) == pytest.approx(run.cycles)
     assert all(part.cycles >= 0 for part in parts)
+
+
+def test_a_cta_that_lives_within_another_one_of_its_sm_takes_nothing_from_it() -> None:
+    sm = Sm()
+    sm.lives = [Life(1, 0, 10, 50), Life(0, 0, 0, 100)]
+    sm.tensor.spans = [(20, 90)]
+    machine: Any = SimpleNamespace(sms=[sm], end=100)
+    parts = {part.name: part.cycles for part in limits(machine, used=1.0)}
+    assert parts == {LAUNCH: 0, PROLOGUE: 20, TENSOR: 70, WAITS: 0, EPILOGUE: 10, TAIL: 0}
 
 
 def test_no_more_is_simulated_than_is_needed() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
 from harness.emulator import Module
+from harness.emulator.machine.grid import Clusters
 from harness.timing.constants import find_gpu
 from harness.timing.device import TimedDevice
 from harness.timing.machine import TimedMachine
@@ -72,3 +76,34 @@ def test_a_cta_lives_until_its_own_end():
     spans = {(life.cluster, life.cta): life.end - life.start for sm in machine.sms for life in sm.lives}
     assert len(spans) == 8
     assert all((span > 4 * 4000) == (cta == 0) for (_, cta), span in spans.items())
+
+
+def test_each_cluster_is_launched_or_granted_once_whoever_leaves_first():
+    clusters = Clusters(9, capacity=2, size=2, rng=None)
+    clusters.take(range(9), gpcs=1)
+    done: list[int | None] = []
+    while clusters.can_start or clusters.running:
+        while clusters.can_start:
+            running: Any = SimpleNamespace(number=clusters.start())
+            clusters.running.append(running)
+            clusters.leave(running.number)
+        done.append(clusters.grant())
+        first = clusters.running[0]
+        done.append(first.number)
+        clusters.end(first)
+    assert sorted(number for number in done if number is not None) == list(range(9))
+    assert clusters.ended + clusters.granted == 9
+
+
+def test_clusters_are_spread_over_gpcs_as_evenly_as_can_be():
+    """Five clusters of four in two GPCs: two and three; what is left in each is no room for another."""
+    clusters = Clusters(40, capacity=5, size=4, rng=None)
+    clusters.take(range(40), gpcs=2)
+    assert list(clusters.launched) == [0, 1, 2, 3, 4]
+    for number in range(3):
+        clusters.running.append(SimpleNamespace(number=clusters.start()))  # type: ignore[arg-type]
+        clusters.leave(number)
+    assert list(clusters.launched) == [3, 4], "three CTAs have ended, and no GPC has room for four"
+    clusters.leave(0)
+    clusters.leave(2)
+    assert list(clusters.launched) == [3, 4, 5], "0 and 2 share a GPC, and four of their CTAs have ended"

@@ -102,7 +102,7 @@ def test_ctas_share_sms_only_if_there_are_more_of_them(clusters, sms):
     gemm = Gemm(artifact.plan(Shape(256 * clusters, 384, 64)), GPU, artifact.statistics()["registers"])
     assert gemm.ctas_per_sm == 2
     spread = gemm.spread(detail=10**9)
-    assert spread.slots == clusters and gemm.simulated_sms(spread) == sms
+    assert spread.slots == clusters and gemm.simulated_sms(spread) == sms and gemm.simulated_gpcs(spread) == 8
 
 
 def test_ctas_that_share_an_sm_are_of_as_many_clusters_however_few_are_simulated():

@@ -58,7 +58,7 @@ class TimedDevice(Device):
     def _make_machine(self, grid: Grid, schedule: Any, clusters: Clusters, limits: Limits) -> Machine:
         grid.computes = self.computes
         numbers = range(clusters.total) if self.numbers is None else self.numbers
-        clusters.take(numbers, min(self.gpcs, clusters.capacity))
+        clusters.take(numbers, self.gpcs)
         units = Units(self.gpu, self.l2_and_dram.fresh())
         machine = TimedMachine(grid, schedule, clusters, limits, self.gpu, units, self.sms, self.trace, self.beside)
         self.machines.append(machine)

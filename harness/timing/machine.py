@@ -168,7 +168,7 @@ class TimedMachine(Machine):
             elif type(item) is Request:
                 self._ask(item, self.now)
             elif type(item) is Delivery:
-                self._take(item)
+                self._deliver(item)
             else:
                 self.trace.completed(item, self.now)
                 self._complete(item)
@@ -345,7 +345,7 @@ class TimedMachine(Machine):
         reaches = self.units.tma_load(at, load, destination, cta, self.sm(cta))
         self._push(reaches, Delivery(request.operation, request.at))
 
-    def _take(self, delivery: Delivery) -> None:
+    def _deliver(self, delivery: Delivery) -> None:
         load, number = delivery.operation.subject
         done = self.units.take(self.now, load, self.sm(load.routes[number][0]))
         self._will_be_done(delivery.operation, delivery.at, done)

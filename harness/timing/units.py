@@ -191,7 +191,7 @@ class Memory:
     ``miss``); ``coalesced``: bytes that L2 gives out for each byte that is asked for, by what their rows begin with
     (`harness.timing.sharing`); ``left``: bytes that the launch before has left in L2, still to be written;
     ``outside``: by the round of tiles, of what all boxes have outside of their tensors the part that these have;
-    ``clusters``: how many of a GEMM's run in it at once, each for several; ENDLESS: each for itself.
+    ``clusters``: how many of a GEMM's are simulated at once, and stand for others; ENDLESS: nothing stands for others.
     """
 
     share: float

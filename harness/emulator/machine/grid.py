@@ -74,7 +74,8 @@ class Clusters:
             numbers.rotate(self.rng.randrange(len(numbers)))
 
     def take(self, numbers: Iterable[int], gpcs: int = 1) -> None:
-        """Only these are to run here; others run in other processes. ``gpcs``: over so many they are spread."""
+        """Only these are to run here. ``gpcs``: they are spread over so many, or as many as have room for one each."""
+        gpcs = min(gpcs, self.capacity)
         self.launched.clear()
         self._held.clear()
         self._room = [(self.capacity + n) // gpcs * self.size for n in range(gpcs)]
