@@ -198,10 +198,10 @@ def test_kernels_that_walk_tell_their_tiles_by_k(monkeypatch, arch, scheduler):
         seen.setdefault(cluster, set()).add(turn)
         return round_of(self, cluster, turn)
 
-    def new_seen(self: FirstUse, address: int, row: int, number: int) -> float:
+    def new_seen(self: FirstUse, address: int, row: int, round_number: int) -> float:
         name, rows = self.panels[address]
-        there.add((name, row // rows) in self.rounds[number])
-        return new(self, address, row, number)
+        there.add((name, row // rows) in self.rounds[round_number])
+        return new(self, address, row, round_number)
 
     monkeypatch.setattr(FirstUse, "round", round_seen)
     monkeypatch.setattr(FirstUse, "new", new_seen)

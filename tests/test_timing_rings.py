@@ -11,6 +11,7 @@ import pytest
 from harness.compiler.build import build
 from harness.paths import ROOT
 from harness.timing.constants import find_gpu
+from harness.timing.machine import Request, TimedMachine
 from harness.timing.simulate import simulate
 from harness.timing.units import Sm, Units
 from harness.timing.validation import parse_name
@@ -54,6 +55,21 @@ def test_a_warp_that_has_arrived_at_another_cta_loads_later():
     assert 100 < step(predicted, name, depths) - at_once < GPU["barrier.acknowledged"]
     other = "kernel7 stages=2 mma_shape=128x128 at 1536x1408x1024"
     assert predicted(other) == predicted(other, **{"barrier.acknowledged": 0})
+
+
+def test_a_load_that_is_heard_later_takes_no_place_before_others(monkeypatch):
+    """It comes to the units when it is heard: what others ask for until then is served before."""
+    ahead = []
+    ask = TimedMachine._ask
+
+    def record(self: TimedMachine, request: Request, at: float) -> None:
+        ahead.append((at - self.now, at - request.at))
+        ask(self, request, at)
+
+    monkeypatch.setattr(TimedMachine, "_ask", record)
+    predicted("kernel5 at 2816x1536x1024")
+    assert any(late > 100 for _, late in ahead), "some are heard later"
+    assert all(early == 0 for early, late in ahead if late > 0)
 
 
 def test_boxes_come_through_the_port_as_they_arrive(monkeypatch):

@@ -31,12 +31,12 @@ class FirstUse:
         """In which round a cluster is that has had so many tiles before."""
         return min(self.round_of[cluster] + turn, len(self.rounds) - 1)
 
-    def new(self, address: int, row: int, number: int) -> float:
+    def new(self, address: int, row: int, round_number: int) -> float:
         """The part of a box that comes from DRAM, in that round. A box that would lie outside of the tensor, and so
         begins before, counts as the panel in which it begins."""
         name, rows = self.panels[address]
         # Of a dynamic schedule not the tiles of that round are simulated, but some.
-        return self.rounds[number].get((name, row // rows), self._averages[number][name])
+        return self.rounds[round_number].get((name, row // rows), self._averages[round_number][name])
 
     def came_before(self, box: TensorMap, k: int) -> bool:
         """Whether L2 has fetched all rows of the box that begins there with those of the K step before: if these are

@@ -65,13 +65,13 @@ def simulate(
     memory = Memory(
         spread.share,
         clock,
-        found.miss,
-        gpu["l2.together"],
-        gemm.coalesced,
-        left,
-        outside,
-        first_use,
-        spread.slots,
+        miss=found.miss,
+        waits=gpu["l2.together"],
+        coalesced=gemm.coalesced,
+        left=left,
+        outside=outside,
+        first_use=first_use,
+        clusters=spread.slots,
     )
     device = TimedDevice(
         gpu,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp
 from random import Random
 from typing import Any
@@ -212,16 +212,8 @@ class Memory:
 
     def fresh(self) -> Memory:
         """The same, with nothing to do yet."""
-        return Memory(
-            self.share,
-            self.clock,
-            self.miss,
-            self.waits,
-            self.coalesced,
-            self.left,
-            self.outside,
-            self.first_use,
-            self.clusters,
+        return replace(
+            self, l2=Contended(), rows=Contended(), fill=Unit(), writes=Unit(), dram=Dram(), traffic=Traffic()
         )
 
 
@@ -340,10 +332,10 @@ class Units:
             self.memory.traffic.loads += 1
             # How several SMs are answered together was fitted to sectors of boxes that are not multicast.
             times = self._sectors(load) if cast else 1.0
-            number = self._round(load, cta)
-            arrives = self.read_memory(at, part.inside, sent, aligned, self._new(load, number), times)
+            round_number = self._walk(load, cta)
+            arrives = self.read_memory(at, part.inside, sent, aligned, self._new(load, round_number), times)
             if part.filled:
-                filled = self.memory.fill.serve(at, part.filled / self.fill_rates[number])
+                filled = self.memory.fill.serve(at, part.filled / self.fill_rates[round_number])
                 arrives = max(arrives, filled + self.hit_latency)
             self._last_load = (load, arrives)
         return self._last_load[1] - nbytes * self._sectors(load) / self.port_rate
@@ -369,9 +361,10 @@ class Units:
             cycles += self.cold
         return cycles
 
-    def _round(self, load: Any, cta: Cta) -> int:
-        """Of tiles, in which a CTA loads it, where that is known. Boxes of a tile come in their order along K, so one
-        that begins before the last is the next tile's; of a single K step all are taken for the first tile's."""
+    def _walk(self, load: Any, cta: Cta) -> int:
+        """A CTA goes on to this load, once: the round of tiles in which it is, where that is known. Boxes of a tile
+        come in their order along K, so one that begins before the last is the next tile's; of a single K step all are
+        taken for the first tile's."""
         if self.memory.first_use is None:
             return 0
         k, address, cluster = load.coordinates[0], load.tmap.address, cta.cluster.number
@@ -380,14 +373,14 @@ class Units:
         self._along_k[cluster, cta.rank, address] = k, turn
         return self.memory.first_use.round(cluster, turn)
 
-    def _new(self, load: Any, number: int) -> float:
+    def _new(self, load: Any, round_number: int) -> float:
         """The part of a box that has to come from DRAM, in a round of tiles, where it is known."""
         first_use = self.memory.first_use
         if first_use is None:
             return 1.0
         k, row = load.coordinates
         came_before = first_use.came_before(load.tmap, k)
-        return 0.0 if came_before else first_use.new(load.tmap.address, row, number)
+        return 0.0 if came_before else first_use.new(load.tmap.address, row, round_number)
 
     def tma_store(self, at: float, box: TensorMap, coordinates: Sequence[int], sm: Sm) -> float:
         """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room. What
