@@ -192,20 +192,42 @@ def test_less_is_answered_together_where_rows_are_no_lines():
 
 
 @pytest.mark.parametrize(
-    ("aligned", "coalesced", "name"),
+    ("aligned", "coalesced", "saved", "name"),
     [
-        (128, 0.6, "l2.rows_of_128"),
-        (64, 0.9, "l2.rows_of_64"),
-        (32, 1.0, "l2.rows_of_32"),
-        (16, 1.0, "l2.rows_of_16"),
+        (128, 0.6, 1.0, "l2.rows_of_128"),
+        (64, 0.6, GPU["l2.saved_of_64"], "l2.rows_of_64"),
+        (32, 0.6, GPU["l2.saved_of_32"], "l2.rows_of_32"),
+        (16, 0.6, 0.0, "l2.rows_of_16"),
+        (128, 0.1, 1.0, "l2.rows_of_128"),
     ],
 )
-def test_l2_gives_out_less_than_is_asked_for_and_the_way_to_it_passes_all(aligned, coalesced, name):
+def test_l2_gives_out_less_than_is_asked_for_and_the_way_to_it_passes_all(aligned, coalesced, saved, name):
     nbytes = 1e6
     gpu = GPU.with_values({"l2.wait": 0, "l2.spread": 0})
-    units = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.0, coalesced={128: 0.6, 64: 0.9}))
+    units = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.0, coalesced={aligned: coalesced}))
     taken = units.read_memory(0.0, nbytes, aligned=aligned) - units.hit_latency
-    assert taken == pytest.approx(max(nbytes * coalesced / GPU["l2.bandwidth"], nbytes / GPU[name]) * CLOCK)
+    given = nbytes * (1 - saved * (1 - coalesced)) / GPU["l2.bandwidth"]
+    assert taken == pytest.approx(max(given, nbytes / GPU[name]) * CLOCK)
+
+
+@pytest.mark.parametrize(("aligned", "given"), [(128, 0.383), (64, 0.381), (32, 0.458)])
+def test_rows_that_all_sms_load_take_l2_as_long_as_on_an_h200(aligned, given):
+    """``given``: bytes that it gave out for each that was asked for (results/nvidia-h200-l2.json)."""
+    saved = {128: 1.0, 64: GPU["l2.saved_of_64"], 32: GPU["l2.saved_of_32"]}[aligned]
+    assert (1 - saved * (1 - given)) / GPU["l2.bandwidth"] == pytest.approx(1 / GPU[f"l2.rows_of_{aligned}"], rel=0.03)
+
+
+@pytest.mark.parametrize(("aligned", "uneven"), [(128, 0.0), (32, GPU["l2.uneven"])])
+def test_some_sms_wait_longer_for_l2_than_others_where_rows_lie_in_two_lines(aligned, uneven):
+    def waits(behind: float) -> float:
+        units = Units(GPU.with_values({"l2.wait": 0, "l2.spread": 0}), Memory(1.0, CLOCK, miss=0.0, waits=0.0))
+        units.read_memory(0.0, 1e6, aligned=aligned)
+        return units.read_memory(0.0, 1e6, aligned=aligned, behind=behind) - units.hit_latency
+
+    assert waits(1.0) / waits(0.0) == pytest.approx(1 + uneven)
+    assert waits(-1.0) / waits(0.0) == pytest.approx(1 - uneven)
+    idle = Units(GPU.with_values({"l2.spread": 0}), Memory(1.0, CLOCK, miss=0.0, waits=0.0, clusters=1))
+    assert idle.read_memory(1e6, 128, ready=1e6 + 500, aligned=32, behind=1.0) == 1e6 + 500 + idle.hit_latency
 
 
 # ---- a unit that the others use, too ----

@@ -19,13 +19,15 @@ class FirstUse:
     ``rounds``: of each, by the panel, the part of it that comes from DRAM (`harness.timing.cache`); ``panels``: by the
     address of a tensor, whether it is A or B, and the rows of one of its panels; ``round_of``: by the number of a
     cluster, the round of its first tile; ``fetched``: by the address of a tensor, the bytes that a copy makes L2 fetch
-    at once.
+    at once; ``gained``: of each round, by the panel, cycles by which a leader is ahead of others at each of its K steps
+    (`harness.timing.leaders`).
     """
 
     rounds: Sequence[Mapping[Panel, float]]
     panels: Mapping[int, tuple[str, int]]
     round_of: Mapping[int, int]
     fetched: Mapping[int, int] = field(default_factory=dict)
+    gained: Sequence[Mapping[Panel, float]] = ()
 
     def round(self, cluster: int, turn: int) -> int:
         """In which round a cluster is that has had so many tiles before."""
@@ -37,6 +39,13 @@ class FirstUse:
         name, rows = self.panels[address]
         # Of a dynamic schedule not the tiles of that round are simulated, but some.
         return self.rounds[round_number].get((name, row // rows), self._averages[round_number][name])
+
+    def ahead(self, address: int, row: int, round_number: int) -> float:
+        """Cycles by which others have asked for the box before, as they lead."""
+        if not self.gained:
+            return 0.0
+        name, rows = self.panels[address]
+        return self.gained[round_number].get((name, row // rows), 0.0)
 
     def came_before(self, box: TensorMap, k: int) -> bool:
         """Whether L2 has fetched all rows of the box that begins there with those of the K step before: if these are

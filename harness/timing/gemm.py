@@ -12,7 +12,9 @@ from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_T
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.timing.cache import Place, Tiles
 from harness.timing.constants import Gpu
+from harness.timing.evenly import evenly
 from harness.timing.sharing import Operand, coalesced
+from harness.timing.units import K_BYTES, WGMMA_ROWS
 
 TMEM_COLUMNS = 512
 SM_BARRIERS = 64
@@ -25,8 +27,6 @@ DETAIL = 1500
 
 RAGGED = 8
 """How many times as many where tiles differ, as some lie partly outside of C."""
-GOLDEN = (5**0.5 - 1) / 2
-"""Multiples of it, without their whole parts, are spread evenly over 0 to 1 however many there are."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +234,20 @@ class Gemm:
         across = max(0, min(columns, problem.n - column * columns))
         return -(-down // self._box_rows("C")) * -(-across // self.plan.tile[1])
 
+    def parts_of_ctas(self, row: int) -> list[int]:
+        """Of a cluster in that row of tiles, those of a warpgroup that each CTA along M has to multiply."""
+        rows, along_m = self.plan.tile[0], self.plan.config["cluster"][0]
+        if self.plan.tmem_columns:
+            return [1] * along_m
+        inside = [self.plan.problem.m - (row * along_m + rank) * rows for rank in range(along_m)]
+        return [-(-max(0, min(rows, left)) // self._box_rows("C")) for left in inside]
+
+    @property
+    def part_cycles(self) -> float:
+        """Cycles of a K step that a tensor core takes for one of them."""
+        steps = self.plan.config["block_k"] * ELEMENT_BYTES / K_BYTES
+        return steps * self._box_rows("C") / WGMMA_ROWS * self.plan.tile[1] / 2
+
     def _box_rows(self, tensor: str) -> int:
         return next(a.box[1] for a in self.plan.arguments if isinstance(a, TensorMapArgument) and a.tensor == tensor)
 
@@ -273,7 +287,7 @@ def _spread_out(count: int, total: int, last: int) -> list[int]:
     for n in range(count):
         first, end = n * total // count, (n + 1) * total // count
         width = (last if first < last < end else end) - first
-        places.append(first + int(n * GOLDEN % 1 * width))
+        places.append(first + int(evenly(n) * width))
     return places
 
 

@@ -22,6 +22,7 @@ from harness.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragmen
 from harness.emulator.machine.warpgroup import Step
 from harness.timing.constants import ENDLESS, Gpu
 from harness.timing.costs import block_costs
+from harness.timing.evenly import evenly
 from harness.timing.trace import NoTrace, Trace
 from harness.timing.units import Life, Sm, Units
 
@@ -123,7 +124,9 @@ class TimedMachine(Machine):
         self._arrived: dict[tuple[Cta, int], float] = {}
         """When a warp last arrived at an mbarrier of another CTA."""
         self._issues: dict[tuple[Cta, int], Issue] = {}
-        self._all = [Sm() for _ in range(min(sms, clusters.capacity * clusters.size))]
+        # One follows the other far from it, so that CTAs of a cluster and of its neighbours are served differently.
+        count = min(sms, clusters.capacity * clusters.size)
+        self._all = [Sm(2 * evenly(n) - 1) for n in range(1, count + 1)]
         self._started: dict[tuple[int, int], float] = {}
         """When CTAs started that have not ended, by cluster and rank."""
         self._wake = {
@@ -306,7 +309,7 @@ class TimedMachine(Machine):
 
     def _plain_access(self, at: float, nbytes: int) -> float:
         """Loads and stores that are no tensor copies, through the same L2."""
-        return self.units.read_memory(at, nbytes) - self.units.hit_latency
+        return self.units.read_memory(at, nbytes) + self.units.dram_wait() - self.units.hit_latency
 
     # ---- asynchronous operations ----
 

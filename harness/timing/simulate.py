@@ -16,6 +16,7 @@ from harness.timing.constants import Gpu
 from harness.timing.device import TimedDevice
 from harness.timing.first_use import FirstUse
 from harness.timing.gemm import Gemm, Spread
+from harness.timing.leaders import gained
 from harness.timing.machine import TimedMachine
 from harness.timing.trace import Trace
 from harness.timing.units import Memory
@@ -60,7 +61,8 @@ def simulate(
     addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
     panels = {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)}
     fetched = {addresses[a.tensor]: a.l2_promotion for a in plan.arguments if isinstance(a, TensorMapArgument)}
-    first_use = FirstUse(found.rounds, panels, gemm.rounds(spread.resident), fetched)
+    round_of, ahead = gemm.rounds(spread.resident), gained(gemm, spread.resident)
+    first_use = FirstUse(found.rounds, panels, round_of, fetched, ahead)
     outside = gemm.parts(spread, gemm.rows_filled)
     memory = Memory(
         spread.share,

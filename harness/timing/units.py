@@ -27,6 +27,9 @@ MOST_AT_ONCE = 64
 """Multiplications that a tensor core is remembered to have been given."""
 K_BYTES = 32
 """Of a row of A or B in one multiplication, whatever the type."""
+LEFT = 0.2
+"""Of a wait for DRAM, the part that is left however far others are ahead: 90 to 120 of 490 cycles in kernels with
+events on an H200."""
 LOAD_CYCLES, MOST_LOAD = 4000, 0.85
 """Over which the load of a unit is an average, what was longer ago counting less; and more than which it never is."""
 
@@ -158,9 +161,11 @@ class Sm:
     """One multiprocessor: four sub-partitions that issue, a tensor core, a TMA engine for loads and stores, a port.
 
     ``maps``: tensor maps it has used; ``lives``: CTAs it has had. The four sub-partitions' tensor cores work as one.
+    ``behind``: from -1, served sooner than others where all wait for L2, to 1, later.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, behind: float = 0.0) -> None:
+        self.behind = behind
         self.issue = [Unit() for _ in range(SUB_PARTITIONS)]
         self.tensor = Tensor()
         self.tma = Unit()
@@ -249,6 +254,8 @@ class Units:
         }
         rows = {LINE: "l2.rows_of_128", 64: "l2.rows_of_64", 32: "l2.rows_of_32", 16: "l2.rows_of_16"}
         self.row_rate = {aligned: gpu[name] / memory.clock * share for aligned, name in rows.items()}
+        self.saved = {LINE: 1.0, 64: gpu["l2.saved_of_64"], 32: gpu["l2.saved_of_32"], 16: 0.0}
+        self.uneven = gpu["l2.uneven"]
         self.request_rate = self.row_rate[16] / LINE * gpu["l2.requests_of_16"]
         self.hit_latency = gpu["tma.latency"] + gpu["l2.latency"]
         self.split_waits = gpu["l2.together_split"]
@@ -290,29 +297,37 @@ class Units:
         nbytes: float,
         ready: float = 0.0,
         aligned: int = LINE,
-        new: float = 1.0,
         times: float = 1.0,
+        behind: float = 0.0,
     ) -> float:
-        """Bytes for an SM, from L2 or through it: when the last of them leaves L2. at: when they are asked for, which
-        is their place in the queues; ready: when an SM has asked for the last of them; aligned: what their rows begin
-        with; new: the part that has to come from DRAM; times: how many bytes L2 gives out for each of them, as it gives
-        whole sectors. It gives out a part once for several SMs; the way to it knows no such thing.
+        """Bytes for an SM, from L2 or through it: when the last of them come if L2 has them. at: when they are asked
+        for, which is their place in the queues; ready: when an SM has asked for the last of them; aligned: what their
+        rows begin with; times: how many bytes L2 gives out for each of them, as it gives whole sectors; behind: of the
+        `Sm`. What L2 gives out once for several SMs saves it time, less where rows lie in two lines; the way to it
+        knows no such thing.
         """
         memory = self.memory
         memory.traffic.l2_read += nbytes
-        coalesced = memory.coalesced.get(aligned, 1.0)
+        saved = self.saved[aligned] * (1 - memory.coalesced.get(aligned, 1.0))
         leaves = max(
             ready,
-            memory.l2.serve(at, nbytes * coalesced * times / self.l2_rate),
+            memory.l2.serve(at, nbytes * (1 - saved) * times / self.l2_rate),
             memory.rows.serve(at, nbytes / self.row_rate[aligned]),
         )
         if memory.miss > 0:
             missed = nbytes * memory.miss
             memory.traffic.dram += missed
             leaves = max(leaves, memory.dram.serve(at, missed / self.dram_rate))
-        distance = self.l2_spread * (2 * self.distances.random() - 1)
-        waits = new * memory.waits * (1.0 if aligned == LINE else self.split_waits)
-        return leaves + self.hit_latency + distance + waits * self.dram_latency
+        if aligned < LINE:
+            leaves += self.uneven * behind * (leaves - max(at, ready))
+        return leaves + self.hit_latency + self.l2_spread * (2 * self.distances.random() - 1)
+
+    def dram_wait(self, aligned: int = LINE, new: float = 1.0, ahead: float = 0.0) -> float:
+        """Cycles that bytes come later than from L2. new: the part that has to come from DRAM; ahead: cycles by which
+        others have asked for it before."""
+        waits = new * self.memory.waits * (1.0 if aligned == LINE else self.split_waits)
+        cycles = waits * self.dram_latency
+        return max(LEFT * cycles, cycles - ahead)
 
     def tma_load(self, at: float, load: Any, destination: int, cta: Cta, sm: Sm) -> float:
         """Ask for a box for one of the CTAs that it goes to, and say when it reaches that CTA's SM: early enough that
@@ -333,7 +348,8 @@ class Units:
             # How several SMs are answered together was fitted to sectors of boxes that are not multicast.
             times = self._sectors(load) if cast else 1.0
             round_number = self._walk(load, cta)
-            arrives = self.read_memory(at, part.inside, sent, aligned, self._new(load, round_number), times)
+            arrives = self.read_memory(at, part.inside, sent, aligned, times, sm.behind)
+            arrives += self.dram_wait(aligned, *self._new(load, round_number))
             if part.filled:
                 filled = self.memory.fill.serve(at, part.filled / self.fill_rates[round_number])
                 arrives = max(arrives, filled + self.hit_latency)
@@ -373,14 +389,17 @@ class Units:
         self._along_k[cluster, cta.rank, address] = k, turn
         return self.memory.first_use.round(cluster, turn)
 
-    def _new(self, load: Any, round_number: int) -> float:
-        """The part of a box that has to come from DRAM, in a round of tiles, where it is known."""
+    def _new(self, load: Any, round_number: int) -> tuple[float, float]:
+        """The part of a box that has to come from DRAM, in a round of tiles, where it is known; and the cycles by which
+        others have asked for it before."""
         first_use = self.memory.first_use
         if first_use is None:
-            return 1.0
+            return 1.0, 0.0
         k, row = load.coordinates
-        came_before = first_use.came_before(load.tmap, k)
-        return 0.0 if came_before else first_use.new(load.tmap.address, row, round_number)
+        if first_use.came_before(load.tmap, k):
+            return 0.0, 0.0
+        box = load.tmap.address, row, round_number
+        return first_use.new(*box), first_use.ahead(*box)
 
     def tma_store(self, at: float, box: TensorMap, coordinates: Sequence[int], sm: Sm) -> float:
         """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room. What
