@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from harness.emulator import Module
 from harness.emulator.machine.grid import Clusters
@@ -37,9 +38,9 @@ ret;
 """
 
 
-def run(turns: tuple[int, int, int, int], clusters: int, gpcs: int = 1) -> TimedMachine:
+def run(turns: tuple[int, int, int, int], clusters: int, gpcs: int = 1, sms: int | None = None) -> TimedMachine:
     """CTAs count down, each from the number of its rank; two clusters find room at once."""
-    device = TimedDevice(GPU, Memory(1.0, 1.8e9), computes=True, gpcs=gpcs)
+    device = TimedDevice(GPU, Memory(1.0, 1.8e9), computes=True, gpcs=gpcs, sms=sms)
     counts = device.upload(np.array(turns, np.uint32))
     device.launch(Module.from_text(COUNTS_DOWN), grid=4 * clusters, arguments=[counts], resident_clusters=2)
     return device.machines[-1]
@@ -69,6 +70,23 @@ def test_a_cluster_needs_the_room_of_one_gpc():
     """Three CTAs of each of two GPCs end at once, which are enough for a cluster but lie apart."""
     first, second, third = starts(run((4000, 1, 1, 1), 3, gpcs=2))
     assert first == second and third - first > 4 * 4000
+
+
+@pytest.mark.parametrize("turns", [(40, 400, 4000, 9000), (9000, 40, 4000, 400), (4000, 4000, 40, 9000)])
+def test_ctas_of_one_cluster_share_an_sm_only_where_no_other_has_room(turns):
+    """Four SMs hold two CTAs each."""
+    machine = run(turns, 9, sms=4)
+    together = 0
+    for cluster in range(9):
+        begin = next(life.start for sm in machine.sms for life in sm.lives if life.cluster == cluster)
+        own = [sum(life.cluster == cluster for life in sm.lives) for sm in machine.sms]
+        others = [
+            sum(life.start < begin < life.end for life in sm.lives if life.cluster != cluster) for sm in machine.sms
+        ]
+        assert all(mine + other <= 2 for mine, other in zip(own, others, strict=True))
+        together += max(own) > 1
+        assert max(own) == 1 or any(mine == 0 and other == 2 for mine, other in zip(own, others, strict=True))
+    assert together, "some have no choice"
 
 
 def test_a_cta_lives_until_its_own_end():

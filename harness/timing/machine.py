@@ -127,6 +127,8 @@ class TimedMachine(Machine):
         # One follows the other far from it, so that CTAs of a cluster and of its neighbours are served differently.
         count = min(sms, clusters.capacity * clusters.size)
         self._all = [Sm(2 * evenly(n) - 1) for n in range(1, count + 1)]
+        self._per_sm = -(-clusters.capacity * clusters.size // count)
+        """CTAs that find room on an SM."""
         self._started: dict[tuple[int, int], float] = {}
         """When CTAs started that have not ended, by cluster and rank."""
         self._wake = {
@@ -211,8 +213,11 @@ class TimedMachine(Machine):
     def _start_cluster(self) -> None:
         super()._start_cluster()
         cluster = self.clusters.running[-1]
+        taken: set[Sm] = set()
         for cta in cluster.ctas:
-            sm = min(self._all, key=lambda each: each.ctas)
+            # CTAs of one cluster share an SM only where no other has room: they would keep step, and wait together.
+            sm = min(self._all, key=lambda each: (each.ctas >= self._per_sm, each in taken, each.ctas))
+            taken.add(sm)
             sm.ctas += 1
             self._sms[cluster.number, cta.rank] = sm
             self._started[cluster.number, cta.rank] = self.now
