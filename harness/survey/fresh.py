@@ -132,10 +132,10 @@ class Draw:
 
 
 DRAWS = (
-    Draw("the runs that judge, thirteenth draw", SEEN, _few_options, _usual_shape),
     Draw("the runs that judge, fifteenth draw", SEEN, _few_options, _usual_shape),
-    Draw("the runs that judge, sixteenth draw", SEEN),
-    Draw("the runs that judge, seventeenth draw", JUDGE, _few_options, _usual_shape),
-    Draw("the runs that judge, eighteenth draw", JUDGE_FAR),
+    Draw("the runs that judge, seventeenth draw", SEEN, _few_options, _usual_shape),
+    Draw("the runs that judge, eighteenth draw", SEEN),
+    Draw("the runs that judge, nineteenth draw", JUDGE, _few_options, _usual_shape),
+    Draw("the runs that judge, twentieth draw", JUDGE_FAR),
 )
 """The newest of each kind judge, those before them have. Earlier ones are left out."""
