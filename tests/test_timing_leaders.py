@@ -15,6 +15,7 @@ from harness.timing.constants import find_gpu
 from harness.timing.first_use import FirstUse
 from harness.timing.gemm import Gemm
 from harness.timing.leaders import gained
+from harness.timing.simulate import simulate
 from harness.timing.units import Memory, Sm, Units
 
 GPU = find_gpu("h200")
@@ -92,3 +93,29 @@ def test_others_wait_less_by_what_the_leader_is_ahead(ahead, less):
 
     assert arrives(2 << 40, 0.0) - arrives(2 << 40, ahead) == pytest.approx(less)
     assert arrives(1 << 40, 0.0) == arrives(1 << 40, ahead)
+
+
+def test_a_launch_with_leaders_takes_less():
+    """Eight rows more than 16 tiles: those above the last cluster wait less. One row of warpgroups more: they wait."""
+    [artifact] = build([configure("kernel5", arch="sm_90a")])
+
+    def cycles(m: int, latency: float) -> float:
+        gpu = GPU.with_values({"dram.latency": latency})
+        return simulate(artifact, artifact.plan(Shape(m, 512, 2048)), gpu, CLOCK).cycles
+
+    slow, fast = GPU["dram.latency"], 0.0
+    with_leaders, without = (cycles(m, slow) - cycles(m, fast) for m in (16 * 128 + 8, 17 * 128))
+    assert with_leaders < 0.7 * without
+
+
+def test_sms_of_a_launch_wait_differently_where_rows_lie_in_two_lines():
+    [artifact] = build([configure("kernel7", arch="sm_90a", multicast=False)])
+
+    def ends(k: int, uneven: float) -> list[float]:
+        gpu = GPU.with_values({"l2.uneven": uneven})
+        machine = simulate(artifact, artifact.plan(Shape(2048, 2048, k)), gpu, CLOCK).machine
+        return sorted(life.end for sm in machine.sms for life in sm.lives)
+
+    assert ends(1024, 0.0) == ends(1024, 0.3)
+    even, uneven = ends(1024 + 16, 0.0), ends(1024 + 16, 0.3)
+    assert uneven[-1] > even[-1] and uneven[-1] - uneven[0] > 1.5 * (even[-1] - even[0])
