@@ -18,10 +18,10 @@ from typing import Any
 
 import click
 
+from harness.build.artifacts import build, build_with_notice
+from harness.build.config import KernelConfig, make_config
 from harness.cli.clear_errors import ClearErrors
 from harness.cli.options import Parsed
-from harness.compiler.build import build, build_with_notice
-from harness.config.config import KernelConfig, make_config
 from harness.errors import CannotRun
 from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape, parse_shape

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch.library import custom_op
 
-from harness.config.config import KernelConfig, make_config
+from harness.build.config import KernelConfig, make_config
 from harness.errors import UsageProblem
-from harness.gpu.capability import arch_of_gpu
-from harness.gpu.kinds import kind_of
-from harness.gpu.model import compile_artifact
 from harness.problem.shape import Shape
-from harness.tune.store import configuration_for
+from harness.run.capability import arch_of_gpu
+from harness.run.kinds import kind_of
+from harness.run.model import compile_artifact
+from harness.run.tuned import configuration_for
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -40,7 +40,7 @@ def matmul(
     """C = A . B^T on the GPU that holds the tensors.
 
     Shapes: a [M, K], b [N, K], out [M, N]; contiguous, one dtype (bfloat16 or float16), one CUDA device; K and N
-    multiples of 8. ``options``: those of ``harness.config.config.make_config`` (cluster, stages, ...). Without any, the
+    multiples of 8. ``options``: those of ``harness.build.config.make_config`` (cluster, stages, ...). Without any, the
     configuration is what ``harness tune`` has found for this GPU and problem, if it has; tuned=False: the default.
 
     Raises ValueError for tensors or options that do not fit, CannotRun if MAX cannot compile or load the kernel. The

@@ -31,8 +31,8 @@ import click
 if not (Path(__file__).resolve().parent / "harness").exists():  # in a checkout; a packed folder has its own
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness.gpu.driver import Driver
-from harness.survey.kernels import Packed
+from harness.run.driver import Driver
+from metrology.survey.kernels import Packed
 
 ARCH = "sm_90a"
 L2_BYTES = 60 << 20
@@ -45,12 +45,12 @@ INPUTS = ("normal", "-1, 0, 1")
 def pack_all(asked: list[tuple[str, str]], folder: Path) -> None:
     """Compiles what is to run, kernels with shapes, and leaves the machine code in the folder, with the code that
     launches it. A kernel is given as its name and options of `make_config`."""
-    from harness.config.config import parse_cluster, parse_mma_shape
+    from harness.build.config import parse_cluster, parse_mma_shape
     from harness.problem.shape import parse_shape
-    from harness.survey.bundle import copy_code
-    from harness.survey.pack import pack
-    from harness.survey.runs import Run
-    from harness.survey.uses import JUDGE
+    from metrology.survey.bundle import copy_code
+    from metrology.survey.pack import pack
+    from metrology.survey.runs import Run
+    from metrology.survey.uses import JUDGE
 
     readers: dict[str, Callable[[str], Any]] = {
         "scheduler": str,

@@ -14,11 +14,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
-from harness.compiler.build import Artifact, build
-from harness.config.catalog import KERNELS
-from harness.config.config import KernelConfig, make_config
-from harness.config.planner import planner as compiled_planner
-from harness.config.presets import configure
+from harness.build.artifacts import Artifact, build
+from harness.build.catalog import KERNELS
+from harness.build.config import KernelConfig, make_config
+from harness.build.planner import planner as compiled_planner
+from harness.build.presets import configure
 
 CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))
 # What several files use, compiled together.

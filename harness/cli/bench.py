@@ -12,23 +12,23 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness.bench import history
-from harness.bench import run as runs
-from harness.bench.baseline import LAST, Baseline, check_name, resolve
-from harness.bench.beside import build_commit, can_build
-from harness.bench.history import History, Pointer, case_of, is_right, machine_of
-from harness.bench.soundness import is_checked, what_is_unsound
-from harness.bench.suite import DEFAULT, Case, Suite, load_suite, suite_names
-from harness.bench.times import MIN_PROCESSES, THRESHOLD
-from harness.bench.verdict import EXIT_REGRESSION, Judgement, have_times, judge
+from harness.build.artifacts import is_built
+from harness.build.config import KernelConfig
 from harness.cli import bench_output as output
 from harness.cli.clear_errors import written_clearly
 from harness.cli.options import FiniteRange, check_output, group, offering, schedule_seed_option, schedules_option
 from harness.cli.render import show_line, show_table
 from harness.cli.repeat import check_command_of, command_of
-from harness.compiler.build import is_built
-from harness.config.config import KernelConfig
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
+from harness.experiments import bench as runs
+from harness.experiments import history
+from harness.experiments.baseline import LAST, Baseline, check_name, resolve
+from harness.experiments.beside import build_commit, can_build
+from harness.experiments.history import History, Pointer, case_of, is_right, machine_of
+from harness.experiments.soundness import is_checked, what_is_unsound
+from harness.experiments.suite import DEFAULT, Case, Suite, load_suite, suite_names
+from harness.experiments.times import MIN_PROCESSES, THRESHOLD
+from harness.experiments.verdict import EXIT_REGRESSION, Judgement, have_times, judge
 from harness.files import write_text
 from harness.run import records
 

@@ -9,6 +9,7 @@ from typing import get_args
 import click
 from rich.console import Console
 
+from harness.build.artifacts import Artifact, build_with_notice
 from harness.check.rules import RULES
 from harness.cli import render
 from harness.cli.check_output import Shown, shown_options, tell
@@ -23,11 +24,10 @@ from harness.cli.options import (
 )
 from harness.cli.progress import progress_bar
 from harness.cli.running import kernels_named
-from harness.compiler.build import Artifact, build_with_notice
 from harness.errors import UsageProblem
+from harness.launch.edited import put_in_place, read_edited
 from harness.problem.inputs import KINDS, LARGEST_SEED
 from harness.problem.shape import Shape
-from harness.ptx.edited import put_in_place, read_edited
 from harness.run.check import CheckOptions, Target, check
 from harness.run.emulate import Accumulation
 from harness.run.runner import check_memory

@@ -9,9 +9,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness import paths
+from harness import cache, paths
 from harness.cli.render import show_line, show_table
-from harness.compiler import cache
 from harness.errors import EXIT_OK, UsageProblem
 
 

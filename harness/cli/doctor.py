@@ -11,9 +11,9 @@ from pathlib import Path
 
 import harness
 from harness import paths
-from harness.compiler.ptxas import find_nvdisasm
-from harness.compiler.toolchain import Gpu, ask_version, find_gpus, find_mojo, package_version
-from harness.config.catalog import KERNELS
+from harness.build.catalog import KERNELS
+from harness.build.ptxas import find_nvdisasm
+from harness.build.toolchain import Gpu, ask_version, find_gpus, find_mojo, package_version
 from harness.errors import CannotRun
 from harness.run.device import choose_device
 

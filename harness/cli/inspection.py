@@ -7,19 +7,19 @@ import json
 import click
 from rich.console import Console
 
+from harness.build.artifacts import build_with_notice, plan_json
+from harness.build.config import KernelConfig
+from harness.build.emit import KINDS, emit
+from harness.build.plan import parse_plan
 from harness.check.protocol import Protocol
 from harness.check.protocol import as_dict as protocol_as_dict
 from harness.cli import render
 from harness.cli.options import ConfigOptions, check_output, config_options, kernel_argument, shape_option, write_output
-from harness.compiler.build import build_with_notice, plan_json
-from harness.compiler.emit import KINDS, emit
-from harness.compiler.plan import parse_plan
-from harness.config.config import KernelConfig
-from harness.explain import protocol
-from harness.explain.svg import as_svg
-from harness.explain.text import WIDTH, as_dict, as_text
 from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
+from harness.report import protocol
+from harness.report.svg import as_svg
+from harness.report.text import WIDTH, as_dict, as_text
 from harness.run.emulate import EmulationOptions, emulate
 from harness.run.runner import check_memory
 

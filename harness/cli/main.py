@@ -12,6 +12,9 @@ import click
 from rich.console import Console
 
 import harness
+from harness.build.artifacts import build_with_notice
+from harness.build.catalog import KERNELS
+from harness.build.presets import PRESETS
 from harness.cli import render
 from harness.cli.bench import bench
 from harness.cli.check import check_command
@@ -47,12 +50,9 @@ from harness.cli.survey import survey_command
 from harness.cli.sweep import sweep
 from harness.cli.timeline import timeline_command
 from harness.cli.tune import tune
-from harness.compiler.build import build_with_notice
-from harness.config.catalog import KERNELS
-from harness.config.presets import PRESETS
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
+from harness.launch.edited import put_in_place
 from harness.problem.shape import Shape
-from harness.ptx.edited import put_in_place
 from harness.report.published import PublishedFigure, published_figures
 from harness.run import compare
 from harness.run.dump import dump as dump_result

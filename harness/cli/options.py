@@ -22,9 +22,9 @@ from typing import Any, get_args
 import click
 from click.core import ParameterSource
 
-from harness.config.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, KERNELS, RASTER_GROUPS, SCHEDULERS
-from harness.config.config import KernelConfig, parse_cluster, parse_mma_shape
-from harness.config.presets import PRESETS, chosen_options, configure
+from harness.build.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, KERNELS, RASTER_GROUPS, SCHEDULERS
+from harness.build.config import KernelConfig, parse_cluster, parse_mma_shape
+from harness.build.presets import PRESETS, chosen_options, configure
 from harness.emulator.rules import WARNINGS
 from harness.errors import UsageProblem
 from harness.files import write_text

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.build.artifacts import Artifact, build_with_notice
+from harness.build.config import KernelConfig
 from harness.cli.options import ConfigOptions, check_output, config_options, json_option, shape_option, write_output
 from harness.cli.running import kernels_named
-from harness.compiler.build import Artifact, build_with_notice
-from harness.config.config import KernelConfig
 from harness.errors import UsageProblem
 from harness.problem.shape import Shape
 from harness.timing.constants import Gpu, find_gpu, gpu_names

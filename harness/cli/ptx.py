@@ -34,14 +34,14 @@ from harness.cli.render import show_line
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
-from harness.ptx.corpus import exit_code, look_through
-from harness.ptx.coverage import coverage_page
-from harness.ptx.launch_file import read_launch_file
-from harness.ptx.launching import Options, Outcome
-from harness.ptx.launching import run as run_once
-from harness.ptx.listing import ListedKernel, Listing, list_kernels, read_ptx
-from harness.ptx.schedules import Tried, run_schedules
-from harness.ptx.template import launch_template
+from harness.launch.corpus import exit_code, look_through
+from harness.launch.coverage import coverage_page
+from harness.launch.launch_file import read_launch_file
+from harness.launch.launching import Options, Outcome
+from harness.launch.launching import run as run_once
+from harness.launch.listing import ListedKernel, Listing, list_kernels, read_ptx
+from harness.launch.schedules import Tried, run_schedules
+from harness.launch.template import launch_template
 
 path_type = NamedPath(path_type=Path)
 

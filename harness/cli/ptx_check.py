@@ -9,9 +9,9 @@ import click
 from harness.cli.check_output import Shown, shown_options, tell
 from harness.cli.options import MOST_SCHEDULES, NamedPath, emulator_options, group, launch_timeout_option, seed_option
 from harness.cli.progress import progress_bar
-from harness.ptx.check import check_launch_file
-from harness.ptx.launch_file import read_launch_file
-from harness.ptx.launching import Options
+from harness.launch.check import check_launch_file
+from harness.launch.launch_file import read_launch_file
+from harness.launch.launching import Options
 
 
 @click.command("check")

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from harness.cli.render import flatten_counters, show_line, show_table
 from harness.emulator.names import readable_name
-from harness.ptx.corpus import NOT_RUN, Row
-from harness.ptx.launching import Outcome
-from harness.ptx.listing import ListedKernel, Listing
-from harness.ptx.schedules import Tried
+from harness.launch.corpus import NOT_RUN, Row
+from harness.launch.launching import Outcome
+from harness.launch.listing import ListedKernel, Listing
+from harness.launch.schedules import Tried
 
 SHOWN_REFUSALS = 20
 

@@ -13,8 +13,8 @@ from harness.cli.options import FiniteRange, NamedPath, check_output, json_optio
 from harness.cli.predict import make_table
 from harness.emulator.names import readable_name
 from harness.errors import EXIT_OK, EXIT_WRONG_RESULT
-from harness.ptx.launch_file import read_launch_file
-from harness.ptx.launching import Options
+from harness.launch.launch_file import read_launch_file
+from harness.launch.launching import Options
 from harness.timing.constants import find_gpu, gpu_names
 from harness.timing.launch import LaunchPrediction, predict_launches
 

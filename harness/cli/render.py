@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from harness.build.catalog import Kernel
+from harness.build.presets import Preset
 from harness.cli.doctor import Finding
-from harness.config.catalog import Kernel
-from harness.config.presets import Preset
 from harness.problem.shape import Shape
 from harness.problem.validation import Validation
 from harness.report.published import PublishedFigure

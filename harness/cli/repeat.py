@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from harness.config.catalog import find_kernel
-from harness.config.config import KernelConfig
+from harness.build.catalog import find_kernel
+from harness.build.config import KernelConfig
 from harness.run.runner import Request
 
 

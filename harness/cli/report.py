@@ -9,20 +9,20 @@ import click
 from rich.console import Console
 
 from harness import paths
+from harness.build.artifacts import plan_json
+from harness.build.catalog import ARCHITECTURES, KERNELS
+from harness.build.config import make_config
+from harness.build.plan import parse_plan
 from harness.cli.options import NamedPath, check_folder
 from harness.cli.progress import progress_bar
 from harness.cli.render import several, show_line
-from harness.compiler.build import plan_json
-from harness.compiler.plan import parse_plan
-from harness.config.catalog import ARCHITECTURES, KERNELS
-from harness.config.config import make_config
 from harness.errors import CannotRun, UsageProblem
-from harness.explain.svg import as_svg
 from harness.files import write_text
 from harness.problem.shape import Shape
 from harness.report.data import Results, load_results
 from harness.report.page import PlanPicture, page
 from harness.report.published import published_figures
+from harness.report.svg import as_svg
 from harness.report.timeline_section import plan_timelines
 from harness.report.tuned import tuned_tables
 

@@ -8,26 +8,26 @@ from pathlib import Path
 
 from rich.console import Console
 
+from harness.build.artifacts import Artifact
+from harness.build.catalog import KERNELS, find_kernel
+from harness.build.config import KernelConfig
+from harness.build.toolchain import Gpu
 from harness.cli.clear_errors import complain, warn
 from harness.cli.options import GPU_SILENCE, ConfigOptions, OutputOptions, RunOptions, check_output
 from harness.cli.progress import progress_bar
 from harness.cli.render import show_line
 from harness.cli.repeat import command_of
-from harness.compiler.build import Artifact
-from harness.compiler.toolchain import Gpu
-from harness.config.catalog import KERNELS, find_kernel
-from harness.config.config import KernelConfig
 from harness.errors import EXIT_CANNOT_RUN, CannotRun, UsageProblem
-from harness.gpu.backend import device_kind
-from harness.jobs.processes import in_order
+from harness.launch.edited import EditedPtx, read_edited
 from harness.problem.shape import Shape
-from harness.ptx.edited import EditedPtx, read_edited
+from harness.processes.engine import in_order
 from harness.run import records
+from harness.run.backend import device_kind
 from harness.run.compare import Entry
 from harness.run.device import EMULATED_GPU, NoDevice, choose_device
 from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory
 from harness.run.runner import run as run_request
-from harness.tune.store import configuration_for
+from harness.run.tuned import configuration_for
 
 
 def kernels_named(words: Sequence[str]) -> list[str]:

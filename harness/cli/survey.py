@@ -10,23 +10,23 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from harness.build.catalog import ARCHITECTURES
+from harness.build.toolchain import find_gpus, find_mojo
 from harness.cli.options import NamedPath, check_folder, check_output, given_options, write_output
 from harness.cli.render import show_line
-from harness.compiler.toolchain import find_gpus, find_mojo
-from harness.config.catalog import ARCHITECTURES
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem
-from harness.gpu.capability import arch_of_gpu
-from harness.survey import archive, conduct
-from harness.survey.archive import Ended, Survey
-from harness.survey.bundle import bundle
-from harness.survey.pack import pack
-from harness.survey.parts import PARTS
-from harness.survey.reading.constants import as_toml, derive, put_into
-from harness.survey.reading.findings import findings, predictions
-from harness.survey.reading.recording import as_json, recording
-from harness.survey.reading.report import report
-from harness.survey.runs import CHANGES, checks, runs
+from harness.run.capability import arch_of_gpu
 from harness.timing.constants import Constant, Gpu, find_gpu, gpu_names
+from metrology.survey import archive, conduct
+from metrology.survey.archive import Ended, Survey
+from metrology.survey.bundle import bundle
+from metrology.survey.pack import pack
+from metrology.survey.parts import PARTS
+from metrology.survey.reading.constants import as_toml, derive, put_into
+from metrology.survey.reading.findings import findings, predictions
+from metrology.survey.reading.recording import as_json, recording
+from metrology.survey.reading.report import report
+from metrology.survey.runs import CHANGES, checks, runs
 
 NAMES = [part.name for part in PARTS]
 ENDINGS = (".tar.gz", ".tgz")

@@ -16,21 +16,22 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from harness.build.catalog import ARCHITECTURES, SCHEDULERS
+from harness.build.toolchain import find_gpus
 from harness.cli.options import FiniteRange, NamedPath, group, together
 from harness.cli.render import several, show_line, show_table
-from harness.compiler.toolchain import find_gpus
-from harness.config.catalog import ARCHITECTURES, SCHEDULERS
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
-from harness.jobs.cluster import Cluster, Tls
-from harness.jobs.job import KINDS
-from harness.jobs.outcome import Engine
-from harness.jobs.processes import Processes
+from harness.experiments import journal
+from harness.experiments import sweep_table as table
+from harness.experiments.cluster import Cluster, Tls
+from harness.experiments.job import KINDS
+from harness.experiments.sweep import Tally
+from harness.experiments.sweep import sweep as run_sweep
+from harness.experiments.sweep_plan import Plan, plan
+from harness.experiments.sweep_spec import DEVICES, Sweep, make_sweep, read_sweep
+from harness.processes.engine import Processes
+from harness.processes.outcome import Engine
 from harness.run.device import NoDevice
-from harness.sweep import journal, table
-from harness.sweep.plan import Plan, plan
-from harness.sweep.run import Tally
-from harness.sweep.run import sweep as run_sweep
-from harness.sweep.spec import DEVICES, Sweep, make_sweep, read_sweep
 
 LIMIT = 600.0
 SHOWN = 8

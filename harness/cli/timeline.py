@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from harness.build.artifacts import build_with_notice
+from harness.build.catalog import KERNELS
 from harness.cli.options import (
     ConfigOptions,
     FiniteRange,
@@ -20,15 +22,10 @@ from harness.cli.options import (
 )
 from harness.cli.predict import for_gpu
 from harness.cli.render import several, show_line
-from harness.compiler.build import build_with_notice
-from harness.config.catalog import KERNELS
 from harness.errors import UsageProblem
+from harness.launch.launch_file import read_launch_file
+from harness.launch.launching import Options
 from harness.problem.shape import Shape
-from harness.ptx.launch_file import read_launch_file
-from harness.ptx.launching import Options
-from harness.survey.archive import Survey
-from harness.survey.trace.spans import find_traces, read_trace
-from harness.survey.trace.spans import timeline as measured_timeline
 from harness.timing.constants import Gpu, find_gpu, gpu_names
 from harness.timing.launch import predict_launches
 from harness.timing.predict import predict
@@ -37,6 +34,9 @@ from harness.timing.timeline import CtaKey, Recorder, Timeline
 from harness.timing.timeline_html import html
 from harness.timing.timeline_svg import svg
 from harness.timing.trace_events import as_json
+from metrology.survey.archive import Survey
+from metrology.survey.trace.spans import find_traces, read_trace
+from metrology.survey.trace.spans import timeline as measured_timeline
 
 STEP_HERTZ = 1e6
 """A step is drawn as a microsecond where the format knows nothing else."""

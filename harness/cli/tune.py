@@ -10,26 +10,26 @@ from typing import Any
 import click
 from rich.console import Console
 
+from harness.build.catalog import ARCHITECTURES, find_kernel
+from harness.build.config import KernelConfig, try_config
+from harness.build.toolchain import versions
 from harness.cli.options import FiniteRange, shape_option
 from harness.cli.render import show_line, show_table
 from harness.cli.sweep import LIMIT, Where, where_options
-from harness.compiler.toolchain import versions
-from harness.config.catalog import ARCHITECTURES, find_kernel
-from harness.config.config import KernelConfig, try_config
 from harness.errors import CannotRun, UsageProblem
-from harness.gpu.backend import device_kind
+from harness.experiments.race import Runner
+from harness.experiments.shape_class import class_of
+from harness.experiments.space import geometry, space_of
+from harness.experiments.tune import FIGURES, How, Tuned
+from harness.experiments.tune import tune as run_tune
 from harness.problem.dtypes import ELEMENT_TYPES
 from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape
+from harness.run import tuned as store
+from harness.run.backend import device_kind
 from harness.run.device import NoDevice, choose_device
 from harness.run.records import new_record
 from harness.run.runner import check_memory
-from harness.tune import store
-from harness.tune.race import Runner
-from harness.tune.shape_class import class_of
-from harness.tune.space import geometry, space_of
-from harness.tune.tune import FIGURES, How, Tuned
-from harness.tune.tune import tune as run_tune
 
 
 @click.command("tune")

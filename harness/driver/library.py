@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from harness.compiler import cache
+from harness import cache
 from harness.driver.api import OWN, SCALARS, Function, Parameter, checksum, functions, refused_of_runtime
 from harness.driver.results import NAMES, name_of, text_of
 from harness.errors import CannotRun

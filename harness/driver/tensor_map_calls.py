@@ -1,7 +1,7 @@
 """Calls that make tensor maps (CUDA Driver API, Tensor Map Object Management).
 
-What is refused, and the bytes of what is not, are what the driver of an H200 does (harness.probes.tensor_map_encoding);
-types and swizzles that only newer GPUs have follow the documentation.
+What is refused, and the bytes of what is not, are what the driver of an H200 does
+(metrology.probes.tensor_map_encoding); types and swizzles that only newer GPUs have follow the documentation.
 """
 
 from __future__ import annotations

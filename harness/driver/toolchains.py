@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from harness.compiler import cache
+from harness import cache
 from harness.driver.library import CUTE_RUNTIME
 
 ASSEMBLER_VARIABLES = ("MODULAR_NVPTX_COMPILER_PATH", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")

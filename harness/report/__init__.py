@@ -1,1 +1,1 @@
-"""The history in pictures: figures and one HTML page."""
+"""What people look at: the report of a history, and a kernel's plan as text, data and picture."""

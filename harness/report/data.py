@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.bench import history
-from harness.bench.history import BASELINES, case_of, is_right
+from harness.experiments import history
+from harness.experiments.history import BASELINES, case_of, is_right
 from harness.run.records import DamagedLine
 
 ELEMENT_BYTES = 2

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
-from harness.bench.history import case_of
+from harness.experiments.history import case_of
 from harness.report import data
 from harness.report.data import Device, Record, Saving
 from harness.report.figure import VENDORS, Figure

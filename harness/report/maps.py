@@ -9,12 +9,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from harness.config.config import KernelConfig, try_config
+from harness.build.config import KernelConfig, try_config
 from harness.errors import UsageProblem
+from harness.experiments.journal import read
 from harness.problem.shape import Shape
 from harness.report.figure import Figure
 from harness.report.style import SETTINGS, color
-from harness.sweep.journal import read
 
 Record = Mapping[str, Any]
 WORDS = {

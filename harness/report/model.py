@@ -9,11 +9,11 @@ from typing import Any
 from harness.errors import CannotRun
 from harness.report.figure import Figure
 from harness.report.style import SETTINGS, color
-from harness.survey.uses import FIT, JUDGE, JUDGE_FAR, SEEN
 from harness.timing.constants import find_gpu
-from harness.timing.validation import GPU, Row
-from harness.timing.validation_kept import read_predictions
-from harness.timing.validation_report import AXES, LINES, RUNS, TARGET, USES, VERDICTS, counters, runs, verdicts
+from metrology.survey.uses import FIT, JUDGE, JUDGE_FAR, SEEN
+from metrology.validation.validation import GPU, Row
+from metrology.validation.validation_kept import read_predictions
+from metrology.validation.validation_report import AXES, LINES, RUNS, TARGET, USES, VERDICTS, counters, runs, verdicts
 
 MARKS = {
     FIT: ("s", "kernel5"),
@@ -45,7 +45,7 @@ def model_check() -> ModelCheck:
     if not current:
         sentences.append(
             "These predictions were made with other constants than the model has now; "
-            "`python -m harness.timing.validate --write` makes them anew."
+            "`python -m metrology.validation.validate --write` makes them anew."
         )
     return ModelCheck(tuple(sentences), _scatter(rows, gpu.title), rows=tuple(verdicts(rows)))
 

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from harness.bench.history import case_of, machine_of
+from harness.experiments.history import case_of, machine_of
 from harness.report import data
 from harness.report.data import PEAKS, Device, Record, Results
 from harness.report.figure import VENDORS, Figure

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.compiler import cache
-from harness.compiler.build import Artifact, build, is_built
-from harness.config.config import KernelConfig
+from harness import cache
+from harness.build.artifacts import Artifact, build, is_built
+from harness.build.config import KernelConfig
 from harness.errors import CannotRun
-from harness.jobs.sources import sources
 from harness.problem.shape import Shape
+from harness.processes.sources import sources
 from harness.timing.constants import Gpu
 from harness.timing.simulate import simulate
 from harness.timing.timeline import CtaKey, Recorder, Span, Timeline

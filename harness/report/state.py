@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.bench.history import case_of, is_right, machine_of
-from harness.bench.soundness import is_checked, what_is_unsound
-from harness.bench.verdict import REGRESSIONS, Verdict, compare_records
+from harness.experiments.history import case_of, is_right, machine_of
+from harness.experiments.soundness import is_checked, what_is_unsound
+from harness.experiments.verdict import REGRESSIONS, Verdict, compare_records
 from harness.report.data import Device, Record, version_label
 
 QUIET = ("SAME", "NEW", "UNSURE")

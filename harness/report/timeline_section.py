@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.config.catalog import KERNELS
-from harness.config.config import KernelConfig
-from harness.config.presets import configure
+from harness.build.catalog import KERNELS
+from harness.build.config import KernelConfig
+from harness.build.presets import configure
 from harness.errors import CannotRun, HarnessError
 from harness.problem.shape import Shape
 from harness.report.predicted import CTA, predicted_timeline
 from harness.report.timeline_picture import picture
 from harness.report.timelines import compare
-from harness.survey.archive import Survey
-from harness.survey.trace.spans import Trace, find_traces, read_trace
-from harness.survey.trace.spans import timeline as measured_timeline
 from harness.timing.constants import Gpu, find_gpu, gpu_names
 from harness.timing.timeline import Timeline
-from harness.timing.validation import parse_name
+from metrology.survey.archive import Survey
+from metrology.survey.trace.spans import Trace, find_traces, read_trace
+from metrology.survey.trace.spans import timeline as measured_timeline
+from metrology.validation.validation import parse_name
 
 ARCHIVES = "*-survey.tar.gz"
 USUAL_GPU = {"sm_90a": "h200", "sm_100a": "b200"}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import CannotRun, UsageProblem
-from harness.tune.store import Entry, load
+from harness.run.tuned import Entry, load
 
 COLUMNS = ("problems", "kept", "gain", "beside the default", "tried", "measured at", "date")
 

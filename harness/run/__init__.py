@@ -1,1 +1,1 @@
-"""One run: which device, the run itself, its record, several side by side."""
+"""One run of a kernel: on the emulated GPU or, in a supervised process through MAX, on a real one; and its record."""

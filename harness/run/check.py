@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from harness.build.config import KernelConfig
+from harness.build.plan import Plan
 from harness.check import Checker
 from harness.check.checked import Checked, together
 from harness.check.findings import Report
 from harness.check.waste import unneeded
-from harness.compiler.plan import Plan
-from harness.config.config import KernelConfig
 from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
-from harness.jobs.processes import in_order
 from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
+from harness.processes.engine import in_order
 from harness.run.emulate import Accumulation, EmulationOptions, emulate
 from harness.run.runner import validate_output
 

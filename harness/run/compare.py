@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from harness.config.config import KernelConfig
+from harness.build.config import KernelConfig
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT
 from harness.run.runner import Outcome
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from harness.compiler.toolchain import Gpu, find_gpus, package_version
-from harness.config.catalog import Kernel
+from harness.build.catalog import Kernel
+from harness.build.toolchain import Gpu, find_gpus, package_version
 from harness.errors import CannotRun
-from harness.gpu.capability import arch_of_gpu, check_arch
+from harness.run.capability import arch_of_gpu, check_arch
 
 
 class NoDevice(CannotRun):

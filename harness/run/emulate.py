@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from harness.compiler.plan import Argument, CounterArgument, Plan, ScalarArgument
+from harness.build.plan import Argument, CounterArgument, Plan, ScalarArgument
 from harness.emulator import Device, EmulatorError, Finding, Module, Region, Swizzle, TensorMap
 from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun

@@ -10,23 +10,23 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.compiler.build import Artifact, build
-from harness.compiler.plan import Plan
-from harness.compiler.toolchain import Gpu, versions
-from harness.config.config import KernelConfig
+from harness.build.artifacts import Artifact, build
+from harness.build.config import KernelConfig
+from harness.build.plan import Plan
+from harness.build.toolchain import Gpu, versions
 from harness.emulator import Finding
 from harness.errors import CannotRun
-from harness.gpu.backend import device_kind, run_on_gpu
-from harness.gpu.emulated import gpu_for, run_on_emulated_gpu
-from harness.gpu.measure import VENDORS
-from harness.jobs.processes import in_order
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import Inputs, make_inputs
 from harness.problem.reference import Reference, compute_reference
 from harness.problem.shape import Shape
 from harness.problem.validation import Validation, validate
+from harness.processes.engine import in_order
 from harness.run import records
+from harness.run.backend import device_kind, run_on_gpu
 from harness.run.emulate import DEFAULT, Emulation, EmulationOptions, emulate, under_schedules
+from harness.run.emulated import gpu_for, run_on_emulated_gpu
+from harness.run.measure import VENDORS
 
 Progress = Callable[[int, int], None]
 
@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
     schedules: how many it must be right under, see `schedules_of`; processes of the emulation share them. processes:
-    how many time it on a GPU, one after the other. vendors: see `harness.gpu.measure`. emulation: how the emulator runs
+    how many time it on a GPU, one after the other. vendors: see `harness.run.measure`. emulation: how the emulator runs
     it. through_max: whether MAX launches it there, on the emulated driver, and not the harness itself. ptx: where
     edited PTX is from that the artifact holds, if it does.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from harness.config.config import KernelConfig, make_config
+from harness.build.config import KernelConfig, make_config
 from harness.problem.shape import Shape
 from harness.timing.constants import Gpu
 

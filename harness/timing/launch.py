@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.errors import UsageProblem
-from harness.ptx.launch_file import LaunchFile
-from harness.ptx.launching import Options, Outcome, run
-from harness.ptx.listing import list_kernels, read_ptx
+from harness.launch.launch_file import LaunchFile
+from harness.launch.launching import Options, Outcome, run
+from harness.launch.listing import list_kernels, read_ptx
 from harness.timing.constants import Gpu
 from harness.timing.device import TimedDevice
 from harness.timing.limits import TENSOR, Limit, limits

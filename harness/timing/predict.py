@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.compiler.build import Artifact
-from harness.compiler.plan import Plan
-from harness.config.config import KernelConfig
+from harness.build.artifacts import Artifact
+from harness.build.config import KernelConfig
+from harness.build.plan import Plan
 from harness.problem.shape import Shape
 from harness.timing.constants import Gpu
 from harness.timing.error_band import largest_error

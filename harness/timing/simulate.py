@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.compiler.build import Artifact
-from harness.compiler.plan import CounterArgument, Plan, TensorMapArgument
+from harness.build.artifacts import Artifact
+from harness.build.plan import CounterArgument, Plan, TensorMapArgument
 from harness.emulator import EmulatorError
 from harness.errors import CannotRun
 from harness.run.emulate import argument_of, module_of, regions_of

@@ -297,7 +297,7 @@ def _busy(timeline: Timeline, key: CtaKey) -> list[Sample]:
 
 
 def _wait_name(site: Any) -> str:
-    """What a warp waits for at an instruction, in the words of a measured timeline (`harness.survey.trace`)."""
+    """What a warp waits for at an instruction, in the words of a measured timeline (`metrology.survey.trace`)."""
     match site.opcode:
         case "wgmma":
             return "wait for MMA"

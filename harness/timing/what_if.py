@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.config.catalog import SCHEDULERS
-from harness.config.config import parse_cluster, parse_mma_shape, parse_switch
+from harness.build.catalog import SCHEDULERS
+from harness.build.config import parse_cluster, parse_mma_shape, parse_switch
 from harness.errors import UsageProblem
 from harness.timing.constants import Gpu
 

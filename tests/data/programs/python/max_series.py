@@ -13,10 +13,10 @@ from max.engine import InferenceSession
 from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
 from harness import paths
-from harness.compiler.driver import op_parameters
-from harness.config.config import KernelConfig
-from harness.gpu.model import MAX_DTYPES, OPERATION
+from harness.build.config import KernelConfig
+from harness.build.mojo_source import op_parameters
 from harness.problem.dtypes import element_type
+from harness.run.model import MAX_DTYPES, OPERATION
 
 asked = [(KernelConfig.from_json(text), shape) for text, shape in json.loads(sys.argv[1])]
 device = Accelerator()

@@ -1,1 +1,0 @@
-"""The benchmark: a declared suite, its history, and verdicts against a baseline."""

@@ -1,0 +1,181 @@
+"""Compiles kernels with Mojo, once: the results are kept in a cache (`harness.cache`).
+
+A build turns one or several configurations into one host program that holds the PTX of each of them and can
+compute its launch plan. Another program plans any configuration without its PTX. The cache has
+
+    programs/<key of its source>/program
+    kernels/<key of one configuration>/{kernel.ptx, artifact.json, ptxas-<version>.json}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+
+from harness import cache, paths
+from harness.build import planner
+from harness.build.config import KernelConfig
+from harness.build.mojo_source import driver_source
+from harness.build.plan import Plan, parse_plan
+from harness.build.programs import ask, compile_program, digest, key_of, program_place, sources_hash, with_notice
+from harness.build.ptxas import assemble
+from harness.build.toolchain import mojo_version, package_version, ptxas_version, why_no_ptxas
+from harness.errors import CannotRun
+from harness.problem.shape import Shape
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One compiled configuration. folder: its place in the cache; index: its number in the program.
+
+    edited: the file whose PTX, edited_ptx, is run in place of the compiled one (see `harness.launch.edited`).
+    model: its MAX model, if it is not to be compiled from the sources of this checkout.
+    """
+
+    config: KernelConfig
+    folder: Path
+    program: Path
+    index: int
+    compiled_now: bool
+    edited: Path | None = None
+    edited_ptx: str = ""
+    model: Path | None = None
+
+    @cached_property
+    def ptx(self) -> str:
+        if self.edited:
+            return self.edited_ptx
+        return (self.folder / "kernel.ptx").read_text(encoding="utf-8")
+
+    @property
+    def ptx_sha256(self) -> str:
+        return hashlib.sha256(self.ptx.encode()).hexdigest()
+
+    def plan(self, shape: Shape) -> Plan:
+        """The launch plan for a problem."""
+        return parse_plan(self.plan_json(shape))
+
+    def plan_json(self, shape: Shape) -> str:
+        """The launch plan as the compiled program computes it: one line of JSON."""
+        return _plan(self.program, self.index, shape)
+
+    def statistics(self) -> dict:
+        """What ptxas says about the kernel (see `harness.build.ptxas`); of compiled PTX asked once per version."""
+        version = ptxas_version()
+        if version is None:
+            return {"error": why_no_ptxas()}
+        kept = self.folder / f"ptxas-{version}.json"
+        if cache.is_whole(kept) and not self.edited:
+            return json.loads(kept.read_text(encoding="utf-8"))
+        try:
+            return self._assemble(kept, version)
+        except (OSError, CannotRun) as error:  # a full disk must not cost a result its record
+            return {"error": f"ptxas could not be asked: {error}"}
+
+    def _assemble(self, kept: Path, version: str) -> dict:
+        with cache.temporary_folder() as temporary:
+            ptx = Path(temporary, "kernel.ptx")
+            ptx.write_text(self.ptx, encoding="utf-8")
+            found = {**assemble(ptx, self.config.arch), "version": version}
+            answer = Path(temporary, kept.name)
+            answer.write_text(json.dumps(found), encoding="utf-8")
+            if "error" not in found:
+                cache.publish_file(answer, kept)
+        return found
+
+
+def build(configs: Sequence[KernelConfig]) -> list[Artifact]:
+    """The artifacts of these configurations, in their order. What the cache lacks is compiled in one go."""
+    missing = [config for config in dict.fromkeys(configs) if _load(config) is None]
+    if missing:
+        _compile(missing)
+    return [_require(config, compiled_now=config in missing) for config in configs]
+
+
+def build_each(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact | str]:
+    """Artifacts, or the reason why there is none: one that does not compile must not cost the others."""
+    configs = list(dict.fromkeys(configs))
+    if not configs:
+        return {}
+    try:
+        return dict(zip(configs, build(configs), strict=True))
+    except CannotRun as error:
+        if len(configs) == 1:
+            return {configs[0]: str(error)}
+    kernels = list(dict.fromkeys(config.kernel for config in configs))
+    if len(kernels) > 1:
+        parts = [[config for config in configs if config.kernel == kernel] for kernel in kernels]
+    else:
+        parts = [configs[: len(configs) // 2], configs[len(configs) // 2 :]]
+    return {config: artifact for part in parts for config, artifact in build_each(part).items()}
+
+
+def build_with_notice(configs: Sequence[KernelConfig]) -> list[Artifact]:
+    """`build`, for a person: says on standard error what is being compiled, as that takes a while."""
+    missing = [config.label for config in dict.fromkeys(configs) if not is_built(config)]
+    return with_notice(", ".join(missing), lambda: build(configs))
+
+
+def is_built(config: KernelConfig) -> bool:
+    """True if the cache holds this configuration."""
+    return _load(config) is not None
+
+
+def plan_json(config: KernelConfig, shape: Shape) -> str:
+    """The launch plan of any configuration, as `Artifact.plan_json` but without the entry's name.
+
+    The kernel is not compiled: the planner, the same for all configurations, is compiled once.
+    """
+    return planner.plan_json(config.options(), shape)
+
+
+def model_key(config: KernelConfig) -> str:
+    """Names the MAX model of a configuration: a hash of sources, configuration and version of MAX.
+
+    Where the compiler lies does not count: models are carried to other machines.
+    """
+    return digest(sources_hash(paths.kernels_dir()), config.to_json(), str(package_version("max")))
+
+
+def _load(config: KernelConfig, compiled_now: bool = False) -> Artifact | None:
+    folder = _kernel_folder(config)
+    if not cache.is_whole(folder / "kernel.ptx", folder / "artifact.json"):
+        return None
+    about = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))
+    program = program_place(about["program"])
+    return Artifact(config, folder, program, about["index"], compiled_now) if cache.is_whole(program) else None
+
+
+def _require(config: KernelConfig, compiled_now: bool) -> Artifact:
+    artifact = _load(config, compiled_now)
+    if artifact is None:
+        raise CannotRun(f"the build cache at {paths.cache_dir()} lost {config.label} again; is it being cleaned?")
+    return artifact
+
+
+def _compile(configs: list[KernelConfig]) -> None:
+    places = [_kernel_folder(config) for config in configs]
+    source = driver_source(configs)
+    key = key_of(source)
+    program = compile_program(source)
+    with cache.temporary_folder() as temporary:
+        for index, (config, place) in enumerate(zip(configs, places, strict=True)):
+            made = cache.ensure(Path(temporary, str(index)))
+            (made / "kernel.ptx").write_text(ask(program, "ptx", index), encoding="utf-8")
+            about = {"program": key, "index": index, "config": config.as_dict(), "mojo": mojo_version()}
+            (made / "artifact.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+            cache.publish(made, place, partial(is_built, config))
+
+
+@lru_cache(maxsize=256)
+def _plan(program: Path, index: int, shape: Shape) -> str:
+    """Asked once in a process: a program is kept under a hash of its source."""
+    return ask(program, "plan", index, shape.m, shape.n, shape.k)
+
+
+def _kernel_folder(config: KernelConfig) -> Path:
+    return cache.place("kernels", key_of(driver_source([config])))

@@ -1,0 +1,188 @@
+"""The kernels, the GPU architectures they are written for, and what is offered of each option: data, nothing else.
+
+Whether a configuration is legal, and what it is where nothing is asked for, the kernels say (`harness.build.planner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.errors import UsageProblem
+
+ELEMENT_BYTES = 2
+EPILOGUE_WIDTHS = (64, 32, 16)
+RASTER_GROUPS = (1, 4, 8, 16)  # columns of cluster tiles that are walked along M together
+CLC_DEPTHS = (3, 2, 1)  # answers of cluster launch control about the next tile that are kept
+SCHEDULERS = ("clc", "static", "dynamic", "none")
+STAYING = ("static", "dynamic")  # schedulers that launch no more clusters than run at the same time
+LARGEST_CLUSTER = 16
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A tile of a CTA with the cluster that suits it. slower: seconds for the same multiplications, as a factor; the
+    smaller the tile, the more often its operands are read. ping_pong: its warpgroups take tiles in turn."""
+
+    mma_shape: tuple[int, int]
+    cluster: tuple[int, int]
+    slower: float
+    ping_pong: bool = False
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A GPU architecture. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities).
+    gpcs: SMs of the usual GPU by the graphics processing cluster they are in, in one of which a cluster has to fit.
+    """
+
+    name: str
+    gpus: str
+    shared_memory: int
+    gpcs: tuple[int, ...]
+
+    @property
+    def sms(self) -> int:
+        """Of the usual GPU."""
+        return sum(self.gpcs)
+
+    def resident_clusters(self, size: int) -> int:
+        """Clusters of so many CTAs that run at the same time, one CTA an SM."""
+        return max(1, sum(sms // size for sms in self.gpcs))
+
+
+SM_100A = Architecture(
+    name="sm_100a",
+    gpus="Blackwell data-centre GPUs, compute capability 10.0 (B200)",
+    shared_memory=227 * 1024,
+    gpcs=(20, 20, 18, 18, 18, 18, 18, 18),  # 148 SMs; how they are spread is an estimate
+)
+SM_90A = Architecture(
+    name="sm_90a",
+    gpus="Hopper GPUs, compute capability 9.0 (H100, H200)",
+    shared_memory=227 * 1024,
+    gpcs=(18, 18, 18, 18, 18, 16, 16, 10),  # 66, 30, 15, 7 clusters of 2, 4, 8, 16 were resident on an H200
+)
+ARCHITECTURES = {arch.name: arch for arch in (SM_100A, SM_90A)}
+
+
+Space = Mapping[str, tuple[Any, ...]]
+"""Values by the names of `harness.build.config.make_config`."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of the series. archs: what it is written for, the default first. walks_tiles: its CTAs compute tiles
+    in an order of their own; otherwise each computes the tile at its place in the grid. tilings: by architecture, what
+    it chooses from for a problem, its default first; none where it has one for every problem. space: by architecture,
+    the values of each option that are tried when it is tuned.
+    """
+
+    name: str
+    summary: str
+    archs: tuple[str, ...]
+    walks_tiles: bool = False
+    tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict)
+    space: Mapping[str, Space] = field(default_factory=dict)
+
+
+DEPTHS = (None, 2, 3, 4, 5, 6)
+"""None: as deep as fits."""
+_TILE_BLACKWELL: Space = {
+    "cta_group": (1, 2),
+    "mma_shape": ((128, 128), (128, 256), (256, 128), (256, 192), (256, 256)),
+    "cluster": ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (2, 4), (4, 2), (4, 4)),
+    "epilogue_width": EPILOGUE_WIDTHS,
+}
+_TILE_HOPPER: Space = {
+    "mma_shape": ((128, 128), (128, 160), (128, 192), (128, 256), (256, 96), (256, 128)),
+    "cluster": ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1)),
+    "epilogue_width": EPILOGUE_WIDTHS,
+}
+SPACE_5: dict[str, Space] = {"sm_100a": _TILE_BLACKWELL, "sm_90a": _TILE_HOPPER}
+SPACE_6: dict[str, Space] = {arch: {**tile, "stages": DEPTHS} for arch, tile in SPACE_5.items()}
+SPACE_8: dict[str, Space] = {
+    "sm_100a": {
+        **SPACE_6["sm_100a"],
+        "scheduler": ("clc", "static"),
+        "raster_group": RASTER_GROUPS,
+        "accumulators": (1, 2),
+    },
+    "sm_90a": {
+        **SPACE_6["sm_90a"],
+        "scheduler": ("static", "dynamic"),
+        "raster_group": RASTER_GROUPS,
+        "ping_pong": (False, True),
+    },
+}
+
+# The factors: medians of what an H200 took for 15 problems. Ping-pong took 0.97 to 1.01 where it needs as many rounds.
+HOPPER_TILINGS = (
+    Tiling((256, 128), (1, 2), 1.0),
+    Tiling((128, 128), (2, 1), 0.995, ping_pong=True),
+    Tiling((128, 256), (2, 1), 1.01),
+    Tiling((128, 192), (2, 1), 1.01),
+    Tiling((256, 96), (1, 2), 1.01),
+    Tiling((128, 160), (2, 1), 1.02),
+    Tiling((128, 128), (2, 1), 1.03),
+)
+
+KERNELS = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel(
+            name="kernel5",
+            summary="TMA multicast and MMA by a pair of CTAs; one stage, no overlap",
+            archs=("sm_100a", "sm_90a"),
+            space=SPACE_5,
+        ),
+        Kernel(
+            name="kernel6",
+            summary="+ a ring of stages between specialised warps: producer, MMA, epilogue",
+            archs=("sm_100a", "sm_90a"),
+            space=SPACE_6,
+        ),
+        Kernel(
+            name="kernel7",
+            summary="+ a write-out through two small tiles in turn, which makes room for a sixth stage",
+            archs=("sm_100a", "sm_90a"),
+            space=SPACE_6,
+        ),
+        Kernel(
+            name="kernel8",
+            summary="+ CTAs that stay: tiles come to them, and one is written while the next is multiplied",
+            archs=("sm_100a", "sm_90a"),
+            walks_tiles=True,
+            tilings={"sm_90a": HOPPER_TILINGS},
+            space=SPACE_8,
+        ),
+    )
+}
+
+
+OFFERED: Mapping[str, tuple[Any, ...]] = {
+    "kernel": tuple(KERNELS),
+    "arch": tuple(ARCHITECTURES),
+    "cta_group": (1, 2),
+    "mma_shape": tuple((rows, columns) for rows in (256, 128, 64) for columns in range(256, 0, -16)),
+    "stages": tuple(range(16, 0, -1)),
+    "cluster": tuple(
+        (m, n) for m in range(1, LARGEST_CLUSTER + 1) for n in range(1, LARGEST_CLUSTER + 1) if m * n <= LARGEST_CLUSTER
+    ),
+    "epilogue_width": EPILOGUE_WIDTHS,
+    "multicast": (False,),
+    "scheduler": SCHEDULERS,
+    "raster_group": RASTER_GROUPS,
+    "accumulators": (1, 2),
+    "clc_depth": CLC_DEPTHS,
+    "sms": tuple(range(1, LARGEST_CLUSTER + 1)),
+}
+"""Values of the options that are worth trying in the place of one that is refused."""
+
+
+def find_kernel(name: str) -> Kernel:
+    """Looks up a kernel by name."""
+    if name not in KERNELS:
+        raise UsageProblem(f"there is no kernel {name!r}; use one of: {', '.join(KERNELS)}")
+    return KERNELS[name]

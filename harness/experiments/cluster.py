@@ -1,0 +1,382 @@
+"""Has work done by a Dask cluster: one of this machine's own, or any that runs already.
+
+Dask says which worker gets what, and notices workers and machines that go away. On each of its workers the work itself
+is done by a process beside it (`harness.processes.hand`), which can be ended when it hangs and may crash without
+taking the worker along. Who can reach the scheduler can have any code run by its workers: see docs/sweeps.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import signal
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from harness.errors import CannotRun, UsageProblem
+from harness.processes.hand import Hand, request
+from harness.processes.outcome import Attempt, Done, KillsWorkers, Reply
+
+T = TypeVar("T")
+LOOPBACK = "127.0.0.1"
+AHEAD = 2
+"""Batches of work that a worker is given at a time: one to do, one to go on with."""
+BATCH_SECONDS, MOST_AT_ONCE = 0.5, 256
+"""Work that takes milliseconds is given in batches that take about so long: what Dask does for each takes longer.
+At the end some wait for the last batches of others, so they are short."""
+MOST_LOST_WORKERS = 10
+"""Dask workers that may go away, for whatever reason, while they have a piece of work, before it is given up. The
+deaths of the process that does it are counted apart."""
+QUIET = {
+    "distributed.admin.low-level-log-length": 0,
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.scheduler.http.routes": [],
+    "distributed.scheduler.work-stealing": False,
+    "distributed.worker.http.routes": [],
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.tick.interval": "1s",
+}
+"""Settings of our own cluster and of every client: Dask's looks at itself would cost a tenth of two cores, and its logs
+keep the last thousand messages to each worker, work and all; nobody sees them."""
+PATIENCE = 300.0
+"""Seconds to wait for a scheduler that went away, and for a worker that has what is needed."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files of certificates (PEM), as Dask takes them; all None: what Dask's own configuration says."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    def security(self) -> Any:
+        """For Dask; None where nothing is asked for."""
+        given = {"tls_ca_file": self.ca, "tls_client_cert": self.cert, "tls_client_key": self.key}
+        if not any(given.values()):
+            return None
+        if not all(given.values()):
+            raise UsageProblem("--tls-ca, --tls-cert and --tls-key belong together; give all three")
+        from distributed.security import Security
+
+        return Security(require_encryption=True, **given)
+
+
+def _has_certificates() -> bool:
+    """Whether Dask's own configuration names some."""
+    from distributed.security import Security
+
+    return Security().get_connection_args("client").get("ssl_context") is not None
+
+
+class Cluster:
+    """An engine; see `harness.processes.outcome.Engine`.
+
+    address: of a running scheduler, for example ``tcp://10.0.0.1:8786``; None: a cluster is started here, with so many
+    workers for CPUs and one for each of these GPUs, as ``CUDA_VISIBLE_DEVICES`` names them, which listens on the
+    loopback interface alone. patience: seconds, see `PATIENCE`. say: is told of what is being waited for.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        workers: int = 1,
+        gpus: Iterable[str] = (),
+        tls: Tls | None = None,
+        patience: float = PATIENCE,
+        say: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self.address = address
+        self.workers = workers
+        self.gpus = tuple(gpus)
+        self.security = (tls or Tls()).security()
+        self.patience = patience
+        self.say = say
+        self._client: Any = None
+        self._own: Any = None
+
+    def __enter__(self) -> Cluster:
+        import distributed  # sets the levels of its loggers
+
+        # Dask tells of every worker that goes away; here it is said what becomes of the work.
+        for logger in (distributed.__name__, f"{distributed.__name__}.client"):
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
+        if self.address is None:
+            self._own = _start(self.workers, self.gpus)
+        self._client = self._connect()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for one in (self._client, self._own):
+            if one is not None:
+                with contextlib.suppress(Exception):
+                    one.close(timeout=10)
+        self._client = self._own = None
+
+    def _connect(self) -> Any:
+        import dask
+        from distributed import Client
+
+        if self.security is None and str(self.address).startswith("tls://") and not _has_certificates():
+            raise UsageProblem(f"--scheduler {self.address}: give --tls-ca, --tls-cert and --tls-key, all three")
+        try:
+            with dask.config.set(QUIET):
+                return Client(
+                    self._own or self.address,
+                    security=self.security,
+                    timeout=min(10.0, self.patience),
+                    set_as_default=False,
+                )
+        except (OSError, ValueError, TypeError) as error:
+            raise CannotRun(f"the scheduler {self.address} cannot be reached: {error}") from None
+
+    def map(
+        self, function: Callable[[T], Any], items: Iterable[T], limit: float | None = None, needs: str = "CPU"
+    ) -> Iterator[Done[T]]:
+        """See `Engine.map`. A scheduler that goes away is waited for, and given again what it had."""
+        source, again = iter(items), deque[Attempt[T]]()
+        ended: SimpleQueue[Any] = SimpleQueue()
+        given: dict[Any, list[Attempt[T]]] = {}
+        room = _Room(self, needs)
+        try:
+            while True:
+                while len(given) < room.size and (batch := _next(again, source, room.batch)):
+                    future = self._give([request(function, one.item, limit) for one in batch], limit, room.resources)
+                    given[future] = batch
+                    future.add_done_callback(ended.put)
+                if not given:
+                    return
+                for future in _all_of(ended):
+                    batch = given.pop(future)
+                    answers = self._answers(future, batch)
+                    for attempt, answer in zip_longest(batch, answers):
+                        room.took(answer)
+                        done = _outcome(attempt, answer, limit)
+                        if done:
+                            yield done
+                        else:
+                            again.append(attempt)
+        finally:
+            for future in given:
+                with contextlib.suppress(Exception):
+                    future.cancel()
+
+    def _give(self, messages: list[bytes], limit: float | None, resources: dict[str, int]) -> Any:
+        while True:
+            try:
+                return self._client.submit(_work, _packed(messages), limit, pure=False, resources=resources or None)
+            except Exception as error:  # whatever Dask raises where the connection has gone
+                if self._client.status == "running":
+                    raise CannotRun(f"the scheduler {self.address} refuses work: {error}") from error
+                self._reconnect()
+
+    def _answers(self, future: Any, batch: list[Attempt[T]]) -> list[_Answer | Exception]:
+        """Of a batch, as far as it was done."""
+        from distributed import KilledWorker
+
+        try:
+            return future.result(timeout=60)
+        except KilledWorker as error:
+            if len(batch) > 1:
+                return []  # each is given again alone, to see which it was
+            return [KillsWorkers([*batch[0].logs, str(error)])]
+        except (CancelledError, TimeoutError, OSError):
+            return []  # the scheduler has lost it, or the worker that had the answers
+        except Exception as error:  # of Dask itself: the work's own are part of the answers
+            if self._client.status != "running":
+                return []
+            return [CannotRun(f"{type(error).__name__}: {error}") for _ in batch]
+        finally:
+            with contextlib.suppress(Exception):
+                future.release()
+
+    def _reconnect(self) -> None:
+        """Waits for the scheduler to come back."""
+        deadline = time.monotonic() + self.patience
+        self.say(f"the scheduler {self.address} has gone away; waiting for it up to {self.patience:g} s")
+        while time.monotonic() < deadline:
+            if self._client.status == "running":
+                return
+            if self._client.status == "closed":
+                with contextlib.suppress(CannotRun):
+                    self._client = self._connect()
+                    return
+            time.sleep(0.5)
+        raise CannotRun(f"the scheduler {self.address} did not come back in {self.patience:g} s")
+
+    def offers(self) -> list[tuple[int, dict[str, float]]]:
+        """The workers there are: threads, and the resources they were started with."""
+        if self._client.status == "closed":  # Dask itself waits half a minute for a scheduler that went away
+            self._reconnect()
+        try:
+            found = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        except Exception:  # whatever Dask raises where the connection has gone
+            return []
+        return [(one["nthreads"], one.get("resources") or {}) for one in found]
+
+
+class _Room:
+    """How much work the workers that can do it should have at a time; asked for anew every few seconds."""
+
+    SECONDS = 5.0
+
+    def __init__(self, cluster: Cluster, needs: str) -> None:
+        self.cluster, self.needs = cluster, needs
+        self.resources: dict[str, int] = {}
+        self._size, self._asked = 0, 0.0
+        self._seconds: float | None = None
+
+    @property
+    def batch(self) -> int:
+        """Pieces of work that are given together."""
+        if self._seconds is None:
+            return 1
+        return max(1, min(MOST_AT_ONCE, int(BATCH_SECONDS / max(self._seconds, 1e-6))))
+
+    def took(self, answer: _Answer | Exception | None) -> None:
+        """Learns from an answer how long a piece of work takes."""
+        if isinstance(answer, _Answer):
+            before = answer.seconds if self._seconds is None else self._seconds
+            self._seconds = 0.9 * before + 0.1 * answer.seconds
+
+    @property
+    def size(self) -> int:
+        if time.monotonic() - self._asked > self.SECONDS:
+            self._size = self._wait()
+            self._asked = time.monotonic()
+        return self._size
+
+    def _wait(self) -> int:
+        """Until there is a worker; while work is under way, those that come back have time."""
+        deadline = time.monotonic() + (self.cluster.patience if self._size else min(30.0, self.cluster.patience))
+        while not (size := self._count()):
+            if time.monotonic() > deadline:
+                raise CannotRun(self._nobody())
+            time.sleep(0.2)
+        return AHEAD * size
+
+    def _count(self) -> int:
+        workers = self.cluster.offers()
+        able = [int(resources[self.needs]) for _, resources in workers if resources.get(self.needs, 0) >= 1]
+        if able:
+            self.resources = {self.needs: 1}
+            return sum(able)
+        if self.needs == "CPU" and not any(resources for _, resources in workers):
+            self.resources = {}  # workers that say nothing of themselves do what needs no GPU
+            return sum(threads for threads, _ in workers)
+        return 0
+
+    def _nobody(self) -> str:
+        where = self.cluster.address or "the cluster of this machine"
+        if not self.cluster.offers():
+            return f"{where} has no workers"
+        start = f"dask worker ADDRESS --nthreads 1 --resources {self.needs}=1"
+        return f"{where} has no worker with the resource {self.needs}; start one with: {start}"
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Of one piece of work. seconds: what it took."""
+
+    reply: Reply
+    seconds: float
+
+
+def _next(again: deque[Attempt[T]], source: Iterator[T], count: int) -> list[Attempt[T]]:
+    """The next batch. What is tried again is alone: it may take others along."""
+    if again:
+        return [again.popleft()]
+    return [Attempt(item) for item in islice(source, count)]
+
+
+def _outcome(attempt: Attempt[T], answer: _Answer | Exception | None, limit: float | None) -> Done[T] | None:
+    """None: it is to be given again."""
+    if isinstance(answer, _Answer):
+        return attempt.after(answer.reply, limit)
+    return None if answer is None else Done(attempt.item, error=answer, log=str(answer))
+
+
+def _all_of(ended: SimpleQueue[Any]) -> Iterator[Any]:
+    """Waits a while for one, and takes those that are there with it."""
+    with contextlib.suppress(Empty):
+        yield ended.get(timeout=_Room.SECONDS)
+        while True:
+            yield ended.get_nowait()
+
+
+def dask_setup(worker: Any) -> None:
+    """Dask calls it in each worker of our own cluster: who started them decides what becomes of an interruption."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _packed(messages: list[bytes]) -> bytes:
+    """Jobs of a batch resemble each other: together they are a fiftieth of their size. A scheduler with Dask's own
+    settings keeps a thousand such messages for each worker."""
+    return zlib.compress(pickle.dumps(messages), 1)
+
+
+_mine = threading.local()
+
+
+def _work(packed: bytes, limit: float | None) -> list[_Answer]:
+    """On a Dask worker: has them done by the process beside this thread, one after the other, until it dies."""
+    messages: list[bytes] = pickle.loads(zlib.decompress(packed))
+    hand: Hand | None = getattr(_mine, "hand", None)
+    if hand is None or not hand.is_alive:
+        if hand is not None:
+            hand.close()
+        hand = _mine.hand = Hand()
+    answers = []
+    for message in messages:
+        start = time.monotonic()
+        hand.give(message, limit)
+        answers.append(_Answer(hand.answer(), time.monotonic() - start))
+        if not hand.is_alive:
+            break
+    return answers
+
+
+def _start(workers: int, gpus: tuple[str, ...]) -> Any:
+    """A cluster of this machine. It listens on the loopback interface alone, and has no dashboard."""
+    import dask
+    from distributed import Nanny, Scheduler, SpecCluster
+
+    common = {
+        "host": LOOPBACK,
+        "nthreads": 1,
+        "memory_limit": 0,
+        "dashboard": False,
+        "dashboard_address": f"{LOOPBACK}:0",
+        "silence_logs": logging.CRITICAL,
+        "preload": [__name__],
+    }
+    spec: dict[str, Any] = {
+        f"cpu-{n}": {"cls": Nanny, "options": {**common, "resources": {"CPU": 1}}} for n in range(workers)
+    }
+    for gpu in gpus:
+        environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpu}
+        spec[f"gpu-{gpu}"] = {"cls": Nanny, "options": {**common, "resources": {"GPU": 1}, "env": environment}}
+    scheduler = {
+        "host": LOOPBACK,
+        "port": 0,
+        "dashboard": False,
+        "dashboard_address": f"{LOOPBACK}:0",
+        "allowed_failures": MOST_LOST_WORKERS,
+    }
+    try:
+        with dask.config.set(QUIET):
+            return SpecCluster(
+                workers=spec, scheduler={"cls": Scheduler, "options": scheduler}, silence_logs=logging.CRITICAL
+            )
+    except Exception as error:  # whatever Dask raises
+        raise CannotRun(f"a cluster could not be started on this machine: {error}") from error

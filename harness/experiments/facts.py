@@ -1,0 +1,187 @@
+"""The exact figures of a record: what a kernel is made of, and what it did.
+
+They do not scatter. A figure that differs is a change of the kernel (or of its compiler), however small.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.build.artifacts import Artifact
+from harness.build.plan import Plan
+from harness.emulator.ptx.parser import parse_module
+
+Direction = Literal["better", "worse", "changed"]
+
+# Fewer is better, more is better; of all other figures neither can be said.
+_FEWER = {
+    "PTX instructions",
+    "registers",
+    "spill store bytes",
+    "spill load bytes",
+    "stack bytes",
+    "instructions executed",
+    "mma instructions",
+    "mma flops",
+    "tma loads",
+    "tma global bytes read",
+    "tma shared bytes written",
+    "tma stores",
+    "tma global bytes written",
+    "mbarrier waits",
+    "mbarrier stalls",
+    "mbarrier arrivals",
+}
+_MORE = {"stages"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure that differs; None: it was not there at all. executed: of a run, not of the kernel."""
+
+    name: str
+    old: int | None
+    new: int | None
+    executed: bool = False
+
+    @property
+    def direction(self) -> Direction:
+        less = (self.new or 0) < (self.old or 0)
+        if self.name in _FEWER:
+            return "better" if less else "worse"
+        if self.name in _MORE:
+            return "worse" if less else "better"
+        return "changed"
+
+    @property
+    def difference(self) -> int:
+        return (self.new or 0) - (self.old or 0)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Causes come before effects: the launch plan, the opcodes, their sum, and what was executed."""
+        if self.executed:
+            kind = 3
+        elif self.name == "PTX instructions":
+            kind = 2
+        else:
+            kind = int(self.name.startswith("PTX "))
+        return kind, ("worse", "better", "changed").index(self.direction)
+
+    def __str__(self) -> str:
+        return f"{self.name} {_number(self.old)} -> {_number(self.new)}"
+
+
+def static_facts(artifact: Artifact, plan: Plan) -> dict[str, Any]:
+    """What is known of a kernel before it runs: part of a record, see results/README.md."""
+    return {
+        "ptx_instructions": count_instructions(artifact.ptx),
+        "stages": plan.config["stages"],
+        "threads": plan.block[0] * plan.block[1] * plan.block[2],
+        "dynamic_shared_bytes": plan.dynamic_smem,
+        "shared_memory": {part.name: part.bytes for part in plan.shared_memory},
+        "barriers": {barrier.name: barrier.count for barrier in plan.barriers},
+        "planned_tmem_columns": plan.tmem_columns,
+    }
+
+
+def count_instructions(ptx: str) -> dict[str, int]:
+    """Instructions in a PTX text by opcode with its modifiers, for example ``add.s32``."""
+    counts: Counter[str] = Counter()
+    for kernel in parse_module(ptx).kernels.values():
+        for instruction in kernel.instructions:
+            counts[".".join((instruction.opcode, *instruction.modifiers))] += 1
+    return dict(sorted(counts.items()))
+
+
+def static_figures(record: Mapping[str, Any]) -> dict[str, int]:
+    """Figures of the kernel itself by name. What was not found out (no ptxas) is left out."""
+    found: dict[str, int] = {}
+    facts = record.get("facts")
+    if facts:
+        found["PTX instructions"] = sum(facts["ptx_instructions"].values())
+        found.update({f"PTX {name}": count for name, count in facts["ptx_instructions"].items()})
+        found.update(_flatten({name: value for name, value in facts.items() if name != "ptx_instructions"}))
+    ptxas = (record.get("ptx") or {}).get("ptxas") or {}
+    if "error" not in ptxas:
+        found.update({_name(name): value for name, value in ptxas.items() if isinstance(value, int)})
+    return found
+
+
+def executed_figures(record: Mapping[str, Any]) -> dict[str, int]:
+    """Figures of the run by name; none if it was not emulated."""
+    counters = record.get("counters") or {}
+    if not counters:
+        return {}
+    executed = counters.get("instructions") or {}
+    found = {"instructions executed": sum(executed.values())}
+    found.update({f"executed {family}": count for family, count in executed.items()})
+    found.update(_flatten({name: value for name, value in counters.items() if name != "instructions"}))
+    return found
+
+
+# Figures come in groups that are found out together, or not at all.
+_GROUPS = (("facts",), ("ptx", "ptxas"), ("counters",))
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """The figures that differ between two records of the same case, causes before effects."""
+    old, new = _comparable(old, new), _comparable(new, old)
+    old, new = _known_counters(old, new), _known_counters(new, old)
+    found = []
+    for executed, part in ((False, static_figures), (True, executed_figures)):
+        before, after = part(old), part(new)
+        found += [
+            Change(name, before.get(name), after.get(name), executed)
+            for name in dict.fromkeys((*after, *before))
+            if before.get(name, 0) != after.get(name, 0)
+        ]
+    return sorted(found, key=lambda change: change.rank)
+
+
+def not_compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What one of two records lacks, in words: it was not found out then, or not now."""
+    words = {
+        ("facts",): "PTX and launch plan",
+        ("ptx", "ptxas"): "registers and spills",
+        ("counters",): "emulated counters",
+    }
+    return [words[group] for group in _GROUPS if _known(old, group) != _known(new, group)]
+
+
+def _comparable(record: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record without the groups of figures that the other one lacks."""
+    missing = {group[0] for group in _GROUPS if not _known(other, group)}
+    return {name: value for name, value in record.items() if name not in missing}
+
+
+def _known_counters(record: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record without the counters that the other one's emulator did not have."""
+    ours, theirs = record.get("counters") or {}, other.get("counters") or {}
+    return {**record, "counters": {name: value for name, value in ours.items() if name in theirs}}
+
+
+def _known(record: Mapping[str, Any], group: tuple[str, ...]) -> bool:
+    value: Any = record
+    for name in group:
+        value = (value or {}).get(name)
+    return bool(value) and "error" not in value
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{_name(name)}: ")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield f"{prefix}{_name(name)}", value
+
+
+def _name(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _number(value: int | None) -> str:
+    return "none" if value is None else f"{value:,}"

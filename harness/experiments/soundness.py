@@ -1,0 +1,61 @@
+"""Whether the synchronisation of a case is sound, by the checker on the emulated GPU: part of its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.build.artifacts import Artifact
+from harness.check.checked import Checked
+from harness.problem.shape import Shape
+from harness.run.check import CheckOptions, Target, check
+from harness.run.runner import Request
+
+SCHEDULES = 2
+"""The order of issue, and a random one: what the checker finds hardly depends on the schedule."""
+KEPT = 3
+"""Findings in a record, the gravest; the others are counted."""
+
+
+def check_soundness(request: Request, artifact: Artifact) -> dict[str, Any]:
+    """Runs the checker, wherever the case itself is measured: the field ``soundness``, see results/README.md."""
+    options = CheckOptions(schedules=SCHEDULES, inputs=request.inputs, seed=request.seed)
+    (found,) = check([target_of(artifact, request.shape)], options)
+    return as_field(found)
+
+
+def target_of(artifact: Artifact, shape: Shape) -> Target:
+    """A compiled kernel as the checker takes it."""
+    return Target(artifact.config, shape, artifact.plan(shape), artifact.ptx, str(artifact.folder / "kernel.ptx"))
+
+
+def as_field(found: Checked) -> dict[str, Any]:
+    """What a check has found, for a record."""
+    errors, warnings = found.report.errors, found.report.warnings
+    return {
+        "schedules": found.schedules,
+        "errors": len(errors),
+        "warnings": len(warnings),
+        "findings": [finding.as_dict() for finding in (*errors, *warnings)[:KEPT]],
+        "failure": found.failure or None,
+        "correct": found.correct,
+    }
+
+
+def is_checked(record: Mapping[str, Any]) -> bool:
+    return bool(record.get("soundness"))
+
+
+def what_is_unsound(record: Mapping[str, Any]) -> str:
+    """The errors of a record, or what else its check ran into, in a few words; nothing if sound or not checked."""
+    found = record.get("soundness") or {}
+    errors = found.get("errors", 0)
+    if errors:
+        first = found["findings"][0]
+        count = "1 error" if errors == 1 else f"{errors} errors"
+        return f"{count} of synchronisation: {first['rule']}: {first['message']}"
+    if found.get("failure"):
+        return f"the check did not come to its end: {found['failure']}"
+    if found.get("correct") is False:
+        return "the output is wrong under a schedule of the check"
+    return ""

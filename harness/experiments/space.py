@@ -1,0 +1,154 @@
+"""The candidates: what a kernel's space has and its rules allow, ordered by what their geometry says of them.
+
+What follows from the launch alone is exact and needs neither compiler nor GPU: how many multiplications the busiest SM
+does, and how many bytes clusters ask L2 for. It decides which tiles and clusters get a closer look first; the other
+options are varied around the best of these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import product
+from math import ceil
+from typing import Any
+
+from harness.build.catalog import ARCHITECTURES, ELEMENT_BYTES, Space, find_kernel
+from harness.build.config import KernelConfig, try_config
+from harness.errors import UsageProblem
+from harness.problem.shape import Shape
+
+FORM = ("cta_group", "mma_shape", "cluster", "ping_pong")
+"""The options that decide the geometry, and who computes what of a tile."""
+FOLLOWING = {"scheduler": ("clc_depth", "sms", "stages")}
+"""Options that are left to the kernel again where another one changes."""
+SLACK = 1.3
+"""How much worse a form may look than the best one, to be among those that are tried."""
+MULTIPLICATIONS = {"sm_100a": 4096, "sm_90a": 2048}
+"""Of an SM in a cycle, dense bf16 or fp16: the makers' TFLOPS over SMs and clock (B200, H200 data sheets)."""
+L2_BYTES = 64
+"""That an SM gets from L2 in a cycle, at most (as published for Hopper; the same is taken for Blackwell)."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Of one launch, without running it. busiest: multiplications of the SM that has most to do. rounds: tiles it
+    computes one after the other. idle: part of all SMs' time in which there is nothing of C for them. bytes: of A and B
+    that clusters ask L2 for, what is multicast once.
+    """
+
+    busiest: int
+    rounds: int
+    idle: float
+    bytes: int
+
+
+def geometry(config: KernelConfig, shape: Shape) -> Geometry:
+    """Tiles that lie over the edge of C count whole."""
+    sms = ARCHITECTURES[config.arch].sms
+    (cm, cn), group = config.cluster, config.cta_group
+    rows, columns = config.mma_shape[0] // group, config.mma_shape[1]  # of C, in a CTA
+    clusters = ceil(shape.m / (rows * cm)) * ceil(shape.n / (columns * cn))
+    rounds = _rounds(config, clusters)
+    copies_a, copies_b = (1, 1) if config.multicast else (cn, cm // group)
+    asked = (rows * cm * copies_a + columns * cn * copies_b) * shape.k * ELEMENT_BYTES
+    busiest = rounds * rows * columns * shape.k
+    return Geometry(busiest, rounds, 1 - shape.m * shape.n * shape.k / (busiest * sms), clusters * asked)
+
+
+def _rounds(config: KernelConfig, clusters: int) -> int:
+    """How often a CTA computes a tile, one after the other, where that is most often."""
+    size = config.cluster[0] * config.cluster[1]
+    resident = ARCHITECTURES[config.arch].resident_clusters(size)
+    launched = config.sms // size
+    if config.scheduler == "static" and launched > resident:
+        # The list is dealt out to all of them; those that have no place begin when others are through with theirs.
+        return ceil(clusters / launched) * ceil(launched / resident)
+    return ceil(clusters / (min(launched, resident) if launched else resident))
+
+
+def promise(config: KernelConfig, shape: Shape) -> float:
+    """For ordering alone, the smaller the better: cycles that the tensor cores or L2 need at least, whichever is more,
+    and a tenth of the other."""
+    count = geometry(config, shape)
+    compute = count.busiest / MULTIPLICATIONS[config.arch]
+    load = count.bytes / (ARCHITECTURES[config.arch].sms * L2_BYTES)
+    return max(compute, load) + 0.1 * min(compute, load)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What there is to choose from. combinations: of all values; refused: of these, by the option whose rule they
+    break; forms: tiles and clusters with the kernel's own choice of the rest, the most promising first, each tile once
+    before any comes with a second cluster.
+    """
+
+    kernel: str
+    arch: str
+    dtype: str
+    default: KernelConfig
+    values: Space
+    combinations: int
+    refused: Counter[str]
+    forms: tuple[KernelConfig, ...]
+
+    def variants(self, base: KernelConfig) -> list[KernelConfig]:
+        """Those that differ from it in one option that is no part of the form."""
+        return self._changed(base, [name for name in self.values if name not in FORM])
+
+    def _changed(self, base: KernelConfig, names: Sequence[str]) -> list[KernelConfig]:
+        found: dict[KernelConfig, None] = {}
+        own = {field.name: getattr(base, field.name) for field in fields(KernelConfig)}
+        for name in names:
+            # Who else hands out the tiles has settings of their own, and what fits is found anew.
+            following = dict.fromkeys(FOLLOWING.get(name, ()))
+            for value in self.values[name]:
+                made = _try({**own, **following, name: value})
+                if made is not None and made != base:
+                    found[made] = None
+        return list(found)
+
+
+def space_of(kernel: str, arch: str, dtype: str, shape: Shape) -> Choices:
+    """The space of a kernel for a problem. Raises `UsageProblem` where it has none."""
+    values = find_kernel(kernel).space.get(arch)
+    if not values:
+        raise UsageProblem(
+            f"{kernel} has no space to be tuned in on {arch}; it is declared in harness/build/catalog.py"
+        )
+    default = try_config(kernel, arch=arch, dtype=dtype, shape=shape)
+    refused: Counter[str] = Counter()
+    forms: dict[KernelConfig, None] = {}
+    count = 0
+    for chosen in product(*values.values()):
+        count += 1
+        asked = {"kernel": kernel, "arch": arch, "dtype": dtype, **dict(zip(values, chosen, strict=True))}
+        made = _try(asked, refused)
+        if made is not None:
+            form = _try({name: asked[name] for name in asked if name in ("kernel", "arch", "dtype", *FORM)})
+            if form is not None and form != default:
+                forms[form] = None
+    return Choices(kernel, arch, dtype, default, values, count, refused, tuple(_ordered(list(forms), shape)))
+
+
+def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
+    """By promise, tile by tile in turn; those that promise much less are last."""
+    promises = {form: promise(form, shape) for form in forms}
+    best = min(promises.values(), default=0.0)
+    turns: Counter[tuple[object, ...]] = Counter()
+    keys = {}
+    for form in sorted(forms, key=lambda form: promises[form]):
+        tile = (form.cta_group, form.mma_shape, form.ping_pong)
+        keys[form] = (promises[form] > SLACK * best, turns[tile], promises[form])
+        turns[tile] += 1
+    return sorted(forms, key=lambda form: keys[form])
+
+
+def _try(asked: Mapping[str, Any], refused: Counter[str] | None = None) -> KernelConfig | None:
+    try:
+        return try_config(**{name: value for name, value in asked.items() if value is not None})
+    except UsageProblem as error:
+        if refused is not None:
+            refused[str(getattr(error, "subject", "kernel")).replace("_", " ")] += 1
+        return None

@@ -1,0 +1,207 @@
+"""What a sweep is asked to do: from a file (SWEEP.toml), from options, or from both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from harness.build.catalog import ARCHITECTURES, KERNELS, SCHEDULERS, find_kernel
+from harness.build.config import parse_cluster, parse_mma_shape, parse_switch
+from harness.build.presets import find_preset
+from harness.errors import UsageProblem
+from harness.experiments.job import KINDS
+from harness.experiments.ranges import parse_numbers, parse_shapes, parse_values
+from harness.problem import inputs as problem_inputs
+from harness.problem.dtypes import element_type
+
+SCHEMA = 1
+DEVICES = ("emulator", "gpu", "model")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as it was asked for, not yet planned: a job for each combination.
+
+    shapes: texts of `parse_shapes`. options: values by the names of `make_config`; what is not named is the kernel's
+    default. schedule_seeds: of random schedules; None: the order of issue alone.
+    """
+
+    name: str
+    kernels: tuple[str, ...]
+    shapes: tuple[str, ...]
+    options: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    kind: str = "run"
+    device: str = "emulator"
+    arch: str = "auto"
+    preset: str | None = None
+    inputs: tuple[str, ...] = ("integer",)
+    seeds: Sequence[int] = (0,)
+    schedule_seeds: Sequence[int] | None = None
+
+    @property
+    def id(self) -> str:
+        """Names it by its content, so that the same sweep is found again."""
+        said = {one.name: getattr(self, one.name) for one in fields(self)}
+        text = json.dumps(said, default=lambda value: [*value] if len(value) < 1000 else str(value), sort_keys=True)
+        return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _numbers(what: str) -> Callable[[str], Sequence[int]]:
+    return lambda text: parse_numbers(text, what)
+
+
+def _one_of(what: str, known: Sequence[str]) -> Callable[[str], list[str]]:
+    def parse(word: str) -> str:
+        if word not in known:
+            raise UsageProblem(f"there is no {what} {word!r}; use one of: {', '.join(known)}")
+        return word
+
+    return lambda text: parse_values(text, parse)
+
+
+def _dtype(word: str) -> str:
+    element_type(word)
+    return word
+
+
+OPTIONS: dict[str, Callable[[str], Sequence[Any]]] = {
+    "dtype": lambda text: parse_values(text, _dtype),
+    "cta_group": _numbers("cta group"),
+    "mma_shape": lambda text: parse_values(text, parse_mma_shape),
+    "stages": _numbers("stages"),
+    "cluster": lambda text: parse_values(text, parse_cluster),
+    "epilogue_width": _numbers("epilogue width"),
+    "multicast": lambda text: parse_values(text, parse_switch),
+    "scheduler": _one_of("scheduler", SCHEDULERS),
+    "raster_group": _numbers("raster group"),
+    "accumulators": _numbers("accumulators"),
+    "clc_depth": _numbers("clc depth"),
+    "sms": _numbers("sms"),
+    "ping_pong": lambda text: parse_values(text, parse_switch),
+}
+"""The options of a configuration, each with how a list of its values is read."""
+
+_PLAIN = ("kind", "device", "arch", "preset")
+_KEYS = ("schema", "kernels", "shapes", "inputs", "seeds", "schedule_seeds", "options", *_PLAIN)
+
+
+def read_sweep(path: Path, by: Mapping[str, Any] | None = None) -> Sweep:
+    """A file; errors name it and the key. by: arguments of `make_sweep` that override it, options one by one."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageProblem(f"sweep {path}: cannot be read ({error.strerror}); name a file, or kernels") from None
+    except ValueError as error:
+        raise UsageProblem(f"sweep {path}: is not TOML ({error})") from None
+    try:
+        return _sweep(path.stem, data, by or {})
+    except UsageProblem as error:
+        raise UsageProblem(f"sweep {path}: {error}") from None
+
+
+def _sweep(name: str, data: Mapping[str, Any], by: Mapping[str, Any]) -> Sweep:
+    unknown = [key for key in data if key not in _KEYS]
+    if unknown:
+        raise UsageProblem(f"there is no key {unknown[0]!r}; use: {', '.join(_KEYS)}")
+    if data.get("schema") != SCHEMA:
+        found = f"schema is {data['schema']!r}" if "schema" in data else "there is no schema"
+        raise UsageProblem(f"{found}; this harness reads schema = {SCHEMA}")
+    said: dict[str, Any] = {key: _words(key, data.get(key, ())) for key in ("kernels", "shapes")}
+    said |= {key: _text(key, data[key]) for key in ("inputs", "seeds", "schedule_seeds") if key in data}
+    said |= {key: str(data[key]) for key in _PLAIN if key in data}
+    table = data.get("options", {})
+    if not isinstance(table, Mapping):
+        raise UsageProblem(f"options is {table!r}; write a table, [options], with a line for each")
+    options = {key: _text(key, value) for key, value in table.items()}
+    return make_sweep(name, **{**said, **by, "options": {**options, **by.get("options", {})}})
+
+
+def _text(key: str, value: object) -> str:
+    """Numbers, texts and lists of them as one text."""
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(one, str | int | bool) for one in values):
+        raise UsageProblem(f"{key} is {value!r}; write a number, a text, or a list of them")
+    return ",".join(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
+
+
+def _words(key: str, value: object) -> list[str]:
+    values = [value] if isinstance(value, str | int) else value
+    if not isinstance(values, Sequence) or not all(isinstance(one, str | int) for one in values):
+        raise UsageProblem(f"{key} is {value!r}; write a list of texts")
+    return [str(one) for one in values]
+
+
+def make_sweep(
+    name: str,
+    *,
+    kernels: Sequence[str],
+    shapes: Sequence[str],
+    options: Mapping[str, str],
+    kind: str = "run",
+    device: str | None = None,
+    arch: str = "auto",
+    preset: str | None = None,
+    inputs: str | None = None,
+    seeds: str | None = None,
+    schedule_seeds: str | None = None,
+) -> Sweep:
+    """From texts; device None: what suits the kind. Raises `UsageProblem` for what cannot be read."""
+    if not kernels:
+        raise UsageProblem(f"no kernel is named; name some of {', '.join(KERNELS)}, or all")
+    named = list(dict.fromkeys(name for word in kernels for name in (KERNELS if word == "all" else [word])))
+    for kernel in named:
+        find_kernel(kernel)
+    for key in options:
+        if key not in OPTIONS:
+            raise UsageProblem(f"there is no option {key!r}; use: {', '.join(OPTIONS)}")
+    values = {key: OPTIONS[key](text) for key, text in options.items()}
+    for shape in shapes:
+        parse_shapes(shape)
+    suits = {"run": ("emulator", "gpu"), "check": ("emulator",), "predict": ("model",)}
+    _known("kind", kind, KINDS)
+    device = device or suits[kind][0]
+    _known("device", device, DEVICES)
+    if device not in suits[kind]:
+        raise UsageProblem(f"kind {kind} is not for device {device}; use --device {' or '.join(suits[kind])}")
+    _known("arch", arch, ("auto", *ARCHITECTURES))
+    if preset is not None:
+        find_preset(preset)
+    found_inputs = _one_of("kind of inputs", problem_inputs.KINDS)(
+        ("normal" if device == "gpu" else "integer") if inputs is None else inputs
+    )
+    if schedule_seeds is not None and device != "emulator":
+        raise UsageProblem(f"schedules are the emulator's; leave the seeds {schedule_seeds} out with device {device}")
+    found_seeds = _seeds("0" if seeds is None else seeds, "seed")
+    found_schedule_seeds = None if schedule_seeds is None else _seeds(schedule_seeds, "seeds")
+    if not shapes:  # the last thing that is said: what is wrong counts more than what is missing
+        raise UsageProblem("no shape is named; say for example --shape 512:2048:512")
+    return Sweep(
+        name=name,
+        kernels=tuple(named),
+        shapes=tuple(dict.fromkeys(shapes)),
+        options=values,
+        kind=kind,
+        device=device,
+        arch=arch,
+        preset=preset,
+        inputs=tuple(found_inputs),
+        seeds=found_seeds,
+        schedule_seeds=found_schedule_seeds,
+    )
+
+
+def _seeds(text: str, what: str) -> Sequence[int]:
+    found = parse_numbers(text, what)
+    if max(found) > problem_inputs.LARGEST_SEED:
+        raise UsageProblem(f"{what} {text!r}: the largest is {problem_inputs.LARGEST_SEED}")
+    return found
+
+
+def _known(what: str, word: str, known: Sequence[str]) -> None:
+    if word not in known:
+        raise UsageProblem(f"{what} is {word!r}; use one of: {', '.join(known)}")

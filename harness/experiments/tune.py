@@ -1,0 +1,226 @@
+"""Tunes a kernel for a problem: tiles and clusters first, then the other options around the best of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from harness.build.config import KernelConfig
+from harness.errors import CannotRun
+from harness.experiments.job import Device, Job, Kind
+from harness.experiments.perform import OtherSources, compile_together, perform
+from harness.experiments.race import MOST_ROUNDS, Runner, race
+from harness.experiments.space import Choices
+from harness.experiments.sweep_plan import made_by
+from harness.experiments.times import TimeVerdict, compare_times
+from harness.problem.shape import Shape
+from harness.processes.outcome import Engine, TookTooLong
+
+Record = dict[str, Any]
+BESIDE = "cublas"
+FIGURES = {"gpu": "measured", "model": "predicted", "emulator": "counted"}
+"""What kind of figure a device gives."""
+COMPILE_SECONDS = 1800.0
+
+
+@dataclass(frozen=True)
+class How:
+    """budget: configurations that are compiled, beside the default. processes: that time the winner and the default at
+    the end. limit: seconds that one job may take. workers: compilations at a time."""
+
+    device: Device
+    budget: int = 24
+    processes: int = 5
+    limit: float | None = 600.0
+    inputs: str = "integer"
+    workers: int = 1
+
+
+@dataclass
+class Heat:
+    """One race. what: is decided in it."""
+
+    what: str
+    runners: list[Runner[KernelConfig]]
+
+
+@dataclass
+class Tuned:
+    """What came of it. gain: the default's figure over the best one's, above 1 if the best one is better. verdict: of a
+    race on GPUs, the winner against the default in fresh processes; where it is not FASTER, the default is the best.
+    failures: why candidates have no figure."""
+
+    choices: Choices
+    shape: Shape
+    how: How
+    best: KernelConfig
+    figures: dict[KernelConfig, float]
+    gain: float
+    heats: list[Heat] = field(default_factory=list)
+    winner: KernelConfig | None = None
+    verdict: TimeVerdict | None = None
+    record: Record = field(default_factory=dict)
+    failures: dict[KernelConfig, str] = field(default_factory=dict)
+
+    @property
+    def default(self) -> KernelConfig:
+        return self.choices.default
+
+    @property
+    def unit(self) -> str:
+        """Of the figures."""
+        return "bytes" if self.how.device == "emulator" else "seconds"
+
+
+Say = Callable[[str], None]
+
+
+def tune(choices: Choices, shape: Shape, how: How, engine: Engine, say: Say = lambda message: None) -> Tuned:
+    """Raises `CannotRun` if the default has no result to compare with."""
+    field_ = _Field(shape, how, engine, say)
+    rounds = MOST_ROUNDS if how.device == "gpu" else 1
+    forms = [choices.default, *choices.forms[: ceil(how.budget / 2)]]
+    heats = [Heat("tile and cluster", field_.race(forms, rounds))]
+    if choices.default in field_.failures:
+        raise CannotRun(f"the default has no result: {field_.failures[choices.default]}")
+    first = heats[0].runners[0].candidate
+    variants = [first, *_spread(choices.variants(first), how.budget // 2)]
+    heats.append(Heat("the other options", field_.race(variants, rounds)))
+    winner = heats[1].runners[0].candidate
+    figures = {config: value for config, value in field_.figures.items() if config in (winner, choices.default)}
+    found = Tuned(
+        choices, shape, how, winner, figures, figures[choices.default] / figures[winner], heats, winner,
+        failures=field_.failures,
+    )  # fmt: skip
+    if how.device == "gpu":
+        _confirm(found, field_)
+    found.record = field_.records[found.best]
+    return found
+
+
+def _spread(variants: Sequence[KernelConfig], count: int) -> list[KernelConfig]:
+    """Of all, if there are more: some of each option, as they are listed option by option."""
+    step = max(1.0, len(variants) / max(count, 1))
+    return [variants[int(n * step)] for n in range(min(count, len(variants)))]
+
+
+def _confirm(found: Tuned, field_: _Field) -> None:
+    """The winner against the default, in fresh processes; without a difference the default it is."""
+    default, winner = found.default, found.best
+    if winner == default:
+        found.gain = 1.0
+        return
+    field_.say(f"confirming in {found.how.processes} fresh processes each")
+    timings: dict[KernelConfig, list[Record]] = {default: [], winner: []}
+    for config, record in field_.records_of([default, winner] * found.how.processes):
+        if record is not None:
+            timings[config] += _processes(record)
+    found.verdict = compare_times({"processes": timings[default]}, {"processes": timings[winner]})
+    found.figures |= {config: _median(those) for config, those in timings.items() if those}
+    ratio = found.verdict.interval.ratio if found.verdict.interval else 1.0
+    if found.verdict.verdict == "FASTER":
+        found.gain = 1 / ratio
+    else:
+        found.best, found.gain = default, 1.0
+
+
+def _processes(record: Record) -> list[Record]:
+    return record["timing"].get("processes") or []
+
+
+def _median(processes: Sequence[Record]) -> float:
+    seconds = sorted(one["seconds"] for one in processes)
+    return seconds[len(seconds) // 2]
+
+
+class _Field:
+    """Where candidates are compiled and get their figures. figures: the newest of each."""
+
+    def __init__(self, shape: Shape, how: How, engine: Engine, say: Say) -> None:
+        self.shape, self.how, self.engine, self.say = shape, how, engine, say
+        self.figures: dict[KernelConfig, float] = {}
+        self.failures: dict[KernelConfig, str] = {}
+        self.records: dict[KernelConfig, Record] = {}
+        self._random = random.Random(0)
+        self._made_by = made_by()
+
+    def race(self, configs: Sequence[KernelConfig], rounds: int) -> list[Runner[KernelConfig]]:
+        configs = list(dict.fromkeys(configs))
+        self._compile(configs)
+        runners = race(configs, self._measure, rounds)
+        if not runners[0].values:
+            raise CannotRun(f"no candidate has a result; of the first: {self.failures[configs[0]]}")
+        return runners
+
+    def _compile(self, configs: Sequence[KernelConfig]) -> None:
+        self.say(f"compiling {len(configs)} configurations")
+        size = max(1, min(16, ceil(len(configs) / self.how.workers)))
+        batches = [(tuple(configs[n : n + size]), self.how.device == "gpu") for n in range(0, len(configs), size)]
+        for done in self.engine.map(compile_together, batches, COMPILE_SECONDS):
+            if done.error:
+                self.failures |= dict.fromkeys(done.item[0], str(done.error))
+            else:
+                self.failures |= dict(done.value)
+
+    def _measure(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, float | None]]:
+        """Each once, in an order that differs from round to round: what drifts hits all alike."""
+        left = [config for config in configs if config not in self.failures]
+        if self.how.device == "gpu":
+            self._random.shuffle(left)
+        self.say(f"{len(left)} candidates")
+        for config in configs:
+            if config in self.failures:
+                yield config, None
+        for config, record in self.records_of(left):
+            value = None if record is None else self._figure(record)
+            if value is not None and record is not None:
+                self.figures[config] = value if self.how.device != "gpu" else record["timing"]["seconds"]
+            yield config, value
+
+    def records_of(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, Record | None]]:
+        """A new run of each. None: without a right result; why is in `failures`."""
+        kind: Kind = "predict" if self.how.device == "model" else "run"
+        jobs = (
+            Job(kind, config, self.shape, self.how.inputs, 0, None, self.how.device, self._made_by)
+            for config in configs
+        )
+        needs = "GPU" if self.how.device == "gpu" else "CPU"
+        for done in self.engine.map(perform, jobs, self.how.limit, needs):
+            if isinstance(done.error, OtherSources):
+                raise done.error
+            config, record = done.item.config, done.value
+            problem = _reason(done.error) if done.error else _problem(record)
+            if problem:
+                self.failures[config] = problem
+                yield config, None
+                continue
+            self.records[config] = record
+            yield config, record
+
+    def _figure(self, record: Record) -> float | None:
+        """What is compared, the smaller the better: on a GPU the time over that of cuBLAS, taken in turn."""
+        if self.how.device == "model":
+            return record["predicted"]["seconds"]
+        if self.how.device == "gpu":
+            return 1 / float(record["timing"]["vendor"][BESIDE]["ratio"])
+        counters = record["counters"]
+        return float(counters["tma_global_bytes_read"] + counters["tma_global_bytes_written"])
+
+
+def _reason(error: Exception) -> str:
+    return f"{error}; give it more with --timeout" if isinstance(error, TookTooLong) else str(error)
+
+
+def _problem(record: Record) -> str:
+    if (record.get("validation") or {}).get("passed") is False:
+        return "the result is wrong"
+    if record["job"]["device"] != "gpu":
+        return ""
+    if not _processes(record):
+        return str(record["timing"].get("reason") or "no times came back")
+    return (
+        "" if BESIDE in record["timing"]["vendor"] else f"no times of {BESIDE} beside it, so nothing to compare it by"
+    )

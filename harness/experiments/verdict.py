@@ -1,0 +1,181 @@
+"""The verdict on a case, and the exit code of a run.
+
+Times decide where they were measured now and then; the exact figures then only explain. Without times, as on
+the emulator, the exact figures decide. A case that could not be measured is never called slower. Errors of
+synchronisation beat both, old or new: they are no matter of comparison. A wrong result beats everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT
+from harness.experiments.facts import Change, changes, not_compared
+from harness.experiments.history import is_right
+from harness.experiments.soundness import what_is_unsound
+from harness.experiments.suite import Case
+from harness.experiments.times import THRESHOLD, TimeVerdict, compare_times
+
+EXIT_REGRESSION = 1
+
+MEANINGS = {
+    "SAME": "no difference that is real and matters; exact figures are equal",
+    "FASTER": "less time, beyond doubt and threshold",
+    "SLOWER": "more time, beyond doubt and threshold",
+    "UNSURE": "the times scatter too much, or come from too few processes, to tell",
+    "BETTER": "exact figures changed, none for the worse",
+    "WORSE": "exact figures changed, at least one for the worse",
+    "CHANGED": "exact figures changed, for better or worse cannot be said",
+    "NEW": "nothing to compare with",
+    "NOT MEASURED": "could not be measured",
+    "UNSOUND": "the output is right, the synchronisation is not: the checker has errors, or did not end",
+    "WRONG": "the output is wrong",
+}
+REGRESSIONS = ("SLOWER", "WORSE", "UNSOUND")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A case, what was measured, what it was compared with, and what came of it.
+
+    record, baseline: None where there is none. reason: why it is NEW, NOT MEASURED, UNSURE, UNSOUND or WRONG.
+    """
+
+    case: Case
+    verdict: str
+    record: Mapping[str, Any] | None = None
+    baseline: Mapping[str, Any] | None = None
+    time: TimeVerdict | None = None
+    changes: tuple[Change, ...] = ()
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of comparing two records. name: one of MEANINGS. The rest as in `Judgement`."""
+
+    name: str
+    reason: str = ""
+    time: TimeVerdict | None = None
+    changes: tuple[Change, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def judge(
+    case: Case,
+    record: Mapping[str, Any] | None,
+    baseline: Mapping[str, Any] | None,
+    *,
+    reason: str = "",
+    cases: int = 1,
+    threshold: float = THRESHOLD,
+) -> Judgement:
+    """reason: why there is no record, or no baseline. cases: how many have their times compared in all."""
+    if record is None:
+        return Judgement(case, "NOT MEASURED", reason=reason)
+    found = compare_records(record, baseline, cases=cases, threshold=threshold)
+    why = found.reason or (reason if baseline is None else "")
+    return Judgement(case, found.name, record, baseline, found.time, found.changes, why, found.notes)
+
+
+def compare_records(
+    record: Mapping[str, Any], baseline: Mapping[str, Any] | None, *, cases: int = 1, threshold: float = THRESHOLD
+) -> Verdict:
+    """The verdict on a record beside an older one. cases: how many have their times compared in all."""
+    found = _compare(record, baseline, cases, threshold)
+    why = what_is_unsound(record)
+    if not why:
+        return found
+    name = "WRONG" if found.name == "WRONG" else "UNSOUND"
+    return replace(found, name=name, reason="; ".join(filter(None, (found.reason, why))))
+
+
+def _compare(record: Mapping[str, Any], baseline: Mapping[str, Any] | None, cases: int, threshold: float) -> Verdict:
+    """Of output, times and exact figures."""
+    if not is_right(record):
+        return Verdict("WRONG", _mistakes(record))
+    timed = _is_timed(record)
+    if not timed and not _is_emulated(record):
+        return Verdict("NOT MEASURED", (record.get("timing") or {}).get("reason") or "no times came back")
+    # A GPU process that crashed or hung while it was timed; what was measured before is kept.
+    failure = (record["timing"].get("reason") or "") if timed else ""
+    if baseline is None:
+        return Verdict("NOT MEASURED" if failure else "NEW", failure)
+    found = tuple(changes(baseline, record))
+    notes = _notes(baseline, record)
+    if timed and _is_timed(baseline):
+        time = compare_times(
+            baseline["timing"],
+            record["timing"],
+            cases=cases,
+            threshold=threshold,
+            same_vendor=_vendor_of(baseline) == _vendor_of(record),
+        )
+        # What is known to be slower stays so, whatever happened afterwards; nothing else is known.
+        name = "NOT MEASURED" if failure and time.verdict != "SLOWER" else time.verdict
+        return Verdict(name, failure or time.reason, time, found, notes)
+    if failure:
+        return Verdict("NOT MEASURED", failure, changes=found, notes=notes)
+    if timed:
+        return Verdict("NEW", "the baseline has no times", changes=found, notes=notes)
+    return Verdict(_exact_verdict(found), changes=found, notes=notes)
+
+
+def exit_code(judgements: Sequence[Judgement]) -> int:
+    """4 wrong result, else 1 regression or errors of synchronisation, else 3 could not measure, else 0."""
+    verdicts = {judgement.verdict for judgement in judgements}
+    if "WRONG" in verdicts:
+        return EXIT_WRONG_RESULT
+    if verdicts & set(REGRESSIONS):
+        return EXIT_REGRESSION
+    return EXIT_CANNOT_RUN if "NOT MEASURED" in verdicts else EXIT_OK
+
+
+def have_times(record: Mapping[str, Any] | None, baseline: Mapping[str, Any] | None) -> bool:
+    """Whether the times of two records will be compared."""
+    return bool(record and baseline and _is_timed(record) and _is_timed(baseline))
+
+
+def _exact_verdict(found: Sequence[Change]) -> str:
+    directions = {change.direction for change in found}
+    if "worse" in directions:
+        return "WORSE"
+    if "better" in directions:
+        return "BETTER"
+    return "CHANGED" if found else "SAME"
+
+
+def _is_timed(record: Mapping[str, Any]) -> bool:
+    return bool((record.get("timing") or {}).get("samples"))
+
+
+def _vendor_of(record: Mapping[str, Any]) -> Any:
+    """What the vendor's GEMM came with; it is no yardstick for a record with another."""
+    return record["device"].get("torch")
+
+
+def _is_emulated(record: Mapping[str, Any]) -> bool:
+    return str(record["device"]["kind"]).startswith("emulated")
+
+
+def _mistakes(record: Mapping[str, Any]) -> str:
+    found = record["validation"]
+    if found["passed"]:
+        return ""  # but wrong under a schedule of the checker, which says so
+    return f"{found.get('mismatches', '?'):,} of {found.get('elements', '?'):,} elements are wrong"
+
+
+def _notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a reader must know of the comparison: other compilers, figures that only one side has."""
+    before, after = old.get("toolchain") or {}, new.get("toolchain") or {}
+    names = ("mojo", "max", "ptxas")
+    notes = [
+        f"{name} {before.get(name) or 'none'} -> {after.get(name) or 'none'}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+    notes += [f"not compared: {what}" for what in not_compared(old, new)]
+    return tuple(notes)

@@ -1,1 +1,0 @@
-"""A kernel's plan as text, data and picture."""

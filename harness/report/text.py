@@ -1,0 +1,369 @@
+"""The launch plan for a person: what a CTA keeps in shared memory, what its warps do, who waits for whom on
+which barrier, and who sends what to whom in the cluster.
+
+Everything is computed from the plan that the kernel is launched with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import prod
+from textwrap import wrap
+from typing import Any
+
+from harness.build.catalog import ARCHITECTURES, ELEMENT_BYTES
+from harness.build.plan import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
+
+Mark = Callable[["Cta", int], str]
+"""What a CTA's picture of the cluster shows in the place of a rank."""
+
+WIDTH = 100  # columns of text
+ORDER_ROWS, ORDER_COLUMNS = 16, 18  # cluster tiles whose order is shown
+BAR = 24  # columns that stand for all of the shared memory
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Cta:
+    """One CTA of the cluster. x: along M, y: along N. Receivers are ranks.
+
+    a_to, b_to: the CTAs that receive its slices of A and of B, itself among them. commits_to: the CTAs that
+    its MMA tells when it has read a stage; empty for a CTA that issues no MMA.
+    """
+
+    rank: int
+    x: int
+    y: int
+    a_to: tuple[int, ...]
+    b_to: tuple[int, ...]
+    commits_to: tuple[int, ...]
+    a_rows: tuple[int, ...]
+    b_rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Shared memory of one CTA, in bytes. whole_tile: what C would take if all of it had its place.
+
+    stages_with_whole_tile: how deep the ring could be beside that.
+    """
+
+    used: int
+    limit: int
+    stage: int
+    output: int
+    whole_tile: int
+    stages: int
+    stages_with_whole_tile: int
+
+    @property
+    def free(self) -> int:
+        return self.limit - self.used
+
+
+def ctas(plan: Plan) -> list[Cta]:
+    """The CTAs of a cluster, by rank."""
+    return [_cta(one, plan) for one in plan.multicast]
+
+
+def _cta(one: Multicast, plan: Plan) -> Cta:
+    size = plan.cluster[0] * plan.cluster[1]
+    leads = one.rank % plan.config["cta_group"] == 0
+    return Cta(
+        rank=one.rank,
+        x=one.rank % plan.cluster[0],
+        y=one.rank // plan.cluster[0],
+        a_to=_ranks(one.a, size),
+        b_to=_ranks(one.b, size),
+        commits_to=_ranks(one.commit, size) if leads else (),
+        a_rows=one.a_rows,
+        b_rows=one.b_rows,
+    )
+
+
+def budget(plan: Plan) -> Budget:
+    """The shared memory of one CTA."""
+    parts = {part.name: part.bytes for part in plan.shared_memory}
+    stages, limit = plan.config["stages"], ARCHITECTURES[plan.arch].shared_memory
+    stage = (parts["A stages"] + parts["B stages"]) // stages
+    rows, columns = plan.tile
+    whole_tile = rows * columns * ELEMENT_BYTES
+    stage_barriers = 8 * sum(barrier.name in ("full", "empty") for barrier in plan.barriers)
+    fixed = parts["barriers"] - stages * stage_barriers
+    return Budget(
+        used=plan.dynamic_smem,
+        limit=limit,
+        stage=stage,
+        output=parts["C tile"],
+        whole_tile=whole_tile,
+        stages=stages,
+        stages_with_whole_tile=(limit - whole_tile - fixed) // (stage + stage_barriers),
+    )
+
+
+def headline(plan: Plan) -> str:
+    """The kernel and its configuration in one line."""
+    config = plan.config
+    unit = "by a pair of CTAs" if config["cta_group"] == 2 else "by one CTA"
+    what = f"MMA {_by(config['mma_shape'])} {unit}" if plan.tmem_columns else f"tile {_by(plan.tile)} a CTA"
+    depth = f"{config['stages']} stage{'s' if config['stages'] > 1 else ''}"
+    return f"{plan.kernel} for {plan.arch}: {config['dtype']}, {what}, {depth}"
+
+
+def launch_lines(plan: Plan) -> list[str]:
+    """What is launched, in sentences."""
+    problem, (rows, columns) = plan.problem, plan.tile
+    number = prod(plan.grid) // prod(plan.cluster)
+    bands = f" in {plan.grid[2]} bands along M" if plan.grid[2] > 1 else ""
+    columns_of_tmem = f", {plan.tmem_columns} TMEM columns" if plan.tmem_columns else ""
+    clusters = f"{number} cluster{'s' if number > 1 else ''}"
+    steps = next((a.value for a in plan.arguments if isinstance(a, ScalarArgument) and a.name == "k_iterations"), None)
+    return [
+        f"C[{problem.m},{problem.n}] in tiles of {rows} x {columns} a CTA, K={problem.k} in {steps} steps of "
+        f"{plan.config['block_k']}",
+        f"grid {_by(plan.grid[:2])} CTAs (along M x along N){bands}, {clusters} of "
+        f"{_by(plan.cluster[:2])}, {plan.block[0]} threads a CTA{columns_of_tmem}",
+    ]
+
+
+def budget_note(plan: Plan) -> str:
+    """What the space for C means for the depth of the ring."""
+    found = budget(plan)
+    ring = f"{found.stages} x {kib(found.stage)} = {kib(found.stages * found.stage)} for A and B"
+    if found.output == found.whole_tile:
+        return f"{ring}, {kib(found.output)} for the whole tile of C."
+    saved = f"{kib(found.output)} in place of {kib(found.whole_tile)} for C saves"
+    saved += f" {kib(found.whole_tile - found.output)}"
+    deeper = found.stages - found.stages_with_whole_tile
+    if deeper > 0:
+        saved += f", room for {deeper} more stage{'s' if deeper > 1 else ''} than beside the whole tile"
+    return f"{ring}; {saved}."
+
+
+def barrier_facts(barrier: Barrier) -> list[tuple[str, str]]:
+    """What one phase of a barrier expects, who arrives, who waits."""
+    expects = f"{barrier.arrivals} arrival{'s' if barrier.arrivals != 1 else ''}"
+    if barrier.bytes:
+        expects += f" and {barrier.bytes:,} bytes"
+    return [("expects", expects), ("arrives", barrier.arrives), ("waits", barrier.waits)]
+
+
+def as_text(plan: Plan, width: int = WIDTH) -> str:
+    """The explanation in at most so many columns, of which 40 are needed."""
+    sections = [
+        [headline(plan), *launch_lines(plan)],
+        _budget_text(plan, width),
+        _roles_text(plan, width),
+        _barriers_text(plan, width),
+        _cluster_text(plan, width),
+        *([_order_text(plan, plan.tiles, width)] if plan.tiles else []),
+    ]
+    return "\n\n".join("\n".join(_fit(lines, width)) for lines in sections)
+
+
+def _fit(lines: list[str], width: int) -> list[str]:
+    """Lines that are too long go on below, indented."""
+    fitting: list[str] = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        fitting += [line] if len(line) <= width else wrap(line, width, subsequent_indent=indent)
+    return fitting
+
+
+def as_dict(plan: Plan, plan_data: dict[str, Any]) -> dict[str, Any]:
+    """The plan as it is, and what follows from it."""
+    found = budget(plan)
+    return {
+        "schema": SCHEMA,
+        "plan": plan_data,
+        "shared_memory": {
+            "used": found.used,
+            "limit": found.limit,
+            "free": found.free,
+            "stage": found.stage,
+            "output": found.output,
+            "whole_tile": found.whole_tile,
+            "stages": found.stages,
+            "stages_with_whole_tile": found.stages_with_whole_tile,
+        },
+        "cluster": [vars(cta) for cta in ctas(plan)],
+    }
+
+
+def order_note(plan: Plan) -> str:
+    """Who computes which tiles, in a sentence."""
+    config, clusters = plan.config, prod(plan.grid) // prod(plan.cluster)
+    last = "no other" if clusters == 1 else f"c + {clusters}, c + {2 * clusters} and so on"
+    return {
+        "static": f"cluster c of {clusters} computes the tiles c, {last}",
+        "dynamic": f"cluster c of {clusters} computes tile c, then takes the next number from a counter they all share",
+        "clc": "a cluster computes its own tile, then asks for those of clusters that have not started",
+        "none": "cluster c computes tile c",
+    }[config["scheduler"]]
+
+
+def order_numbers(tiles: TileOrder, columns: int = ORDER_COLUMNS) -> list[list[str]]:
+    """The corner of C that is shown, each cluster tile with its number in the order; empty for a late one."""
+    numbers = {place: number for number, place in enumerate(tiles.order)}
+    shown = range(min(tiles.rows, ORDER_ROWS)), range(min(tiles.columns, columns))
+    return [[str(numbers.get((row, column), "")) for column in shown[1]] for row in shown[0]]
+
+
+def order_title(plan: Plan, tiles: TileOrder) -> str:
+    rows, columns = plan.tile[0] * plan.cluster[0], plan.tile[1] * plan.cluster[1]
+    return (
+        f"order of the {tiles.rows} x {tiles.columns} cluster tiles of {rows} x {columns}: groups of "
+        f"{plan.config['raster_group']} columns, walked along M"
+    )
+
+
+def _order_text(plan: Plan, tiles: TileOrder, width: int) -> list[str]:
+    lines = [order_title(plan, tiles)]
+    for row in order_numbers(tiles, min(ORDER_COLUMNS, (width - 1) // 5)):
+        lines.append("  " + " ".join(f"{number:>4}" for number in row))
+    return [*lines, *_indented(f"{order_note(plan)}.", width)]
+
+
+def _budget_text(plan: Plan, width: int) -> list[str]:
+    found = budget(plan)
+    whole = BAR if width >= 80 else 0
+    lines = ["shared memory of one CTA, in bytes"]
+    for part in plan.shared_memory:
+        bar = f"{'#' * round(whole * part.bytes / found.limit):<{whole}} " if whole else ""
+        label = f"{part.name:<10} {part.bytes:>9,}  {kib(part.bytes):>9}  {bar}"
+        lines += _indented(part.detail, width, label)
+    lines.append(f"  {'used':<10} {found.used:>9,}  {kib(found.used):>9}")
+    lines.append(f"  {'free':<10} {found.free:>9,}  {kib(found.free):>9}  of {found.limit:,}")
+    return [*lines, *_indented(budget_note(plan), width)]
+
+
+def _roles_text(plan: Plan, width: int) -> list[str]:
+    lines = ["roles of the warps"]
+    for role in plan.roles:
+        lines += _indented(role.does, width, f"{role.name:<13} {warps(role.warps):<10}")
+    return lines
+
+
+def _barriers_text(plan: Plan, width: int) -> list[str]:
+    lines = ["barriers (8 bytes each; addresses are bytes of dynamic shared memory)"]
+    for barrier in plan.barriers:
+        lines.append(f"  {barrier.name} x {barrier.count}, from {barrier.offset:,}")
+        for name, fact in barrier_facts(barrier):
+            lines += _indented(fact, width, f"  {name:<8}")
+    return lines
+
+
+def _cluster_text(plan: Plan, width: int) -> list[str]:
+    cm, cn = plan.cluster[:2]
+    found = ctas(plan)
+    if len(found) == 1:
+        return ["the cluster is one CTA: nothing is shared"]
+    slices = [
+        f"who sends what to whom in a cluster (down: x, along M; across: y, along N; rank = x + {cm} y)",
+        "  A, B: receives this CTA's slice of A, of B; #: of both",
+    ]
+    commits = [
+        "",
+        "  whom a CTA tells that its MMA has read a stage (o), so that they may load it again",
+    ]
+    leaders = [cta for cta in found if cta.commits_to]
+    shown = [_picture(cta, cm, cn, slice_mark) for cta in found]
+    told = [_picture(cta, cm, cn, commit_mark) for cta in leaders]
+    return [
+        *slices,
+        *_side_by_side(_by_rows(shown, found, cm), cn, width),
+        *commits,
+        *_side_by_side(_by_rows(told, leaders, cm), cn, width),
+        "",
+        *_masks_text(plan, found),
+    ]
+
+
+def _masks_text(plan: Plan, found: list[Cta]) -> list[str]:
+    """The same as numbers, bit r for rank r, with the rows of a tile that each CTA loads."""
+    lines = ["  the same as masks, and the rows of the receivers' tiles that each CTA loads"]
+    lines.append(f"  rank  {'A to':<8}{'rows of A':<28}{'B to':<8}{'rows of B':<28}commit to")
+    for cta, one in zip(found, plan.multicast, strict=True):
+        told = f"{one.commit:#06x}" if cta.commits_to else "-"
+        lines.append(
+            f"  {cta.rank:>4}  {one.a:#06x}  {rows(plan, 'A', cta.a_rows):<28}"
+            f"{one.b:#06x}  {rows(plan, 'B', cta.b_rows):<28}{told}"
+        )
+    return lines
+
+
+def rows(plan: Plan, tensor: str, first_rows: tuple[int, ...]) -> str:
+    """The rows that a CTA loads: boxes, rows of a box, first row, distance; as ``3 x 8 from 16 by 48``."""
+    [height] = (a.box[1] for a in plan.arguments if isinstance(a, TensorMapArgument) and a.tensor == tensor)
+    if not first_rows:
+        return "none"
+    if len(first_rows) == 1:
+        return f"{height} from {first_rows[0]}"
+    return f"{len(first_rows)} x {height} from {first_rows[0]} by {first_rows[1] - first_rows[0]}"
+
+
+def slice_mark(cta: Cta, rank: int) -> str:
+    """What a CTA gets from this one: ``A``, ``B``, both ``#``, or nothing ``.``."""
+    return {(True, True): "#", (True, False): "A", (False, True): "B", (False, False): "."}[
+        rank in cta.a_to, rank in cta.b_to
+    ]
+
+
+def commit_mark(cta: Cta, rank: int) -> str:
+    """``o`` for a CTA that is told when the MMA of this one has read a stage."""
+    return "o" if rank in cta.commits_to else "."
+
+
+def _picture(cta: Cta, cm: int, cn: int, mark: Mark) -> list[str]:
+    """The cluster as a small picture, with the CTA's rank above."""
+    rows = [" ".join(mark(cta, x + y * cm) for y in range(cn)) for x in range(cm)]
+    return [f"rank {cta.rank}", *rows]
+
+
+def _by_rows(pictures: list[list[str]], of: list[Cta], cm: int) -> list[list[list[str]]]:
+    """The pictures in rows: all CTAs of the same x."""
+    rows = [[p for p, cta in zip(pictures, of, strict=True) if cta.x == x] for x in range(cm)]
+    return [row for row in rows if row]
+
+
+def _side_by_side(rows: list[list[list[str]]], cn: int, columns: int) -> list[str]:
+    """Pictures beside each other, as many as fit in the columns."""
+    width = max(2 * cn - 1, len("rank 15"))
+    fit = max(1, (columns - 2) // (width + 3))
+    lines: list[str] = []
+    for row in rows:
+        for first in range(0, len(row), fit):
+            group = row[first : first + fit]
+            lines += [
+                "  " + "   ".join(line.ljust(width) for line in beside).rstrip() for beside in zip(*group, strict=True)
+            ]
+            lines.append("")
+    return lines[:-1]
+
+
+def _indented(text: str, width: int, label: str = "") -> list[str]:
+    """Text wrapped to the width, after a label; further lines start below the text."""
+    first = f"  {label}{' ' if label else ''}"
+    below = " " * min(len(first), width // 2)
+    return wrap(text, width, initial_indent=first, subsequent_indent=below)
+
+
+def warps(numbers: tuple[int, ...]) -> str:
+    """``warp 4``, or ``warps 0-3``."""
+    if len(numbers) == 1:
+        return f"warp {numbers[0]}"
+    return f"warps {numbers[0]}-{numbers[-1]}"
+
+
+def kib(size: int) -> str:
+    """Bytes as KiB, to one decimal if need be."""
+    return f"{size / 1024:.1f}".removesuffix(".0") + " KiB"
+
+
+def _ranks(mask: int, size: int) -> tuple[int, ...]:
+    return tuple(rank for rank in range(size) if mask >> rank & 1)
+
+
+def _by(sizes: Iterable[int]) -> str:
+    return "x".join(map(str, sizes))

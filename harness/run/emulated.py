@@ -1,0 +1,119 @@
+"""Runs a kernel as a GPU run does, through MAX in a child process, but on the emulated driver.
+
+The emulator alone takes the kernel and its launch from the plan. Here MAX's own host code does it all: it loads the
+module, makes the tensor maps, sets attributes and launches; what arrives at the driver is compared with the plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import paths
+from harness.build.artifacts import Artifact
+from harness.build.plan import Plan, TensorMapArgument
+from harness.driver.gpu_model import GpuModel, gpu_model
+from harness.driver.log import LaunchRecord, Log
+from harness.driver.server import run_program
+from harness.driver.state import Gpu, Options
+from harness.errors import CannotRun
+from harness.problem.dtypes import element_type
+from harness.problem.inputs import Inputs
+from harness.run.emulate import Emulation, EmulationOptions
+from harness.run.model import compile_artifact
+
+GPU_OF_ARCH = {"sm_100a": "b200", "sm_90a": "h200"}
+
+
+def gpu_for(arch: str) -> GpuModel:
+    """The emulated GPU that runs kernels for an architecture."""
+    return gpu_model(GPU_OF_ARCH[arch])
+
+
+def run_on_emulated_gpu(artifact: Artifact, plan: Plan, inputs: Inputs, options: EmulationOptions) -> Emulation:
+    """Compiles the MAX model with PTX in it, and runs it in a child process.
+
+    Raises CannotRun if there is no output, or if MAX launched something else than the plan says.
+    """
+    model, _ = compile_artifact(artifact.config, ptx=True)
+    gpu = gpu_for(plan.arch)
+    log = Log(quiet=True)
+    with tempfile.TemporaryDirectory(prefix="emulated-gpu-run-") as temporary:
+        folder = Path(temporary)
+        _hand_over(folder, model, artifact.config.dtype, inputs)
+        with open(folder / "stderr", "wb") as said:
+            code = run_program(
+                [sys.executable, "-m", "harness.run.emulated_worker", str(folder)],
+                Gpu(gpu, _driver_options(options), log),
+                {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)])},
+                said,
+            )
+        failed = next((one.error for one in log.launches if one.error), "") or log.failure
+        if failed:  # then MAX's own words, a traceback, only say that its launch failed
+            raise CannotRun(failed)
+        sys.stderr.write((folder / "stderr").read_text(encoding="utf-8", errors="replace"))
+        if code:
+            raise CannotRun(f"the process that runs MAX on the emulated {gpu.name} ended with code {code}")
+        bits = np.load(folder / "c.npy")
+    launch = _the_launch(log, plan)
+    for warning in launch.warnings:
+        if options.strict and warning.rule not in options.allow:
+            raise CannotRun(f"{warning.rule}: {warning.message}")
+    output = bits.view(element_type(artifact.config.dtype).numpy)
+    counters = _named_counters(launch.counters.as_dict(), plan)
+    return Emulation(output, counters, launch.seconds, launch.warnings)
+
+
+def _hand_over(folder: Path, model: Path, dtype: str, inputs: Inputs) -> None:
+    (folder / "request.json").write_text(json.dumps({"model": str(model), "dtype": dtype}), encoding="utf-8")
+    for name, operand in (("a", inputs.a), ("b", inputs.b)):
+        np.save(folder / f"{name}.npy", operand.view(np.uint16))
+
+
+def _driver_options(options: EmulationOptions) -> Options:
+    return Options(
+        accumulation=options.accumulation,
+        schedule=options.schedule,
+        seed=options.seed,
+        jobs=options.jobs,
+        max_steps=options.max_steps,
+        timeout=options.timeout,
+    )
+
+
+def _the_launch(log: Log, plan: Plan) -> LaunchRecord:
+    """The one launch of the kernel. Raises CannotRun if it is not what the plan says."""
+    if len(log.launches) != 1:
+        kernels = ", ".join(one.kernel for one in log.launches) or "none"
+        raise CannotRun(f"MAX was to launch one kernel and launched {len(log.launches)} ({kernels})")
+    launch = log.launches[0]
+    for what, seen, planned in (
+        ("name", _without_hash(launch.kernel), _without_hash(plan.entry or "")),
+        ("grid", launch.grid, plan.grid),
+        ("cluster", launch.cluster, plan.cluster),
+        ("block", launch.block, plan.block),
+        ("dynamic shared memory", launch.dynamic_shared, plan.dynamic_smem),
+    ):
+        if seen != planned:
+            raise CannotRun(f"MAX launched {launch.kernel} with {what} {seen}; the plan says {planned}")
+    return launch
+
+
+def _without_hash(name: str) -> str:
+    """The name of a kernel without the compiler's own suffix, which differs between MAX and ``mojo build``."""
+    return name.rpartition("_")[0]
+
+
+def _named_counters(counters: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """The driver counts bytes by the place of the tensor map in the parameters; the plan knows which tensor that is."""
+    maps = [argument for argument in plan.arguments if isinstance(argument, TensorMapArgument)]
+    assert list(plan.arguments[: len(maps)]) == maps, "tensor maps come first"
+    names = {f"param 0x{128 * i:x}": argument.tensor for i, argument in enumerate(maps)}
+    by_tensor = counters["tma_global_bytes_read_by_tensor"]
+    return {**counters, "tma_global_bytes_read_by_tensor": {names[key]: value for key, value in by_tensor.items()}}

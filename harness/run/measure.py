@@ -1,0 +1,213 @@
+"""A kernel on one problem on this machine's GPU: validated, then timed beside the vendor's GEMM.
+
+The samples of one process resemble each other more than those of two: where its memory lies, and how warm the GPU
+was, stay with a process. So a time that is to be compared comes from several processes, and the process is the unit.
+"""
+
+from __future__ import annotations
+
+import statistics as standard
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.build.artifacts import Artifact
+from harness.build.config import KernelConfig
+from harness.build.toolchain import Gpu
+from harness.errors import CannotRun
+from harness.problem.shape import Shape
+from harness.run import statistics
+from harness.run.capability import check_arch
+from harness.run.model import compile_artifact, compile_vendor
+from harness.run.supervisor import Outcome, supervise
+
+VENDORS = ("cublas", "max")
+"""cuBLAS, and MAX's own matmul, which each process compiles anew."""
+CAP_SECONDS = 10.0
+"""Longest time to sample one kernel, if the medians stay uncertain."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What came back from the GPU processes.
+
+    validation: a `Validation` as plain data, None if the kernel did not get that far; the first wrong one, if one is.
+    timing: for records; None without samples. failure: why it ended early, None if it did not. device: name, compute
+    capability, multiprocessors. launches: the kernel launches that MAX enqueued for one call (name, grid, block,
+    dynamic_smem).
+    """
+
+    validation: dict[str, Any] | None
+    timing: dict[str, Any] | None
+    failure: str | None
+    compiled_now: bool
+    notes: list[str] = field(default_factory=list)
+    device: dict[str, Any] = field(default_factory=dict)
+    launches: list[dict[str, Any]] = field(default_factory=list)
+
+
+def measure(
+    artifacts: Sequence[Artifact],
+    shape: Shape,
+    gpu: Gpu,
+    *,
+    inputs: str,
+    seed: int,
+    timeout: float,
+    time: bool = True,
+    vendors: Sequence[str] = VENDORS,
+    processes: int = 1,
+) -> list[Measurement]:
+    """Measures builds of one kernel, each in child processes until one fails or is wrong. Several builds take turns,
+    process by process, so that all meet the same machine.
+
+    ``vendors``: whose GEMMs are timed in turn with the kernel. ``timeout``: seconds without a sign of life after which
+    a child is ended.
+    """
+    notes: list[str] = []
+    vendor_model = _vendor_model(artifacts[0].config, notes) if "max" in vendors and time else None
+    series = []
+    for artifact in artifacts:
+        config = artifact.config
+        major, minor = (int(part) for part in gpu.compute_capability.split("."))
+        check_arch(config.arch, major, minor, gpu.name)
+        model, compiled_now = (artifact.model, False) if artifact.model else compile_artifact(config)
+        request = {
+            "config": config.to_json(),
+            "artifact": str(model),
+            "tile": list(artifact.plan(shape).tile),
+            "shape": [shape.m, shape.n, shape.k],
+            "inputs": inputs,
+            "seed": seed,
+            "cap_seconds": CAP_SECONDS,
+            "vendors": list(vendors),
+            "time": time,
+            "vendor_model": vendor_model,
+        }
+        series.append(_Series(request, gpu, timeout, processes, compiled_now, notes))
+    for _ in range(processes):
+        for one in series:
+            one.run_next()
+    return [one.combine(shape) for one in series]
+
+
+def _vendor_model(config: KernelConfig, notes: list[str]) -> str | None:
+    """MAX's own matmul; where MAX cannot compile it, that is noted."""
+    try:
+        return str(compile_vendor(config))
+    except CannotRun as error:
+        notes.append(f"MAX's own matmul was not timed: {' '.join(str(error).split())[:300]}")
+        return None
+
+
+@dataclass
+class _Series:
+    """The processes of one build. failure: of the last of them, which ends the series, as does a wrong result."""
+
+    request: dict[str, Any]
+    gpu: Gpu
+    timeout: float
+    processes: int
+    compiled_now: bool
+    notes: list[str]
+    outcomes: list[Outcome] = field(default_factory=list)
+    failure: str | None = None
+
+    def run_next(self) -> None:
+        """One process more, unless the series has ended."""
+        if (self.outcomes and not _is_right(self.outcomes[-1])) or self.failure:
+            return
+        # The first process tells the errors of the output, which takes longer than all the rest; others look for any.
+        outcome = supervise({**self.request, "details": not self.outcomes}, self.timeout)
+        self.outcomes.append(outcome)
+        self.failure = outcome.failure or _another_gpu(outcome, self.gpu)
+        if self.failure and self.processes > 1:
+            self.failure = f"process {len(self.outcomes)} of {self.processes}: {self.failure}"
+
+    def combine(self, shape: Shape) -> Measurement:
+        first, last = self.outcomes[0].events, self.outcomes[-1].events
+        wrong = [outcome for outcome in self.outcomes if not _is_right(outcome)]
+        decides = next((one.events for one in wrong if "checked" in one.events), first)
+        return Measurement(
+            decides.get("checked", {}).get("validation"),
+            _combine([found for found in map(_times, self.outcomes) if found], shape),
+            self.failure,
+            self.compiled_now,
+            list(dict.fromkeys([*self.notes, *(note for outcome in self.outcomes for note in outcome.notes)])),
+            last.get("started", {}),
+            first.get("launched", {}).get("launches", []),
+        )
+
+
+def _is_right(outcome: Outcome) -> bool:
+    """Whether it got as far as a validation, which it passed."""
+    validation = outcome.events.get("checked", {}).get("validation")
+    return bool(validation and validation["passed"])
+
+
+def _another_gpu(outcome: Outcome, gpu: Gpu) -> str | None:
+    """The GPU of the record has to be the one that was used."""
+    used = outcome.events.get("started", {}).get("name", gpu.name)
+    if used == gpu.name:
+        return None
+    return f"it ran on {used}, but the driver lists {gpu.name} first; name one GPU in CUDA_VISIBLE_DEVICES"
+
+
+def _times(outcome: Outcome) -> dict[str, Any] | None:
+    """What one process measured, if its output was right."""
+    if not _is_right(outcome):
+        return None
+    finished = outcome.events.get("finished", {}).get("timing") or {}
+    samples = finished.get("samples") or outcome.events.get("sampled", {}).get("samples")
+    if not samples or len(samples["kernel"]) < 2:
+        return None
+    return {"samples": samples, **{k: finished[k] for k in ("input_sets", "before", "after") if k in finished}}
+
+
+def _combine(found: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any] | None:
+    """The timing of all processes: `describe` of their samples, with each process by itself beside it."""
+    if not found:
+        return None
+    timing = describe([one["samples"] for one in found], shape)
+    for process, one in zip(timing["processes"], found, strict=True):
+        process |= {k: one[k] for k in ("before", "after") if k in one}
+    return timing | {k: found[-1][k] for k in ("input_sets", "before", "after") if k in found[-1]}
+
+
+def describe(runs: Sequence[dict[str, list[float]]], shape: Shape) -> dict[str, Any]:
+    """Timing part of a record: medians, spread, TFLOPS, and ratios to the vendor's GEMM pair by pair.
+
+    runs: the samples of each process, by contestant. seconds and ratio: the median of the processes' medians. Ratios
+    above 1 mean that the kernel is faster. FLOPs are 2 M N K. ``processes``: these figures for each process; the
+    samples are all of them, one process after the other.
+    """
+    flops = 2 * shape.m * shape.n * shape.k
+    processes = [_describe_process(samples) for samples in runs]
+    record = _summarize([one["seconds"] for one in processes], [s for run in runs for s in run["kernel"]], flops)
+    record |= {"vendor": {}, "processes": processes}
+    for name in dict.fromkeys(name for one in processes for name in one["vendor"]):
+        those = [one["vendor"][name] for one in processes if name in one["vendor"]]
+        samples = [s for run in runs for s in run.get(name, ())]
+        record["vendor"][name] = {
+            **_summarize([one["seconds"] for one in those], samples, flops),
+            "ratio": standard.median(one["ratio"] for one in those),
+        }
+    return record
+
+
+def _describe_process(samples: dict[str, list[float]]) -> dict[str, Any]:
+    kernel = samples["kernel"]
+    vendor = {}
+    for name, times in samples.items():
+        if name == "kernel" or len(times) < 2:
+            continue
+        count = min(len(times), len(kernel))
+        pairs = statistics.ratios(times[:count], kernel[:count])
+        vendor[name] = {"seconds": standard.median(times), "ratio": standard.median(pairs)}
+    return {"seconds": standard.median(kernel), "samples": len(kernel), "vendor": vendor}
+
+
+def _summarize(medians: list[float], samples: list[float], flops: int) -> dict[str, Any]:
+    seconds = standard.median(medians)
+    summary = statistics.summarize(samples).as_dict()
+    return {"seconds": seconds, "tflops": flops / seconds / 1e12, "summary": summary, "samples": samples}

@@ -1,0 +1,137 @@
+"""A kernel configuration as a MAX model: a graph of one custom op that writes C into the caller's buffer.
+
+Compiling needs no GPU (a virtual device stands in), so it happens in a process of its own and gives a file that loads
+in milliseconds; see ``compile_artifact``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness import cache, paths
+from harness.build.artifacts import model_key
+from harness.build.config import KernelConfig, make_config
+from harness.build.mojo_source import op_parameters
+from harness.build.programs import readable_errors
+from harness.build.toolchain import package_version
+from harness.driver.toolchains import toolchain_variables
+from harness.errors import CannotRun
+from harness.problem.shape import Shape
+from harness.run.kinds import kind_of
+from harness.run.tuned import configuration_for
+
+COMPILE_SECONDS = 600
+OPERATION = "matmul_into"
+MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+
+_PROGRAM = "import sys; from harness.run.model import _compile_here; _compile_here(*sys.argv[1:])"
+
+
+def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
+    """Where the compiled model of a configuration is kept."""
+    return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
+
+
+def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, bool]:
+    """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
+
+    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code.
+    """
+    return _compile(artifact_path(config, ptx), config.arch, "kernel", config.to_json(), config.label, ptx)
+
+
+def compile_vendor(config: KernelConfig) -> Path:
+    """MAX's own matmul for the type and architecture of a configuration, likewise."""
+    name = f"vendor-{config.arch}-{config.dtype}-{package_version('max')}.mef"
+    return _compile(cache.place("models", name), config.arch, "vendor", config.dtype, "its own matmul")[0]
+
+
+def _compile(place: Path, arch: str, what: str, about: str, label: str, ptx: bool = False) -> tuple[Path, bool]:
+    if cache.is_whole(place):
+        return place, False
+    with cache.temporary_folder() as folder:
+        made = Path(folder) / "model.mef"
+        command = [sys.executable, "-c", _PROGRAM, arch, what, about, str(made)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *sys.path])}
+        if ptx:
+            environment |= toolchain_variables({})
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=COMPILE_SECONDS,
+                env=environment,
+            )
+        except subprocess.TimeoutExpired:
+            raise CannotRun(f"MAX did not compile {label} in {COMPILE_SECONDS} s") from None
+        if not made.exists():
+            raise CannotRun(f"MAX could not compile {label}:\n{readable_errors(done.stdout + done.stderr)}")
+        cache.publish_file(made, place)
+    return place, True
+
+
+def _compile_here(arch: str, what: str, about: str, target: str) -> None:
+    """In the compiling process: stand-in device, graph, artifact. about: the configuration, or the vendor's type."""
+    import max.driver as driver
+    from max.engine import InferenceSession
+
+    driver.set_virtual_device_api("cuda")
+    driver.set_virtual_device_count(1)
+    driver.set_virtual_device_target_arch(arch)
+    # The host code must run on any machine the artifact is carried to.
+    driver.set_virtual_cpu_target("x86-64-v3")
+    device = driver.Accelerator()
+    session = InferenceSession(devices=[device])
+    made = graph(KernelConfig.from_json(about), device) if what == "kernel" else vendor_graph(about, device)
+    session.compile(made).export_mef(target)
+    # The stand-in device does not survive an ordinary exit.
+    os._exit(0)
+
+
+def graph(config: KernelConfig, device: Any) -> Any:
+    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten."""
+    from max.dtype import DType
+    from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
+
+    where = DeviceRef.from_device(device)
+    dtype = getattr(DType, MAX_DTYPES[config.dtype])
+    types = [
+        BufferType(dtype, ["m", "n"], device=where),
+        TensorType(dtype, ["m", "k"], device=where),
+        TensorType(dtype, ["n", "k"], device=where),
+    ]
+    with Graph("matmul", input_types=types, custom_extensions=[paths.kernels_dir()]) as made:
+        c, a, b = made.inputs
+        ops.inplace_custom(OPERATION, where, [c.buffer, a.tensor, b.tensor], parameters=op_parameters(config))
+        made.output()
+    return made
+
+
+def tuned_parameters(
+    shape: Shape, dtype: str, gpu: str, *, kernel: str = "kernel8", arch: str = "sm_90a"
+) -> dict[str, str | int | bool]:
+    """Parameters of the custom ops for a problem: of the configuration that ``harness tune`` has found, else of the
+    default. gpu: as the driver names it, for example ``NVIDIA H200``.
+    """
+    found = configuration_for(kind_of(gpu), kernel, arch, dtype, shape)
+    return op_parameters(found or make_config(kernel, arch=arch, dtype=dtype, shape=shape))
+
+
+def vendor_graph(dtype_name: str, device: Any) -> Any:
+    """MAX's own matmul of the same problem."""
+    from max.dtype import DType
+    from max.graph import DeviceRef, Graph, TensorType, ops
+
+    where = DeviceRef.from_device(device)
+    dtype = getattr(DType, MAX_DTYPES[dtype_name])
+    types = [TensorType(dtype, ["m", "k"], device=where), TensorType(dtype, ["n", "k"], device=where)]
+    with Graph("vendor_matmul", input_types=types) as made:
+        a, b = (value.tensor for value in made.inputs)
+        made.output(ops.matmul(a, ops.transpose(b, 0, 1)))
+    return made

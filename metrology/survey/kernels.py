@@ -1,0 +1,323 @@
+"""Packed kernels on the GPU of this process: right, how many cycles, how much power.
+
+    python -m metrology.survey.kernels time FOLDER FILE.json     # check, then time each run; needs PyTorch
+    python -m metrology.survey.kernels check FOLDER FILE.json    # the runs that are only checked; needs PyTorch
+    python -m metrology.survey.kernels power FOLDER FILE.json    # a few runs for a second each; needs PyTorch
+    python -m metrology.survey.kernels once FOLDER               # launch each run once, for a profiler
+
+`metrology.survey.pack` makes the folder. A time is taken from a CUDA graph of launches, one after the other, between
+two small kernels that read the clock of every SM: the cycles of a launch are those that passed between them, whatever
+the clock did meanwhile. The launches go through several sets of operands, together more than twice the L2 cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.run import telemetry
+from harness.run.capability import arch_of_gpu
+from harness.run.driver import Driver, Parameter
+from metrology.survey.micro.launch import KERNEL_THREADS, TEXTS, WHOLE_SM
+from metrology.survey.micro.ptx import HEAD, for_target
+from metrology.survey.uses import CHECK
+
+L2_BYTES = 60 << 20
+GRAPH_SECONDS = 0.008
+"""What the launches of a graph take, about; the number of them is between those of the operands and MOST_LAUNCHES."""
+MOST_LAUNCHES = 500
+SUPPOSED_FLOPS = 500e12
+SUPPOSED_LAUNCH_SECONDS = 4e-6
+REPLAYS = 7
+"""Replays of a graph that are kept."""
+WARM_UP_SECONDS = 0.04
+"""Replays before them: an idle GPU has a lower clock, and takes a while to settle on one."""
+KINDS = ("zeros", "normal")
+POWER_KINDS = ("zeros", "-1, 0, 1", "normal")
+POWER_SECONDS = 0.8
+POWER_RUNS = (
+    "kernel7 at 2048x2048x2048",
+    "kernel7 at 4096x4096x4096",
+    "kernel7 at 8192x8192x8192",
+    "kernel8 at 4096x4096x4096",
+    "kernel8 at 8192x8192x8192",
+)
+
+Launch = Callable[[int], None]
+"""Takes a stream."""
+Operands = dict[str, int]
+"""Addresses of A, B and C."""
+
+
+class Packed:
+    """Runs of a folder, loaded when they are asked for."""
+
+    def __init__(self, folder: Path, driver: Driver) -> None:
+        self.folder, self.driver = folder, driver
+        self.runs: list[dict[str, Any]] = json.loads((folder / "runs.json").read_text())
+        self.timed = [run for run in self.runs if run.get("use") != CHECK]
+        self.counter = driver.allocate(64)
+        driver.fill(self.counter, 64)
+        self._functions: dict[str, ctypes.c_void_p] = {}
+
+    def launch(self, run: dict[str, Any], operands: Operands, *more: Parameter) -> Launch:
+        """A function that launches the run. more: parameters after those of its plan."""
+        plan = run["plan"]
+        if run["code"] not in self._functions:
+            image = (self.folder / run["code"]).read_bytes()
+            self._functions[run["code"]] = self.driver.load(image, plan["entry"])
+        function = self._functions[run["code"]]
+        self.driver.allow_shared(function, plan["dynamic_smem"])
+        parameters = [*(self._parameter(argument, operands) for argument in plan["arguments"]), *more]
+        return self.driver.launcher(
+            function, parameters, plan["grid"], plan["block"], plan["dynamic_smem"], overlap=True
+        )
+
+    def _parameter(self, argument: dict[str, Any], operands: Operands) -> Parameter:
+        if argument["kind"] == "tensor_map":
+            return self.driver.tensor_map(
+                operands[argument["tensor"]],
+                argument["dtype"],
+                argument["dims"],
+                argument["strides"],
+                argument["box"],
+                argument["swizzle"],
+                argument["l2_promotion"],
+            )
+        if argument["kind"] == "counter":
+            return ctypes.c_uint64(self.counter)
+        value: int = argument["value"]
+        return ctypes.c_uint64(value) if argument["type"] == "u64" else ctypes.c_uint32(value)
+
+
+class Clocks:
+    """Two launches that read the clock of every SM, to be put before and after others."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.sms = driver, driver.describe()["multiprocessors"]
+        major, minor = (int(part) for part in driver.describe()["compute_capability"].split("."))
+        function = driver.load(for_target(TEXTS["bare"], arch_of_gpu(major, minor)).encode(), "bench")
+        driver.allow_shared(function, WHOLE_SM)
+        self.out = [driver.allocate(8 * HEAD * self.sms) for _ in range(2)]
+        grid, block = (self.sms, 1, 1), (KERNEL_THREADS, 1, 1)
+        self.launches = [
+            driver.launcher(function, [ctypes.c_uint64(out), ctypes.c_uint32(0)], grid, block, WHOLE_SM)
+            for out in self.out
+        ]
+
+    def between(self) -> tuple[float, float]:
+        """Cycles and nanoseconds from the end of the first to the start of the second."""
+        first, second = (self.driver.download(out, np.empty((self.sms, HEAD), np.uint64)) for out in self.out)
+        ends = dict(zip(first[:, 4].tolist(), first[:, 1].tolist(), strict=True))
+        starts = zip(second[:, 4].tolist(), second[:, 0].tolist(), strict=True)
+        cycles = [start - ends[sm] for sm, start in starts if sm in ends]
+        return statistics.median(cycles), float(second[:, 2].min()) - float(first[:, 3].max())
+
+
+# ---- with PyTorch ----
+def _draw(kind: str, size: tuple[int, int], dtype: Any) -> Any:
+    import torch
+
+    if kind == "zeros":
+        return torch.zeros(size, device="cuda", dtype=dtype)
+    if kind == "normal":
+        return torch.randn(size, device="cuda").to(dtype)
+    return torch.randint(-1, 2, size, device="cuda").to(dtype)
+
+
+def _sets(kind: str, run: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    import torch
+
+    m, n, k = _size(run)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[run["plan"]["config"]["dtype"]]
+    return [
+        {
+            "A": _draw(kind, (m, k), dtype),
+            "B": _draw(kind, (n, k), dtype),
+            "C": torch.full((m, n), float("nan"), device="cuda", dtype=dtype),
+        }
+        for _ in range(count)
+    ]
+
+
+def _addresses(tensors: dict[str, Any]) -> Operands:
+    return {name: tensor.data_ptr() for name, tensor in tensors.items()}
+
+
+def _size(run: dict[str, Any]) -> tuple[int, int, int]:
+    problem = run["plan"]["problem"]
+    return problem["m"], problem["n"], problem["k"]
+
+
+def check(packed: Packed, run: dict[str, Any]) -> str | None:
+    """What is wrong with its result on small integers, where every order of sums is exact; None if nothing. Launched
+    twice, as a kernel that keeps a counter must leave it as it found it."""
+    import torch
+
+    [tensors] = _sets("-1, 0, 1", run, 1)
+    expected = (tensors["A"].float() @ tensors["B"].float().t()).to(tensors["C"].dtype)
+    for _ in range(2):
+        tensors["C"].fill_(float("nan"))
+        torch.cuda.synchronize()
+        packed.launch(run, _addresses(tensors))(0)
+        torch.cuda.synchronize()
+        if not torch.equal(tensors["C"], expected):
+            return f"{int((tensors['C'] != expected).sum())} of {expected.numel()} elements are wrong"
+    return None
+
+
+def _graph(packed: Packed, clocks: Clocks, run: dict[str, Any], sets: list[dict[str, Any]]) -> tuple[Any, int]:
+    """A graph of launches between the clocks, and how many they are."""
+    m, n, k = _size(run)
+    supposed = 2 * m * n * k / SUPPOSED_FLOPS + SUPPOSED_LAUNCH_SECONDS
+    count = min(MOST_LAUNCHES, max(len(sets), round(GRAPH_SECONDS / supposed)))
+    launches = [packed.launch(run, _addresses(tensors)) for tensors in sets]
+    turns = [launches[i % len(launches)] for i in range(count)]
+    before, after = clocks.launches
+    return packed.driver.graph([before, *turns, after]), count
+
+
+def _set_count(run: dict[str, Any]) -> int:
+    m, n, k = _size(run)
+    return max(2, -(-2 * L2_BYTES // (2 * (m * k + n * k + m * n))) + 1)
+
+
+def time_run(packed: Packed, clocks: Clocks, run: dict[str, Any], sets: list[dict[str, Any]]) -> dict[str, Any]:
+    """Samples: cycles and nanoseconds of a launch, in a row of launches."""
+    graph, count = _graph(packed, clocks, run, sets)
+    end = time.perf_counter() + WARM_UP_SECONDS
+    while time.perf_counter() < end:
+        graph()
+    samples = []
+    for _ in range(REPLAYS):
+        graph()
+        cycles, nanoseconds = clocks.between()
+        samples.append((round(cycles / count, 1), round(nanoseconds / count, 2)))
+    return {
+        "launches": count,
+        "sets": len(sets),
+        "cycles": [c for c, _ in samples],
+        "nanoseconds": [ns for _, ns in samples],
+        "mhz": round(statistics.median(1000 * c / ns for c, ns in samples), 1),
+    }
+
+
+def _time(folder: Path, path: Path) -> None:
+    import torch
+
+    torch.cuda.init()
+    torch.empty(1, device="cuda")
+    driver = Driver()
+    packed, clocks = Packed(folder, driver), Clocks(driver)
+    found: dict[str, Any] = {"gpu": driver.describe(), "torch": torch.__version__, "runs": []}
+    found["clock_alone"] = _clock_alone(driver, clocks)
+    by_size: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
+    for run in packed.timed:
+        by_size.setdefault(_size(run), []).append(run)
+    for size, runs in by_size.items():
+        entries = [{"name": run["name"], "use": run["use"], "size": size, "wrong": check(packed, run)} for run in runs]
+        for kind in KINDS:
+            sets = _sets(kind, runs[0], _set_count(runs[0]))
+            torch.cuda.synchronize()
+            for run, entry in zip(runs, entries, strict=True):
+                entry[kind] = time_run(packed, clocks, run, sets)
+            del sets
+            torch.cuda.empty_cache()
+        found["runs"] += entries
+        path.write_text(json.dumps(found), encoding="utf-8")
+        wrong = [entry["name"] for entry in entries if entry["wrong"]]
+        print(f"{size}: {len(entries)} runs, wrong: {wrong or 'none'}, {telemetry.read()}", flush=True)
+
+
+def _check(folder: Path, path: Path) -> None:
+    """Says which run comes next before it is launched: the last line of a part that hangs names it."""
+    import torch
+
+    torch.cuda.init()
+    torch.empty(1, device="cuda")
+    packed = Packed(folder, Driver())
+    found: list[dict[str, Any]] = []
+    for run in packed.runs:
+        if run.get("use") == CHECK:
+            print(run["name"], flush=True)
+            found.append({"name": run["name"], "wrong": check(packed, run)})
+            path.write_text(json.dumps({"runs": found}), encoding="utf-8")
+    print(f"{len(found)} runs, {sum(run['wrong'] is not None for run in found)} wrong")
+
+
+def _clock_alone(driver: Driver, clocks: Clocks) -> dict[str, float]:
+    """What lies between the two readings of the clock when nothing else does."""
+    graph = driver.graph(clocks.launches)
+    for _ in range(3):
+        graph()
+    cycles, nanoseconds = clocks.between()
+    return {"cycles": cycles, "nanoseconds": nanoseconds}
+
+
+def _power(folder: Path, path: Path) -> None:
+    """Long enough for the power meter, which averages, and for the clock to settle."""
+    import torch
+
+    torch.cuda.init()
+    torch.empty(1, device="cuda")
+    driver = Driver()
+    packed, clocks = Packed(folder, driver), Clocks(driver)
+    found: dict[str, Any] = {"gpu": driver.describe(), "idle": telemetry.read(), "runs": []}
+    for run in packed.timed:
+        if run["name"] not in POWER_RUNS:
+            continue
+        for kind in POWER_KINDS:
+            sets = _sets(kind, run, _set_count(run))
+            torch.cuda.synchronize()
+            graph, count = _graph(packed, clocks, run, sets)
+            samples = []
+            end = time.perf_counter() + POWER_SECONDS
+            while time.perf_counter() < end:
+                graph()
+                cycles, nanoseconds = clocks.between()
+                seen = telemetry.read()
+                samples.append((round(cycles / count, 1), round(nanoseconds / count, 2), seen.get("power_w")))
+            entry = {"name": run["name"], "kind": kind, "cycles_ns_watts": samples, "last": telemetry.read()}
+            found["runs"].append(entry)
+            path.write_text(json.dumps(found), encoding="utf-8")
+            print(run["name"], kind, samples[-1], flush=True)
+            del sets
+            torch.cuda.empty_cache()
+
+
+# ---- without ----
+def _once(folder: Path) -> None:
+    """On zeros, so that power has no say."""
+    driver = Driver()
+    packed = Packed(folder, driver)
+    sizes = [_size(run) for run in packed.timed]
+    lengths = {
+        "A": max(m * k for m, _, k in sizes),
+        "B": max(n * k for _, n, k in sizes),
+        "C": max(m * n for m, n, _ in sizes),
+    }
+    operands = {name: driver.allocate(2 * length) for name, length in lengths.items()}
+    for name, address in operands.items():
+        driver.fill(address, 2 * lengths[name])
+    for run in packed.timed:
+        packed.launch(run, operands)(0)
+        driver.synchronize()
+
+
+def main(what: str, folder: str, path: str = "") -> None:
+    if what == "once":
+        _once(Path(folder))
+    else:
+        {"time": _time, "check": _check, "power": _power}[what](Path(folder), Path(path))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

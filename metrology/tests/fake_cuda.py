@@ -1,0 +1,166 @@
+"""The CUDA driver library, as much of it as `harness.run.driver` calls, played by the emulated GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from harness.emulator import Device, Module, TensorMap
+from harness.run.driver import CLUSTER_DIMENSION, MAX_DYNAMIC_SHARED_SIZE_BYTES, SWIZZLES, TENSOR_MAP_TYPES
+
+ATTRIBUTES = {16: 4, 75: 9, 76: 0}
+"""Four multiprocessors, compute capability 9.0."""
+INVALID_IMAGE = 200
+
+
+class FakeCuda:
+    """Addresses are those of the device; handles are numbers. alive: what is allocated."""
+
+    def __init__(self, device: Device | None = None) -> None:
+        self.device = device or Device()
+        self.alive: set[int] = set()
+        self.modules: list[Module] = []
+        self.maps: dict[bytes, TensorMap] = {}
+        self.shared: dict[int, int] = {}
+        self.captured: list[Callable[[], None]] | None = None
+        self.graphs: list[list[Callable[[], None]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """What only has to succeed."""
+        if name in (
+            "cuInit",
+            "cuCtxSetCurrent",
+            "cuCtxSynchronize",
+            "cuEventRecord",
+            "cuEventSynchronize",
+        ):
+            return lambda *arguments: 0
+        if name in ("cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuStreamCreate", "cuEventCreate"):
+            return lambda result, *rest: _give(result, 1)
+        raise AttributeError(name)
+
+    def cuGetErrorName(self, code, result):
+        return _give(result, b"CUDA_ERROR_OF_THE_TEST")
+
+    def cuDeviceGetAttribute(self, result, number, device):
+        return _give(result, ATTRIBUTES[number])
+
+    def cuDeviceGetName(self, buffer, size, device):
+        buffer.value = b"emulated GPU"
+        return 0
+
+    def cuDriverGetVersion(self, result):
+        return _give(result, 13000)
+
+    def cuMemAlloc_v2(self, result, size):
+        address = self.device.alloc(size.value)
+        self.alive.add(address)
+        return _give(result, address)
+
+    def cuMemFree_v2(self, address):
+        self.alive.remove(address.value)
+        return 0
+
+    def cuMemsetD8_v2(self, address, byte, size):
+        self.device._memory.write(address.value, np.full(size.value, byte.value, np.uint8))
+        return 0
+
+    def cuMemcpyHtoD_v2(self, address, host, size):
+        self.device._memory.write(address.value, np.frombuffer(ctypes.string_at(host, size.value), np.uint8))
+        return 0
+
+    def cuMemcpyDtoH_v2(self, host, address, size):
+        data = self.device.download(address.value, np.uint8, size.value)
+        ctypes.memmove(host, data.ctypes.data, size.value)
+        return 0
+
+    def cuModuleLoadData(self, result, image):
+        if not image.endswith(b"\0") or b".version" not in image:
+            return INVALID_IMAGE
+        self.modules.append(Module.from_text(image[:-1].decode()))
+        return _give(result, len(self.modules))
+
+    def cuModuleGetFunction(self, result, module, name):
+        assert self.modules[module.value - 1].entries == (name.decode(),)
+        return _give(result, module.value)
+
+    def cuFuncSetAttribute(self, function, attribute, value):
+        if attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES:
+            self.shared[function.value] = value
+        return 0
+
+    def cuTensorMapEncodeTiled(
+        self, place, element, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill
+    ):
+        names = {number: name for name, number in TENSOR_MAP_TYPES.items() if name != "fp16"}
+        swizzles = {number: name.upper() for name, number in SWIZZLES.items()}
+        tensor_map = TensorMap(
+            address.value,
+            names[element],
+            tuple(dims),
+            tuple(strides)[: rank - 1],
+            tuple(box),
+            tuple(steps),
+            swizzles[swizzle],
+            fill_nan=bool(fill),
+        )
+        assert place.value % 64 == 0 and interleave == 0
+        image = (len(self.maps) + 1).to_bytes(128, "little")
+        self.maps[image] = tensor_map
+        ctypes.memmove(place, image, 128)
+        return 0
+
+    def cuLaunchKernelEx(self, config, function, pointers, extra):
+        config = config._obj
+        module = self.modules[function.value - 1]
+        sizes = [parameter.size for parameter in module.code(None).kernel.parameters]
+        images = [ctypes.string_at(pointers[i], size) for i, size in enumerate(sizes)]
+        clusters = [tuple(a.value[:3]) for a in config.attributes[: config.count] if a.id == CLUSTER_DIMENSION]
+        assert config.shared <= self.shared.get(function.value, 0) and extra is None
+
+        def launch() -> None:
+            self.device.launch(
+                module,
+                grid=tuple(config.grid),
+                cluster=clusters[0] if clusters else None,
+                block=tuple(config.block),
+                dynamic_smem=config.shared,
+                arguments=[self.maps.get(image, image) for image in images],
+            )
+
+        if self.captured is None:
+            launch()
+        else:
+            self.captured.append(launch)
+        return 0
+
+    def cuStreamBeginCapture_v2(self, stream, mode):
+        self.captured = []
+        return 0
+
+    def cuStreamEndCapture(self, stream, result):
+        self.graphs.append(self.captured or [])
+        self.captured = None
+        return _give(result, len(self.graphs))
+
+    def cuGraphInstantiateWithFlags(self, result, graph, flags):
+        return _give(result, graph.value)
+
+    def cuGraphLaunch(self, graph, stream):
+        for launch in self.graphs[graph.value - 1]:
+            launch()
+        return 0
+
+    def cuEventElapsedTime(self, result, start, end):
+        return _give(result, 1.0)
+
+    def cuOccupancyMaxActiveClusters(self, result, function, config):
+        return _give(result, ATTRIBUTES[16] // config._obj.attributes[0].value[0])
+
+
+def _give(result: Any, value: Any) -> int:
+    result._obj.value = value
+    return 0

@@ -1,0 +1,1 @@
+"""Holds the timing model against runs that were measured."""

@@ -1,0 +1,250 @@
+"""Configurations: defaults, what is refused, and what is then advised. The rules are the kernels' own."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from itertools import combinations, product
+
+import pytest
+
+from harness.build.catalog import ARCHITECTURES, KERNELS
+from harness.build.config import KernelConfig, make_config, parse_cluster, parse_mma_shape
+from harness.errors import UsageProblem
+from harness.problem.shape import Shape
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("cta_group", [None, 1, 2])
+@pytest.mark.parametrize("multicast", [True, False])
+def test_defaults_are_legal_and_fill_shared_memory(kernel, cta_group, multicast):
+    config = make_config(kernel, cta_group=cta_group, multicast=multicast)
+    assert config.cta_group == (cta_group or 2)
+    assert config.arch == "sm_100a" and config.cluster == (4, 4)
+    deeper = config.options() | {"stages": config.stages + 1}
+    with pytest.raises(UsageProblem, match="use kernel6" if kernel == "kernel5" else f"use at most {config.stages}"):
+        make_config(**deeper)
+
+
+def test_depths_of_the_series():
+    assert [make_config(kernel).stages for kernel in ("kernel5", "kernel6", "kernel7")] == [1, 5, 6]
+    assert [make_config(kernel, cta_group=1).stages for kernel in ("kernel6", "kernel7")] == [3, 4]
+
+
+@pytest.mark.parametrize(("columns", "width"), [(256, 64), (96, 32), (48, 16)])
+def test_the_default_width_divides_the_columns(columns, width):
+    assert make_config("kernel6", cta_group=1, mma_shape=(128, columns)).epilogue_width == width
+
+
+AS_AN_H200_ANSWERS = {1: 132, 2: 66, 4: 30, 8: 15, 16: 7}
+"""cudaOccupancyMaxActiveClusters, by CTAs of a cluster, one CTA an SM."""
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 4), (2, 2), (4, 2), (4, 4)])
+def test_clusters_that_stay_are_as_many_as_run_at_once(arch, cluster):
+    size = cluster[0] * cluster[1]
+    tile = {"cta_group": 1, "mma_shape": (128, 128), "cluster": cluster}
+    made = make_config("kernel8", arch=arch, **tile, scheduler="static")
+    assert made.sms == size * ARCHITECTURES[arch].resident_clusters(size)
+    if arch == "sm_90a":
+        assert made.sms == size * AS_AN_H200_ANSWERS[size]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_json_keeps_everything(kernel):
+    config = make_config(kernel, dtype="fp16", cta_group=1, cluster=(2, 3), multicast=False)
+    assert KernelConfig.from_json(config.to_json()) == config
+    assert "\n" not in config.to_json()
+
+
+def test_labels_differ_where_configurations_do():
+    base = make_config("kernel7", cluster=(2, 1))
+    changes = [
+        {"kernel": "kernel6", "stages": 5},
+        {"dtype": "fp16"},
+        {"cta_group": 1, "mma_shape": (128, 256), "stages": 4},
+        {"mma_shape": (256, 128)},
+        {"stages": 5},
+        {"cluster": (4, 1)},
+        {"epilogue_width": 16},
+        {"multicast": False},
+    ]
+    others = [dataclasses.replace(base, **change) for change in changes]
+    assert len({config.label for config in (base, *others)}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arch": "sm_120a"}, "is written for sm_100a and sm_90a, not for 'sm_120a'; use sm_100a or sm_90a"),
+        ({"arch": "sm_90a", "cta_group": 2}, "cta group 2 is not possible on sm_90a; use 1, or arch sm_100a"),
+        ({"arch": "sm_90a", "mma_shape": (256, 256)}, "N must be a multiple of 16 up to 128; use 256x128"),
+        ({"dtype": "fp8"}, "dtype 'fp8' is not supported; use one of: bf16, fp16"),
+        ({"cta_group": 3}, "cta group 3 is not possible on sm_100a; use 1 or 2"),
+        ({"mma_shape": (64, 64)}, "M must be 128 or 256; use 128x64, or cta group 1"),
+        ({"mma_shape": (512, 256)}, "M must be 128 or 256; use 256x256"),
+        ({"mma_shape": (256, 100)}, "N must be a multiple of 32 up to 256; use 256x96"),
+        ({"mma_shape": (256, 512)}, "N must be a multiple of 32 up to 256; use 256x256"),
+        ({"cta_group": 1, "mma_shape": (128, 8)}, "N must be a multiple of 16 up to 256; use 128x32"),
+        ({"cluster": (3, 2)}, "3 CTAs along M cannot be split into pairs"),
+        ({"cluster": (4, 5)}, "has 20 CTAs; a cluster has at most 16"),
+        ({"epilogue_width": 8}, "epilogue width 8 is not one of 16, 32, 64; use 64"),
+        ({"mma_shape": (256, 96), "epilogue_width": 64}, "does not divide the 96 accumulator columns"),
+        (
+            {"cta_group": 1, "mma_shape": (64, 64), "cluster": (1, 16)},
+            "16 CTAs share 64 rows of A and each needs at least 8; use 1x8, or no multicast",
+        ),
+        ({"stages": 7}, "229376 + C 65536 + barriers 128 = 295040, more than the 232448 bytes"),
+    ],
+)
+def test_illegal_configurations_name_value_rule_and_fix(options, message):
+    with pytest.raises(UsageProblem) as caught:
+        make_config("kernel6", **options)
+    assert message in str(caught.value)
+
+
+def test_one_kernel_has_no_pipeline():
+    with pytest.raises(UsageProblem, match=r"stages 2: kernel5 has no pipeline, its only depth is 1; use kern"):
+        make_config("kernel5", stages=2)
+
+
+def test_sizes_are_read():
+    assert parse_cluster("4x2") == (4, 2) and parse_mma_shape("256X128") == (256, 128)
+    with pytest.raises(UsageProblem, match=r"mma shape '256' is not MxN; write for example 256x256"):
+        parse_mma_shape("256")
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "cluster", "ping_pong"),
+    [
+        ((4096, 4096, 4096), (128, 128), (2, 1), True),  # twice as many rounds as 256x128, of half the size
+        ((8192, 8192, 8192), (128, 192), (2, 1), False),  # 20.8 rounds, 21 paid for; of 256x128 15.5 and 16
+        ((512, 4096, 4096), (128, 128), (2, 1), True),  # half as many tiles of 256x128 as the GPU has SMs
+        (
+            (2500, 5120, 13824),
+            (128, 160),
+            (2, 1),
+            False,
+        ),  # 4.8 of them in turn, 5 are paid for; 3.03 of 256x128, 4 paid
+        ((777, 8192, 8192), (256, 128), (1, 2), False),  # seven tiles of 128 rows leave a CTA of two outside of C
+    ],
+)
+def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile, cluster, ping_pong):
+    config = make_config("kernel8", arch="sm_90a", shape=Shape(*shape))
+    assert (config.mma_shape, config.cluster, config.ping_pong) == (tile, cluster, ping_pong)
+    assert not make_config("kernel8", arch="sm_90a", shape=Shape(*shape), scheduler="dynamic").ping_pong
+    assert make_config("kernel8", arch="sm_90a").mma_shape == (256, 128)
+    asked = make_config("kernel8", arch="sm_90a", shape=Shape(*shape), mma_shape=(64, 256), cluster=(1, 1))
+    assert (asked.mma_shape, asked.cluster) == ((64, 256), (1, 1))
+    assert make_config("kernel8", arch="sm_90a", shape=Shape(*shape), cluster=(1, 2)).mma_shape[0] == 256
+
+
+@pytest.mark.parametrize(
+    ("shape", "asked", "tile"),
+    [
+        ((2560, 2816, 7168), {"epilogue_width": 64}, (128, 128)),  # 128x160 would be the fastest: 160 = 2.5 * 64
+        ((1792, 1024, 6400), {"epilogue_width": 64, "cluster": (1, 2)}, (256, 128)),  # not 256x96
+        ((2560, 2816, 7168), {"stages": 6}, (128, 128)),  # six of 128x160 take 221 KiB, and C beside them
+        ((4096, 4096, 4096), {"scheduler": "dynamic"}, (256, 128)),  # no ping-pong
+    ],
+)
+def test_a_tile_is_chosen_among_those_that_the_rules_allow(shape, asked, tile):
+    config = make_config("kernel8", arch="sm_90a", shape=Shape(*shape), **asked)
+    assert config.mma_shape == tile
+    assert all(getattr(config, name) == value for name, value in asked.items())
+
+
+def test_of_several_tiles_that_break_a_rule_the_fastest_is_spoken_of():
+    with pytest.raises(UsageProblem, match=r"^stages 60: .* use at most 6$"):
+        make_config("kernel8", arch="sm_90a", shape=Shape(2560, 2816, 7168), stages=60)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "message"),
+    [
+        ("kernel7", {"scheduler": "static"}, "scheduler static: kernel7 computes one tile a CTA, .*; use kernel8"),
+        ("kernel6", {"raster_group": 4}, "raster group 4: kernel6 computes one tile a CTA"),
+        ("kernel8", {"raster_group": 3}, "raster group 3 is not one of 1, 4, 8, 16"),
+        ("kernel8", {"raster_group": 0}, "raster group 0 is not one of 1, 4, 8, 16"),
+        ("kernel8", {"epilogue_width": 0}, "epilogue width 0 is not one of 16, 32, 64"),
+        ("kernel8", {"epilogue_width": 0, "stages": 2}, "epilogue width 0 is not one of 16, 32, 64"),
+        ("kernel8", {"scheduler": "static", "sms": 0}, "sms 0: a cluster of 4x4 needs 16; use 16 or more"),
+        ("kernel8", {"accumulators": 3}, "accumulators 3: there are 1 or 2, in tensor memory; use 1 or 2"),
+        ("kernel8", {"arch": "sm_90a", "accumulators": 2}, "as sm_90a has no tensor memory; use 1"),
+        ("kernel8", {"arch": "sm_90a", "scheduler": "clc"}, "'clc' is not one of sm_90a's; use static"),
+        ("kernel8", {"scheduler": "clc", "clc_depth": 4}, "clc depth 4 is not one of 1, 2, 3"),
+        ("kernel8", {"scheduler": "static", "clc_depth": 1}, "clc depth 1: the scheduler static keeps no answers"),
+        ("kernel8", {"scheduler": "dynamic"}, "'dynamic' is not one of sm_100a's; use clc"),
+        ("kernel8", {"arch": "sm_90a", "scheduler": "dynamic", "clc_depth": 1}, "the scheduler dynamic keeps no"),
+        ("kernel8", {"arch": "sm_90a", "scheduler": "dynamic", "sms": 1}, "needs 2; use 2"),
+        ("kernel8", {"scheduler": "static", "sms": 2}, "sms 2: a cluster of 4x4 needs 16"),
+        ("kernel8", {"scheduler": "none", "sms": 4}, "sms 4: the scheduler none launches all tiles"),
+    ],
+)
+def test_rules_of_the_order_of_tiles(kernel, options, message):
+    with pytest.raises(UsageProblem, match=message):
+        make_config(kernel, **options)
+
+
+# Each value of a list but the first is odd somewhere. Every pair of odd values is refused for one of them.
+ODD_OPTIONS: dict[str, list] = {
+    "arch": ["auto", "sm_90a"],
+    "cta_group": [None, 1, 2, 3],
+    "mma_shape": [None, (64, 64), (128, 256), (256, 250), (64, 8), (100, 512)],
+    "stages": [None, 0, 2, 20],
+    "cluster": [None, (1, 1), (3, 5), (16, 1), (1, 16), (8, 4), (0, 1)],
+    "epilogue_width": [None, 48, 64],
+    "scheduler": [None, "clc", "static", "dynamic"],
+    "ping_pong": [None, True, False],
+    "raster_group": [None, 3],
+    "accumulators": [None, 2, 3],
+    "clc_depth": [None, 0, 4],
+    "sms": [None, 2],
+}
+WORDS = {name.replace("_", " "): name for name in ODD_OPTIONS}
+
+
+def setting(words: str, subject: str) -> tuple[str, object]:
+    """An option and its value: ``cta group 1``, ``128x64``, ``at most 5``, ``no multicast``, ``kernel8``."""
+    if words.startswith("no "):
+        return words.removeprefix("no ").replace(" ", "_"), False
+    words = words.removeprefix("at most ").removesuffix(" or more")
+    named = next((word for word in WORDS if words.startswith(f"{word} ")), None)
+    value = words.removeprefix(f"{named} ")
+    if value in KERNELS:
+        return "kernel", value
+    read = tuple(map(int, value.split("x"))) if "x" in value else int(value) if value.isdecimal() else value
+    return WORDS[named] if named else subject, read
+
+
+def advice(message: str, subject: str) -> list[dict]:
+    """What a refusal says to do, read as a person would: options to be set otherwise, None to be left out."""
+    found = []
+    for part in re.split(r", or | or (?!more)", message.rsplit("; ", 1)[1]):
+        if left_out := re.fullmatch(r"leave (.*) out", part):
+            found.append(dict.fromkeys(name.replace(" ", "_") for name in left_out[1].split(" and ")))
+            continue
+        found.append(dict(setting(words, subject) for words in part.removeprefix("use ").split(" and ")))
+    return found
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_a_refusal_advises_is_accepted(kernel):
+    refused = 0
+    for one, other in combinations(ODD_OPTIONS, 2):
+        for value, second in product(ODD_OPTIONS[one], ODD_OPTIONS[other]):
+            asked = {"kernel": kernel, one: value, other: second}
+            try:
+                make_config(**asked)
+                continue
+            except UsageProblem as problem:
+                message = str(problem)
+            refused += 1
+            assert "--" not in message and "\n" not in message
+            subject = next((name for word, name in WORDS.items() if message.startswith(word)), "arch")
+            changes = advice(message, subject)
+            assert changes, message
+            for change in changes:
+                make_config(**{name: value for name, value in {**asked, **change}.items() if value is not None})
+    assert refused > 100

@@ -1,0 +1,384 @@
+"""Programs on the emulated driver: right results, what kernels print, and errors as a GPU gives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.cli.exec_output import as_json
+from harness.driver.gpu_model import gpu_model
+from harness.driver.log import Log
+from harness.driver.recording import Recorder
+from harness.driver.server import run_program
+from harness.driver.state import Gpu, Options
+from harness.launch.launch_file import read_launch_file
+from harness.launch.launching import run as ptx_run
+
+TESTS = Path(__file__).parents[1] / "support"
+PTX = TESTS / "data" / "cuda" / "driver_kernels.ptx"
+HEAD = (
+    f"from driver_client import *\nimport os, signal, subprocess, sys, time\nPTX = open({str(PTX)!r}).read()\nstart()\n"
+)
+
+
+def command(script: str) -> list[str]:
+    return [sys.executable, "-c", HEAD + textwrap.dedent(script)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(TESTS)}
+
+
+def run_script(script: str, gpu: str = "b200", **options) -> tuple[int, Log]:
+    """Runs a script, which begins with all of `driver_client`, a context and PTX; its exit code, and the log."""
+    log = Log()
+    return run_program(command(script), Gpu(gpu_model(gpu), Options(**options), log), environment()), log
+
+
+ADD = """
+add, = load(PTX, "add")
+n = 1000
+a = upload((c_float * n)(*range(n)))
+b = upload((c_float * n)(*(2 * i for i in range(n))))
+c = asked("cuMemAlloc_v2", 4 * n)
+launch(add, 4, 256, a, b, c, c_int(n))
+call("cuCtxSynchronize")
+assert download(c, c_float, n) == [3.0 * i for i in range(n)]
+"""
+
+
+def test_vector_add():
+    code, log = run_script(ADD + "sys.exit(7)")
+    assert code == 7  # the program's own
+    [launch] = log.launches
+    assert (launch.kernel, launch.grid, launch.block) == ("add", (4, 1, 1), (256, 1, 1))
+    assert launch.counters.warps_finished == 32 and not launch.error
+    assert not log.failure and not log.unhandled
+
+
+def test_the_device_is_the_chosen_one():
+    script = """
+    name = ctypes.create_string_buffer(100)
+    call("cuDeviceGetName", name, c_int(100), c_int(0))
+    major = asked("cuDeviceGetAttribute", c_int(75), c_int(0), kind=c_int)
+    assert (name.value, major) == (b"NVIDIA H200", 9), (name.value, major)
+    assert result_of("cuDeviceGet", byref(c_int()), c_int(1)) == "CUDA_ERROR_INVALID_DEVICE"
+    assert result_of("cuModuleLoadData", byref(c_uint64()), c_char_p(PTX.encode())) == "CUDA_ERROR_NO_BINARY_FOR_GPU"
+    """
+    code, log = run_script(script, gpu="h200")
+    assert code == 0
+    assert "sm_100a" in log.failure and "sm_90" in log.failure  # what the module is for, and what the GPU is
+
+
+def test_what_kernels_print_comes_at_a_synchronisation(capfd):
+    script = """
+    say, = load(PTX, "say")
+    libc = ctypes.CDLL(None)
+    libc.puts(b"start")
+    launch(say, 2, 32, c_int(41))
+    asked("cuMemAlloc_v2", 4)
+    libc.puts(b"launched")
+    call("cuStreamSynchronize", 0)
+    libc.puts(b"end")
+    """
+    assert run_script(script)[0] == 0
+    assert capfd.readouterr().out == "start\nlaunched\nblock 0 says 41\nblock 1 says 41\nend\n"
+
+
+@pytest.mark.parametrize(
+    "kernel, launch, result, said",
+    [
+        ("add", "4, 256, a, a, a, c_int(1001)", "CUDA_ERROR_ILLEGAL_ADDRESS", "outside every allocation"),
+        ("add", "1, 32, a + 2, a, a, c_int(1000)", "CUDA_ERROR_MISALIGNED_ADDRESS", "not aligned"),
+        ("claim", "1, 32, c_int(0)", "CUDA_ERROR_ASSERT", "`n > 0`"),
+        ("wait_for_all", "1, 64, a, c_int(32)", "CUDA_ERROR_LAUNCH_TIMEOUT", "deadlock"),
+        ("spin", "1, 1, a", "CUDA_ERROR_LAUNCH_TIMEOUT", "steps|executed"),
+    ],
+)
+def test_errors_of_kernels_stay(kernel, launch, result, said, capfd):
+    script = f"""
+    kernel, = load(PTX, "{kernel}")
+    a = upload((c_int * 1000)())
+    launch(kernel, {launch})                         # asynchronous: this is no error yet
+    for function in ("cuCtxSynchronize", "cuCtxSynchronize"):
+        assert result_of(function) == "{result}", result_of(function)
+    assert result_of("cuMemAlloc_v2", byref(c_uint64()), 4) == "{result}"
+    call("cuDevicePrimaryCtxReset_v2", c_int(0))
+    call("cuCtxSynchronize")
+    """
+    code, log = run_script(script, max_steps=20_000)
+    printed = capfd.readouterr()
+    assert code == 0, printed
+    assert not log.failure  # the emulated GPU did what it should
+    [record] = log.launches
+    assert record.result == result and any(part in record.error for part in said.split("|"))
+    assert record.error.splitlines()[0] in printed.err
+    if kernel == "claim":
+        assert printed.out == "before\n"
+
+
+def test_wrong_calls_are_refused():
+    code, _ = run_script("""
+    add, dynamic = load(PTX, "add", "dynamic")
+    out = asked("cuMemAlloc_v2", 4096)
+    assert result_of("cuMemAlloc_v2", byref(c_uint64()), 1 << 60) == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert result_of("cuMemAlloc_v2", byref(c_uint64()), 0) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuMemFree_v2", out + 512) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuMemcpyHtoD_v2", out + 4000, b"0" * 200, 200) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuMemcpyHtoD_v2", 4096, b"0" * 200, 200) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuStreamSynchronize", 77) == "CUDA_ERROR_INVALID_HANDLE"
+    assert result_of("cuModuleGetFunction", byref(c_uint64()), add, c_char_p(b"add")) == "CUDA_ERROR_INVALID_HANDLE"
+    lines = ".version 9.0", ".target sm_90", ".entry f() {", "foo.bar %r1;", "}", ".entry g() {", "ret;", "}"
+    module = asked("cuModuleLoadData", c_char_p(chr(10).join(lines).encode()))
+    assert result_of("cuModuleGetFunction", byref(c_uint64()), module, c_char_p(b"f")) == "CUDA_ERROR_INVALID_PTX"
+    launch(asked("cuModuleGetFunction", module, c_char_p(b"g")), 1, 1)      # another kernel's fault is not its own
+    one, none = c_uint(1), None
+    sizes = lambda threads, shared: (one, one, one, c_uint(threads), one, one, c_uint(shared), none)
+    pointer = (ctypes.c_void_p * 1)(ctypes.addressof(c_uint64(out)))
+    assert result_of("cuLaunchKernel", dynamic, *sizes(2048, 64), pointer, none) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuLaunchKernel", dynamic, *sizes(32, 50000), pointer, none) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuLaunchKernel", dynamic, *sizes(32, 128), none, none) == "CUDA_ERROR_INVALID_VALUE"
+    call("cuFuncSetAttribute", dynamic, c_int(8), c_int(60000))
+    launch(dynamic, 1, 32, out, shared=50000)
+    assert download(out, c_float, 32) == [36.0 - i for i in range(32)]
+    call("cuMemFree_v2", out)
+    assert result_of("cuMemcpyDtoH_v2", ctypes.create_string_buffer(4), out, 4) == "CUDA_ERROR_INVALID_VALUE"
+    """)
+    assert code == 0
+
+
+def test_without_a_context_there_is_nothing():
+    code, _ = run_script("""
+    call("cuCtxSetCurrent", None)
+    assert result_of("cuMemAlloc_v2", byref(c_uint64()), 4) == "CUDA_ERROR_INVALID_CONTEXT"
+    """)
+    assert code == 0
+
+
+def test_functions_that_are_not_there_are_named(capfd):
+    code, log = run_script("""
+    assert result_of("cuGraphCreate", byref(c_uint64()), c_uint(0)) == "CUDA_ERROR_NOT_SUPPORTED"
+    assert result_of("cuTexObjectCreate", None, None, None, None) == "CUDA_ERROR_NOT_SUPPORTED"
+    """)
+    assert code == 0 and set(log.unhandled) == {"cuGraphCreate", "cuTexObjectCreate"}
+    assert "cuGraphCreate is not supported" in capfd.readouterr().err
+
+
+def test_a_cubin_alone_is_refused_with_the_way_out(capfd):
+    elf = "b'\\x7fELF' + bytes(60)"
+    code, log = run_script(f"""
+    assert result_of("cuModuleLoadData", byref(c_uint64()), {elf}) == "CUDA_ERROR_NO_BINARY_FOR_GPU"
+    """)
+    assert code == 0 and "code=compute_100a" in log.failure
+
+
+def test_variables_and_copies_between_everything():
+    code, _ = run_script("""
+    module = asked("cuModuleLoadData", c_char_p(PTX.encode()))
+    other = asked("cuModuleLoadData", c_char_p(PTX.encode()))
+    def variable(module, name):
+        address, size = c_uint64(), c_uint64()
+        call("cuModuleGetGlobal_v2", byref(address), byref(size), module, c_char_p(name))
+        return address.value, size.value
+    (counter, size), (factor, _) = variable(module, b"counter"), variable(module, b"factor")
+    assert size == 4 and download(counter, c_int, 1) == [5] and download(factor, c_int, 1) == [3]
+    call("cuMemcpyHtoD_v2", factor, byref(c_int(7)), 4)
+    call("cuMemsetD32_v2", counter, c_uint(11), 1)
+    assert download(variable(other, b"counter")[0], c_int, 1) == [5]        # each module has its own
+    wait = asked("cuModuleGetFunction", module, c_char_p(b"wait_for_all"))
+    out = asked("cuMemAlloc_v2", 4 * 96)
+    launch(wait, 1, 64, out, c_int(64))
+    assert download(out, c_int, 64) == [77] * 64
+    pinned = asked("cuMemHostAlloc", 4 * 64, c_uint(0))
+    call("cuMemcpy", pinned, out, 4 * 64)
+    assert list((c_int * 64).from_address(pinned)) == [77] * 64
+    (c_int * 64).from_address(pinned)[3] = 5
+    call("cuMemcpyDtoD_v2", out + 128, pinned, 128)
+    assert download(out, c_int, 64)[30:38] == [77, 77, 77, 77, 77, 5, 77, 77]
+    # a 2 x 3 part of rows of 4 ints, to rows of 5
+    host = (c_int * 15)(*range(15))
+    side = lambda kind, host, device, pitch, x=0, y=0: [x, y, kind, host, device, 0, pitch]
+    copy = (c_uint64 * 16)(*side(1, ctypes.addressof(host), 0, 20, 4, 1), *side(2, 0, out, 16), 12, 2)
+    call("cuMemcpy2D_v2", byref(copy))
+    assert download(out, c_int, 8) == [6, 7, 8, 77, 11, 12, 13, 77]
+    """)
+    assert code == 0
+
+
+def test_memory_that_was_never_written_stays_so(capfd):
+    code, log = run_script("""
+    a, b = asked("cuMemAlloc_v2", 4000), asked("cuMemAlloc_v2", 4000)
+    call("cuMemsetD8_v2", a, c_uint(0), 400)
+    call("cuMemcpyDtoD_v2", b, a, 4000)          # what was not written is not written there either
+    assert len(download(b, c_int, 1000)) == 1000
+    add, = load(PTX, "add")
+    launch(add, 1, 128, b, b, a, c_int(128))
+    assert result_of("cuCtxSynchronize") == "CUDA_ERROR_LAUNCH_FAILED"
+    """)
+    assert code == 0
+    assert "3600 of 4000 bytes were never written" in capfd.readouterr().err
+    assert "is read but was never written" in log.launches[0].error
+
+
+def test_virtual_memory_is_mapped_and_freed():
+    code, _ = run_script("""
+    M = 2 << 20
+    base = asked("cuMemAddressReserve", 90 << 30, 0, 0, 0)
+    properties = (c_uint64 * 4)(1, 0, 0, 0)
+    handle = asked("cuMemCreate", 2 * M, byref(properties), 0)
+    assert result_of("cuMemsetD8_v2", base, c_uint(1), 10) == "CUDA_ERROR_INVALID_VALUE"    # nothing is there yet
+    call("cuMemMap", base + M, 2 * M, 0, handle, 0)
+    call("cuMemSetAccess", base + M, 2 * M, byref((c_uint * 3)(1, 0, 3)), 1)
+    call("cuMemsetD8_v2", base + M, c_uint(1), 2 * M)
+    assert download(base + 3 * M - 4, c_int, 1) == [0x01010101]
+    free, total = c_uint64(), c_uint64()
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    assert total.value - free.value == 2 * M
+    call("cuMemUnmap", base + M, 2 * M)
+    call("cuMemRelease", handle)
+    call("cuMemAddressFree", base, 90 << 30)
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    assert total.value == free.value
+    """)
+    assert code == 0
+
+
+def test_streams_events_and_host_functions(capfd):
+    code, log = run_script("""
+    stream = asked("cuStreamCreate", c_uint(1))
+    first, second = (asked("cuEventCreate", c_uint(0)) for _ in range(2))
+    say, = load(PTX, "say")
+    assert result_of("cuEventElapsedTime", byref(c_float()), first, second) == "CUDA_ERROR_INVALID_HANDLE"
+    call("cuEventRecord", first, stream)
+    launch(say, 1, 32, c_int(1))
+    call("cuEventRecord", second, stream)
+    called = []
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(called.append)
+    call("cuLaunchHostFunc", stream, function, 99)
+    assert called == [99]
+    assert asked("cuEventElapsedTime", first, second, kind=c_float) > 0
+    """)
+    assert code == 0 and log.elapsed_asked
+    assert "say nothing about any GPU" in capfd.readouterr().err
+
+
+def test_a_forked_process_cannot_go_on_and_a_new_one_starts_afresh():
+    code, log = run_script("""
+    a = asked("cuMemAlloc_v2", 4)
+    if os.fork() == 0:
+        os._exit(0 if result_of("cuMemAlloc_v2", byref(c_uint64()), 4) == "CUDA_ERROR_NOT_INITIALIZED" else 1)
+    assert os.wait()[1] == 0
+    call("cuMemFree_v2", a)
+    again = [sys.executable, "-c", "from driver_client import *; start(); print(asked('cuMemAlloc_v2', 4))"]
+    one, two = (subprocess.Popen(again, close_fds=True) for _ in range(2))     # two at once
+    assert (one.wait(), two.wait()) == (0, 0)
+    """)
+    assert code == 0 and log.processes == 3
+
+
+def test_a_program_that_is_killed_leaves_nothing():
+    before = leftovers()
+    code, log = run_script("upload((c_int * 1000)()); os.kill(os.getpid(), signal.SIGKILL)")
+    assert code == 128 + signal.SIGKILL and not log.failure
+    assert leftovers() == before
+
+
+def test_a_program_that_ends_while_its_kernel_runs_ends_the_emulation():
+    started = time.monotonic()
+    code, _ = run_script("""
+    spin, = load(PTX, "spin")
+    flag = upload((c_int * 2)())
+    import threading
+    threading.Timer(0.3, lambda: os._exit(5)).start()
+    launch(spin, 1, 1, flag)
+    """)
+    assert code == 5 and time.monotonic() - started < 20
+
+
+def leftovers() -> set[str]:
+    """Files that could be left of an emulated GPU: none, as its memory and its socket have no files."""
+    return {str(path) for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob("*emulated*gpu*")}
+
+
+def harness(*arguments: str, **keywords) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "harness", "exec", *arguments],
+        env=environment(),
+        cwd=TESTS.parent,
+        text=True,
+        **keywords,
+    )
+
+
+def test_the_command_writes_json_and_a_killed_emulator_is_told(tmp_path):
+    path = tmp_path / "out.json"
+    script = ADD + 'print("go", flush=True)\ninput()\nprint(result_of("cuCtxSynchronize"), flush=True)\n'
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    well, killed = (harness("--json", str(path), "--", *command(script), **pipes) for _ in range(2))
+    assert [p.stdout.readline() for p in (well, killed)] == ["go\n", "go\n"]
+    killed.kill()
+    killed.wait()
+    out, err = killed.communicate("\n")
+    assert out == "CUDA_ERROR_DEVICE_UNAVAILABLE\n" and "emulated GPU: it has ended" in err
+    out, err = well.communicate("\n")
+    assert (well.returncode, out) == (0, "CUDA_SUCCESS\n"), err
+    assert "1 launch" in err and "add" in err
+    record = json.loads(path.read_text())
+    assert record["unhandled"] == [] and record["exit_code"] == 0
+    [launch] = record["launches"]
+    assert launch["kernel"] == "add" and launch["grid"] == [4, 1, 1] and launch["error"] is None
+    assert launch["counters"]["warps_finished"] == 32
+    assert not leftovers()
+
+
+def test_the_synchronisation_of_every_launch_is_checked_if_asked_for():
+    script = """
+    race, say = load(PTX, "race", "say")
+    out = asked("cuMemAlloc_v2", 4 * 64)
+    launch(say, 1, 32, c_int(1))
+    launch(race, 1, 64, out)
+    assert download(out + 128, c_float, 32) == list(range(32))      # right, by luck
+    """
+    code, log = run_script(script, check=True)
+    assert code == 0
+    sound, racy = log.launches
+    assert not sound.findings
+    [finding] = racy.findings
+    assert finding.severity == "error"
+    assert json.loads(as_json(log, "b200", code))["launches"][1]["findings"][0]["rule"] == finding.rule
+    _, log = run_script(script)
+    assert not log.launches[1].findings
+
+
+def test_a_recorded_launch_is_replayed(tmp_path, capfd):
+    """With memory at its addresses, written only where it was, and with a variable that the program has changed."""
+    recorder = Recorder(tmp_path / "kept")
+    log = Log()
+    script = """
+    module = asked("cuModuleLoadData", c_char_p(PTX.encode()))
+    add, wait = (asked("cuModuleGetFunction", module, c_char_p(name)) for name in (b"add", b"wait_for_all"))
+    call("cuMemsetD32_v2", asked("cuModuleGetGlobal_v2", None, module, c_char_p(b"counter")), c_uint(100), 1)
+    out = asked("cuMemAlloc_v2", 4 * 64)
+    launch(wait, 1, 64, out, c_int(64))
+    half = upload((c_float * 32)(*range(32)))
+    c = asked("cuMemAlloc_v2", 4 * 1000)
+    call("cuMemsetD8_v2", c + 2000, c_uint(1), 400)
+    launch(add, 1, 32, half, half, c, c_int(32))
+    """
+    assert run_program(command(script), Gpu(gpu_model("b200"), Options(), log, recorder), environment()) == 0
+    first, second = (ptx_run(read_launch_file(tmp_path / "kept" / f"launch-{n}" / "launch.toml")) for n in range(2))
+    assert [int(v) for v in first.contents["memory_0"].view(np.int32)] == [300] * 64
+    assert first.launched[0].result.counters == log.launches[0].counters
+    assert "memory_2" not in second.contents  # a part of c was never written
+    kept = {path.name for path in (tmp_path / "kept" / "launch-1").glob("memory*.npy")}
+    assert kept == {"memory_0-0.npy", "memory_1-0.npy", "memory_2-2000.npy"}
+    assert second.launched[0].result.counters == log.launches[1].counters

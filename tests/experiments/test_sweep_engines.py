@@ -1,0 +1,194 @@
+"""Engines: all is done, once, whatever becomes of the processes that do it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import psutil
+import pytest
+import work
+
+from harness.errors import CannotRun, UsageProblem
+from harness.experiments.cluster import Cluster, Tls
+from harness.paths import ROOT
+from harness.processes.engine import Processes, in_order
+from harness.processes.outcome import MOST_DEATHS, KillsWorkers, TookTooLong
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(workers=2) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with Processes(2) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["processes", "cluster"])
+def engine(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_each_piece_of_work_is_done_once(engine):
+    done = list(engine.map(work.square, range(200)))
+    assert Counter(one.item for one in done) == Counter(range(200))
+    assert all(one.result() == one.item**2 for one in done)
+
+
+def test_what_goes_wrong_costs_nothing_else(engine):
+    done = {one.item: one for one in engine.map(work.misbehave, range(8), limit=1)}
+    assert sorted(done) == list(range(8))
+    assert {n for n, one in done.items() if one.error is None} == {0, 1, 2, 4, 7}
+    assert isinstance(done[3].error, KillsWorkers) and done[3].deaths == MOST_DEATHS
+    assert "about to die" in done[3].log and "code 7" in str(done[3].error)
+    assert isinstance(done[5].error, TookTooLong)
+    assert "in misbehave" in done[5].log, "where it hung"
+    assert isinstance(done[6].error, ValueError) and str(done[6].error) == "six"
+
+
+def test_a_worker_that_dies_has_its_work_done_by_another(engine, tmp_path):
+    (done,) = engine.map(work.die_once, [str(tmp_path)])
+    assert done.result() == "done" and done.deaths == 1
+
+
+def test_work_is_taken_as_it_can_be_done(engine):
+    """A million pieces of work are never there at once."""
+    taken = 0
+
+    def source():
+        nonlocal taken
+        for n in range(10**6):
+            taken += 1
+            yield n
+
+    results = engine.map(work.square, source())
+    for _ in range(50):
+        next(results)
+    results.close()
+    assert taken < 3000, "a few batches for each worker"
+
+
+def test_what_was_done_is_not_kept(cluster):
+    """Dask's logs would hold the messages with the work, and driver and scheduler would grow with a sweep."""
+    assert len(list(cluster.map(work.square, range(100)))) == 100
+    gc.collect()
+    messages = [one for one in gc.get_objects() if type(one) is dict and one.get("op") == "compute-task"]
+    assert len(messages) < 5, "some may be under way"
+
+
+def test_memory_is_not_given_back_between_two_jobs(engine):
+    """Dask has its workers do it, and the kernel would clear the same pages again for each job."""
+    (done,) = engine.map(os.getenv, ["MALLOC_TRIM_THRESHOLD_"])
+    assert done.result() is None
+
+
+def test_results_in_order():
+    assert list(in_order(work.square, range(30), 2)) == [n * n for n in range(30)]
+    with pytest.raises(ValueError, match="six"):
+        list(in_order(work.misbehave, [1, 6], 2))
+
+
+def test_the_working_directory_does_not_matter(tmp_path, monkeypatch):
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    assert list(in_order(work.square, [2, 3], 2)) == [4, 9]
+
+
+def test_nothing_listens_beyond_the_loopback_interface(cluster):
+    mine = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    listening = [c.laddr.ip for p in mine for c in p.net_connections("inet") if c.status == "LISTEN"]
+    assert len(listening) >= 3, "the scheduler, two workers and those who watch them"
+    assert set(listening) == {"127.0.0.1"}
+
+
+def workers_of_dask() -> list[psutil.Process]:
+    """Those that have a process beside them which does the work."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and "harness.processes.worker" in process.cmdline():
+                found.append(process.parent())
+    return [process for process in found if process and process.pid != os.getpid()]
+
+
+def test_workers_that_are_killed_lose_nothing(cluster, tmp_path):
+    """First the process beside one of Dask's, then one of Dask's."""
+    log = tmp_path / "log"
+    done = []
+    for one in cluster.map(work.note, ((str(log), n) for n in range(300))):
+        done.append(one.result())
+        if len(done) == 20:
+            workers_of_dask()[0].children()[0].kill()
+        if len(done) == 150:
+            workers_of_dask()[0].kill()
+    assert sorted(done) == list(range(300))
+    assert set(log.read_text().split()) == set(map(str, range(300)))
+
+
+PARENT = """
+import sys, work
+from harness.processes.engine import Processes
+with Processes(1) as engine:
+    for one in engine.map(work.square, [1]):
+        print(engine._idle[0].pid if engine._idle else "", flush=True)
+    request = __import__("harness.processes.hand", fromlist=["request"]).request(work.misbehave, 5, None)
+    engine._idle[0].give(request, None)
+    sys.stdin.read()
+"""
+
+
+def test_workers_end_with_a_parent_that_is_killed():
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    worker = int(parent.stdout.readline())
+    assert psutil.pid_exists(worker)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(worker)
+
+
+def test_an_address_where_nothing_is():
+    with pytest.raises(CannotRun, match=r"127\.0\.0\.1:1 cannot be reached"), Cluster("tcp://127.0.0.1:1", patience=1):
+        pass
+
+
+def test_what_is_timed_never_shares_a_gpu():
+    """Two pretended GPUs: work that needs one sees it alone, and is alone on it; other work is done elsewhere."""
+    with Cluster(workers=1, gpus=["3", "5"]) as engine:
+        seen = [one.result() for one in engine.map(work.on_a_gpu, range(12), needs="GPU")]
+        assert [one.result()[0] for one in engine.map(work.on_a_gpu, range(2))] == [None, None]
+    assert {gpu for gpu, _, _ in seen} == {"3", "5"}
+    for gpu in ("3", "5"):
+        turns = sorted((start, end) for name, start, end in seen if name == gpu)
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(turns))
+
+
+def test_what_no_worker_has(cluster):
+    with Cluster(cluster._own.scheduler_address, patience=0.5) as engine, pytest.raises(CannotRun, match="GPU=1"):
+        list(engine.map(work.square, [1], needs="GPU"))
+
+
+def test_certificates_are_given_together(tmp_path):
+    with pytest.raises(UsageProblem, match="belong together"):
+        Tls(ca="ca.pem").security()
+    for name in ("ca", "cert", "key"):
+        (tmp_path / name).write_text("")
+    security = Tls(*(str(tmp_path / name) for name in ("ca", "cert", "key"))).security()
+    assert security.require_encryption and security.tls_client_key == str(tmp_path / "key")

@@ -1,0 +1,63 @@
+"""The kernels are sound: the checker finds no error in them, whatever the shape and in whatever order things happen."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import COMMON, SERIES
+from kernel_mutants import KERNELS, SHAPES, config_of
+from kernel_runs import run, sizes
+
+from harness.build.artifacts import Artifact
+from harness.build.config import KernelConfig
+from harness.build.presets import PRESETS, configure
+from harness.check import Checker
+
+FEW = [("fifo", 0), ("random", 1)]
+MANY = [("fifo", 0), *(("random", seed) for seed in range(19))]
+
+
+def name_of(config: KernelConfig) -> str:
+    x, y = config.cluster
+    return f"{config.kernel}-{config.arch}-{x}x{y}-{config.dtype}-stages{config.stages}-group{config.cta_group}"
+
+
+def errors(artifact: Artifact, kind: str, schedule: str, seed: int, **options) -> set[str]:
+    """What is wrong with a run, which has to give the right result."""
+    checker = Checker()
+    size = sizes(artifact.config)[kind]
+    _, verdict = run(artifact, size, "index", schedule=schedule, seed=seed, sinks=(checker,), strict=False, **options)
+    assert verdict.passed
+    return {f"{finding.rule}: {finding.message}" for finding in checker.report().errors}
+
+
+@pytest.mark.parametrize("config", dict.fromkeys(COMMON), ids=name_of)
+def test_no_kernel_has_an_error(common, config):
+    assert errors(common[config], "ragged", *FEW[0]) == set()
+    if config.cluster[0] * config.cluster[1] <= 2:
+        assert errors(common[config], "more tiles than a cluster", *FEW[1]) == set()
+
+
+PRESET_CONFIGS = [configure(kernel, preset) for preset in PRESETS for kernel in KERNELS]
+SHAPE_CONFIGS = [config_of(kernel, *shape) for kernel in KERNELS for shape in SHAPES]
+ALL_CONFIGS = list(dict.fromkeys([*PRESET_CONFIGS, *SHAPE_CONFIGS]))
+
+
+@pytest.fixture(scope="session")
+def everything(builder) -> dict[KernelConfig, Artifact]:
+    return dict(zip(ALL_CONFIGS, builder("everything to check", ALL_CONFIGS), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("everything to check")
+@pytest.mark.parametrize("config", ALL_CONFIGS, ids=name_of)
+def test_no_preset_and_no_shape_has_an_error_under_many_schedules(everything, config):
+    """One cluster at a time. Half of the kinds of problems, neighbours in the list the other half; the kernels as they
+    are by default all kinds, under many schedules.
+    """
+    kinds = list(sizes(config))
+    default = config in SERIES.values()
+    if not default:
+        kinds = kinds[ALL_CONFIGS.index(config) % 2 :: 2]
+    for number, schedule in enumerate(MANY if default else MANY[: len(kinds)]):
+        kind = kinds[number % len(kinds)]
+        assert errors(everything[config], kind, *schedule, resident_clusters=1) == set(), (kind, schedule)

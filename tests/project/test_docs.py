@@ -1,0 +1,40 @@
+"""The pages: what can be known of them without building them, which needs MkDocs (`make docs`)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+COMMANDS = sorted({line for page in PAGES for line in re.findall(r"^harness .*$", page.read_text(), re.MULTILINE)})
+
+
+def test_every_page_is_in_the_navigation_and_the_other_way_round():
+    named = re.findall(r"(\w[\w-]*\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(named) == [page.name for page in PAGES]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_the_pages_run_are_understood(command):
+    """With --help at the end they do nothing, but what stands before it has to be known."""
+    words = command.split()[1:]
+    done = CliRunner().invoke(main, [*words, "--help"])
+    assert done.exit_code == 0, done.output
+
+
+def test_pages_that_run_a_kernel_leave_no_record():
+    for command in COMMANDS:
+        if command.split()[1] in ("run", "compare", "bench"):
+            assert "--no-save" in command, command

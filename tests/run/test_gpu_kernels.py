@@ -1,0 +1,138 @@
+"""The kernels on a real GPU. `make test-gpu` runs these; elsewhere they are skipped."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.build.artifacts import build
+from harness.build.catalog import KERNELS
+from harness.build.config import make_config
+from harness.build.toolchain import find_gpus
+from harness.errors import CannotRun
+from harness.problem.shape import Shape
+from harness.run.capability import arch_of_gpu, check_arch
+from harness.run.measure import measure
+
+GPUS = find_gpus()
+pytestmark = pytest.mark.gpu
+
+
+def gpu_arch() -> str | None:
+    if not GPUS:
+        return None
+    try:
+        return arch_of_gpu(*(int(part) for part in GPUS[0].compute_capability.split(".")))
+    except CannotRun:
+        return None
+
+
+ARCH = gpu_arch()
+needs_gpu = pytest.mark.skipif(ARCH is None, reason="no GPU here that runs sm_90a or sm_100a kernels")
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("size", "inputs"),
+    [((1024, 1024, 512), "index"), ((500, 296, 584), "normal"), ((8, 8, 8), "integer")],
+    ids=lambda value: value if isinstance(value, str) else "x".join(map(str, value)),
+)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_right_and_launched_as_planned(kernel, size, inputs):
+    artifact = build([make_config(kernel, arch=ARCH)])[0]
+    shape = Shape(*size)
+    [result] = measure([artifact], shape, GPUS[0], inputs=inputs, seed=1, timeout=60, time=False)
+    assert result.failure is None and result.validation["passed"], result
+    plan = artifact.plan(shape)
+    launch = next(launch for launch in result.launches if kernel in launch["name"])
+    assert tuple(launch["grid"]) == plan.grid
+    assert tuple(launch["block"]) == plan.block
+    assert launch["dynamic_smem"] == plan.dynamic_smem
+
+
+@needs_gpu
+def test_timing_comes_with_the_vendors():
+    artifact = build([make_config("kernel7", arch=ARCH)])[0]
+    [result] = measure([artifact], Shape(2048, 2048, 2048), GPUS[0], inputs="normal", seed=1, timeout=60)
+    timing = result.timing
+    assert timing["tflops"] > 50 and timing["vendor"]["cublas"]["tflops"] > 50
+    assert 0.1 < timing["vendor"]["cublas"]["ratio"] < 3
+
+
+@needs_gpu
+@pytest.mark.parametrize("size", [(4100, 4104, 520), (300, 6000, 64), (1024, 1032, 2048)], ids=str)
+def test_many_tiles_a_cta(size):
+    """Three tiles and more for each CTA, and fewer than CTAs."""
+    artifact = build([make_config("kernel8", arch=ARCH, mma_shape=(128, 128))])[0]
+    [result] = measure([artifact], Shape(*size), GPUS[0], inputs="integer", seed=1, timeout=60, time=False)
+    assert result.failure is None and result.validation["passed"], result
+
+
+@needs_gpu
+def test_a_launch_reads_what_the_one_before_it_wrote():
+    """Launches of kernel8 overlap: the next prepares itself while this one ends, and must wait before it reads."""
+    torch = pytest.importorskip("torch")
+    from harness.pytorch import matmul
+
+    size = 2048
+    start = torch.randint(-100, 100, (size, size), device="cuda").bfloat16()
+    order = torch.randperm(size, device="cuda")
+    shuffle = torch.eye(size, device="cuda")[order].bfloat16()
+    got, expected = start, start
+    for _ in range(40):
+        got, expected = matmul(got, shuffle), expected[:, order]
+    assert torch.equal(got, expected)
+    into = [torch.empty_like(start) for _ in range(2)]
+    matmul(start, shuffle, out=into[0])
+    for turn in range(40):  # each overwrites what the one before it read
+        matmul(into[turn % 2], shuffle, out=into[1 - turn % 2])
+    for _ in range(41):
+        start = start[:, order]
+    assert torch.equal(into[0], start)
+
+
+@needs_gpu
+@pytest.mark.parametrize("kernel", ["kernel6", "kernel8"])
+def test_pytorch_function_respects_the_current_stream(kernel):
+    torch = pytest.importorskip("torch")
+    from harness.pytorch import matmul
+
+    a = torch.randint(-4, 5, (512, 256), device="cuda").bfloat16()
+    b = torch.randint(-4, 5, (384, 256), device="cuda").bfloat16()
+    expected = (a.float() @ b.float().t()).bfloat16()
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        with torch.cuda.stream(stream):
+            late = torch.zeros_like(a)
+            torch.cuda._sleep(50_000_000)
+            late.copy_(a)
+            got = matmul(late, b, kernel=kernel).clone()
+        torch.cuda.synchronize()
+        assert torch.equal(got, expected)
+    compiled = torch.compile(lambda x, y: matmul(x, y, kernel=kernel) * 2, fullgraph=True)
+    assert torch.equal(compiled(a, b), expected * 2)
+    for bad, message in [
+        ((a.cpu(), b), "a is on cpu"),
+        ((a.float(), b), "a is torch.float32"),
+        ((a[:, :100], b), "strides"),
+        ((a[:, :128].contiguous(), b), "differ in K"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            matmul(*bad)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "capability", "message"),
+    [
+        ("sm_100a", (9, 0), r"kernels for sm_100a need B200 or GB200.*this GPU is X, compute capability 9.0"),
+        ("sm_90a", (10, 0), r"kernels for sm_90a need H100, H200"),
+        ("sm_100a", (12, 0), r"need B200.*compute capability 12.0"),
+    ],
+)
+def test_the_wrong_gpu_is_refused(wanted, capability, message):
+    with pytest.raises(CannotRun, match=message):
+        check_arch(wanted, *capability, "X")
+
+
+def test_gpus_without_the_instructions_have_no_kernels():
+    assert arch_of_gpu(9, 0) == "sm_90a" and arch_of_gpu(10, 0) == "sm_100a"
+    with pytest.raises(CannotRun, match=r"no kernel here runs on a GPU of compute capability 12.0"):
+        arch_of_gpu(12, 0)

@@ -1,0 +1,70 @@
+"""Programs on the emulated GPU, for tests: how they are built, and what came of a run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness import cache
+from harness.build.toolchain import find_mojo
+from harness.driver.gpu_model import gpu_model
+from harness.driver.log import Log
+from harness.driver.server import run_program
+from harness.driver.state import Gpu, Options
+
+PROGRAMS = Path(__file__).parents[1] / "data/programs"
+NVCC_FLAGS = ("-std=c++17", "-cudart", "shared", "-gencode", "arch=compute_90a,code=compute_90a")
+BUILD_SECONDS = 300
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+needs_mojo = pytest.mark.skipif(find_mojo() is None, reason="needs the Mojo compiler")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a program returned and printed, and what the driver saw."""
+
+    code: int
+    out: str
+    err: str
+    log: Log
+
+
+def run(capfd: pytest.CaptureFixture[str], gpu: str, *command: object, **options: object) -> Run:
+    """Runs a program on an emulated GPU."""
+    log = Log()
+    capfd.readouterr()
+    chosen = Gpu(gpu_model(gpu), Options(**options), log)  # type: ignore[arg-type]
+    code = run_program([str(part) for part in command], chosen, os.environ)
+    out, err = capfd.readouterr()
+    return Run(code, out, err, log)
+
+
+def cuda_program(name: str) -> Path:
+    """A program of tests/data/programs/cuda, built with PTX for compute capability 9.0."""
+    sources = [PROGRAMS / "cuda" / f"{name}.cu", PROGRAMS / "cuda/check.h"]
+    return _built(name, sources, ["nvcc", *NVCC_FLAGS, sources[0].name], PROGRAMS / "cuda")
+
+
+def mojo_program(name: str, target: str = "sm_100a") -> Path:
+    """A program of tests/data/programs/mojo as an executable."""
+    source = PROGRAMS / "mojo" / f"{name}.mojo"
+    command = [str(find_mojo()), "build", "--target-accelerator", target, source.name]
+    return _built(f"{name}-{target}", [source], command, PROGRAMS / "mojo")
+
+
+def _built(name: str, sources: list[Path], command: list[str], folder: Path) -> Path:
+    """The program from the build cache, or built now."""
+    key = hashlib.sha256("\0".join([*command, *(s.read_text() for s in sources)]).encode()).hexdigest()[:24]
+    program = cache.ensure(cache.place("test-programs", key)) / name
+    if not program.exists():
+        made = program.with_suffix(f".{os.getpid()}")
+        subprocess.run([*command, "-o", str(made)], check=True, timeout=BUILD_SECONDS, cwd=folder)
+        made.replace(program)
+    return program

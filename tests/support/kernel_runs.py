@@ -1,0 +1,69 @@
+"""Runs compiled kernels on the emulated GPU and checks every element of the result."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from harness.build.artifacts import Artifact
+from harness.build.config import KernelConfig
+from harness.build.plan import Plan
+from harness.problem.dtypes import element_type
+from harness.problem.inputs import Inputs, make_inputs
+from harness.problem.reference import Reference, compute_reference
+from harness.problem.shape import Shape
+from harness.problem.validation import Validation, validate
+from harness.run.emulate import EmulationOptions, emulate
+
+BLOCK_K = 64
+
+
+def run(
+    artifact: Artifact, size: tuple[int, int, int], kind: str, ptx: str | None = None, **options
+) -> tuple[dict, Validation]:
+    """Counters and verdict. ptx: run this in place of the artifact's. options: those of `EmulationOptions`."""
+    plan, inputs, reference = problem(artifact, size, kind)
+    result = emulate(ptx or artifact.ptx, plan, inputs, EmulationOptions(**options))
+    return result.counters, validate(result.output, reference, element_type(artifact.config.dtype), plan.tile)
+
+
+@lru_cache(maxsize=2)
+def problem(artifact: Artifact, size: tuple[int, int, int], kind: str) -> tuple[Plan, Inputs, Reference]:
+    """What is the same whenever a kernel runs on a problem again, in another order of events."""
+    inputs = make_inputs(Shape(*size), artifact.config.dtype, kind, seed=sum(size))
+    return plan_of(artifact, size), inputs, compute_reference(inputs)
+
+
+@lru_cache(maxsize=8)
+def plan_of(artifact: Artifact, size: tuple[int, int, int]) -> Plan:
+    """The compiled program is asked, which is a process of its own."""
+    return artifact.plan(Shape(*size))
+
+
+def cluster_tile(config: KernelConfig) -> tuple[int, int]:
+    """Rows and columns of C that one cluster computes."""
+    return config.mma_shape[0] // config.cta_group * config.cluster[0], config.mma_shape[1] * config.cluster[1]
+
+
+def multiplied(config: KernelConfig, size: tuple[int, int, int]) -> int:
+    """FLOPs of a kernel of sm_90a: each consumer warpgroup multiplies all of its rows, and all columns of the tile, if
+    any of them lies in C."""
+    m, n, k = size
+    rows, columns = config.mma_shape
+    shared = rows > 64 and not config.ping_pong
+    rows = rows // 2 if shared else rows
+    return 2 * (-(-m // rows) * rows) * (-(-n // columns) * columns) * (-(-k // BLOCK_K) * BLOCK_K)
+
+
+def sizes(config: KernelConfig) -> dict[str, tuple[int, int, int]]:
+    """One problem of each kind: what goes wrong at edges differs."""
+    m, n = cluster_tile(config)
+    # Round the ring of stages once and a bit.
+    deep = BLOCK_K * (config.stages + 2)
+    return {
+        "tile multiples": (m, n, deep),
+        "ragged": (m - 37, n - 24 if n > 24 else 8, deep - 24),
+        "K shorter than the pipeline": (m, n, max(8, BLOCK_K * (config.stages - 1))),
+        "K of one step": (m - 1, n, BLOCK_K),
+        "one tile": (*config.mma_shape, 2 * BLOCK_K + 8),
+        "more tiles than a cluster": (2 * m + 1, n + 8, 2 * BLOCK_K + 8),
+    }
