@@ -1,5 +1,5 @@
 """A folder of PTX files and launch files: what is implemented of each kernel, and what comes out of those that are
-launched. ``python -m harness.launch.corpus DIR``, the same as ``harness ptx corpus DIR``.
+launched.
 """
 
 from __future__ import annotations
