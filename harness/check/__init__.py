@@ -1,7 +1,6 @@
 """Checks the synchronisation of a kernel while it runs on the emulated GPU."""
 
 from harness.check.checker import Checker
-from harness.check.findings import Finding, Place, Report
-from harness.check.rules import RULES, Rule
+from harness.check.findings import RULES, Finding, Place, Report, Rule
 
 __all__ = ["RULES", "Checker", "Finding", "Place", "Report", "Rule"]

@@ -93,7 +93,7 @@ class Clock:
 
     def set(self, who: int, time: int, rows: slice = ALL) -> None:
         if who >= self.rows.shape[1]:
-            self.rows = _widened(self.rows, self.space.capacity)
+            self.rows = widened(self.rows, self.space.capacity)
         column = self.rows[rows, who]
         np.maximum(column, time, out=column)
 
@@ -121,96 +121,22 @@ class Clock:
 def _joined(mine: Rows, other: Rows, rows: slice) -> Rows:
     width = other.shape[1]
     if mine.shape[1] < width:
-        mine = _widened(mine, width)
+        mine = widened(mine, width)
     part = mine[rows, :width]
     np.maximum(part, other[rows], out=part)
     return mine
 
 
-def _widened(rows: Rows, width: int) -> Rows:
+def widened(rows: Rows, width: int) -> Rows:
     wide = np.zeros((ROWS, width), np.int32)
     wide[:, : rows.shape[1]] = rows
     return wide
 
 
-class Thread:
-    """A part of a warp that executes together, as a component that knows things.
-
-    ``tensor``: tcgen05 operations it may follow by its own, as tcgen05.fence::after_thread_sync says. ``fenced``: what
-    its last fence has released, with the fence's scope. ``version`` changes whenever it learns or tells something.
-    """
-
-    __slots__ = ("_lent", "clock", "cta", "fenced", "lanes", "own", "pending", "records", "tensor", "time", "version")
-
-    def __init__(self, own: int, clock: Clock, tensor: Rows, cta: int, lanes: int) -> None:
-        self.own = own
-        self.clock = clock
-        self.tensor = tensor
-        self.cta = cta
-        self.lanes = lanes
-        self.fenced: tuple[Clock, int] | None = None
-        self.pending: list[tuple[Clock, slice, int]] = []
-        self.records: dict = {}
-        self.version = 0
-        self._lent = False
-        known = int(clock.rows[ORDER, own]) if own < clock.rows.shape[1] else 0
-        self.time = known + 1
-        clock.set(own, self.time, slice(EXECUTION, EXECUTION + 1))
-        self._tick_rows()
-
-    def _tick_rows(self) -> None:
-        self.clock.rows[OWN, self.own] = self.time
-
-    def peek(self) -> Clock:
-        """What it knows now; this will not change."""
-        self._lent = True
-        return self.clock
-
-    def release(self) -> Clock:
-        """What it knows now, up to its own actions so far: what it does from now on is not included."""
-        told = self.clock
-        self.clock = told.copy()
-        self._lent = False
-        self.time += 1
-        self._tick_rows()
-        self.version += 1
-        return told
-
-    def own_clock(self) -> Clock:
-        """To be changed."""
-        if self._lent:
-            self.clock = self.clock.copy()
-            self._lent = False
-        self.version += 1
-        return self.clock
-
-    def acquire(self, clock: Clock, rows: slice = ALL) -> None:
-        self.own_clock().join(clock, rows)
-
-    def may_follow(self, who: int, time: int) -> None:
-        """A tcgen05 operation of its own is known to be over."""
-        self.tensor = _wide_enough(self.tensor, who, self.clock.space.capacity).copy()
-        self.tensor[who] = max(int(self.tensor[who]), time)
-
-    def fence_after(self) -> None:
-        """tcgen05.fence::after_thread_sync."""
-        before = self.clock.rows[BEFORE]
-        wide = np.zeros(len(before), np.int32) if len(self.tensor) < len(before) else self.tensor.copy()
-        wide[: len(self.tensor)] = self.tensor
-        wide[: len(before)] = np.maximum(wide[: len(before)], before)
-        self.tensor = wide
-        self.version += 1
-
-    def fence_before(self) -> None:
-        """tcgen05.fence::before_thread_sync."""
-        clock = self.own_clock()
-        publish(clock, self.tensor)
-
-
 def publish(clock: Clock, tensor: Rows) -> None:
     """tcgen05 operations pass on through whatever synchronises next."""
     if len(tensor) > clock.rows.shape[1]:
-        clock.rows = _widened(clock.rows, len(tensor))
+        clock.rows = widened(clock.rows, len(tensor))
     part = clock.rows[BEFORE, : len(tensor)]
     np.maximum(part, tensor, out=part)
 
@@ -219,14 +145,6 @@ def set_generic(clock: Clock, who: int, time: int) -> None:
     """Writes of the generic proxy are over and visible, but not to the async proxy."""
     for row in OWN.tolist():
         clock.set(who, time, slice(row, row + 1))
-
-
-def _wide_enough(row: Rows, who: int, capacity: int) -> Rows:
-    if who < len(row):
-        return row
-    wide = np.zeros(capacity, np.int32)
-    wide[: len(row)] = row
-    return wide
 
 
 def column(row: Rows, who: int) -> int:

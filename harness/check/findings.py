@@ -1,11 +1,79 @@
-"""What the checker has to say: findings, each with its two places, equal ones as one."""
+"""The checker reports findings: breaches of rules at named places, as data and in SARIF.
+
+An *error* is a fault of the program. A *warning* is formally wrong but not known to break on hardware. A *note* says
+what could be better. One rule may give findings of several severities: ``severity`` is the gravest.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
-from harness.check.rules import ORDER, RULES, Severity
+from harness.emulator.machine.events import Agent, Site
+
+Severity = Literal["error", "warning", "note"]
+ORDER: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of synchronisation has an id, the gravest severity of its breaches, and a sentence that states it."""
+
+    id: str
+    severity: Severity
+    summary: str
+
+
+_ERRORS = {
+    "race-shared": "Conflicting accesses to shared memory are ordered.",
+    "race-global": "Conflicting accesses to global memory are ordered.",
+    "stage-read-early": "An MMA reads a stage after the copies into it have been observed.",
+    "stage-refilled-early": "A stage is written again after the MMAs that read it are known to be complete.",
+    "store-source-reused": "The source of a bulk store is rewritten after its issuer has waited for the read.",
+    "proxy-write-read": "A proxy fence stands between generic writes of shared memory and their asynchronous readers.",
+    "proxy-global": "A proxy fence stands between generic writes of global memory and their asynchronous readers.",
+    "tensormap": "A tensor map in global memory is released and acquired with fence.proxy.tensormap before it is used.",
+    "proxy-read-overwrite": "A proxy fence stands between reading a launch-control response and the next one.",
+    "scope": "What is handed to another CTA by generic accesses goes through cluster scope on both sides.",
+    "register-before-wait": "Registers of asynchronous loads and multiplications are left alone until their wait.",
+    "exit-pending": "A thread waits for the reads of its bulk stores before it exits.",
+    "phase-unobserved": "A phase that somebody waits for can complete.",
+    "count": "A phase of an mbarrier gets the arrivals it was initialised for.",
+    "bytes": "The bytes a phase expects are the bytes that arrive, and fewer than 2^20.",
+    "init": "An mbarrier is initialised once, and this is visible to whoever uses it.",
+    "overwritten": "Nothing is written over a live mbarrier.",
+    "peer-not-started": "A CTA is reached only when a cluster barrier has proved that it runs.",
+    "peer-exited": "Nothing can reach a CTA that may have exited.",
+    "mask": "Masks and addresses name CTAs of the cluster that the instruction may reach.",
+    "tmem-race": "Conflicting accesses to tensor memory are ordered.",
+    "tmem-uninit": "Tensor memory is written before it is read.",
+    "tmem-alloc-order": "Tensor memory is allocated, used and freed in an order that both CTAs of a pair keep.",
+    "convergence": "The lanes that an instruction needs execute it together, with agreeing operands.",
+    "clc-slot": "A launch-control response is overwritten after all its readers have released it.",
+    "clc-after-failure": "A CTA that has seen a failed launch-control request does not make another.",
+    "clc-exit-pending": "A CTA does not exit while a launch-control request of it is under way.",
+    "clc-failed-coordinates": "The coordinates of a failed launch-control request are not used.",
+    "memory": "Memory is written before it is read.",
+}
+_WARNINGS = {
+    "proxy-overwrite": "A proxy fence stands between generic writes and an asynchronous write over them.",
+    "race-lanes": "Lanes of a warp that hand data to one another through shared memory meet in between.",
+    "tmem-fence": "tcgen05.fence stands around a synchronisation between tcgen05 operations of two threads.",
+    "phase-lapped": "Whoever waits for a phase has looked before the one after it can complete.",
+    "inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
+}
+_NOTES = {
+    "waste": "Every fence, barrier and wait orders something.",
+    "proxy-war": "A proxy fence stands between generic reads and an asynchronous write that follows them.",
+}
+_BY_SEVERITY: tuple[tuple[Severity, dict[str, str]], ...] = (
+    ("error", _ERRORS),
+    ("warning", _WARNINGS),
+    ("note", _NOTES),
+)
+RULES = {id: Rule(id, severity, summary) for severity, rules in _BY_SEVERITY for id, summary in rules.items()}
 
 
 @dataclass(frozen=True)
@@ -72,7 +140,7 @@ class Report:
         return tuple(finding for finding in self.findings if finding.severity == severity)
 
 
-class Collection:
+class Findings:
     """Findings by what makes them equal: rule, severity and instructions."""
 
     def __init__(self) -> None:
@@ -127,3 +195,97 @@ def merged(reports: list[Report]) -> Report:
             if known is None or known.count < finding.count:
                 found[key] = finding
     return Report(tuple(sorted(found.values(), key=_rank)))
+
+
+class Names:
+    """Names what lies in memory and who acts.
+
+    ``regions``: (name, offset in dynamic shared memory, bytes). ``roles``: (name, warps).
+    """
+
+    def __init__(self, regions: Sequence[Any], roles: Sequence[Any]) -> None:
+        self.regions = sorted(regions, key=lambda region: region.offset)
+        self._starts = [region.offset for region in self.regions]
+        self.dynamic_start = 0
+        self._roles = {warp: role.name for role in roles for warp in role.warps}
+
+    def shared(self, offset: int, cta: int, nbytes: int = 0) -> str:
+        """Bytes of a CTA's shared memory by name, from an offset in its window."""
+        name, rest = self._find(offset)
+        where = f"{name} + {rest}" if rest else name
+        size = f" ({nbytes} bytes)" if nbytes else ""
+        return f"{where} of CTA {cta}{size}"
+
+    def region(self, offset: int) -> str:
+        """The region that holds an offset, or the offset."""
+        return self._find(offset)[0]
+
+    def _find(self, offset: int) -> tuple[str, int]:
+        inside = offset - self.dynamic_start
+        position = bisect_right(self._starts, inside) - 1
+        if position >= 0:
+            region = self.regions[position]
+            if inside - region.offset < region.nbytes:
+                return region.name, inside - region.offset
+        return f"shared memory at 0x{offset:x}", 0
+
+    def role(self, warp: int) -> str:
+        return self._roles.get(warp, "")
+
+    def place(self, site: Site, agent: Agent) -> Place:
+        return Place(
+            site.line,
+            site.text,
+            site.source,
+            agent.cluster,
+            agent.cta,
+            agent.warp,
+            agent.lanes,
+            self.role(agent.warp),
+        )
+
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def as_sarif(reports: Iterable[tuple[str, Report]]) -> dict[str, Any]:
+    """Gives findings in the Static Analysis Results Interchange Format (SARIF), which code-scanning services read.
+
+    ``reports``: each with the file that PTX lines are of. A source line stands in their place where there is one.
+    """
+    rules = [
+        {
+            "id": rule.id,
+            "shortDescription": {"text": rule.summary},
+            "defaultConfiguration": {"level": rule.severity},
+        }
+        for rule in RULES.values()
+    ]
+    results = [_result(finding, file) for file, report in reports for finding in report.findings]
+    driver = {"name": "harness check", "rules": rules}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+
+
+def _result(finding: Finding, file: str) -> dict[str, Any]:
+    # The place to mend is the later one: what it does comes too early.
+    places = [place for place in (finding.second, finding.first) if place is not None]
+    text = ". ".join(part for part in (finding.message, finding.missing, finding.mend) if part)
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": list(RULES).index(finding.rule),
+        "level": finding.severity,
+        "message": {"text": text},
+        "occurrenceCount": finding.count,
+        "locations": [_location(place, file) for place in places[:1]],
+        "relatedLocations": [
+            {"id": n, **_location(place, file), "message": {"text": str(place)}} for n, place in enumerate(places)
+        ],
+    }
+
+
+def _location(place: Place, file: str) -> dict[str, Any]:
+    name, line = file, place.line
+    path, _, number = place.source.rpartition(":")
+    if path and number.isdecimal():
+        name, line = path, int(number)
+    return {"physicalLocation": {"artifactLocation": {"uri": name}, "region": {"startLine": max(1, line)}}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from harness.check.accesses import ACQUIRES, RELEASES, SCOPES, Record
 from harness.check.clocks import (
     ALL,
     EXECUTION,
@@ -14,10 +13,11 @@ from harness.check.clocks import (
     VISIBLE,
     Clock,
     Components,
-    Thread,
     publish,
     set_generic,
 )
+from harness.check.history import ACQUIRES, RELEASES, SCOPES, Record
+from harness.check.threads import Thread
 from harness.emulator.machine.events import Agent, Site
 
 LAST_ROW = slice(VISIBLE, VISIBLE + 1)

@@ -8,17 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.check import judgement
-from harness.check.accesses import Conflict, Observer, Record
-from harness.check.allocations import Allocation
+from harness.check import diagnosis
 from harness.check.clocks import Clock
-from harness.check.findings import Collection, Finding
-from harness.check.judgement import Verdict
+from harness.check.diagnosis import Diagnosis
+from harness.check.findings import Finding, Findings, Names, Severity
+from harness.check.history import Conflict, Observer, Record
 from harness.check.mbarrier import MBarrier
-from harness.check.memory import Memory
-from harness.check.names import Names
-from harness.check.rules import Severity
-from harness.check.tensor_memory import TensorMemory
+from harness.check.shadow import ShadowAllocation, ShadowMemory, ShadowTensorMemory
 from harness.check.threads import Cta, Threads, has_started
 from harness.emulator.machine.events import Agent, Site
 
@@ -41,9 +37,9 @@ class Model:
     def __init__(self, names: Names, ctas_of_cluster: int, allocations: tuple[tuple[str, int, int], ...]) -> None:
         self.names = names
         self.threads = Threads(ctas_of_cluster)
-        self.findings = Collection()
-        self.shared: dict[tuple[int, int], Memory] = {}
-        self.tensor: dict[tuple[int, int], TensorMemory] = {}
+        self.findings = Findings()
+        self.shared: dict[tuple[int, int], ShadowMemory] = {}
+        self.tensor: dict[tuple[int, int], ShadowTensorMemory] = {}
         self.barriers: dict[tuple[int, int, int], MBarrier] = {}
         self.incoming: dict[tuple[int, int], dict[int, Incoming]] = {}
         self.allocations = [self._allocation(*one) for one in sorted(allocations, key=lambda a: a[1])]
@@ -66,14 +62,14 @@ class Model:
         ) -> None:
             where = f"tensor memory columns {columns.start}-{columns.stop - 1} of CTA {rank}"
             for conflict in conflicts:
-                self.blame(judgement.tensor_unordered(conflict), conflict.old, conflict.new, where)
+                self.blame(diagnosis.tensor_unordered(conflict), conflict.old, conflict.new, where)
             for first, second in ordered:
-                verdict = judgement.tensor_ordered(first, second, who)
+                verdict = diagnosis.tensor_ordered(first, second, who)
                 if verdict is not None:
                     self.blame(verdict, first, second, where)
 
-        self.shared[key] = Memory(SHARED_BYTES, tell_shared)
-        self.tensor[key] = TensorMemory(tell_tensor)
+        self.shared[key] = ShadowMemory(SHARED_BYTES, tell_shared)
+        self.tensor[key] = ShadowTensorMemory(tell_tensor)
 
     def forget(self, cluster: int) -> None:
         """A cluster has ended."""
@@ -82,15 +78,15 @@ class Model:
         drop_cluster(cluster, self.barriers)
         del self.threads.clusters[cluster]
 
-    def _allocation(self, name: str, base: int, nbytes: int) -> Allocation:
+    def _allocation(self, name: str, base: int, nbytes: int) -> ShadowAllocation:
         def tell(
             conflicts: list[Conflict], ordered: list[tuple[Record, Record]], place: int, nbytes: int, who: Observer
         ) -> None:
             self._judge(conflicts, ordered, "global", who, place, nbytes, name)
 
-        return Allocation(name, base, nbytes, Memory(nbytes, tell))
+        return ShadowAllocation(name, base, nbytes, ShadowMemory(nbytes, tell))
 
-    def allocation(self, address: int) -> Allocation | None:
+    def allocation(self, address: int) -> ShadowAllocation | None:
         position = bisect_right(self._bases, address) - 1
         if position < 0:
             return None
@@ -120,10 +116,10 @@ class Model:
         holder: Any,
     ) -> None:
         for conflict in conflicts:
-            verdict = judgement.unordered(conflict, who, space)
+            verdict = diagnosis.unordered(conflict, who, space)
             self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder))
         for first, second in ordered:
-            found = judgement.ordered(first, second, who, space, holder)
+            found = diagnosis.ordered(first, second, who, space, holder)
             if found is not None:
                 self.blame(found, first, second, self._bytes(space, place, nbytes, holder))
 
@@ -133,7 +129,7 @@ class Model:
         name = f"'{holder}'" if holder else "an allocation"
         return f"{name} + {place} ({nbytes} bytes)"
 
-    def blame(self, verdict: Verdict, old: Record, new: Record, where: str) -> None:
+    def blame(self, verdict: Diagnosis, old: Record, new: Record, where: str) -> None:
         """A finding about two accesses."""
         first, second = (new, old) if verdict.swap else (old, new)
         if self.findings.seen(verdict.rule, verdict.severity, first.site.line, second.site.line):

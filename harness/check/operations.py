@@ -1,34 +1,68 @@
-"""Asynchronous operations: each event goes to the part of the checker that knows operations of its kind."""
+"""Each event of an asynchronous operation goes to the part of the checker that knows operations of its kind."""
 
 from __future__ import annotations
 
-from harness.check.copies import Copies
-from harness.check.flights import Flight, Flights
+from harness.check.barriers import check_use
+from harness.check.copies import BulkStores, CountedCopies, CpAsyncCopies
+from harness.check.in_flight import InFlight, OperationChecker, OperationsInFlight
+from harness.check.mbarrier import Arrival
 from harness.check.model import Model
-from harness.check.multiplications import Multiplications
-from harness.check.signals import Signals
-from harness.check.small_copies import SmallCopies
-from harness.check.stores import Stores
-from harness.check.tensor_accesses import TensorAccesses
-from harness.check.unit import Unit
-from harness.check.wgmmas import Wgmmas
+from harness.check.tensor_core import Mmas, TensorMemoryAccesses, Wgmmas, mma_pipe
 from harness.emulator.machine import events
+from harness.emulator.machine.events import Agent, Operation, Signalled
 
 
-class Operations:
+class Signals(OperationChecker):
+    """Checks operations that only signal mbarriers: tcgen05.commit for what its thread has multiplied so far, and
+    cp.async.mbarrier.arrive for what it has copied.
+    """
+
+    kinds = ("commit", "cp.async.arrive")
+
+    def issue(self, in_flight: InFlight, agent: Agent) -> None:
+        operation, operations = in_flight.operation, self._operations
+        if operation.kind == "commit":
+            operations.follow(in_flight, mma_pipe(operations, agent))
+            operations.reach(in_flight, (rank for rank, _ in operation.detail["signals"]), "tcgen05.commit")
+        else:
+            operations.follow(in_flight, operations.pipe("cp.async", agent, agent.warp))
+
+    def signalled(self, event: Signalled) -> None:
+        in_flight = self._operations.all[event.operation.id]
+        operation, model = in_flight.operation, self._model
+        agent, site = operation.agent, operation.site
+        barrier = model.barriers[agent.cluster, event.cta, event.offset]
+        check_use(model, barrier, in_flight.clock, site, agent, f"{site.opcode} signals")
+        barrier.last = (site, agent)
+        barrier.pending -= 1
+        if operation.kind == "cp.async.arrive":
+            barrier.copied(in_flight.clock, in_flight.who, in_flight.time)
+        else:
+            barrier.commit(in_flight.clock, in_flight.tensor, in_flight.who, in_flight.time)
+            barrier.unseen.append(Arrival(event.phase, in_flight.who, in_flight.time, site, agent, True))
+        self._operations.signal(in_flight)
+
+    def missed(self, operation: Operation) -> tuple[int, int]:
+        """A signal has come to a CTA that has exited. Returns component and time of what it stands for."""
+        in_flight = self._operations.all[operation.id]
+        self._operations.signal(in_flight)
+        return in_flight.who, in_flight.time
+
+
+class AsynchronousOperations:
     """Takes the events of asynchronous operations."""
 
     def __init__(self, model: Model) -> None:
-        flights = self._flights = Flights(model)
-        copies, small_copies, stores = Copies(flights), SmallCopies(flights), Stores(flights)
-        wgmmas, tensor, signals = Wgmmas(flights), TensorAccesses(flights), Signals(flights)
-        self._units: tuple[Unit, ...] = (
-            copies, small_copies, stores, wgmmas, tensor, signals, Multiplications(flights),
+        operations = self._operations = OperationsInFlight(model)
+        copies, cp_async, stores = CountedCopies(operations), CpAsyncCopies(operations), BulkStores(operations)
+        wgmmas, tensor, signals = Wgmmas(operations), TensorMemoryAccesses(operations), Signals(operations)
+        self._checkers: tuple[OperationChecker, ...] = (
+            copies, cp_async, stores, wgmmas, tensor, signals, Mmas(operations),
         )  # fmt: skip
-        self._by_kind = {kind: unit for unit in self._units for kind in unit.kinds}
+        self._by_kind = {kind: checker for checker in self._checkers for kind in checker.kinds}
         self._wgmmas = wgmmas
-        self._committed = {"cp.async": small_copies.committed, "wgmma": wgmmas.committed}
-        self._awaited = {"cp.async": small_copies.awaited, "wgmma": wgmmas.awaited, "bulk": stores.awaited}
+        self._committed = {"cp.async": cp_async.committed, "wgmma": wgmmas.committed}
+        self._awaited = {"cp.async": cp_async.awaited, "wgmma": wgmmas.awaited, "bulk": stores.awaited}
         self.landed = copies.landed
         self.signalled = signals.signalled
         self.missed = signals.missed
@@ -37,24 +71,24 @@ class Operations:
 
     def issued(self, event: events.Issued) -> None:
         operation, agent = event.operation, event.agent
-        thread = self._flights.model.threads.of(agent)
-        known = self._flights.all.get(operation.id)
+        thread = self._operations.model.threads.of(agent)
+        known = self._operations.all.get(operation.id)
         if known is not None:
             self._wgmmas.issued_again(known, thread, agent)
             return
         tensor = thread.tensor
-        flight = self._flights.all[operation.id] = Flight(operation, thread.release(), tensor)
-        self._by_kind[operation.kind].issue(flight, agent)
+        in_flight = self._operations.all[operation.id] = InFlight(operation, thread.release(), tensor)
+        self._by_kind[operation.kind].issue(in_flight, agent)
 
     def started(self, event: events.Started) -> None:
-        flight = self._flights.all.get(event.operation.id)
-        if flight is not None:
-            self._by_kind[event.operation.kind].start(flight)
+        in_flight = self._operations.all.get(event.operation.id)
+        if in_flight is not None:
+            self._by_kind[event.operation.kind].start(in_flight)
 
     def finished(self, event: events.Finished) -> None:
-        flight = self._flights.all.get(event.operation.id)
-        if flight is not None:
-            self._by_kind[event.operation.kind].finish(flight, event)
+        in_flight = self._operations.all.get(event.operation.id)
+        if in_flight is not None:
+            self._by_kind[event.operation.kind].finish(in_flight, event)
 
     def committed(self, event: events.Committed) -> None:
         if event.kind in self._committed:
@@ -65,12 +99,12 @@ class Operations:
 
     def flush(self) -> None:
         """The run has ended: what was under way is looked at as if it happened now."""
-        for flight in list(self._flights.all.values()):
-            self._by_kind[flight.operation.kind].flush(flight)
-        self._flights.all.clear()
+        for in_flight in list(self._operations.all.values()):
+            self._by_kind[in_flight.operation.kind].flush(in_flight)
+        self._operations.all.clear()
 
     def forget(self, cluster: int) -> None:
         """A cluster has ended."""
-        self._flights.forget(cluster)
-        for unit in self._units:
-            unit.forget(cluster)
+        self._operations.forget(cluster)
+        for checker in self._checkers:
+            checker.forget(cluster)

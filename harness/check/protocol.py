@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.check.names import Names
+from harness.check.findings import Names
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Agent, SharedBytes, SharedChunks, Site, TensorBlock
 

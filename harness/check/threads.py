@@ -9,13 +9,97 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.check.clocks import EXECUTION, Clock, Components, Thread
+from harness.check.clocks import (
+    ALL,
+    BEFORE,
+    EXECUTION,
+    ORDER,
+    OWN,
+    Clock,
+    Components,
+    Rows,
+    publish,
+)
 from harness.emulator.machine.events import Agent
 
 FULL = (1 << 32) - 1
 COMPONENTS_OF_WARP = 2
 COMPONENTS_OF_CTA = 20
 """What most kernels need: mbarriers, pipes, bulk groups. There may be more."""
+
+
+class Thread:
+    """A part of a warp that executes together, as a component that knows things.
+
+    ``tensor``: tcgen05 operations it may follow by its own, as tcgen05.fence::after_thread_sync says. ``fenced``: what
+    its last fence has released, with the fence's scope. ``version`` changes whenever it learns or tells something.
+    """
+
+    __slots__ = ("_lent", "clock", "cta", "fenced", "lanes", "own", "pending", "records", "tensor", "time", "version")
+
+    def __init__(self, own: int, clock: Clock, tensor: Rows, cta: int, lanes: int) -> None:
+        self.own = own
+        self.clock = clock
+        self.tensor = tensor
+        self.cta = cta
+        self.lanes = lanes
+        self.fenced: tuple[Clock, int] | None = None
+        self.pending: list[tuple[Clock, slice, int]] = []
+        self.records: dict = {}
+        self.version = 0
+        self._lent = False
+        known = int(clock.rows[ORDER, own]) if own < clock.rows.shape[1] else 0
+        self.time = known + 1
+        clock.set(own, self.time, slice(EXECUTION, EXECUTION + 1))
+        self._tick_rows()
+
+    def _tick_rows(self) -> None:
+        self.clock.rows[OWN, self.own] = self.time
+
+    def peek(self) -> Clock:
+        """What it knows now; this will not change."""
+        self._lent = True
+        return self.clock
+
+    def release(self) -> Clock:
+        """What it knows now, up to its own actions so far: what it does from now on is not included."""
+        told = self.clock
+        self.clock = told.copy()
+        self._lent = False
+        self.time += 1
+        self._tick_rows()
+        self.version += 1
+        return told
+
+    def own_clock(self) -> Clock:
+        """To be changed."""
+        if self._lent:
+            self.clock = self.clock.copy()
+            self._lent = False
+        self.version += 1
+        return self.clock
+
+    def acquire(self, clock: Clock, rows: slice = ALL) -> None:
+        self.own_clock().join(clock, rows)
+
+    def may_follow(self, who: int, time: int) -> None:
+        """A tcgen05 operation of its own is known to be over."""
+        self.tensor = _wide_enough(self.tensor, who, self.clock.space.capacity).copy()
+        self.tensor[who] = max(int(self.tensor[who]), time)
+
+    def fence_after(self) -> None:
+        """tcgen05.fence::after_thread_sync."""
+        before = self.clock.rows[BEFORE]
+        wide = np.zeros(len(before), np.int32) if len(self.tensor) < len(before) else self.tensor.copy()
+        wide[: len(self.tensor)] = self.tensor
+        wide[: len(before)] = np.maximum(wide[: len(before)], before)
+        self.tensor = wide
+        self.version += 1
+
+    def fence_before(self) -> None:
+        """tcgen05.fence::before_thread_sync."""
+        clock = self.own_clock()
+        publish(clock, self.tensor)
 
 
 class Warp:
@@ -150,3 +234,11 @@ def _learn(one: Thread, other: Thread) -> None:
 
 def has_started(clock: Clock, cta: Cta) -> bool:
     return clock.knows(clock.space, cta.started, 1, EXECUTION)
+
+
+def _wide_enough(row: Rows, who: int, capacity: int) -> Rows:
+    if who < len(row):
+        return row
+    wide = np.zeros(capacity, np.int32)
+    wide[: len(row)] = row
+    return wide

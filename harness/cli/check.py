@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from harness.build.artifacts import Artifact, build_with_notice
-from harness.check.rules import RULES
+from harness.check.findings import RULES
 from harness.cli import render
 from harness.cli.check_output import Shown, shown_options, tell
 from harness.cli.options import (

@@ -10,10 +10,8 @@ from functools import partial
 import click
 from rich.console import Console
 
-from harness.check.checked import Checked, chosen
-from harness.check.findings import Finding
-from harness.check.rules import RULES
-from harness.check.sarif import as_sarif
+from harness.check.checker import Checked, chosen
+from harness.check.findings import RULES, Finding, as_sarif
 from harness.cli import render
 from harness.cli.clear_errors import written_clearly
 from harness.cli.options import check_output, group, json_option, write_output

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.build.artifacts import Artifact
-from harness.check.checked import Checked
+from harness.check.checker import Checked
 from harness.problem.shape import Shape
 from harness.run.check import CheckOptions, Target, check
 from harness.run.runner import Request

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from harness.check.checked import Checked, together
-from harness.check.launches import Launches
+from harness.check.checker import Checked, Checker, together
 from harness.errors import CannotRun
 from harness.launch.launching import Options, run
 from harness.launch.spec import LaunchFile
@@ -25,7 +24,7 @@ def check_launch_file(file: LaunchFile, options: Options, schedules: int, progre
 
 
 def _check_once(file: LaunchFile, options: Options, number: int) -> Checked:
-    launches = Launches()
+    checker = Checker()
     failure, correct = "", None
     try:
         outcome = run(
@@ -36,14 +35,14 @@ def _check_once(file: LaunchFile, options: Options, number: int) -> Checked:
                 seed=options.seed + number,
                 jobs=1,
                 strict=False,
-                sinks=(launches,),
+                sinks=(checker,),
             ),
         )
         correct = outcome.passed
     except CannotRun as error:
         failure = str(error)
         if isinstance(error.__cause__, Exception):
-            launches.failed(error.__cause__)
+            checker.failed(error.__cause__)
     kernels = ", ".join(dict.fromkeys(launch.kernel or file.ptx.name for launch in file.launches))
     about = {"kernel": kernels, "config": {"launch_file": str(file.path), "ptx": str(file.ptx)}}
-    return Checked(f"{file.path}: {kernels}", about, str(file.ptx), launches.report(), failure, correct)
+    return Checked(f"{file.path}: {kernels}", about, str(file.ptx), checker.report(), failure, correct)

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from harness.build.config import KernelConfig
 from harness.build.plan import Plan
 from harness.check import Checker
-from harness.check.checked import Checked, together
+from harness.check.checker import Checked, together
 from harness.check.findings import Report
-from harness.check.waste import unneeded
+from harness.check.redundant import unneeded
 from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
 from harness.problem.inputs import make_inputs

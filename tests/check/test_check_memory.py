@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.check.accesses import Observer, Record
-from harness.check.boxes import inside, is_inside, rows_of
-from harness.check.clocks import ORDER, Clock, Components, Thread
-from harness.check.memory import DIVIDED, Memory, chunks_of
+from harness.check.clocks import ORDER, Clock, Components
+from harness.check.history import Observer, Record
+from harness.check.shadow import DIVIDED, ShadowMemory, chunks_of, inside, is_inside, rows_of
+from harness.check.threads import Thread
 from harness.emulator import TensorMap
 from harness.emulator.machine.events import Agent, Site
 
@@ -24,7 +24,7 @@ class Scene:
             Thread(self.space.new(0), Clock(self.space), np.zeros(8, np.int32), 0, 1 << n) for n in range(2)
         ]
         self.found: list[tuple[int, int, int, bool]] = []
-        self.memory = Memory(256, self._tell)
+        self.memory = ShadowMemory(256, self._tell)
 
     def _tell(self, conflicts, ordered, place, nbytes, observer) -> None:
         self.found += [(c.old.site.line, c.new.site.line, place, c.late) for c in conflicts]

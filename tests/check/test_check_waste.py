@@ -7,7 +7,7 @@ import pytest
 from ptx_programs import WORDS, source
 
 from harness.check import Checker
-from harness.check.waste import unneeded, variants
+from harness.check.redundant import unneeded, variants
 from harness.emulator import Device, EmulatorError, Module, TensorMap
 
 STORED = """

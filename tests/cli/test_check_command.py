@@ -12,7 +12,7 @@ import harness.cli.check
 import harness.cli.main
 from harness.build.artifacts import Artifact
 from harness.check import RULES
-from harness.check.checked import Checked, together
+from harness.check.checker import Checked, together
 from harness.check.findings import Report
 from harness.cli.check_output import Shown, tell
 from harness.problem.shape import parse_shape

@@ -1,14 +1,73 @@
-"""Counts of arrivals and bytes, and runs that do not come to their end: what that says about synchronisation."""
+"""CTAs exit and runs fail: what can still reach a CTA, and what an error says about synchronisation."""
 
 from __future__ import annotations
 
 import re
 
-from harness.check.clocks import EXECUTION
+from harness.check.barriers import report_wrong_bytes
+from harness.check.clocks import EXECUTION, VISIBLE, Clock
+from harness.check.copies import RESPONSE
 from harness.check.mbarrier import MBarrier
 from harness.check.model import Model
 from harness.emulator.errors import Deadlock, Fault
-from harness.emulator.machine.events import Agent, Arrived, Site, Suspended
+from harness.emulator.machine.events import Agent, CtaEnded, Missed, Site, Suspended
+
+_MEND = "a cluster barrier at the end of the kernel, or a wait for the last signal that can come"
+
+
+def check_ended(model: Model, event: CtaEnded) -> None:
+    """All that comes from outside must be known to be over by a thread of the CTA."""
+    cta = model.threads.cta(event.cluster, event.cta)
+    known = cta.ended
+    assert known is not None
+    for who, one in model.incoming[event.cluster, event.cta].items():
+        if not known.knows(known.space, who, one.time, EXECUTION):
+            rule = "clc-exit-pending" if one.what == RESPONSE else "peer-exited"
+            model.say(
+                rule, "error", f"{one.what} can reach CTA {event.cta} after it has exited",
+                (one.site, one.agent), missing=f"no thread of CTA {event.cta} knows that it is over", mend=_MEND,
+            )  # fmt: skip
+    for (cluster, rank, offset), barrier in model.barriers.items():
+        if (cluster, rank) != (event.cluster, event.cta):
+            continue
+        for arrival in barrier.unseen:
+            _check_arrival(
+                model, known, offset, rank, arrival.who, arrival.time, arrival.commit, arrival.site, arrival.agent
+            )
+
+
+def _check_arrival(
+    model: Model, known: Clock, offset: int, rank: int, who: int, time: int, commit: bool, site: Site, agent: Agent
+) -> None:
+    """An arrival at a barrier of a CTA, in a phase whose end no thread of the CTA has waited for."""
+    if not commit and (agent.cta == rank or known.knows(known.space, who, time, VISIBLE)):
+        return
+    # What comes later from the same thread has been waited for: in practice it does not overtake this.
+    later = known.knows(known.space, who, time, EXECUTION)
+    what = "tcgen05.commit arrives" if commit else "an arrival comes"
+    model.say(
+        "peer-exited",
+        "warning" if later else "error",
+        f"{what} at {model.names.shared(offset, rank)}, and the CTA may have exited",
+        (site, agent),
+        missing=f"no thread of CTA {rank} waits for the phase it belongs to",
+        mend=_MEND,
+    )
+
+
+def check_missed(model: Model, event: Missed, who: int, time: int) -> None:
+    """An arrival has come to a CTA that has exited."""
+    known = model.threads.cta(event.agent.cluster, event.cta).ended
+    assert known is not None
+    if event.cta == event.agent.cta and event.operation is not None and event.operation.kind == "cp.async.arrive":
+        model.say(
+            "peer-exited", "warning", "the CTA exits before an arrival that its copies make", (event.site, event.agent),
+            missing="no wait for the phase it belongs to", mend="cp.async.wait_all before the exit",
+        )  # fmt: skip
+        return
+    commit = event.operation is not None
+    _check_arrival(model, known, event.offset, event.cta, who, time, commit, event.site, event.agent)
+
 
 _RULES = {
     "mbarrier-init": "init",
@@ -31,45 +90,7 @@ _RULES = {
 """Of faults of the machine that are about synchronisation."""
 
 
-def count_arrival(model: Model, barrier: MBarrier, event: Arrived) -> None:
-    """Before it is counted: are there more than the phase awaits?"""
-    barrier.bytes += event.expected_bytes
-    if event.expected_bytes:
-        barrier.last_expect = (event.site, event.agent)
-    if event.arrivals > barrier.pending:
-        model.say(
-            "count", "error",
-            f"phase {event.phase} of {model.names.shared(event.offset, event.cta)} gets more than its "
-            f"{barrier.expected} arrivals",
-            barrier.last or (event.site, event.agent), (event.site, event.agent),
-            mend="count every arrival of a phase in mbarrier.init",
-        )  # fmt: skip
-    barrier.pending -= event.arrivals
-    if event.drop:
-        barrier.expected -= event.arrivals
-    if event.arrivals:
-        barrier.last = (event.site, event.agent)
-
-
-def check_bytes(model: Model, cluster: int) -> None:
-    """A cluster has ended: no barrier may be left with bytes."""
-    for (number, rank, offset), barrier in model.barriers.items():
-        if number == cluster and barrier.bytes:
-            _wrong_bytes(model, barrier, rank, offset)
-
-
-def _wrong_bytes(model: Model, barrier: MBarrier, rank: int, offset: int) -> None:
-    more = "more" if barrier.bytes > 0 else "fewer"
-    model.say(
-        "bytes", "error",
-        f"{model.names.shared(offset, rank)} expects {abs(barrier.bytes)} bytes {more} than arrive, "
-        f"up to its phase {barrier.phase}",
-        barrier.last_expect or (barrier.init.site, barrier.init.agent),
-        mend="expect_tx with the bytes of all copies that signal this barrier in a phase",
-    )  # fmt: skip
-
-
-def note(model: Model, error: Exception, waiting: dict[Agent, Suspended]) -> None:
+def note_error(model: Model, error: Exception, waiting: dict[Agent, Suspended]) -> None:
     """The error that has ended a run."""
     if isinstance(error, Fault):
         _note_fault(model, error)
@@ -93,7 +114,7 @@ def _note_fault(model: Model, error: Fault) -> None:
         if rule == "bytes":
             for (_, rank, offset), barrier in model.barriers.items():
                 if barrier.bytes:
-                    _wrong_bytes(model, barrier, rank, offset)
+                    report_wrong_bytes(model, barrier, rank, offset)
         return
     message = lines[2].strip() if len(lines) > 2 else lines[0]
     site = Site(-1, int(head[1]), head[2].split(";")[0] + ";", "", (), "", "", "")
@@ -118,7 +139,7 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
             )  # fmt: skip
             continue
         if barrier.bytes and not barrier.pending:
-            _wrong_bytes(model, barrier, agent.cta, offset)
+            report_wrong_bytes(model, barrier, agent.cta, offset)
         lacks = []
         if barrier.pending:
             lacks.append(f"{barrier.pending} of {barrier.expected} arrivals")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from harness.check.accesses import TENSOR, Conflict, Observer, Record
 from harness.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, column
-from harness.check.rules import Severity
+from harness.check.findings import Severity
+from harness.check.history import TENSOR, Conflict, Observer, Record
 
 ASYNC = ("copy", "store", "mma", "wgmma", "cp", "answer")
 """Kinds that reach memory through the async proxy."""
@@ -16,7 +16,7 @@ BYTES = ("copy", "st.async")
 COUNTED = (*BYTES, "answer")
 
 
-class Verdict(NamedTuple):
+class Diagnosis(NamedTuple):
     """``swap``: the later access of the run is the one that should come first."""
 
     rule: str
@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
     swap: bool = False
 
 
-def unordered(conflict: Conflict, observer: Observer, space: str) -> Verdict:
+def unordered(conflict: Conflict, observer: Observer, space: str) -> Diagnosis:
     """Accesses to shared or global memory that nothing orders."""
     old, new = conflict.old, conflict.new
     if old.writes and new.writes:
@@ -42,7 +42,7 @@ def unordered(conflict: Conflict, observer: Observer, space: str) -> Verdict:
     return _read_too_early(read, write, space, swap, weak)
 
 
-def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: str) -> Verdict:
+def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: str) -> Diagnosis:
     rule = f"race-{space}"
     if write.kind in BYTES and read.kind in MULTIPLIES:
         rule = "stage-read-early"
@@ -61,10 +61,10 @@ def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: s
     else:
         missing = "no barrier between the write and the read"
         mend = "a barrier (bar.sync, or an mbarrier's arrive and wait) between them"
-    return Verdict(rule, "error", what, missing, mend, swap)
+    return Diagnosis(rule, "error", what, missing, mend, swap)
 
 
-def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak: str) -> Verdict:
+def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak: str) -> Diagnosis:
     rule = f"race-{space}"
     missing = "no path from the end of the read to the write"
     mend = "a barrier between the read and the write"
@@ -83,20 +83,20 @@ def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak
         rule = "clc-slot"
         missing = "no arrival of the reader that the requesting thread has waited for"
         mend = "each reader arrives at the slot's mbarrier after its read; the request waits for all of them"
-    return Verdict(
+    return Diagnosis(
         rule, "error", f"{_name(write)} overwrites what {_name(read)} may still read{weak}", missing, mend, swap
     )
 
 
-def _two_writes(old: Record, new: Record, space: str) -> Verdict:
+def _two_writes(old: Record, new: Record, space: str) -> Diagnosis:
     swap = new.site.line < old.site.line
     what = f"{_name(old)} and {_name(new)} write to one place in any order"
-    return Verdict(
+    return Diagnosis(
         f"race-{space}", "error", what, "no path from one write to the other", "a barrier between them", swap
     )
 
 
-def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Verdict | None:
+def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Diagnosis | None:
     """Accesses that are ordered: are the writes visible, and across proxies? ``holder``: CTA of shared memory."""
     if second.kind == "map":
         missing = observer.misses(first)
@@ -113,28 +113,28 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
         if second.kind in ASYNC and not knows(row):
             return _no_proxy_fence(first, second, space)
     elif first.writes and second.kind in ASYNC and not knows(row):
-        return Verdict(
+        return Diagnosis(
             "proxy-overwrite", "warning",
             f"{_name(second)} overwrites this through another proxy, and this may land later", "no proxy fence",
             f"fence.proxy.async {_covering(first)}",
         )  # fmt: skip
     elif second.kind in ASYNC and not knows(row):
         if second.kind == "answer":
-            return Verdict(
+            return Diagnosis(
                 "proxy-read-overwrite", "error",
                 "the next response may overtake this read: they go through different proxies",
                 "no proxy fence between the read and the arrival that releases the slot",
                 "fence.proxy.async.shared::cta after the read, before the arrival",
             )  # fmt: skip
-        return Verdict(
+        return Diagnosis(
             "proxy-war", "note", f"{_name(second)} follows this read through another proxy", "no proxy fence",
             "fence.proxy.async after the read, before the arrival",
         )  # fmt: skip
     return None
 
 
-def _stale_map(first: Record, missing: str) -> Verdict:
-    return Verdict(
+def _stale_map(first: Record, missing: str) -> Diagnosis:
+    return Diagnosis(
         "tensormap", "error", "the copy may use the tensor map as it was before this write", missing,
         f"fence.proxy.tensormap::generic.release.gpu after line {first.site.line} (or tensormap.cp_fenceproxy), then "
         "in the CTA that uses the map fence.proxy.tensormap::generic.acquire.gpu [map], 128",
@@ -150,44 +150,44 @@ def _covering(write: Record) -> str:
     return f"after line {write.site.line} by each thread that writes, before the barrier"
 
 
-def _no_proxy_fence(first: Record, second: Record, space: str) -> Verdict:
+def _no_proxy_fence(first: Record, second: Record, space: str) -> Diagnosis:
     rule = "proxy-write-read" if space == "shared" else "proxy-global"
     suffix = ".shared::cta" if space == "shared" else ".global"
-    return Verdict(
+    return Diagnosis(
         rule, "error", f"{_name(second)} reads through the async proxy what this wrote through the generic one",
         "a barrier orders them, but no proxy fence lies on the path",
         f"fence.proxy.async{suffix} {_covering(first)}, or before line {second.site.line} by the thread that issues it",
     )  # fmt: skip
 
 
-def _not_visible(first: Record, second: Record, space: str) -> Verdict:
+def _not_visible(first: Record, second: Record, space: str) -> Diagnosis:
     same = first.agent[:2] == second.agent[:2]
     if same:
-        return Verdict(
+        return Diagnosis(
             f"race-{space}", "warning",
             "the write is over when this reads, but only the completion of an asynchronous operation says so",
             "no release and acquire between the threads", "an arrival of the writer at the mbarrier that is waited for",
         )  # fmt: skip
-    return Verdict(
+    return Diagnosis(
         "scope", "error", "the write may not be visible in another CTA: the synchronisation between them has CTA scope",
         "no release and acquire of cluster scope on the path",
         ".release.cluster at the arrival and .acquire.cluster at the wait",
     )  # fmt: skip
 
 
-def tensor_unordered(conflict: Conflict) -> Verdict:
+def tensor_unordered(conflict: Conflict) -> Diagnosis:
     old, new = conflict.old, conflict.new
     life = [r for r in (old, new) if r.kind in ("alloc", "free")]
     if life:
         does = "allocates" if life[0].kind == "alloc" else "frees"
-        return Verdict(
+        return Diagnosis(
             "tmem-alloc-order", "error",
             f"tensor memory is used by {_name(_other(conflict, life[0]))} while another warp {does} it",
             "no path between the two", "a cluster barrier (or a CTA barrier without pairs) between them",
             _comes_first(new) > _comes_first(old),
         )  # fmt: skip
     if new.kind == "cp" and old.kind == "mma" and (old.who, old.space) == (new.who, new.space):
-        return Verdict(
+        return Diagnosis(
             "tmem-race", "warning", "the tcgen05.cp overwrites columns that an MMA issued before it may still use",
             "the two are not among the pairs that execute in the order of their issue (PTX ISA 9.7.16.6)",
             "wait for a tcgen05.commit after the MMA, or copy to other columns in turn",
@@ -204,7 +204,7 @@ def tensor_unordered(conflict: Conflict) -> Verdict:
     else:
         swap = new.site.line < old.site.line
         what, mend = f"{_name(old)} and {_name(new)} write the same columns in any order", "a commit and a wait"
-    return Verdict("tmem-race", "error", what, "no path from one to the other", mend, swap)
+    return Diagnosis("tmem-race", "error", what, "no path from one to the other", mend, swap)
 
 
 def _comes_first(record: Record) -> int:
@@ -215,13 +215,13 @@ def _other(conflict: Conflict, one: Record) -> Record:
     return conflict.new if conflict.old is one else conflict.old
 
 
-def tensor_ordered(first: Record, second: Record, observer: Observer) -> Verdict | None:
+def tensor_ordered(first: Record, second: Record, observer: Observer) -> Diagnosis | None:
     """tcgen05 operations of two threads: has tcgen05.fence stood around the synchronisation?"""
     if first.kind not in TENSOR or second.kind not in TENSOR or observer.tensor is None:
         return None
     if first.who == observer.pipe or column(observer.tensor, first.who) >= first.time:
         return None
-    return Verdict(
+    return Diagnosis(
         "tmem-fence", "warning",
         f"{_name(second)} follows {_name(first)} of another thread without tcgen05.fence on both sides",
         "tcgen05.fence::before_thread_sync before, or ::after_thread_sync after the synchronisation is missing",

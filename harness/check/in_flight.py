@@ -1,4 +1,4 @@
-"""Asynchronous operations under way: what each knew at its issue, and the component in which it counts.
+"""Asynchronous operations in flight know what their issuer knew, and count in a component.
 
 An operation acts with what its thread knew at issue. Operations that complete in order share a component, a *pipe*:
 the MMAs of a thread, the wgmmas of a warpgroup, the tcgen05 loads of a warp.
@@ -6,6 +6,7 @@ the MMAs of a thread, the wgmmas of a warpgroup, the tcgen05 loads of a warp.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,18 +14,27 @@ from typing import Any
 
 import numpy as np
 
-from harness.check.accesses import Observer, Record
 from harness.check.clocks import ORDER, Clock, Rows
+from harness.check.history import Observer, Record
 from harness.check.model import Model, drop_cluster
 from harness.check.threads import Cta
-from harness.emulator.machine.events import Agent, GlobalBox, GlobalItems, Operation, Region, SharedBytes, SharedChunks
+from harness.emulator.machine.events import (
+    Agent,
+    Finished,
+    GlobalBox,
+    GlobalItems,
+    Operation,
+    Region,
+    SharedBytes,
+    SharedChunks,
+)
 
 NEVER = 1 << 30
 """Time of an operation whose end nobody has seen."""
 
 
 @dataclass
-class Flight:
+class InFlight:
     """An operation that has been issued. ``clock``: what its issuer knew. ``who``, ``time``: its component, and which
     of that component's actions it is. ``landed``: CTAs in which its bytes have arrived.
     """
@@ -71,12 +81,12 @@ class Pipe:
     count: int = 0
 
 
-class Flights:
-    """What is under way, by the operation's id, and the pipes of a launch."""
+class OperationsInFlight:
+    """Holds what is in flight, by the operation's id, and the pipes of a launch."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.all: dict[int, Flight] = {}
+        self.all: dict[int, InFlight] = {}
         self._pipes: dict[tuple[int, int, int, str], Pipe] = {}
 
     def cta(self, agent: Agent, rank: int) -> Cta:
@@ -90,39 +100,39 @@ class Flights:
             found = self._pipes[key] = Pipe(self.model.threads.clusters[agent.cluster].components.new(agent.cta))
         return found
 
-    def enter(self, flight: Flight, pipe: Pipe) -> None:
+    def enter(self, in_flight: InFlight, pipe: Pipe) -> None:
         """The next operation of a pipe."""
         pipe.count += 1
-        flight.who, flight.time = pipe.component, pipe.count
+        in_flight.who, in_flight.time = pipe.component, pipe.count
 
-    def follow(self, flight: Flight, pipe: Pipe) -> None:
+    def follow(self, in_flight: InFlight, pipe: Pipe) -> None:
         """What signals that the operations of a pipe so far are over."""
-        flight.who, flight.time = pipe.component, pipe.count
+        in_flight.who, in_flight.time = pipe.component, pipe.count
 
-    def end(self, flight: Flight) -> None:
-        del self.all[flight.operation.id]
+    def end(self, in_flight: InFlight) -> None:
+        del self.all[in_flight.operation.id]
 
-    def signal(self, flight: Flight) -> None:
+    def signal(self, in_flight: InFlight) -> None:
         """One of its signals has come; after the last one the operation is over."""
-        flight.signals += 1
-        if flight.signals == len(flight.operation.detail["signals"]):
-            self.end(flight)
+        in_flight.signals += 1
+        if in_flight.signals == len(in_flight.operation.detail["signals"]):
+            self.end(in_flight)
 
-    def reach(self, flight: Flight, ranks: Iterable[int], what: str) -> None:
+    def reach(self, in_flight: InFlight, ranks: Iterable[int], what: str) -> None:
         """It reaches CTAs of the cluster, which must be known to run."""
-        operation = flight.operation
+        operation = in_flight.operation
         agent = operation.agent
         for rank in ranks:
-            self.model.reach(flight.clock, agent.cluster, rank, operation.site, agent, what)
+            self.model.reach(in_flight.clock, agent.cluster, rank, operation.site, agent, what)
 
     def forget(self, cluster: int) -> None:
         drop_cluster(cluster, self._pipes)
 
     # ---- memory that operations of several kinds read and write ----
 
-    def read_source(self, flight: Flight, source: Region, record: Record) -> None:
+    def read_source(self, in_flight: InFlight, source: Region, record: Record) -> None:
         """A source of a copy, in shared or in global memory. Reads of the latter are kept for long: without clocks."""
-        cluster, observer = flight.operation.agent.cluster, flight.observer()
+        cluster, observer = in_flight.operation.agent.cluster, in_flight.observer()
         if isinstance(source, SharedChunks):
             self.model.shared[cluster, source.cta].access_chunks(source.chunks, record, observer)
         elif isinstance(source, SharedBytes):
@@ -142,3 +152,36 @@ class Flights:
             for address, nbytes in zip(region.addresses.tolist(), region.nbytes.tolist(), strict=True):
                 if nbytes:
                     self.model.access_global(np.array([address], np.int64), nbytes, record, observer)
+
+
+class OperationChecker(ABC):
+    """Takes operations of some ``kinds`` (of `events.Operation`) from their issue to their end."""
+
+    kinds: tuple[str, ...] = ()
+
+    def __init__(self, operations: OperationsInFlight) -> None:
+        self._operations = operations
+        self._model = operations.model
+
+    @abstractmethod
+    def issue(self, in_flight: InFlight, agent: Agent) -> None:
+        """A thread has executed the instruction."""
+
+    def start(self, in_flight: InFlight) -> None:
+        """It begins."""
+        if not in_flight.read:
+            in_flight.read = True
+            self._read(in_flight)
+
+    def _read(self, in_flight: InFlight) -> None:  # noqa: B027  # not all read
+        """Its operands are read."""
+
+    def finish(self, in_flight: InFlight, event: Finished) -> None:
+        """Its results are there."""
+        self._operations.end(in_flight)
+
+    def flush(self, in_flight: InFlight) -> None:  # noqa: B027  # most have no more to say
+        """The run has ended while it was in flight."""
+
+    def forget(self, cluster: int) -> None:  # noqa: B027  # most keep nothing of a cluster
+        """A cluster has ended."""

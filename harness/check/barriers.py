@@ -1,0 +1,212 @@
+"""Barriers hand on what has been done before them: mbarriers with their phases, and barriers of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.check.clocks import (
+    EXECUTION,
+    INITIALISED,
+    RELAXED,
+    VISIBLE,
+    Clock,
+)
+from harness.check.history import RELEASES, SCOPES, Record
+from harness.check.mbarrier import Arrival, MBarrier, Wait
+from harness.check.model import Model, drop_cluster
+from harness.check.threads import Thread
+from harness.emulator.machine import events
+from harness.emulator.machine.events import Agent, GroupArrived, GroupLeft, Site
+
+
+def check_use(model: Model, barrier: MBarrier, clock: Clock, site: Site, agent: Agent, what: str) -> None:
+    """The initialisation of an mbarrier must have happened before its use, and be visible to the one who uses it."""
+    init = barrier.init
+
+    def knows(row: int) -> bool:
+        return clock.knows(init.space, init.who, init.time, row)
+
+    visible, published = knows(VISIBLE), knows(INITIALISED)
+    if visible and (published or agent.cta == barrier.cta):
+        return
+    if published and knows(EXECUTION):
+        return
+    place = model.names.shared(barrier.offset, barrier.cta)
+    model.say(
+        "init",
+        "warning" if visible else "error",
+        f"{what} {place}, whose initialisation {'was not published for other CTAs' if visible else 'may come later'}",
+        (init.site, init.agent),
+        (site, agent),
+        place,
+        "no fence.mbarrier_init on the path" if visible else "no path from the initialisation to the use",
+        "fence.mbarrier_init.release.cluster after the initialisation, and a cluster barrier (a CTA barrier is enough "
+        "for the threads of one CTA)",
+        every_first=False,
+    )
+
+
+class MBarriers:
+    """Takes the events of mbarriers: they are initialised, arrived at and waited for."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def initialised(self, event: events.BarrierInit) -> None:
+        model, agent = self._model, event.agent
+        thread = model.threads.of(agent)
+        key = (agent.cluster, event.cta, event.offset)
+        clock = thread.clock
+        record = Record(clock.space, thread.own, thread.time, "generic", True, agent, event.site)
+        known = model.barriers.get(key)
+        if known is not None:
+            model.say(
+                "init", "warning", f"{model.names.shared(event.offset, event.cta)} is initialised twice",
+                (known.init.site, known.init.agent), (event.site, agent), mend="let one thread initialise it",
+            )  # fmt: skip
+        model.barriers[key] = MBarrier(clock.space, event.cta, event.offset, event.arrivals, record)
+
+    def invalidated(self, event: events.BarrierInvalidated) -> None:
+        """Whoever has used it must be known to be through."""
+        model = self._model
+        barrier = model.barriers.pop((event.agent.cluster, event.cta, event.offset), None)
+        use = barrier.unknown_use(model.threads.of(event.agent).clock) if barrier is not None else None
+        if use is not None:
+            place = model.names.shared(event.offset, event.cta)
+            model.say(
+                "init", "error", f"{place} is invalidated while others may still use it",
+                (use.site, use.agent), (event.site, event.agent), place, "no path from that use to this",
+                "a barrier of all who use it before mbarrier.inval",
+            )  # fmt: skip
+
+    def arrived(self, event: events.Arrived) -> None:
+        model, agent, site = self._model, event.agent, event.site
+        barrier = model.barriers[agent.cluster, event.cta, event.offset]
+        thread = model.threads.of(agent)
+        scope = SCOPES.get(site.scope, 0)
+        check_use(model, barrier, thread.clock, site, agent, "arrives at")
+        if event.cta != agent.cta:
+            model.reach(thread.clock, agent.cluster, event.cta, site, agent, "an arrival")
+            barrier.unseen.append(Arrival(event.phase, thread.own, thread.time, site, agent, False))
+        _count_arrival(model, barrier, event)
+        barrier.use(thread, site, agent)
+        if event.arrivals:
+            barrier.arrive(thread, site.semantics, scope)
+
+    def arrival_expected(self, event: events.ArrivalExpected) -> None:
+        self._model.barriers[event.agent.cluster, event.cta, event.offset].pending += 1
+
+    def completed(self, event: events.PhaseCompleted) -> None:
+        model = self._model
+        barrier = model.barriers[event.cluster, event.cta, event.offset]
+        self._lapped(barrier, barrier.complete())
+
+    def _lapped(self, barrier: MBarrier, waits: Sequence[Wait]) -> None:
+        model = self._model
+        for wait in waits:
+            model.say(
+                "phase-lapped", "warning",
+                f"a wait at {model.names.shared(barrier.offset, barrier.cta)} has no part in the end of the next "
+                "phase: if two phases end before it looks, it waits for ever",
+                (wait.site, wait.agent), missing="no path from this wait to an arrival in the next phase",
+                mend="let the one who waits arrive somewhere that the next phase depends on",
+            )  # fmt: skip
+
+    def waited(self, event: events.Waited) -> None:
+        model, agent, site = self._model, event.agent, event.site
+        barrier = model.barriers[agent.cluster, event.cta, event.offset]
+        thread = model.threads.of(agent)
+        check_use(model, barrier, thread.clock, site, agent, "waits at")
+        barrier.use(thread, site, agent)
+        self._lapped(barrier, barrier.wait(thread, site.semantics, SCOPES.get(site.scope, 0), event.phase, site, agent))
+
+
+def _count_arrival(model: Model, barrier: MBarrier, event: events.Arrived) -> None:
+    """Before it is counted: are there more than the phase awaits?"""
+    barrier.bytes += event.expected_bytes
+    if event.expected_bytes:
+        barrier.last_expect = (event.site, event.agent)
+    if event.arrivals > barrier.pending:
+        model.say(
+            "count", "error",
+            f"phase {event.phase} of {model.names.shared(event.offset, event.cta)} gets more than its "
+            f"{barrier.expected} arrivals",
+            barrier.last or (event.site, event.agent), (event.site, event.agent),
+            mend="count every arrival of a phase in mbarrier.init",
+        )  # fmt: skip
+    barrier.pending -= event.arrivals
+    if event.drop:
+        barrier.expected -= event.arrivals
+    if event.arrivals:
+        barrier.last = (event.site, event.agent)
+
+
+def check_bytes(model: Model, cluster: int) -> None:
+    """A cluster has ended: no barrier may be left with bytes."""
+    for (number, rank, offset), barrier in model.barriers.items():
+        if number == cluster and barrier.bytes:
+            report_wrong_bytes(model, barrier, rank, offset)
+
+
+def report_wrong_bytes(model: Model, barrier: MBarrier, rank: int, offset: int) -> None:
+    """A barrier expects other bytes than arrive."""
+    more = "more" if barrier.bytes > 0 else "fewer"
+    model.say(
+        "bytes", "error",
+        f"{model.names.shared(offset, rank)} expects {abs(barrier.bytes)} bytes {more} than arrive, "
+        f"up to its phase {barrier.phase}",
+        barrier.last_expect or (barrier.init.site, barrier.init.agent),
+        mend="expect_tx with the bytes of all copies that signal this barrier in a phase",
+    )  # fmt: skip
+
+
+GENERATIONS_KEPT = 4
+
+
+class Generation:
+    """One generation of a barrier of threads."""
+
+    def __init__(self) -> None:
+        self.clock: Clock | None = None
+
+    def arrive(self, thread: Thread, semantics: str) -> None:
+        told = thread.release()
+        if self.clock is None:
+            self.clock = Clock(told.space)
+        if semantics not in RELEASES:
+            self.clock.join(told, RELAXED)
+            if thread.fenced is not None and thread.fenced[1] >= SCOPES["cluster"]:
+                self.clock.join(thread.fenced[0])
+        else:
+            self.clock.join(told)
+
+
+class ThreadBarriers:
+    """Takes the events of bar.sync and bar.arrive of a CTA and of barrier.cluster."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._generations: dict[tuple[int, int, int], dict[int, Generation]] = {}
+        """By cluster, CTA (or -1) and barrier, the youngest generations."""
+
+    def arrived(self, event: GroupArrived) -> None:
+        generations = self._generations.setdefault(_key(event), {})
+        generation = generations.get(event.generation)
+        if generation is None:
+            generation = generations[event.generation] = Generation()
+            generations.pop(event.generation - GENERATIONS_KEPT, None)
+        thread = self._model.threads.of(event.agent)
+        generation.arrive(thread, "release" if event.barrier >= 0 else event.site.semantics)
+
+    def left(self, event: GroupLeft) -> None:
+        clock = self._generations[_key(event)][event.generation].clock
+        if clock is not None:
+            self._model.threads.of(event.agent).acquire(clock)
+
+    def forget(self, cluster: int) -> None:
+        drop_cluster(cluster, self._generations)
+
+
+def _key(event: GroupArrived | GroupLeft) -> tuple[int, int, int]:
+    agent = event.agent
+    return agent.cluster, agent.cta if event.barrier >= 0 else -1, event.barrier
