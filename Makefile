@@ -21,10 +21,10 @@ test-quick: $(VENV)/installed-test
 test-gpu: $(VENV)/installed-gpu
 	$(VENV)/bin/python -m pytest -m gpu --quiet
 
-bench: $(VENV)/installed
+bench: $(VENV)/installed-report
 	$(VENV)/bin/python -m harness bench
 
-report: $(VENV)/installed
+report: $(VENV)/installed-report
 	$(VENV)/bin/python -m harness report
 
 # The pages run the harness while they are built.
@@ -50,17 +50,21 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --editable .
 	@touch $@
 
+$(VENV)/installed-report: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable '.[bench,report,sweep]'
+	@touch $@ $(VENV)/installed
+
 $(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --editable '.[test]'
-	@touch $@ $(VENV)/installed
+	@touch $@ $(VENV)/installed $(VENV)/installed-report
 
 $(VENV)/installed-gpu: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --editable '.[test,torch]'
-	@touch $@ $(VENV)/installed $(VENV)/installed-test
+	@touch $@ $(VENV)/installed $(VENV)/installed-report $(VENV)/installed-test
 
 $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --editable '.[test,dev]'
-	@touch $@ $(VENV)/installed $(VENV)/installed-test
+	@touch $@ $(VENV)/installed $(VENV)/installed-report $(VENV)/installed-test
 
 $(VENV)/installed-docs: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --editable '.[docs]'

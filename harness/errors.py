@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 EXIT_OK = 0
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
@@ -24,3 +26,24 @@ class UsageProblem(HarnessError):
 
 class CannotRun(HarnessError):
     """The request is fine but could not be carried out: no compiler, failed compilation, deadlock."""
+
+
+EXTRAS = {
+    "bench": ("scipy",),
+    "report": ("matplotlib", "jinja2"),
+    "sweep": ("distributed", "pyarrow"),
+    "exec": ("zstandard",),
+}
+"""The packages of each extra of pyproject.toml that a command needs."""
+
+
+def needs(extra: str) -> None:
+    """Raises `CannotRun` with the line that installs an extra, where one of its packages is missing. A command asks
+    before it does anything, so that no work is lost.
+    """
+    missing = [package for package in EXTRAS[extra] if find_spec(package) is None]
+    if missing:
+        raise CannotRun(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; install the extra: "
+            f"pip install 'blackwell-matmul-lab[{extra}]', in a checkout pip install -e '.[{extra}]'"
+        )

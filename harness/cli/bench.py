@@ -19,7 +19,7 @@ from harness.cli.clear_errors import written_clearly
 from harness.cli.options import FiniteRange, check_output, group, offering, schedule_seed_option, schedules_option
 from harness.cli.render import show_line, show_table
 from harness.cli.repeat import check_command_of, command_of
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem, needs
 from harness.experiments import bench as runs
 from harness.experiments import history
 from harness.experiments.baseline import LAST, Baseline, check_name, resolve
@@ -126,6 +126,8 @@ def bench(
     Exit codes: 0 no regression, 1 regression or unsound synchronisation, 2 usage, 3 could not measure, 4 wrong result.
     """
     suite = load_suite(suite_name)
+    if suite.device == "gpu":
+        needs("bench")
     cases = _filter(suite, pattern)
     if save_baseline is not None:
         check_name(save_baseline)

@@ -1,4 +1,4 @@
-"""Looks at what is installed, and says what will be used."""
+"""``harness doctor``: looks at what is installed, and says what will be used."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+from rich.console import Console
+
 import harness
 from harness import paths
 from harness.build.catalog import KERNELS
 from harness.build.ptxas import find_nvdisasm
 from harness.build.toolchain import Gpu, ask_version, find_gpus, find_mojo, package_version
-from harness.errors import CannotRun
+from harness.cli.options import as_json, check_output, json_option, write_output
+from harness.cli.render import show_table
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun
 from harness.run.device import choose_device
 
 
@@ -36,6 +41,20 @@ class Finding:
         if self.problem:
             return f"{self.found}: {self.problem}" if self.found else self.problem
         return self.found or ("MISSING" if self.needed else "none")
+
+
+@click.command("doctor")
+@json_option
+def doctor_command(json_path: str | None) -> int:
+    """Show what is available and what will be used."""
+    check_output(json_path, "--json")
+    findings = examine()
+    if json_path is None:
+        rows = [(finding.name, finding.shown, finding.use) for finding in findings]
+        show_table(Console(), "what is available, and what it is used for", ("", "found", "use"), rows)
+    else:
+        write_output(as_json(as_dict(findings)), json_path)
+    return EXIT_OK if is_able(findings) else EXIT_CANNOT_RUN
 
 
 def examine() -> list[Finding]:

@@ -11,6 +11,7 @@ Options come in groups. A command decorated with a group takes one argument, a d
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -161,6 +162,11 @@ def write_output(text: str, path: str) -> None:
         click.echo(text, nl=False)
     else:
         write_text(path, text)
+
+
+def as_json(data: object) -> str:
+    """Data as people can read it, with the end of its last line."""
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
 @dataclass(frozen=True)

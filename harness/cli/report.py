@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -16,15 +17,17 @@ from harness.build.plan import parse_plan
 from harness.cli.options import NamedPath, check_folder
 from harness.cli.progress import progress_bar
 from harness.cli.render import several, show_line
-from harness.errors import CannotRun, UsageProblem
+from harness.errors import CannotRun, UsageProblem, needs
 from harness.files import write_text
 from harness.problem.shape import Shape
 from harness.report.data import Results, load_results
-from harness.report.page import PlanPicture, page
 from harness.report.published import published_figures
 from harness.report.svg import as_svg
 from harness.report.timeline_section import plan_timelines
 from harness.report.tuned import tuned_tables
+
+if TYPE_CHECKING:
+    from harness.report.page import PlanPicture
 
 PICTURED = Shape(4096, 4096, 4096)
 """The problem of the pictures of launch plans."""
@@ -49,6 +52,12 @@ def report(output: Path, results: Path | None) -> None:
 
     Its figures lie beside it, as SVG and PNG.
     """
+    needs("report")
+    from harness.report.figures import draw_all
+    from harness.report.maps import draw, load_maps
+    from harness.report.model import model_check
+    from harness.report.page import page
+
     check_folder(output, "--output")
     folder = results or paths.results_dir()
     if not folder.is_dir():
@@ -57,12 +66,6 @@ def report(output: Path, results: Path | None) -> None:
     errors = Console(stderr=True)
     for line in found.damaged:
         show_line(errors, str(line), "yellow")
-    try:
-        from harness.report.figures import draw_all
-        from harness.report.maps import draw, load_maps
-        from harness.report.model import model_check
-    except ModuleNotFoundError as error:
-        raise CannotRun(f"{error.name} is not installed; install it with `pip install {error.name}`") from None
     maps = load_maps(folder)
     if not found.devices and not maps:
         raise CannotRun(
@@ -121,6 +124,8 @@ def _launched(found: Results) -> list[tuple[str, str]]:
 
 def _pictures(launched: Sequence[tuple[str, str]], console: Console, each: Callable[[], None]) -> list[PlanPicture]:
     """How each kernel is launched by default."""
+    from harness.report.page import PlanPicture
+
     pictures = []
     for kernel, arch in launched:
         try:

@@ -20,7 +20,7 @@ from harness.build.catalog import ARCHITECTURES, SCHEDULERS
 from harness.build.toolchain import find_gpus
 from harness.cli.options import FiniteRange, NamedPath, group, together
 from harness.cli.render import several, show_line, show_table
-from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem, needs
 from harness.experiments import journal
 from harness.experiments import sweep_table as table
 from harness.experiments.cluster import Cluster, Tls
@@ -212,6 +212,8 @@ def sweep(
         raise UsageProblem("--retry-failed is about what --resume leaves out; say both")
     if table_path is not None:
         table.check_name(table_path)
+    if table_path is not None or rank is not None:
+        needs("sweep")
     asked = dict(
         preset=preset, arch=arch, kind=kind, device=device, inputs=inputs, seeds=seeds, schedule_seeds=schedule_seeds
     )
@@ -273,12 +275,13 @@ def _run(
     def say(message: str) -> None:
         show_line(console, message, "yellow")
 
+    workers = where.engine(planned.sweep.device, say)
     begun = False
     try:
         with (
             journal.Journal(path, say=say) as kept,
             _progress(console, planned.count) as report,
-            where.engine(planned.sweep.device, say) as engine,
+            workers as engine,
         ):
             begun = True
             return run_sweep(

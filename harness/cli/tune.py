@@ -16,7 +16,7 @@ from harness.build.toolchain import versions
 from harness.cli.options import FiniteRange, shape_option
 from harness.cli.render import show_line, show_table
 from harness.cli.sweep import LIMIT, Where, where_options
-from harness.errors import CannotRun, UsageProblem
+from harness.errors import CannotRun, UsageProblem, needs
 from harness.experiments.race import Runner
 from harness.experiments.shape_class import class_of
 from harness.experiments.space import geometry, space_of
@@ -99,6 +99,8 @@ def tune(
         if json_path:
             click.echo(json.dumps([{"gpu": kind, **asdict(entry)} for kind, entry in kept.items()]))
         return 0
+    if device == "gpu":
+        needs("bench")
     gpu_kind, arch = _device(kernel, device, arch, where)
     if device == "emulator":
         check_memory(shape, dtype)

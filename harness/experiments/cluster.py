@@ -22,7 +22,7 @@ from itertools import islice, zip_longest
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from harness.errors import CannotRun, UsageProblem
+from harness.errors import CannotRun, UsageProblem, needs
 from harness.processes.hand import Hand, request
 from harness.processes.outcome import Attempt, Done, KillsWorkers, Reply
 
@@ -96,6 +96,7 @@ class Cluster:
         patience: float = PATIENCE,
         say: Callable[[str], None] = lambda message: None,
     ) -> None:
+        needs("sweep")
         self.address = address
         self.workers = workers
         self.gpus = tuple(gpus)

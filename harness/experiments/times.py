@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 THRESHOLD = 0.02
 FALSE_ALARMS = 0.05
@@ -78,6 +77,8 @@ def compare_times(
 
 def ratio_interval(old: Sequence[float], new: Sequence[float], confidence: float) -> Interval:
     """exp of Welch's interval for mean(log(new)) - mean(log(old)); each needs two values or more."""
+    from scipy.special import stdtrit  # of the extra `bench`
+
     before, after = np.log(np.asarray(old, float)), np.log(np.asarray(new, float))
     difference = after.mean() - before.mean()
     parts = np.array([values.var(ddof=1) / len(values) for values in (before, after)])

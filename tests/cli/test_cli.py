@@ -17,7 +17,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+import harness.cli.compare
 import harness.cli.main
+import harness.cli.run
 from harness import paths
 from harness.build.artifacts import Artifact
 from harness.build.catalog import KERNELS
@@ -41,7 +43,8 @@ def no_compiler(monkeypatch):
     def fail(*_):
         raise AssertionError("nothing may be built")
 
-    monkeypatch.setattr(harness.cli.main, "build_with_notice", fail)
+    for command in (harness.cli.run, harness.cli.compare):
+        monkeypatch.setattr(command, "build_with_notice", fail)
 
 
 BAD_REQUESTS = [

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import harness.cli.doctor
 import harness.cli.main
 from harness import paths
 from harness.errors import CannotRun
@@ -164,7 +165,7 @@ def test_operating_system_errors_are_one_clear_line(monkeypatch):
     def fail():
         raise OSError(errno.EROFS, "Read-only file system", "/place")
 
-    monkeypatch.setattr(harness.cli.main, "examine", fail)
+    monkeypatch.setattr(harness.cli.doctor, "examine", fail)
     result = CliRunner().invoke(harness.cli.main.main, ["doctor"])
     assert (result.exit_code, result.stderr) == (3, "harness: error: cannot use /place: Read-only file system\n")
 

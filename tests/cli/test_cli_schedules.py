@@ -13,6 +13,7 @@ from kernel_faults import substitute
 
 import harness.build.artifacts
 import harness.cli.main
+import harness.cli.run
 from harness.build.config import make_config
 from harness.cli.options import ConfigOptions, RunOptions, config_options, run_options, shape_option
 from harness.cli.repeat import command_of
@@ -35,7 +36,7 @@ def released_twice(artifacts, monkeypatch, tmp_path):
     good = artifacts[2, 1]
     (tmp_path / "kernel.ptx").write_text(RELEASED_TWICE(good.ptx))
     bad = replace(good, folder=tmp_path)
-    monkeypatch.setattr(harness.cli.main, "build_with_notice", lambda configs: [bad for _ in configs])
+    monkeypatch.setattr(harness.cli.run, "build_with_notice", lambda configs: [bad for _ in configs])
     monkeypatch.setattr(harness.build.artifacts, "build", lambda configs: [bad for _ in configs])
 
 
