@@ -23,9 +23,10 @@ from harness.build.config import KernelConfig, make_config
 from harness.cli.clear_errors import ClearErrors
 from harness.cli.options import Parsed
 from harness.errors import CannotRun
-from harness.problem.inputs import make_inputs
+from harness.launch.launching import run
+from harness.launch.options import EmulationOptions
 from harness.problem.shape import Shape, parse_shape
-from harness.run.emulate import EmulationOptions, emulate
+from harness.run.kernel_launch import make_launchable
 
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 DEFAULT_SIZES = "512,2048,4096"
@@ -40,10 +41,8 @@ def measure(config: KernelConfig, shape: Shape, jobs: int, events: bool) -> dict
         nonlocal counted
         counted += 1
 
-    inputs = make_inputs(shape, config.dtype, "integer", seed=0)
-    result = emulate(
-        artifact.ptx, artifact.plan(shape), inputs, EmulationOptions(jobs=jobs, sinks=(count,) if events else ())
-    )
+    what = make_launchable(artifact, shape, "integer", seed=0)
+    result = run(what, EmulationOptions(jobs=jobs, sinks=(count,) if events else ()), keep=())
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
     instructions = sum(result.counters["instructions"].values())
     seconds = {"seconds": result.seconds, "peak_mib": peak, "instructions": instructions}

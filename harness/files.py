@@ -1,7 +1,8 @@
-"""Files that are whole or not there at all."""
+"""Files that are written whole or not at all, and text files that others name."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -11,6 +12,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from harness.errors import CannotRun
+
+LARGEST_TEXT = 1 << 28
+"""Bytes of a text file that is read whole: 256 MiB."""
+
+
+def read_text_file(path: Path) -> str:
+    """The text of a file that a user names. Raises OSError, also for what has no end (a device, a pipe) or is too
+    large, and UnicodeDecodeError.
+    """
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
+        raise OSError(errno.EINVAL, "it is a device or a pipe, and no file", str(path))
+    if about.st_size > LARGEST_TEXT:
+        raise OSError(errno.EFBIG, f"it is larger than {LARGEST_TEXT >> 20} MiB", str(path))
+    return path.read_text(encoding="utf-8")
 
 
 def write_text(path: str | Path, text: str) -> None:

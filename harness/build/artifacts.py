@@ -32,7 +32,7 @@ from harness.problem.shape import Shape
 class Artifact:
     """One compiled configuration. folder: its place in the cache; index: its number in the program.
 
-    edited: the file whose PTX, edited_ptx, is run in place of the compiled one (see `harness.launch.edited`).
+    edited: the file whose PTX, edited_ptx, is run in place of the compiled one (see `harness.run.edited`).
     model: its MAX model, if it is not to be compiled from the sources of this checkout.
     """
 
@@ -45,11 +45,13 @@ class Artifact:
     edited_ptx: str = ""
     model: Path | None = None
 
+    @property
+    def ptx_file(self) -> Path:
+        return self.edited or self.folder / "kernel.ptx"
+
     @cached_property
     def ptx(self) -> str:
-        if self.edited:
-            return self.edited_ptx
-        return (self.folder / "kernel.ptx").read_text(encoding="utf-8")
+        return self.edited_ptx if self.edited else self.ptx_file.read_text(encoding="utf-8")
 
     @property
     def ptx_sha256(self) -> str:

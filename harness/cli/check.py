@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
 import click
 from rich.console import Console
 
-from harness.build.artifacts import Artifact, build_with_notice
+from harness.build.artifacts import build_with_notice
 from harness.check.findings import RULES
 from harness.cli import render
 from harness.cli.check_output import Shown, shown_options, tell
@@ -25,11 +25,12 @@ from harness.cli.options import (
 from harness.cli.progress import progress_bar
 from harness.cli.running import kernels_named
 from harness.errors import UsageProblem
-from harness.launch.edited import put_in_place, read_edited
-from harness.problem.inputs import KINDS, LARGEST_SEED
+from harness.launch.check import CheckOptions, check
+from harness.launch.options import LARGEST_SEED, Accumulation, EmulationOptions
+from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape
-from harness.run.check import CheckOptions, Target, check
-from harness.run.emulate import Accumulation
+from harness.run.edited import put_in_place, read_edited
+from harness.run.kernel_launch import make_launchable
 from harness.run.runner import check_memory
 
 
@@ -40,9 +41,34 @@ def _show_rules(context: click.Context, parameter: click.Parameter, asked: bool)
         context.exit()
 
 
+@dataclass(frozen=True)
+class How:
+    """How to run the kernels."""
+
+    schedules: int
+    inputs: str
+    seed: int
+    accumulation: Accumulation
+    resident_clusters: int | None
+    max_steps: int | None
+    timeout: float | None
+    waste: bool
+
+    def options(self, jobs: int) -> CheckOptions:
+        emulation = EmulationOptions(
+            accumulation=self.accumulation,
+            seed=self.seed,
+            jobs=jobs,
+            resident_clusters=self.resident_clusters,
+            max_steps=self.max_steps,
+            timeout=self.timeout,
+        )
+        return CheckOptions(self.schedules, emulation, self.waste)
+
+
 _how_options = group(
     "how",
-    CheckOptions,
+    How,
     click.option(
         "--schedules",
         type=click.IntRange(1),
@@ -103,7 +129,7 @@ def check_command(
     shape: Shape,
     config: ConfigOptions,
     ptx: Path | None,
-    how: CheckOptions,
+    how: How,
     jobs: int,
     shown: Shown,
 ) -> int:
@@ -128,12 +154,7 @@ def check_command(
     artifacts = build_with_notice(configs)
     if edited:
         artifacts = [put_in_place(edited, artifacts, shape)[0]]
-    targets = [_target(artifact, shape) for artifact in artifacts]
+    several = [make_launchable(artifact, shape, how.inputs, how.seed) for artifact in artifacts]
     with progress_bar(f"checking {', '.join(names)}", "schedules") as progress:
-        found = check(targets, how, jobs, progress)
+        found = check(several, how.options(jobs), progress)
     return tell(found, replace(shown, notes=shown.notes or how.waste))
-
-
-def _target(artifact: Artifact, shape: Shape) -> Target:
-    file = artifact.edited or artifact.folder / "kernel.ptx"
-    return Target(artifact.config, shape, artifact.plan(shape), artifact.ptx, str(file))

@@ -15,12 +15,13 @@ from harness.check.protocol import Protocol
 from harness.check.protocol import as_dict as protocol_as_dict
 from harness.cli import render
 from harness.cli.options import ConfigOptions, check_output, config_options, kernel_argument, shape_option, write_output
-from harness.problem.inputs import make_inputs
+from harness.launch.launching import run
+from harness.launch.options import EmulationOptions
 from harness.problem.shape import Shape
 from harness.report import protocol
 from harness.report.svg import as_svg
 from harness.report.text import WIDTH, as_dict, as_text
-from harness.run.emulate import EmulationOptions, emulate
+from harness.run.kernel_launch import make_launchable
 from harness.run.runner import check_memory
 
 MIN_WIDTH = 40
@@ -69,10 +70,9 @@ def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, hand_ov
 def _explain_protocol(config: KernelConfig, shape: Shape, form: str, output: str) -> None:
     check_memory(shape, config.dtype)
     [artifact] = build_with_notice([config])
-    plan = artifact.plan(shape)
-    seen = Protocol(plan.roles)
-    inputs = make_inputs(shape, config.dtype, "integer", seed=0)
-    emulate(artifact.ptx, plan, inputs, EmulationOptions(sinks=(seen,)))
+    what = make_launchable(artifact, shape, "integer", seed=0)
+    seen = Protocol(what.roles)
+    run(what, EmulationOptions(sinks=(seen,)), keep=())
     if form == "svg":
         write_output(protocol.as_svg(seen, f"Hand-overs of {config.label}, {shape}"), output)
     elif form == "json":

@@ -29,11 +29,11 @@ from harness.build.presets import PRESETS, chosen_options, configure
 from harness.emulator.rules import WARNINGS
 from harness.errors import UsageProblem
 from harness.files import write_text
+from harness.launch.options import LARGEST_SEED, Accumulation, EmulationOptions, Schedule
 from harness.problem.dtypes import ELEMENT_TYPES
-from harness.problem.inputs import KINDS, LARGEST_SEED
+from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape, parse_shape
 from harness.run.device import CHOICES
-from harness.run.emulate import Accumulation, EmulationOptions, Schedule
 
 DEFAULT_SHAPE = "1024"
 MOST_SCHEDULES = 10_000

@@ -123,9 +123,9 @@ def for_gpu(config: ConfigOptions, gpu: Gpu) -> ConfigOptions:
 def show(console: Console, found: Sequence[Prediction], tried: Sequence[Tried] = ()) -> None:
     """Tables of the predictions, of where their time goes, and of what was changed."""
     first = found[0]
-    shape = first.shape
+    m, n, k = first.shape
     console.print(
-        f"Predicted, not measured: {escape(first.gpu.title)}, C[{shape.m},{shape.n}], K={shape.k}; "
+        f"Predicted, not measured: {escape(first.gpu.title)}, C[{m},{n}], K={k}; "
         f"the cycles may be wrong by {first.error_percent:.0f} %.",
         highlight=False,
         soft_wrap=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from os.path import relpath
 from pathlib import Path
@@ -37,11 +38,13 @@ from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRu
 from harness.launch.corpus import exit_code, look_through
 from harness.launch.coverage import coverage_page
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import Options, Outcome
-from harness.launch.launching import run as run_once
-from harness.launch.listing import ListedKernel, Listing, list_kernels, read_ptx
+from harness.launch.launching import Outcome
+from harness.launch.listing import ListedKernel, Listing, list_kernels
+from harness.launch.options import EmulationOptions
 from harness.launch.schedules import Tried, run_schedules
+from harness.launch.spec import read_ptx
 from harness.launch.template import launch_template
+from harness.run import records
 
 path_type = NamedPath(path_type=Path)
 
@@ -110,7 +113,7 @@ def init(file: Path, target: str, kernel: str | None) -> None:
 )
 @group(
     "settings",
-    Options,
+    EmulationOptions,
     seed_option,
     schedule_option,
     emulator_options,
@@ -125,20 +128,16 @@ def init(file: Path, target: str, kernel: str | None) -> None:
 )
 @click.option("--dump", metavar="DIR", type=path_type, help="Write what buffers hold at the end there, as .npy files.")
 @json_option
-def run(file: Path, schedules: int, settings: Options, dump: Path | None, json_path: str | None) -> int:
+def run(file: Path, schedules: int, settings: EmulationOptions, dump: Path | None, json_path: str | None) -> int:
     """Launch what LAUNCH.toml says, and check what it expects."""
     check_output(json_path, "--json")
     check_folder(dump, "--dump")
     if schedules > 1 and settings.schedule == "random":
         raise UsageProblem(f"--schedules {schedules} runs fifo and {schedules - 1} random; leave --schedule random out")
     launch_file = read_launch_file(file)
-    if schedules == 1:
-        with progress_bar(f"emulating {file.name}", "clusters") as progress:
-            outcome, tried = run_once(launch_file, settings, progress), []
-    else:
-        with progress_bar(f"emulating {file.name}", "schedules") as progress:
-            tried = run_schedules(launch_file, settings, schedules, progress)
-        outcome = _first_failure(tried)
+    with progress_bar(f"emulating {file.name}", "clusters") as progress:
+        tried = list(run_schedules(launch_file, settings, schedules, progress, None if dump else ()))
+    outcome = _first_failure(tried)
     written = dump is None or written_clearly(partial(_dump, outcome, dump))
     place = json_path
     if json_path and not written_clearly(lambda: _write_record(outcome, tried, json_path)):
@@ -158,7 +157,7 @@ def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None
     """List every kernel below DIR, and run what has a launch file."""
     check_output(json_path, "--json")
     with progress_bar(f"looking through {folder}", "files") as progress:
-        rows = look_through(folder, Options(timeout=timeout), jobs, progress)
+        rows = look_through(folder, EmulationOptions(strict=False, timeout=timeout), jobs, progress)
     written = True
     if json_path:
         text = json.dumps([row.as_dict() for row in rows], indent=2) + "\n"
@@ -195,9 +194,11 @@ def _find_kernel(file: Path, listing: Listing, wanted: str | None) -> ListedKern
     return next(kernel for kernel in listing.kernels if kernel.name == found)
 
 
-def _first_failure(tried: list[Tried]) -> Outcome:
+def _first_failure(tried: Sequence[Tried]) -> Outcome:
     """The first outcome that is wrong, else the first. A schedule without a result is an error, if it comes first."""
     for one in tried:
+        if one.outcome is None and len(tried) == 1:
+            raise CannotRun(one.error)
         if one.outcome is None:
             alone = "fifo" if one.seed is None else f"random --seed {one.seed}"
             raise CannotRun(f"{one.error}\nto see it alone: --schedule {alone}")
@@ -207,7 +208,7 @@ def _first_failure(tried: list[Tried]) -> Outcome:
     return tried[0].outcome
 
 
-def _show(outcome: Outcome, tried: list[Tried], as_json: bool, place: str | None) -> None:
+def _show(outcome: Outcome, tried: Sequence[Tried], as_json: bool, place: str | None) -> None:
     if not as_json:
         output.show_outcome(Console(), outcome, tried)
         if place:
@@ -216,9 +217,9 @@ def _show(outcome: Outcome, tried: list[Tried], as_json: bool, place: str | None
         output.show_mistakes(Console(stderr=True), outcome)
 
 
-def _write_record(outcome: Outcome, tried: list[Tried], json_path: str) -> None:
-    record = outcome.record()
-    if tried:
+def _write_record(outcome: Outcome, tried: Sequence[Tried], json_path: str) -> None:
+    record = {**records.new_record(), **outcome.as_dict()}
+    if len(tried) > 1:
         record["schedules"] = [{"seed": t.seed, "passed": t.passed, "error": t.error or None} for t in tried]
     write_output(json.dumps(record, indent=2, allow_nan=False) + "\n", json_path)
 

@@ -9,9 +9,9 @@ import click
 from harness.cli.check_output import Shown, shown_options, tell
 from harness.cli.options import MOST_SCHEDULES, NamedPath, emulator_options, group, launch_timeout_option, seed_option
 from harness.cli.progress import progress_bar
-from harness.launch.check import check_launch_file
+from harness.launch.check import CheckOptions, check
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import Options
+from harness.launch.options import EmulationOptions
 
 
 @click.command("check")
@@ -23,9 +23,9 @@ from harness.launch.launching import Options
     show_default=True,
     help="Runs: the first in the order of issue, the others in random orders; --jobs of them side by side.",
 )
-@group("settings", Options, seed_option, emulator_options, launch_timeout_option)
+@group("settings", EmulationOptions, seed_option, emulator_options, launch_timeout_option)
 @shown_options
-def check_command(file: Path, schedules: int, settings: Options, shown: Shown) -> int:
+def check_command(file: Path, schedules: int, settings: EmulationOptions, shown: Shown) -> int:
     """Check the synchronisation of what LAUNCH.toml launches.
 
     As harness check does.
@@ -35,5 +35,5 @@ def check_command(file: Path, schedules: int, settings: Options, shown: Shown) -
     shown.check()
     launch_file = read_launch_file(file)
     with progress_bar(f"checking {file.name}", "schedules") as progress:
-        found = check_launch_file(launch_file, settings, schedules, progress)
-    return tell([found], shown)
+        found = check([launch_file], CheckOptions(schedules, settings), progress)
+    return tell(found, shown)

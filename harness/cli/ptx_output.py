@@ -11,6 +11,7 @@ from rich.console import Console
 from harness.cli.render import flatten_counters, show_line, show_table
 from harness.emulator.names import readable_name
 from harness.launch.corpus import NOT_RUN, Row
+from harness.launch.expectation import Comparison
 from harness.launch.launching import Outcome
 from harness.launch.listing import ListedKernel, Listing
 from harness.launch.schedules import Tried
@@ -74,7 +75,7 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
         show_line(console, outcome.output.rstrip("\n"))
     show_table(
         console,
-        f"{outcome.file.path}: {kernels}",
+        f"{outcome.what.file}: {kernels}",
         ("", "value"),
         [
             ("device", f"emulated {outcome.target}, {outcome.options.accumulation} accumulation"),
@@ -85,7 +86,7 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
             ("time to emulate", f"{outcome.seconds:.3f} s"),
         ],
     )
-    counters = {name: value for name, value in outcome.record()["counters"].items() if value}
+    counters = {name: value for name, value in outcome.counters.items() if value}
     show_table(console, "counters", ("counter", "count"), flatten_counters(counters))
     if outcome.warnings:
         show_table(
@@ -95,12 +96,13 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
             [(w.rule, str(w.line), str(w.count), w.message.replace("\n", " ")) for w in outcome.warnings],
         )
     for verdict in outcome.verdicts:
-        state = "as expected" if verdict.passed else f"WRONG in {verdict.mismatches:,} of {verdict.elements:,} elements"
-        show_line(
-            console, f"{verdict.buffer} = {verdict.expected}: {state} ({verdict.rule})", "" if verdict.passed else "red"
-        )
+        if isinstance(verdict, Comparison):
+            wrong = f"WRONG in {verdict.mismatches:,} of {verdict.elements:,} elements"
+            state = "as expected" if verdict.passed else wrong
+            text = f"{verdict.buffer} = {verdict.expected}: {state} ({verdict.rule})"
+            show_line(console, text, "" if verdict.passed else "red")
     show_mistakes(console, outcome)
-    name = outcome.file.path.name
+    name = outcome.what.file.name if outcome.what.file else outcome.what.label
     if not outcome.verdicts:
         show_line(console, f"{name}: RAN, nothing was expected of the result", "bold")
     elif outcome.passed:
@@ -112,7 +114,7 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
 def show_mistakes(console: Console, outcome: Outcome) -> None:
     """Where buffers are not as expected."""
     for verdict in outcome.verdicts:
-        if verdict.mistakes:
+        if isinstance(verdict, Comparison) and verdict.mistakes:
             show_table(
                 console,
                 f"first wrong elements of {verdict.buffer}",
@@ -149,7 +151,7 @@ def show_corpus(console: Console, folder: Path, rows: Sequence[Row]) -> None:
 
 
 def _schedules(outcome: Outcome, tried: Sequence[Tried]) -> str:
-    if not tried:
+    if len(tried) == 1:
         seed = f", seed {outcome.options.seed}" if outcome.options.schedule == "random" else ""
         return f"{outcome.options.schedule}{seed}"
     right = sum(one.passed for one in tried)

@@ -14,9 +14,9 @@ from harness.cli.predict import make_table
 from harness.emulator.names import readable_name
 from harness.errors import EXIT_OK, EXIT_WRONG_RESULT
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import Options
+from harness.launch.options import EmulationOptions
 from harness.timing.constants import find_gpu, gpu_names
-from harness.timing.launch import LaunchPrediction, predict_launches
+from harness.timing.predict import Prediction, predict_launches
 
 
 @click.command("predict")
@@ -30,7 +30,9 @@ def predict_command(file: Path, gpu_name: str, timeout: float | None, json_path:
     Nothing is measured: a model runs the PTX on emulated multiprocessors with a clock.
     """
     check_output(json_path, "--json")
-    outcome, found = predict_launches(read_launch_file(file), find_gpu(gpu_name), Options(timeout=timeout))
+    outcome, found = predict_launches(
+        read_launch_file(file), find_gpu(gpu_name), EmulationOptions(strict=False, timeout=timeout)
+    )
     if json_path is not None:
         data = {"predictions": [each.as_dict() for each in found]}
         write_output(json.dumps(data, indent=2, allow_nan=False) + "\n", json_path)
@@ -39,7 +41,7 @@ def predict_command(file: Path, gpu_name: str, timeout: float | None, json_path:
     return EXIT_OK if outcome.passed else EXIT_WRONG_RESULT
 
 
-def _show(console: Console, found: list[LaunchPrediction], passed: bool) -> None:
+def _show(console: Console, found: list[Prediction], passed: bool) -> None:
     if not found:
         console.print("nothing is launched", highlight=False)
         return

@@ -31,10 +31,10 @@ from harness.cli.repeat import command_of
 from harness.cli.run_output import show_mistakes, show_outcome
 from harness.cli.running import attempt_all, edited_pair, kernels_named, make_requests, read_edited_for, save
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
-from harness.launch.edited import put_in_place
 from harness.problem.shape import Shape
 from harness.run import compare
 from harness.run.dump import dump as dump_result
+from harness.run.edited import put_in_place
 from harness.run.runner import Outcome, Request
 
 

@@ -18,13 +18,13 @@ from harness.cli.progress import progress_bar
 from harness.cli.render import show_line
 from harness.cli.repeat import command_of
 from harness.errors import EXIT_CANNOT_RUN, CannotRun, UsageProblem
-from harness.launch.edited import EditedPtx, read_edited
 from harness.problem.shape import Shape
 from harness.processes.engine import in_order
 from harness.run import records
 from harness.run.backend import device_kind
 from harness.run.compare import Entry
 from harness.run.device import EMULATED_GPU, NoDevice, choose_device
+from harness.run.edited import EditedPtx, read_edited
 from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory
 from harness.run.runner import run as run_request
 from harness.run.tuned import configuration_for

@@ -24,11 +24,9 @@ from harness.cli.predict import for_gpu
 from harness.cli.render import several, show_line
 from harness.errors import UsageProblem
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import Options
 from harness.problem.shape import Shape
 from harness.timing.constants import Gpu, find_gpu, gpu_names
-from harness.timing.launch import predict_launches
-from harness.timing.predict import predict
+from harness.timing.predict import predict, predict_launches
 from harness.timing.simulate import simulate
 from harness.timing.timeline import CtaKey, Recorder, Timeline
 from harness.timing.timeline_html import html
@@ -186,5 +184,5 @@ def _of_file(name: str, asked: _Asked) -> Timeline:
         raise UsageProblem(f"'{name}' is neither a kernel ({', '.join(KERNELS)}) nor a launch file (.toml)")
     recorder = asked.recorder(Path(name).name, asked.gpu["clock.max"])
     gpu = asked.gpu.in_steps() if asked.steps else asked.gpu
-    predict_launches(read_launch_file(Path(name)), gpu, Options(), recorder)
+    predict_launches(read_launch_file(Path(name)), gpu, trace=recorder)
     return recorder.finish()

@@ -17,11 +17,11 @@ from harness.experiments import history
 from harness.experiments.facts import static_facts
 from harness.experiments.soundness import check_soundness, is_checked
 from harness.experiments.suite import Case, Suite
+from harness.launch.options import EmulationOptions
 from harness.processes.engine import in_order
 from harness.processes.sources import sources
 from harness.run import records
 from harness.run.device import NoDevice, choose_device
-from harness.run.emulate import EmulationOptions
 from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory, run_in_turns
 
 
@@ -64,7 +64,7 @@ def prepare(
     suite: Suite, cases: Sequence[Case], *, processes: int = 1, schedules: int = 1, schedule_seed: int = 0
 ) -> list[Job]:
     """Finds the device and the configuration for every case. processes: how many time it on a GPU. schedules: how many
-    it must be right under on the emulator, see `harness.run.runner.schedules_of`.
+    it must be right under on the emulator, see `harness.launch.options.under_schedules`.
     """
     emulation = EmulationOptions(seed=schedule_seed)
     jobs = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -13,11 +14,12 @@ from harness.build.config import KernelConfig
 from harness.build.toolchain import find_gpus
 from harness.errors import CannotRun
 from harness.experiments.job import Job
-from harness.experiments.soundness import as_field, target_of
+from harness.experiments.soundness import as_field
+from harness.launch.check import Work, check_once
+from harness.launch.options import EmulationOptions
 from harness.processes.sources import sources
 from harness.run import records
-from harness.run.check import CheckOptions, Work, check_once
-from harness.run.emulate import EmulationOptions
+from harness.run.kernel_launch import make_launchable
 from harness.run.model import compile_artifact
 from harness.run.runner import Request, run, surroundings
 
@@ -65,8 +67,7 @@ LOG_CHARACTERS = 4000
 
 
 def _run(job: Job) -> Record:
-    seed = job.schedule_seed
-    emulation = EmulationOptions(schedule="fifo" if seed is None else "random", seed=seed or 0)
+    emulation = _schedule(job)
     gpu = None
     if job.device == "gpu":
         gpu = next(iter(find_gpus()), None)
@@ -81,10 +82,15 @@ def _run(job: Job) -> Record:
 
 
 def _check(job: Job) -> Record:
-    options = CheckOptions(schedules=1, inputs=job.inputs, seed=job.seed)
-    found = check_once(Work(target_of(_artifact(job.config), job.shape), options, job.schedule_seed))
+    what = make_launchable(_artifact(job.config), job.shape, job.inputs, job.seed)
+    found = check_once(Work(what, replace(_schedule(job), strict=False)))
     device = {"kind": f"emulated-{job.config.arch}", "name": f"emulated {job.config.arch}"}
     return records.new_record(**job.fields(), device=device, soundness=as_field(found), **_surroundings())
+
+
+def _schedule(job: Job) -> EmulationOptions:
+    seed = job.schedule_seed
+    return EmulationOptions(schedule="fifo" if seed is None else "random", seed=seed or 0)
 
 
 def _predict(job: Job) -> Record:

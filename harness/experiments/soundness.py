@@ -7,8 +7,9 @@ from typing import Any
 
 from harness.build.artifacts import Artifact
 from harness.check.checker import Checked
-from harness.problem.shape import Shape
-from harness.run.check import CheckOptions, Target, check
+from harness.launch.check import CheckOptions, check
+from harness.launch.options import EmulationOptions
+from harness.run.kernel_launch import make_launchable
 from harness.run.runner import Request
 
 SCHEDULES = 2
@@ -19,14 +20,9 @@ KEPT = 3
 
 def check_soundness(request: Request, artifact: Artifact) -> dict[str, Any]:
     """Runs the checker, wherever the case itself is measured: the field ``soundness``, see results/README.md."""
-    options = CheckOptions(schedules=SCHEDULES, inputs=request.inputs, seed=request.seed)
-    (found,) = check([target_of(artifact, request.shape)], options)
+    what = make_launchable(artifact, request.shape, request.inputs, request.seed)
+    (found,) = check([what], CheckOptions(SCHEDULES, EmulationOptions(seed=request.seed)))
     return as_field(found)
-
-
-def target_of(artifact: Artifact, shape: Shape) -> Target:
-    """A compiled kernel as the checker takes it."""
-    return Target(artifact.config, shape, artifact.plan(shape), artifact.ptx, str(artifact.folder / "kernel.ptx"))
 
 
 def as_field(found: Checked) -> dict[str, Any]:

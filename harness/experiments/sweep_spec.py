@@ -16,8 +16,9 @@ from harness.build.presets import find_preset
 from harness.errors import UsageProblem
 from harness.experiments.job import KINDS
 from harness.experiments.ranges import parse_numbers, parse_shapes, parse_values
-from harness.problem import inputs as problem_inputs
+from harness.launch.options import LARGEST_SEED
 from harness.problem.dtypes import element_type
+from harness.problem.inputs import KINDS as INPUTS
 
 SCHEMA = 1
 DEVICES = ("emulator", "gpu", "model")
@@ -171,7 +172,7 @@ def make_sweep(
     _known("arch", arch, ("auto", *ARCHITECTURES))
     if preset is not None:
         find_preset(preset)
-    found_inputs = _one_of("kind of inputs", problem_inputs.KINDS)(
+    found_inputs = _one_of("kind of inputs", INPUTS)(
         ("normal" if device == "gpu" else "integer") if inputs is None else inputs
     )
     if schedule_seeds is not None and device != "emulator":
@@ -197,8 +198,8 @@ def make_sweep(
 
 def _seeds(text: str, what: str) -> Sequence[int]:
     found = parse_numbers(text, what)
-    if max(found) > problem_inputs.LARGEST_SEED:
-        raise UsageProblem(f"{what} {text!r}: the largest is {problem_inputs.LARGEST_SEED}")
+    if max(found) > LARGEST_SEED:
+        raise UsageProblem(f"{what} {text!r}: the largest is {LARGEST_SEED}")
     return found
 
 

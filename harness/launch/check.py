@@ -1,48 +1,104 @@
-"""Checks the synchronisation of what a launch file launches."""
+"""Checks the synchronisation of launchables: runs them on the emulated GPU under several schedules, and watches."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from harness.check.checker import Checked, Checker, together
+from harness.check.findings import Report
+from harness.check.redundant import unneeded
+from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
-from harness.launch.launching import Options, run
-from harness.launch.spec import LaunchFile
+from harness.launch.launching import run
+from harness.launch.options import TOLERANT, EmulationOptions
+from harness.launch.spec import Launchable
 from harness.processes.engine import in_order
-from harness.run.check import Progress, counted
+
+MAX_STEPS = 5_000_000
+"""Warp instructions of a run without a wait that it may need."""
+
+Progress = Callable[[int, int], None]
 
 
-def check_launch_file(file: LaunchFile, options: Options, schedules: int, progress: Progress | None = None) -> Checked:
-    """Under fifo, and under random schedules from ``options.seed`` on; ``options.jobs`` of them side by side.
+@dataclass(frozen=True)
+class CheckOptions:
+    """How to run it. schedules: the first is fifo, the others are random, from the emulation's seed on. waste: look for
+    what could be left out, too.
 
-    Raises UsageProblem for what the file asks wrongly.
+    emulation: how; its jobs are processes among which the schedules are dealt out. Where it does not say how many
+    clusters are resident, the last schedule of a persistent kernel has one.
     """
-    once = partial(_check_once, file, options)
-    found = in_order(once, range(schedules), min(options.jobs, schedules))
-    return together(list(counted(found, schedules, progress)))
+
+    schedules: int = 4
+    emulation: EmulationOptions = TOLERANT
+    waste: bool = False
 
 
-def _check_once(file: LaunchFile, options: Options, number: int) -> Checked:
-    checker = Checker()
+@dataclass(frozen=True)
+class Work:
+    """One run of a launchable. more: sinks beside the checker."""
+
+    what: Launchable
+    emulation: EmulationOptions
+    more: tuple[Sink, ...] = field(default=())
+
+
+def check(several: Sequence[Launchable], options: CheckOptions, progress: Progress | None = None) -> list[Checked]:
+    """One answer for each. progress is called with (schedules done, schedules in all).
+
+    Raises UsageProblem for what a launch file asks wrongly.
+    """
+    count = options.schedules
+    work = [_work(what, options, number) for what in several for number in range(count)]
+    if progress:
+        progress(0, len(work))
+    found = []
+    for done, one in enumerate(in_order(check_once, work, min(options.emulation.jobs, len(work))), 1):
+        found.append(one)
+        if progress:
+            progress(done, len(work))
+    checked = [together(found[n * count : (n + 1) * count]) for n in range(len(several))]
+    return [_with_waste(*one, options) for one in zip(checked, several, strict=True)] if options.waste else checked
+
+
+def check_once(work: Work) -> Checked:
+    """What is found under one schedule."""
+    what = work.what
+    checker = Checker(roles=what.roles)
     failure, correct = "", None
     try:
-        outcome = run(
-            file,
-            replace(
-                options,
-                schedule="random" if number else "fifo",
-                seed=options.seed + number,
-                jobs=1,
-                strict=False,
-                sinks=(checker,),
-            ),
-        )
-        correct = outcome.passed
+        correct = run(what, replace(work.emulation, sinks=(checker, *work.more)), keep=()).passed
     except CannotRun as error:
         failure = str(error)
         if isinstance(error.__cause__, Exception):
             checker.failed(error.__cause__)
-    kernels = ", ".join(dict.fromkeys(launch.kernel or file.ptx.name for launch in file.launches))
-    about = {"kernel": kernels, "config": {"launch_file": str(file.path), "ptx": str(file.ptx)}}
-    return Checked(f"{file.path}: {kernels}", about, str(file.ptx), checker.report(), failure, correct)
+    return Checked(what.label, dict(what.about), str(what.ptx), checker.report(), failure, correct)
+
+
+def _work(what: Launchable, options: CheckOptions, number: int) -> Work:
+    """One of the schedules; see `CheckOptions`."""
+    emulation = replace(options.emulation, jobs=1, strict=False, schedule="random" if number else "fifo")
+    if emulation.resident_clusters is None and what.persistent and 0 < number == options.schedules - 1:
+        emulation = replace(emulation, resident_clusters=1)
+    return Work(what, replace(emulation, seed=emulation.seed + number))
+
+
+def _with_waste(checked: Checked, what: Launchable, options: CheckOptions) -> Checked:
+    """Notes on what a sound program could do without, in its first schedule and in its last one."""
+    if not checked.is_sound:
+        return checked
+    options = replace(options, emulation=replace(options.emulation, max_steps=options.emulation.max_steps or MAX_STEPS))
+
+    def outcomes(ptx: str, sinks: tuple[Sink, ...]) -> object:
+        found = []
+        for number in sorted({0, options.schedules - 1}):
+            work = _work(replace(what, text_given=ptx), options, number)
+            once = check_once(replace(work, more=sinks))
+            found.append((once.failure, once.correct, {finding.rule for finding in once.report.findings}))
+            if once.failure or not once.correct:
+                break
+        return found
+
+    notes = tuple(unneeded(what.text, outcomes))
+    return replace(checked, report=Report((*checked.report.findings, *notes)))

@@ -14,10 +14,12 @@ from typing import Any
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name, readable_name
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, HarnessError, UsageProblem
+from harness.files import read_text_file
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import Options, Outcome, run
-from harness.launch.listing import ListedKernel, list_kernels, read_ptx
-from harness.launch.spec import LaunchFile
+from harness.launch.launching import Outcome, run
+from harness.launch.listing import ListedKernel, list_kernels
+from harness.launch.options import EmulationOptions
+from harness.launch.spec import Launchable, read_ptx
 from harness.processes.engine import in_order
 
 EXACT, CLOSE, RAN, WRONG, FAILED, NOT_RUN = "exact", "within tolerance", "ran", "WRONG", "could not run", "-"
@@ -51,7 +53,7 @@ class Row:
 
 
 def look_through(
-    folder: Path, options: Options, jobs: int = 1, progress: Callable[[int, int], None] | None = None
+    folder: Path, options: EmulationOptions, jobs: int = 1, progress: Callable[[int, int], None] | None = None
 ) -> list[Row]:
     """A row for every kernel below the folder, and one for each launch of it. jobs: files at a time.
 
@@ -87,7 +89,7 @@ def _launch_files(folder: Path) -> dict[Path, list[Path]]:
     found: dict[Path, list[Path]] = {}
     for path in sorted(folder.rglob("*.toml")):
         try:
-            ptx = tomllib.loads(path.read_text()).get("ptx")
+            ptx = tomllib.loads(read_text_file(path)).get("ptx")
         except (OSError, ValueError):
             continue
         if isinstance(ptx, str):
@@ -95,7 +97,7 @@ def _launch_files(folder: Path) -> dict[Path, list[Path]]:
     return found
 
 
-def _rows(folder: Path, options: Options, work: Work) -> list[Row]:
+def _rows(folder: Path, options: EmulationOptions, work: Work) -> list[Row]:
     ptx, launches = work
     if ptx is None:
         return _launched(Row("elsewhere", "?", "", "?"), folder, launches[0], options, {})
@@ -112,13 +114,13 @@ def _rows(folder: Path, options: Options, work: Work) -> list[Row]:
     return rows + [row for row in plain.values() if row.kernel not in ran]
 
 
-def _launched(row: Row, folder: Path, launch: Path, options: Options, plain: dict[str, Row]) -> list[Row]:
+def _launched(row: Row, folder: Path, launch: Path, options: EmulationOptions, plain: dict[str, Row]) -> list[Row]:
     """The rows of the kernels that a launch file launches."""
     row = replace(row, launch=str(launch.relative_to(folder)))
     try:
         file = read_launch_file(launch)
         row = replace(_named(file, plain) or row, launch=row.launch)
-        outcome = run(file, options)
+        outcome = run(file, options, keep=())
     except HarnessError as error:
         return [replace(row, result=FAILED, reason=_one_line(error))]
     result, reason = _verdict(outcome)
@@ -135,7 +137,7 @@ def _launched(row: Row, folder: Path, launch: Path, options: Options, plain: dic
     ]
 
 
-def _named(file: LaunchFile, plain: dict[str, Row]) -> Row | None:
+def _named(file: Launchable, plain: dict[str, Row]) -> Row | None:
     """The row of the kernel that is launched first, if that is clear."""
     wanted = file.launches[0].kernel
     if wanted is None:
@@ -147,7 +149,11 @@ def _named(file: LaunchFile, plain: dict[str, Row]) -> Row | None:
 
 
 def _verdict(outcome: Outcome) -> tuple[str, str]:
-    wrong = [f"{v.buffer}: {v.mismatches:,} of {v.elements:,} elements" for v in outcome.verdicts if not v.passed]
+    wrong = [
+        f"{expected.buffer}: {verdict.mismatches:,} of {verdict.elements:,} elements"
+        for expected, verdict in zip(outcome.what.expectations, outcome.verdicts, strict=True)
+        if not verdict.passed
+    ]
     if wrong:
         return WRONG, "; ".join(wrong)
     if not outcome.verdicts:

@@ -27,12 +27,15 @@ from typing import Any
 from harness.emulator import Swizzle
 from harness.emulator.memory.tensor_map import ELEMENT_TYPES
 from harness.errors import UsageProblem
+from harness.files import read_text_file
 from harness.launch.argument_reader import ArgumentReader
 from harness.launch.elements import DATA_TYPES, DataType, find_type, fits
+from harness.launch.expectation import Holds
 from harness.launch.expression import Expression, ExpressionError, parse_expression
-from harness.launch.spec import INITS, NULL, Buffer, Expectation, Fill, Launch, LaunchFile, Map
+from harness.launch.options import LARGEST_SEED
+from harness.launch.spec import INITS, NULL, Buffer, Fill, Launch, Launchable, Map
 from harness.launch.toml_table import LARGEST_SIZE, Table, is_whole
-from harness.problem.inputs import CHUNK, LARGEST_SEED
+from harness.launch.values import CHUNK
 
 LARGEST_SHARED = 232_448
 MOST_BYTES = 192 << 30
@@ -40,10 +43,10 @@ MOST_BYTES = 192 << 30
 LARGEST_ADDRESS = 1 << 56
 
 
-def read_launch_file(path: Path) -> LaunchFile:
+def read_launch_file(path: Path) -> Launchable:
     """Reads a launch file. Raises UsageProblem that names the file, the key, its value, the rule and the fix."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(read_text_file(path))
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         way_out = f"make one with: harness ptx init FILE.ptx -o {path}" if missing else "name a .toml file"
@@ -64,7 +67,9 @@ def read_launch_file(path: Path) -> LaunchFile:
             raise UsageProblem(f"{path}: the name {name} is taken; give the buffer or map another one")
     launches = _launches(top, buffers, maps)
     expectations = _expectations(top, buffers)
-    return LaunchFile(path, ptx, buffers, maps, launches, expectations)
+    kernels = ", ".join(dict.fromkeys(launch.kernel or ptx.name for launch in launches))
+    about = {"kernel": kernels, "config": {"launch_file": str(path), "ptx": str(ptx)}}
+    return Launchable(ptx, buffers, maps, launches, expectations, path, label=f"{path}: {kernels}", about=about)
 
 
 # ---- buffers ----
@@ -215,18 +220,18 @@ def _launch(table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]
     arguments = tuple(
         (name, reader.read(f"arguments{'.' if isinstance(given, dict) else ''}{name}", item)) for name, item in named
     )
-    return Launch(table.where, kernel, grid, cluster, block, shared, arguments, isinstance(given, dict))
+    return Launch(kernel, grid, cluster, block, shared, arguments, isinstance(given, dict), table.where)
 
 
 # ---- expectations ----
 
 
-def _expectations(top: Table, buffers: Mapping[str, Buffer]) -> tuple[Expectation, ...]:
+def _expectations(top: Table, buffers: Mapping[str, Buffer]) -> tuple[Holds, ...]:
     table = top.table("expect", top.take("expect", {}), "what buffers should hold at the end")
     return tuple(_expectation(table, name, value, buffers) for name, value in table.items())
 
 
-def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buffer]) -> Expectation:
+def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buffer]) -> Holds:
     if name not in buffers:
         table.fail(name, value, f"there is no buffer {name}; the buffers are {', '.join(buffers) or 'none'}")
     rule = 'what it should hold: an expression such as "A @ B.T", or a .npy file'
@@ -256,7 +261,9 @@ def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buff
                 f'{name} = {{ value = "{text}", tolerance = 1e-2 }}, or exact = true',
             )
         exact = exact or not loose
-    return Expectation(name, text, expression, file, exact, absolute or 0.0, relative or 0.0)
+    where = f"{table.path}: {table.key(name)}"
+    dtype = buffers[name].dtype
+    return Holds(name, dtype, text, expression, file, exact, absolute or 0.0, relative or 0.0, where)
 
 
 def _sums_are_exact(buffer: Buffer) -> bool:

@@ -1,10 +1,10 @@
-"""Runs a launch file on an emulated GPU: memory, launches in order, expectations, and a record of it all."""
+"""Runs a launchable on an emulated GPU: memory, launches in order, expectations."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -13,24 +13,15 @@ from numpy.typing import NDArray
 
 from harness.emulator import Device, EmulatorError, Finding, LaunchError, LaunchResult, Module, PtxSyntaxError
 from harness.emulator.names import find_name, readable_name
+from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.sections import blank_kernels, kernel_sections
 from harness.errors import CannotRun, UsageProblem
-from harness.launch.arguments import make_arguments
-from harness.launch.listing import compiler_of, read_ptx, target_of
+from harness.launch.listing import compiler_of, target_of
 from harness.launch.memory import Memory
-from harness.launch.spec import Launch, LaunchFile
-from harness.launch.verdict import Verdict
-from harness.run import records
-from harness.run.emulate import EmulationOptions
+from harness.launch.options import STRICT, EmulationOptions
+from harness.launch.spec import Launch, Launchable, Verdict
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Options(EmulationOptions):
-    """How to emulate: warnings are no errors unless strict."""
-
-    strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,13 +36,11 @@ class Launched:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a launch file gave. verdicts: of its expectations. contents: of buffers and symbols at the end."""
+    """What a run gave. verdicts: of the expectations. contents: of buffers and symbols at the end."""
 
-    file: LaunchFile
-    options: Options
+    what: Launchable
+    options: EmulationOptions
     target: str
-    compiler: str
-    ptx_sha256: str
     launched: tuple[Launched, ...]
     verdicts: tuple[Verdict, ...]
     seconds: float
@@ -76,14 +65,23 @@ class Outcome:
         """What the kernels printed."""
         return "".join(one.result.output for one in self.launched)
 
-    def record(self) -> dict[str, Any]:
+    @property
+    def counters(self) -> dict[str, Any]:
+        """Of all launches together."""
+        return add_counters([one.result.counters.as_dict() for one in self.launched])
+
+    @property
+    def compiler(self) -> str:
+        """What wrote the PTX; "" if that is not known."""
+        return compiler_of(self.what.text)
+
+    def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
-            **records.new_record(),
-            "launch_file": str(self.file.path),
+            "launch_file": str(self.what.file),
             "ptx": {
-                "file": str(self.file.ptx),
-                "sha256": self.ptx_sha256,
+                "file": str(self.what.ptx),
+                "sha256": hashlib.sha256(self.what.text.encode()).hexdigest(),
                 "target": self.target,
                 "compiler": self.compiler,
             },
@@ -100,7 +98,7 @@ class Outcome:
                 for one in self.launched
             ],
             "validation": self._validation(),
-            "counters": add_counters([one.result.counters.as_dict() for one in self.launched]),
+            "counters": self.counters,
             "warnings": [asdict(finding) for finding in self.warnings],
             "output": self.output,
             "timing": {"seconds": None, "reason": "not measured: emulated"},
@@ -118,59 +116,52 @@ class Outcome:
         }
 
 
-DEFAULT = Options()
-
-
 def run(
-    file: LaunchFile, options: Options = DEFAULT, progress: Progress | None = None, device: Device | None = None
+    what: Launchable,
+    options: EmulationOptions = STRICT,
+    progress: Progress | None = None,
+    device: Device | None = None,
+    keep: Collection[str] | None = None,
 ) -> Outcome:
-    """Runs a launch file once. device: an empty one to run it on, in place of one that the options describe.
+    """Runs a launchable once. device: an empty one to run it on, in place of one that the options describe. keep: the
+    buffers whose contents are wanted, None: all.
 
-    Raises UsageProblem for what the file asks wrongly, CannotRun if a kernel is not understood or does not end well.
+    Raises UsageProblem for what a launch file asks wrongly, CannotRun if a kernel is not understood or does not end
+    well.
     """
-    text = read_ptx(file.ptx)
-    module = load_module(text, file)
+    module = load_module(what)
     device = device or Device(options.accumulation, options.schedule, options.seed)
     start = time.perf_counter()
     try:
-        memory = Memory(file, device, module)
+        memory = Memory(what, device, module)
     except (MemoryError, OSError) as error:
-        raise CannotRun(
-            f"{file.path}: this machine has no memory for the buffers ({error}); make them smaller"
-        ) from error
-    launched = tuple(_launch(launch, file, module, device, memory, options, progress) for launch in file.launches)
+        where = what.place("this machine has no memory for the buffers")
+        raise CannotRun(f"{where} ({error}); make them smaller") from error
+    launched = tuple(_launch(launch, what, module, device, memory, options, progress) for launch in what.launches)
     seconds = time.perf_counter() - start
-    return Outcome(
-        file,
-        options,
-        target_of(module.target),
-        compiler_of(text),
-        hashlib.sha256(text.encode()).hexdigest(),
-        launched,
-        tuple(memory.judge(expectation) for expectation in file.expectations),
-        seconds,
-        memory.contents(),
-    )
+    contents = memory.contents(what.buffers if keep is None else keep)
+    return Outcome(what, options, target_of(module.target), launched, memory.judge(), seconds, contents)
 
 
-def load_module(text: str, file: LaunchFile) -> Module:
-    """The module with the kernels that the file launches; others need not be understood."""
-    names = [section.name for section in kernel_sections(text)]
+def load_module(what: Launchable) -> Module:
+    """The module with the kernels that are launched; others need not be understood."""
+    names = [section.name for section in kernel_sections(what.text)]
     if not names:
-        raise UsageProblem(f"{file.path}: ptx = {file.ptx.name}: it has no kernel (.entry)")
+        raise UsageProblem(f"{what.place('ptx')} = {what.ptx.name}: it has no kernel (.entry)")
     wanted = set()
-    for launch in file.launches:
+    for launch in what.launches:
+        where = what.place(f"{launch.where}.kernel")
         if launch.kernel is None and len(names) > 1:
             listed = ", ".join(map(readable_name, names))
-            raise UsageProblem(f"{file.path}: {launch.where}.kernel is missing: {file.ptx.name} has {listed}; name one")
+            raise UsageProblem(f"{where} is missing: {what.ptx.name} has {listed}; name one")
         try:
             wanted.add(names[0] if launch.kernel is None else find_name(launch.kernel, names, "kernel"))
         except LaunchError as error:
-            raise UsageProblem(f"{file.path}: {launch.where}.kernel: {error}") from None
+            raise UsageProblem(f"{where}: {error}") from None
     try:
-        return _module(text, frozenset(wanted))
+        return _module(what.text, frozenset(wanted))
     except PtxSyntaxError as error:
-        raise CannotRun(f"{file.ptx}: {error}") from error
+        raise CannotRun(f"{what.ptx if what.file else type(error).__name__}: {error}") from error
 
 
 @lru_cache(maxsize=4)
@@ -181,14 +172,13 @@ def _module(text: str, wanted: frozenset[str]) -> Module:
 
 def _launch(
     launch: Launch,
-    file: LaunchFile,
+    what: Launchable,
     module: Module,
     device: Device,
     memory: Memory,
-    options: Options,
+    options: EmulationOptions,
     progress: Progress | None,
 ) -> Launched:
-    where = f"{file.path}: {launch.where}"
     try:
         kernel = module.find(launch.kernel)
         result = device.launch(
@@ -198,8 +188,9 @@ def _launch(
             cluster=launch.cluster,
             block=launch.block,
             dynamic_smem=launch.dynamic_shared,
-            arguments=make_arguments(launch, kernel, memory),
+            arguments=_arguments(launch, what, memory, kernel),
             progress=progress,
+            regions=launch.regions,
             workers=options.jobs,
             resident_clusters=options.resident_clusters,
             max_steps=options.max_steps,
@@ -209,12 +200,20 @@ def _launch(
             sinks=options.sinks,
         )
     except LaunchError as error:
-        raise UsageProblem(f"{where}: {error}") from error
-    except OverflowError as error:
-        raise UsageProblem(f"{where}.arguments: {error}") from error
+        if what.file:
+            raise UsageProblem(f"{what.place(launch.where)}: {error}") from error
+        raise CannotRun(f"LaunchError: {error}") from error
     except EmulatorError as error:
-        raise CannotRun(f"{where}: {type(error).__name__}: {error}") from error
+        where = f"{what.place(launch.where)}: " if what.file else ""
+        raise CannotRun(f"{where}{type(error).__name__}: {error}") from error
     return Launched(launch.where, kernel.name, launch.grid, result)
+
+
+def _arguments(launch: Launch, what: Launchable, memory: Memory, kernel: Kernel) -> list[Any]:
+    try:
+        return memory.arguments(launch, kernel)
+    except OverflowError as error:
+        raise UsageProblem(f"{what.place(launch.where)}.arguments: {error}") from error
 
 
 def add_counters(several: list[dict[str, Any]]) -> dict[str, Any]:

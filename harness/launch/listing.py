@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from harness.emulator import PtxSyntaxError
@@ -15,7 +14,7 @@ from harness.emulator.ptx.sections import Section, blank_kernels, kernel_section
 from harness.emulator.translate.check import problem_of
 from harness.emulator.translate.layout import Layout
 from harness.emulator.translate.refusals import unimplemented
-from harness.errors import CannotRun, UsageProblem
+from harness.errors import CannotRun
 
 _LINE = re.compile(r"PTX line (\d+):\s*(.*)", re.S)
 TENSOR_MAP_BYTES = 128
@@ -100,19 +99,6 @@ def _kernel_dict(kernel: ListedKernel) -> dict[str, Any]:
         "unimplemented": [{"line": r.line, "text": r.text, "why": r.why} for r in kernel.unimplemented],
         "problem": kernel.problem or None,
     }
-
-
-def read_ptx(path: Path) -> str:
-    """The text of a PTX file. Raises UsageProblem if there is none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageProblem(f"cannot read {path}: {error.strerror}; name a .ptx file") from error
-    except UnicodeDecodeError:
-        raise UsageProblem(f"{path} is not text; name a .ptx file (cuobjdump -ptx extracts it from a binary)") from None
-    if ".target" not in text:
-        raise UsageProblem(f"{path} is no PTX: it has no .target directive; name a .ptx file")
-    return text
 
 
 def list_kernels(text: str) -> Listing:

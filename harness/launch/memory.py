@@ -1,23 +1,43 @@
-"""The buffers, symbols and tensor maps of a launch file on a device."""
+"""The buffers, symbols and tensor maps of a launchable on a device, and the arguments that its launches get."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.emulator import Device, EmulatorError, LaunchError, Module, TensorMap
+from harness.emulator import EmulatorError, LaunchError, Module, TensorMap
+from harness.emulator.arguments import order
 from harness.emulator.memory.tensor_map import ElementType
+from harness.emulator.ptx.ast import Kernel, Parameter
 from harness.errors import CannotRun, UsageProblem
 from harness.launch.elements import DATA_TYPES, DataType
-from harness.launch.expression import ExpressionError
-from harness.launch.spec import Buffer, Expectation, LaunchFile, Map
-from harness.launch.values import as_numbers, load_file, make_values
-from harness.launch.verdict import Verdict, judge
+from harness.launch.spec import Argument, Buffer, Launch, Launchable, Map, Null, Raw, Reference, Scalar, Struct, Verdict
+from harness.launch.values import load_file, make_values
+
+POINTER_BYTES = 8
+
+
+class DeviceMemory(Protocol):
+    """The memory of a device, emulated or not, as `harness.emulator.Device` has it."""
+
+    def upload(self, array: NDArray, name: str = "", at: int | None = None) -> int: ...
+
+    def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int: ...
+
+    def write(self, address: int, array: NDArray) -> None: ...
+
+    def download(self, address: int, dtype: Any, shape: int | tuple[int, ...]) -> NDArray: ...
+
+    def symbol(self, name: str, module: Module | None = None) -> int: ...
+
+    def symbol_bytes(self, name: str, module: Module | None = None) -> int: ...
+
+    def upload_tensor_map(self, tensor_map: TensorMap, name: str = "") -> int: ...
 
 
 @dataclass(frozen=True)
@@ -31,16 +51,16 @@ class Placed:
 
 
 class Memory:
-    """What a launch file wants to be on the device; made anew for every run."""
+    """What a launchable wants to be on the device; made anew for every run."""
 
-    def __init__(self, file: LaunchFile, device: Device, module: Module) -> None:
-        self.file = file
+    def __init__(self, what: Launchable, device: DeviceMemory, module: Module) -> None:
+        self.what = what
         self.device = device
         self.buffers: Mapping[str, Placed] = {
             name: self._symbol(buffer, module, n) if buffer.symbol else self._buffer(buffer, n)
-            for n, (name, buffer) in enumerate(file.buffers.items())
+            for n, (name, buffer) in enumerate(what.buffers.items())
         }
-        self.maps: Mapping[str, TensorMap] = {name: self._map(wanted) for name, wanted in file.maps.items()}
+        self.maps: Mapping[str, TensorMap] = {name: self._map(wanted) for name, wanted in what.maps.items()}
         self._pointers: dict[str, int] = {}
 
     def pointer_to_map(self, name: str) -> int:
@@ -61,45 +81,46 @@ class Memory:
             ) from error
         return dtype.from_memory(data, placed.shape)
 
-    def contents(self) -> dict[str, NDArray]:
-        """What all buffers hold, without those of which a part was never written."""
+    def contents(self, names: Collection[str]) -> dict[str, NDArray]:
+        """What these buffers hold, without those of which a part was never written."""
         found = {}
-        for name in self.buffers:
+        for name in names:
             with suppress(CannotRun):
                 found[name] = self.download(name)
         return found
 
-    def judge(self, expectation: Expectation) -> Verdict:
-        """Compares a buffer with what it should hold."""
-        placed = self.buffers[expectation.buffer]
-        dtype = placed.buffer.dtype
-        where = f"{self.file.path}: expect.{expectation.buffer}"
-        if expectation.expression is None:
-            assert expectation.file
-            expected = as_numbers(load_file(expectation.file, dtype, placed.shape, where), dtype)
-        else:
-            expected = self._evaluate(expectation, where)
-            try:
-                expected = np.broadcast_to(expected, placed.shape)
-            except ValueError:
-                raise UsageProblem(
-                    f"{where} = {expectation.text}: its shape is {list(expected.shape)}, "
-                    f"that of the buffer {list(placed.shape)}; they must agree"
-                ) from None
-        return judge(expectation, dtype, self.download(expectation.buffer), expected)
+    def judge(self) -> tuple[Verdict, ...]:
+        """Whether buffers hold what they should."""
+        first = {name: placed.first for name, placed in self.buffers.items()}
+        return tuple(each.judge(self.download(each.buffer), first) for each in self.what.expectations)
 
-    def _evaluate(self, expectation: Expectation, where: str) -> NDArray:
-        assert expectation.expression
-        values = {}
-        for name in expectation.expression.names:
-            placed = self.buffers[name]
-            if placed.first is None:
-                raise UsageProblem(f"{where} = {expectation.text}: {name} is uninitialised; give it an init")
-            values[name] = as_numbers(placed.first, placed.buffer.dtype)
-        try:
-            return expectation.expression.evaluate(values)
-        except ExpressionError as error:
-            raise UsageProblem(f"{where}: {error}; they must go together") from None
+    def arguments(self, launch: Launch, kernel: Kernel) -> list[Any]:
+        """One value per parameter. Raises LaunchError for names and numbers that do not fit the kernel."""
+        given: Sequence[Argument] | Mapping[str, Argument]
+        given = dict(launch.arguments) if launch.by_name else [argument for _, argument in launch.arguments]
+        return [self._value(a, p) for a, p in zip(order(kernel, given), kernel.parameters, strict=True)]
+
+    def _value(self, argument: Argument, parameter: Parameter | None) -> Any:
+        """parameter: of the kernel; None inside a struct."""
+        match argument:
+            case Null():
+                return None
+            case Scalar(value, None):
+                return value
+            case Scalar(value, DataType() as dtype):
+                return dtype.numpy.type(value)
+            case Raw(data):
+                return data
+            case Struct(fields):
+                return {name: self._value(field, None) for name, field in fields}
+            case Reference(name, pointer, offset) if name in self.maps:
+                # 8 bytes hold no map: the kernel takes a pointer to one.
+                if pointer or (parameter is not None and parameter.size == POINTER_BYTES):
+                    return self.pointer_to_map(name)
+                return self.maps[name]
+            case Reference(name, _, offset):
+                return self.buffers[name].address + offset
+        raise AssertionError(argument)
 
     # ---- placing ----
 
@@ -107,12 +128,16 @@ class Memory:
         fill = buffer.fill
         assert fill is not None
         if fill.file is not None:
-            where = f"{self.file.path}: {'symbols' if buffer.symbol else 'buffers'}.{buffer.name}.init"
+            where = self.what.place(f"{'symbols' if buffer.symbol else 'buffers'}.{buffer.name}.init")
             return load_file(fill.file, buffer.dtype, shape, where)
         assert shape is not None
         return make_values(fill, buffer.dtype, shape, number)
 
     def _buffer(self, buffer: Buffer, number: int) -> Placed:
+        where = self.what.place(f"buffers.{buffer.name}")
+        if buffer.fill is not None and buffer.fill.kind == "absent":
+            assert buffer.address is not None and buffer.shape is not None
+            return Placed(buffer, buffer.address, buffer.shape, None)
         values = self._values(buffer, buffer.shape, number)
         try:
             if values is not None:
@@ -122,17 +147,16 @@ class Memory:
             nbytes = buffer.dtype.memory_bytes(buffer.shape)
             address = self.device.alloc(nbytes, buffer.name, buffer.address)
         except ValueError as error:
-            raise UsageProblem(f"{self.file.path}: buffers.{buffer.name}: {error}") from None
+            raise UsageProblem(f"{where}: {error}") from None
         for offset, file in buffer.parts:
-            where = f"{self.file.path}: buffers.{buffer.name}.parts"
-            part = load_file(file, DATA_TYPES["u8"], None, where)
+            part = load_file(file, DATA_TYPES["u8"], None, f"{where}.parts")
             if not 0 <= offset <= nbytes - part.nbytes:
-                raise UsageProblem(f"{where}: {file} at {offset} does not fit the {nbytes} bytes of the buffer")
+                raise UsageProblem(f"{where}.parts: {file} at {offset} does not fit the {nbytes} bytes of the buffer")
             self.device.write(address + offset, part)
         return Placed(buffer, address, buffer.shape, None)
 
     def _symbol(self, buffer: Buffer, module: Module, number: int) -> Placed:
-        where = f"{self.file.path}: symbols.{buffer.name}"
+        where = self.what.place(f"symbols.{buffer.name}")
         try:
             address = self.device.symbol(buffer.name, module)
             size = self.device.symbol_bytes(buffer.name, module)
@@ -182,7 +206,7 @@ class Memory:
             self._refuse(wanted, str(error))
 
     def _refuse(self, wanted: Map, problem: str) -> NoReturn:
-        raise UsageProblem(f"{self.file.path}: maps.{wanted.name}: {problem}")
+        raise UsageProblem(f"{self.what.place(f'maps.{wanted.name}')}: {problem}")
 
 
 def _packed_strides(dims: tuple[int, ...], dtype: DataType) -> tuple[int, ...]:

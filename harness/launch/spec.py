@@ -1,14 +1,24 @@
-"""What a launch file says, as plain data: buffers, tensor maps, launches with their arguments, expectations."""
+"""What can be launched, as plain data: PTX, buffers, tensor maps, launches with their arguments, expectations.
+
+A `Launchable` is made from a launch file (`harness.launch.launch_file`), from the plan of one of our kernels
+(`harness.run.kernel_launch`), or by hand. An emulated device runs it (`harness.launch.launching`), and a CUDA device
+does (`harness.run.cuda`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Protocol
 
-from harness.emulator import Swizzle
+from numpy.typing import NDArray
+
+from harness.emulator import Region, Swizzle
+from harness.errors import UsageProblem
+from harness.files import read_text_file
 from harness.launch.elements import DataType
-from harness.launch.expression import Expression
 
 NULL = "null"
 """How a null argument is written; no buffer may be called so."""
@@ -17,12 +27,16 @@ INITS = ("integer", "index", "normal", "uniform", "zeros", "nan", "uninitialised
 
 @dataclass(frozen=True)
 class Fill:
-    """The first values of a buffer. kind: one of `INITS`, "number" or "file"."""
+    """The first values of a buffer. kind: one of `INITS`, "number", "file", "array" or "absent".
+
+    An absent buffer has an address and no memory: for runs of which only the time is wanted.
+    """
 
     kind: str
     number: int | float = 0
     file: Path | None = None
     seed: int = 0
+    array: NDArray | None = field(default=None, compare=False, repr=False)
 
     @property
     def exact(self) -> bool:
@@ -54,19 +68,21 @@ class Map:
 
     element: a name of `harness.emulator.memory.tensor_map.ELEMENT_TYPES`.
     tile: the box with the outermost dimension first instead, at most as many entries as the buffer has dimensions.
+    l2_promotion: bytes that a copy makes the L2 of a GPU fetch at once; the emulator has no use for it.
     """
 
     name: str
     buffer: str
-    tile: tuple[int, ...] | None
-    box: tuple[int, ...] | None
-    dims: tuple[int, ...] | None
-    strides: tuple[int, ...] | None
-    element_strides: tuple[int, ...]
-    element: str
-    swizzle: Swizzle
-    fill_nan: bool
-    offset: int
+    tile: tuple[int, ...] | None = None
+    box: tuple[int, ...] | None = None
+    dims: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+    element_strides: tuple[int, ...] = ()
+    element: str = "bf16"
+    swizzle: Swizzle = Swizzle.NONE
+    fill_nan: bool = False
+    offset: int = 0
+    l2_promotion: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,46 +125,103 @@ Argument = Null | Scalar | Reference | Raw | Struct
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One launch. where: its key in the file. None: what the PTX says. arguments: with parameter names, or without."""
+class WarpRole:
+    """What a group of warps does, for messages of the checker."""
 
-    where: str
-    kernel: str | None
-    grid: tuple[int, ...]
-    cluster: tuple[int, ...] | None
-    block: tuple[int, ...] | None
-    dynamic_shared: int
-    arguments: tuple[tuple[str, Argument], ...]
-    by_name: bool
+    name: str
+    warps: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """What a buffer should hold at the end: the value of an expression, or a file.
+class Launch:
+    """One launch. kernel, cluster, block None: what the PTX says. arguments: in the kernel's order, or by_name.
 
-    An element x may be off by absolute + relative * \\|x\\|; exact: it must be x rounded once to the buffer's type.
+    where: its key in the launch file. regions: names of parts of dynamic shared memory. overlap: on a GPU it may begin
+    while the launch before it ends (programmatic stream serialisation).
     """
 
-    buffer: str
-    text: str
-    expression: Expression | None
-    file: Path | None
-    exact: bool
-    absolute: float
-    relative: float
+    kernel: str | None
+    grid: tuple[int, ...]
+    cluster: tuple[int, ...] | None = None
+    block: tuple[int, ...] | None = None
+    dynamic_shared: int = 0
+    arguments: tuple[tuple[str, Argument], ...] = ()
+    by_name: bool = False
+    where: str = "launch"
+    regions: tuple[Region, ...] = ()
+    overlap: bool = False
+
+
+class Verdict(Protocol):
+    """Whether one expectation is met."""
 
     @property
-    def rule(self) -> str:
-        return "equal" if self.exact else f"within {self.absolute:g} + {self.relative:g} |x|"
+    def passed(self) -> bool: ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether every element had to be equal."""
+
+    @property
+    def elements(self) -> int: ...
+
+    @property
+    def mismatches(self) -> int: ...
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+
+
+class Expectation(Protocol):
+    """What a buffer should hold at the end."""
+
+    @property
+    def buffer(self) -> str: ...
+
+    def judge(self, got: NDArray, first: Mapping[str, NDArray | None]) -> Verdict:
+        """Compares what the buffer holds. first: what all buffers held before the first launch, None: unknown."""
 
 
 @dataclass(frozen=True)
-class LaunchFile:
-    """A launch file as it is written."""
+class Launchable:
+    """PTX, the memory it works on, its launches in order, and what memory should hold afterwards.
 
-    path: Path
+    ptx: the file it lies in; text_given: the text, if it is not to be read from there. file: the launch file that says
+    all this, if one does: what is wrong with it is then its writer's to fix. label: what is launched, in one line;
+    about: the same as data, for reports. persistent: whether its CTAs compute tile after tile, so that fewer of them
+    than fit on a GPU do the same work. roles: of the warps, in every launch.
+    """
+
     ptx: Path
     buffers: Mapping[str, Buffer]
     maps: Mapping[str, Map]
     launches: tuple[Launch, ...]
-    expectations: tuple[Expectation, ...]
+    expectations: tuple[Expectation, ...] = ()
+    file: Path | None = None
+    text_given: str | None = None
+    label: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    persistent: bool = False
+    roles: tuple[WarpRole, ...] = ()
+
+    @cached_property
+    def text(self) -> str:
+        """The PTX. Raises UsageProblem if there is none."""
+        return read_ptx(self.ptx) if self.text_given is None else self.text_given
+
+    def place(self, key: str) -> str:
+        """How a message about a part of it begins: with the launch file and the key in it, if there is one."""
+        return f"{self.file}: {key}" if self.file else key
+
+
+def read_ptx(path: Path) -> str:
+    """The text of a PTX file. Raises UsageProblem if there is none."""
+    try:
+        text = read_text_file(path)
+    except OSError as error:
+        raise UsageProblem(f"cannot read {path}: {error.strerror}; name a .ptx file") from error
+    except UnicodeDecodeError:
+        raise UsageProblem(f"{path} is not text; name a .ptx file (cuobjdump -ptx extracts it from a binary)") from None
+    if ".target" not in text:
+        raise UsageProblem(f"{path} is no PTX: it has no .target directive; name a .ptx file")
+    return text

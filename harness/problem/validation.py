@@ -19,16 +19,17 @@ Random inputs: an element x of the exact product may be missed by
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from harness.launch.expectation import SHOWN, json_number
 from harness.problem.dtypes import ElementType
 from harness.problem.reference import Reference
 
 ACCUMULATION_ERROR = 2.0**-22
-SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,20 @@ class Validation:
         }
 
 
+@dataclass(frozen=True)
+class Matmul:
+    """C should hold the product: a `harness.launch.spec.Expectation`. tile: rows and columns that one CTA writes."""
+
+    buffer: str
+    dtype: ElementType
+    tile: tuple[int, int]
+    reference: Reference
+
+    def judge(self, got: np.ndarray, first: Mapping[str, np.ndarray | None]) -> Validation:
+        """first: not needed, the reference has been computed."""
+        return validate(got, self.reference, self.dtype, self.tile)
+
+
 def validate(output: np.ndarray, reference: Reference, dtype: ElementType, tile: tuple[int, int]) -> Validation:
     """Compares output [M, N] with the reference; tile: rows and columns of C that one CTA writes."""
     got = output.astype(np.float32)
@@ -174,8 +189,3 @@ def _first_mismatches(wrong: np.ndarray, got: np.ndarray, expected: np.ndarray, 
         Mismatch(int(row), int(column), *(float(array[row, column]) for array in (got, expected, allowed)))
         for row, column in places
     ]
-
-
-def json_number(value: float) -> float | str:
-    """A number for JSON, which cannot hold infinity and NaN: they become text."""
-    return value if np.isfinite(value) else str(value)

@@ -10,8 +10,8 @@ import json
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,10 +22,14 @@ from harness.driver.gpu_model import GpuModel, gpu_model
 from harness.driver.log import LaunchRecord, Log
 from harness.driver.server import run_program
 from harness.driver.state import Gpu, Options
+from harness.emulator import Counters, LaunchResult
 from harness.errors import CannotRun
+from harness.launch.launching import Launched, Outcome
+from harness.launch.options import EmulationOptions
+from harness.launch.spec import Launchable
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import Inputs
-from harness.run.emulate import Emulation, EmulationOptions
+from harness.run.kernel_launch import OUTPUT
 from harness.run.model import compile_artifact
 
 GPU_OF_ARCH = {"sm_100a": "b200", "sm_90a": "h200"}
@@ -36,8 +40,10 @@ def gpu_for(arch: str) -> GpuModel:
     return gpu_model(GPU_OF_ARCH[arch])
 
 
-def run_on_emulated_gpu(artifact: Artifact, plan: Plan, inputs: Inputs, options: EmulationOptions) -> Emulation:
-    """Compiles the MAX model with PTX in it, and runs it in a child process.
+def run_on_emulated_gpu(
+    artifact: Artifact, plan: Plan, what: Launchable, inputs: Inputs, options: EmulationOptions
+) -> Outcome:
+    """Compiles the MAX model with PTX in it, and runs it in a child process. what: the same launched by the harness.
 
     Raises CannotRun if there is no output, or if MAX launched something else than the plan says.
     """
@@ -66,8 +72,11 @@ def run_on_emulated_gpu(artifact: Artifact, plan: Plan, inputs: Inputs, options:
         if options.strict and warning.rule not in options.allow:
             raise CannotRun(f"{warning.rule}: {warning.message}")
     output = bits.view(element_type(artifact.config.dtype).numpy)
-    counters = _named_counters(launch.counters.as_dict(), plan)
-    return Emulation(output, counters, launch.seconds, launch.warnings)
+    result = LaunchResult(_with_arguments(launch.counters, plan), launch.seconds, launch.warnings)
+    launched = Launched(what.launches[0].where, launch.kernel, plan.grid, result)
+    [matmul] = [each for each in what.expectations if each.buffer == OUTPUT]
+    verdicts = (matmul.judge(output, {}),)
+    return Outcome(what, options, plan.arch, (launched,), verdicts, launch.seconds, {OUTPUT: output})
 
 
 def _hand_over(folder: Path, model: Path, dtype: str, inputs: Inputs) -> None:
@@ -110,10 +119,10 @@ def _without_hash(name: str) -> str:
     return name.rpartition("_")[0]
 
 
-def _named_counters(counters: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """The driver counts bytes by the place of the tensor map in the parameters; the plan knows which tensor that is."""
+def _with_arguments(counters: Counters, plan: Plan) -> Counters:
+    """The driver counts bytes by the place of a tensor map in the parameters; the emulator by its number."""
     maps = [argument for argument in plan.arguments if isinstance(argument, TensorMapArgument)]
     assert list(plan.arguments[: len(maps)]) == maps, "tensor maps come first"
-    names = {f"param 0x{128 * i:x}": argument.tensor for i, argument in enumerate(maps)}
-    by_tensor = counters["tma_global_bytes_read_by_tensor"]
-    return {**counters, "tma_global_bytes_read_by_tensor": {names[key]: value for key, value in by_tensor.items()}}
+    numbers = {f"param 0x{128 * n:x}": f"argument {n}" for n in range(len(maps))}
+    by_tensor = {numbers[key]: value for key, value in counters.tma_global_bytes_read_by_tensor.items()}
+    return replace(counters, tma_global_bytes_read_by_tensor=by_tensor)

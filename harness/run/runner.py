@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +15,18 @@ from harness.build.plan import Plan
 from harness.build.toolchain import Gpu, versions
 from harness.emulator import Finding
 from harness.errors import CannotRun
+from harness.launch.launching import Outcome as EmulatedOutcome
+from harness.launch.options import STRICT, EmulationOptions, under_schedules
+from harness.launch.schedules import Tried, run_schedules
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import Inputs, make_inputs
 from harness.problem.reference import Reference, compute_reference
 from harness.problem.shape import Shape
-from harness.problem.validation import Validation, validate
-from harness.processes.engine import in_order
+from harness.problem.validation import Validation
 from harness.run import records
 from harness.run.backend import device_kind, run_on_gpu
-from harness.run.emulate import DEFAULT, Emulation, EmulationOptions, emulate, under_schedules
 from harness.run.emulated import gpu_for, run_on_emulated_gpu
+from harness.run.kernel_launch import OUTPUT, judged, to_launchable
 from harness.run.measure import VENDORS
 
 Progress = Callable[[int, int], None]
@@ -34,17 +35,17 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
-    schedules: how many it must be right under, see `schedules_of`; processes of the emulation share them. processes:
-    how many time it on a GPU, one after the other. vendors: see `harness.run.measure`. emulation: how the emulator runs
-    it. through_max: whether MAX launches it there, on the emulated driver, and not the harness itself. ptx: where
-    edited PTX is from that the artifact holds, if it does.
+    schedules: how many it must be right under, see `harness.launch.options.under_schedules`; processes of the emulation
+    share them. processes: how many time it on a GPU, one after the other. vendors: see `harness.run.measure`.
+    emulation: how the emulator runs it. through_max: whether MAX launches it there, on the emulated driver, and not the
+    harness itself. ptx: where edited PTX is from that the artifact holds, if it does.
     """
 
     config: KernelConfig
     shape: Shape
     inputs: str = "integer"
     seed: int = 0
-    emulation: EmulationOptions = DEFAULT
+    emulation: EmulationOptions = STRICT
     through_max: bool = False
     schedules: int = 1
     gpu: Gpu | None = None
@@ -91,17 +92,6 @@ class ScheduleProblem(CannotRun):
     def __init__(self, message: str, request: Request) -> None:
         super().__init__(message)
         self.request = request
-
-
-def schedules_of(request: Request) -> list[Request]:
-    """A run under several schedules as one request for each: fifo, and random ones with seeds that follow one another.
-
-    A single one is the schedule that the request names.
-    """
-    if request.schedules == 1:
-        return [request]
-    options = under_schedules(replace(request.emulation, jobs=1), request.schedules)
-    return [replace(request, emulation=each, schedules=1) for each in options]
 
 
 def run(
@@ -202,44 +192,34 @@ def _emulate(
     The counters are those of the first schedule: others wait more or less often.
     """
     inputs = make_inputs(request.shape, request.config.dtype, request.inputs, request.seed)
-    reference = compute_reference(inputs)
-    dtype = element_type(request.config.dtype)
-    each = schedules_of(request)
-    done: list[Emulation] = []
-    emulations = _emulations(each, request.emulation.jobs, artifact, plan, inputs, progress)
-    for one in each:
+    what = to_launchable(artifact, plan, inputs)
+    several: Iterator[Tried]
+    if request.through_max:
+        several = (
+            Tried(one, run_on_emulated_gpu(artifact, plan, what, inputs, one))
+            for one in under_schedules(request.emulation, request.schedules)
+        )
+    else:
+        several = run_schedules(what, request.emulation, request.schedules, progress, keep=(OUTPUT,))
+    done: list[EmulatedOutcome] = []
+    for tried in several:
+        one = replace(request, emulation=replace(tried.options, jobs=request.emulation.jobs), schedules=1)
         try:
-            emulation = next(emulations)
+            found = judged(tried.require(), plan)
         except CannotRun as error:
-            if len(each) == 1:
+            if request.schedules == 1:
                 raise
-            raise ScheduleProblem(f"under the {_name(one.emulation)}: {error}", one) from error
-        validation = validate(emulation.output, reference, dtype, plan.tile)
-        if not validation.passed:
-            return one, validation, Arrays(inputs, emulation.output, reference), _emulated_fields(one, [emulation])
-        done.append(emulation)
-    return request, validation, None, _emulated_fields(request, done)
+            raise ScheduleProblem(f"under the {tried.options.schedule_name}: {error}", one) from error
+        done.append(tried.require())
+        if not found.validation.passed:
+            arrays = Arrays(inputs, found.output, compute_reference(inputs))
+            return one, found.validation, arrays, _emulated_fields(one, found.counters, done[-1:])
+        if len(done) == 1:
+            first = found
+    return request, first.validation, None, _emulated_fields(request, first.counters, done)
 
 
-def _emulations(
-    each: Sequence[Request], jobs: int, artifact: Artifact, plan: Plan, inputs: Inputs, progress: Progress | None
-) -> Iterator[Emulation]:
-    """One for each request. Processes share the clusters of a single one; several run side by side."""
-    if each[0].through_max:
-        yield from (run_on_emulated_gpu(artifact, plan, inputs, one.emulation) for one in each)
-        return
-    if len(each) == 1 or jobs == 1:
-        for number, one in enumerate(each):
-            yield emulate(artifact.ptx, plan, inputs, one.emulation, _share(progress, number, len(each)))
-        return
-    alone = partial(emulate, artifact.ptx, plan, inputs)
-    for number, emulation in enumerate(in_order(alone, [one.emulation for one in each], min(jobs, len(each))), 1):
-        yield emulation
-        if progress:
-            progress(number, len(each))
-
-
-def _emulated_fields(request: Request, done: Sequence[Emulation]) -> dict:
+def _emulated_fields(request: Request, counters: dict, done: Sequence[EmulatedOutcome]) -> dict:
     """Those that depend on the device, from the emulations under the schedules of a request."""
     options = request.emulation
     device = {
@@ -249,35 +229,19 @@ def _emulated_fields(request: Request, done: Sequence[Emulation]) -> dict:
         "schedule": options.schedule,
         "schedule_seed": options.seed,
         "schedules": request.schedules,
-        "emulation_seconds": round(sum(emulation.seconds for emulation in done), 3),
+        "emulation_seconds": round(sum(outcome.launched[0].result.seconds for outcome in done), 3),
     }
     fields: dict = {
         "device": device,
-        "counters": done[0].counters,
+        "counters": counters,
         "timing": {"seconds": None, "reason": "not measured: emulated"},
     }
     warnings: dict[tuple[str, str], Finding] = {}
-    for finding in (finding for emulation in done for finding in emulation.warnings):
+    for finding in (finding for outcome in done for finding in outcome.warnings):
         warnings.setdefault((finding.rule, finding.message), finding)
     if warnings:
         fields["warnings"] = [asdict(finding) for finding in warnings.values()]
     return fields
-
-
-def _name(options: EmulationOptions) -> str:
-    return f"{options.schedule} schedule{f' of seed {options.seed}' if options.schedule == 'random' else ''}"
-
-
-def _share(progress: Progress | None, before: int, count: int) -> Progress | None:
-    """The progress of one of several emulations, as a part of them all."""
-    if progress is None:
-        return None
-    return lambda done, total: progress(before * total + done, count * total)
-
-
-def validate_output(output, inputs: Inputs, dtype: str, plan: Plan) -> Validation:
-    """Compares C with the reference, by the plan's tiles."""
-    return validate(output, compute_reference(inputs), element_type(dtype), plan.tile)
 
 
 def check_memory(shape: Shape, dtype: str) -> None:

@@ -1,40 +1,53 @@
-"""A prediction: cycles from the timed machine, seconds from the power model's clock, and where the cycles go."""
+"""Predictions: cycles from the timed machine, seconds from the power model's clock, and where the cycles go.
+
+Of one of our kernels the representative part runs, without its data (`harness.timing.simulate`). Of anyone's PTX all
+clusters of each launch run, with their data. Which bytes come from DRAM is not known beforehand then: a first pass
+counts what is asked for; every byte of the buffers is taken to come from DRAM once, the rest from L2, if all of them
+fit in L2.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.build.artifacts import Artifact
-from harness.build.config import KernelConfig
-from harness.build.plan import Plan
+from harness.errors import UsageProblem
+from harness.launch.launching import Launched, Outcome, run
+from harness.launch.listing import list_kernels
+from harness.launch.options import TOLERANT, EmulationOptions
+from harness.launch.spec import Launchable
 from harness.problem.shape import Shape
 from harness.timing.constants import Gpu
+from harness.timing.device import TimedDevice
 from harness.timing.error_band import largest_error
 from harness.timing.limits import TENSOR, Limit, limits
+from harness.timing.machine import TimedMachine
 from harness.timing.power import Clock, Work, clock_of
 from harness.timing.simulate import Simulation, simulate
+from harness.timing.trace import Trace
+from harness.timing.units import Memory
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one launch; nothing here is measured. error_percent: of the cycles, the largest one that
-    is expected.
+    """What the model says of one launch; nothing here is measured. shape: M, N, K, of anyone's PTX the grid. flops: of
+    the tensor cores only. error: of the cycles, the largest one that is expected, as a fraction. memory: bytes that
+    move, by name, where the model has them. digits: of the TFLOPS that mean something.
     """
 
-    config: KernelConfig
+    kernel: str
     label: str
     gpu: Gpu
-    shape: Shape
-    simulation: Simulation
+    shape: tuple[int, ...]
     cycles: float
+    flops: int
     clock: Clock
     limits: tuple[Limit, ...]
-
-    @property
-    def kernel(self) -> str:
-        return self.config.kernel
+    error: float
+    memory: Mapping[str, int] = field(default_factory=dict)
+    digits: int = 1
 
     @property
     def seconds(self) -> float:
@@ -42,7 +55,7 @@ class Prediction:
 
     @property
     def tflops(self) -> float:
-        return self.simulation.gemm.flops / self.seconds / 1e12
+        return self.flops / self.seconds / 1e12
 
     @property
     def tensor_busy(self) -> float:
@@ -51,20 +64,19 @@ class Prediction:
 
     @property
     def error_percent(self) -> float:
-        return 100 * largest_error(self.gpu, self.config, self.shape)
+        return 100 * self.error
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        found, shape = self.simulation.hits, self.shape
         return {
             "kernel": self.kernel,
             "config": self.label,
             "gpu": self.gpu.name,
-            "shape": [shape.m, shape.n, shape.k],
+            "shape": list(self.shape),
             "status": "predicted",
             "cycles": round(self.cycles),
             "seconds": self.seconds,
-            "tflops": round(self.tflops, 1),
+            "tflops": round(self.tflops, self.digits),
             "error_percent": round(self.error_percent, 1),
             "tensor_busy": round(self.tensor_busy, 4),
             "limits": [
@@ -74,16 +86,16 @@ class Prediction:
             "clock_mhz": round(self.clock.hertz / 1e6),
             "power_w": round(self.clock.watts),
             "power_limited": self.clock.limited,
-            "l2_bytes": round(found.requested + found.written),
-            "dram_bytes_read": round(found.dram),
+            **self.memory,
         }
 
 
 def predict(
     artifact: Artifact, shape: Shape, gpu: Gpu, inputs: str = "normal", constants: Mapping[str, float] | None = None
 ) -> Prediction:
-    """``constants``: changed values, by name. Raises UsageProblem for what there is not, CannotRun if there is no
-    result.
+    """One of our kernels. ``constants``: changed values, by name.
+
+    Raises UsageProblem for what there is not, CannotRun if there is no result.
     """
     gpu = gpu.with_values(constants or {})
     plan = artifact.plan(shape)
@@ -93,7 +105,19 @@ def predict(
     if clock.limited:
         simulation = simulate(artifact, plan, gpu, clock.hertz)
         clock = _clock(simulation, gpu, inputs)
-    return _prediction(artifact, plan, gpu, shape, simulation, clock)
+    found = simulation.hits
+    return Prediction(
+        artifact.config.kernel,
+        plan.config["label"],
+        gpu,
+        (shape.m, shape.n, shape.k),
+        simulation.cycles,
+        simulation.gemm.flops,
+        clock,
+        tuple(limits(simulation.machine, simulation.used)),
+        largest_error(gpu, artifact.config, shape),
+        {"l2_bytes": round(found.requested + found.written), "dram_bytes_read": round(found.dram)},
+    )
 
 
 def _clock(simulation: Simulation, gpu: Gpu, inputs: str) -> Clock:
@@ -102,16 +126,48 @@ def _clock(simulation: Simulation, gpu: Gpu, inputs: str) -> Clock:
     return clock_of(work, gpu, inputs)
 
 
-def _prediction(
-    artifact: Artifact, plan: Plan, gpu: Gpu, shape: Shape, simulation: Simulation, clock: Clock
-) -> Prediction:
+def predict_launches(
+    what: Launchable, gpu: Gpu, options: EmulationOptions = TOLERANT, trace: Trace | None = None
+) -> tuple[Outcome, list[Prediction]]:
+    """Anyone's PTX. The outcome is that of any run: the result is computed, and compared with what is expected."""
+    _check_target(what, gpu)
+    first = TimedDevice(gpu, Memory(1.0, gpu["clock.max"], 0.0, 0.0), computes=True)
+    run(what, options, device=first, keep=())
+    asked = sum(machine.units.memory.traffic.l2_read for machine in first.machines)
+    footprint = first.allocated
+    fits = footprint <= gpu["l2.bytes"] * gpu["l2.effective"]
+    miss = min(1.0, footprint / asked) if asked and fits else 1.0
+    device = TimedDevice(gpu, Memory(1.0, gpu["clock.max"], miss, 1.0), computes=True, trace=trace)
+    if trace is not None:
+        options = replace(options, sinks=(*options.sinks, trace.event))
+    outcome = run(what, options, device=device, keep=())
+    pairs = zip(outcome.launched, device.machines, strict=True)
+    return outcome, [_of_launch(launched, gpu, machine) for launched, machine in pairs]
+
+
+def _check_target(what: Launchable, gpu: Gpu) -> None:
+    """Code for sm_90a runs there alone, code for sm_90 on later ones, too (PTX ISA 11.1.2, .target)."""
+    target = list_kernels(what.text).target
+    number, kind = target.removeprefix("sm_").rstrip("af"), target[-1]
+    own = gpu.arch.removeprefix("sm_").rstrip("af")
+    runs = number == own if kind in "af" else int(number) <= int(own)
+    if not runs:
+        raise UsageProblem(f"--gpu {gpu.name}: {gpu.title} runs {gpu.arch}, and {what.ptx.name} is for {target}")
+
+
+def _of_launch(launched: Launched, gpu: Gpu, machine: TimedMachine) -> Prediction:
+    traffic = machine.units.memory.traffic
+    flops = machine.grid.counters.mma_flops
+    work = Work(flops, traffic.l2_read + traffic.l2_written, traffic.dram, machine.end)
     return Prediction(
-        artifact.config,
-        plan.config["label"],
+        launched.kernel,
+        "",
         gpu,
-        shape,
-        simulation,
-        simulation.cycles,
-        clock,
-        tuple(limits(simulation.machine, simulation.used)),
+        launched.grid,
+        machine.end,
+        flops,
+        clock_of(work, gpu, "normal"),
+        tuple(limits(machine, len(machine.sms) / gpu.sms)),
+        gpu["model.error_far"],
+        digits=3,
     )

@@ -8,9 +8,12 @@ import numpy as np
 
 from harness.build.artifacts import Artifact
 from harness.build.plan import CounterArgument, Plan, TensorMapArgument
-from harness.emulator import EmulatorError
-from harness.errors import CannotRun
-from harness.run.emulate import argument_of, module_of, regions_of
+from harness.launch.elements import DATA_TYPES
+from harness.launch.launching import run
+from harness.launch.options import EmulationOptions
+from harness.launch.spec import Buffer, Fill, Launchable
+from harness.problem.dtypes import element_type
+from harness.run.kernel_launch import counter_buffer, launch_of, maps_of
 from harness.timing.cache import Hits, hits
 from harness.timing.constants import Gpu
 from harness.timing.device import TimedDevice
@@ -21,6 +24,7 @@ from harness.timing.machine import TimedMachine
 from harness.timing.trace import Trace
 from harness.timing.units import Memory
 
+OPERANDS = "ABC"
 FIRST_ADDRESS = 1 << 40
 """Of A; nothing is read there."""
 
@@ -58,7 +62,7 @@ def simulate(
     found = hits(gemm.traffic(), spread.resident, gpu["l2.bytes"] * gpu["l2.effective"])
     # In a row of launches L2 is full of what the ones before have written.
     left = found.written * spread.share
-    addresses = {name: FIRST_ADDRESS * n for n, name in enumerate("ABC", 1)}
+    addresses = {name: FIRST_ADDRESS * n for n, name in enumerate(OPERANDS, 1)}
     panels = {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)}
     fetched = {addresses[a.tensor]: a.l2_promotion for a in plan.arguments if isinstance(a, TensorMapArgument)}
     round_of, ahead = gemm.rounds(spread.resident), gained(gemm, spread.resident)
@@ -85,23 +89,13 @@ def simulate(
         trace=trace,
         beside=gemm.beside,
     )
+    dtype = DATA_TYPES[element_type(plan.config["dtype"]).ptx]
+    buffers = {name: Buffer(name, dtype, (1,), Fill("absent"), address=at) for name, at in addresses.items()}
     for counter in (a for a in plan.arguments if isinstance(a, CounterArgument)):
         start = np.zeros(counter.bytes // 4, np.uint32)
         start[0] = gemm.counter_start(counter, spread)
-        addresses[counter.name] = device.upload(start, counter.name)
-    try:
-        device.launch(
-            module_of(artifact.ptx),
-            plan.entry,
-            grid=plan.grid,
-            cluster=plan.cluster,
-            block=plan.block,
-            dynamic_smem=plan.dynamic_smem,
-            arguments=[argument_of(argument, addresses) for argument in plan.arguments],
-            regions=regions_of(plan),
-            resident_clusters=spread.slots,
-            sinks=[trace.event] if trace is not None else [],
-        )
-    except EmulatorError as error:
-        raise CannotRun(f"{type(error).__name__}: {error}") from error
+        buffers[counter.name] = counter_buffer(counter, Fill("array", array=start))
+    what = Launchable(artifact.ptx_file, buffers, maps_of(plan), (launch_of(plan),), text_given=artifact.ptx)
+    sinks = () if trace is None else (trace.event,)
+    run(what, EmulationOptions(strict=False, resident_clusters=spread.slots, sinks=sinks), device=device, keep=())
     return Simulation(gemm, spread, found, device.machines[0])

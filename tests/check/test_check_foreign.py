@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.launch.check import check_launch_file
+from harness.launch.check import CheckOptions, check
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import DEFAULT
 from harness.paths import ROOT
 
 FILES = sorted((ROOT / "tests" / "data" / "launches").glob("*.toml"))
@@ -14,7 +13,7 @@ FILES = sorted((ROOT / "tests" / "data" / "launches").glob("*.toml"))
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_kernel_of_another_compiler_has_no_error(file):
-    checked = check_launch_file(read_launch_file(file), DEFAULT, schedules=2)
+    [checked] = check([read_launch_file(file)], CheckOptions(schedules=2))
     assert [f"{finding.rule}: {finding.message}" for finding in checked.report.errors] == []
     assert checked.is_sound
 

@@ -15,9 +15,11 @@ from harness.check import RULES
 from harness.check.checker import Checked, together
 from harness.check.findings import Report
 from harness.cli.check_output import Shown, tell
+from harness.launch.check import CheckOptions
+from harness.launch.check import check as check_launchables
+from harness.launch.options import EmulationOptions
 from harness.problem.shape import parse_shape
-from harness.run.check import CheckOptions, Target
-from harness.run.check import check as check_targets
+from harness.run.kernel_launch import make_launchable
 
 SMALL = ["--shape", "256,256,128", "--cluster", "2x1", "--schedules", "2"]
 
@@ -191,7 +193,8 @@ def test_progress_is_told_by_schedule(series):
     shape = parse_shape("256,256,64")
     told: list[tuple[int, int]] = []
     for jobs in (1, 2):
-        target = Target(kernel.config, shape, kernel.plan(shape), kernel.ptx, "kernel.ptx")
-        [found] = check_targets([target], CheckOptions(schedules=2), jobs, lambda *two: told.append(two))
+        options = CheckOptions(2, EmulationOptions(jobs=jobs))
+        what = make_launchable(kernel, shape, "integer", seed=0)
+        [found] = check_launchables([what], options, lambda *two: told.append(two))
         assert found.schedules == 2
     assert told == [(0, 2), (1, 2), (2, 2)] * 2

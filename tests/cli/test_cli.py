@@ -26,6 +26,7 @@ from harness.build.catalog import KERNELS
 from harness.build.toolchain import Gpu
 from harness.cli.render import show_table
 from harness.emulator import Deadlock
+from harness.launch.memory import Memory
 
 SMALL = ["--shape", "256,512,128", "--cluster", "2x1"]
 
@@ -286,17 +287,17 @@ def test_json_in_a_file(harness_command, artifacts, results_dir, tmp_path):
 
 @pytest.fixture
 def spoiled(monkeypatch):
-    """Returns a function that changes the output of the emulator before it is validated."""
-    emulate = harness.run.runner.emulate
+    """Returns a function that changes what C holds at the end before it is validated."""
+    download = Memory.download
 
     def spoil(change):
-        def spoiled_emulate(*args, **kwargs):
-            emulation = emulate(*args, **kwargs)
-            output = np.array(emulation.output)
-            change(output)
-            return replace(emulation, output=output)
+        def spoiled_download(memory, name):
+            values = np.array(download(memory, name))
+            if name == "C":
+                change(values)
+            return values
 
-        monkeypatch.setattr("harness.run.runner.emulate", spoiled_emulate)
+        monkeypatch.setattr(Memory, "download", spoiled_download)
 
     return spoil
 
@@ -368,7 +369,7 @@ def test_a_deadlock_is_shown_whole(harness_command, artifacts, monkeypatch, resu
     def deadlock(*_, **__):
         raise Deadlock("nobody can run\n  barrier full[0] waits for 65536 bytes\n  warp 5 waits at line 99")
 
-    monkeypatch.setattr("harness.run.emulate.Device.launch", deadlock)
+    monkeypatch.setattr("harness.launch.launching.Device.launch", deadlock)
     result = harness_command("run", "kernel6", *SMALL)
     assert result.exit_code == 3
     assert result.stderr.splitlines() == [
@@ -383,7 +384,7 @@ def test_an_unexpected_error_is_no_traceback(harness_command, artifacts, monkeyp
     def broken(*_, **__):
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr("harness.run.runner.emulate", broken)
+    monkeypatch.setattr("harness.launch.schedules.run", broken)
     result = harness_command("run", "kernel6", *SMALL)
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-1] == (
@@ -483,14 +484,14 @@ def test_a_reader_that_goes_away():
 
 INTERRUPTED = """
 import sys, time
-import harness.run.runner
+import harness.launch.schedules
 from harness.cli.main import main
 
 def emulate(*args, **kwargs):
     print("emulating", flush=True)
     time.sleep(60)
 
-harness.run.runner.emulate = emulate
+harness.launch.schedules.run = emulate
 main(prog_name="harness")
 """
 

@@ -17,9 +17,10 @@ import harness.cli.run
 from harness.build.config import make_config
 from harness.cli.options import ConfigOptions, RunOptions, config_options, run_options, shape_option
 from harness.cli.repeat import command_of
+from harness.launch.launching import run
+from harness.launch.options import EmulationOptions, under_schedules
 from harness.problem.shape import Shape
-from harness.run.emulate import EmulationOptions
-from harness.run.runner import Request, schedules_of
+from harness.run.runner import Request
 
 # A kernel whose stages are released twice: right in the order of issue, while a random one (here of seed 0) hangs.
 RELEASED_TWICE = substitute(r"(\t(?:@\S+ )?tcgen05\.commit[^;]*;\n)", r"\1\1")
@@ -41,16 +42,13 @@ def released_twice(artifacts, monkeypatch, tmp_path):
 
 
 def test_one_schedule_is_that_which_is_asked_for():
-    request = Request(make_config("kernel6"), Shape(8, 8, 8), emulation=EmulationOptions(schedule="random", seed=7))
-    assert schedules_of(request) == [request]
+    options = EmulationOptions(schedule="random", seed=7, jobs=2)
+    assert under_schedules(options, 1) == [options]
 
 
 def test_of_several_one_is_fifo_and_the_seeds_follow():
-    request = Request(make_config("kernel6"), Shape(8, 8, 8), schedules=4, emulation=EmulationOptions(seed=7, jobs=2))
-    each = [one.emulation for one in schedules_of(request)]
+    each = under_schedules(EmulationOptions(seed=7), 4)
     assert [(one.schedule, one.seed) for one in each] == [("fifo", 7), ("random", 7), ("random", 8), ("random", 9)]
-    assert all(one.jobs == 1 for one in each), "processes share the schedules, not the clusters of one"
-    assert all(one.schedules == 1 for one in schedules_of(request))
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
@@ -83,13 +81,14 @@ def test_the_bench_sees_it_by_default(released_twice, tmp_path):
 
 
 def test_a_wrong_result_under_one_schedule(artifacts, monkeypatch, results_dir):
-    emulate = harness.run.runner.emulate
+    def wrong_for_seed_5(what, options, *more, **named):
+        outcome = run(what, options, *more, **named)
+        if options.seed != 5:
+            return outcome
+        output = 0 * outcome.contents["C"]
+        return replace(outcome, contents={"C": output}, verdicts=(what.expectations[0].judge(output, {}),))
 
-    def wrong_for_seed_5(ptx, plan, inputs, options, progress=None):
-        emulation = emulate(ptx, plan, inputs, options, progress)
-        return replace(emulation, output=0 * emulation.output) if options.seed == 5 else emulation
-
-    monkeypatch.setattr("harness.run.runner.emulate", wrong_for_seed_5)
+    monkeypatch.setattr("harness.launch.schedules.run", wrong_for_seed_5)
     result = harness_command("run", "kernel6", *SIZE, "--schedules", 4, "--schedule-seed", 4, "--seed", 3)
     assert result.exit_code == 4
     assert "--seed 3 --device emulator --schedule random --schedule-seed 5" in result.stdout

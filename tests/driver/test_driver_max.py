@@ -16,10 +16,11 @@ from harness.build.config import make_config
 from harness.build.plan import TensorMapArgument
 from harness.driver.gpu_model import gpu_model
 from harness.emulator.memory.tensor_map_bytes import NBYTES, Fields
+from harness.launch.options import EmulationOptions
 from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
 from harness.run import emulated
-from harness.run.emulate import EmulationOptions
+from harness.run.kernel_launch import to_launchable
 from harness.run.runner import Request, run
 
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
@@ -115,10 +116,10 @@ def test_what_max_says_of_a_launch_that_has_failed_is_left_out(monkeypatch, capf
     monkeypatch.setattr(emulated, "compile_artifact", lambda config, ptx: (Path("model"), False))
     monkeypatch.setattr(emulated, "run_program", run)
     config, shape = make_config("kernel7", arch="sm_100a", cluster=(2, 1)), Shape(8, 8, 8)
-    plan = build([config])[0].plan(shape)
-    inputs = make_inputs(shape, config.dtype, "integer", seed=0)
+    artifact = build([config])[0]
+    plan, inputs = artifact.plan(shape), make_inputs(shape, config.dtype, "integer", seed=0)
     with pytest.raises(emulated.CannotRun, match=error or "ended with code 1"):
-        emulated.run_on_emulated_gpu(build([config])[0], plan, inputs, EmulationOptions())
+        emulated.run_on_emulated_gpu(artifact, plan, to_launchable(artifact, plan, inputs), inputs, EmulationOptions())
     assert ("Traceback" in capfd.readouterr().err) == (not error)
 
 

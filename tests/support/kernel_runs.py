@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from harness.build.artifacts import Artifact
 from harness.build.config import KernelConfig
 from harness.build.plan import Plan
-from harness.problem.dtypes import element_type
-from harness.problem.inputs import Inputs, make_inputs
-from harness.problem.reference import Reference, compute_reference
+from harness.launch.launching import run as launch
+from harness.launch.options import EmulationOptions
+from harness.launch.spec import Launchable
+from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
-from harness.problem.validation import Validation, validate
-from harness.run.emulate import EmulationOptions, emulate
+from harness.problem.validation import Validation
+from harness.run.kernel_launch import OUTPUT, judged, to_launchable
 
 BLOCK_K = 64
 
@@ -21,16 +23,19 @@ def run(
     artifact: Artifact, size: tuple[int, int, int], kind: str, ptx: str | None = None, **options
 ) -> tuple[dict, Validation]:
     """Counters and verdict. ptx: run this in place of the artifact's. options: those of `EmulationOptions`."""
-    plan, inputs, reference = problem(artifact, size, kind)
-    result = emulate(ptx or artifact.ptx, plan, inputs, EmulationOptions(**options))
-    return result.counters, validate(result.output, reference, element_type(artifact.config.dtype), plan.tile)
+    plan, what = problem(artifact, size, kind)
+    found = judged(
+        launch(replace(what, text_given=ptx or artifact.ptx), EmulationOptions(**options), keep=(OUTPUT,)), plan
+    )
+    return found.counters, found.validation
 
 
 @lru_cache(maxsize=2)
-def problem(artifact: Artifact, size: tuple[int, int, int], kind: str) -> tuple[Plan, Inputs, Reference]:
+def problem(artifact: Artifact, size: tuple[int, int, int], kind: str) -> tuple[Plan, Launchable]:
     """What is the same whenever a kernel runs on a problem again, in another order of events."""
+    plan = plan_of(artifact, size)
     inputs = make_inputs(Shape(*size), artifact.config.dtype, kind, seed=sum(size))
-    return plan_of(artifact, size), inputs, compute_reference(inputs)
+    return plan, to_launchable(artifact, plan, inputs)
 
 
 @lru_cache(maxsize=8)

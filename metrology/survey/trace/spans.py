@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from harness.build.plan import Plan, parse_plan
 from harness.emulator.machine.state import Region
 from harness.errors import UsageProblem
-from harness.run.emulate import regions_of
+from harness.run.kernel_launch import regions_of
 from harness.timing.timeline import CtaKey, Span, Timeline, whole
 from metrology.survey.archive import Survey
 from metrology.survey.trace.events import Events

@@ -1,0 +1,149 @@
+"""What a buffer should hold at the end, as a launch file says it: the value of an expression, or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UsageProblem
+from harness.launch.elements import DataType
+from harness.launch.expression import Expression, ExpressionError
+from harness.launch.values import as_numbers, load_file, to_type
+
+SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Holds:
+    """A buffer should hold the value of an expression over the first values of buffers, or of a .npy file.
+
+    An element x may be off by absolute + relative * \\|x\\|; exact: it must be x rounded once to the buffer's type.
+    where: the place of the expectation in the launch file, for messages.
+    """
+
+    buffer: str
+    dtype: DataType
+    text: str
+    expression: Expression | None = None
+    file: Path | None = None
+    exact: bool = True
+    absolute: float = 0.0
+    relative: float = 0.0
+    where: str = ""
+
+    @property
+    def rule(self) -> str:
+        return "equal" if self.exact else f"within {self.absolute:g} + {self.relative:g} |x|"
+
+    def judge(self, got: NDArray, first: Mapping[str, NDArray | None]) -> Comparison:
+        """See `harness.launch.spec.Expectation`. Raises UsageProblem for what the launch file asks wrongly."""
+        expected = self._expected(got.shape, first)
+        if self.exact:
+            # Rounded once to the buffer's type, and wrapped around as its sums are.
+            with np.errstate(over="ignore", invalid="ignore"):
+                expected = to_type(expected, self.dtype)
+            expected = as_numbers(expected)
+        values = as_numbers(got)
+        floats, wanted = values.astype(np.float64), expected.astype(np.float64)
+        both_nan = np.isnan(floats) & np.isnan(wanted)
+        with np.errstate(invalid="ignore"):
+            error = np.abs(floats - wanted)
+            if self.exact:
+                right = values == expected
+            else:
+                right = (floats == wanted) | (error <= self.absolute + self.relative * np.abs(wanted))
+        wrong = ~(right | both_nan)
+        finite = np.isfinite(error)
+        places = np.argwhere(wrong)[:SHOWN]
+        return Comparison(
+            self.buffer,
+            self.text,
+            self.rule,
+            self.exact,
+            int(values.size),
+            int(np.count_nonzero(wrong)),
+            int(values.size - np.count_nonzero(np.isfinite(floats))),
+            float(error[finite].max()) if finite.any() else 0.0,
+            tuple(Mistake(tuple(p), float(floats[tuple(p)]), float(wanted[tuple(p)])) for p in places.tolist()),
+        )
+
+    def _expected(self, shape: tuple[int, ...], first: Mapping[str, NDArray | None]) -> NDArray:
+        if self.expression is None:
+            assert self.file
+            return as_numbers(load_file(self.file, self.dtype, shape, self.where))
+        expected = self._evaluate(self.expression, first)
+        try:
+            return np.broadcast_to(expected, shape)
+        except ValueError:
+            raise UsageProblem(
+                f"{self.where} = {self.text}: its shape is {list(expected.shape)}, that of the buffer {list(shape)}; "
+                "they must agree"
+            ) from None
+
+    def _evaluate(self, expression: Expression, first: Mapping[str, NDArray | None]) -> NDArray:
+        values = {}
+        for name in expression.names:
+            array = first[name]
+            if array is None:
+                raise UsageProblem(f"{self.where} = {self.text}: {name} is uninitialised; give it an init")
+            values[name] = as_numbers(array)
+        try:
+            return expression.evaluate(values)
+        except ExpressionError as error:
+            raise UsageProblem(f"{self.where}: {error}; they must go together") from None
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong element. index: its place in the buffer."""
+
+    index: tuple[int, ...]
+    got: float
+    expected: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The verdict on one buffer; errors are over elements where both values are finite."""
+
+    buffer: str
+    expected: str
+    rule: str
+    exact: bool
+    elements: int
+    mismatches: int
+    non_finite: int
+    max_abs_error: float
+    mistakes: tuple[Mistake, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return self.mismatches == 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; values it cannot hold become text."""
+        return {
+            "buffer": self.buffer,
+            "expected": self.expected,
+            "rule": self.rule,
+            "passed": self.passed,
+            "exact": self.exact,
+            "elements": self.elements,
+            "mismatches": self.mismatches,
+            "non_finite": self.non_finite,
+            "max_abs_error": json_number(self.max_abs_error),
+            "first_mismatches": [
+                {"index": list(m.index), "got": json_number(m.got), "expected": json_number(m.expected)}
+                for m in self.mistakes
+            ],
+        }
+
+
+def json_number(value: float) -> float | str:
+    """A number for JSON, which cannot hold infinity and NaN: they become text."""
+    return value if np.isfinite(value) else str(value)
