@@ -11,17 +11,21 @@ lacks it, or differs (a disk that was full, a hand that edited it), counts as no
 error, and made again.
 
 Folders appear by renaming a finished temporary folder. So another process sees all of a folder or nothing, two
-processes that build the same thing do not disturb each other, and an interrupted build leaves nothing.
+processes that build the same thing do not disturb each other, and an interrupted build leaves nothing; what a killed
+one leaves is removed by a later one.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +33,8 @@ from harness import paths
 from harness.errors import CannotRun
 
 SUFFIX = ".sha256"
+OLD_SECONDS = 3600.0
+"""Age of a temporary folder that nobody needs any more: no compiler may take so long."""
 
 
 def root() -> Path:
@@ -41,9 +47,33 @@ def place(kind: str, name: str) -> Path:
     return root() / kind / name
 
 
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder on the disk of the cache, removed when it is left."""
-    return tempfile.TemporaryDirectory(dir=ensure(root() / "tmp"))
+@contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Makes a folder on the disk of the cache, removed when it is left. Those of processes that were killed go, too:
+    they are old, and nobody holds their locks."""
+    everything = ensure(root() / "tmp")
+    for folder in everything.iterdir():
+        _remove_if_left(folder)
+    with tempfile.TemporaryDirectory(dir=everything) as made:
+        descriptor = os.open(made, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):  # of file systems without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield made
+        finally:
+            os.close(descriptor)
+
+
+def _remove_if_left(folder: Path) -> None:
+    with suppress(OSError):
+        if time.time() - folder.stat().st_mtime < OLD_SECONDS:
+            return
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+        finally:
+            os.close(descriptor)
 
 
 def ensure(folder: Path) -> Path:

@@ -19,6 +19,7 @@ from harness.build.programs import ask, compile_program, is_compiled, with_notic
 from harness.build.refusal import Refusal
 from harness.errors import CannotRun, UsageProblem
 from harness.problem.shape import Shape
+from harness.processes.program import end, start
 
 SOURCE = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
 PAIRS = {"mma_shape": ("mma_m", "mma_n"), "cluster": ("cluster_m", "cluster_n")}
@@ -86,14 +87,8 @@ def _server(process: int) -> _Server:
 class _Server:
     def __init__(self, program: Path) -> None:
         self._turn = threading.Lock()
-        self._child = subprocess.Popen(
-            [program, "configs"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            start_new_session=True,  # Ctrl-C is for the harness
-        )
-        atexit.register(self._child.kill)
+        self._child = start([program, "configs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
+        atexit.register(end, self._child)
 
     def ask(self, line: str) -> str:
         """The answer; empty if there is none any more."""

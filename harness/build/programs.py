@@ -19,6 +19,7 @@ from rich.markup import escape
 from harness import cache, paths
 from harness.build.toolchain import mojo_version, require_mojo
 from harness.errors import EXIT_USAGE, CannotRun
+from harness.processes.program import run as run_program
 
 COMPILE_SECONDS = 600
 ANSWER_SECONDS = 60
@@ -54,15 +55,7 @@ def program_place(key: str) -> Path:
 
 def _run_mojo(command: list[str], folder: Path) -> None:
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=COMPILE_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run_program(command, COMPILE_SECONDS, cwd=folder)
     except subprocess.TimeoutExpired:
         raise CannotRun(f"the Mojo compiler did not finish in {COMPILE_SECONDS} s") from None
     except OSError as error:
@@ -108,14 +101,7 @@ def ask(program: Path, *arguments: str | int) -> str:
     """Runs a compiled program and returns what it prints."""
     words = [str(argument) for argument in arguments]
     try:
-        done = subprocess.run(
-            [program, *words],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=ANSWER_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run_program([program, *words], ANSWER_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotRun(f"the compiled program {program} could not be run: {error}") from error
     if done.returncode:

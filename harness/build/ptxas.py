@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from harness.errors import CannotRun
+from harness.processes.program import run as run_program
 
 # Lines of `ptxas --verbose`, for example
 #   ptxas info    : Used 64 registers, used 1 barriers, 40 bytes smem
@@ -41,14 +42,7 @@ def assemble(ptx: Path, arch: str) -> dict:
         str(ptx),
     ]
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=ASSEMBLE_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run_program(command, ASSEMBLE_SECONDS)
     except subprocess.TimeoutExpired:
         return {"error": f"ptxas did not finish in {ASSEMBLE_SECONDS} s"}
     text = done.stdout + done.stderr
@@ -76,9 +70,7 @@ def disassemble(ptx: str, arch: str) -> str:
                 "use --emit ptx, or asm-stats for the registers"
             )
         command = [nvdisasm, "--print-code", str(source.with_suffix(".cubin"))]
-        done = subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=ASSEMBLE_SECONDS
-        )
+        done = run_program(command, ASSEMBLE_SECONDS)
     if done.returncode:
         raise CannotRun(f"nvdisasm: {(done.stderr or done.stdout).strip()[:200]}")
     return done.stdout

@@ -29,8 +29,7 @@ from harness.experiments.sweep import Tally
 from harness.experiments.sweep import sweep as run_sweep
 from harness.experiments.sweep_plan import Plan, plan
 from harness.experiments.sweep_spec import DEVICES, Sweep, make_sweep, read_sweep
-from harness.processes.engine import Processes
-from harness.processes.outcome import Engine
+from harness.processes.engine import Engine, Processes
 from harness.run.device import NoDevice
 
 LIMIT = 600.0

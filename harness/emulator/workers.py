@@ -1,6 +1,7 @@
 """Runs a launch in several processes, each with a share of the clusters.
 
-The processes are forked, so that they share the device's memory. What they count and find is added up; of several
+The processes are forked, so that they share the device's memory and the parsed kernel: a worker process of
+`harness.processes`, a Python of its own, could be handed neither. What they count and find is added up; of several
 failures the one of the first cluster is raised, as it would be in one process.
 """
 

@@ -25,6 +25,7 @@ from harness.errors import CannotRun
 from harness.experiments.suite import Case
 from harness.git import git
 from harness.problem.shape import Shape
+from harness.processes.program import run as run_program
 
 BUILD_SECONDS = 1800
 
@@ -101,16 +102,8 @@ def _build_in(folder: Path, cases: Mapping[Case, KernelConfig], models: bool) ->
     # Its own package first; what it needs besides comes from this environment.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROGRAM],
-            input=json.dumps({"cases": described, "models": models}),
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=BUILD_SECONDS,
-            cwd=folder,
-            env=environment,
-        )
+        asked = json.dumps({"cases": described, "models": models})
+        done = run_program([sys.executable, "-c", _PROGRAM], BUILD_SECONDS, asked, cwd=folder, env=environment)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotRun(str(error)) from error
     if done.returncode:

@@ -1,8 +1,9 @@
-"""Has work done by a Dask cluster: one of this machine's own, or any that runs already.
+"""An engine over a Dask cluster: one inside this process, or any that runs already.
 
-Dask says which worker gets what, and notices workers and machines that go away. On each of its workers the work itself
-is done by a process beside it (`harness.processes.hand`), which can be ended when it hangs and may crash without
-taking the worker along. Who can reach the scheduler can have any code run by its workers: see docs/sweeps.md.
+Dask says which worker gets what, and notices workers and machines that go away. The jobs of each of its workers are
+done by a `WorkerProcess`, which can be ended when it hangs and may crash without taking the worker along. The scheduler
+and the workers of our own cluster talk inside this process: nothing of it listens anywhere. Who can reach the scheduler
+of another cluster can have any code run by its workers: see docs/sweeps.md.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
-import signal
 import threading
 import time
 import zlib
@@ -22,12 +22,14 @@ from itertools import islice, zip_longest
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from harness import cache
 from harness.errors import CannotRun, UsageProblem, needs
-from harness.processes.hand import Hand, request
-from harness.processes.outcome import Attempt, Done, KillsWorkers, Reply
+from harness.processes.engine import Attempt, Done
+from harness.processes.worker_process import Reply, WorkerCrashed, WorkerProcess, request
 
 T = TypeVar("T")
-LOOPBACK = "127.0.0.1"
+OWN_GPU = "gpu of this machine: "
+"""How the name of a worker of our own cluster begins that has a GPU; the GPU follows."""
 AHEAD = 2
 """Batches of work that a worker is given at a time: one to do, one to go on with."""
 BATCH_SECONDS, MOST_AT_ONCE = 0.5, 256
@@ -80,11 +82,11 @@ def _has_certificates() -> bool:
 
 
 class Cluster:
-    """An engine; see `harness.processes.outcome.Engine`.
+    """An engine; see `harness.processes.engine.Engine`.
 
-    address: of a running scheduler, for example ``tcp://10.0.0.1:8786``; None: a cluster is started here, with so many
-    workers for CPUs and one for each of these GPUs, as ``CUDA_VISIBLE_DEVICES`` names them, which listens on the
-    loopback interface alone. patience: seconds, see `PATIENCE`. say: is told of what is being waited for.
+    address: of a running scheduler, for example ``tcp://10.0.0.1:8786``; None: a cluster is started in this process,
+    with so many workers for CPUs and one for each of these GPUs, as ``CUDA_VISIBLE_DEVICES`` names them. patience:
+    seconds, see `PATIENCE`. say: is told of what is being waited for.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Cluster:
         self.say = say
         self._client: Any = None
         self._own: Any = None
+        self._scratch = contextlib.ExitStack()
 
     def __enter__(self) -> Cluster:
         import distributed  # sets the levels of its loggers
@@ -113,15 +116,20 @@ class Cluster:
         for logger in (distributed.__name__, f"{distributed.__name__}.client"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
         if self.address is None:
-            self._own = _start(self.workers, self.gpus)
+            self._own = _start(self.workers, self.gpus, self._scratch.enter_context(cache.temporary_folder()))
         self._client = self._connect()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for one in (self._client, self._own):
-            if one is not None:
-                with contextlib.suppress(Exception):
-                    one.close(timeout=10)
+        with contextlib.suppress(Exception):
+            self._client.close(timeout=10)
+        if self._own is not None:
+            workers = list(self._own.workers.values())
+            _end_processes(workers)
+            with contextlib.suppress(Exception):
+                self._own.close(timeout=10)
+            _end_processes(workers)  # one may have begun another job in between
+            self._scratch.close()
         self._client = self._own = None
 
     def _connect(self) -> Any:
@@ -190,7 +198,7 @@ class Cluster:
         except KilledWorker as error:
             if len(batch) > 1:
                 return []  # each is given again alone, to see which it was
-            return [KillsWorkers([*batch[0].logs, str(error)])]
+            return [WorkerCrashed([*batch[0].logs, str(error)])]
         except (CancelledError, TimeoutError, OSError):
             return []  # the scheduler has lost it, or the worker that had the answers
         except Exception as error:  # of Dask itself: the work's own are part of the answers
@@ -315,11 +323,6 @@ def _all_of(ended: SimpleQueue[Any]) -> Iterator[Any]:
             yield ended.get_nowait()
 
 
-def dask_setup(worker: Any) -> None:
-    """Dask calls it in each worker of our own cluster: who started them decides what becomes of an interruption."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def _packed(messages: list[bytes]) -> bytes:
     """Jobs of a batch resemble each other: together they are a fiftieth of their size. A scheduler with Dask's own
     settings keeps a thousand such messages for each worker."""
@@ -330,54 +333,68 @@ _mine = threading.local()
 
 
 def _work(packed: bytes, limit: float | None) -> list[_Answer]:
-    """On a Dask worker: has them done by the process beside this thread, one after the other, until it dies."""
+    """Runs on a thread of a Dask worker: has its process do the jobs, one after the other, until the process dies."""
     messages: list[bytes] = pickle.loads(zlib.decompress(packed))
-    hand: Hand | None = getattr(_mine, "hand", None)
-    if hand is None or not hand.is_alive:
-        if hand is not None:
-            hand.close()
-        hand = _mine.hand = Hand()
+    process = _process()
     answers = []
     for message in messages:
         start = time.monotonic()
-        hand.give(message, limit)
-        answers.append(_Answer(hand.answer(), time.monotonic() - start))
-        if not hand.is_alive:
+        process.submit(message, limit)
+        answers.append(_Answer(process.result(), time.monotonic() - start))
+        if not process.is_alive:
             break
     return answers
 
 
-def _start(workers: int, gpus: tuple[str, ...]) -> Any:
-    """A cluster of this machine. It listens on the loopback interface alone, and has no dashboard."""
-    import dask
-    from distributed import Nanny, Scheduler, SpecCluster
+def _process() -> WorkerProcess:
+    """Returns the process of this thread, started now if the last one has died."""
+    from distributed import get_worker
 
-    common = {
-        "host": LOOPBACK,
-        "nthreads": 1,
-        "memory_limit": 0,
-        "dashboard": False,
-        "dashboard_address": f"{LOOPBACK}:0",
-        "silence_logs": logging.CRITICAL,
-        "preload": [__name__],
-    }
-    spec: dict[str, Any] = {
-        f"cpu-{n}": {"cls": Nanny, "options": {**common, "resources": {"CPU": 1}}} for n in range(workers)
-    }
-    for gpu in gpus:
-        environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpu}
-        spec[f"gpu-{gpu}"] = {"cls": Nanny, "options": {**common, "resources": {"GPU": 1}, "env": environment}}
-    scheduler = {
-        "host": LOOPBACK,
-        "port": 0,
-        "dashboard": False,
-        "dashboard_address": f"{LOOPBACK}:0",
-        "allowed_failures": MOST_LOST_WORKERS,
-    }
+    found: WorkerProcess | None = getattr(_mine, "process", None)
+    if found is not None and found.is_alive:
+        return found
+    if found is not None:
+        found.close()
+    worker: Any = get_worker()
+    gpu = str(worker.name).removeprefix(OWN_GPU) if str(worker.name).startswith(OWN_GPU) else None
+    seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
+    _mine.process = WorkerProcess(seen)
+    worker.processes = {*getattr(worker, "processes", ()), _mine.process}
+    return _mine.process
+
+
+def _end_processes(workers: Iterable[Any]) -> None:
+    for worker in workers:
+        for process in getattr(worker, "processes", ()):
+            process.end()
+
+
+class _NoHttp:
+    """A node of Dask that does not open the port of its HTTP server, which even one without a dashboard has."""
+
+    def start_http_server(self, *arguments: Any, **settings: Any) -> None:
+        pass
+
+
+def _start(workers: int, gpus: tuple[str, ...], scratch: str) -> Any:
+    """Starts a cluster in this process. scratch: a folder for what Dask wants to keep there."""
+    import dask
+    from distributed import Scheduler, SpecCluster, Worker
+
+    class QuietScheduler(_NoHttp, Scheduler): ...
+
+    class QuietWorker(_NoHttp, Worker): ...
+
+    inside = {"protocol": "inproc://", "dashboard": False}
+    common = {**inside, "nthreads": 1, "memory_limit": 0}
+
+    def worker(resource: str) -> dict[str, Any]:
+        return {"cls": QuietWorker, "options": {**common, "resources": {resource: 1}}}
+
+    spec = {f"cpu-{n}": worker("CPU") for n in range(workers)} | {f"{OWN_GPU}{gpu}": worker("GPU") for gpu in gpus}
+    scheduler = {"cls": QuietScheduler, "options": {**inside, "allowed_failures": MOST_LOST_WORKERS}}
     try:
-        with dask.config.set(QUIET):
-            return SpecCluster(
-                workers=spec, scheduler={"cls": Scheduler, "options": scheduler}, silence_logs=logging.CRITICAL
-            )
+        with dask.config.set({**QUIET, "temporary-directory": scratch}):
+            return SpecCluster(workers=spec, scheduler=scheduler, silence_logs=logging.CRITICAL)
     except Exception as error:  # whatever Dask raises
-        raise CannotRun(f"a cluster could not be started on this machine: {error}") from error
+        raise CannotRun(f"a cluster could not be started in this process: {error}") from error

@@ -41,7 +41,7 @@ class Job:
 
     @property
     def needs(self) -> str:
-        """What a worker must have, see `harness.processes.outcome.Engine`."""
+        """What a worker must have, see `harness.processes.engine.Engine`."""
         return "GPU" if self.device == "gpu" else "CPU"
 
     @property

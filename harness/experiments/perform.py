@@ -26,14 +26,14 @@ from harness.run.runner import Request, run, surroundings
 Record = dict[str, Any]
 
 
-class OtherSources(CannotRun):
+class SourceMismatch(CannotRun):
     """A worker is not the one that was planned for. It says nothing about the job: those who plan should stop."""
 
 
 def perform(job: Job) -> Record:
-    """The record of a job. Raises `CannotRun` if there is no result, `OtherSources` if it was not even tried."""
+    """The record of a job. Raises `CannotRun` if there is no result, `SourceMismatch` if it was not even tried."""
     if not job.made_by.startswith(sources()):
-        raise OtherSources(
+        raise SourceMismatch(
             f"a worker on {platform.node()} has other kernels or another harness than those of the plan; bring them "
             "together, or leave the files alone while they are used"
         )

@@ -11,9 +11,9 @@ from harness.build.artifacts import is_built
 from harness.build.config import KernelConfig
 from harness.experiments.job import Job
 from harness.experiments.journal import Journal
-from harness.experiments.perform import OtherSources, compile_together, failure, perform
+from harness.experiments.perform import SourceMismatch, compile_together, failure, perform
 from harness.experiments.sweep_plan import Plan
-from harness.processes.outcome import Done, Engine
+from harness.processes.engine import Done, Engine
 
 Record = dict[str, Any]
 MOST_TOGETHER = 16
@@ -83,7 +83,7 @@ def sweep(
                 yield job
 
     for done in engine.map(do, waiting(), limit, needs):
-        if isinstance(done.error, OtherSources):
+        if isinstance(done.error, SourceMismatch):
             raise done.error
         _keep(journal, tally, done)
         report("running", tally)

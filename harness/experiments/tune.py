@@ -11,13 +11,14 @@ from typing import Any
 from harness.build.config import KernelConfig
 from harness.errors import CannotRun
 from harness.experiments.job import Device, Job, Kind
-from harness.experiments.perform import OtherSources, compile_together, perform
+from harness.experiments.perform import SourceMismatch, compile_together, perform
 from harness.experiments.race import MOST_ROUNDS, Runner, race
 from harness.experiments.space import Choices
 from harness.experiments.sweep_plan import made_by
 from harness.experiments.times import TimeVerdict, compare_times
 from harness.problem.shape import Shape
-from harness.processes.outcome import Engine, TookTooLong
+from harness.processes.engine import Engine
+from harness.processes.worker_process import JobTimeout
 
 Record = dict[str, Any]
 BESIDE = "cublas"
@@ -189,7 +190,7 @@ class _Field:
         )
         needs = "GPU" if self.how.device == "gpu" else "CPU"
         for done in self.engine.map(perform, jobs, self.how.limit, needs):
-            if isinstance(done.error, OtherSources):
+            if isinstance(done.error, SourceMismatch):
                 raise done.error
             config, record = done.item.config, done.value
             problem = _reason(done.error) if done.error else _problem(record)
@@ -211,7 +212,7 @@ class _Field:
 
 
 def _reason(error: Exception) -> str:
-    return f"{error}; give it more with --timeout" if isinstance(error, TookTooLong) else str(error)
+    return f"{error}; give it more with --timeout" if isinstance(error, JobTimeout) else str(error)
 
 
 def _problem(record: Record) -> str:

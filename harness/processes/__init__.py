@@ -1,1 +1,1 @@
-"""Work done by worker processes, whatever becomes of them: a hand gives work to one, an engine to many."""
+"""Processes under supervision: programs that are not ours, and workers of ours with an engine over several of them."""

@@ -1,26 +1,85 @@
-"""Has work done by processes of this machine."""
+"""An engine has many jobs done by several processes: here those of this machine."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from harness.processes.hand import Hand, request
-from harness.processes.outcome import Attempt, Done
+from harness.processes.worker_process import JobTimeout, Reply, WorkerCrashed, WorkerProcess, request
 
 T = TypeVar("T")
 R = TypeVar("R")
+MOST_DEATHS = 3
+"""Processes that a job may kill before it is given up."""
+
+
+@dataclass(frozen=True)
+class Done(Generic[T]):
+    """A job that is done. error: why there is no value. log: what was said while it failed. deaths: processes that died
+    of it, or with it."""
+
+    item: T
+    value: Any = None
+    error: Exception | None = None
+    log: str = ""
+    deaths: int = 0
+
+    def result(self) -> Any:
+        """Returns the value; raises the error if there is one."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+@dataclass
+class Attempt(Generic[T]):
+    """A job that is to be done, with the logs of the processes that died of it."""
+
+    item: T
+    logs: list[str] = field(default_factory=list)
+
+    def after(self, reply: Reply, limit: float | None) -> Done[T] | None:
+        """Returns what came of it; None: it is to be run again, elsewhere."""
+        deaths = len(self.logs)
+        if reply.kind == "value":
+            return Done(self.item, reply.value, deaths=deaths)
+        if reply.kind == "error":
+            return Done(self.item, error=reply.value, log=reply.log, deaths=deaths)
+        if reply.kind == "late":
+            return Done(self.item, error=JobTimeout(f"it took more than {limit:g} s"), log=reply.log, deaths=deaths)
+        self.logs.append(f"{reply.ending}\n{reply.log}")
+        if len(self.logs) < MOST_DEATHS:
+            return None
+        return Done(self.item, error=WorkerCrashed(self.logs), log="\n".join(self.logs), deaths=len(self.logs))
+
+
+class Engine(Protocol):
+    """Has jobs done. Used as a context: at its end, all processes that it started are gone."""
+
+    def __enter__(self) -> Engine: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def map(
+        self, function: Callable[[T], Any], items: Iterable[T], limit: float | None = None, needs: str = "CPU"
+    ) -> Iterator[Done[T]]:
+        """Does function of each item, in the order in which they end.
+
+        Items are taken from their source as they can be worked on, never all at once. limit: seconds that one may take.
+        needs: what a worker must have, ``CPU`` or ``GPU``. function and items are pickled.
+        """
+        ...
 
 
 class Processes:
-    """An engine of so many worker processes; see `harness.processes.outcome.Engine`."""
+    """An `Engine` of so many worker processes."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._idle: list[Hand] = []
+        self._idle: list[WorkerProcess] = []
 
     def __enter__(self) -> Processes:
         return self
@@ -32,41 +91,41 @@ class Processes:
     def map(
         self, function: Callable[[T], Any], items: Iterable[T], limit: float | None = None, needs: str = "CPU"
     ) -> Iterator[Done[T]]:
-        """See `Engine.map`. Where a GPU is needed there is one worker: what is timed never shares it."""
+        """See `Engine.map`. Where a GPU is needed one worker does it all: what is timed never shares the GPU."""
         count = 1 if needs == "GPU" else self.count
         source, again = iter(items), deque[Attempt[T]]()
-        busy: dict[Hand, Attempt[T]] = {}
+        busy: dict[WorkerProcess, Attempt[T]] = {}
         try:
             while True:
                 while len(busy) < count and (attempt := _next(again, source)):
-                    hand = self._hand()
-                    busy[hand] = attempt
-                    hand.give(request(function, attempt.item, limit), limit)
+                    worker = self._worker()
+                    busy[worker] = attempt
+                    worker.submit(request(function, attempt.item, limit), limit)
                 if not busy:
                     return
-                for hand in _ready(list(busy)):
-                    attempt = busy.pop(hand)
-                    reply = hand.answer()
-                    if hand.is_alive:
-                        self._idle.append(hand)
+                for worker in _ready(list(busy)):
+                    attempt = busy.pop(worker)
+                    reply = worker.result()
+                    if worker.is_alive:
+                        self._idle.append(worker)
                     else:
-                        hand.close()
+                        worker.close()
                     done = attempt.after(reply, limit)
                     if done:
                         yield done
                     else:
                         again.append(attempt)
         finally:
-            for hand in busy:
-                hand.close()
+            for worker in busy:
+                worker.close()
 
-    def _hand(self) -> Hand:
+    def _worker(self) -> WorkerProcess:
         while self._idle:
-            hand = self._idle.pop()
-            if hand.is_alive:
-                return hand
-            hand.close()
-        return Hand()
+            worker = self._idle.pop()
+            if worker.is_alive:
+                return worker
+            worker.close()
+        return WorkerProcess()
 
 
 def _next(again: deque[Attempt[T]], source: Iterator[T]) -> Attempt[T] | None:
@@ -77,16 +136,15 @@ def _next(again: deque[Attempt[T]], source: Iterator[T]) -> Attempt[T] | None:
     return None
 
 
-def _ready(hands: list[Hand]) -> list[Hand]:
+def _ready(workers: list[WorkerProcess]) -> list[WorkerProcess]:
     """Waits until some have answered, died, or used up their time."""
-    left = [seconds for hand in hands if (seconds := hand.seconds_left) is not None]
-    deadline = time.monotonic() + max(0.0, min(left)) if left else None
-    answered = wait([hand.answers for hand in hands], None if deadline is None else deadline - time.monotonic())
-    return [hand for hand in hands if hand.answers in answered or (hand.seconds_left or 1) <= 0]
+    left = [seconds for worker in workers if (seconds := worker.seconds_left) is not None]
+    answered = wait([worker.answers for worker in workers], max(0.0, min(left)) if left else None)
+    return [w for w in workers if w.answers in answered or (w.seconds_left is not None and w.seconds_left <= 0)]
 
 
 def in_order(function: Callable[[T], R], items: Iterable[T], jobs: int = 1) -> Iterator[R]:
-    """``map``, by so many processes side by side. Raises what function raises."""
+    """Does what ``map`` does, by so many processes side by side. Raises what function raises."""
     if jobs == 1:
         yield from map(function, items)
         return

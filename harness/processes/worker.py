@@ -1,7 +1,7 @@
-"""A process that does one piece of work after another: ``python -m harness.processes.worker``, started by `Hand`.
+"""The worker's side of a `WorkerProcess`: it does one job after another.
 
-Requests come on standard input, answers go to standard output, both pickled. What the work prints goes to standard
-error. If the other end goes away, however it ended, this process and all that it started end at once.
+Requests come on standard input, events and answers go to standard output, all of them pickled. What a job prints goes
+to standard error. If the other end goes away, however it ended, this process and all that it started end at once.
 """
 
 from __future__ import annotations
@@ -19,46 +19,60 @@ from typing import Any
 
 from harness.errors import CannotRun, UsageProblem
 
+_answers: Connection | None = None
+_limit: float | None = None
+
 
 def main() -> None:
-    """Entry of the process."""
+    """Serves requests until the parent goes away."""
+    global _answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what becomes of an interruption
     faulthandler.enable()
-    requests, answers = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
+    requests, _answers = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     waiting: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
     while True:
-        answers.send_bytes(_work(waiting.get()))
+        _answers.send_bytes(_work(waiting.get()))
+
+
+def tell(event: Any) -> None:
+    """Sends the parent an event of the job under way. The limit of time begins anew."""
+    assert _answers is not None, "only a worker process has somebody to tell"
+    _watch(_limit)
+    _answers.send_bytes(pickle.dumps(("event", event)))
 
 
 def _listen(requests: Connection, waiting: SimpleQueue[bytes]) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             waiting.put(requests.recv_bytes())
-    os.killpg(0, signal.SIGKILL)  # with what it started; it is the leader of its group
+    os.killpg(0, signal.SIGKILL)  # this process leads the group of all that it started
 
 
 def _work(request: bytes) -> bytes:
-    limit = None
+    global _limit
     try:
-        function, item, limit = pickle.loads(request)
-        if limit is not None:
-            # Says where it hangs, and ends the process even where Python code no longer runs.
-            faulthandler.dump_traceback_later(limit, exit=True)
+        function, item, _limit = pickle.loads(request)
+        _watch(_limit)
         return pickle.dumps(("value", function(item)))
     except Exception as error:
         return _failed(error)
     finally:
-        if limit is not None:
-            faulthandler.cancel_dump_traceback_later()
+        faulthandler.cancel_dump_traceback_later()
         sys.stdout.flush()
 
 
+def _watch(limit: float | None) -> None:
+    """Has the process say where it hangs after so many seconds, and end, even where Python code no longer runs."""
+    if limit is not None:
+        faulthandler.dump_traceback_later(limit, exit=True)
+
+
 def _failed(error: Exception) -> bytes:
-    """The exception itself, if it survives being sent; else one of the same exit code that says the same."""
+    """Pickles the exception itself if it survives that; else one of the same exit code that says the same."""
     try:
         data = pickle.dumps(("error", error))
         pickle.loads(data)
@@ -67,7 +81,3 @@ def _failed(error: Exception) -> bytes:
         words = str(error) if isinstance(error, plain) else f"{type(error).__name__}: {error}"
         return pickle.dumps(("error", plain(words)))
     return data
-
-
-if __name__ == "__main__":
-    main()

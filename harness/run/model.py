@@ -21,6 +21,7 @@ from harness.build.toolchain import package_version
 from harness.driver.toolchains import toolchain_variables
 from harness.errors import CannotRun
 from harness.problem.shape import Shape
+from harness.processes.program import run as run_program
 from harness.run.kinds import kind_of
 from harness.run.tuned import configuration_for
 
@@ -60,14 +61,7 @@ def _compile(place: Path, arch: str, what: str, about: str, label: str, ptx: boo
         if ptx:
             environment |= toolchain_variables({})
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=COMPILE_SECONDS,
-                env=environment,
-            )
+            done = run_program(command, COMPILE_SECONDS, env=environment)
         except subprocess.TimeoutExpired:
             raise CannotRun(f"MAX did not compile {label} in {COMPILE_SECONDS} s") from None
         if not made.exists():

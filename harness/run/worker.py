@@ -1,33 +1,27 @@
-"""The child process that touches the GPU. Reads one request, writes one JSON event per line, and may be killed any
-time.
+"""What the process that touches the GPU does: it serves one request, tells of it in events, and may be killed any time.
 
 Events, in order: ``started`` (device), ``loaded`` (seconds), ``launched`` (what MAX really enqueued), ``checked``
-(validation), ``sampled`` (samples so far, several times), ``finished`` (everything about the timing); or ``failed``
-(message) instead of any of them.
+(validation), ``sampled`` (samples so far, several times), ``finished`` (everything about the timing), and a ``note``
+between any of them.
 """
 
 from __future__ import annotations
 
-import ctypes
-import json
-import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.build.config import KernelConfig
-from harness.errors import HarnessError
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import EXACT_KINDS, make_inputs
 from harness.problem.reference import Reference
 from harness.problem.shape import Shape
 from harness.problem.validation import allowed_error, validate
+from harness.processes.program import end_with_parent
+from harness.processes.worker import tell
 from harness.run import statistics, telemetry
 
-PR_SET_PDEATHSIG = 1
-"""Linux, prctl(2)."""
 L2_BYTES = 64 << 20
 """Inputs are rotated over more than twice this, so that no launch finds its operands in L2 (H200: 60 MB)."""
 REPORT_SECONDS = 0.5
@@ -55,23 +49,19 @@ class Request:
 
 
 def emit(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}), flush=True)
+    tell((event, fields))
 
 
-def main() -> None:
-    """Entry of the child. It ends with its parent, however that ends: nothing else may be on a GPU that times."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    raw = json.loads(sys.stdin.readline())
-    raw["config"] = KernelConfig.from_json(raw["config"])
-    raw["shape"] = Shape(*raw["shape"])
-    raw["tile"] = tuple(raw["tile"])
-    try:
-        _serve(Request(**raw))
-    except HarnessError as error:
-        emit("failed", message=str(error))
-    except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        emit("failed", message=text[:2000])
+def serve(raw: dict[str, Any]) -> None:
+    """Serves a request of `harness.run.measure`, in a worker process that ends with its parent, however that ends:
+    nothing else may be on a GPU that times."""
+    end_with_parent()
+    converted = {
+        "config": KernelConfig.from_json(raw["config"]),
+        "shape": Shape(*raw["shape"]),
+        "tile": tuple(raw["tile"]),
+    }
+    _serve(Request(**{**raw, **converted}))
 
 
 def _serve(request: Request) -> None:
@@ -326,7 +316,3 @@ def _torch_events(torch: Any):
         return start.record, finish
 
     return make
-
-
-if __name__ == "__main__":
-    main()

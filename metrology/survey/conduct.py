@@ -13,7 +13,6 @@ import math
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 
 import harness
 from harness.errors import EXIT_OK, HarnessError, UsageProblem
+from harness.processes import program
 from metrology.survey import archive
 from metrology.survey.archive import Ended
 from metrology.survey.parts import PARTS, Part
@@ -93,15 +93,11 @@ def _run(part: Part, folder: Path, packed: Path | None, end: float, gpu: dict[st
     log = folder / LOGS / f"{part.name}.txt"
     kept = folder / part.keeps if part.keeps else None
     with open(log, "wb") as errors, open(kept, "wb") if kept else contextlib.nullcontext(errors) as output:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True, env=_environment()
-        )
         try:
-            code: int | None = child.wait(timeout=min(part.limit, left))
+            limit = min(part.limit, left)
+            code: int | None = program.run(command, limit, stdout=output, stderr=errors, env=_environment()).returncode
         except subprocess.TimeoutExpired:
             code = None
-        finally:
-            _end(child)
     seconds = round(time.monotonic() - start, 1)
     status = archive.TIMED_OUT if code is None else archive.FAILED if code else archive.DONE
     return Ended(part.name, part.what, status, seconds, _last_line(log))
@@ -117,14 +113,6 @@ def _environment() -> dict[str, str]:
     """That of this process; the harness that runs is the one that the parts import."""
     paths = [str(Path(harness.__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), "PYTHONUNBUFFERED": "1"}
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """The child and what it started. A process that a GPU holds may not end; nobody waits for it."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(timeout=5)
 
 
 def _last_line(log: Path) -> str:

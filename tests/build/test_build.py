@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness import paths
+from harness import cache, paths
 from harness.build import artifacts as build_module
 from harness.build import programs, ptxas, toolchain
 from harness.build.artifacts import build, is_built, model_key
@@ -221,6 +221,18 @@ def test_a_full_disk_leaves_figures_out_and_no_more(fake, monkeypatch):
 
     monkeypatch.setattr(build_module.cache, "publish_file", full)
     assert artifact.statistics() == {"error": "ptxas could not be asked: [Errno 28] No space left on device"}
+
+
+def test_what_a_killed_build_left_is_removed_by_a_later_one(fake):
+    """Not what another one is at work on, however old."""
+    with cache.temporary_folder() as at_work:
+        left = Path(at_work).with_name("left-by-a-killed-build")
+        (left / "program").mkdir(parents=True)
+        for folder in (at_work, left):
+            os.utime(folder, (0, 0))
+        with cache.temporary_folder() as new:
+            assert sorted(left.parent.iterdir()) == sorted([Path(at_work), Path(new)])
+    assert list(left.parent.iterdir()) == []
 
 
 def test_clean_deletes_the_cache_and_nothing_else(fake, tmp_path):

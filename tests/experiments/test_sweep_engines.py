@@ -1,4 +1,4 @@
-"""Engines: all is done, once, whatever becomes of the processes that do it."""
+"""Engines over a Dask cluster and over processes: all is done, once, whatever becomes of those who do it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import contextlib
 import gc
 import itertools
 import os
-import signal
-import subprocess
-import sys
-import time
+import tempfile
 from collections import Counter
 
 import psutil
@@ -18,9 +15,8 @@ import work
 
 from harness.errors import CannotRun, UsageProblem
 from harness.experiments.cluster import Cluster, Tls
-from harness.paths import ROOT
-from harness.processes.engine import Processes, in_order
-from harness.processes.outcome import MOST_DEATHS, KillsWorkers, TookTooLong
+from harness.processes.engine import MOST_DEATHS, Processes, in_order
+from harness.processes.worker_process import JobTimeout, WorkerCrashed
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +46,9 @@ def test_what_goes_wrong_costs_nothing_else(engine):
     done = {one.item: one for one in engine.map(work.misbehave, range(8), limit=1)}
     assert sorted(done) == list(range(8))
     assert {n for n, one in done.items() if one.error is None} == {0, 1, 2, 4, 7}
-    assert isinstance(done[3].error, KillsWorkers) and done[3].deaths == MOST_DEATHS
+    assert isinstance(done[3].error, WorkerCrashed) and done[3].deaths == MOST_DEATHS
     assert "about to die" in done[3].log and "code 7" in str(done[3].error)
-    assert isinstance(done[5].error, TookTooLong)
+    assert isinstance(done[5].error, JobTimeout)
     assert "in misbehave" in done[5].log, "where it hung"
     assert isinstance(done[6].error, ValueError) and str(done[6].error) == "six"
 
@@ -106,11 +102,38 @@ def test_the_working_directory_does_not_matter(tmp_path, monkeypatch):
     assert list(in_order(work.square, [2, 3], 2)) == [4, 9]
 
 
-def test_nothing_listens_beyond_the_loopback_interface(cluster):
+def listening() -> set[tuple[str, int]]:
+    """Addresses at which this process and those it started take connections."""
     mine = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    listening = [c.laddr.ip for p in mine for c in p.net_connections("inet") if c.status == "LISTEN"]
-    assert len(listening) >= 3, "the scheduler, two workers and those who watch them"
-    assert set(listening) == {"127.0.0.1"}
+    return {tuple(c.laddr) for p in mine for c in p.net_connections("inet") if c.status == "LISTEN"}
+
+
+def test_a_cluster_of_our_own_listens_nowhere():
+    """What listens, even on the loopback interface alone, has another user of the machine run code as this one."""
+    before = listening()
+    with Cluster(workers=2) as engine:
+        assert [one.result() for one in engine.map(work.square, [3])] == [9]
+        assert listening() == before
+
+
+def test_a_cluster_of_our_own_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = set(psutil.Process().children(recursive=True))
+    with Cluster(workers=2) as engine:
+        assert len(list(engine.map(work.square, range(20)))) == 20
+        started = set(psutil.Process().children(recursive=True)) - before
+        assert started
+    assert not [process for process in started if process.is_running()]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def elsewhere():
+    """A cluster whose scheduler and workers are processes of their own, as on other machines."""
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1") as found:
+        yield found
 
 
 def workers_of_dask() -> list[psutil.Process]:
@@ -118,50 +141,24 @@ def workers_of_dask() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and "harness.processes.worker" in process.cmdline():
+            if process.status() != psutil.STATUS_ZOMBIE and "harness.processes.worker" in " ".join(process.cmdline()):
                 found.append(process.parent())
     return [process for process in found if process and process.pid != os.getpid()]
 
 
-def test_workers_that_are_killed_lose_nothing(cluster, tmp_path):
+def test_workers_that_are_killed_lose_nothing(elsewhere, tmp_path):
     """First the process beside one of Dask's, then one of Dask's."""
     log = tmp_path / "log"
     done = []
-    for one in cluster.map(work.note, ((str(log), n) for n in range(300))):
-        done.append(one.result())
-        if len(done) == 20:
-            workers_of_dask()[0].children()[0].kill()
-        if len(done) == 150:
-            workers_of_dask()[0].kill()
+    with Cluster(elsewhere.scheduler_address) as engine:
+        for one in engine.map(work.note, ((str(log), n) for n in range(300))):
+            done.append(one.result())
+            if len(done) == 20:
+                workers_of_dask()[0].children()[0].kill()
+            if len(done) == 150:
+                workers_of_dask()[0].kill()
     assert sorted(done) == list(range(300))
     assert set(log.read_text().split()) == set(map(str, range(300)))
-
-
-PARENT = """
-import sys, work
-from harness.processes.engine import Processes
-with Processes(1) as engine:
-    for one in engine.map(work.square, [1]):
-        print(engine._idle[0].pid if engine._idle else "", flush=True)
-    request = __import__("harness.processes.hand", fromlist=["request"]).request(work.misbehave, 5, None)
-    engine._idle[0].give(request, None)
-    sys.stdin.read()
-"""
-
-
-def test_workers_end_with_a_parent_that_is_killed():
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )
-    worker = int(parent.stdout.readline())
-    assert psutil.pid_exists(worker)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    deadline = time.monotonic() + 10
-    while psutil.pid_exists(worker) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not psutil.pid_exists(worker)
 
 
 def test_an_address_where_nothing_is():

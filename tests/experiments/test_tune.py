@@ -27,7 +27,8 @@ from harness.experiments.shape_class import ShapeClass, class_of
 from harness.experiments.space import geometry, space_of
 from harness.experiments.tune import How, tune
 from harness.problem.shape import Shape
-from harness.processes.outcome import Done, TookTooLong
+from harness.processes.engine import Done
+from harness.processes.worker_process import JobTimeout
 from harness.run import tuned as store
 from harness.run.model import op_parameters, tuned_parameters
 
@@ -209,7 +210,7 @@ def test_what_was_measured_is_kept_after_it_is_shown(monkeypatch, results_dir):
 
 def test_a_job_that_takes_too_long_is_told_of_the_option():
     engine = Pretend(lambda config: None)
-    engine.error = TookTooLong("it took more than 1 s")
+    engine.error = JobTimeout("it took more than 1 s")
     with pytest.raises(CannotRun, match=r"it took more than 1 s; give it more with --timeout"):
         tune(CHOICES, SHAPE, How("model", budget=2), engine)
 

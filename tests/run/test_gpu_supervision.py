@@ -1,56 +1,42 @@
-"""The GPU process's parent and the sampling rules, without a GPU: children are small scripts, clocks are made up."""
+"""The supervisor of the GPU process and the sampling rules, without a GPU: processes pretend, clocks are made up."""
 
 from __future__ import annotations
 
 import random
 import statistics as standard
-import sys
-import textwrap
 
 import pytest
+import work
 
 from harness.run import statistics
 from harness.run.supervisor import supervise
 
 
-def child(script: str) -> list[str]:
-    return [sys.executable, "-u", "-c", textwrap.dedent(script)]
+def serve(then: str, timeout: float = 30):
+    return supervise({"name": "x", "then": then}, timeout, work.gpu_process)
 
 
-HELLO = """
-import json, sys, time
-request = json.loads(sys.stdin.readline())
-def say(event, **fields): print(json.dumps({"event": event, **fields}))
-say("started", name=request["name"])
-"""
-
-
-def test_events_of_a_child_that_finishes():
-    script = HELLO + "print('library noise')\nsay('note', message='hm')\nsay('finished', timing=None)\n"
-    outcome = supervise({"name": "x"}, timeout=30, command=child(script))
+def test_events_of_a_process_that_finishes():
+    outcome = serve("finishes")
     assert outcome.failure is None and outcome.notes == ["hm"]
     assert outcome.events == {"started": {"name": "x"}, "finished": {"timing": None}}
 
 
-def test_a_child_that_hangs_is_ended_and_what_it_said_is_kept():
-    script = HELLO + "say('checked', validation={'passed': True})\ntime.sleep(600)\n"
-    outcome = supervise({"name": "x"}, timeout=1.0, command=child(script))
+def test_a_process_that_hangs_is_ended_and_what_it_said_is_kept():
+    outcome = serve("hangs", timeout=1.0)
     assert outcome.failure == "no sign of life for 1 s while warming up; the GPU process was ended"
     assert outcome.events["checked"] == {"validation": {"passed": True}}
     assert outcome.seconds < 20
 
 
-def test_a_child_that_crashes_is_reported_with_its_last_words():
-    script = HELLO + "sys.stderr.write('CUDA error: an illegal memory access\\n')\nimport os; os._exit(9)\n"
-    outcome = supervise({"name": "x"}, timeout=30, command=child(script))
-    assert outcome.failure == (
+def test_a_process_that_crashes_is_reported_with_its_last_words():
+    assert serve("crashes").failure == (
         "the GPU process ended with code 9 while loading the model: CUDA error: an illegal memory access"
     )
 
 
-def test_a_failure_the_child_explains_itself():
-    outcome = supervise({"name": "x"}, timeout=30, command=child(HELLO + "say('failed', message='needs sm_90a')\n"))
-    assert outcome.failure == "needs sm_90a"
+def test_a_failure_that_the_process_explains_itself():
+    assert serve("explains").failure == "needs sm_90a"
 
 
 class Machine:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
+
+from harness.errors import CannotRun
+from harness.processes.worker import tell
 
 
 def square(n: int) -> int:
@@ -44,3 +48,30 @@ def on_a_gpu(n: int) -> tuple[str | None, float, float]:
     start = time.monotonic()
     time.sleep(0.05)
     return os.environ.get("CUDA_VISIBLE_DEVICES"), start, time.monotonic()
+
+
+def count_slowly(n: int) -> int:
+    """Takes longer than a second, and says each half of one how far it is."""
+    for step in range(n):
+        time.sleep(0.5)
+        tell(step)
+    return n
+
+
+def gpu_process(request: dict) -> None:
+    """Behaves like the process that touches the GPU, as request says."""
+    tell(("started", {"name": request["name"]}))
+    print("library noise")
+    match request["then"]:
+        case "finishes":
+            tell(("note", {"message": "hm"}))
+            tell(("finished", {"timing": None}))
+        case "hangs":
+            tell(("checked", {"validation": {"passed": True}}))
+            time.sleep(600)
+        case "crashes":
+            sys.stderr.write("CUDA error: an illegal memory access\n")
+            sys.stderr.flush()
+            os._exit(9)
+        case "explains":
+            raise CannotRun("needs sm_90a")

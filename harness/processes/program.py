@@ -1,0 +1,56 @@
+"""Programs run in a session of their own, under a limit of time, and are gone when this process is, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+"""Linux, prctl(2)."""
+PATIENCE = 5.0
+"""Seconds to wait for a process that was killed: one that a GPU holds may stay for a while, and nobody waits for it."""
+
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+
+
+def end_with_parent() -> None:
+    """Has the kernel end this process with the thread that started it; systems other than Linux leave it alone."""
+    if _prctl is not None:
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def start(command: Sequence[Any], **streams: Any) -> subprocess.Popen[Any]:
+    """Starts a program that ends when its standard input does. Ctrl-C does not reach it."""
+    return subprocess.Popen(command, start_new_session=True, **streams)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Ends a process that leads its session, and all that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(PATIENCE)
+
+
+def run(command: Sequence[Any], limit: float, input: str | None = None, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end, and returns what it printed.
+
+    Raises `OSError` if it cannot be started, and `subprocess.TimeoutExpired` after so many seconds; then nothing of it
+    is left.
+    """
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes |= {"stdin": subprocess.DEVNULL if input is None else subprocess.PIPE}
+    process = start(command, preexec_fn=end_with_parent, **{**pipes, "encoding": "utf-8", "errors": "replace", **how})
+    try:
+        output, errors = process.communicate(input, limit)
+    finally:
+        end(process)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
