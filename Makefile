@@ -36,6 +36,7 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mblack --check --quiet --preview --line-length 120 kernels
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 
 fmt: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check --fix .

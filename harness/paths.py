@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import platformdirs
-
 from harness.errors import CannotRun
 
 PACKAGE = Path(__file__).resolve().parent
@@ -49,10 +47,18 @@ def results_dir() -> Path:
     override = os.environ.get("HARNESS_RESULTS_DIR")
     if override:
         return Path(override)
-    return platformdirs.user_data_path(APPLICATION) / "results" if is_installed() else ROOT / "results"
+    if not is_installed():
+        return ROOT / "results"
+    import platformdirs  # only here: the emulated GPU does without
+
+    return platformdirs.user_data_path(APPLICATION) / "results"
 
 
 def cache_dir() -> Path:
     """The folder of the build cache; HARNESS_CACHE_DIR overrides it."""
     override = os.environ.get("HARNESS_CACHE_DIR")
-    return Path(override) if override else platformdirs.user_cache_path(APPLICATION)
+    if override:
+        return Path(override)
+    import platformdirs  # only here: the emulated GPU does without
+
+    return platformdirs.user_cache_path(APPLICATION)

@@ -110,12 +110,12 @@ def test_pixi_tasks_work(name, artifacts):
 def test_pixi_style_tasks_work(name, tmp_path):
     """On a copy, as fmt writes. What they say about the checkout is up to `make lint`."""
     bin_folder = Path(sys.executable).parent
-    for folder in ("kernels", "harness"):
+    for folder in ("kernels", "harness", "metrology"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     commands = [shlex.split(command) for command in pixi_tasks()[name].split(" && ")]
     assert [command[0] for command in commands] == {
-        "lint": ["ruff", "ruff", "mblack", "mypy"],
+        "lint": ["ruff", "ruff", "mblack", "mypy", "lint-imports"],
         "fmt": ["ruff", "ruff", "mojo"],
     }[name]
     for program, *arguments in commands:

@@ -1,0 +1,31 @@
+"""The emulated GPU stands by itself: what it needs is small, and it knows nothing of the lab."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_IMPORTED = """
+import importlib, sys
+before = set(sys.modules)
+importlib.import_module(sys.argv[1])
+new = {name: sys.modules[name] for name in set(sys.modules) - before}
+places = {name: getattr(module, "__file__", None) or "" for name, module in new.items()}
+print(*sorted({name.split(".")[0] for name, place in places.items() if "site-packages" in place}))
+print(*sorted(name.split(".")[1] for name in new if name.count(".") == 1 and name.startswith("harness.")))
+"""
+
+BASE = {"cache", "errors", "files", "git", "locks", "markdown", "paths", "processes"}
+EMULATED_GPU = {"emulator", "check", "launch", "driver"}
+
+
+@pytest.mark.parametrize(
+    "name", ["harness.emulator", "harness.check", "harness.driver.server", "harness.driver.session"]
+)
+def test_the_emulated_gpu_needs_numpy_ml_dtypes_and_click_alone(name):
+    done = subprocess.run([sys.executable, "-c", _IMPORTED, name], capture_output=True, text=True, check=True)
+    packages, ours = (set(line.split()) for line in done.stdout.split("\n")[:2])
+    assert packages <= {"numpy", "ml_dtypes", "click"}
+    assert ours <= BASE | EMULATED_GPU
