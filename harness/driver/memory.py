@@ -14,7 +14,7 @@ import mmap
 import os
 import struct
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,13 +50,23 @@ class Window:
         return self.base <= address and address + nbytes <= self.base + self.size
 
 
-# Device addresses are above those that a program can have itself (2^47 on x86-64), pinned memory is among them: some
-# allocators take addresses at random, so that a large window would be in their way every now and then.
+# Device addresses are above those that a program can have itself (2^47 on x86-64), pinned memory is among them. Some
+# allocators take addresses at random: where one has taken those of pinned memory, the program's side chooses others.
 DEVICE = Window("device", 1 << 47, 1 << 40, 0)
+LOWEST_PINNED = CONST_WINDOW + (1 << 40)
+"""Below are the windows of other state spaces."""
 PINNED = Window("pinned", 0x7100_0000_0000, 1 << 35, DEVICE.size, fixed=True)
 CONSTANT = Window("constant", GUARD, 1 << 30, DEVICE.size + PINNED.size, generic=CONST_WINDOW)
 WINDOWS = (DEVICE, PINNED, CONSTANT)
 FILE_BYTES = sum(window.size for window in WINDOWS)
+
+
+def pinned_at(base: int) -> Window:
+    """The window of pinned memory where a program has it. Raises ValueError if kernels cannot have it there."""
+    if base % PAGE or not LOWEST_PINNED <= base <= DEVICE.base - PINNED.size:
+        raise ValueError(f"pinned memory at {base:#x}")
+    return replace(PINNED, base=base)
+
 
 _F_ADD_SEALS, _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1033, 1, 2, 4
 
@@ -100,13 +110,14 @@ class MappedFile:
 class WindowMemory(GlobalMemory):
     """Global memory in windows of a file: the emulator's allocations, with places for what programs ask for."""
 
-    def __init__(self, file: MappedFile, home: Window) -> None:
+    def __init__(self, file: MappedFile, home: Window, *others: Window) -> None:
         """home: the window for what the emulator itself places here, a module's variables."""
         super().__init__(home.base)
         self._file = file
         self._home = home
+        self._windows = (home, *others)
         self._count = 0
-        self._next_in = {window.name: window.base for window in WINDOWS}
+        self._next_in = {window.name: window.base for window in self._windows}
         self.reserved: dict[int, int] = {}
         """Ranges of addresses that are set apart to be mapped later: how many, by the first."""
 
@@ -158,7 +169,7 @@ class WindowMemory(GlobalMemory):
 
     def drop(self, block: Allocation) -> None:
         """Free an allocation; whoever has its pages next finds them poisoned."""
-        window = next(window for window in WINDOWS if window.holds(block.base))
+        window = next(window for window in self._windows if window.holds(block.base))
         self.remove(block)
         offset = window.offset + block.base - window.base
         self._file.clear(offset, round_up(block.data.size, PAGE))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.driver.calls import handles
-from harness.driver.memory import DEVICE, PINNED
+from harness.driver.memory import DEVICE
 from harness.driver.protocol import Copy
 from harness.driver.results import DriverError
 from harness.driver.state import Session
@@ -43,7 +43,7 @@ def allocate_pitch(session: Session, width: int, height: int, _element: int) -> 
 
 @handles("cuMemAllocHost_v2", "cuMemHostAlloc")
 def allocate_pinned(session: Session, nbytes: int, *_flags: int) -> int:
-    return session.allocate(PINNED, nbytes, "pinned memory")
+    return session.allocate(session.pinned, nbytes, "pinned memory")
 
 
 @handles("cuMemFree_v2", "cuMemFreeAsync", "cuMemFreeHost")
@@ -102,7 +102,7 @@ def pointer_attribute(session: Session, attribute: int, address: int) -> bytes:
     if found is None:
         raise DriverError("INVALID_VALUE", f"{address:#x} is no address of the driver")
     block, _ = found
-    pinned = PINNED.holds(address)
+    pinned = session.pinned.holds(address)
     values = {
         1: ("Q", 0),  # context; the library knows it
         2: ("I", 1 if pinned else 2),
@@ -385,7 +385,7 @@ def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[Copy]:
         written = _written(source, nbytes)
         if written is None or written.all():
             _mark(block, offset, nbytes)
-        elif not PINNED.holds(block.base):
+        elif not session.pinned.holds(block.base):
             block.poisonable()[offset : offset + nbytes] = written
     elif source is not None:
         _warn_of_poison(session, source, nbytes)

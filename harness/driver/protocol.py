@@ -5,7 +5,7 @@
     answer    i32 result, u32 bytes of text, u32 bytes of outputs, u32 copies; then these:
               text for standard output; for each output u64 size and the bytes; for each copy 6 x u64
     hello     8 bytes of `api.checksum`; answered by u32 number of windows with the memory's file descriptor, then
-              4 x u64 for each window
+              4 x u64 for each window; then u64 the address at which the process has mapped pinned memory
 
 Whoever connects may send anything: sizes are checked here, and a message that is wrong ends its connection.
 """

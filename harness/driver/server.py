@@ -23,7 +23,7 @@ from typing import IO
 
 from harness.driver.api import checksum
 from harness.driver.library import libraries
-from harness.driver.memory import WINDOWS
+from harness.driver.memory import WINDOWS, MappedFile, pinned_at
 from harness.driver.protocol import BadMessage, receive, receive_request
 from harness.driver.session import answer
 from harness.driver.state import Abandoned, Gpu, Session
@@ -163,11 +163,22 @@ class _Server:
         if hello != checksum():
             raise BadMessage("the greeting of another version of the library")
         self._gpu.log.processes += 1
-        session = Session(self._gpu, self._gpu.log.processes, lambda: _has_ended(connection))
-        self._sessions[connection] = session
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [session.file.descriptor]))]
-        connection.sendmsg([struct.pack("=I", len(WINDOWS))], rights)
-        connection.sendall(b"".join(window.pack() for window in WINDOWS))
+        file = MappedFile()
+        try:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.descriptor]))]
+            connection.sendmsg([struct.pack("=I", len(WINDOWS))], rights)
+            connection.sendall(b"".join(window.pack() for window in WINDOWS))
+            base = receive(connection, 8)
+            if base is None:
+                raise ConnectionError
+            pinned = pinned_at(*struct.unpack("=Q", base))
+        except BaseException as error:
+            file.close()
+            if isinstance(error, ValueError):
+                raise BadMessage(str(error)) from error
+            raise
+        number = self._gpu.log.processes
+        self._sessions[connection] = Session(self._gpu, number, lambda: _has_ended(connection), file, pinned)
         return True
 
     def _drop(self, connection: socket.socket) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from harness.driver.gpu_model import GpuModel
 from harness.driver.log import Log
-from harness.driver.memory import CONSTANT, DEVICE, FILE_BYTES, PINNED, MappedFile, Window, WindowMemory
+from harness.driver.memory import CONSTANT, DEVICE, FILE_BYTES, MappedFile, Window, WindowMemory
 from harness.driver.results import CODES, DriverError
 from harness.emulator import Device
 from harness.emulator.memory.global_memory import Allocation
@@ -53,24 +53,26 @@ class Gpu:
 
 @dataclass
 class Session:
-    """``error``: the code of a kernel's failure, which all later calls return, or 0. ``printed``: by kernels, and not
-    yet handed to the program. ``clock``: seconds of emulation so far. ``is_gone``: tells whether the process has ended.
+    """One process of a program. ``is_gone``: tells whether it has ended. ``pinned``: where it has pinned memory.
+    ``error``: the code of a kernel's failure, which all later calls return, or 0. ``printed``: by kernels, and not yet
+    handed to the program. ``clock``: seconds of emulation so far.
     """
 
     gpu: Gpu
     number: int
     is_gone: Callable[[], bool]
+    file: MappedFile
+    pinned: Window
     error: int = 0
     printed: list[str] = field(default_factory=list)
     clock: float = 0.0
 
     def __post_init__(self) -> None:
-        self.file = MappedFile()
         self._start()
 
     def _start(self) -> None:
         options = self.gpu.options
-        self.memory = WindowMemory(self.file, DEVICE)
+        self.memory = WindowMemory(self.file, DEVICE, self.pinned)
         self.constants = WindowMemory(self.file, CONSTANT)
         self.device = Device(options.accumulation, options.schedule, options.seed, self.memory, self.constants)
         self.limits: dict[int, int] = {}
@@ -139,7 +141,7 @@ class Session:
 
         Raises DriverError if it is device memory that is not allocated.
         """
-        for window, memory in ((DEVICE, self.memory), (PINNED, self.memory), (CONSTANT, self.constants)):
+        for window, memory in ((DEVICE, self.memory), (self.pinned, self.memory), (CONSTANT, self.constants)):
             own = address - window.generic
             if window.holds(own):
                 return self._find_in(memory, own, nbytes)

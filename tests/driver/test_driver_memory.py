@@ -29,7 +29,7 @@ def test_windows_do_not_overlap_in_the_file_or_in_addresses():
 
 
 def test_what_another_mapping_writes_is_seen_and_poison_is_the_emulators(file):
-    memory = WindowMemory(file, DEVICE)
+    memory = WindowMemory(file, DEVICE, PINNED)
     address = memory.alloc_in(DEVICE, 4000, "a")
     with mmap.mmap(file.descriptor, 4096, offset=address - DEVICE.base + DEVICE.offset) as program:
         program[:4] = b"abcd"

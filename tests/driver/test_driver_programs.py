@@ -17,13 +17,14 @@ import pytest
 from harness.cli.exec_output import as_json
 from harness.driver.gpu_model import gpu_model
 from harness.driver.log import Log
+from harness.driver.memory import PINNED
 from harness.driver.recording import Recorder
 from harness.driver.server import run_program
 from harness.driver.state import Gpu, Options
 from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import run as ptx_run
 
-TESTS = Path(__file__).parents[1] / "support"
+TESTS = Path(__file__).parents[1]
 PTX = TESTS / "data" / "cuda" / "driver_kernels.ptx"
 HEAD = (
     f"from driver_client import *\nimport os, signal, subprocess, sys, time\nPTX = open({str(PTX)!r}).read()\nstart()\n"
@@ -35,7 +36,7 @@ def command(script: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(TESTS)}
+    return {**os.environ, "PYTHONPATH": str(TESTS / "support")}
 
 
 def run_script(script: str, gpu: str = "b200", **options) -> tuple[int, Log]:
@@ -63,6 +64,34 @@ def test_vector_add():
     assert (launch.kernel, launch.grid, launch.block) == ("add", (4, 1, 1), (256, 1, 1))
     assert launch.counters.warps_finished == 32 and not launch.error
     assert not log.failure and not log.unhandled
+
+
+def test_a_program_may_have_something_where_pinned_memory_would_be():
+    """Allocators take addresses at random: what lay there made cuInit fail every now and then."""
+    script = f"""
+    import ctypes, mmap
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+    fixed = 0x100000
+    taken = libc.mmap({PINNED.base + (5 << 20)}, 4096, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | fixed, -1, 0)
+    assert taken == {PINNED.base + (5 << 20)}
+    from driver_client import *
+    start()
+    add, = load(open({str(PTX)!r}).read(), "add")
+    pinned = asked("cuMemAllocHost_v2", 400)
+    values = (c_float * 100).from_address(pinned)
+    values[:] = range(100)
+    assert asked("cuMemHostGetDevicePointer_v2", pinned, c_int(0)) == pinned
+    launch(add, 1, 128, pinned, pinned, pinned, c_int(100))
+    call("cuCtxSynchronize")
+    assert list(values) == [2.0 * i for i in range(100)]
+    call("cuMemFreeHost", pinned)
+    """
+    log = Log()
+    gpu = Gpu(gpu_model("b200"), Options(), log)
+    assert run_program([sys.executable, "-c", textwrap.dedent(script)], gpu, environment()) == 0
+    assert len(log.launches) == 1 and not log.launches[0].error
 
 
 def test_the_device_is_the_chosen_one():

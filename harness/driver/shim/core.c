@@ -98,20 +98,32 @@ static int receive_memory(void) {
 
 #define PROGRAM_END (1ull << 47) /* no address of a program is above it */
 
-/* Pinned memory has one address for both. Device memory is not at its device address, which stays out of reach. */
+/* Pinned memory has one address for both: the one proposed, or another one if the program has something there already.
+ * Device memory is not at its device address, which stays out of reach. */
 static bool map_window(Window *window, unsigned char **at, int memory) {
     void *place = (void *)window->base;
     int fixed = MAP_FIXED_NOREPLACE | MAP_NORESERVE;
-    if (!window->fixed) {
-        bool reachable = window->base < PROGRAM_END;
-        if (reachable && mmap(place, window->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0) != place)
-            return false;
-        place = NULL;
-        fixed = MAP_NORESERVE;
+    bool reachable = !window->fixed && window->base < PROGRAM_END;
+    if (reachable && mmap(place, window->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0) != place)
+        return false;
+    int access = PROT_READ | PROT_WRITE;
+    *at = MAP_FAILED;
+    if (window->fixed) *at = mmap(place, window->size, access, MAP_SHARED | fixed, memory, (off_t)window->offset);
+    if (*at == MAP_FAILED)
+        *at = mmap(NULL, window->size, access, MAP_SHARED | MAP_NORESERVE, memory, (off_t)window->offset);
+    if (*at == MAP_FAILED) return false;
+    madvise(*at, window->size, MADV_DONTDUMP);
+    if (window->fixed) window->base = (uint64_t)*at;
+    return true;
+}
+
+/* The server learns where pinned memory is. */
+static bool tell_pinned(void) {
+    for (uint32_t n = 0; n < window_count; n++) {
+        struct iovec part = {&windows[n].base, sizeof windows[n].base};
+        if (windows[n].fixed) return send_parts(&part, 1);
     }
-    *at = mmap(place, window->size, PROT_READ | PROT_WRITE, MAP_SHARED | fixed, memory, (off_t)window->offset);
-    if (*at != MAP_FAILED) madvise(*at, window->size, MADV_DONTDUMP);
-    return *at != MAP_FAILED && (!window->fixed || *at == place);
+    return false;
 }
 
 static Result give_up(const char *why) {
@@ -141,6 +153,7 @@ static Result open_connection(void) {
     for (uint32_t n = 0; n < window_count; n++) good = good && map_window(&windows[n], &mapped[n], memory);
     close(memory);
     if (!good) return give_up("its memory cannot be mapped into this program (is its address space limited?)");
+    if (!tell_pinned()) return give_up("it has ended while this program connected");
     state = CONNECTED;
     return SUCCESS;
 }
