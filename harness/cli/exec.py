@@ -10,7 +10,6 @@ import click
 from harness.cli.exec_output import as_json, show_summary
 from harness.cli.options import (
     NamedPath,
-    check_folder,
     check_output,
     group,
     launch_timeout_option,
@@ -23,7 +22,7 @@ from harness.driver.log import Log
 from harness.driver.recording import Recorder
 from harness.driver.server import run_program
 from harness.driver.state import Gpu, Options
-from harness.errors import EXIT_CANNOT_RUN, UsageProblem
+from harness.errors import EXIT_CANNOT_RUN
 
 emulation_options = group(
     "emulation",
@@ -66,9 +65,6 @@ def exec_command(
     Exit codes: the program's own; 2 usage, 3 if the emulated GPU could not do what the program asked for.
     """
     check_output(json_path, "--json")
-    check_folder(record, "--record")
-    if record is not None and record.exists() and any(record.iterdir()):
-        raise UsageProblem(f"--record {str(record)!r} is not empty; name a new folder")
     log = Log()
     emulated = Gpu(gpu_model(gpu), emulation, log, Recorder(record) if record else None)
     code = run_program(command, emulated, os.environ)

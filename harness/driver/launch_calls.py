@@ -9,6 +9,7 @@ from functools import partial
 from harness.check import Checker
 from harness.driver.calls import handles
 from harness.driver.log import Dims, LaunchRecord
+from harness.driver.memory import SPARE, HostMemoryShort, free_bytes
 from harness.driver.module_calls import Function
 from harness.driver.results import DriverError
 from harness.driver.state import Abandoned, Session
@@ -179,8 +180,11 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
 
 
 def _stop_if_gone(session: Session) -> None:
+    """A launch ends when its process has, and when the host has no memory left for what it writes."""
     if session.is_gone():
         raise Abandoned
+    if (have := free_bytes() - SPARE) < 0:
+        raise HostMemoryShort(-have, 0)
 
 
 def result_of(error: EmulatorError) -> str:

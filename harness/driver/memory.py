@@ -4,7 +4,8 @@
     pinned    what cuMemAllocHost gives, at one address for program and kernels; counts as written
     constant  __constant__ variables, at generic addresses
 
-Neither side can change the file's size. What is not used takes no memory: the file has holes.
+Neither side can change the file's size. Memory of the host is committed as it is touched: until then the file has
+holes. What the host cannot back is refused before it is touched, with a line that says how much there is.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import re
 import struct
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -68,7 +71,42 @@ def pinned_at(base: int) -> Window:
     return replace(PINNED, base=base)
 
 
+SPARE = 1 << 28
+"""Bytes of the host that are left to others."""
+UNASKED = 1 << 24
+"""Bytes that may be touched before it is asked again what the host has."""
+
 _F_ADD_SEALS, _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1033, 1, 2, 4
+
+
+class HostMemoryShort(DriverError):
+    """The host cannot back what a program is about to touch. ``reason`` says so in one line."""
+
+    def __init__(self, needed: int, have: int) -> None:
+        super().__init__(
+            "OUT_OF_MEMORY",
+            f"{needed / 2**30:.1f} GiB more of this machine's memory are needed to back what the program uses of the "
+            f"emulated GPU's, and {max(have, 0) / 2**30:.1f} GiB are free; use less, or a machine that has more",
+        )
+
+
+def free_bytes() -> int:
+    """What the host can still commit: MemAvailable, or less where a control group has less."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            found = int(line.split()[1]) << 10
+            break
+    else:
+        return FILE_BYTES
+    try:
+        most, now = (int(_CONTROL_GROUP.joinpath(name).read_text()) for name in ("memory.max", "memory.current"))
+        kept = int(re.findall(r"^inactive_file (\d+)", (_CONTROL_GROUP / "memory.stat").read_text(), re.MULTILINE)[0])
+    except (OSError, ValueError, IndexError):  # none, or one without a limit ("max")
+        return found
+    return min(found, most - now + kept)
+
+
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 class MappedFile:
@@ -86,15 +124,28 @@ class MappedFile:
             self._data = mmap.mmap(self.descriptor, FILE_BYTES)
             self._shadow = mmap.mmap(shadow, FILE_BYTES)
         except OSError as error:
-            os.close(self.descriptor)
+            for each in (self.descriptor, shadow):
+                os.close(each)
             raise CannotRun(
                 f"the emulated GPU's memory cannot be mapped ({error.strerror}); is the address space limited "
                 "(ulimit -v)?"
             ) from error
-        finally:
-            os.close(shadow)
+        self._descriptors = (self.descriptor, shadow)
+        self._unasked = 0
         self.data = np.frombuffer(self._data, np.uint8)
         self.shadow = np.frombuffer(self._shadow, np.uint8)
+
+    def require(self, offset: int, nbytes: int) -> None:
+        """Bytes are about to be touched, with those that say that they are written. Raises HostMemoryShort."""
+        self._unasked += nbytes
+        if self._unasked < UNASKED:
+            return
+        self._unasked = 0
+        have = free_bytes() - SPARE
+        if 2 * nbytes > have:
+            needed = sum(_holes(each, offset, nbytes) for each in self._descriptors)
+            if needed > have:
+                raise HostMemoryShort(needed, have)
 
     def clear(self, offset: int, nbytes: int) -> None:
         """Give back the pages of a range of whole pages: it holds nothing any more."""
@@ -104,7 +155,23 @@ class MappedFile:
 
     def close(self) -> None:
         """The mappings go when nothing refers to them any more."""
-        os.close(self.descriptor)
+        for each in self._descriptors:
+            os.close(each)
+
+
+def _holes(descriptor: int, offset: int, nbytes: int) -> int:
+    """How many bytes of a range of a file take no memory yet."""
+    end, found = offset + nbytes, 0
+    while offset < end:
+        hole = os.lseek(descriptor, offset, os.SEEK_HOLE)
+        if hole >= end:
+            break
+        try:
+            offset = min(os.lseek(descriptor, hole, os.SEEK_DATA), end)
+        except OSError:  # nothing behind it
+            offset = end
+        found += offset - hole
+    return found
 
 
 class WindowMemory(GlobalMemory):
@@ -173,6 +240,11 @@ class WindowMemory(GlobalMemory):
         self.remove(block)
         offset = window.offset + block.base - window.base
         self._file.clear(offset, round_up(block.data.size, PAGE))
+
+    def require(self, block: Allocation, offset: int, nbytes: int) -> None:
+        """Part of an allocation is about to be touched. Raises HostMemoryShort."""
+        window = next(window for window in self._windows if window.holds(block.base))
+        self._file.require(window.offset + block.base - window.base + offset, nbytes)
 
     def starting_at(self, address: int) -> Allocation | None:
         """The allocation that begins there."""

@@ -298,7 +298,7 @@ def _fill(session: Session, to: int, value: int, width: int, nbytes: int) -> Non
         return
     if to % width:
         raise DriverError("INVALID_VALUE", f"{to:#x} is not a multiple of {width}")
-    found = session.find(to, nbytes)
+    found = session.find_to_touch(to, nbytes)
     if found is None:
         raise DriverError("INVALID_VALUE", f"{to:#x} is no device memory")
     block, offset = found
@@ -379,7 +379,7 @@ def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[Copy]:
     """What the library is to copy. Device memory is only written where what is copied was."""
     if not nbytes:
         return []
-    target, source = session.find(to, nbytes), session.find(frm, nbytes)
+    target, source = session.find_to_touch(to, nbytes), session.find_to_touch(frm, nbytes)
     if target is not None:
         block, offset = target
         written = _written(source, nbytes)

@@ -18,17 +18,26 @@ from harness.driver.log import LaunchRecord
 from harness.driver.module_calls import Function, Module
 from harness.driver.state import Session
 from harness.emulator.memory.global_memory import Allocation
-from harness.errors import CannotRun
+from harness.errors import CannotRun, UsageProblem
 
 MOST_PARTS = 256
 """Of one allocation; if it is written in more pieces, what lies between them counts as written, too."""
 
 
 class Recorder:
-    """``folder``: made with the first launch."""
+    """Writes launches to a folder, which is made at once. Raises UsageProblem if that is not possible."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            empty = not any(folder.iterdir())
+        except OSError as error:
+            raise UsageProblem(
+                f"--record {folder}: it cannot be made ({error.strerror or error}); name another folder"
+            ) from error
+        if not empty:
+            raise UsageProblem(f"--record {str(folder)!r} is not empty; name a new folder")
 
     def keep(self, session: Session, function: Function, parameters: bytes, record: LaunchRecord) -> None:
         """Write one launch, which is about to start. Raises CannotRun if that is not possible."""

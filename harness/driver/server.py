@@ -9,9 +9,11 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import re
 import secrets
 import select
 import selectors
+import shutil
 import signal
 import socket
 import struct
@@ -32,6 +34,8 @@ from harness.errors import UsageProblem
 
 SOCKET = "EMULATED_GPU_SOCKET"
 """The environment variable that tells the library where to connect to: a name in the abstract namespace (unix(7))."""
+UNRESOLVED = 127
+"""The exit code of a program whose functions the dynamic linker does not find."""
 PATIENCE = 30.0
 """Seconds that a message which has begun may take."""
 
@@ -55,7 +59,26 @@ def run_program(
         gpu.kept_ptx = Path(given["CUTE_DSL_DUMP_DIR"])
         program = _start(command, given, stderr)
         with _terminates(program), _Server(listener, gpu) as server:
-            return server.serve(program)
+            code = server.serve(program)
+    if code == UNRESOLVED and (missing := _unresolved(command[0], folder)):
+        gpu.log.failed(f"the program needs {', '.join(missing)}, which the emulated driver's libraries have not")
+    return code
+
+
+def _unresolved(program: str, libraries: Path) -> list[str]:
+    """Functions of CUDA that a program is linked with and that no library has."""
+    wanted = _names(shutil.which(program) or program, "--undefined-only")
+    had = {name for library in libraries.glob("*.so*") for name in _names(library, "--defined-only")}
+    return sorted(name for name in wanted - had if re.match(r"cu[A-Z]|cuda[A-Z]|__cuda|nvml[A-Z]", name))
+
+
+def _names(library: str | Path, which: str) -> set[str]:
+    """Names in the dynamic symbol table of a file; none where binutils are not installed."""
+    try:
+        done = subprocess.run(["nm", "-D", which, str(library)], capture_output=True, encoding="utf-8", timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return set()
+    return {line.split()[-1].partition("@")[0] for line in done.stdout.splitlines() if line}
 
 
 def _environment(given: Mapping[str, str], libraries: Path, name: str, kept: Path) -> dict[str, str]:

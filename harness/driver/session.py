@@ -14,6 +14,7 @@ from harness.driver import (  # noqa: F401  they register the functions that ans
     tensor_map_calls,
 )
 from harness.driver.calls import HANDLERS
+from harness.driver.memory import HostMemoryShort
 from harness.driver.protocol import Copy, Request, encode_answer
 from harness.driver.results import CODES, DriverError, name_of
 from harness.driver.state import Abandoned, Session
@@ -37,6 +38,9 @@ def answer(session: Session, request: Request) -> bytes:
         return encode_answer(request, CODES["INVALID_VALUE"], (), text=text)
     try:
         given = HANDLERS[name](session, *request.inputs)
+    except HostMemoryShort as error:
+        log.failed(f"{name}: {error.reason}")
+        return encode_answer(request, error.code, (), text=text)
     except DriverError as error:
         if error.reason and name not in QUIET:
             log.note(f"{name}: {error.reason} ({name_of(error.code)})")

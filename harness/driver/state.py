@@ -10,7 +10,17 @@ from typing import Any, Literal, TypeVar
 
 from harness.driver.gpu_model import GpuModel
 from harness.driver.log import Log
-from harness.driver.memory import CONSTANT, DEVICE, FILE_BYTES, MappedFile, Window, WindowMemory
+from harness.driver.memory import (
+    CONSTANT,
+    DEVICE,
+    FILE_BYTES,
+    SPARE,
+    HostMemoryShort,
+    MappedFile,
+    Window,
+    WindowMemory,
+    free_bytes,
+)
 from harness.driver.results import CODES, DriverError
 from harness.emulator import Device
 from harness.emulator.memory.global_memory import Allocation
@@ -124,9 +134,11 @@ class Session:
     # ---- memory ----
 
     def allocate(self, window: Window, nbytes: int, name: str) -> int:
-        """Device or pinned memory, as a program asks for it."""
+        """Device or pinned memory, as a program asks for it. Pinned memory is the host's from the start."""
         if window is DEVICE:
             self.take_memory(nbytes)
+        elif nbytes > (have := free_bytes() - SPARE):
+            raise HostMemoryShort(nbytes, have)
         return self.memory.alloc_in(window, nbytes, name)
 
     def take_memory(self, nbytes: int) -> None:
@@ -146,6 +158,13 @@ class Session:
             if window.holds(own):
                 return self._find_in(memory, own, nbytes)
         return None
+
+    def find_to_touch(self, address: int, nbytes: int) -> tuple[Allocation, int] | None:
+        """As `find`, of what is about to be read or written. Raises HostMemoryShort, too."""
+        found = self.find(address, nbytes)
+        if found is not None and not CONSTANT.holds(found[0].base):
+            self.memory.require(*found, nbytes)
+        return found
 
     @staticmethod
     def _find_in(memory: WindowMemory, address: int, nbytes: int) -> tuple[Allocation, int]:

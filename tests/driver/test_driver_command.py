@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
 import pytest
 from click.testing import CliRunner
 
@@ -16,7 +19,8 @@ from harness.cli.main import main
         (["--", "no-such-program-anywhere"], "no-such-program-anywhere"),
         (["--json", "no/such/folder/out.json", "--", "true"], "no/such/folder/out.json"),
         (["--record", "{full}", "--", "true"], "is not empty"),
-        (["--record", "{full}/kept/deeper", "--", "true"], "is not a folder; name another folder"),
+        (["--record", "{full}/kept/deeper", "--", "true"], "name another folder"),
+        (["--record", "/proc/no-such-folder", "--", "true"], "name another folder"),
         (["--seed", "-1", "--", "true"], "-1"),
     ],
 )
@@ -30,3 +34,41 @@ def test_wrong_requests_are_one_line(words, said, tmp_path):
 
 def test_a_program_that_needs_no_gpu_runs_and_its_exit_code_comes_back():
     assert CliRunner().invoke(main, ["exec", "--quiet", "--", "sh", "-c", "exit 9"]).exit_code == 9
+
+
+def linked(folder, code, *missing):
+    """A C program that is linked with the supplied CUDA runtime, and maybe with names that only the linker has seen."""
+    source, program, library = folder / "program.c", folder / "program", folder / "libcudart.so.13"
+    source.write_text(code)
+    stubs = "".join(f"void {name}(void) {{}}\n" for name in ("cudaCreateChannelDesc", *missing))
+    subprocess.run(
+        ["cc", "-xc", "-", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", library],
+        input=stubs,
+        text=True,
+        check=True,
+    )
+    subprocess.run(["cc", "-w", source, library, "-o", program], check=True)
+    return program
+
+
+needs_compiler = pytest.mark.skipif(not (shutil.which("cc") and shutil.which("nm")), reason="no C compiler")
+
+
+@needs_compiler
+def test_the_supplied_runtime_has_what_builds_channel_descriptions(tmp_path):
+    code = """
+    typedef struct { int x, y, z, w, kind; } Format;
+    Format cudaCreateChannelDesc(int, int, int, int, int);
+    int main(void) { Format f = cudaCreateChannelDesc(32, 16, 8, 4, 2); return f.x + f.y + f.z + f.w + f.kind; }
+    """
+    done = CliRunner().invoke(main, ["exec", "--quiet", "--", str(linked(tmp_path, code))])
+    assert done.exit_code == 62, done.output
+
+
+@needs_compiler
+def test_functions_that_the_supplied_libraries_lack_are_named(tmp_path, capfd):
+    program = linked(tmp_path, "int main(void) { return cudaOfTheFuture(); }", "cudaOfTheFuture")
+    done = CliRunner().invoke(main, ["exec", "--quiet", "--", str(program)])
+    assert done.exit_code == 3
+    said = done.stderr + capfd.readouterr().err
+    assert "the program needs cudaOfTheFuture, which the emulated driver's libraries have not" in said

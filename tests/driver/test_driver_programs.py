@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from harness.cli.exec_output import as_json
+from harness.driver import launch_calls, memory, state
 from harness.driver.gpu_model import gpu_model
 from harness.driver.log import Log
 from harness.driver.memory import PINNED
@@ -92,6 +93,40 @@ def test_a_program_may_have_something_where_pinned_memory_would_be():
     gpu = Gpu(gpu_model("b200"), Options(), log)
     assert run_program([sys.executable, "-c", textwrap.dedent(script)], gpu, environment()) == 0
     assert len(log.launches) == 1 and not log.launches[0].error
+
+
+def test_memory_that_the_host_cannot_back_is_refused_when_it_is_touched(monkeypatch, capfd):
+    monkeypatch.setattr(memory, "free_bytes", lambda: memory.SPARE + (100 << 20))
+    monkeypatch.setattr(state, "free_bytes", memory.free_bytes)
+    script = """
+    large = asked("cuMemAlloc_v2", 150 << 30)  # more than any machine of the tests has
+    call("cuMemsetD8_v2", large, 1, 40 << 20)
+    for _ in range(20):
+        call("cuMemsetD8_v2", large, 2, 40 << 20)  # the same again takes no more
+    assert result_of("cuMemsetD8_v2", large, 3, 1 << 30) == "CUDA_ERROR_OUT_OF_MEMORY"
+    pinned = c_uint64()
+    assert result_of("cuMemAllocHost_v2", byref(pinned), 200 << 20) == "CUDA_ERROR_OUT_OF_MEMORY"
+    host = (c_int * (1 << 26))()
+    assert result_of("cuMemcpyHtoD_v2", large + (1 << 30), byref(host), 1 << 28) == "CUDA_ERROR_OUT_OF_MEMORY"
+    call("cuMemFree_v2", large)
+    call("cuCtxSynchronize")
+    """
+    code, log = run_script(script)
+    assert code == 0
+    said = [line for line in capfd.readouterr().err.splitlines() if "GiB" in line]
+    assert len(said) == 3 and "1.9 GiB more of this machine's memory are needed" in said[0]
+    assert "0.1 GiB are free" in log.failure and log.failure.startswith("cuMemsetD8_v2: ")
+
+
+def test_a_launch_ends_when_the_host_has_no_memory_left(monkeypatch):
+    monkeypatch.setattr(launch_calls, "free_bytes", lambda: 0)
+    script = """
+    spin, = load(PTX, "spin")
+    a = upload((c_int * 1000)())
+    launch(spin, 1, 1, a)
+    """
+    _, log = run_script(script, max_steps=2_000_000)
+    assert "of this machine's memory are needed" in log.failure
 
 
 def test_the_device_is_the_chosen_one():

@@ -480,6 +480,14 @@ API Error cudaFuncSetAttribute(const void *kernel, int attribute, int value) {
 API Error cudaFuncSetCacheConfig(const void *kernel, int config) { return (void)kernel, (void)config, 0; }
 
 /* cudaFuncAttributes: three sizes, then numbers in the order of the driver's attributes but for one. */
+typedef struct {
+    int x, y, z, w, kind;
+} ChannelFormat;
+
+API ChannelFormat cudaCreateChannelDesc(int x, int y, int z, int w, int kind) {
+    return (ChannelFormat){x, y, z, w, kind};
+}
+
 API Error cudaFuncGetAttributes(unsigned char *to, const void *kernel) {
     static const int sizes[] = {1, 2, 3}, numbers[] = {0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 14};
     uint64_t function;
