@@ -30,9 +30,8 @@ from harness.emulator.errors import (
 )
 from harness.emulator.machine.counters import Counters
 from harness.emulator.machine.state import Region
-from harness.emulator.memory.im2col_map import Im2colMap
 from harness.emulator.memory.swizzle import Swizzle
-from harness.emulator.memory.tensor_map import TensorMap
+from harness.emulator.memory.tensor_map import Im2colMap, TensorMap
 from harness.emulator.rules import RULES, Finding
 
 __all__ = [

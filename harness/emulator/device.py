@@ -32,8 +32,8 @@ from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.parser import parse_module
 from harness.emulator.rules import RULES, Finding
 from harness.emulator.symbols import FIRST_CONSTANT, Symbols
-from harness.emulator.translate.check import check_module
 from harness.emulator.translate.program import translate
+from harness.emulator.translate.refusals import check_module
 from harness.emulator.units.mma import MmaUnit
 from harness.emulator.workers import run_in_processes
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from harness.emulator import RULES, PtxSyntaxError
 from harness.emulator.instructions.table import TABLE, Spec
 from harness.emulator.ptx.parser import parse_module
-from harness.emulator.translate.check import problem_of
-from harness.emulator.translate.refusals import unimplemented
+from harness.emulator.translate.refusals import problem_of, unimplemented
 from harness.launch.forms import FORMS, MODULE, TARGETS
 from harness.markdown import table
 

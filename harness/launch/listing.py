@@ -11,9 +11,8 @@ from harness.emulator.names import readable_name
 from harness.emulator.ptx.ast import Immediate, Instruction, Kernel, Memory, Parameter, ParsedModule, Register, Symbol
 from harness.emulator.ptx.parser import parse_module
 from harness.emulator.ptx.sections import Section, blank_kernels, kernel_sections, without_body
-from harness.emulator.translate.check import problem_of
 from harness.emulator.translate.layout import Layout
-from harness.emulator.translate.refusals import unimplemented
+from harness.emulator.translate.refusals import problem_of, unimplemented
 from harness.errors import CannotRun
 
 _LINE = re.compile(r"PTX line (\d+):\s*(.*)", re.S)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness.emulator import Fault
-from harness.emulator.machine.barriers import MAX_COUNT, CountingBarrier, MBarrier
-from harness.emulator.machine.bulk import BulkQueue
-from harness.emulator.machine.wakeups import SUSPENDED, Wakeups
+from harness.emulator.machine.barriers import MAX_COUNT, SUSPENDED, CountingBarrier, MBarrier, Wakeups
+from harness.emulator.machine.copies import BulkQueue
 
 
 class Waiter:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from harness.emulator.machine.bulk import BulkQueue
+from harness.emulator.machine.copies import BulkQueue
 
 DONE, WRITING, READING = (0, 0), (0, 1), (1, 1)
 """(copies that still read their source, copies that are not yet written)."""

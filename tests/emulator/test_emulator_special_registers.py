@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ptx_programs import STORE_R1, WORDS, launch, run
 
-from harness.emulator.instructions import special
+from harness.emulator.instructions import move
 from harness.emulator.machine import state
 
 LANES = np.arange(32, dtype=np.uint64)
@@ -132,7 +132,7 @@ def test_halves_of_a_clock_that_has_run_for_long(register, kind, expected, monke
 
     def late(self, *arguments) -> None:
         start(self, *arguments)
-        self.clock = 0x1_FEDC4567_89ABCDEF - special._TICK
+        self.clock = 0x1_FEDC4567_89ABCDEF - move._TICK
 
     monkeypatch.setattr(state.Grid, "__init__", late)
     read = f"mov.u64 %rd1, %{register};" if kind == "u64" else f"mov.u32 %r1, %{register}; cvt.u64.u32 %rd1, %r1;"

@@ -1,8 +1,11 @@
-"""Arithmetic that integers and floats share: add to abs (PTX ISA 9.7.1, 9.7.3)."""
+"""Arithmetic that integers and floats share: add to abs; packed, and with a carry (PTX ISA 9.7.1 to 9.7.3).
+
+The carry is the last operand read. Of a subtraction the carry flag holds the borrow.
+"""
 
 from __future__ import annotations
 
-from harness.emulator.instructions import carry, floats, packed, values
+from harness.emulator.instructions import floats, values
 from harness.emulator.instructions.table import (
     Assign,
     Translator,
@@ -16,7 +19,102 @@ from harness.emulator.instructions.table import (
     only,
     only_form,
 )
-from harness.emulator.ptx.ast import Instruction
+from harness.emulator.machine.lanes import Value
+from harness.emulator.ptx.ast import Dual, Instruction
+
+# ---- two 16-bit integers in one register (PTX ISA 9.7.1.1, 9.7.1.13, 9.7.1.14) ----
+
+PACKED_KINDS = ("u16x2", "s16x2")
+
+
+def packed_operation(name: str, is_signed: bool, relu: bool, a: Value, b: Value) -> Value:
+    def half(x: int, y: int) -> int:
+        if is_signed:
+            x, y = values.signed(x, 16), values.signed(y, 16)
+        result = {"add": x + y, "min": min(x, y), "max": max(x, y)}[name]
+        return (max(result, 0) if relu else result) & 0xFFFF
+
+    def scalar(x: int, y: int) -> int:
+        return half(x & 0xFFFF, y & 0xFFFF) | half(x >> 16, y >> 16) << 16
+
+    return values.lanewise(32, scalar, a, b)
+
+
+def _packed(i: Instruction, w: Translator) -> Assign:
+    forms = {"add": PACKED_KINDS, "min": (*PACKED_KINDS, "relu.s16x2"), "max": (*PACKED_KINDS, "relu.s16x2")}
+    only_form(i, *forms.get(i.opcode, ()))
+    kind = kind_of(i)
+    a, b = (w.read(o, kind) for o in i.operands[1:])
+    return Assign([(i.operands[0], call(w, packed_operation, repr(i.opcode), kind[0] == "s", i.has("relu"), a, b))])
+
+
+# ---- with a carry in or out (PTX ISA 9.7.2) ----
+
+_CARRY_KINDS = ("u32", "s32", "u64", "s64")
+
+
+def sum_bits(a: Value, b: Value, carry: Value, bits: int, subtract: bool, flag: bool) -> Value:
+    """a + b + carry or a - (b + carry): the result, or the carry out of it."""
+
+    def scalar(x: int, y: int, c: int) -> int:
+        total = x - (y + c) if subtract else x + y + c
+        return total >> bits & 1 if flag else total & ((1 << bits) - 1)
+
+    return values.lanewise(32 if flag else bits, scalar, a, b, carry)
+
+
+def _pairs(i: Instruction, w: Translator, a: str, b: str, carry: str, subtract: bool) -> Assign:
+    first, bits = i.operands[0], bits_of(kind_of(i))
+    if not isinstance(first, Dual):
+        return Assign([(first, call(w, sum_bits, a, b, carry, bits, subtract, False))])
+    return Assign(
+        [
+            (first.first, call(w, sum_bits, a, b, carry, bits, subtract, False)),
+            (first.second, call(w, sum_bits, a, b, carry, bits, subtract, True)),
+        ]
+    )
+
+
+def _add_with_carry(i: Instruction, w: Translator) -> Assign:
+    """add.cc and sub.cc, addc and subc."""
+    extended = i.opcode in ("addc", "subc")
+    only_form(i, *(f"cc.{kind}" for kind in _CARRY_KINDS), *(_CARRY_KINDS if extended else ()))
+    kind = kind_of(i)
+    if len(i.operands) != 3 + extended:
+        raise Unsupported
+    a, b = (w.read(o, kind) for o in i.operands[1:3])
+    carry = w.read(i.operands[3], "b32") if extended else "0"
+    return _pairs(i, w, a, b, carry, i.opcode.startswith("sub"))
+
+
+@instruction("addc", "subc", operands=4)
+def _addc(i: Instruction, w: Translator) -> Assign:
+    return _add_with_carry(i, w)
+
+
+def _multiply_add_with_carry(i: Instruction, w: Translator) -> Assign:
+    """mad.cc and madc: one half of the product, plus c, plus the carry."""
+    extended = i.opcode == "madc"
+    forms = [f"{half}.{cc}{kind}" for half in ("lo", "hi") for cc in ("cc.", "") for kind in _CARRY_KINDS]
+    only_form(i, *(form for form in forms if extended or ".cc." in form))
+    kind = kind_of(i)
+    if len(i.operands) != 4 + extended:
+        raise Unsupported
+    a, b, c = (w.read(o, kind) for o in i.operands[1:4])
+    bits = bits_of(kind)
+    if i.has("hi"):
+        product = call(w, values.multiply_high, a, b, bits, kind[0] == "s")
+    else:
+        product = f"({a} * {b}) & {(1 << bits) - 1}"
+    return _pairs(i, w, product, c, w.read(i.operands[4], "b32") if extended else "0", False)
+
+
+@instruction("madc", operands=5)
+def _madc(i: Instruction, w: Translator) -> Assign:
+    return _multiply_add_with_carry(i, w)
+
+
+# ---- integers and floats ----
 
 _FLOATS = ("f32", "f64")
 _FLOAT_OPERATIONS = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply", "div": "np.divide"}
@@ -53,9 +151,9 @@ def _add(i: Instruction, w: Translator) -> Assign:
     if kind in floats.KINDS:
         return floats.sum_or_product(i, w, kind)
     if i.has("cc") or i.has("sat"):
-        return carry.add(i, w) if i.has("cc") else _saturated(i, w)
-    if kind in packed.KINDS:
-        return packed.operation(i, w)
+        return _add_with_carry(i, w) if i.has("cc") else _saturated(i, w)
+    if kind in PACKED_KINDS:
+        return _packed(i, w)
     a, b = _integers(i, w, kind)
     return Assign([(i.operands[0], f"({a} {'+' if i.opcode == 'add' else '-'} {b}) & {mask(kind)}")])
 
@@ -97,7 +195,7 @@ def _mad(i: Instruction, w: Translator) -> Assign:
     if kind in floats.KINDS:
         return floats.fused(i, w, kind)
     if i.has("cc"):
-        return carry.multiply_add(i, w)
+        return _multiply_add_with_carry(i, w)
     if i.modifiers == ("hi", "sat", "s32"):
         high = call(w, values.multiply_high, *_sources(i, w, kind)[:2], 32, True)
         return Assign([(i.operands[0], call(w, values.add_saturated, high, w.read(i.operands[3], kind), False))])
@@ -123,8 +221,8 @@ def _minmax(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if kind in floats.KINDS and i.modifiers != ("f32",):
         return floats.minimum_or_maximum(i, w, kind)
-    if kind in packed.KINDS:
-        return packed.operation(i, w)
+    if kind in PACKED_KINDS:
+        return _packed(i, w)
     relu = i.modifiers == ("relu", "s32") and len(i.operands) == 3
     if not relu:
         only(i)

@@ -1,13 +1,18 @@
-"""ldmatrix and stmatrix (PTX ISA 9.7.14.5.15, 9.7.14.5.16); those of fewer than 16 bits are in `matrix_bytes`."""
+"""ldmatrix and stmatrix of 16, 8, 6 and 4 bits (PTX ISA 9.7.14.5.15, 9.7.14.5.16).
+
+The rows of the matrices are 16 bytes each in shared memory; every lane gives the address of one. Which lane holds what
+of 8 bits and fewer is as CuTe DSL 4.8 has it. Elements of fewer bits come to the low bits of their byte.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from harness.emulator.instructions.matrix_bytes import load_bytes, load_one_register, store_bytes
-from harness.emulator.instructions.matrix_rows import ROWS, rows_of
+from harness.emulator.errors import Fault
 from harness.emulator.instructions.table import (
     Effect,
     Translator,
@@ -19,11 +24,91 @@ from harness.emulator.instructions.table import (
     tuple_of,
 )
 from harness.emulator.machine.events import Access, Site
-from harness.emulator.machine.lanes import Value, stack_rows
+from harness.emulator.machine.lanes import FULL_MASK, Value, stack_rows
 from harness.emulator.machine.state import Fragment
-from harness.emulator.memory.address_space import shared_from_generic
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
 from harness.emulator.memory.bytes import CHUNK
 from harness.emulator.ptx.ast import Instruction, Operand
+from harness.emulator.units.operands import unpacked
+
+# ---- rows ----
+
+ROWS = 8
+"""Rows of one matrix, of 16 bytes each."""
+
+
+class Rows(NamedTuple):
+    """Rows of matrices in a CTA's shared memory. span: the first byte of any, and the one behind the last."""
+
+    offsets: np.ndarray
+    chunks: np.ndarray
+    span: tuple[int, int]
+
+
+def rows_of(f: Fragment, address: Value, matrices: int) -> Rows:
+    """The 8 rows of each matrix: row j of matrix m comes from lane 8m + j."""
+    if f.mask != FULL_MASK:
+        f.require_whole_warp()
+    if isinstance(address, int):
+        raise Fault("stmatrix/ldmatrix got one address for all rows; every row needs its own lane's address", "address")
+    return _rows_at(address.tobytes(), address.itemsize, matrices, f.cta.window)
+
+
+@lru_cache(maxsize=4096)
+def _rows_at(addresses: bytes, nbytes: int, matrices: int, window: int) -> Rows:
+    """The same from the bytes of the addresses: loops use the same ones again and again."""
+    rows = np.frombuffer(addresses, f"u{nbytes}")[: ROWS * matrices].astype(np.int64) - window
+    merged = int(np.bitwise_or.reduce(rows))
+    if merged >> RANK_SHIFT:
+        raise Fault(f"a row address names a CTA other than its own, rank {window >> RANK_SHIFT}", "address")
+    if merged & (CHUNK - 1):
+        bad = int(np.flatnonzero(rows & (CHUNK - 1))[0])
+        offset = int(rows[bad]) & OFFSET_MASK
+        fault = Fault(f"row address 0x{offset:x} is not a multiple of {CHUNK}", "alignment", offset)
+        fault.position = bad
+        raise fault
+    rows.setflags(write=False)
+    return Rows(rows, rows // CHUNK, (int(rows.min()), int(rows.max()) + CHUNK))
+
+
+# ---- elements of 8 bits, and of 6 or 4 bits that become 8 ----
+
+
+def load_bytes(f: Fragment, site: Site, address: Value, matrices: int, square: bool, bits: int) -> list[np.ndarray]:
+    """``ldmatrix.m16n16...trans`` (square) and ``ldmatrix.m8n16``.
+
+    square: byte e of register r of thread t is row 4 (t % 4) + e, column t / 4 + 8 r. Otherwise of a matrix's one
+    register it is row t / 4, column 4 (t % 4) + e.
+    """
+    rows = rows_of(f, address, 2 * matrices if square else matrices)
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "read", "shared", f.cta.rank, rows.offsets, CHUNK, 1, None))
+    raw = np.ascontiguousarray(f.cta.shared.read_chunks(rows.chunks)).view(np.uint8).reshape(-1, CHUNK)
+    items = raw if bits == 8 else unpacked(raw, bits)
+    if square:
+        items = items.reshape(matrices, 4, 4, 2, 8).transpose(0, 3, 4, 1, 2)
+    return list(np.ascontiguousarray(items).reshape(-1, 128).view(np.uint32))
+
+
+def load_one_register(f: Fragment, site: Site, address: Value, bits: int) -> np.ndarray:
+    """``ldmatrix.m8n16.x1``"""
+    return load_bytes(f, site, address, 1, False, bits)[0]
+
+
+def store_bytes(f: Fragment, site: Site, address: Value, values: Sequence[Value]) -> None:
+    """``stmatrix.m16n8.trans``: byte a + 2 b of a register of thread t is row 2 (t % 4) + a, column t / 4 + 8 b."""
+    rows = rows_of(f, address, len(values))
+    parts = stack_rows(values).view(np.uint8).reshape(len(values), 8, 4, 2, 2)
+    items = np.ascontiguousarray(parts.transpose(0, 2, 4, 3, 1)).reshape(-1).view(np.complex128)
+    f.cta.shared.write_chunks(rows.chunks, items, rows.span)
+    f.grid.wakeups.changes += 1
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "write", "shared", f.cta.rank, rows.offsets, CHUNK, 1, items))
+
+
+# ---- elements of 16 bits ----
 
 
 def store_matrix(f: Fragment, site: Site, address: Value, values: Sequence[Value], transpose: bool) -> None:

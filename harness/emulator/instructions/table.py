@@ -115,7 +115,7 @@ class Spec:
 
 
 TABLE: dict[str, Spec] = {}
-_LONGEST = 4
+_LONGEST = 5
 """Words in the longest name."""
 
 

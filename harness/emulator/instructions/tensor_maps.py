@@ -26,8 +26,7 @@ from harness.emulator.machine.lanes import Value, lane_value
 from harness.emulator.machine.state import Fragment
 from harness.emulator.memory import tensor_map_bytes
 from harness.emulator.memory.address_space import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT, WINDOWS, space_of
-from harness.emulator.memory.im2col_map import Im2colMap
-from harness.emulator.memory.tensor_map import TensorMap
+from harness.emulator.memory.tensor_map import Im2colMap, TensorMap
 from harness.emulator.memory.tensor_map_bytes import FIELDS, NBYTES, WITH_ORDINAL
 from harness.emulator.ptx.ast import Immediate, Instruction, Operand
 

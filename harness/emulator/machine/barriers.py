@@ -1,15 +1,68 @@
-"""mbarriers, named CTA barriers and the cluster barrier. They know whom they wake, and nothing of CTAs and warps.
+"""mbarriers, named CTA barriers and the cluster barrier, and who waits for what.
 
-Sources: PTX ISA 9.7.13.15 (mbarrier), 9.7.13.1 (bar, barrier), 9.7.13.3 (barrier.cluster).
+Barriers know whom they wake, and nothing of CTAs and warps. Sources: PTX ISA 9.7.13.15 (mbarrier), 9.7.13.1 (bar,
+barrier), 9.7.13.3 (barrier.cluster).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Protocol, TypeVar
 
 from harness.emulator.errors import Fault
-from harness.emulator.machine.wakeups import Wakeups
+
+SUSPENDED = object()
+"""What a blocking operation returns when its warp has to wait."""
+
+
+class Waiting:
+    """Why somebody is suspended: the barrier-like object, a sentence, and the instruction's site."""
+
+    __slots__ = ("on", "site", "what")
+
+    def __init__(self, on: Any, what: str, site: Any):
+        self.on = on
+        self.what = what
+        self.site = site
+
+
+class Waiter(Protocol):
+    """Whoever can be suspended."""
+
+    waiting: Waiting | None
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class Wakeups(Generic[W]):
+    """``ready`` holds who can run, longest waiting first. ``changes`` counts what a polling loop might see."""
+
+    def __init__(self) -> None:
+        self.ready: deque[W] = deque()
+        self.changes = 0
+
+    def suspend(self, waiter: W, on: Any, what: str, site: Any) -> object:
+        """Record why the waiter cannot go on; whoever lets it go on keeps it in a list of its own."""
+        waiter.waiting = Waiting(on, what, site)
+        return SUSPENDED
+
+    def resume(self, waiter: W) -> None:
+        """It may run again. A waiter that others have woken already stays as it is."""
+        if waiter.waiting is not None:
+            waiter.waiting = None
+            self.ready.append(waiter)
+
+    def resume_all(self, waiters: Iterable[W]) -> None:
+        for waiter in waiters:
+            self.resume(waiter)
+
+    def start(self, waiter: W) -> None:
+        """It runs for the first time, or goes on at another place."""
+        waiter.waiting = None
+        self.ready.append(waiter)
+
 
 MAX_COUNT = (1 << 20) - 1
 """Largest arrival count and largest magnitude of the transaction count."""

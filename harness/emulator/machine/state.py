@@ -16,16 +16,14 @@ import numpy as np
 
 from harness.emulator.errors import Fault
 from harness.emulator.machine import events
-from harness.emulator.machine.barriers import CountingBarrier, MBarrier
-from harness.emulator.machine.bulk import BulkQueue
+from harness.emulator.machine.barriers import CountingBarrier, MBarrier, Waiting, Wakeups
 from harness.emulator.machine.code import Code
-from harness.emulator.machine.copies import CopyQueues
+from harness.emulator.machine.copies import BulkQueue, CopyQueues
 from harness.emulator.machine.counters import Counters
 from harness.emulator.machine.events import Agent, Operation, Site
 from harness.emulator.machine.findings import Findings
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lanes_of
 from harness.emulator.machine.register_pool import RegisterPool, registers_at_entry
-from harness.emulator.machine.wakeups import Waiting, Wakeups
 from harness.emulator.machine.warpgroup import Member, Warpgroup
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, RESERVED_SHARED
 from harness.emulator.memory.global_memory import GlobalMemory
@@ -221,7 +219,7 @@ class Cluster:
         shape = grid.launch.cluster
         first = tuple(i * s for i, s in zip(self.index, shape, strict=True))
         self.routes: dict[tuple[Any, ...], tuple[tuple[Cta, Cta], ...]] = {}
-        """Where TMA loads go and whom they signal, as `instructions.bulk` has found for their operands."""
+        """Where TMA loads go and whom they signal, as `instructions.tensor_copies` has found for their operands."""
         self.ctas = [
             Cta(grid, self, x + shape[0] * (y + shape[1] * z), (first[0] + x, first[1] + y, first[2] + z))
             for z in range(shape[2])

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.errors import Fault
+from harness.emulator.machine.barriers import Wakeups
 from harness.emulator.machine.events import Operation
-from harness.emulator.machine.wakeups import Wakeups
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.units.mma import MmaUnit
 from harness.emulator.units.wgmma import Accumulator, AnyPlan, M, Plan

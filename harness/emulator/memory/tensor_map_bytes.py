@@ -27,9 +27,8 @@ from math import prod
 from typing import Any
 
 from harness.emulator.errors import Fault
-from harness.emulator.memory.im2col_map import Im2colMap
 from harness.emulator.memory.swizzle import Swizzle
-from harness.emulator.memory.tensor_map import MAX_RANK, ElementType, TensorMap
+from harness.emulator.memory.tensor_map import MAX_RANK, ElementType, Im2colMap, TensorMap
 
 NBYTES = 128
 READ_BYTES = 64

@@ -30,8 +30,7 @@ from harness.emulator.ptx.ast import (
     Vector,
 )
 from harness.emulator.ptx.declarations import plain, variables
-from harness.emulator.ptx.literals import number
-from harness.emulator.ptx.scanner import SPACE, Scanner, split
+from harness.emulator.ptx.scanner import SPACE, Scanner, number, split
 
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")

@@ -7,8 +7,7 @@ import re
 import numpy as np
 
 from harness.emulator.ptx.ast import TYPE_BYTES, Parameter, Variable
-from harness.emulator.ptx.literals import number
-from harness.emulator.ptx.scanner import SPACE, Scanner, split
+from harness.emulator.ptx.scanner import SPACE, Scanner, number, split
 
 _TYPE = re.compile(
     r"(?:\.align\s+(?P<align>\d+)\s+)?(?:\.v(?P<vector>[248])\s+)?\.(?P<type>[a-z]\w+)\s+(?:\.align\s+(?P<late>\d+)\s+)?"

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.errors import Fault
-from harness.emulator.instructions import special
+from harness.emulator.instructions.move import special_register
 from harness.emulator.instructions.table import Assign, Effect, Emitted, Unsupported, bits_of, find, mask
 from harness.emulator.instructions.tensor_memory import forget_load, load_early
 from harness.emulator.instructions.values import displaced, narrow, select
+from harness.emulator.machine.barriers import SUSPENDED
 from harness.emulator.machine.code import BLOCKED, EXIT
 from harness.emulator.machine.divergence import diverge, diverge_many, restrict
 from harness.emulator.machine.events import Site
 from harness.emulator.machine.lanes import mask_of
 from harness.emulator.machine.state import Fragment
-from harness.emulator.machine.wakeups import SUSPENDED
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.emulator.ptx.ast import (
     TYPE_BYTES,
@@ -124,7 +124,7 @@ class Operands:
                 raise Unsupported
             return str(operand.value & mask(kind))
         if isinstance(operand, Special):
-            return special.expression(operand.name, self)
+            return special_register(operand.name, self)
         if isinstance(operand, Symbol | Label):
             return self.address(operand)
         raise Unsupported

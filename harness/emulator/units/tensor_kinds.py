@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.errors import Fault
-from harness.emulator.memory.descriptors import decode_sm100
-from harness.emulator.memory.instruction_descriptors import DEPTH, Shape, decode
+from harness.emulator.memory.descriptors import DEPTH, Shape, decode, decode_sm100
 from harness.emulator.memory.tmem import LANES, TensorMemory, split_address
 from harness.emulator.units import formats, numerics
-from harness.emulator.units.elements import AnyOperand, any_operand, to_numbers
 from harness.emulator.units.mma import Block, Cta, accumulator_layout
+from harness.emulator.units.operands import AnyOperand, any_operand, to_numbers
 
 QUADRANT = 32
 A_COLUMNS = 8

@@ -17,9 +17,8 @@ from harness.emulator.memory.bytes import CHUNK_DTYPE
 from harness.emulator.memory.descriptors import Major, decode_sm90
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.units import numerics, sparsity
-from harness.emulator.units.elements import BITS, SLICE, AnyOperand, any_operand
 from harness.emulator.units.mma import MmaUnit
-from harness.emulator.units.operands import PANEL_SLICES, K, Operand, operand
+from harness.emulator.units.operands import BITS, PANEL_SLICES, SLICE, AnyOperand, K, Operand, any_operand, operand
 
 M = 64
 WARP_ROWS = 16
