@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.cli.render import flatten_counters, show_line, show_table
+from harness.emulator.machine.grid import emulated_name
 from harness.emulator.names import readable_name
 from harness.launch.corpus import NOT_RUN, Row
 from harness.launch.expectation import Comparison
@@ -78,7 +79,7 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
         f"{outcome.what.file}: {kernels}",
         ("", "value"),
         [
-            ("device", f"emulated {outcome.target}, {outcome.options.accumulation} accumulation"),
+            ("device", f"emulated {emulated_name(outcome.target)}, {outcome.options.accumulation} accumulation"),
             ("compiler", outcome.compiler or "not known"),
             ("schedule", _schedules(outcome, tried)),
             ("launches", str(len(outcome.launched))),

@@ -18,8 +18,8 @@ from harness.emulator.machine.code import Code
 from harness.emulator.machine.counters import Counters
 from harness.emulator.machine.events import GridStarted, Sink, fan_out
 from harness.emulator.machine.findings import Findings
-from harness.emulator.machine.grid import Clusters, residency
-from harness.emulator.machine.machine import Limits, Machine
+from harness.emulator.machine.grid import Clusters, architecture, residency
+from harness.emulator.machine.machine import MOST_STEPS, Limits, Machine
 from harness.emulator.machine.register_pool import registers_at_entry
 from harness.emulator.machine.schedule import Schedule, make_schedule
 from harness.emulator.machine.state import Grid, Launch, Printed, Region
@@ -282,8 +282,9 @@ class Device:
         ``regions``: names of parts of dynamic shared memory, for messages.
         ``resident_clusters``: how many clusters the GPU holds at once; by default as many as it has room for.
         ``workers``: processes that share the clusters out among them, for kernels whose clusters are independent.
-        ``max_steps`` (warp instructions) and ``timeout`` (seconds) end a run that takes longer. ``watch`` is called now
-        and then; what it raises ends the run, too.
+        ``max_steps`` (warp instructions, by default a billion) and ``timeout`` (seconds) end a run that takes longer.
+        ``watch`` is called now and then; what it raises ends the run, too. A run without news for half a minute says
+        where it is, as a warning of Python's logging.
         ``strict``: what would be a warning is a Fault, except for the rules in ``allow``. Errors end the run always.
 
         Raises LaunchError for a wrong launch, Fault when the program breaks a rule of the machine, Deadlock when
@@ -305,11 +306,12 @@ class Device:
         )
         _check(code, shape)
         _check_rules(allow)
+        architecture(module.target)
         capacity = _capacity(code, shape, module.target, resident_clusters)
         for name, value in (("workers", workers), ("max_steps", max_steps), ("timeout", timeout)):
             if value is not None and not value > 0:
                 raise LaunchError(f"{name} {value}: must be above 0")
-        limits = Limits(max_steps, timeout, watch)
+        limits = Limits(max_steps or MOST_STEPS, timeout, watch)
         start = time.perf_counter()
 
         def make_grid() -> tuple[Grid, Machine]:

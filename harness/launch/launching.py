@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from harness.emulator import Device, EmulatorError, Finding, LaunchError, LaunchResult, Module, PtxSyntaxError
+from harness.emulator.machine.grid import emulated_name
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.sections import blank_kernels, kernel_sections
@@ -87,7 +88,7 @@ class Outcome:
             },
             "device": {
                 "kind": f"emulated-{self.target}",
-                "name": f"emulated {self.target}",
+                "name": f"emulated {emulated_name(self.target)}",
                 "accumulation": self.options.accumulation,
                 "schedule": self.options.schedule,
                 "schedule_seed": self.options.seed,

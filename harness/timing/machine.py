@@ -17,7 +17,7 @@ from harness.emulator.errors import Fault
 from harness.emulator.machine.code import BLOCKED
 from harness.emulator.machine.events import Site
 from harness.emulator.machine.grid import Clusters
-from harness.emulator.machine.machine import Limits, Machine
+from harness.emulator.machine.machine import LIMIT_CHECK, Limits, Machine
 from harness.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment, Grid
 from harness.emulator.machine.warpgroup import Step
 from harness.timing.constants import ENDLESS, Gpu
@@ -152,7 +152,8 @@ class TimedMachine(Machine):
     def _loop(self) -> None:
         heap = self._heap
         self._launch(0.0 if self.prepares else self.begin)
-        limited = self.limits != Limits()
+        self._check_steps()
+        turns = 0
         while True:
             if not heap:
                 if not self._let_go() and not self._carry_on():
@@ -179,7 +180,8 @@ class TimedMachine(Machine):
                 self._complete(item)
                 self.progress += 1
                 self._take_ready()
-            if limited:
+            turns += 1
+            if turns % LIMIT_CHECK == 0 or self.preempted:
                 self._check_limits()
         self.end = max([self.now, *(life.end for sm in self._all for life in sm.lives)])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -143,3 +144,48 @@ def test_the_device_can_be_used_after_a_limit_was_exceeded():
 def test_limits_that_make_no_sense_are_refused(wrong):
     with pytest.raises(LaunchError, match=next(iter(wrong))):
         launch("ret;", **wrong)
+
+
+@pytest.mark.parametrize("schedule", ["fifo", "random"])
+@pytest.mark.parametrize("steps", [10, 1000, 5000])
+def test_a_limit_of_steps_is_kept_to_within_a_basic_block(schedule, steps):
+    with pytest.raises(LimitExceeded) as error:
+        launch(COUNT_WITHOUT_END, device=Device(schedule=schedule), threads=256, max_steps=steps)
+    found = re.search(r"executed ([\d,]+) warp instructions", str(error.value))
+    assert found and steps < int(found[1].replace(",", "")) <= steps + 4
+
+
+def test_a_limit_that_is_just_enough_is_no_limit():
+    needed = sum(launch(COUNT_TO_1000 + STORE_R1 + "ret;")[0].counters.instructions.values())
+    launch(COUNT_TO_1000 + STORE_R1 + "ret;", max_steps=needed)
+    with pytest.raises(LimitExceeded):
+        launch(COUNT_TO_1000 + STORE_R1 + "ret;", max_steps=needed - 1)
+
+
+def test_without_a_limit_given_there_is_one_all_the_same(monkeypatch):
+    monkeypatch.setattr("harness.emulator.device.MOST_STEPS", 20_000)
+    with pytest.raises(LimitExceeded, match=r"its limit \(max_steps\) is 20,000"):
+        launch(COUNT_WITHOUT_END)
+
+
+def test_a_run_without_news_says_where_it_is(monkeypatch, caplog):
+    monkeypatch.setattr("harness.emulator.machine.machine.SILENCE", 0.05)
+    with pytest.raises(LimitExceeded):
+        launch(COUNT_WITHOUT_END, timeout=0.5)
+    lines = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(lines) <= 4, "every one comes after twice the time"
+    said = (
+        r"kernel 'kernel' still runs after .* 0 of 1 clusters done, at PTX line \d+: \w+.*; the limit is 1,"
+    )
+    assert all(re.match(said, line) for line in lines)
+
+
+def test_a_giant_grid_takes_no_memory_for_what_has_not_started():
+    module = Module.from_text(source("ret;"))
+    module.code(None)
+    tracemalloc.start()
+    with pytest.raises(LimitExceeded, match=r"0\.3 seconds"):
+        Device().launch(module, grid=2**31 - 1, block=32, arguments=[0], timeout=0.3)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 100 << 20

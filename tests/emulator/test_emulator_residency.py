@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+from collections import deque
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from ptx_programs import STORE_R1, launch
 
 from harness.emulator import Device, LaunchError, Livelock
 from harness.emulator.machine.events import CtaEnded, CtaStarted
-from harness.emulator.machine.grid import residency
+from harness.emulator.machine.grid import Clusters, architecture, emulated_name, residency
 
 KB = 1024
 
@@ -152,12 +154,12 @@ def test_room_for_nothing_is_refused():
         ("sm_100a", 2, 228 * KB, 32, None, 74),
         ("sm_100a", 3, 228 * KB, 32, None, 49),
         ("sm_100a", 3, 114 * KB, 32, None, 98),
-        ("sm_120a", 1, 228 * KB, 32, None, 148),
+        ("sm_103a", 1, 228 * KB, 32, None, 148),
         ("sm_100a", 16, 400 * KB, 1024, 255, 9),
     ],
 )
 def test_what_an_sm_has_is_shared_out_among_whole_ctas(target, cluster, shared, threads, registers, clusters):
-    """2048 threads, 32 CTAs, 228 KiB and 65536 registers on each of 132 or 148 SMs; other targets count as sm_100."""
+    """2048 threads, 32 CTAs, 228 KiB and 65536 registers on each of 132 or 148 SMs; sm_103 counts as sm_100."""
     assert residency(target, cluster, shared, threads, registers) == clusters
 
 
@@ -171,3 +173,38 @@ def test_a_cluster_starts_when_those_before_it_cannot_go_on():
 
     launch("mov.b32 %r1, 1;" + STORE_R1 + "ret;", grid=3, sinks=[note])
     assert told == [(name, cluster) for cluster in range(3) for name in ("CtaStarted", "CtaEnded")]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clusters_at_random_are_drawn_as_from_a_circle_of_all_that_are_left(seed):
+    circle, rng = deque(range(3, 60, 2)), random.Random(seed)
+    clusters = Clusters(0, 1, 1, random.Random(seed))
+    clusters.left = type(clusters.left)(range(3, 60, 2), clusters.rng)
+    drawn = []
+    while circle:
+        circle.rotate(rng.randrange(len(circle)))
+        drawn.append(circle.popleft())
+    assert [clusters.grant() for _ in drawn] == drawn
+    assert clusters.grant() is None and len(clusters.left) == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "emulated", "name"),
+    [
+        ("sm_90a", "sm_90", "sm_90a"),
+        ("sm_100a", "sm_100", "sm_100a"),
+        ("sm_100f", "sm_100", "sm_100f"),
+        ("sm_100a, texmode_independent", "sm_100", "sm_100a, texmode_independent"),
+        ("sm_103a", "sm_100", "sm_100 for PTX of sm_103a"),
+        ("sm_80", "sm_90", "sm_90 for PTX of sm_80"),
+        ("sm_52", "sm_90", "sm_90 for PTX of sm_52"),
+    ],
+)
+def test_the_architecture_that_is_emulated_is_said(target, emulated, name):
+    assert architecture(target) == emulated and emulated_name(target) == name
+
+
+@pytest.mark.parametrize("target", ["sm_120", "sm_120a", "sm_121a", "sm_110a", "sm_101a", "compute_90", "sm_"])
+def test_ptx_for_an_architecture_that_is_not_emulated_is_refused(target):
+    with pytest.raises(LaunchError, match=rf"PTX for {target}: the emulated GPUs are sm_90 and sm_100"):
+        launch("ret;", target=target)

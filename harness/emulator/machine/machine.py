@@ -8,6 +8,7 @@ for long, though only while there is nothing else to do, before it counts as one
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -42,15 +43,26 @@ PATIENCE_WITH_SIBLINGS = 16
 FEW_PLACES = 4
 LIMIT_CHECK = 1024
 """Turns between two looks at the limits."""
+LONGEST_TURN = 100 + WINDOW
+"""More blocks than any turn of a warp has."""
+MOST_STEPS = 1_000_000_000
+"""Warp instructions after which a launch ends that was given no limit."""
+SILENCE = 30.0
+"""Seconds without the end of a cluster after which a line says where the run is; the next one takes twice as long."""
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of warp instructions and of seconds; None: no limit. watch: called now and then; what it raises ends the run."""
+    """How many warp instructions a run may take, and how many seconds; None: as long as it takes.
 
-    steps: int | None = None
+    watch: called now and then; what it raises ends the run.
+    """
+
+    steps: int = MOST_STEPS
     seconds: float | None = None
     watch: Callable[[], None] | None = None
 
@@ -97,10 +109,14 @@ class Machine:
         self._suspects: dict[Agent, tuple[int, int]] = {}
         """Who may be polling, or watches a clock: the machine's changes, and how many windows it has done so since."""
         self._clock_rounds = 0
-        self._turns = 0
         self._block_sizes = [sum(histogram.values()) for histogram in self.code.families]
+        self._largest_block = max(self._block_sizes, default=1) or 1
+        self._unchecked = 1
+        """Blocks that may run before the limit of steps is looked at again."""
         self._report_progress: Progress = lambda done, total: None
         self._started_at = time.monotonic()
+        self._silent_since = self._started_at
+        self._silence = SILENCE
         grid.next_granted = self._grant
 
     # ---- the run ----
@@ -119,7 +135,8 @@ class Machine:
 
     def _loop(self) -> None:
         schedule, ready, clusters = self.schedule, self.wakeups.ready, self.clusters
-        limited = self.limits != Limits()
+        self._check_steps()
+        turns, check_at = 0, min(LIMIT_CHECK, self._unchecked // LONGEST_TURN + 1)
         while True:
             step = schedule.next(ready, bool(clusters.launched))
             if step is None:
@@ -134,8 +151,10 @@ class Machine:
             else:
                 self._complete(step)
                 self.progress += 1
-            if limited:
+            turns += 1
+            if turns >= check_at or self.preempted:
                 self._check_limits()
+                check_at = turns + min(LIMIT_CHECK, self._unchecked // LONGEST_TURN + 1)
 
     def _carry_on(self) -> bool:
         """Nothing is ready or under way: find something to do, or say why there is nothing. False: all is done."""
@@ -273,6 +292,7 @@ class Machine:
         return number
 
     def _report(self) -> None:
+        self._silent_since, self._silence = time.monotonic(), SILENCE
         self._report_progress(self.clusters.ended + self.clusters.granted, self.clusters.total)
 
     # ---- one turn of a warp ----
@@ -288,7 +308,8 @@ class Machine:
         join_block = fragment.join_block
         block = fragment.block
         turn = self.schedule.budget() or FIRST_LOOK
-        budget = turn
+        budget = min(turn, self._unchecked)
+        later = turn - budget
         try:
             while True:
                 following = functions[block](fragment, registers)
@@ -301,7 +322,11 @@ class Machine:
                         return False
                     budget -= 1
                     if budget == 0:
-                        break
+                        if later == 0:
+                            break
+                        self._check_steps()
+                        budget = min(later, self._unchecked)
+                        later -= budget
                 else:
                     if following != BLOCKED:
                         counts[block] += 1
@@ -396,6 +421,8 @@ class Machine:
                 following = code.functions[block](fragment, fragment.registers)
                 if following != BLOCKED:
                     self.block_counts[block] += 1
+                    if self._unchecked < LONGEST_TURN:
+                        self._check_steps()
                 if following >= 0:
                     fragment.block = following
                     fragment.streak += 1
@@ -429,22 +456,44 @@ class Machine:
     # ---- limits ----
 
     def _check_limits(self) -> None:
-        self._turns += 1
-        if self._turns % LIMIT_CHECK and not self.preempted:
-            return
         limits = self.limits
         if limits.watch is not None:
             limits.watch()
-        if limits.seconds is not None and time.monotonic() - self._started_at > limits.seconds:
+        now = time.monotonic()
+        if limits.seconds is not None and now - self._started_at > limits.seconds:
             self._give_up(f"it has run for {limits.seconds:g} seconds, its limit")
-        self._check_steps()
+        steps = self._check_steps()
+        if now - self._silent_since > self._silence:
+            self._say_where(now, steps)
 
-    def _check_steps(self) -> None:
-        if self.limits.steps is None:
-            return
+    def _check_steps(self) -> int:
+        """The warp instructions so far, which must not be more than the limit."""
         steps = sum(n * size for n, size in zip(self.block_counts, self._block_sizes, strict=True))
-        if steps > self.limits.steps:
-            self._give_up(f"it has executed {steps} warp instructions; its limit is {self.limits.steps}")
+        left = self.limits.steps - steps
+        if left < 0:
+            self._give_up(
+                f"it has executed {steps:,} warp instructions; its limit (max_steps) is {self.limits.steps:,}"
+            )
+        self._unchecked = max(1, left // self._largest_block)
+        return steps
+
+    def _say_where(self, now: float, steps: int) -> None:
+        """A run without news is no dead one, and a loop that will not end can be seen."""
+        self._silence *= 2
+        running = self.clusters.living
+        site = reports.first_site(self.code, running)
+        at = f", at PTX line {site.line}: {site.text}" if site is not None else ""
+        _log.warning(
+            "kernel '%s' still runs after %.0f s: %s warp instructions, %d of %d clusters done%s; "
+            "the limit is %s (max_steps)",
+            self.code.kernel.name,
+            now - self._started_at,
+            f"{steps:,}",
+            self.clusters.ended + self.clusters.granted,
+            self.clusters.total,
+            at,
+            f"{self.limits.steps:,}",
+        )
 
     def _give_up(self, why: str) -> None:
         running = self.clusters.living

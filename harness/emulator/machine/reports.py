@@ -209,6 +209,19 @@ def _without_room(clusters: Clusters, shuffled: bool) -> list[str]:
     ]
 
 
+def first_site(code: Code, clusters: Sequence[Cluster]) -> Site | None:
+    """Where the first warp is that does not wait, or that waits if all do."""
+    fragments = [f for cluster in clusters for cta in cluster.ctas for warp in cta.warps for f in warp.fragments]
+    found = next((f for f in fragments if f.waiting is None), fragments[0] if fragments else None)
+    if found is None:
+        return None
+    return found.waiting.site if found.waiting is not None else _running_at(code, found)
+
+
+def _running_at(code: Code, fragment: Fragment) -> Site:
+    return code.sites[min(code.first[max(fragment.block, 0)], len(code.sites) - 1)]
+
+
 def where_everybody_is(code: Code, clusters: Sequence[Cluster]) -> str:
     """For a run that is ended from outside: where the warps are."""
     groups: dict[str, list[Fragment]] = {}
@@ -220,7 +233,7 @@ def where_everybody_is(code: Code, clusters: Sequence[Cluster]) -> str:
                         barrier, said = _wait_of(code, fragment)
                         what = f"{said}; {barrier.replace(_RANKS, 'the CTA')}"
                     else:
-                        site = code.sites[min(code.first[max(fragment.block, 0)], len(code.sites) - 1)]
+                        site = _running_at(code, fragment)
                         what = f"runs, at PTX line {site.line}: {site.text}"
                     groups.setdefault(what, []).append(fragment)
     return "\n".join(f"    {_who(fragments)}: {what}" for what, fragments in groups.items())
