@@ -174,9 +174,7 @@ def test_a_run_without_news_says_where_it_is(monkeypatch, caplog):
         launch(COUNT_WITHOUT_END, timeout=0.5)
     lines = [record.getMessage() for record in caplog.records]
     assert 1 <= len(lines) <= 4, "every one comes after twice the time"
-    said = (
-        r"kernel 'kernel' still runs after .* 0 of 1 clusters done, at PTX line \d+: \w+.*; the limit is 1,"
-    )
+    said = r"kernel 'kernel' still runs after .* 0 of 1 clusters done, at PTX line \d+: \w+.*; the limit is 1,"
     assert all(re.match(said, line) for line in lines)
 
 

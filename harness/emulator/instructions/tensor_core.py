@@ -120,7 +120,7 @@ def _tell_of_kind(f: Fragment, site: Site, ctas: Sequence[Cta], what: KindMma) -
         for k in blocks
     )
     read = (*reads, *d) if what.accumulate else tuple(reads)
-    return f.grid.operation("mma", f, site, reads=read, writes=d, mma_of_kind=what, ctas=tuple(c.rank for c in ctas))
+    return f.grid.operation("mma", f, site, reads=read, writes=d, mma=what, ctas=tuple(c.rank for c in ctas))
 
 
 def _multiply_of_kind(f: Fragment, ctas: Sequence[Cta], what: KindMma, operation: Operation | None) -> None:
