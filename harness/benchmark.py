@@ -45,7 +45,7 @@ def measure(config: KernelConfig, shape: Shape, jobs: int, events: bool) -> dict
     result = run(what, EmulationOptions(jobs=jobs, sinks=(count,) if events else ()), keep=())
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
     instructions = sum(result.counters["instructions"].values())
-    seconds = {"seconds": result.seconds, "peak_mib": peak, "instructions": instructions}
+    seconds = {"seconds": result.results[0].seconds, "peak_mib": peak, "instructions": instructions}
     return {**seconds, "events": counted}
 
 

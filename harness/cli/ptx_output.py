@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.cli.render import flatten_counters, show_line, show_table
-from harness.emulator.machine.grid import emulated_name
 from harness.emulator.names import readable_name
 from harness.launch.corpus import NOT_RUN, Row
 from harness.launch.expectation import Comparison
@@ -79,7 +78,7 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
         f"{outcome.what.file}: {kernels}",
         ("", "value"),
         [
-            ("device", f"emulated {emulated_name(outcome.target)}, {outcome.options.accumulation} accumulation"),
+            ("device", f"{outcome.device['name']}, {outcome.device['accumulation']} accumulation"),
             ("compiler", outcome.compiler or "not known"),
             ("schedule", _schedules(outcome, tried)),
             ("launches", str(len(outcome.launched))),
@@ -153,8 +152,8 @@ def show_corpus(console: Console, folder: Path, rows: Sequence[Row]) -> None:
 
 def _schedules(outcome: Outcome, tried: Sequence[Tried]) -> str:
     if len(tried) == 1:
-        seed = f", seed {outcome.options.seed}" if outcome.options.schedule == "random" else ""
-        return f"{outcome.options.schedule}{seed}"
+        seed = f", seed {outcome.device['schedule_seed']}" if outcome.device["schedule"] == "random" else ""
+        return f"{outcome.device['schedule']}{seed}"
     right = sum(one.passed for one in tried)
     wrong = [one.name for one in tried if not one.passed]
     failed = f"; not {', '.join(wrong[:10])}" if wrong else ""

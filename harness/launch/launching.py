@@ -27,20 +27,22 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Launched:
-    """One launch that has ended. kernel: its full name."""
+    """One launch that has ended. kernel: its full name. result: None on a GPU, which counts nothing."""
 
     where: str
     kernel: str
     grid: tuple[int, ...]
-    result: LaunchResult
+    result: LaunchResult | None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave. verdicts: of the expectations. contents: of buffers and symbols at the end."""
+    """What a run gave. device: what it ran on, and how, as plain data. verdicts: of the expectations. contents: of
+    buffers and symbols at the end.
+    """
 
     what: Launchable
-    options: EmulationOptions
+    device: Mapping[str, Any]
     target: str
     launched: tuple[Launched, ...]
     verdicts: tuple[Verdict, ...]
@@ -52,10 +54,15 @@ class Outcome:
         return all(verdict.passed for verdict in self.verdicts)
 
     @property
+    def results(self) -> list[LaunchResult]:
+        """What the emulator counted, launch by launch."""
+        return [one.result for one in self.launched if one.result]
+
+    @property
     def warnings(self) -> tuple[Finding, ...]:
         """Of all launches; equal ones are one."""
         found: dict[tuple[str, int, str], Finding] = {}
-        for finding in (f for one in self.launched for f in one.result.warnings):
+        for finding in (f for result in self.results for f in result.warnings):
             key = (finding.rule, finding.line, finding.message)
             known = found.get(key)
             found[key] = replace(finding, count=finding.count + (known.count if known else 0))
@@ -64,12 +71,12 @@ class Outcome:
     @property
     def output(self) -> str:
         """What the kernels printed."""
-        return "".join(one.result.output for one in self.launched)
+        return "".join(result.output for result in self.results)
 
     @property
     def counters(self) -> dict[str, Any]:
         """Of all launches together."""
-        return add_counters([one.result.counters.as_dict() for one in self.launched])
+        return add_counters([result.counters.as_dict() for result in self.results])
 
     @property
     def compiler(self) -> str:
@@ -86,23 +93,20 @@ class Outcome:
                 "target": self.target,
                 "compiler": self.compiler,
             },
-            "device": {
-                "kind": f"emulated-{self.target}",
-                "name": f"emulated {emulated_name(self.target)}",
-                "accumulation": self.options.accumulation,
-                "schedule": self.options.schedule,
-                "schedule_seed": self.options.seed,
-                "emulation_seconds": round(self.seconds, 3),
-            },
+            "device": dict(self.device),
             "launches": [
-                {"kernel": one.kernel, "grid": list(one.grid), "counters": one.result.counters.as_dict()}
+                {
+                    "kernel": one.kernel,
+                    "grid": list(one.grid),
+                    "counters": one.result.counters.as_dict() if one.result else {},
+                }
                 for one in self.launched
             ],
             "validation": self._validation(),
             "counters": self.counters,
             "warnings": [asdict(finding) for finding in self.warnings],
             "output": self.output,
-            "timing": {"seconds": None, "reason": "not measured: emulated"},
+            "timing": {"seconds": None, "reason": f"not measured: {'emulated' if self.results else 'run once'}"},
         }
 
     def _validation(self) -> dict[str, Any] | None:
@@ -141,7 +145,21 @@ def run(
     launched = tuple(_launch(launch, what, module, device, memory, options, progress) for launch in what.launches)
     seconds = time.perf_counter() - start
     contents = memory.contents(what.buffers if keep is None else keep)
-    return Outcome(what, options, target_of(module.target), launched, memory.judge(), seconds, contents)
+    target = target_of(module.target)
+    about = about_device(target, options, seconds)
+    return Outcome(what, about, target, launched, memory.judge(), seconds, contents)
+
+
+def about_device(target: str, options: EmulationOptions, seconds: float) -> dict[str, Any]:
+    """The emulated GPU, for `Outcome`. seconds: of emulation."""
+    return {
+        "kind": f"emulated-{target}",
+        "name": f"emulated {emulated_name(target)}",
+        "accumulation": options.accumulation,
+        "schedule": options.schedule,
+        "schedule_seed": options.seed,
+        "emulation_seconds": round(seconds, 3),
+    }
 
 
 def load_module(what: Launchable) -> Module:

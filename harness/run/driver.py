@@ -19,8 +19,16 @@ CLUSTER_DIMENSION = 4  # CUlaunchAttributeID
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 COMPUTE_CAPABILITY = (75, 76)  # CUdevice_attribute
 MULTIPROCESSORS = 16
+ERROR_LOG_BUFFER = 5  # CUjit_option
+ERROR_LOG_BUFFER_SIZE_BYTES = 6
+ERROR_LOG_BYTES = 4096
 TENSOR_MAP_BYTES = 128
-TENSOR_MAP_TYPES = {"u16": 1, "f16": 6, "fp16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
+TENSOR_MAP_ALIGNMENT = 64
+TENSOR_MAP_TYPES = {
+    "u8": 0, "e4m3": 0, "e5m2": 0, "ue8m0": 0, "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5, "f16": 6, "fp16": 6,
+    "f32": 7, "f64": 8, "bf16": 9, "tf32": 11, "b4x16": 13, "b4x16_p64": 14, "b6x16_p32": 15,
+}  # fmt: skip
+"""CUtensorMapDataType, by the names of `harness.emulator.memory.tensor_map.ELEMENT_TYPES`."""
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}  # CUtensorMapSwizzle
 L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion, by bytes
 DEFAULT_STREAM = 0
@@ -45,15 +53,20 @@ class LaunchConfig(ctypes.Structure):
     ]
 
 
-class TensorMapParameter:
-    """An encoded tensor map, 64-byte aligned, as a kernel takes it by value."""
+class AlignedBytes:
+    """A parameter by value at an address of the host that a tensor map may have."""
 
-    def __init__(self) -> None:
-        self._memory = ctypes.create_string_buffer(TENSOR_MAP_BYTES + 64)
-        self.address = -(-ctypes.addressof(self._memory) // 64) * 64
+    def __init__(self, data: bytes) -> None:
+        self.size = len(data)
+        self._memory = ctypes.create_string_buffer(self.size + TENSOR_MAP_ALIGNMENT)
+        self.address = -(-ctypes.addressof(self._memory) // TENSOR_MAP_ALIGNMENT) * TENSOR_MAP_ALIGNMENT
+        ctypes.memmove(self.address, data, self.size)
+
+    def read(self) -> bytes:
+        return ctypes.string_at(self.address, self.size)
 
 
-Parameter = TensorMapParameter | ctypes.c_uint32 | ctypes.c_uint64
+Parameter = AlignedBytes | ctypes.c_uint32 | ctypes.c_uint64
 
 
 class Driver:
@@ -126,12 +139,33 @@ class Driver:
         return data
 
     # ---- kernels ----
+    def load_module(self, image: bytes) -> ctypes.c_void_p:
+        """A module: machine code, or PTX, which the driver compiles. Raises CannotRun with its compiler's words."""
+        log = ctypes.create_string_buffer(ERROR_LOG_BYTES)
+        options = (ctypes.c_int * 2)(ERROR_LOG_BUFFER, ERROR_LOG_BUFFER_SIZE_BYTES)
+        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), len(log))
+        module = ctypes.c_void_p()
+        try:
+            self.call("cuModuleLoadDataEx", ctypes.byref(module), image + b"\0", 2, options, values)
+        except CannotRun as error:
+            lines = [line.strip() for line in log.value.decode(errors="replace").splitlines() if line.strip()]
+            raise CannotRun(f"{error} {'; '.join(lines[:3])}".strip()) from None
+        return module
+
+    def function(self, module: ctypes.c_void_p, entry: str) -> ctypes.c_void_p:
+        found = ctypes.c_void_p()
+        self.call("cuModuleGetFunction", ctypes.byref(found), module, entry.encode())
+        return found
+
     def load(self, image: bytes, entry: str) -> ctypes.c_void_p:
-        """The entry of a module: machine code, or PTX, which the driver compiles."""
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        self.call("cuModuleLoadData", ctypes.byref(module), image + b"\0")
-        self.call("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
-        return function
+        """The entry of a module."""
+        return self.function(self.load_module(image), entry)
+
+    def variable(self, module: ctypes.c_void_p, name: str) -> tuple[int, int]:
+        """The address and the bytes of a variable of a module."""
+        address, size = ctypes.c_uint64(), ctypes.c_size_t()
+        self.call("cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), module, name.encode())
+        return address.value, size.value
 
     def allow_shared(self, function: ctypes.c_void_p, size: int) -> None:
         """Dynamic shared memory, which needs leave above 48 KB; clusters of 16 likewise."""
@@ -148,9 +182,10 @@ class Driver:
         swizzle: str = "none",
         l2_promotion: int = 0,
         fill_nan: bool = False,
-    ) -> TensorMapParameter:
+        element_strides: Sequence[int] = (),
+    ) -> AlignedBytes:
         """dims and box in elements, innermost first; strides in bytes, of dims 1 and up; l2_promotion in bytes."""
-        encoded, rank = TensorMapParameter(), len(dims)
+        encoded, rank = AlignedBytes(bytes(TENSOR_MAP_BYTES)), len(dims)
         self.call(
             "cuTensorMapEncodeTiled",
             ctypes.c_void_p(encoded.address),
@@ -160,7 +195,7 @@ class Driver:
             (ctypes.c_uint64 * rank)(*dims),
             (ctypes.c_uint64 * max(1, rank - 1))(*strides),
             (ctypes.c_uint32 * rank)(*box),
-            (ctypes.c_uint32 * rank)(*([1] * rank)),
+            (ctypes.c_uint32 * rank)(*(element_strides or [1] * rank)),
             0,
             SWIZZLES[swizzle],
             L2_PROMOTIONS[l2_promotion],
@@ -181,7 +216,7 @@ class Driver:
         """A function that launches on a stream. cluster: unless the kernel says it itself. overlap: the launch may
         begin while the one before it ends (programmatic stream serialisation)."""
         kept = tuple(parameters)
-        addresses = [p.address if isinstance(p, TensorMapParameter) else ctypes.addressof(p) for p in kept]
+        addresses = [p.address if isinstance(p, AlignedBytes) else ctypes.addressof(p) for p in kept]
         pointers = (ctypes.c_void_p * max(1, len(kept)))(*addresses)
         attributes = (Attribute * 2)()
         count = 0

@@ -24,7 +24,7 @@ from harness.driver.server import run_program
 from harness.driver.state import Gpu, Options
 from harness.emulator import Counters, LaunchResult
 from harness.errors import CannotRun
-from harness.launch.launching import Launched, Outcome
+from harness.launch.launching import Launched, Outcome, about_device
 from harness.launch.options import EmulationOptions
 from harness.launch.spec import Launchable
 from harness.problem.dtypes import element_type
@@ -76,7 +76,8 @@ def run_on_emulated_gpu(
     launched = Launched(what.launches[0].where, launch.kernel, plan.grid, result)
     [matmul] = [each for each in what.expectations if each.buffer == OUTPUT]
     verdicts = (matmul.judge(output, {}),)
-    return Outcome(what, options, plan.arch, (launched,), verdicts, launch.seconds, {OUTPUT: output})
+    about = about_device(plan.arch, options, launch.seconds)
+    return Outcome(what, about, plan.arch, (launched,), verdicts, launch.seconds, {OUTPUT: output})
 
 
 def _hand_over(folder: Path, model: Path, dtype: str, inputs: Inputs) -> None:

@@ -229,7 +229,7 @@ def _emulated_fields(request: Request, counters: dict, done: Sequence[EmulatedOu
         "schedule": options.schedule,
         "schedule_seed": options.seed,
         "schedules": request.schedules,
-        "emulation_seconds": round(sum(outcome.launched[0].result.seconds for outcome in done), 3),
+        "emulation_seconds": round(sum(result.seconds for outcome in done for result in outcome.results), 3),
     }
     fields: dict = {
         "device": device,

@@ -77,7 +77,7 @@ class FakeCuda:
         ctypes.memmove(host, data.ctypes.data, size.value)
         return 0
 
-    def cuModuleLoadData(self, result, image):
+    def cuModuleLoadDataEx(self, result, image, count, options, values):
         if not image.endswith(b"\0") or b".version" not in image:
             return INVALID_IMAGE
         self.modules.append(Module.from_text(image[:-1].decode()))
