@@ -234,13 +234,13 @@ def _row(judgement: Judgement, columns: int) -> list[str]:
 
 
 def _time_columns(outcome: Outcome) -> tuple[str, ...]:
-    timed = any(_timing(judgement).get("samples") for judgement in outcome.judgements)
+    timed = any(_timing(judgement).get("seconds") for judgement in outcome.judgements)
     return ("time", "TFLOPS", "new/old", "interval") if timed else ()
 
 
 def _time_cells(judgement: Judgement) -> list[str]:
     timing, interval = _timing(judgement), judgement.time and judgement.time.interval
-    if not timing.get("samples"):
+    if not timing.get("seconds"):
         return ["-"] * 4
     return [
         f"{timing['seconds'] * 1e6:.1f} us",

@@ -17,6 +17,7 @@ from harness.experiments.history import is_right
 from harness.experiments.soundness import what_is_unsound
 from harness.experiments.suite import Case
 from harness.experiments.times import THRESHOLD, TimeVerdict, compare_times
+from harness.run.records import is_timed
 
 EXIT_REGRESSION = 1
 
@@ -97,7 +98,7 @@ def _compare(record: Mapping[str, Any], baseline: Mapping[str, Any] | None, case
     """Of output, times and exact figures."""
     if not is_right(record):
         return Verdict("WRONG", _mistakes(record))
-    timed = _is_timed(record)
+    timed = is_timed(record)
     if not timed and not _is_emulated(record):
         return Verdict("NOT MEASURED", (record.get("timing") or {}).get("reason") or "no times came back")
     # A GPU process that crashed or hung while it was timed; what was measured before is kept.
@@ -106,7 +107,7 @@ def _compare(record: Mapping[str, Any], baseline: Mapping[str, Any] | None, case
         return Verdict("NOT MEASURED" if failure else "NEW", failure)
     found = tuple(changes(baseline, record))
     notes = _notes(baseline, record)
-    if timed and _is_timed(baseline):
+    if timed and is_timed(baseline):
         time = compare_times(
             baseline["timing"],
             record["timing"],
@@ -136,7 +137,7 @@ def exit_code(judgements: Sequence[Judgement]) -> int:
 
 def have_times(record: Mapping[str, Any] | None, baseline: Mapping[str, Any] | None) -> bool:
     """Whether the times of two records will be compared."""
-    return bool(record and baseline and _is_timed(record) and _is_timed(baseline))
+    return bool(record and baseline and is_timed(record) and is_timed(baseline))
 
 
 def _exact_verdict(found: Sequence[Change]) -> str:
@@ -146,10 +147,6 @@ def _exact_verdict(found: Sequence[Change]) -> str:
     if "better" in directions:
         return "BETTER"
     return "CHANGED" if found else "SAME"
-
-
-def _is_timed(record: Mapping[str, Any]) -> bool:
-    return bool((record.get("timing") or {}).get("samples"))
 
 
 def _vendor_of(record: Mapping[str, Any]) -> Any:

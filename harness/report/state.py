@@ -10,6 +10,7 @@ from harness.experiments.history import case_of, is_right, machine_of
 from harness.experiments.soundness import is_checked, what_is_unsound
 from harness.experiments.verdict import REGRESSIONS, Verdict, compare_records
 from harness.report.data import Device, Record, version_label
+from harness.run.records import is_timed
 
 QUIET = ("SAME", "NEW", "UNSURE")
 """Verdicts that ask nobody to look."""
@@ -56,7 +57,7 @@ def state_of(device: Device) -> State:
             since = version_label(before) if before else ""
             changes.append(Change(case, str(machine_of(record)), verdict.name, _what(verdict), since))
     last = max(newest.values(), key=lambda record: record["time"])
-    timed = sum(bool((record.get("timing") or {}).get("samples")) for record in newest.values())
+    timed = sum(map(is_timed, newest.values()))
     right = f"{len(newest)} cases are right" if not wrong else f"{len(wrong)} of {len(newest)} cases are WRONG"
     return State(
         machine=str(machine_of(last)),

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from harness import paths
 from harness.errors import CannotRun
 from harness.git import git
 
 SCHEMA = 1
+SAMPLES = "samples"
+"""The field of a timing, and of each vendor's in it, that has its raw samples; the folder beside a record file where
+they are kept."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,41 @@ def new_record(**fields: object) -> dict:
 
 
 def append(path: Path, *several: dict) -> None:
-    """Adds records to a file, all of them or none."""
-    text = "".join(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n" for record in several)
+    """Adds records to a file, all of them or none. The raw samples of their times go to a file of the same name in the
+    folder ``samples`` beside it, one line for each record, before the record that has the key of this line.
+    """
+    pairs = [_without_samples(record) for record in several]
+    samples = [line for _, line in pairs if line]
+    if samples:
+        beside = path.parent / SAMPLES / path.name
+        try:
+            beside.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise CannotRun(_not_writable(beside, error)) from error
+        _append(beside, samples)
+    _append(path, [record for record, _ in pairs])
+
+
+def is_timed(record: Mapping[str, Any]) -> bool:
+    """Whether the record has a time that was measured."""
+    return isinstance((record.get("timing") or {}).get("seconds"), int | float)
+
+
+def _without_samples(record: dict) -> tuple[dict, dict | None]:
+    """The record with a key in the place of its raw samples, and these with the key; None: it has none."""
+    timing = record.get("timing") or {}
+    if not isinstance(timing.get(SAMPLES), list):
+        return record, None
+    vendors = timing.get("vendor") or {}
+    raw = {"kernel": timing[SAMPLES], **{name: vendor.get(SAMPLES, []) for name, vendor in vendors.items()}}
+    key = hashlib.blake2b(json.dumps(raw).encode(), digest_size=8).hexdigest()
+    slim = {name: {k: v for k, v in vendor.items() if k != SAMPLES} for name, vendor in vendors.items()}
+    kept = {**timing, SAMPLES: key, **({"vendor": slim} if vendors else {})}
+    return {**record, "timing": kept}, {"schema": SCHEMA, "key": key, "seconds": raw}
+
+
+def _append(path: Path, lines: Sequence[dict]) -> None:
+    text = "".join(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

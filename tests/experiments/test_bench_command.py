@@ -393,8 +393,12 @@ def test_times_of_the_same_kernel_are_the_same(bench, gpu, results_dir):
     assert verdicts(bench) == (0, {"NEW"})
     assert verdicts(bench) == (0, {"SAME"})
     lines = (results_dir / "nvidia-h200.jsonl").read_text().splitlines()
-    assert all(len(json.loads(line)["timing"]["samples"]) == 5 * 30 for line in lines)
-    assert all(len(json.loads(line)["timing"]["processes"]) == 5 for line in lines)
+    timings = [json.loads(line)["timing"] for line in lines]
+    assert all(len(timing["processes"]) == 5 for timing in timings)
+    raw = [json.loads(line) for line in (results_dir / "samples" / "nvidia-h200.jsonl").read_text().splitlines()]
+    assert [line["key"] for line in raw] == [timing["samples"] for timing in timings]
+    assert all(len(line["seconds"]["kernel"]) == 5 * 30 for line in raw)
+    assert all("samples" not in vendor for timing in timings for vendor in timing["vendor"].values())
 
 
 def test_one_process_is_no_ground_for_a_verdict(bench, gpu):

@@ -128,3 +128,29 @@ def test_looking_at_the_source_takes_no_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     assert records.source_version()["dirty"] is False
     assert index.read_bytes() == before
+
+
+def test_raw_samples_lie_beside_the_records(tmp_path):
+    path = tmp_path / "nvidia-h200.jsonl"
+    timing = {"seconds": 2.0, "samples": [1.0, 2.0, 3.0], "vendor": {"cublas": {"seconds": 4.0, "samples": [4.0]}}}
+    record = records.new_record(kernel="kernel7", timing=timing)
+    records.append(path, record, records.new_record(kernel="kernel7", timing={"seconds": None, "reason": "emulated"}))
+    assert record["timing"]["samples"] == [1.0, 2.0, 3.0], "what is shown is as it was"
+    kept, counted = records.read(path)
+    [line] = records.read(tmp_path / "samples" / path.name)
+    assert kept["timing"]["samples"] == line["key"] and kept["timing"]["vendor"] == {"cublas": {"seconds": 4.0}}
+    assert line["seconds"] == {"kernel": [1.0, 2.0, 3.0], "cublas": [4.0]}
+    assert (records.is_timed(kept), records.is_timed(counted)) == (True, False)
+
+
+@pytest.mark.parametrize("samples", [{"samples": [1.0, 2.0]}, {"samples": "0123"}, {}])
+def test_records_with_samples_inline_beside_or_lost_are_read_alike(samples):
+    assert records.is_timed({"timing": {"seconds": 1.5, **samples}})
+
+
+def test_samples_that_cannot_be_written_leave_no_record(tmp_path):
+    (tmp_path / "samples").write_text("a file in the way")
+    path = tmp_path / "nvidia-h200.jsonl"
+    with pytest.raises(CannotRun, match="cannot write the record to"):
+        records.append(path, records.new_record(timing={"seconds": 1.0, "samples": [1.0]}))
+    assert not path.exists()
