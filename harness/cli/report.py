@@ -55,7 +55,6 @@ def report(output: Path, results: Path | None) -> None:
     needs("report")
     from harness.report.figures import draw_all
     from harness.report.maps import draw, load_maps
-    from harness.report.model import model_check
     from harness.report.page import page
 
     check_folder(output, "--output")
@@ -75,26 +74,26 @@ def report(output: Path, results: Path | None) -> None:
     published = published_figures()
     with progress_bar("drawing", "pictures") as progress:
         figures = [*draw_all(found.devices, published), *map(draw, maps)]
-        model = model_check()
         launched = _launched(found)
         planned = plan_timelines(folder, {arch for _, arch in launched} | {one.arch for one in maps})
-        saved = [*figures, *([model.figure] if model.figure else [])]
-        done = _Counter(progress, len(saved) + planned.count + len(launched))
+        done = _Counter(progress, len(figures) + planned.count + len(launched))
         try:
             output.mkdir(parents=True, exist_ok=True)
             written = []
-            for figure in saved:
+            for figure in figures:
                 written += figure.save(output)
                 done.one_more()
             timelines = planned.draw(done.one_more)
             pictures = _pictures(launched, errors, done.one_more)
             tuned = tuned_tables(folder)
-            write_text(output / "index.html", page(found, figures, published, model, pictures, timelines, tuned))
+            write_text(output / "index.html", page(found, figures, published, pictures, timelines, tuned))
         except OSError as error:
             raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
     console = Console()
     kernels = sum(len(part.kernels) for part in timelines)
-    drawn = f"{several(len(saved), 'figure')}, {several(kernels, 'timeline')}, {several(len(found.devices), 'device')}"
+    drawn = (
+        f"{several(len(figures), 'figure')}, {several(kernels, 'timeline')}, {several(len(found.devices), 'device')}"
+    )
     show_line(console, f"{output / 'index.html'}: {drawn}")
     show_line(console, f"{len(written)} figure files beside it")
 

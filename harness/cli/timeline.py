@@ -26,15 +26,15 @@ from harness.errors import UsageProblem
 from harness.launch.launch_file import read_launch_file
 from harness.problem.shape import Shape
 from harness.timing.constants import Gpu, find_gpu, gpu_names
+from harness.timing.measured import find_traces, read_trace
+from harness.timing.measured import timeline as measured_timeline
 from harness.timing.predict import predict, predict_launches
 from harness.timing.simulate import simulate
+from harness.timing.survey_archive import Survey
 from harness.timing.timeline import CtaKey, Recorder, Timeline
 from harness.timing.timeline_html import html
 from harness.timing.timeline_svg import svg
 from harness.timing.trace_events import as_json
-from metrology.survey.archive import Survey
-from metrology.survey.trace.spans import find_traces, read_trace
-from metrology.survey.trace.spans import timeline as measured_timeline
 
 STEP_HERTZ = 1e6
 """A step is drawn as a microsecond where the format knows nothing else."""

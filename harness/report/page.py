@@ -15,7 +15,6 @@ from harness.experiments.history import case_of, machine_of
 from harness.report import data
 from harness.report.data import PEAKS, Device, Record, Results
 from harness.report.figure import VENDORS, Figure
-from harness.report.model import ModelCheck
 from harness.report.published import PublishedFigure
 from harness.report.state import state_of
 from harness.report.style import DARK, LIGHT, css_variables, for_page
@@ -55,13 +54,12 @@ def page(
     results: Results,
     figures: Sequence[Figure],
     published: Sequence[PublishedFigure],
-    model: ModelCheck,
     pictures: Sequence[PlanPicture] = (),
     timelines: Sequence[GpuTimelines] = (),
     tuned: Sequence[Tuned] = (),
 ) -> str:
-    """The whole page. figures: those drawn from these results. pictures: of launch plans. model: its validation.
-    tuned: what tuning has kept, by GPU.
+    """The whole page. figures: those drawn from these results. pictures: of launch plans. tuned: what tuning
+    has kept, by GPU.
     """
     environment = Environment(
         loader=PackageLoader("harness.report"),
@@ -98,7 +96,6 @@ def page(
         tuned=tuned,
         tuned_columns=TUNED,
         kinds={name: kind.words for name, kind in KINDS.items()},
-        model=model,
         kernels=[_kernel(kernel, results.devices, pictures) for kernel in kernels],
         published=published,
         damaged=[str(line) for line in results.damaged],

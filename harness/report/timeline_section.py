@@ -16,13 +16,12 @@ from harness.report.predicted import CTA, predicted_timeline
 from harness.report.timeline_picture import picture
 from harness.report.timelines import compare
 from harness.timing.constants import Gpu, find_gpu, gpu_names
+from harness.timing.measured import Trace, find_traces, parse_run, read_trace
+from harness.timing.measured import timeline as measured_timeline
+from harness.timing.survey_archive import Survey
 from harness.timing.timeline import Timeline
-from metrology.survey.archive import Survey
-from metrology.survey.trace.spans import Trace, find_traces, read_trace
-from metrology.survey.trace.spans import timeline as measured_timeline
-from metrology.validation.validation import parse_name
 
-ARCHIVES = "*-survey.tar.gz"
+ARCHIVES = "*.tar.gz"
 USUAL_GPU = {"sm_90a": "h200", "sm_100a": "b200"}
 """The GPU that a kernel of that architecture is predicted for."""
 SHAPE = Shape(4096, 4096, 4096)
@@ -126,7 +125,7 @@ def _of_kernel(kernel: str, gpu: Gpu, survey: Survey | None) -> KernelTimeline |
         trace = _trace(kernel, gpu, survey) if survey else None
     except HarnessError as error:
         missing.append(f"Not measured: {error}.")
-    config, shape = parse_name(trace.name, gpu.arch) if trace else (_default(kernel, gpu), SHAPE)
+    config, shape = parse_run(trace.name, gpu.arch) if trace else (_default(kernel, gpu), SHAPE)
     hertz = trace.hertz if trace else gpu["clock.max"]
     timelines = []
     try:
@@ -153,7 +152,7 @@ def _trace(kernel: str, gpu: Gpu, survey: Survey) -> Trace:
     trace = read_trace(survey, names[0])
     if not trace.same_result:
         raise CannotRun(f"in {survey.path.name} the kernel that writes its events had another result")
-    if not _same(parse_name(trace.name, gpu.arch)[0], trace.plan.config):
+    if not _same(parse_run(trace.name, gpu.arch)[0], trace.plan.config):
         raise CannotRun(f"{survey.path.name} has {kernel} in a configuration that is its default no more")
     return trace
 

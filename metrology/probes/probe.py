@@ -15,6 +15,8 @@ from harness.emulator import TensorMap
 from harness.emulator.units.operands import Accumulation
 from metrology.probes.bare import for_target
 
+MOST_ANSWER_BYTES = 64 << 20
+"""A buffer of an answer has a few MiB at most."""
 Outputs = dict[str, dict[str, np.ndarray]]
 """By case and buffer: what the launch left in the case's output buffers."""
 Explain = Callable[[Outputs, Outputs], list[str]]
@@ -181,10 +183,22 @@ def decode(data: dict[str, Any]) -> Outputs:
 def _decode(array: dict[str, Any]) -> np.ndarray:
     dtype = np.dtype(array["dtype"])
     if "zlib" in array:
-        return np.frombuffer(zlib.decompress(base64.b64decode(array["zlib"])), dtype).reshape(array["shape"])
-    steps = np.frombuffer(zlib.decompress(base64.b64decode(array["steps"])), np.uint8).reshape(dtype.itemsize, -1)
+        return np.frombuffer(_inflate(array["zlib"]), dtype).reshape(array["shape"])
+    steps = np.frombuffer(_inflate(array["steps"]), np.uint8).reshape(dtype.itemsize, -1)
     words = np.cumsum(np.ascontiguousarray(steps.T).view(f"u{dtype.itemsize}").ravel(), dtype=f"u{dtype.itemsize}")
     return words.view(dtype).reshape(array["shape"])
+
+
+def _inflate(text: str) -> bytes:
+    """Raises ValueError for what is no answer of a probe: it may come from anywhere."""
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(base64.b64decode(text), MOST_ANSWER_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"an answer that cannot be unpacked ({error})") from None
+    if not stream.eof:
+        raise ValueError(f"an answer of more than {MOST_ANSWER_BYTES >> 20} MiB, or cut short")
+    return found
 
 
 def differences(expected: Outputs, found: Outputs) -> list[str]:

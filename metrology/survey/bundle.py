@@ -15,7 +15,7 @@ from metrology.survey.pack import pack
 from metrology.survey.runs import checks, runs
 
 PACKED = "packed"
-FILES = ("__init__.py", "errors.py", "files.py")
+FILES = ("__init__.py", "errors.py", "files.py", "timing/__init__.py", "timing/survey_archive.py")
 PACKAGES = ("harness/emulator", "harness/processes", "harness/run", "metrology")
 SCRIPT = """#!/bin/sh
 # Conducts the survey; the archive is FILE (default: survey.tar.gz here), the time at most SECONDS (default: 600).
@@ -41,8 +41,8 @@ def bundle(folder: Path, arch: str) -> None:
 
 def copy_code(folder: Path) -> None:
     """The part of this project that launches kernels and emulates probes, as a package of the folder."""
-    (folder / "harness").mkdir(parents=True, exist_ok=True)
     for name in FILES:
+        (folder / "harness" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(paths.PACKAGE / name, folder / "harness" / name)
     ignored = shutil.ignore_patterns("__pycache__")
     for name in PACKAGES:

@@ -25,8 +25,8 @@ from typing import Any
 import harness
 from harness.errors import EXIT_OK, HarnessError, UsageProblem
 from harness.processes import program
+from harness.timing.survey_archive import Ended
 from metrology.survey import archive
-from metrology.survey.archive import Ended
 from metrology.survey.parts import PARTS, Part
 
 USAGE = "usage: python -m metrology.survey.conduct FILE.tar.gz PACKED [SECONDS [PART...]]"

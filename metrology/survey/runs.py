@@ -1,9 +1,8 @@
 """Which kernels a survey measures on which problems: the timing model is fitted to some of them and judged by the rest.
 
-What a run is for is settled before it is measured. Of the runs listed here every third of a kernel's fits, so that
-neither side lacks a kernel, a tile or a size. On a Hopper GPU the others have been seen, as they were looked at while
-the model got its form; of the runs drawn at random (`metrology.survey.fresh`) those of the newest draws judge it there.
-Others are not timed, only checked: every kernel in every cluster, and every preset.
+What a run is for is settled before it is measured: every third of a kernel's is there to fit, so that neither side
+lacks a kernel, a tile or a size; the others are held out. More are not timed, only checked: every kernel in every
+cluster, and every preset.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from harness.build.config import KernelConfig, make_config
 from harness.build.presets import PRESETS, chosen_options
 from harness.errors import UsageProblem
 from harness.problem.shape import Shape, parse_shape
-from metrology.survey.fresh import drawn
-from metrology.survey.uses import CHECK, FIT, JUDGE, SEEN
+from metrology.survey import CHECK, FIT, HOLD_OUT
 
 SQUARES = ("512", "1024", "2048", "4096", "8192")
 RAGGED = ("1000,3000,520", "4000,4104,4096", "2056,4104,1032")
@@ -139,20 +137,15 @@ BLACKWELL: dict[str, tuple[Change, ...]] = {
 }
 CHANGES = {"sm_90a": HOPPER, "sm_100a": BLACKWELL}
 """By architecture; what is not changed from a kernel's defaults is left out."""
-FRESH = ("sm_90a",)
-"""Architectures whose model has been compared with a GPU: what was listed for that has been seen."""
 
 
 def runs(arch: str = "sm_90a") -> list[Run]:
     """All timed runs of an architecture, in a fixed order, each with what it is for."""
     found = []
-    others = SEEN if arch in FRESH else JUDGE
     for kernel, changes in CHANGES[arch].items():
         each = [(tuple(options.items()), shape) for options, shapes in changes for shape in shapes]
         for i, (options, shape) in enumerate(each):
-            found.append(Run(kernel, options, parse_shape(shape), FIT if i % 3 == 1 else others))
-    if arch in FRESH:
-        found += [Run(kernel, tuple(options.items()), shape, use) for kernel, options, shape, use in drawn(arch)]
+            found.append(Run(kernel, options, parse_shape(shape), FIT if i % 3 == 1 else HOLD_OUT))
     return found
 
 

@@ -15,6 +15,7 @@ from driver_programs import run
 from fake_driver import FakeDriver
 
 from harness.errors import CannotRun
+from harness.timing.survey_archive import Ended, Survey
 from metrology.probes import bare, bundle, emulator, gpu
 from metrology.probes.__main__ import main
 from metrology.probes.catalogue import BLACKWELL, PROBES
@@ -22,7 +23,6 @@ from metrology.probes.comparison import compare
 from metrology.probes.probe import Case, Outputs, Pointer, Probe
 from metrology.probes.ptx import kernel
 from metrology.probes.recording import entry
-from metrology.survey.archive import Ended, Survey
 from metrology.survey.archive import write as write_archive
 from metrology.survey.conduct import conduct
 from metrology.survey.parts import PARTS, Part

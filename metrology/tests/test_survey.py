@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import io
 import json
 import subprocess
 import sys
+import tarfile
 import time
 import tomllib
+import tracemalloc
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,26 +21,25 @@ import pytest
 from click.testing import CliRunner
 
 from harness.build.toolchain import Gpu
-from harness.cli import survey as command
 from harness.cli.main import main
 from harness.errors import CannotRun, UsageProblem
 from harness.paths import ROOT
 from harness.timing.constants import find_gpu, read
+from harness.timing.measured import find_traces
+from harness.timing.survey_archive import Ended, Survey
 from metrology.probes import emulator
 from metrology.probes.catalogue import PROBES
 from metrology.probes.recording import entry
-from metrology.survey import archive, conduct
+from metrology.survey import archive, command, conduct
 from metrology.survey import bundle as bundling
-from metrology.survey.archive import Ended, Survey
 from metrology.survey.parts import PARTS, Part
 from metrology.survey.reading import findings as finding
 from metrology.survey.reading.constants import as_toml, derive, put_into
 from metrology.survey.reading.counters import NAMES, read_counters
 from metrology.survey.reading.findings import findings
 from metrology.survey.reading.recording import recording
-from metrology.survey.runs import TRACED, runs
-from metrology.survey.trace.spans import find_traces
-from metrology.validation.validation import Row
+from metrology.survey.runs import TRACED
+from metrology.validation import Row
 
 GPU = {"name": "NVIDIA H200", "compute_capability": "9.0", "multiprocessors": 132, "cuda": "13.0"}
 COUNTERS = """==PROF== Connected to process 7
@@ -43,6 +48,14 @@ COUNTERS = """==PROF== Connected to process 7
 "0","kernel7_a","297,321","1,330,000,000"
 "1","kernel8_b","284,900","1,050,000,000"
 """
+
+
+BOMB = {
+    "case": {
+        "out": {"dtype": "<u4", "shape": [1 << 38], "zlib": base64.b64encode(zlib.compress(bytes(80 << 20))).decode()}
+    }
+}
+"""An answer of far more than a probe has."""
 
 
 def program(code: str) -> tuple[str, ...]:
@@ -196,6 +209,81 @@ def flipped(data: bytes, place: int) -> bytes:
     changed = bytearray(data)
     changed[place] ^= 0x55
     return bytes(changed)
+
+
+def test_an_archive_that_unpacks_to_more_than_a_survey_leaves_is_refused(tmp_path):
+    """A gzip bomb is refused before all of it is unpacked."""
+    path = tmp_path / "bomb.tar.gz"
+    path.write_bytes(gzip.compress(bytes(300 << 20), 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageProblem, match="it unpacks to more than 256 MiB"):
+            Survey(path)
+        assert tracemalloc.get_traced_memory()[1] < 600 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_damaged_arrays_are_said_so(make):
+    survey = make({"trace-0.npz": "no arrays"})
+    with pytest.raises(
+        UsageProblem, match=r"not of the form that `harness survey -o` writes \(ValueError: arrays that"
+    ):
+        survey.arrays("trace-0.npz")
+    head = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
+    text = b"{'descr': '<u8', 'fortran_order': False, 'shape': (1099511627776,), }"
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as arrays:
+        arrays.writestr("clock.npy", head + text.ljust(117) + b"\n")
+    (survey.path.parent / "folder" / "trace-0.npz").write_bytes(file.getvalue())
+    archive.write(survey.path, survey.path.parent / "folder", {"time": "", "gpu": None}, [])
+    with pytest.raises(UsageProblem, match="not of the form that"):
+        Survey(survey.path).arrays("trace-0.npz")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"kernels.json": {"runs": [{"name": 7}]}},
+        {"kernels.json": [1]},
+        {"barriers.json": {"launches": [{"what": "arrive", "cycles": "many"}]}},
+        {"barriers.json": {"launches": {"what": 1}}},
+        {"probes.json": {"probes": {"elect_sync": {}}}},
+        {"probes.json": {"probes": {"elect_sync": {"digest": PROBES["elect_sync"].digest(), "outputs": BOMB}}}},
+        {"trace-0.json": [1]},
+        {"power.json": [1]},
+        {"runs.json": 5, "kernels.json": {"runs": []}},
+    ],
+)
+def test_a_damaged_file_of_an_archive_is_one_line(make, files):
+    path = make(files).path
+    done = CliRunner().invoke(main, ["survey", "--read", str(path), "--recording", "-"])
+    assert done.exit_code in (2, 3) and done.stdout == "" and done.stderr.count("\n") == 1, done.exception
+    done = CliRunner().invoke(main, ["survey", "--read", str(path)])
+    assert done.exit_code in (0, 2) and not isinstance(done.exception, Exception), done.exception
+    assert done.exit_code == 0 or f"{path}: a file of it is not of the form" in done.stderr
+
+
+@pytest.mark.parametrize("manifest", [{"parts": [{}]}, {"parts": 7}, {}, {"parts": [], "gpu": 7, "time": 7}])
+def test_a_damaged_manifest_is_one_line(make, manifest):
+    path = make({}).path
+    text = json.dumps({"schema": 1, **manifest}).encode()
+    with tarfile.open(path, "w:gz") as tar:
+        entry = tarfile.TarInfo("manifest.json")
+        entry.size = len(text)
+        tar.addfile(entry, io.BytesIO(text))
+    done = CliRunner().invoke(main, ["survey", "--read", str(path)])
+    assert done.exit_code in (0, 2) and not isinstance(done.exception, Exception), done.exception
+    assert done.stderr.count("\n") == (done.exit_code == 2)
+
+
+def test_a_damaged_timeline_is_one_line(make, tmp_path):
+    trace = {"name": "kernel7 at 4096x4096x4096", "plan": {}, "sites": [], "same_result": True}
+    words = ["timeline", "kernel7", "--measured", "PATH", "-o", str(tmp_path / "t.json")]
+    for spoiled in (trace, [7], {"name": 7}):
+        words[3] = str(make({"trace-0.json": spoiled}).path)
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code in (2, 3) and done.stderr.count("\n") == 1, done.exception
 
 
 def test_a_file_cut_short_counts_as_none(make):
@@ -412,10 +500,10 @@ def test_runs_that_the_model_misses_are_found(make, monkeypatch):
 
     def compare(runs, gpu):
         assert gpu is model and {run.hertz for run in runs} == {1.8e9}
-        return [Row(run, predicted[run.name], 0.5, 1.0, 1.0) for run in runs]
+        return [Row(run, predicted[run.name]) for run in runs]
 
     monkeypatch.setattr(finding, "compare", compare)
-    [found], verdicts = finding.predictions(make({"kernels.json": kernels_file()}), model)
+    [found], verdicts = finding.predictions(recording(make({"kernels.json": kernels_file()})), model)
     assert verdicts == []
     assert (found.about, found.where) == ("model", "kernel7 at 512x512x512")
     assert found.what == "measured 200 cycles, predicted 400 (+100.0 %)"
@@ -496,26 +584,11 @@ def test_measuring_tells_how_each_part_ended(tmp_path, monkeypatch, codes, exit_
     assert f"{len(codes)} parts, {len(codes) - 1} failed" in done.output
 
 
-OURS = ROOT / "results" / "nvidia-h200-survey.tar.gz"
+OURS = ROOT / "results" / "nvidia-h200-timelines.tar.gz"
 
 
-def test_the_survey_of_an_h200(tmp_path):
-    """What is kept of it: every part was done, every kernel right, every probe as the emulator."""
-    survey = Survey(OURS)
-    elsewhere = ("doctor", "gpu-tests", "blackwell-probes")
-    assert {part.status for part in survey.parts if part.part not in elsewhere} == {"done"}
-    kept = recording(survey)
-    assert {run["name"]: run["use"] for run in kept["runs"]} == {run.name: run.use for run in runs("sm_90a")}
-    assert all(run["ncu"]["cycles"] > 0 for run in kept["runs"])
-    assert kept == json.loads((ROOT / "results" / "nvidia-h200-timing.json").read_text())
-    found = derive(survey)
-    assert 100 < found["tma.rate"].value < 128 and found["tensor.overhead"].value == pytest.approx(1, abs=0.01)
-    assert 4e12 < found["dram.bandwidth"].value < 4.8e12 and 2.9e12 < found["dram.write_bandwidth"].value < 3.2e12
-    for name, off in (("issue.barrier_init_fence", 0.05), ("barrier.release", 0.02)):
-        assert found[name].value == pytest.approx(find_gpu("h200")[name], rel=off)
-    assert found["tensor.queue"].value - find_gpu("h200")["tensor.queue"] in (0, 1)
-    assert 500 < found["dram.cold"].value < 900
-    assert len(find_traces(survey)) == len(TRACED)
+def test_a_timeline_of_what_an_h200_did(tmp_path):
+    assert len(find_traces(Survey(OURS))) == len(TRACED)
     path = tmp_path / "t.json"
     words = ["timeline", "kernel7", "--measured", str(OURS), "--to", "6000", "-o", str(path)]
     assert CliRunner().invoke(main, words).exit_code == 0

@@ -14,12 +14,13 @@ from harness.build.plan import parse_plan
 from harness.errors import CannotRun
 from harness.problem.shape import Shape
 from harness.run.driver import Driver
+from harness.timing.measured import Trace, timeline
+from harness.timing.survey_archive import Site
 from metrology.survey import pack as packing
 from metrology.survey.kernels import Packed
 from metrology.survey.runs import Run
 from metrology.survey.trace import record
 from metrology.survey.trace.instrument import PARAMETER, Room, instrument
-from metrology.survey.trace.spans import Site, Trace, timeline
 
 SHAPE = Shape(256, 512, 192)
 K_STEPS = 3

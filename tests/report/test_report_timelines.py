@@ -21,10 +21,11 @@ from harness.report.timeline_picture import PLOT, picture
 from harness.report.timeline_section import plan_timelines
 from harness.report.timelines import WINDOW, compare
 from harness.timing.constants import find_gpu
+from harness.timing.measured import Trace, find_traces, read_trace
+from harness.timing.survey_archive import Survey
 from harness.timing.timeline import Span, Timeline
-from metrology.survey.trace.spans import Trace, find_traces, read_trace
 
-ARCHIVE = "nvidia-h200-survey.tar.gz"
+ARCHIVE = "nvidia-h200-timelines.tar.gz"
 
 
 def span(row: str, name: str, kind: str, start: float, end: float) -> Span:
@@ -200,7 +201,5 @@ def _elsewhere(place, folder, kind, name):
 
 
 def test_the_committed_survey_has_a_trace_of_each_kernel():
-    from metrology.survey.archive import Survey
-
     names = find_traces(Survey(ROOT / "results" / ARCHIVE))
     assert {name.split()[0] for name in names if name.split()[1] == "at"} == {f"kernel{n}" for n in (5, 6, 7, 8)}

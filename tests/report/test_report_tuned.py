@@ -8,7 +8,6 @@ from harness.paths import ROOT
 from harness.problem.shape import Shape
 from harness.report import tuned
 from harness.report.data import Results
-from harness.report.model import ModelCheck
 from harness.report.page import page
 from harness.run.tuned import entry_of, keep
 
@@ -31,7 +30,7 @@ def test_a_gain_and_a_default(results_dir):
         "first in the race",
     )
     assert second[2:4] == ("1.250 (1.200 to 1.300)", "FASTER") and "4x2" in second[1]
-    text = page(Results([], []), [], [], ModelCheck(("nothing",)), tuned=[table])
+    text = page(Results([], []), [], [], tuned=[table])
     assert 'href="#tuned"' in text and "1.250 (1.200 to 1.300)" in text
 
 
@@ -40,7 +39,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence(results_dir):
     (results_dir / "tuned/nvidia-x.toml").write_text("schema = 7\n")
     (table,) = tuned.tuned_tables(results_dir)
     assert "this harness reads 1" in table.missing and table.rows == ()
-    assert "this harness reads 1" in page(Results([], []), [], [], ModelCheck(("nothing",)), tuned=[table])
+    assert "this harness reads 1" in page(Results([], []), [], [], tuned=[table])
 
 
 @pytest.mark.parametrize("evidence", [{}, {"gain": "much"}, {"gain": 1.1, "interval": [1.0]}])

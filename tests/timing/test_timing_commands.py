@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 
 from harness.cli.main import main
 from harness.timing.timeline import Sample, Span, Timeline
-from metrology.validation.validate import main as validation
 
 LAUNCHES = Path(__file__).parents[1] / "data" / "launches"
 FIELDS = {
@@ -88,25 +87,6 @@ def test_wrong_usage_is_one_clear_line(words: Sequence[str | Path], named: str, 
     assert result.exit_code == 2, result.output
     assert named in result.output and "Traceback" not in result.output
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--use", "judged"], "'judged' is not one of 'judge', 'judge-far', 'seen', 'fit', 'all'"),
-        (["--jobs", "0"], "0 is not in the range x>=1"),
-        (["--match", "kernel9", "--use", "fit"], "--match 'kernel9': no run of --use fit has that in its name"),
-        (["--what", "seconds", "--use", "seen"], "--use and --detail are of cycles; leave them out"),
-        (["--write", "--use", "seen"], "leave the other options out"),
-        (["--constant", "stages=3"], "--constant 'stages=3': write NAME=VALUE, as l2.bandwidth=0.5x; there are barr"),
-        (["--constant", "l2.bandwidth=fast"], "--constant 'l2.bandwidth=fast': 'fast' is neither a number"),
-        (["--constant", "l2.bandwidth=0", "--match", "kernel7 at 1024x1024x1024"], "has no answer"),
-    ],
-)
-def test_the_validation_refuses_in_one_line(words: list[str], said: str) -> None:
-    done = CliRunner().invoke(validation, words)
-    assert (done.exit_code, done.stdout) == (2, "") and said in done.stderr
-    assert done.stderr.startswith("harness: error: ") and done.stderr.count("\n") == 1
 
 
 @pytest.fixture(scope="module")

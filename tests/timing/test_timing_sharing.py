@@ -212,7 +212,7 @@ def test_l2_gives_out_less_than_is_asked_for_and_the_way_to_it_passes_all(aligne
 
 @pytest.mark.parametrize(("aligned", "given"), [(128, 0.383), (64, 0.381), (32, 0.458)])
 def test_rows_that_all_sms_load_take_l2_as_long_as_on_an_h200(aligned, given):
-    """``given``: bytes that it gave out for each that was asked for (results/nvidia-h200-l2.json)."""
+    """``given``: bytes that it gave out for each that was asked for, by its counters."""
     saved = {128: 1.0, 64: GPU["l2.saved_of_64"], 32: GPU["l2.saved_of_32"]}[aligned]
     assert (1 - saved * (1 - given)) / GPU["l2.bandwidth"] == pytest.approx(1 / GPU[f"l2.rows_of_{aligned}"], rel=0.03)
 

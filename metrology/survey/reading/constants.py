@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.timing.constants import Constant, Gpu
-from metrology.survey.archive import Survey
+from harness.timing.survey_archive import Survey
 from metrology.survey.micro.stores import LONG
 from metrology.survey.micro.tma import SMS
 

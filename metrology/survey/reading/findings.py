@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from harness.timing.constants import Constant, Gpu
 from harness.timing.error_band import largest_error
+from harness.timing.measured import parse_run
+from harness.timing.survey_archive import Survey
 from metrology.survey import archive
-from metrology.survey.archive import Survey
 from metrology.survey.parts import OTHER_GPU
 from metrology.survey.reading.probes import asked_probes
-from metrology.survey.reading.recording import recording
-from metrology.survey.uses import TIMED
-from metrology.validation.validation import Judgement, Measured, compare, judge, parse_name
+from metrology.validation import compare, measured_runs, verdicts
 
 SHOWN_DIFFERENCES = 3
 CONSTANT_TOLERANCE = 0.1
@@ -40,13 +40,11 @@ def findings(survey: Survey, measured: dict[str, Constant], model: Gpu | None) -
     ]
 
 
-def predictions(survey: Survey, model: Gpu) -> tuple[list[Finding], list[str]]:
-    """Runs whose cycles the model misses by more than it says it does, and a verdict for each use that runs have. Takes
-    minutes: each run is simulated.
+def predictions(kept: dict[str, Any] | None, model: Gpu) -> tuple[list[Finding], list[str]]:
+    """Runs whose cycles the model misses by more than it says it does, and a verdict for each use that runs have. kept:
+    the recording. Takes minutes: each run is simulated.
     """
-    kept = (recording(survey) or {"runs": []})["runs"]
-    runs = [Measured(run["name"], run["use"], run["cycles"], 1e6 * run["mhz"], run.get("ncu", {})) for run in kept]
-    rows = list(compare(runs, model))
+    rows = list(compare(measured_runs(kept or {"runs": []}), model))
     found = [
         Finding(
             "model",
@@ -54,17 +52,9 @@ def predictions(survey: Survey, model: Gpu) -> tuple[list[Finding], list[str]]:
             f"measured {row.measured.cycles:,.0f} cycles, predicted {row.cycles:,.0f} ({100 * row.error:+.1f} %)",
         )
         for row in rows
-        if abs(row.error) > largest_error(model, *parse_name(row.measured.name, model.arch))
+        if abs(row.error) > largest_error(model, *parse_run(row.measured.name, model.arch))
     ]
-    sides = [(use, [row for row in rows if row.measured.use == use]) for use in TIMED]
-    return found, [_verdict(use, judge(some)) for use, some in sides if len(some) > 1]
-
-
-def _verdict(use: str, found: Judgement) -> str:
-    return (
-        f"{use}: {found.runs} runs, mean absolute error {100 * found.mean:.1f} %, largest "
-        f"{100 * found.largest:.1f} %, rank correlation {found.rank:.3f}"
-    )
+    return found, verdicts(rows)
 
 
 def _parts(survey: Survey) -> Iterator[Finding]:

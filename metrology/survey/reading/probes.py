@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+from harness.timing.survey_archive import Survey
 from metrology.probes.bare import TARGETS
 from metrology.probes.probe import HOPPER, Probe, decode
-from metrology.survey.archive import Survey
 
 SHOWN = 300
 """Characters of an answer that the report shows."""

@@ -6,15 +6,15 @@ import json
 import statistics
 from typing import Any
 
-from metrology.survey.archive import Survey
+from harness.timing.survey_archive import Survey
+from metrology.survey import CHECK
 from metrology.survey.reading.counters import read_counters
-from metrology.survey.uses import CHECK
 
 WHAT = (
     "Kernels on one GPU: SM cycles of a launch in a steady row of launches (median of some rows; operands rotated over "
     "more than twice L2, launches overlap) on zeros, which no power limit slows, with the clock; the same on normal "
-    "inputs; and hardware counters of one cold launch each on zeros (ncu, clocks not fixed). use: fit, seen or "
-    "judge (docs/timing.md), settled before it was measured."
+    "inputs; and hardware counters of one cold launch each on zeros (ncu, clocks not fixed). use: fit or hold-out, "
+    "settled before it was measured."
 )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from harness.markdown import table
 from harness.timing.constants import Constant
+from harness.timing.survey_archive import Survey
 from metrology.survey import archive
-from metrology.survey.archive import Survey
 from metrology.survey.reading.findings import Finding
 from metrology.survey.reading.probes import asked_probes
 from metrology.survey.reading.recording import driver, recording

@@ -15,12 +15,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from harness.errors import CannotRun
+from harness.timing.survey_archive import BEGIN, END, GLOBAL_TIMER, POINT, SM, START, STOP, Site
 
 PARAMETER = "trace_room"
 EVENT_BYTES = 16
-BEGIN, END, POINT = "begin", "end", "point"
-START, GLOBAL_TIMER, SM, STOP = "start", "global timer", "SM", "stop"
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,6 @@ class Room:
     @property
     def bytes(self) -> int:
         return self.ctas * self.traced * self.events * EVENT_BYTES
-
-
-@dataclass(frozen=True)
-class Site:
-    """A place of the kernel. edge: whether something begins or ends there, or happens. line: of the original PTX."""
-
-    number: int
-    what: str
-    edge: str
-    line: int
 
 
 @dataclass(frozen=True)
@@ -91,6 +82,22 @@ _DECLARED = """	.reg .b64 %trace_at, %trace_end, %trace_now, %trace_tag;
 	.reg .b32 %trace_r0, %trace_r1, %trace_r2;
 	.reg .pred %trace_on;
 """
+
+
+def read_room(words: np.ndarray, room: Room) -> dict[str, np.ndarray]:
+    """The events, as `harness.timing.measured` reads them, of a room that was zero before: u64 words. A warp's events
+    end where the clock is 0.
+    """
+    slots = words.reshape(room.ctas, room.traced, room.events, EVENT_BYTES // 8)
+    cta, warp, place = np.nonzero(slots[..., 1])
+    tags = slots[cta, warp, place, 0]
+    return {
+        "cta": cta.astype(np.uint16),
+        "warp": (warp * room.warp_step).astype(np.uint8),
+        "site": (tags & 0xFFFFFFFF).astype(np.uint16),
+        "operand": (tags >> 32).astype(np.uint32),
+        "clock": slots[cta, warp, place, 1],
+    }
 
 
 def instrument(ptx: str, room: Room) -> Instrumented:

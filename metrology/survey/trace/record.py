@@ -3,7 +3,7 @@
     python -m metrology.survey.trace.record PACKED FOLDER
 
 Each leaves trace-NUMBER.json: what was run, whether the result is the same, seconds with and without the writing, what
-the numbers of the events mean; and trace-NUMBER.npz: the events, see `metrology.survey.trace.events`.
+the numbers of the events mean; and trace-NUMBER.npz: the events, see `harness.timing.measured`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 
 from harness.run.driver import Driver
 from metrology.survey.kernels import Operands, Packed
-from metrology.survey.trace.events import read_room
-from metrology.survey.trace.instrument import Room
+from metrology.survey.trace.instrument import Room, read_room
 
 SEED = 7
 BITS = np.array([0xBF80, 0, 0x3F80], np.uint16)

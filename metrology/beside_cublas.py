@@ -1,6 +1,6 @@
 """Kernels beside cuBLAS on one GPU, without MAX: how `nvidia-h200-kernel8.json` is measured.
 
-    python results/beside_cublas.py pack FOLDER --shape 4096 --kernel kernel8 --kernel "kernel8 scheduler=dynamic"
+    python metrology/beside_cublas.py pack FOLDER --shape 4096 --kernel kernel8 --kernel "kernel8 scheduler=dynamic"
     python FOLDER/beside_cublas.py time FOLDER --processes 3 --json FILE
     ncu --clock-control none --metrics sm__cycles_elapsed.max,... python FOLDER/beside_cublas.py once FOLDER
 
@@ -45,27 +45,27 @@ INPUTS = ("normal", "-1, 0, 1")
 def pack_all(asked: list[tuple[str, str]], folder: Path) -> None:
     """Compiles what is to run, kernels with shapes, and leaves the machine code in the folder, with the code that
     launches it. A kernel is given as its name and options of `make_config`."""
-    from harness.build.config import parse_cluster, parse_mma_shape
     from harness.problem.shape import parse_shape
+    from metrology.survey import HOLD_OUT
     from metrology.survey.bundle import copy_code
     from metrology.survey.pack import pack
     from metrology.survey.runs import Run
-    from metrology.survey.uses import JUDGE
 
-    readers: dict[str, Callable[[str], Any]] = {
-        "scheduler": str,
-        "mma_shape": parse_mma_shape,
-        "cluster": parse_cluster,
-        "ping_pong": bool,
-    }
-    runs = []
-    for shape, text in asked:
-        kernel, *words = text.split()
-        pairs = (word.split("=") for word in words)
-        options = tuple((name, readers.get(name, int)(value)) for name, value in pairs)
-        runs.append(Run(kernel, options, parse_shape(shape), JUDGE))
+    runs = [Run(*parse_kernel(text), parse_shape(shape), HOLD_OUT) for shape, text in asked]
     pack(runs, ARCH, folder)
     copy_code(folder)
+
+
+def parse_kernel(text: str) -> tuple[str, tuple[tuple[str, Any], ...]]:
+    """Name and options of a kernel, as in ``kernel8 ping_pong=false scheduler=dynamic``."""
+    from harness.timing.what_if import OPTIONS
+
+    kernel, *words = text.split()
+    pairs = [word.partition("=")[::2] for word in words]
+    unknown = [name for name, _ in pairs if name not in OPTIONS]
+    if unknown:
+        raise click.UsageError(f"--kernel {text!r}: no option {unknown[0]!r}; there are {', '.join(OPTIONS)}")
+    return kernel, tuple((name, OPTIONS[name](value)) for name, value in pairs)
 
 
 # ---- where the GPU is ------------------------------------------------------------------------------------------------

@@ -9,17 +9,22 @@ from __future__ import annotations
 import bisect
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from harness.build.config import KernelConfig
 from harness.build.plan import Plan, parse_plan
+from harness.build.presets import configure
 from harness.emulator.machine.state import Region
 from harness.errors import UsageProblem
+from harness.problem.shape import Shape, parse_shape
 from harness.run.kernel_launch import regions_of
+from harness.timing.survey_archive import BEGIN, GLOBAL_TIMER, POINT, SM, START, STOP, Site, Survey
 from harness.timing.timeline import CtaKey, Span, Timeline, whole
-from metrology.survey.archive import Survey
-from metrology.survey.trace.events import Events
-from metrology.survey.trace.instrument import BEGIN, GLOBAL_TIMER, POINT, SM, START, STOP, Site
+from harness.timing.what_if import OPTIONS
 
 RANK_BITS = 24
 """Of a shared address the bits from here on are the CTA's rank in its cluster."""
@@ -31,6 +36,24 @@ KINDS = {MULTIPLY: "issue", "load": "issue", "store": "store"}
 """Of spans that are no waits."""
 POINT_CYCLES = 20.0
 """How long something is drawn that has no end."""
+
+
+Events = Mapping[str, np.ndarray]
+"""Columns of equal length, in the order of CTAs, warps and time: cta and warp; site, the number of a `Site`; operand,
+an address in shared memory, or what else the site says; clock, of the SM, and of the site "global timer" that timer, in
+nanoseconds."""
+
+
+def parse_run(name: str, arch: str = "sm_90a") -> tuple[KernelConfig, Shape]:
+    """Reads the name of a measured run, as ``kernel7 stages=3 cluster=1x1 at 4096x4096x4096``."""
+    words, _, size = name.partition(" at ")
+    kernel, *asked = words.split()
+    shape = parse_shape(size.replace("x", ","))
+    options: dict[str, Any] = {}
+    for word in asked:
+        option, _, value = word.partition("=")
+        options[option] = OPTIONS[option](value)
+    return configure(kernel, arch=arch, shape=shape, **options), shape
 
 
 @dataclass(frozen=True)
@@ -59,31 +82,36 @@ class Trace:
 
 def find_traces(survey: Survey) -> list[str]:
     """The names of the runs that an archive has events of."""
-    files = sorted(name for name in survey.names(".json") if name.startswith("trace-"))
-    return [about["name"] for name in files if (about := survey.json(name))]
+    with survey.reading():
+        return [str(about["name"]) for _, about in _traces(survey)]
 
 
 def read_trace(survey: Survey, name: str) -> Trace:
-    """The events of a run of `find_traces`. Raises UsageProblem if the archive has lost them."""
+    """The events of a run of `find_traces`. Raises UsageProblem if the archive has lost or damaged them."""
+    with survey.reading():
+        file, about = next((file, about) for file, about in _traces(survey) if about["name"] == name)
+        plan = parse_plan(json.dumps({"tiles": None, **about["plan"]}))
+        sites = [Site(**site) for site in about["sites"]]
+        events = survey.arrays(file.replace(".json", ".npz"))
+        if not events:
+            raise UsageProblem(f"{survey.path}: the events of '{name}' are not in it")
+        if events["site"].size and int(events["site"].max()) >= len(sites):
+            raise IndexError("an event of a site that is not listed")
+        seconds, traced = about.get("seconds"), about.get("seconds_traced")
+        slowdown = traced / seconds if seconds and traced else None
+        return Trace(name, plan, sites, events, _hertz(survey, name), bool(about["same_result"]), slowdown)
+
+
+def _traces(survey: Survey) -> Iterator[tuple[str, Any]]:
     for file in survey.names(".json"):
-        about = survey.json(file) if file.startswith("trace-") else None
-        if about and about["name"] == name:
-            plan = {"tiles": None, **about["plan"]}
-            sites = [Site(**site) for site in about["sites"]]
-            events = survey.arrays(file.replace(".json", ".npz"))
-            if not events:
-                raise UsageProblem(f"{survey.path}: the events of '{name}' are not in it")
-            seconds, traced = about.get("seconds"), about.get("seconds_traced")
-            slowdown = traced / seconds if seconds and traced else None
-            hertz = _hertz(survey, name)
-            return Trace(name, parse_plan(json.dumps(plan)), sites, events, hertz, about["same_result"], slowdown)
-    raise KeyError(name)
+        if file.startswith("trace-") and (about := survey.json(file)):
+            yield file, about
 
 
 def _hertz(survey: Survey, name: str) -> float:
     """The clock that the same kernel had when it was timed; else what an H200 has under load."""
     kernels = survey.json("kernels.json") or {"runs": []}
-    return next((1e6 * run["zeros"]["mhz"] for run in kernels["runs"] if run["name"] == name), 1.8e9)
+    return float(next((1e6 * run["zeros"]["mhz"] for run in kernels["runs"] if run["name"] == name), 1.8e9))
 
 
 def timeline(trace: Trace, ctas: Collection[CtaKey] | None = None) -> Timeline:

@@ -1,1 +1,0 @@
-"""Holds the timing model against runs that were measured."""
