@@ -197,6 +197,16 @@ def merged(reports: list[Report]) -> Report:
     return Report(tuple(sorted(found.values(), key=_rank)))
 
 
+def by_cause(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
+    """Groups findings that lack the same between instructions of the same kinds, as copies of an unrolled loop do."""
+    causes: dict[tuple[Any, ...], list[Finding]] = {}
+    for finding in findings:
+        kinds = [(place.text.split()[0], place.role) if place else None for place in (finding.first, finding.second)]
+        what = finding.missing or finding.message
+        causes.setdefault((finding.rule, finding.severity, what, *kinds), []).append(finding)
+    return [tuple(cause) for cause in causes.values()]
+
+
 class Names:
     """Names what lies in memory and who acts.
 

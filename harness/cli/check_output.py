@@ -11,12 +11,14 @@ import click
 from rich.console import Console
 
 from harness.check.checker import Checked, chosen
-from harness.check.findings import RULES, Finding, as_sarif
+from harness.check.findings import RULES, Finding, as_sarif, by_cause
 from harness.cli import render
 from harness.cli.clear_errors import written_clearly
 from harness.cli.options import check_output, group, json_option, write_output
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT
 
+MOST_PLACES = 8
+"""Other places of one cause that are told."""
 _STYLES = {"error": "bold red", "warning": "yellow", "note": ""}
 
 
@@ -93,9 +95,9 @@ def _show_all(found: Sequence[Checked], done: Sequence[str]) -> None:
 
 
 def _show(console: Console, one: Checked) -> None:
-    for finding in one.report.findings:
-        head, *rest = _lines(finding)
-        render.show_line(console, head, _STYLES[finding.severity])
+    for cause in by_cause(one.report.findings):
+        head, *rest = _lines(cause)
+        render.show_line(console, head, _STYLES[cause[0].severity])
         for line in rest:
             render.show_line(console, line)
     if one.failure:
@@ -104,7 +106,7 @@ def _show(console: Console, one: Checked) -> None:
         render.show_line(console, "the result is wrong", "bold red")
     errors, warnings = len(one.report.errors), len(one.report.warnings)
     runs = "one schedule" if one.schedules == 1 else f"{one.schedules} schedules"
-    verdict = f"{_several(errors, 'error')}, {_several(warnings, 'warning')}"
+    verdict = f"{_causes(one.report.errors, 'error')}, {_causes(one.report.warnings, 'warning')}"
     if one.failure:
         verdict = "no verdict, as a run did not end" + (f"; until then {verdict}" if errors or warnings else "")
     elif one.is_sound and not warnings:
@@ -116,16 +118,32 @@ def _several(count: int, what: str) -> str:
     return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
 
 
-def _lines(finding: Finding) -> list[str]:
-    """The finding for a person."""
-    times = f" ({finding.count} times)" if finding.count > 1 else ""
-    found = [f"{finding.severity} {finding.rule}: {finding.message}{times}"]
+def _causes(findings: Sequence[Finding], what: str) -> str:
+    """How many there are; of one cause they are one, though at many places."""
+    causes = by_cause(findings)
+    return _several(len(causes), what) + (f" at {len(findings)} places" if len(findings) > len(causes) else "")
+
+
+def _lines(cause: Sequence[Finding]) -> list[str]:
+    """What is wrong for a person: the first place, then where else it is the same."""
+    finding, *others = cause
+    counts = [f"{len(cause)} places"] if others else []
+    counts += [f"{times} times"] if (times := sum(one.count for one in cause)) > 1 else []
+    how_often = f" ({', '.join(counts)})" if counts else ""
+    found = [f"{finding.severity} {finding.rule}: {finding.message}{how_often}"]
     for label, text in (
         ("first  ", finding.first),
         ("then   ", finding.second),
         ("missing", finding.missing),
-        ("mend   ", finding.mend),
+        ("fix    ", finding.mend),
     ):
         if text:
             found.append(f"  {label}  {text}")
+    if others:
+        more = f" and {len(others) - MOST_PLACES} more, which --json lists" if len(others) > MOST_PLACES else ""
+        found.append(f"  also     PTX lines {', '.join(map(_pair, others[:MOST_PLACES]))}{more}")
     return found
+
+
+def _pair(finding: Finding) -> str:
+    return " -> ".join(str(place.line) for place in (finding.first, finding.second) if place)

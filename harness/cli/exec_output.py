@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rich.console import Console
 
+from harness.check.findings import Finding, by_cause
 from harness.cli.render import show_line
 from harness.driver.gpu_model import gpu_model
 from harness.driver.log import LaunchRecord, Log
@@ -75,7 +75,8 @@ def _remarks(log: Log) -> list[str]:
     lines = []
     warnings = Counter(f"{w.rule}: {w.message}" for launch in log.launches for w in launch.warnings)
     lines += [f"warning, in {_times(count)}: {text}" for text, count in warnings.items()]
-    findings = Counter(_finding(f) for launch in log.launches for f in launch.findings if f.severity != "note")
+    causes = [cause for launch in log.launches for cause in by_cause(launch.findings) if cause[0].severity != "note"]
+    findings = Counter(map(_finding, causes))
     lines += [f"{_times(count)}: {text}" for text, count in findings.items()]
     if log.unhandled:
         calls = ", ".join(f"{name} ({count})" for name, count in sorted(log.unhandled.items()))
@@ -87,9 +88,11 @@ def _remarks(log: Log) -> list[str]:
     return lines
 
 
-def _finding(finding: Any) -> str:
+def _finding(cause: Sequence[Finding]) -> str:
+    finding, *others = cause
     places = "; ".join(str(place) for place in (finding.first, finding.second) if place)
-    return f"{finding.severity} {finding.rule}: {finding.message} ({places})"
+    more = f", and at {len(others)} other places" if others else ""
+    return f"{finding.severity} {finding.rule}: {finding.message} ({places}){more}"
 
 
 def _times(count: int) -> str:

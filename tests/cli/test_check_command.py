@@ -54,15 +54,18 @@ def test_a_sound_kernel(check, series):
     assert done.stdout.strip().endswith("2 schedules: sound")
 
 
-def test_the_findings_name_both_places_the_bytes_and_the_mend(check, altered):
+def test_the_findings_name_both_places_the_bytes_and_the_fix(check, altered):
     done = check("kernel7", *SMALL, "--ptx", without_fences(altered))
     assert done.exit_code == 1
-    head, first, second, missing, mend, *_ = done.stdout.splitlines()
+    head, first, second, missing, fix, *_ = done.stdout.splitlines()
     assert re.match(r"error proxy-write-read: C tile \d( \+ \d+)? of CTA [01] \(\d+ bytes\): ", head)
     assert re.match(r"  first +PTX line \d+: stmatrix.*by CTA [01] warp [0-3] \(epilogue\)", first)
     assert re.match(r"  then +PTX line \d+: cp.async.bulk.tensor.2d.global.*by CTA [01] warp 0 \(epilogue\)", second)
-    assert "no proxy fence" in missing and "fence.proxy.async.shared::cta after line" in mend
-    assert re.search(r"2 schedules: \d+ errors, no warnings$", done.stdout.strip())
+    assert "no proxy fence" in missing and "fence.proxy.async.shared::cta after line" in fix
+    assert re.search(r"2 schedules: 1 error at 32 places, no warnings$", done.stdout.strip())
+    assert done.stdout.count("error proxy-write-read") == 1  # one fence is missing, in a loop that is unrolled
+    also = next(line for line in done.stdout.splitlines() if line.startswith("  also "))
+    assert also.count(" -> ") == 8 and "23 more" in also
 
 
 def test_json_is_what_scripts_rely_on(check, altered, tmp_path):
@@ -106,7 +109,7 @@ def test_warnings_are_errors_if_asked_for(check, altered):
     lenient, strict = (check("kernel7", *SMALL, "--ptx", ptx, *more) for more in ([], ["--strict"]))
     assert (lenient.exit_code, strict.exit_code) == (0, 1)
     # Copies into two stages and two commits signal barriers of the other CTA.
-    assert lenient.stdout.startswith("warning init: ") and "no errors, 8 warnings" in lenient.stdout
+    assert lenient.stdout.startswith("warning init: ") and "no errors, 2 warnings at 8 places" in lenient.stdout
     assert strict.stdout.startswith("error init: ")
 
 

@@ -59,7 +59,7 @@ def test_a_deadlock_is_a_launch_that_timed_out(capfd):
     done = run(capfd, "h200", cuda_program("faults"), "deadlock")
     assert done.code == 1
     assert "synchronize: cudaErrorLaunchTimeout (702)" in done.out
-    assert "1 of 1 arrivals and 0 bytes pending, last arrival: nobody" in done.err
+    assert "pending: 1 of 1 arrivals, last arrival: nobody" in done.err
 
 
 def test_what_the_driver_saw(capfd):

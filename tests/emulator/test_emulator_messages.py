@@ -188,7 +188,7 @@ def test_warps_that_wait_elsewhere_have_a_line_of_their_own():
 def test_the_barriers_of_a_group_are_described():
     text = "\n".join(deadlock(3))
     assert "0x400" in text and "0x408" in text
-    assert "1 of 1 arrivals and 0 bytes pending" in text
+    assert "pending: 1 of 1 arrivals, last" in text
 
 
 def test_barriers_in_different_states_are_told_apart():
@@ -205,5 +205,5 @@ def test_barriers_in_different_states_are_told_apart():
     with pytest.raises(Deadlock) as error:
         launch(body, threads=128, grid=4, cluster=4, module_scope=WORDS)
     text = str(error.value)
-    assert "48 bytes pending" in text and "0 bytes pending" in text.replace("48 bytes", "")
+    assert "pending: 1 of 1 arrivals, 48 bytes" in text and " 0 bytes" not in text
     assert len(waits(text.splitlines())) == 2

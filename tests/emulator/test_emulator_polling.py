@@ -245,7 +245,7 @@ def test_a_barrier_that_never_completes_is_reported(how, schedule, seed):
     with pytest.raises(Livelock) as error:
         run(body + STORE_R1 + "ret;", threads=64, module_scope=SHARED, schedule=schedule, seed=seed)
     report = str(error.value)
-    assert "mbarrier at shared 0x400 of CTA rank 0: phase 0 (parity 0), 1 of" in report
+    assert "mbarrier at shared 0x400 of CTA rank 0: phase 0 (parity 0), pending: 1 of" in report
     assert re.search(r"PTX line \d+: mbarrier.test_wait", report)
 
 

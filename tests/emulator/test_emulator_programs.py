@@ -207,7 +207,7 @@ def test_a_missing_arrival_is_a_deadlock_that_names_barrier_and_waiter(schedule)
     with pytest.raises(Deadlock) as error:
         run(PRODUCER.format(count=65) + STORE_R1 + "ret;", threads=64, module_scope=STATIC, schedule=schedule)
     report = str(error.value)
-    assert "mbarrier at shared 0x400 of CTA rank 0: phase 0 (parity 0), 1 of 65 arrivals and 0 bytes pending" in report
+    assert "mbarrier at shared 0x400 of CTA rank 0: phase 0 (parity 0), pending: 1 of 65 arrivals, last" in report
     assert "warps 0-1 lanes 0xffffffff: waits for parity 0, PTX line" in report
     assert "mbarrier.try_wait.parity" in report
 

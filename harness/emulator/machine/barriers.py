@@ -178,10 +178,10 @@ class MBarrier:
         return f"{self}: {self.state()}, last arrival: {self.last_arrival}"
 
     def state(self) -> str:
-        return (
-            f"phase {self.phase} (parity {self.phase & 1}), {self.pending} of {self.expected} arrivals and "
-            f"{self.bytes} bytes pending"
-        )
+        """The phase, and what keeps it from ending."""
+        pending = [f"{self.pending} of {self.expected} arrivals"] if self.pending else []
+        pending += [f"{self.bytes} bytes"] if self.bytes else []
+        return f"phase {self.phase} (parity {self.phase & 1}), pending: {', '.join(pending) or 'nothing'}"
 
 
 class CountingBarrier:
