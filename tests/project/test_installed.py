@@ -61,6 +61,12 @@ def test_the_wheel_carries_what_the_checkout_has(site):
     assert {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")} == {"harness"}
 
 
+def test_the_wheel_has_its_licence(site):
+    [folder] = site.glob("*.dist-info")
+    assert "License-Expression: Apache-2.0\n" in (folder / "METADATA").read_text()
+    assert (folder / "licenses" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
 def test_an_installed_harness_runs_from_any_folder(installed, artifacts, site, tmp_path):
     before = sorted(site.rglob("*"))
     assert "harness/data/kernels" in installed("doctor")
