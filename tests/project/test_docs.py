@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from harness.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 COMMANDS = sorted({line for page in PAGES for line in re.findall(r"^harness .*$", page.read_text(), re.MULTILINE)})
 
 
 def test_every_page_is_in_the_navigation_and_the_other_way_round():
-    named = re.findall(r"(\w[\w-]*\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(named) == [page.name for page in PAGES]
+    named = re.findall(r"(\w[\w/-]*\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -38,3 +38,11 @@ def test_pages_that_run_a_kernel_leave_no_record():
     for command in COMMANDS:
         if command.split()[1] in ("run", "compare", "bench"):
             assert "--no-save" in command, command
+
+
+def test_every_environment_variable_is_documented():
+    used = {
+        name for path in (ROOT / "harness").rglob("*.py") for name in re.findall(r"HARNESS_[A-Z_]+", path.read_text())
+    }
+    named = set(re.findall(r"`(HARNESS_[A-Z_]+)`", (ROOT / "docs" / "command-line.md").read_text()))
+    assert used == named

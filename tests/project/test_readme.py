@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import subprocess
 
-import click
 import pytest
-from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from harness import errors
@@ -43,36 +41,12 @@ def test_every_exit_code_is_named(place):
     assert [int(code) for code in re.findall(r"(?:^|, )\s*(\d+) ", sentence)] == CODES
 
 
-def commands(group: click.Group = main, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    yield before
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, (*before, name))
-        else:
-            yield (*before, name)
-
-
-@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
-def test_help_fits_the_screen_and_cuts_no_sentence(words):
-    shown = CliRunner().invoke(main, [*words, "--help"]).stdout
-    assert max(len(line) for line in shown.splitlines()) <= 80
-    listed = shown.partition("\nCommands:\n")[2].splitlines()
-    assert not [line for line in listed if line.endswith("...")]
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        (["run", "kernel6", "k"], ["kernel5", "kernel6", "kernel7", "kernel8"]),
-        (["compare", "a"], ["all"]),
-        (["check", "kernel8"], ["kernel8"]),
-        (["explain", "kernel7"], ["kernel7"]),
-        (["build", "--preset", "cute-"], ["cute-03", "cute-04"]),
-        (["bench", "--suite", "h"], ["hopper"]),
-        (["check", "kernel6", "--allow", "race-s"], ["race-shared"]),
-    ],
-    ids=lambda words: " ".join(words),
-)
-def test_completion_offers_what_can_be_named(typed, offered):
-    complete = ShellComplete(main, {}, "harness", "_HARNESS_COMPLETE")
-    assert [item.value for item in complete.get_completions(typed[:-1], typed[-1])] == offered
+def test_the_commands_of_the_readme_leave_the_checkout_clean():
+    """What they write is ignored by git, or goes elsewhere."""
+    text = readme()
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    written = re.findall(r"^    harness [^#\n]*?(?: -o| --output| --json| --dump) ([\w./]+)", text, re.MULTILINE)
+    assert "plan.svg" in written
+    for path in [*written, "report/index.html"]:
+        assert subprocess.run(["git", "check-ignore", "--quiet", path], cwd=ROOT).returncode == 0, path

@@ -1,0 +1,65 @@
+"""What a user is offered: help that fits the screen, and completion of what can be named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from harness.cli.main import main
+from harness.paths import ROOT
+
+
+def commands(group: click.Group = main, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield before
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*before, name))
+        else:
+            yield (*before, name)
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_help_fits_the_screen_and_cuts_no_sentence(words):
+    shown = CliRunner().invoke(main, [*words, "--help"]).stdout
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    listed = shown.partition("\nCommands:\n")[2].splitlines()
+    assert not [line for line in listed if line.endswith("...")]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["run", "kernel6", "k"], ["kernel5", "kernel6", "kernel7", "kernel8"]),
+        (["compare", "a"], ["all"]),
+        (["check", "kernel8"], ["kernel8"]),
+        (["explain", "kernel7"], ["kernel7"]),
+        (["build", "--preset", "cute-"], ["cute-03", "cute-04"]),
+        (["bench", "--suite", "h"], ["hopper"]),
+        (["check", "kernel6", "--allow", "race-s"], ["race-shared"]),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_completion_offers_what_can_be_named(typed, offered):
+    complete = ShellComplete(main, {}, "harness", "_HARNESS_COMPLETE")
+    assert [item.value for item in complete.get_completions(typed[:-1], typed[-1])] == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion(shell):
+    words = [sys.executable, "-c", "from harness.__main__ import entry; entry()"]
+
+    def answer(**variables: str) -> str:
+        environment = {**os.environ, **variables}
+        return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    script = answer(_HARNESS_COMPLETE=f"{shell}_source")
+    assert f"_HARNESS_COMPLETE={shell}_complete" in script
+    typed = {"COMP_WORDS": "harness run --schedule-", "COMP_CWORD": "--schedule-" if shell == "fish" else "2"}
+    assert "--schedule-seed" in answer(_HARNESS_COMPLETE=f"{shell}_complete", **typed)
