@@ -24,6 +24,8 @@ from metrology.probes.__main__ import main
 from metrology.probes.catalogue import PROBES
 from metrology.probes.probe import decode, differences, encode
 
+pytestmark = pytest.mark.slow
+
 LAUNCHED = ("elect_sync", "tma_out_of_bounds", "tma_multicast_ranks", "mbarrier_across_a_cluster", "cp_async_forms")
 FOREIGN_LAUNCHED = ("cute_persistent_f16", "triton_tma_matmul", "nvcc_split_k_s32", "nvcc_calls")
 """Probes and kernels with arguments, clusters, grids and blocks of every kind."""

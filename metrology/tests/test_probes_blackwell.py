@@ -15,6 +15,8 @@ from harness.emulator import EmulatorError
 from metrology.probes import emulator
 from metrology.probes.catalogue import BLACKWELL, PROBES, for_target
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(ptxas_version() is None, reason="ptxas is not installed")
 def test_ptxas_assembles_all_of_them_without_remarks(tmp_path):

@@ -9,6 +9,8 @@ from handovers import CLUSTER_BARRIER, CTA_BARRIER, Outcome, Table, only, outcom
 
 from harness.emulator import Device, TensorMap
 
+pytestmark = pytest.mark.slow
+
 A_BYTES, B_BYTES = 4096, 512
 """128 rows of A and 16 rows of B, 16 elements of K each: rows of 32 bytes, swizzled."""
 

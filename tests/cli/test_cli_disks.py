@@ -19,6 +19,8 @@ from harness.errors import CannotRun
 from harness.files import write_text
 from harness.run import records
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["run", "kernel6", "--shape", "256,512,64", "--cluster", "2x1"]
 # A disk that is full after so many bytes of a file: the write that reaches beyond is cut off, the next one fails.
 # Python itself does not notice that its own .pyc files are cut off, and cannot read them later: none are written.

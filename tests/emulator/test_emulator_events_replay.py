@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import SERIES
 from event_streams import SCHEDULES
 from kernel_runs import cluster_tile, run
 from replay import Replay
 
+from conftest import SERIES
 from harness.build.config import make_config
 from harness.emulator.machine.events import Access, Finished, Started
 

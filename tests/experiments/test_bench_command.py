@@ -29,6 +29,8 @@ from harness.experiments.suite import load_suite
 from harness.experiments.verdict import Judgement
 from harness.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 SUITE = """
 schema = 1
 kernels = "kernel6"

@@ -7,6 +7,8 @@ import re
 import pytest
 from kernel_faults import outcome, substitute
 
+pytestmark = pytest.mark.slow
+
 SIZE = (512, 512, 7 * 64)
 SEEDS = 12
 

@@ -20,7 +20,7 @@ def subjects(builder) -> list[Subject]:
     return [Subject(artifact) for artifact in builder("kernels to mutate", CHOSEN)]
 
 
-pytestmark = pytest.mark.xdist_group("kernels to mutate")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kernels to mutate")]
 
 
 def chosen(subjects: list[Subject]) -> list[dict[tuple[str, str], Mutant]]:

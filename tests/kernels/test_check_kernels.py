@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from conftest import COMMON, SERIES
 from kernel_mutants import KERNELS, SHAPES, config_of
 from kernel_runs import run, sizes
 
+from conftest import COMMON, SERIES
 from harness.build.artifacts import Artifact
 from harness.build.config import KernelConfig
 from harness.build.presets import PRESETS, configure

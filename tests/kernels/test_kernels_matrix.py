@@ -15,6 +15,8 @@ from harness.build.presets import PRESETS, configure
 from harness.problem.dtypes import ELEMENT_TYPES
 from harness.problem.shape import Shape
 
+pytestmark = pytest.mark.slow
+
 # CTAs of an MMA in clusters of sm_100a, where a kernel may choose: a pair needs an even number along M.
 CLUSTERS = {(1, 1): 1, (2, 1): 2, (1, 2): 1, (2, 2): 2, (4, 1): 2, (4, 2): 2, (4, 4): 2}
 QUICK = ((1, 2), (2, 2))

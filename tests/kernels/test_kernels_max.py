@@ -11,6 +11,8 @@ import pytest
 
 from harness.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 # The virtual device is set for a whole process, and before any device exists: each program below is one.
 COMPILE = """
 import json, os, sys

@@ -23,6 +23,8 @@ from harness.run import records
 from harness.timing.timeline import Span, Timeline
 from harness.timing.timeline_legend import KINDS
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("matplotlib", reason="matplotlib draws the figures")
 
 FIGURES = {

@@ -1,4 +1,4 @@
-"""What the tests share: kernels compiled once, and results that go to a temporary folder."""
+"""What all tests share: kernels that are compiled once, and results that go to a temporary folder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def results_dir(tmp_path, monkeypatch) -> Path:
 @contextmanager
 def one_worker_at_a_time(tmp_path_factory, what: str):
     """The workers of pytest-xdist take turns, so that only the first one compiles."""
-    with open(tmp_path_factory.getbasetemp().parent / f"{what}.lock", "w") as lock:
+    with open(tmp_path_factory.getbasetemp().parent / f"{what}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -103,28 +103,8 @@ def planner(tmp_path_factory) -> Planner:
     return run
 
 
-SLOW_MODULES = {
-    "test_bench_command",
-    "test_broken_kernels",
-    "test_check_handovers_tensor",
-    "test_check_kernel_mutants",
-    "test_cli_disks",
-    "test_kernel8_clc",
-    "test_kernels_matrix",
-    "test_kernels_max",
-    "test_probes",
-    "test_probes_blackwell",
-    "test_project",
-    "test_report_page",
-}
-"""Left out of the quick tier as a whole: each takes ten seconds or more."""
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    for item in items:
-        if item.path.stem in SLOW_MODULES:
-            item.add_marker(pytest.mark.slow)
     yield
     # pytest-xdist writes the group behind the name of a test; a pytest that does not show it (9.2 does not) would have
     # every worker wait for the same compilations.
