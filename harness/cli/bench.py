@@ -22,9 +22,18 @@ from harness.cli.repeat import check_command_of, command_of
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem, needs
 from harness.experiments import bench as runs
 from harness.experiments import history
-from harness.experiments.baseline import LAST, Baseline, check_name, resolve
-from harness.experiments.beside import build_commit, can_build
-from harness.experiments.history import History, Pointer, case_of, is_right, machine_of
+from harness.experiments.baseline_build import build_commit, can_build
+from harness.experiments.history import (
+    LAST,
+    Baseline,
+    History,
+    Pointer,
+    case_of,
+    check_name,
+    is_right,
+    machine_of,
+    resolve,
+)
 from harness.experiments.soundness import is_checked, what_is_unsound
 from harness.experiments.suite import DEFAULT, Case, Suite, load_suite, suite_names
 from harness.experiments.times import MIN_PROCESSES, THRESHOLD

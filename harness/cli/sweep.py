@@ -25,9 +25,8 @@ from harness.experiments import journal
 from harness.experiments import sweep_table as table
 from harness.experiments.cluster import Cluster, Tls
 from harness.experiments.job import KINDS
-from harness.experiments.sweep import Tally
+from harness.experiments.sweep import Plan, Tally, plan
 from harness.experiments.sweep import sweep as run_sweep
-from harness.experiments.sweep_plan import Plan, plan
 from harness.experiments.sweep_spec import DEVICES, Sweep, make_sweep, read_sweep
 from harness.processes.engine import Engine, Processes
 from harness.run.device import NoDevice

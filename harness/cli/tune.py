@@ -18,7 +18,6 @@ from harness.cli.render import show_line, show_table
 from harness.cli.sweep import LIMIT, Where, where_options
 from harness.errors import CannotRun, UsageProblem, needs
 from harness.experiments.race import Runner
-from harness.experiments.shape_class import class_of
 from harness.experiments.space import geometry, space_of
 from harness.experiments.tune import FIGURES, How, Tuned
 from harness.experiments.tune import tune as run_tune
@@ -30,6 +29,7 @@ from harness.run.backend import device_kind
 from harness.run.device import NoDevice, choose_device
 from harness.run.records import new_record
 from harness.run.runner import check_memory
+from harness.run.tuned import class_of
 
 
 @click.command("tune")

@@ -15,11 +15,11 @@ from harness.build.toolchain import versions
 from harness.errors import CannotRun, HarnessError
 from harness.experiments import history
 from harness.experiments.facts import static_facts
+from harness.experiments.job import sources
 from harness.experiments.soundness import check_soundness, is_checked
 from harness.experiments.suite import Case, Suite
 from harness.launch.options import EmulationOptions
 from harness.processes.engine import in_order
-from harness.processes.sources import sources
 from harness.run import records
 from harness.run.device import NoDevice, choose_device
 from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory, run_in_turns

@@ -1,18 +1,42 @@
-"""One job: a kernel in one configuration, on one problem, under one schedule, on one kind of device."""
+"""One job of a sweep or a tuning: a kernel in one configuration, on one problem, under one schedule, on one kind of
+device; and how a worker of an engine does it."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from functools import lru_cache
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from math import ceil
 from typing import Any, Literal
 
+from harness import paths
+from harness.build.artifacts import Artifact, build, build_each
 from harness.build.config import KernelConfig
+from harness.build.toolchain import find_gpus, mojo_version, package_version
+from harness.errors import CannotRun
+from harness.experiments.soundness import as_field
+from harness.launch.check import Work, check_once
+from harness.launch.options import EmulationOptions
 from harness.problem.shape import Shape
+from harness.processes.engine import Engine
+from harness.run import records
+from harness.run.kernel_launch import make_launchable
+from harness.run.model import compile_artifact
+from harness.run.runner import Request, run, surroundings
 
+Record = dict[str, Any]
 Kind = Literal["run", "check", "predict"]
 KINDS: tuple[Kind, ...] = ("run", "check", "predict")
 Device = Literal["emulator", "gpu", "model"]
+USUAL = {"sm_100a": "b200", "sm_90a": "h200"}
+"""GPUs of the architectures by their names in the timing model."""
+LOG_CHARACTERS = 4000
+MOST_TOGETHER = 16
+"""Configurations of one compilation: what they have in common is compiled once, but another worker could do some."""
+COMPILE_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
@@ -20,7 +44,7 @@ class Job:
     """kind: run it and validate its output (on a GPU it is timed, too), check its synchronisation, or predict its time.
 
     seed: of the inputs. schedule_seed: of the emulator's random schedule; None: the order of issue. made_by: a hash of
-    all that can change the result beside what the job says, see `harness.processes.sources`.
+    all that can change the result beside what the job says, see `made_by`.
     """
 
     kind: Kind
@@ -64,3 +88,122 @@ class Job:
 @lru_cache(maxsize=4096)
 def _text(config: KernelConfig) -> str:
     return config.to_json()
+
+
+@cache
+def sources() -> str:
+    """Hashes the text of the kernels and of the harness, as this process found them when it started."""
+    digest = hashlib.sha256()
+    for folder, kind in ((paths.kernels_dir(), "*.mojo"), (paths.PACKAGE, "*.py")):
+        for path in sorted(folder.rglob(kind)):
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+def made_by() -> str:
+    """Names all that can change a result beside what its job says."""
+    return f"{sources()} mojo {mojo_version()} max {package_version('max')}"
+
+
+class SourceMismatch(CannotRun):
+    """A worker is not the one that was planned for. It says nothing about the job: those who plan should stop."""
+
+
+def perform(job: Job) -> Record:
+    """The record of a job. Raises `CannotRun` if there is no result, `SourceMismatch` if it was not even tried."""
+    if not job.made_by.startswith(sources()):
+        raise SourceMismatch(
+            f"a worker on {platform.node()} has other kernels or another harness than those of the plan; bring them "
+            "together, or leave the files alone while they are used"
+        )
+    return {"run": _run, "check": _check, "predict": _predict}[job.kind](job)
+
+
+def compile_all(
+    engine: Engine, configs: Sequence[KernelConfig], workers: int, for_gpu: bool
+) -> Iterator[tuple[Sequence[KernelConfig], dict[KernelConfig, str]]]:
+    """Builds configurations, several in one compilation: those that are done, and why some of them could not be built.
+    for_gpu: their MAX models, too."""
+    size = max(1, min(MOST_TOGETHER, ceil(len(configs) / workers)))
+    batches = [(tuple(configs[n : n + size]), for_gpu) for n in range(0, len(configs), size)]
+    for done in engine.map(compile_together, batches, COMPILE_SECONDS):
+        if done.error:
+            yield done.item[0], dict.fromkeys(done.item[0], str(done.error))
+        else:
+            yield done.item[0], dict(done.value)
+
+
+def compile_together(work: tuple[Sequence[KernelConfig], bool]) -> list[tuple[KernelConfig, str]]:
+    """Builds several configurations in one compilation; for a GPU (True) their MAX models, too. Returns those that
+    could not be built, and why."""
+    configs, for_gpu = work
+    made = build_each(configs)
+    failed = [(config, reason) for config, reason in made.items() if isinstance(reason, str)]
+    for config, artifact in made.items():
+        if for_gpu and isinstance(artifact, Artifact):
+            try:
+                compile_artifact(config)
+            except CannotRun as error:
+                failed.append((config, str(error)))
+    return failed
+
+
+def failure(job: Job, reason: str, log: str = "", deaths: int = 0) -> Record:
+    """The record of a job that has no result. deaths: processes that died of it."""
+    about: Record = {"reason": reason, "log": log[-LOG_CHARACTERS:], "deaths": deaths}
+    return records.new_record(**job.fields(), failure=about, git=_surroundings()["git"])
+
+
+def _run(job: Job) -> Record:
+    gpu = None
+    if job.device == "gpu":
+        gpu = next(iter(find_gpus()), None)
+        if gpu is None:
+            raise CannotRun("this worker sees no GPU (nvidia-smi lists none)")
+    request = Request(job.config, job.shape, job.inputs, job.seed, _schedule(job), gpu=gpu, vendors=("cublas",))
+    outcome = run(request, _artifact(job.config), known=_surroundings())
+    record = {**outcome.record, "job": job.fields()["job"]}
+    if gpu:
+        record["job"]["gpu"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return record
+
+
+def _check(job: Job) -> Record:
+    what = make_launchable(_artifact(job.config), job.shape, job.inputs, job.seed)
+    found = check_once(Work(what, replace(_schedule(job), strict=False)))
+    device = {"kind": f"emulated-{job.config.arch}", "name": f"emulated {job.config.arch}"}
+    return records.new_record(**job.fields(), device=device, soundness=as_field(found), **_surroundings())
+
+
+def _schedule(job: Job) -> EmulationOptions:
+    seed = job.schedule_seed
+    return EmulationOptions(schedule="fifo" if seed is None else "random", seed=seed or 0)
+
+
+def _predict(job: Job) -> Record:
+    seconds = predict_seconds(job.config, job.shape)
+    predicted = {"seconds": seconds, "tflops": job.shape.flops / seconds / 1e12}
+    timing = {"seconds": None, "reason": "not measured: predicted"}
+    device = {"kind": f"model-{job.config.arch}", "name": f"model of {job.config.arch}"}
+    return records.new_record(**job.fields(), device=device, timing=timing, predicted=predicted, **_surroundings())
+
+
+def predict_seconds(config: KernelConfig, shape: Shape, gpu: str | None = None) -> float:
+    """Predicts the time of a launch. gpu: a name of the model; None: the usual GPU of the architecture."""
+    try:
+        from harness.timing.constants import find_gpu
+        from harness.timing.predict import predict
+    except ModuleNotFoundError as error:
+        raise CannotRun(f"there is no timing model here ({error}); use --device gpu or emulator") from None
+    return predict(build([config])[0], shape, find_gpu(gpu or USUAL[config.arch])).seconds
+
+
+@lru_cache(maxsize=64)
+def _artifact(config: KernelConfig) -> Artifact:
+    return build([config])[0]
+
+
+@cache
+def _surroundings() -> dict[str, Any]:
+    """Asked for once: what a process runs is what it loaded when it started."""
+    return surroundings()

@@ -1,24 +1,137 @@
-"""Does what a sweep plans: compilations first, then the jobs, each recorded as it ends."""
+"""A sweep: which jobs it has and which of its combinations cannot be; compilations first, then the jobs, each recorded
+as it ends. Jobs are made as they are asked for."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import ceil
+from functools import lru_cache
+from itertools import product
+from math import prod
 from typing import Any
 
 from harness.build.artifacts import is_built
-from harness.build.config import KernelConfig
-from harness.experiments.job import Job
+from harness.build.catalog import find_kernel
+from harness.build.config import KernelConfig, try_config
+from harness.build.presets import chosen_options
+from harness.errors import CannotRun, UsageProblem
+from harness.experiments.job import Job, Record, SourceMismatch, compile_all, failure, made_by, perform
 from harness.experiments.journal import Journal
-from harness.experiments.perform import SourceMismatch, compile_together, failure, perform
-from harness.experiments.sweep_plan import Plan
+from harness.experiments.ranges import parse_shapes
+from harness.experiments.sweep_spec import Sweep
+from harness.problem.shape import Shape
 from harness.processes.engine import Done, Engine
+from harness.run.device import choose_device
+from harness.run.runner import check_memory
 
-Record = dict[str, Any]
-MOST_TOGETHER = 16
-"""Configurations of one compilation: what they have in common is compiled once, but another worker could do some."""
-COMPILE_SECONDS = 1800.0
+_ANY_NUMBER = re.compile(r"(?<![A-Za-z]{2})\d+(\.\d+)?")
+"""Refusals that differ in their numbers alone have one reason. Those in names stay: ``kernel8``."""
+
+
+@dataclass
+class Plan:
+    """What there is to do. configs: of all jobs, to be built. refused: jobs that cannot be, by reason, with an example
+    of each in examples. Counted by `plan`; the jobs themselves are not kept.
+    """
+
+    sweep: Sweep
+    made_by: str
+    archs: dict[str, str]
+    count: int = 0
+    configs: dict[KernelConfig, None] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def jobs(self) -> Iterator[Job]:
+        """Each of them, in an order that is always the same; the same configuration twice on a problem is one."""
+        sweep = self.sweep
+        for config, shape in self._problems(lambda reason, example: None):
+            for inputs, seed, schedule_seed in product(sweep.inputs, sweep.seeds, sweep.schedule_seeds or (None,)):
+                yield Job(sweep.kind, config, shape, inputs, seed, schedule_seed, sweep.device, self.made_by)  # type: ignore[arg-type]  # checked by make_sweep
+
+    def _problems(self, refuse: Any) -> Iterator[tuple[KernelConfig, Shape]]:
+        sweep = self.sweep
+        names = list(sweep.options)
+        for text in sweep.shapes:
+            shapes = parse_shapes(text)
+            while True:
+                try:
+                    shape = next(shapes)
+                except StopIteration:
+                    break
+                except UsageProblem as error:  # ends the generator: this range has sizes that cannot be
+                    raise UsageProblem(f"--shape {text}: {error}") from None
+                seen = set()
+                for kernel, values in product(sweep.kernels, product(*sweep.options.values())):
+                    asked = (*zip(names, values, strict=True), ("arch", self.archs[kernel]))
+                    try:
+                        config = self._config(kernel, asked, shape)
+                        self._check_memory(shape, config)
+                    except UsageProblem as error:  # of what cannot run at all, as without a compiler, nothing is made
+                        refuse(str(error), f"{kernel} {', '.join(map(_shown, asked))}, {shape}")
+                        continue
+                    if config not in seen:
+                        seen.add(config)
+                        yield config, shape
+
+    def _check_memory(self, shape: Shape, config: KernelConfig) -> None:
+        try:
+            if self.sweep.device == "emulator":
+                _check_memory(shape, config.dtype)
+        except CannotRun as error:
+            raise UsageProblem(str(error)) from None
+
+    def _config(self, kernel: str, asked: tuple[tuple[str, Any], ...], shape: Shape) -> KernelConfig:
+        chooses = find_kernel(kernel).tilings.get(self.archs[kernel])
+        return _configured(kernel, self.sweep.preset, asked, shape if chooses else None)
+
+
+def plan(sweep: Sweep) -> Plan:
+    """Counts the jobs and the refusals. Raises `UsageProblem` for shapes that cannot be, `CannotRun` without device."""
+    made = Plan(sweep, made_by(), {kernel: _arch(sweep, kernel) for kernel in sweep.kernels})
+    each = prod(map(len, (sweep.inputs, sweep.seeds, sweep.schedule_seeds or (None,))))
+
+    def refuse(reason: str, example: str) -> None:
+        kind = _ANY_NUMBER.sub("N", reason)
+        made.refused[kind] += each
+        made.examples.setdefault(kind, f"{reason} ({example})")
+
+    for config, _ in made._problems(refuse):
+        made.count += each
+        made.configs[config] = None
+    return made
+
+
+def _arch(sweep: Sweep, kernel: str) -> str:
+    wanted = chosen_options(kernel, sweep.preset, {"arch": sweep.arch}).get("arch", "auto")
+    if sweep.device != "gpu" or wanted != "auto":
+        return find_kernel(kernel).archs[0] if wanted == "auto" else wanted
+    try:
+        return choose_device("gpu", find_kernel(kernel), wanted)[1]
+    except CannotRun as error:
+        raise CannotRun(
+            f"{error}; where the workers have GPUs and this machine has none, say which: --arch sm_90a"
+        ) from None
+
+
+def _shown(setting: tuple[str, Any]) -> str:
+    name, value = setting
+    return f"{name.replace('_', ' ')} {'x'.join(map(str, value)) if isinstance(value, tuple) else value}"
+
+
+@lru_cache(maxsize=16384)
+def _configured(
+    kernel: str, preset: str | None, asked: tuple[tuple[str, Any], ...], shape: Shape | None
+) -> KernelConfig:
+    options = {name: value for name, value in chosen_options(kernel, preset, dict(asked)).items() if value is not None}
+    return try_config(kernel, shape=shape, **options)
+
+
+@lru_cache(maxsize=16384)
+def _check_memory(shape: Shape, dtype: str) -> None:
+    check_memory(shape, dtype)
 
 
 @dataclass
@@ -78,7 +191,7 @@ def sweep(
             if job.key in known:
                 tally.reused += 1
             elif job.config in broken:
-                _keep(journal, tally, Done(job, error=broken[job.config]))
+                _keep(journal, tally, Done(job, error=CannotRun(broken[job.config])))
             else:
                 yield job
 
@@ -109,22 +222,16 @@ def _keep(journal: Journal, tally: Tally, done: Done[Job]) -> None:
 
 def _compile(
     plan: Plan, engine: Engine, workers: int, everywhere: bool, report: Report, tally: Tally
-) -> dict[KernelConfig, Exception]:
-    """Builds what is missing, several configurations in one compilation; what cannot be built, and why."""
+) -> dict[KernelConfig, str]:
+    """Builds what is missing; returns what cannot be built, and why."""
     for_gpu = plan.sweep.device == "gpu"
     missing = [config for config in plan.configs if everywhere or for_gpu or not is_built(config)]
-    if not missing:
-        return {}
-    size = max(1, min(MOST_TOGETHER, ceil(len(missing) / workers)))
-    batches = [(tuple(missing[n : n + size]), for_gpu) for n in range(0, len(missing), size)]
-    broken: dict[KernelConfig, Exception] = {}
+    broken: dict[KernelConfig, str] = {}
     left = len(missing)
-    report(f"compiling {left} configurations", tally)
-    for done in engine.map(compile_together, batches, COMPILE_SECONDS):
-        left -= len(done.item[0])
-        if done.error:
-            broken |= dict.fromkeys(done.item[0], done.error)
-        else:
-            broken |= {config: RuntimeError(reason) for config, reason in done.value}
+    if missing:
+        report(f"compiling {left} configurations", tally)
+    for done, failed in compile_all(engine, missing, workers, for_gpu):
+        left -= len(done)
+        broken |= failed
         report(f"compiling {left} configurations", tally)
     return broken

@@ -6,25 +6,20 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any
 
 from harness.build.config import KernelConfig
 from harness.errors import CannotRun
-from harness.experiments.job import Device, Job, Kind
-from harness.experiments.perform import SourceMismatch, compile_together, perform
+from harness.experiments.job import Device, Job, Kind, Record, SourceMismatch, compile_all, made_by, perform
 from harness.experiments.race import MOST_ROUNDS, Runner, race
 from harness.experiments.space import Choices
-from harness.experiments.sweep_plan import made_by
 from harness.experiments.times import TimeVerdict, compare_times
 from harness.problem.shape import Shape
 from harness.processes.engine import Engine
 from harness.processes.worker_process import JobTimeout
 
-Record = dict[str, Any]
 BESIDE = "cublas"
 FIGURES = {"gpu": "measured", "model": "predicted", "emulator": "counted"}
 """What kind of figure a device gives."""
-COMPILE_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
@@ -158,13 +153,8 @@ class _Field:
 
     def _compile(self, configs: Sequence[KernelConfig]) -> None:
         self.say(f"compiling {len(configs)} configurations")
-        size = max(1, min(16, ceil(len(configs) / self.how.workers)))
-        batches = [(tuple(configs[n : n + size]), self.how.device == "gpu") for n in range(0, len(configs), size)]
-        for done in self.engine.map(compile_together, batches, COMPILE_SECONDS):
-            if done.error:
-                self.failures |= dict.fromkeys(done.item[0], str(done.error))
-            else:
-                self.failures |= dict(done.value)
+        for _, failed in compile_all(self.engine, configs, self.how.workers, self.how.device == "gpu"):
+            self.failures |= failed
 
     def _measure(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, float | None]]:
         """Each once, in an order that differs from round to round: what drifts hits all alike."""

@@ -15,7 +15,6 @@ from typing import Any
 from harness import paths
 from harness.build.config import KernelConfig, try_config
 from harness.errors import CannotRun, UsageProblem
-from harness.experiments.shape_class import ShapeClass
 from harness.files import write_text
 from harness.locks import FileLock
 from harness.problem.shape import Shape
@@ -23,6 +22,30 @@ from harness.problem.shape import Shape
 SCHEMA = 1
 _PAIRS = ("mma_shape", "cluster")
 _NAMED = ("kernel", "arch", "dtype")
+ROWS = 256
+"""The most rows of a tile; those of the others divide it, but for the last tiles along M."""
+
+
+@dataclass(frozen=True)
+class ShapeClass:
+    """M from first to last, N and K as they are: layers of a model, and tokens by how many tiles they fill."""
+
+    first: int
+    last: int
+    n: int
+    k: int
+
+    def has(self, shape: Shape) -> bool:
+        return self.first <= shape.m <= self.last and (self.n, self.k) == (shape.n, shape.k)
+
+    def __str__(self) -> str:
+        return f"M {self.first} to {self.last}, N {self.n}, K {self.k}"
+
+
+def class_of(shape: Shape) -> ShapeClass:
+    """The class of a problem."""
+    last = -(-shape.m // ROWS) * ROWS
+    return ShapeClass(last - ROWS + 1, last, shape.n, shape.k)
 
 
 @dataclass(frozen=True)

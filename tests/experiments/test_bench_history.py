@@ -11,8 +11,7 @@ from bench_support import CASE, EMULATED, H200, bench_record
 
 from harness.errors import UsageProblem
 from harness.experiments import history
-from harness.experiments.baseline import check_name, resolve
-from harness.experiments.history import History, Machine, Pointer, key_of, machine_of
+from harness.experiments.history import History, Machine, Pointer, check_name, key_of, machine_of, resolve
 from harness.git import find_commit
 from harness.run import records
 
@@ -134,7 +133,7 @@ def test_a_commit(monkeypatch):
     with pytest.raises(UsageProblem, match="only with uncommitted changes"):
         found_run("cccc", [*past, *dirty])
     assert resolve("HEAD", History(past), []).commit == find_commit("HEAD")  # it can be built
-    monkeypatch.setattr("harness.experiments.baseline.can_build", lambda commit: False)
+    monkeypatch.setattr("harness.experiments.history.can_build", lambda commit: False)
     with pytest.raises(UsageProblem, match="was not measured on this kind of device, and there is no harness in it"):
         found_run("HEAD", past)
 

@@ -19,9 +19,8 @@ from harness.build.config import make_config
 from harness.errors import CannotRun
 from harness.experiments import journal
 from harness.experiments import sweep_table as table
-from harness.experiments.perform import perform
-from harness.experiments.sweep import sweep
-from harness.experiments.sweep_plan import plan
+from harness.experiments.job import perform
+from harness.experiments.sweep import plan, sweep
 from harness.experiments.sweep_spec import make_sweep
 from harness.processes.engine import Processes
 from harness.run import records
@@ -124,7 +123,7 @@ def test_without_a_compiler_nothing_is_planned(results_dir, monkeypatch):
     def fail(*_):
         raise CannotRun("the Mojo compiler was not found")
 
-    monkeypatch.setattr("harness.experiments.sweep_plan._configured", fail)
+    monkeypatch.setattr("harness.experiments.sweep._configured", fail)
     result = run("kernel6", "--shape", "512", "--dry-run")
     assert (result.exit_code, result.stderr) == (3, "harness: error: the Mojo compiler was not found\n")
     monkeypatch.undo()

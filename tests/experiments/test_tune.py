@@ -21,9 +21,8 @@ from harness.build.toolchain import Gpu
 from harness.cli.options import ConfigOptions
 from harness.cli.sweep import Where
 from harness.errors import CannotRun, UsageProblem
-from harness.experiments.perform import compile_together
+from harness.experiments.job import compile_together
 from harness.experiments.race import race
-from harness.experiments.shape_class import ShapeClass, class_of
 from harness.experiments.space import geometry, space_of
 from harness.experiments.tune import How, tune
 from harness.problem.shape import Shape
@@ -31,6 +30,7 @@ from harness.processes.engine import Done
 from harness.processes.worker_process import JobTimeout
 from harness.run import tuned as store
 from harness.run.model import op_parameters, tuned_parameters
+from harness.run.tuned import ShapeClass, class_of
 
 SHAPE = Shape(4096, 4096, 4096)
 

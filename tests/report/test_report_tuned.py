@@ -3,13 +3,12 @@
 import pytest
 
 from harness.build.config import make_config
-from harness.experiments.shape_class import class_of
 from harness.paths import ROOT
 from harness.problem.shape import Shape
 from harness.report import tuned
 from harness.report.data import Results
 from harness.report.page import page
-from harness.run.tuned import entry_of, keep
+from harness.run.tuned import class_of, entry_of, keep
 
 EVIDENCE = {"device": "NVIDIA X", "shape": [300, 512, 64], "gain": 1.25, "interval": [1.2, 1.3], "verdict": "FASTER"}
 

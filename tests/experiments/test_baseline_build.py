@@ -11,7 +11,7 @@ from test_bench_command import CASES, H200, alter_ptx, bench, results, suite  # 
 
 import harness.cli.bench as command
 import harness.experiments.bench as runs
-from harness.experiments.beside import _unpack, build_commit
+from harness.experiments.baseline_build import _unpack, build_commit
 from harness.experiments.suite import load_suite
 from harness.git import find_commit, git
 from harness.run import records
