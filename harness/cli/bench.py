@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness.build.artifacts import is_built
-from harness.build.config import KernelConfig
 from harness.cli import bench_output as output
 from harness.cli.clear_errors import written_clearly
 from harness.cli.options import FiniteRange, check_output, group, offering, schedule_seed_option, schedules_option
@@ -21,25 +20,15 @@ from harness.cli.render import show_line, show_table
 from harness.cli.repeat import check_command_of, command_of
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem, needs
 from harness.experiments import bench as runs
-from harness.experiments import history
-from harness.experiments.baseline_build import build_commit, can_build
 from harness.experiments.history import (
     LAST,
-    Baseline,
-    History,
-    Pointer,
-    case_of,
     check_name,
-    is_right,
-    machine_of,
-    resolve,
 )
 from harness.experiments.soundness import is_checked, what_is_unsound
 from harness.experiments.suite import DEFAULT, Case, Suite, load_suite, suite_names
 from harness.experiments.times import MIN_PROCESSES, THRESHOLD
-from harness.experiments.verdict import EXIT_REGRESSION, Judgement, have_times, judge
+from harness.experiments.verdict import EXIT_REGRESSION, Judgement
 from harness.files import write_text
-from harness.run import records
 
 PROCESSES = 5
 SCHEDULES = 4
@@ -151,70 +140,26 @@ def bench(
     if jobs > 1 and any(job.request and job.request.gpu for job in prepared):
         raise UsageProblem(f"--jobs {jobs}: what is timed on a GPU is timed alone; leave --jobs out")
     mark = runs.fingerprint(under, schedule_seed)
-    run_id = _choose_run(progress, resume, prepared, suite, mark)
-    view = _Past(prepared, baseline_name)
-    for line in view.damaged:
+    say = partial(show_line, progress)
+    run_id = runs.choose_run(prepared, suite, mark, resume, say)
+    past = runs.Past(prepared, baseline_name)
+    for line in past.damaged:
         show_line(progress, str(line), "yellow")
     if dry_run:
-        _show_plan(prepared, view, run_id)
+        _show_plan(prepared, past, run_id)
         return EXIT_OK
-    beside = _build_beside(progress, prepared, view)
-    measured = _measure(progress, prepared, suite, run_id, mark, jobs, beside)
-    judgements = _judge(measured, view, run_id, threshold / 100)
-    judgements = tuple(map(_with_repeat, judgements, measured))
-    unsaved = [one.unsaved for one in measured if one.unsaved]
-    notes = [*_soundness(judgements), *_save(save_baseline, judgements, run_id), *dict.fromkeys(unsaved)]
-    outcome = output.Outcome(suite.name, run_id, view.label, threshold / 100, judgements, tuple(notes))
+    baseline = past.build_baseline(prepared, say)
+    measured = _measure(progress, prepared, suite, run_id, mark, jobs, baseline)
+    judgements = tuple(map(_with_repeat, past.judge(measured, run_id, threshold / 100), measured))
+    saved = [runs.save_baseline(save_baseline, judgements, run_id)] if save_baseline is not None else []
+    unsaved = dict.fromkeys(one.unsaved for one in measured if one.unsaved)
+    notes = (*_soundness(judgements), *saved, *unsaved)
+    outcome = output.Outcome(suite.name, run_id, past.label, threshold / 100, judgements, notes)
     if not _write(outcome, files, show_all):
         return outcome.exit_code or EXIT_CANNOT_RUN
     if baseline_name != LAST and outcome.exit_code != EXIT_REGRESSION and not any(j.baseline for j in judgements):
         raise CannotRun(f"nothing could be compared: {judgements[0].reason}")
     return outcome.exit_code
-
-
-class _Past:
-    """The histories of the devices as they were before the run, and the baseline in each."""
-
-    def __init__(self, jobs: list[runs.Job], baseline: str) -> None:
-        self.histories: dict[str, History] = {}
-        self.baselines: dict[str, Baseline] = {}
-        self.damaged: list[records.DamagedLine] = []
-        pointers: dict[str, list[Pointer]] = {}
-        for kind in runs.device_kinds(jobs):
-            self.histories[kind] = history.load(records.record_file(kind))
-            pointers[kind], damaged = history.load_pointers(kind)
-            self.damaged += [*self.histories[kind].damaged, *damaged]
-        self.damaged = list(dict.fromkeys(self.damaged))
-        for kind, past in self.histories.items():
-            self.baselines[kind] = resolve(baseline, past, pointers[kind])
-        self.label = next((found.label for found in self.baselines.values()), baseline)
-
-    def find(self, job: runs.Job, record: dict, run_id: str) -> tuple[dict | None, str]:
-        assert job.request
-        kind = job.request.device_kind
-        return self.baselines[kind].find(self.histories[kind], case_of(record), machine_of(record), run_id)
-
-    def commit_to_build(self, job: runs.Job) -> str | None:
-        """The other commit, if this job is to be measured with it in turns: on a GPU always, as figures of another day
-        are worth less; on the emulator, whose figures are exact, if the history lacks it.
-        """
-        if job.request is None:
-            return None
-        kind = job.request.device_kind
-        baseline = self.baselines[kind]
-        if baseline.commit is None or not can_build(baseline.commit):
-            return None
-        known = job.request.gpu is None and any(
-            case_of(record) == job.case.id and baseline.holds(record, "") and is_right(record)
-            for record in self.histories[kind].records
-        )
-        return None if known else baseline.commit
-
-    def newest(self, job: runs.Job) -> dict | None:
-        if job.request is None:
-            return None
-        found = [r for r in self.histories[job.request.device_kind].records if case_of(r) == job.case.id]
-        return found[-1] if found else None
 
 
 def _filter(suite: Suite, pattern: str | None) -> list[Case]:
@@ -228,43 +173,20 @@ def _filter(suite: Suite, pattern: str | None) -> list[Case]:
     return cases
 
 
-def _choose_run(console: Console, resume: bool, jobs: list[runs.Job], suite: Suite, mark: str) -> str:
-    if not resume:
-        return runs.new_run()
-    found, why = runs.find_interrupted(jobs, suite, mark)
-    show_line(console, why)
-    return found or runs.new_run()
-
-
-def _build_beside(console: Console, jobs: list[runs.Job], view: _Past) -> runs.Beside | None:
-    """Builds the commit to compare with, for the cases that are to be measured with it in turns."""
-    cases: dict[Case, KernelConfig] = {}
-    commit, on_gpu = "", False
-    for job in jobs:
-        found = view.commit_to_build(job)
-        if found and job.request:
-            commit, on_gpu = found, job.request.gpu is not None
-            cases[job.case] = job.request.config
-    if not cases:
-        return None
-    show_line(console, f"building commit {commit[:10]}, to measure {len(cases)} cases with it in turns ...")
-    return runs.Beside(commit, runs.new_run(), build_commit(commit, cases, models=on_gpu))
-
-
 def _measure(
     console: Console,
-    jobs: list[runs.Job],
+    planned: list[runs.Planned],
     suite: Suite,
     run_id: str,
     mark: str,
     processes: int,
-    beside: runs.Beside | None,
+    baseline: runs.BaselineBuild | None,
 ) -> list[runs.Measured]:
-    missing = {j.request.config for j in jobs if j.request and not is_built(j.request.config)}
+    missing = {j.request.config for j in planned if j.request and not is_built(j.request.config)}
     compiling = f"compiling {len(missing)} configurations with Mojo ..." if missing else ""
     try:
-        with _reporting(console, jobs, compiling) as report:
-            return runs.measure(jobs, suite, run_id, mark, report, beside, processes)
+        with _reporting(console, planned, compiling) as report:
+            return runs.measure(planned, suite, run_id, mark, report, baseline, processes)
     except KeyboardInterrupt:
         show_line(
             console, "interrupted; the cases that are done are kept, and harness bench --resume goes on from here"
@@ -273,23 +195,26 @@ def _measure(
 
 
 @contextmanager
-def _reporting(console: Console, jobs: list[runs.Job], first: str) -> Iterator[Callable[[runs.Measured, int], None]]:
+def _reporting(
+    console: Console, planned: list[runs.Planned], first: str
+) -> Iterator[Callable[[runs.Measured, int], None]]:
     """What is called after each case: one bar on a terminal, beside what went wrong; otherwise a line each."""
     if not console.is_terminal:
         if first:
             show_line(console, first)
         yield lambda measured, number: show_line(
-            console, f"[{number:{len(str(len(jobs)))}}/{len(jobs)}] {measured.job.case.id}: {_state(measured)}"
+            console,
+            f"[{number:{len(str(len(planned)))}}/{len(planned)}] {measured.planned.case.id}: {_state(measured)}",
         )
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(first or jobs[0].case.id, total=len(jobs))
+        task = bar.add_task(first or planned[0].case.id, total=len(planned))
 
         def report(measured: runs.Measured, number: int) -> None:
             if _state(measured) not in ("done", "kept"):
-                show_line(bar.console, f"{measured.job.case.id}: {_state(measured)}", "bold red")
-            bar.update(task, completed=number, description=jobs[number].case.id if number < len(jobs) else "")
+                show_line(bar.console, f"{measured.planned.case.id}: {_state(measured)}", "bold red")
+            bar.update(task, completed=number, description=planned[number].case.id if number < len(planned) else "")
 
         yield report
 
@@ -304,26 +229,6 @@ def _state(measured: runs.Measured) -> str:
     return "kept" if measured.kept else "done"
 
 
-def _judge(measured: list[runs.Measured], view: _Past, run_id: str, threshold: float) -> tuple[Judgement, ...]:
-    found = [_baseline_of(one, view, run_id) for one in measured]
-    timed = sum(have_times(one.record, base) for one, (base, _) in zip(measured, found, strict=True))
-    return tuple(
-        judge(one.job.case, one.record, base, reason=reason, cases=timed, threshold=threshold)
-        for one, (base, reason) in zip(measured, found, strict=True)
-    )
-
-
-def _baseline_of(measured: runs.Measured, view: _Past, run_id: str) -> tuple[dict | None, str]:
-    """The record to compare with, or None and the reason."""
-    if measured.record is None:
-        return None, measured.reason
-    if isinstance(measured.baseline, str):
-        return None, measured.baseline
-    if measured.baseline:
-        return (measured.baseline, "") if is_right(measured.baseline) else (None, "the baseline has a wrong result")
-    return view.find(measured.job, measured.record, run_id)
-
-
 def _soundness(judgements: tuple[Judgement, ...]) -> list[str]:
     """What came of the checks, for those who see SAME only."""
     checked = [j.record for j in judgements if j.record and is_checked(j.record)]
@@ -331,36 +236,21 @@ def _soundness(judgements: tuple[Judgement, ...]) -> list[str]:
     return [f"synchronisation checked of {len(checked)} cases: {sound} sound"] if checked else []
 
 
-def _save(name: str | None, judgements: tuple[Judgement, ...], run_id: str) -> tuple[str, ...]:
-    """Saves the pointers. A wrong result is no baseline, and a run without a right one has none."""
-    if name is None:
-        return ()
-    right = [j for j in judgements if j.record and j.verdict != "WRONG"]
-    if not right:
-        return (f"baseline {name} not saved: nothing was measured",)
-    try:
-        for kind in dict.fromkeys(j.record["device"]["kind"] for j in right if j.record):
-            history.save_pointer(name, kind, run_id)
-    except CannotRun as error:
-        return (f"baseline {name} not saved: {error}",)
-    return (f"baseline {name} saved: {len(right)} cases",)
-
-
-def _show_plan(jobs: list[runs.Job], view: _Past, run_id: str) -> None:
+def _show_plan(planned: list[runs.Planned], past: runs.Past, run_id: str) -> None:
     rows = []
-    for job in jobs:
-        newest = view.newest(job)
-        if job.request is None:
-            todo, where = f"cannot be measured: {job.reason}", "-"
+    for one in planned:
+        newest = past.newest(one)
+        if one.request is None:
+            todo, where = f"cannot be measured: {one.reason}", "-"
         else:
-            where = job.request.device_kind
-            built = is_built(job.request.config)
-            todo = " and ".join(["compile"] * (not built) + ["run"] + ["check"] * job.case.check)
-            if commit := view.commit_to_build(job):
+            where = one.request.device_kind
+            built = is_built(one.request.config)
+            todo = " and ".join(["compile"] * (not built) + ["run"] + ["check"] * one.case.check)
+            if commit := past.commit_to_build(one):
                 todo += f", in turns with commit {commit[:10]}"
             if newest and newest["bench"]["run"] == run_id:
                 todo = "keep the result"
-        rows.append((job.case.id, where, todo, f"{newest['time']}" if newest else "never"))
+        rows.append((one.case.id, where, todo, f"{newest['time']}" if newest else "never"))
     show_table(Console(), "what would be done", ("case", "device", "to do", "last run"), rows)
 
 
@@ -374,8 +264,8 @@ def _with_repeat(judgement: Judgement, measured: runs.Measured) -> Judgement:
     """Adds the command that repeats a failure."""
     if measured.failed:
         command = command_of(measured.failed)
-    elif measured.record and what_is_unsound(measured.record) and measured.job.request:
-        command = check_command_of(measured.job.request, measured.record["soundness"]["schedules"])
+    elif measured.record and what_is_unsound(measured.record) and measured.planned.request:
+        command = check_command_of(measured.planned.request, measured.record["soundness"]["schedules"])
     else:
         return judgement
     return replace(judgement, notes=(*judgement.notes, f"to repeat: {command}"))

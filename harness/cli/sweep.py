@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.build.catalog import ARCHITECTURES, SCHEDULERS
 from harness.build.toolchain import find_gpus
 from harness.cli.options import FiniteRange, NamedPath, group, together
-from harness.cli.render import several, show_line, show_table
+from harness.cli.render import show_line, show_table
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem, needs
 from harness.experiments import journal
 from harness.experiments import sweep_table as table
@@ -219,7 +219,6 @@ def sweep(
     console = Console(stderr=True)
     start = time.monotonic()
     planned = plan(found)
-    _refuse_if_all_is_refused(planned)
     _show_plan(console, planned, time.monotonic() - start)
     path = journal.folder() / f"{found.id}.jsonl"
     tally = Tally(planned.count, sum(planned.refused.values()))
@@ -243,17 +242,6 @@ def sweep(
     if tally.wrong:
         return EXIT_WRONG_RESULT
     return EXIT_CANNOT_RUN if tally.failed else EXIT_FINDINGS if tally.unsound else EXIT_OK
-
-
-def _refuse_if_all_is_refused(planned: Plan) -> None:
-    """A sweep without a job is no sweep that went well."""
-    if not planned.count:
-        jobs = several(sum(planned.refused.values()), "job")
-        reasons = [*planned.examples.values()]
-        raise UsageProblem(
-            f"every combination is refused ({jobs}, {several(len(reasons), 'reason')}); the first: {reasons[0]}; "
-            "change an option or the shapes"
-        )
 
 
 def _sweep(what: Sequence[str], shapes: Sequence[str], grid: dict[str, str | None], asked: dict[str, str]) -> Sweep:
@@ -374,9 +362,10 @@ def _show_ranking(console: Console, ranking: table.Ranking, count: int) -> None:
 
 
 def _show_tally(console: Console, tally: Tally, resume: bool) -> None:
-    parts = [f"{tally.ran:,} ran", f"{tally.failed:,} failed"]
-    parts += [f"{tally.reused:,} were done already"] * resume
-    parts += [f"{tally.wrong:,} WRONG"] * bool(tally.wrong) + [f"{tally.unsound:,} unsound"] * bool(tally.unsound)
+    parts = [f"{tally.ran:,} ran" + (f" ({tally.verdict})" if tally.verdict else ""), f"{tally.failed:,} failed"]
+    if resume:
+        earlier = ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(tally.earlier.items()))
+        parts.append(f"{tally.reused:,} were done already" + (f" ({earlier})" if earlier else ""))
     show_line(console, ", ".join(parts))
     for reason, count in sorted(tally.reasons.items(), key=lambda item: -item[1])[:SHOWN]:
         show_line(console, f"  {count:,} x {reason}", "red")

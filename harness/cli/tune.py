@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import click
 from rich.console import Console
 
 from harness.build.catalog import ARCHITECTURES, find_kernel
 from harness.build.config import KernelConfig, try_config
-from harness.build.toolchain import versions
 from harness.cli.options import FiniteRange, shape_option
 from harness.cli.render import show_line, show_table
 from harness.cli.sweep import LIMIT, Where, where_options
 from harness.errors import CannotRun, UsageProblem, needs
 from harness.experiments.race import Runner
-from harness.experiments.space import geometry, space_of
-from harness.experiments.tune import FIGURES, How, Tuned
+from harness.experiments.space import differences, space_of
+from harness.experiments.tune import FIGURES, How, Tuned, as_dict, evidence_of
 from harness.experiments.tune import tune as run_tune
 from harness.problem.dtypes import ELEMENT_TYPES
 from harness.problem.inputs import KINDS
@@ -27,7 +26,6 @@ from harness.problem.shape import Shape
 from harness.run import tuned as store
 from harness.run.backend import device_kind
 from harness.run.device import NoDevice, choose_device
-from harness.run.records import new_record
 from harness.run.runner import check_memory
 from harness.run.tuned import class_of
 
@@ -126,10 +124,10 @@ def tune(
         found = run_tune(choices, shape, how, engine, say)
     _show(progress if json_path else Console(), found, explain)
     if json_path:
-        click.echo(json.dumps(_as_dict(found), allow_nan=False))
+        click.echo(json.dumps(as_dict(found), allow_nan=False))
     if device == "gpu" and not no_save:
         kind = gpu_kind or found.record["device"]["kind"]
-        say(f"kept in {store.keep(kind, store.entry_of(found.best, class_of(shape), _evidence(found)))}")
+        say(f"kept in {store.keep(kind, store.entry_of(found.best, class_of(shape), evidence_of(found)))}")
     return 0
 
 
@@ -150,65 +148,13 @@ def _device(kernel: str, device: str, arch: str, where: Where) -> tuple[str | No
     return device_kind(gpu), chosen
 
 
-def _evidence(found: Tuned) -> dict[str, Any]:
-    """How it was found, and what against."""
-    record, verdict = found.record, found.verdict
-    evidence: dict[str, Any] = {
-        "time": new_record(git=None)["time"],
-        "device": record["device"]["name"],
-        "driver": record["device"]["driver"],
-        "shape": [found.shape.m, found.shape.n, found.shape.k],
-        "inputs": found.how.inputs,
-        "seconds": found.figures[found.best],
-        "default_seconds": found.figures[found.default],
-        "default": found.default.label,
-        "gain": round(found.gain, 4),
-        "candidates": len({runner.candidate for heat in found.heats for runner in heat.runners}),
-        "toolchain": {name: version for name, version in versions().items() if version},
-    }
-    if verdict is not None and verdict.interval is not None:
-        evidence |= {"verdict": verdict.verdict, "processes": found.how.processes}
-        evidence["interval"] = [round(1 / verdict.interval.high, 4), round(1 / verdict.interval.low, 4)]
-    commit = (record.get("git") or {}).get("commit")
-    return evidence | ({"commit": commit} if commit else {})
-
-
-def _one(found: Tuned, config: KernelConfig) -> dict[str, Any]:
-    return {
-        "config": config.as_dict(),
-        "label": config.label,
-        found.unit: found.figures[config],
-        "status": FIGURES[found.how.device],
-    }
-
-
-def _as_dict(found: Tuned) -> dict[str, Any]:
-    return {
-        "best": _one(found, found.best),
-        "default": _one(found, found.default),
-        "gain": found.gain,
-        "kernel": found.choices.kernel,
-        "shape": [found.shape.m, found.shape.n, found.shape.k],
-        "device": found.how.device,
-        "verdict": found.verdict.as_dict() if found.verdict else None,
-        "heats": [
-            {
-                "what": heat.what,
-                "ranking": [{"label": r.candidate.label, "values": r.values, "out": r.out} for r in heat.runners],
-            }
-            for heat in found.heats
-        ],
-        "failures": {config.label: reason for config, reason in found.failures.items()},
-    }
-
-
 def _show(console: Console, found: Tuned, explain: bool) -> None:
     if explain:
         for heat in found.heats:
             rows = [_row(runner, found) for runner in heat.runners]
             what = "time beside cuBLAS" if found.how.device == "gpu" else f"{FIGURES[found.how.device]} {found.unit}"
             show_table(console, heat.what, ("configuration", what, "runs", "out in round"), rows)
-        _show_why(console, found.default, found.best, found.shape)
+        _show_why(console, differences(found.default, found.best, found.shape))
     for reason, count in Counter(reason.partition("\n")[0] for reason in found.failures.values()).most_common():
         show_line(console, f"{count} without a result: {reason}", "red")
     best, default = found.figures[found.best], found.figures[found.default]
@@ -233,30 +179,13 @@ def _explain_kept(console: Console, kind: str, entry: store.Entry, shape: Shape)
     show_table(console, "evidence", ("", ""), [(name, str(value)) for name, value in entry.evidence.items()])
     default = try_config(entry.kernel, arch=entry.arch, dtype=entry.dtype, shape=shape)
     try:
-        _show_why(console, default, entry.configuration(), shape)
+        _show_why(console, differences(default, entry.configuration(), shape))
     except UsageProblem as error:
         show_line(console, f"this configuration can no longer be, and the default is taken: {error}", "yellow")
 
 
-def _show_why(console: Console, default: KernelConfig, best: KernelConfig, shape: Shape) -> None:
-    """What differs, from the launch itself: exact, and what the order of the candidates followed."""
-    sides = [asdict(geometry(config, shape)) for config in (default, best)]
-    words = {
-        "busiest": "multiplications of the busiest SM",
-        "rounds": "tiles it computes one after the other",
-        "idle": "part of the time in which SMs have no tile",
-        "bytes": "bytes of A and B asked of L2",
-    }
-    rows = [(words[name], _number(sides[0][name]), _number(sides[1][name])) for name in sides[0]]
-    own = [config.as_dict() for config in (default, best)]
-    for name, value in own[0].items():
-        if value != own[1][name]:
-            rows.append((name.replace("_", " "), str(value), str(own[1][name])))
+def _show_why(console: Console, rows: Sequence[tuple[str, ...]]) -> None:
     show_table(console, "why", ("", "default", "best"), rows)
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{100 * value:.1f} %"
 
 
 def _figure(value: float, found: Tuned) -> str:

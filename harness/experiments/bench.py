@@ -1,4 +1,5 @@
-"""Runs the cases of a suite. Every result is in the history before the next case starts."""
+"""Runs the cases of a suite, and compares them with a baseline. Every result is in the history before the next case
+starts."""
 
 from __future__ import annotations
 
@@ -7,17 +8,30 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from harness.build.artifacts import Artifact, build_each
 from harness.build.catalog import find_kernel
+from harness.build.config import KernelConfig
 from harness.build.toolchain import versions
 from harness.errors import CannotRun, HarnessError
-from harness.experiments import history
+from harness.experiments.baseline_build import build_commit, can_build
 from harness.experiments.facts import static_facts
-from harness.experiments.job import sources
+from harness.experiments.history import (
+    Baseline,
+    History,
+    Pointer,
+    case_of,
+    is_right,
+    load,
+    load_pointers,
+    machine_of,
+    resolve,
+    save_pointer,
+)
+from harness.experiments.job import Record, sources
 from harness.experiments.soundness import check_soundness, is_checked
 from harness.experiments.suite import Case, Suite
+from harness.experiments.verdict import Judgement, have_times, judge
 from harness.launch.options import EmulationOptions
 from harness.processes.engine import in_order
 from harness.run import records
@@ -26,7 +40,7 @@ from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory, 
 
 
 @dataclass(frozen=True)
-class Job:
+class Planned:
     """A case and how it is measured on this machine; request None: it cannot be, and why."""
 
     case: Case
@@ -36,23 +50,23 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """A job that is done. record None: not measured, and why. kept: taken over from an interrupted run.
+    """A case that is done. record None: not measured, and why. kept: taken over from an interrupted run.
 
     failed: the run that went wrong, of several schedules the one. unsaved: why the record is not in the history.
     baseline: the record of the other commit, measured in turns with this one; None if none was, or why it could not be.
     """
 
-    job: Job
-    record: dict[str, Any] | None
+    planned: Planned
+    record: Record | None
     reason: str = ""
     kept: bool = False
     failed: Request | None = None
     unsaved: str = ""
-    baseline: dict[str, Any] | str | None = None
+    baseline: Record | str | None = None
 
 
 @dataclass(frozen=True)
-class Beside:
+class BaselineBuild:
     """Builds of another commit, to be measured in turns with those of this checkout. run: the name of its run."""
 
     commit: str
@@ -62,24 +76,33 @@ class Beside:
 
 def prepare(
     suite: Suite, cases: Sequence[Case], *, processes: int = 1, schedules: int = 1, schedule_seed: int = 0
-) -> list[Job]:
+) -> list[Planned]:
     """Finds the device and the configuration for every case. processes: how many time it on a GPU. schedules: how many
     it must be right under on the emulator, see `harness.launch.options.under_schedules`.
     """
     emulation = EmulationOptions(seed=schedule_seed)
-    jobs = []
+    planned = []
     for case in cases:
         try:
             gpu, arch = choose_device(suite.device, find_kernel(case.kernel), case.arch or "auto")
             config = case.config(arch)
             request = Request(config, case.shape, case.inputs, case.seed, emulation, gpu=gpu)
             request = replace(request, processes=processes) if gpu else replace(request, schedules=schedules)
-            jobs.append(Job(case, request))
+            planned.append(Planned(case, request))
         except NoDevice as error:
-            jobs.append(Job(case, None, f"{error}; use suite emulator"))
+            planned.append(Planned(case, None, f"{error}; use suite emulator"))
         except HarnessError as error:
-            jobs.append(Job(case, None, str(error)))
-    return jobs
+            planned.append(Planned(case, None, str(error)))
+    return planned
+
+
+def choose_run(planned: Sequence[Planned], suite: Suite, mark: str, resume: bool, say: Callable[[str], None]) -> str:
+    """The run that the results belong to: the interrupted one that is resumed, or a new one."""
+    if not resume:
+        return new_run()
+    found, why = find_interrupted(planned, suite, mark)
+    say(why)
+    return found or new_run()
 
 
 def new_run() -> str:
@@ -93,11 +116,11 @@ def fingerprint(schedules: int = 1, schedule_seed: int = 0) -> str:
     return hashlib.sha256(about.encode()).hexdigest()[:16]
 
 
-def find_interrupted(jobs: Sequence[Job], suite: Suite, fingerprint: str) -> tuple[str | None, str]:
+def find_interrupted(planned: Sequence[Planned], suite: Suite, fingerprint: str) -> tuple[str | None, str]:
     """The newest run of this suite, to be continued, or None and the reason."""
     runs: dict[str, str] = {}
-    for kind in device_kinds(jobs):
-        for record in history.load(records.record_file(kind)).records:
+    for kind in device_kinds(planned):
+        for record in load(records.record_file(kind)).records:
             if record["bench"].get("suite") == suite.name and "beside" not in record["bench"]:
                 runs[record["bench"]["run"]] = record["bench"].get("fingerprint", "")
     if not runs:
@@ -111,50 +134,50 @@ def find_interrupted(jobs: Sequence[Job], suite: Suite, fingerprint: str) -> tup
     return newest, f"resuming run {newest}"
 
 
-def device_kinds(jobs: Sequence[Job]) -> list[str]:
-    """The kinds of device that the jobs run on; each has a file of its own."""
-    return list(dict.fromkeys(job.request.device_kind for job in jobs if job.request))
+def device_kinds(planned: Sequence[Planned]) -> list[str]:
+    """The kinds of device that the cases run on; each has a file of its own."""
+    return list(dict.fromkeys(one.request.device_kind for one in planned if one.request))
 
 
 def measure(
-    jobs: Sequence[Job],
+    planned: Sequence[Planned],
     suite: Suite,
     run_id: str,
     mark: str,
     report: Callable[[Measured, int], None] = lambda measured, number: None,
-    beside: Beside | None = None,
+    baseline: BaselineBuild | None = None,
     processes: int = 1,
 ) -> list[Measured]:
     """Builds and runs what the run ``run_id`` lacks; report is called for each, in order.
 
-    mark: the fingerprint. beside: what to measure in turns with it. processes: cases that are emulated side by side.
+    mark: the fingerprint. baseline: what to measure in turns with it. processes: cases that are emulated side by side.
     """
-    to_check = {job.case.id for job in jobs if job.case.check}
+    to_check = {one.case.id for one in planned if one.case.check}
     kept = {
-        history.case_of(record): record
-        for kind in device_kinds(jobs)
-        for record in history.load(records.record_file(kind)).of_run(run_id)
-        if is_checked(record) or history.case_of(record) not in to_check
+        case_of(record): record
+        for kind in device_kinds(planned)
+        for record in load(records.record_file(kind)).of_run(run_id)
+        if is_checked(record) or case_of(record) not in to_check
     }
-    waiting = [job for job in jobs if job.request and job.case.id not in kept]
-    artifacts = build_each([job.request.config for job in waiting if job.request])
+    waiting = [one for one in planned if one.request and one.case.id not in kept]
+    artifacts = build_each([one.request.config for one in waiting if one.request])
     work = [
         _Work(
-            job,
-            artifacts[job.request.config],
-            dict(run=run_id, suite=suite.name, case=job.case.id, fingerprint=mark),
-            beside,
+            one,
+            artifacts[one.request.config],
+            dict(run=run_id, suite=suite.name, case=one.case.id, fingerprint=mark),
+            baseline,
         )
-        for job in waiting
-        if job.request
+        for one in waiting
+        if one.request
     ]
     measured_now = in_order(_measure, work, max(1, min(processes, len(work))))
     done = []
-    for number, job in enumerate(jobs, start=1):
-        if job.case.id in kept:
-            measured = Measured(job, kept[job.case.id], kept=True)
-        elif job.request is None:
-            measured = Measured(job, None, job.reason)
+    for number, one in enumerate(planned, start=1):
+        if one.case.id in kept:
+            measured = Measured(one, kept[one.case.id], kept=True)
+        elif one.request is None:
+            measured = Measured(one, None, one.reason)
         else:
             measured = next(measured_now)
         report(measured, number)
@@ -164,60 +187,151 @@ def measure(
 
 @dataclass(frozen=True)
 class _Work:
-    """A job that is to be done. artifact: what it runs, or why there is none. bench: of its record. beside: what is
-    measured in turns with it.
+    """A case that is to be measured. artifact: what it runs, or why there is none. bench: that field of its record.
+    baseline: what is measured in turns with it.
     """
 
-    job: Job
+    planned: Planned
     artifact: Artifact | str
     bench: dict[str, str]
-    beside: Beside | None
+    baseline: BaselineBuild | None
 
 
 def _measure(work: _Work) -> Measured:
-    job, artifact, bench, beside = work.job, work.artifact, work.bench, work.beside
-    request = job.request
+    one, artifact, bench, build = work.planned, work.artifact, work.bench, work.baseline
+    request = one.request
     assert request is not None
     if isinstance(artifact, str):
-        return Measured(job, None, artifact)
-    other = beside.builds.get(job.case) if beside else None
+        return Measured(one, None, artifact)
+    other = build.builds.get(one.case) if build else None
     outcome: Outcome | CannotRun
     try:
-        if request.gpu is None or job.case.check:
+        if request.gpu is None or one.case.check:
             check_memory(request.shape, request.config.dtype)
         outcome, *others = run_in_turns(request, [artifact, *([other] if isinstance(other, Artifact) else [])])
     except CannotRun as error:
         outcome, others = error, []
     unsaved: list[str] = []
-    baseline: dict[str, Any] | str | None = other if isinstance(other, str) else None
+    baseline: Record | str | None = other if isinstance(other, str) else None
     # First what came before: an interrupted run then lacks the case, and measures both again.
     for theirs in others:
-        assert beside
+        assert build
         if isinstance(theirs, CannotRun):
-            baseline = f"commit {beside.commit[:10]}: {theirs}"
+            baseline = f"commit {build.commit[:10]}: {theirs}"
         else:
-            about = {**bench, "run": beside.run, "beside": bench["run"]}
-            baseline = _record(theirs, about) | {"git": {"commit": beside.commit, "dirty": False}}
+            about = {**bench, "run": build.run, "beside": bench["run"]}
+            baseline = _record(theirs, about) | {"git": {"commit": build.commit, "dirty": False}}
             unsaved += _save(request, baseline)
     if isinstance(outcome, CannotRun):
         failed = outcome.request if isinstance(outcome, ScheduleProblem) else request
-        return Measured(job, None, str(outcome), failed=failed, baseline=baseline)
+        return Measured(one, None, str(outcome), failed=failed, baseline=baseline)
     record = _record(outcome, bench)
-    if job.case.check:
+    if one.case.check:
         record["soundness"] = check_soundness(request, artifact)
     unsaved += _save(request, record)
     wrong = None if outcome.validation.passed else outcome.request
-    return Measured(job, record, failed=wrong, unsaved="; ".join(dict.fromkeys(unsaved)), baseline=baseline)
+    return Measured(one, record, failed=wrong, unsaved="; ".join(dict.fromkeys(unsaved)), baseline=baseline)
 
 
-def _record(outcome: Outcome, bench: dict[str, str]) -> dict[str, Any]:
+def _record(outcome: Outcome, bench: dict[str, str]) -> Record:
     return {**outcome.record, "facts": static_facts(outcome.artifact, outcome.plan), "bench": bench}
 
 
-def _save(request: Request, record: dict[str, Any]) -> list[str]:
+def _save(request: Request, record: Record) -> list[str]:
     """Why it could not be saved, if so."""
     try:
         records.append(records.record_file(request.device_kind), record)
     except CannotRun as error:
         return [str(error)]
     return []
+
+
+class Past:
+    """The histories of the devices as they were before a run, and the baseline in each."""
+
+    def __init__(self, planned: Sequence[Planned], baseline: str) -> None:
+        self.histories: dict[str, History] = {}
+        self.baselines: dict[str, Baseline] = {}
+        self.damaged: list[records.DamagedLine] = []
+        pointers: dict[str, list[Pointer]] = {}
+        for kind in device_kinds(planned):
+            self.histories[kind] = load(records.record_file(kind))
+            pointers[kind], damaged = load_pointers(kind)
+            self.damaged += [*self.histories[kind].damaged, *damaged]
+        self.damaged = list(dict.fromkeys(self.damaged))
+        for kind, past in self.histories.items():
+            self.baselines[kind] = resolve(baseline, past, pointers[kind])
+        self.label = next((found.label for found in self.baselines.values()), baseline)
+
+    def baseline_of(self, measured: Measured, run_id: str) -> tuple[Record | None, str]:
+        """The record that one is compared with, or None and the reason."""
+        if measured.record is None:
+            return None, measured.reason
+        if isinstance(measured.baseline, str):
+            return None, measured.baseline
+        if measured.baseline:
+            return (measured.baseline, "") if is_right(measured.baseline) else (None, "the baseline has a wrong result")
+        assert measured.planned.request
+        kind = measured.planned.request.device_kind
+        machine = machine_of(measured.record)
+        return self.baselines[kind].find(self.histories[kind], case_of(measured.record), machine, run_id)
+
+    def commit_to_build(self, one: Planned) -> str | None:
+        """The other commit, if this case is to be measured with it in turns: on a GPU always, as figures of another day
+        are worth less; on the emulator, whose figures are exact, if the history lacks it.
+        """
+        if one.request is None:
+            return None
+        kind = one.request.device_kind
+        baseline = self.baselines[kind]
+        if baseline.commit is None or not can_build(baseline.commit):
+            return None
+        known = one.request.gpu is None and any(
+            case_of(record) == one.case.id and baseline.holds(record, "") and is_right(record)
+            for record in self.histories[kind].records
+        )
+        return None if known else baseline.commit
+
+    def newest(self, one: Planned) -> Record | None:
+        """The newest record of a case."""
+        if one.request is None:
+            return None
+        found = [r for r in self.histories[one.request.device_kind].records if case_of(r) == one.case.id]
+        return found[-1] if found else None
+
+    def build_baseline(self, planned: Sequence[Planned], say: Callable[[str], None]) -> BaselineBuild | None:
+        """Builds the commit to compare with, for the cases that are to be measured with it in turns."""
+        cases: dict[Case, KernelConfig] = {}
+        commit, on_gpu = "", False
+        for one in planned:
+            found = self.commit_to_build(one)
+            if found and one.request:
+                commit, on_gpu = found, one.request.gpu is not None
+                cases[one.case] = one.request.config
+        if not cases:
+            return None
+        say(f"building commit {commit[:10]}, to measure {len(cases)} cases with it in turns ...")
+        return BaselineBuild(commit, new_run(), build_commit(commit, cases, models=on_gpu))
+
+    def judge(self, measured: Sequence[Measured], run_id: str, threshold: float) -> tuple[Judgement, ...]:
+        """The verdict on each case. threshold: the part by which a time must differ to matter."""
+        found = [self.baseline_of(one, run_id) for one in measured]
+        timed = sum(have_times(one.record, base) for one, (base, _) in zip(measured, found, strict=True))
+        return tuple(
+            judge(one.planned.case, one.record, base, reason=reason, cases=timed, threshold=threshold)
+            for one, (base, reason) in zip(measured, found, strict=True)
+        )
+
+
+def save_baseline(name: str, judgements: Sequence[Judgement], run_id: str) -> str:
+    """Makes a name point at a run, and says what came of it. A wrong result is no baseline, and a run without a right
+    one has none."""
+    right = [j for j in judgements if j.record and j.verdict != "WRONG"]
+    if not right:
+        return f"baseline {name} not saved: nothing was measured"
+    try:
+        for kind in dict.fromkeys(j.record["device"]["kind"] for j in right if j.record):
+            save_pointer(name, kind, run_id)
+    except CannotRun as error:
+        return f"baseline {name} not saved: {error}"
+    return f"baseline {name} saved: {len(right)} cases"

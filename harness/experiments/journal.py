@@ -65,9 +65,9 @@ class Journal:
                 f"cannot write to {self.path.parent}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
             ) from None
 
-    def done(self) -> dict[str, bool]:
-        """The keys of the jobs that the file has, each with whether it failed; of several records the last counts."""
-        return {record["job"]["key"]: "failure" in record for record in read(self.path)}
+    def done(self) -> dict[str, str]:
+        """The keys of the jobs that the file has, each with its verdict; of several records the last counts."""
+        return {record["job"]["key"]: verdict_of(record) for record in read(self.path)}
 
     def set_aside(self) -> None:
         """Keeps what an earlier run left under another name, and begins anew."""
@@ -123,6 +123,24 @@ class Journal:
                     self.say(f"{error}; waiting up to {self.patience:g} s for room")
                     said = True
             time.sleep(0.5)
+
+
+def verdict_of(record: Record) -> str:
+    """One word for a record: failed (there is no result), wrong, unsound, right, or predicted."""
+    soundness = record.get("soundness") or {}
+    if "failure" in record:
+        return "failed"
+    if (record.get("validation") or {}).get("passed") is False or soundness.get("correct") is False:
+        return "wrong"
+    if is_unsound(record):
+        return "unsound"
+    return "right" if record.get("validation") or soundness else "predicted"
+
+
+def is_unsound(record: Record) -> bool:
+    """Whether a check has found errors of synchronisation, or did not come to its end."""
+    soundness = record.get("soundness") or {}
+    return bool(soundness.get("errors") or soundness.get("failure"))
 
 
 def read(path: Path) -> Iterator[Record]:

@@ -33,13 +33,13 @@ L2_BYTES = 64
 
 @dataclass(frozen=True)
 class Geometry:
-    """Of one launch, without running it. busiest: multiplications of the SM that has most to do. rounds: tiles it
+    """Of one launch, without running it. busiest: multiplications of the SM that has most to do. waves: tiles it
     computes one after the other. idle: part of all SMs' time in which there is nothing of C for them. bytes: of A and B
     that clusters ask L2 for, what is multicast once.
     """
 
     busiest: int
-    rounds: int
+    waves: int
     idle: float
     bytes: int
 
@@ -50,15 +50,15 @@ def geometry(config: KernelConfig, shape: Shape) -> Geometry:
     (cm, cn), group = config.cluster, config.cta_group
     rows, columns = config.mma_shape[0] // group, config.mma_shape[1]  # of C, in a CTA
     clusters = ceil(shape.m / (rows * cm)) * ceil(shape.n / (columns * cn))
-    rounds = _rounds(config, clusters)
+    waves = _waves(config, clusters)
     copies_a, copies_b = (1, 1) if config.multicast else (cn, cm // group)
     asked = (rows * cm * copies_a + columns * cn * copies_b) * shape.k * ELEMENT_BYTES
-    busiest = rounds * rows * columns * shape.k
-    return Geometry(busiest, rounds, 1 - shape.m * shape.n * shape.k / (busiest * sms), clusters * asked)
+    busiest = waves * rows * columns * shape.k
+    return Geometry(busiest, waves, 1 - shape.m * shape.n * shape.k / (busiest * sms), clusters * asked)
 
 
-def _rounds(config: KernelConfig, clusters: int) -> int:
-    """How often a CTA computes a tile, one after the other, where that is most often."""
+def _waves(config: KernelConfig, clusters: int) -> int:
+    """Waves of tiles: how many a CTA computes one after the other, where that is most."""
     size = config.cluster[0] * config.cluster[1]
     resident = ARCHITECTURES[config.arch].resident_clusters(size)
     launched = config.sms // size
@@ -152,3 +152,22 @@ def _try(asked: Mapping[str, Any], refused: Counter[str] | None = None) -> Kerne
         if refused is not None:
             refused[str(getattr(error, "subject", "kernel")).replace("_", " ")] += 1
         return None
+
+
+def differences(default: KernelConfig, best: KernelConfig, shape: Shape) -> list[tuple[str, ...]]:
+    """What differs between two configurations, in words: first the geometry of their launches, which the order of the
+    candidates followed, then the options."""
+    sides = [geometry(config, shape) for config in (default, best)]
+    words = {
+        "busiest": "multiplications of the busiest SM",
+        "waves": "tiles it computes one after the other",
+        "idle": "part of the time in which SMs have no tile",
+        "bytes": "bytes of A and B asked of L2",
+    }
+    old, new = (config.as_dict() for config in (default, best))
+    rows = [(word, *(_number(getattr(side, name)) for side in sides)) for name, word in words.items()]
+    return rows + [(name.replace("_", " "), str(old[name]), str(new[name])) for name in old if old[name] != new[name]]
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{100 * value:.1f} %"

@@ -18,7 +18,7 @@ from harness.build.config import KernelConfig, try_config
 from harness.build.presets import chosen_options
 from harness.errors import CannotRun, UsageProblem
 from harness.experiments.job import Job, Record, SourceMismatch, compile_all, failure, made_by, perform
-from harness.experiments.journal import Journal
+from harness.experiments.journal import Journal, is_unsound, verdict_of
 from harness.experiments.ranges import parse_shapes
 from harness.experiments.sweep_spec import Sweep
 from harness.problem.shape import Shape
@@ -89,7 +89,8 @@ class Plan:
 
 
 def plan(sweep: Sweep) -> Plan:
-    """Counts the jobs and the refusals. Raises `UsageProblem` for shapes that cannot be, `CannotRun` without device."""
+    """Counts the jobs and the refusals. Raises `UsageProblem` for shapes that cannot be and where all is refused: that
+    would be no sweep that went well. Raises `CannotRun` without device."""
     made = Plan(sweep, made_by(), {kernel: _arch(sweep, kernel) for kernel in sweep.kernels})
     each = prod(map(len, (sweep.inputs, sweep.seeds, sweep.schedule_seeds or (None,))))
 
@@ -101,6 +102,12 @@ def plan(sweep: Sweep) -> Plan:
     for config, _ in made._problems(refuse):
         made.count += each
         made.configs[config] = None
+    if not made.count:
+        refused, reasons = sum(made.refused.values()), [*made.examples.values()]
+        raise UsageProblem(
+            f"every combination is refused ({refused:,} {'job' if refused == 1 else 'jobs'}, {len(reasons)} "
+            f"{'reason' if len(reasons) == 1 else 'reasons'}); the first: {reasons[0]}; change an option or the shapes"
+        )
     return made
 
 
@@ -136,8 +143,8 @@ def _check_memory(shape: Shape, dtype: str) -> None:
 
 @dataclass
 class Tally:
-    """How far a sweep is. planned: jobs that can be; refused: that cannot. ran: with a result, of which some are wrong;
-    failed: without one; reused: recorded by an earlier run, of which some have failed there.
+    """How far a sweep is. planned: jobs that can be; refused: that cannot. ran: with a result, of which some are right,
+    wrong or unsound; failed: without one; reused: recorded by an earlier run, which are counted by verdict in earlier.
     """
 
     planned: int = 0
@@ -147,7 +154,17 @@ class Tally:
     reused: int = 0
     wrong: int = 0
     unsound: int = 0
+    right: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
+    earlier: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def verdict(self) -> str:
+        """Whether what ran is right, in words."""
+        bad = [f"{self.wrong:,} WRONG"] * bool(self.wrong) + [f"{self.unsound:,} unsound"] * bool(self.unsound)
+        if bad or not self.ran:
+            return ", ".join(bad)
+        return "all are right" if self.right == self.ran else "none was validated"
 
     @property
     def done(self) -> int:
@@ -182,7 +199,7 @@ def sweep(
     tally = Tally(plan.count, sum(plan.refused.values()))
     if not resume:
         journal.set_aside()
-    known = {key for key, failed in journal.done().items() if not (failed and retry_failed)}
+    known = {key: verdict for key, verdict in journal.done().items() if not (verdict == "failed" and retry_failed)}
     needs = "GPU" if plan.sweep.device == "gpu" else "CPU"
     broken = _compile(plan, engine, workers, everywhere, report, tally)
 
@@ -190,6 +207,7 @@ def sweep(
         for job in plan.jobs():
             if job.key in known:
                 tally.reused += 1
+                tally.earlier[known[job.key]] += 1
             elif job.config in broken:
                 _keep(journal, tally, Done(job, error=CannotRun(broken[job.config])))
             else:
@@ -208,10 +226,10 @@ def _keep(journal: Journal, tally: Tally, done: Done[Job]) -> None:
     if done.error is None:
         tally.ran += 1
         record = done.value
-        tally.wrong += (record.get("validation") or {}).get("passed") is False
-        soundness = record.get("soundness") or {}
-        tally.unsound += bool(soundness.get("errors") or soundness.get("failure"))
-        tally.wrong += soundness.get("correct") is False
+        verdict = verdict_of(record)
+        tally.right += verdict == "right"
+        tally.wrong += verdict == "wrong"
+        tally.unsound += is_unsound(record)
     else:
         tally.failed += 1
         reason = str(done.error) or type(done.error).__name__

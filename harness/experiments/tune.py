@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from harness.build.config import KernelConfig
+from harness.build.toolchain import versions
 from harness.errors import CannotRun
 from harness.experiments.job import Device, Job, Kind, Record, SourceMismatch, compile_all, made_by, perform
 from harness.experiments.race import MOST_ROUNDS, Runner, race
@@ -16,6 +17,7 @@ from harness.experiments.times import TimeVerdict, compare_times
 from harness.problem.shape import Shape
 from harness.processes.engine import Engine
 from harness.processes.worker_process import JobTimeout
+from harness.run.records import new_record
 
 BESIDE = "cublas"
 FIGURES = {"gpu": "measured", "model": "predicted", "emulator": "counted"}
@@ -215,3 +217,56 @@ def _problem(record: Record) -> str:
     return (
         "" if BESIDE in record["timing"]["vendor"] else f"no times of {BESIDE} beside it, so nothing to compare it by"
     )
+
+
+def evidence_of(found: Tuned) -> Record:
+    """What is kept beside a configuration: how it was found, and what against."""
+    record, verdict = found.record, found.verdict
+    evidence: Record = {
+        "time": new_record(git=None)["time"],
+        "device": record["device"]["name"],
+        "driver": record["device"]["driver"],
+        "shape": [found.shape.m, found.shape.n, found.shape.k],
+        "inputs": found.how.inputs,
+        "seconds": found.figures[found.best],
+        "default_seconds": found.figures[found.default],
+        "default": found.default.label,
+        "gain": round(found.gain, 4),
+        "candidates": len({runner.candidate for heat in found.heats for runner in heat.runners}),
+        "toolchain": {name: version for name, version in versions().items() if version},
+    }
+    if verdict is not None and verdict.interval is not None:
+        evidence |= {"verdict": verdict.verdict, "processes": found.how.processes}
+        evidence["interval"] = [round(1 / verdict.interval.high, 4), round(1 / verdict.interval.low, 4)]
+    commit = (record.get("git") or {}).get("commit")
+    return evidence | ({"commit": commit} if commit else {})
+
+
+def _one(found: Tuned, config: KernelConfig) -> Record:
+    return {
+        "config": config.as_dict(),
+        "label": config.label,
+        found.unit: found.figures[config],
+        "status": FIGURES[found.how.device],
+    }
+
+
+def as_dict(found: Tuned) -> Record:
+    """The outcome as plain data for JSON."""
+    return {
+        "best": _one(found, found.best),
+        "default": _one(found, found.default),
+        "gain": found.gain,
+        "kernel": found.choices.kernel,
+        "shape": [found.shape.m, found.shape.n, found.shape.k],
+        "device": found.how.device,
+        "verdict": found.verdict.as_dict() if found.verdict else None,
+        "heats": [
+            {
+                "what": heat.what,
+                "ranking": [{"label": r.candidate.label, "values": r.values, "out": r.out} for r in heat.runners],
+            }
+            for heat in found.heats
+        ],
+        "failures": {config.label: reason for config, reason in found.failures.items()},
+    }

@@ -20,9 +20,9 @@ from harness.errors import CannotRun
 from harness.experiments import journal
 from harness.experiments import sweep_table as table
 from harness.experiments.job import perform
-from harness.experiments.sweep import plan, sweep
+from harness.experiments.sweep import Tally, _keep, plan, sweep
 from harness.experiments.sweep_spec import make_sweep
-from harness.processes.engine import Processes
+from harness.processes.engine import Done, Processes
 from harness.run import records
 
 SMALL = ("kernel6", "--shape", "128:256:128,256,64", "--cluster", "2x1", "--stages", "5:6", "--jobs", 1, "--json", "-")
@@ -52,6 +52,7 @@ def test_a_sweep_and_its_table(built, results_dir, tmp_path):
         "planned": 2, "refused": 2, "ran": 2, "failed": 0, "reused": 0, "wrong": 0, "unsound": 0,
     }  # fmt: skip
     assert "more than the 232448 bytes of shared memory" in result.stderr
+    assert "2 ran (all are right), 0 failed" in result.stderr
     (path,) = files(results_dir)
     found = table.load(path)
     assert found.column("m").to_pylist() == [128, 256] and set(found.column("passed").to_pylist()) == {True}
@@ -60,6 +61,7 @@ def test_a_sweep_and_its_table(built, results_dir, tmp_path):
     assert pyarrow.parquet.read_table(tmp_path / "all.parquet").equals(found)
     again = run(*SMALL, "--resume", "--rank", 3)
     assert "no job has a time to rank" in again.stderr
+    assert "0 ran, 0 failed, 2 were done already (2 right)" in again.stderr
     assert counts(again)["reused"] == 2 and counts(again)["ran"] == 0
     assert len(list(journal.read(path))) == 2
     assert counts(run(*SMALL))["ran"] == 2 and len(files(results_dir)) == 2, "without --resume it begins anew"
@@ -113,6 +115,7 @@ def test_a_sweep_of_which_all_is_refused(words, results_dir, tmp_path, monkeypat
         "harness: error: every combination is refused (20 jobs, 2 reasons); the first: stages 6: "
     )
     assert "more than the 232448 bytes of shared memory" in result.stderr
+    assert "2 ran (all are right), 0 failed" in result.stderr
     assert "(kernel6 stages 6, cluster 2x1, arch sm_100a, 512x512x512)" in result.stderr
     assert not list(tmp_path.iterdir()) and not list(results_dir.rglob("*.jsonl"))
 
@@ -309,3 +312,26 @@ def test_planning_many_jobs_takes_no_time_and_no_memory():
     assert found.count == 2 * 50 * 50 * 4 * 5
     assert sum(1 for _ in islice(found.jobs(), 1000)) == 1000
     assert time.process_time() - start < 10
+
+
+RIGHT, WRONG, PREDICTED = {"validation": {"passed": True}}, {"validation": {"passed": False}}, {"predicted": {}}
+UNSOUND = {"soundness": {"errors": 2, "correct": True}}
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        ([RIGHT, RIGHT], "all are right"),
+        ([RIGHT, WRONG], "1 WRONG"),
+        ([UNSOUND, WRONG], "1 WRONG, 1 unsound"),
+        ([{"soundness": {"correct": False}}], "1 WRONG"),
+        ([PREDICTED], "none was validated"),
+        ([], ""),
+    ],
+)
+def test_a_sweep_says_whether_its_results_are_right(records, says, tmp_path):
+    tally = Tally()
+    with journal.Journal(tmp_path / "sweep.jsonl") as kept:
+        for record in records:
+            _keep(kept, tally, Done(None, {**record, "job": {"key": "k"}}))
+    assert tally.verdict == says

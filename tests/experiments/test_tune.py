@@ -83,22 +83,22 @@ def test_the_bytes_are_those_that_the_emulator_counts(artifacts, cluster, size):
 
 
 def test_the_busiest_sm():
-    """132 SMs, 128x256 tiles of 4096x4096: 512 tiles in pairs, 66 pairs at once, so four rounds."""
+    """132 SMs, 128x256 tiles of 4096x4096: 512 tiles in pairs, 66 pairs at once, so four waves."""
     count = geometry(make_config("kernel8", arch="sm_90a", mma_shape=(128, 256), cluster=(2, 1)), SHAPE)
-    assert count.rounds == 4 and count.busiest == 4 * 128 * 256 * 4096
+    assert count.waves == 4 and count.busiest == 4 * 128 * 256 * 4096
     assert count.idle == pytest.approx(1 - 512 / (4 * 132))
 
 
 def test_clusters_that_stay_are_all_resident():
-    """Of an H200, 30 clusters of four are; 33 take two rounds of all."""
+    """Of an H200, 30 clusters of four are; 33 take two waves of all."""
     fours = [form for form in CHOICES.forms if form.cluster == (2, 2)]
     assert fours and {form.sms for form in fours} == {120}
     assert {form.sms for form in CHOICES.forms if form.cluster == (2, 1)} == {132}
     tile = {"arch": "sm_90a", "mma_shape": (128, 256), "cluster": (2, 2)}
-    rounds = {sms: geometry(make_config("kernel8", **tile, sms=sms), SHAPE).rounds for sms in (60, 120, 132)}
-    assert rounds == {60: 9, 120: 5, 132: 8}, "128 clusters of tiles, for 15, 30, and twice for 33"
+    waves = {sms: geometry(make_config("kernel8", **tile, sms=sms), SHAPE).waves for sms in (60, 120, 132)}
+    assert waves == {60: 9, 120: 5, 132: 8}, "128 clusters of tiles, for 15, 30, and twice for 33"
     dynamic = make_config("kernel8", **tile, scheduler="dynamic", sms=132)
-    assert geometry(dynamic, SHAPE).rounds == 5, "a cluster that comes late finds no tile"
+    assert geometry(dynamic, SHAPE).waves == 5, "a cluster that comes late finds no tile"
 
 
 class Pretend:
@@ -238,7 +238,7 @@ def test_shapes_of_a_class_need_the_same_tiles():
     assert first == class_of(Shape(768, 4096, 512)) == ShapeClass(513, 768, 4096, 512)
     assert not first.has(Shape(512, 4096, 512)) and not first.has(Shape(513, 4104, 512))
     for config in CHOICES.forms:
-        assert geometry(config, Shape(768, 4096, 512)).rounds == geometry(config, Shape(768 - 63, 4096, 512)).rounds
+        assert geometry(config, Shape(768, 4096, 512)).waves == geometry(config, Shape(768 - 63, 4096, 512)).waves
 
 
 BETTER = make_config("kernel8", arch="sm_90a", mma_shape=(256, 128), cluster=(2, 2), stages=3)
