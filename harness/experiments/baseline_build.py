@@ -1,4 +1,4 @@
-"""The kernels of another commit, built beside those of this checkout: what a change is compared with in one session.
+"""The baseline build: the kernels of another commit, which a change is compared with in one session.
 
 The other commit builds itself: its own harness picks defaults and compiles its own kernels, in a process of its own.
 What comes of it, programs and MAX models in the build cache, is then run, validated and timed by this harness, so that
@@ -33,8 +33,14 @@ BUILD_SECONDS = 1800
 # not built, unless it leaves the option alone. The answers are the last line.
 _PROGRAM = """
 import dataclasses, json, sys
-from harness.experiments import suite
-from harness.build.artifacts import build
+try:
+    from harness.experiments import suite
+    from harness.build.artifacts import build
+    from harness.run.model import compile_artifact
+except ImportError:  # the commit is older than these packages
+    from harness.bench import suite
+    from harness.compiler.build import build
+    from harness.gpu.model import compile_artifact
 
 asked, answers = json.load(sys.stdin), {}
 known = {field.name: field for field in dataclasses.fields(suite.Case)}
@@ -57,7 +63,6 @@ for name, (values, arch) in asked["cases"].items():
 for name, artifact in zip(configs, build(list(configs.values()))):
     answers[name] = {"folder": str(artifact.folder), "program": str(artifact.program), "index": artifact.index}
     if asked["models"]:
-        from harness.run.model import compile_artifact
         answers[name]["model"] = str(compile_artifact(configs[name])[0])
 print()
 print(json.dumps(answers))

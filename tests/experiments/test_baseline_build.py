@@ -9,9 +9,8 @@ import pytest
 from bench_support import timing
 from test_bench_command import CASES, H200, alter_ptx, bench, results, suite  # noqa: F401 (fixtures)
 
-import harness.cli.bench as command
 import harness.experiments.bench as runs
-from harness.experiments.baseline_build import _unpack, build_commit
+from harness.experiments.baseline_build import _build_in, _unpack, build_commit
 from harness.experiments.suite import load_suite
 from harness.git import find_commit, git
 from harness.run import records
@@ -39,6 +38,14 @@ def test_the_sources_are_unpacked_by_the_first_python_3_11_too(monkeypatch, tmp_
     assert (tmp_path / "harness" / "git.py").is_file()
 
 
+def test_commits_from_before_the_packages_were_renamed_can_be_built(tmp_path):
+    archive = git("archive", "--format=tar", "ccff401", "harness", "kernels")
+    if archive is None:
+        pytest.skip("a clone without that commit")
+    _unpack(archive, tmp_path)
+    assert _build_in(tmp_path, {}, models=True) == {}
+
+
 def test_a_commit_without_a_harness_says_so(suite, artifacts):  # noqa: F811
     [case, _] = load_suite(str(suite)).cases
     found = build_commit("0" * 40, {case: case.config("sm_100a")}, models=False)
@@ -57,7 +64,7 @@ def test_exact_figures_beside_a_commit(bench, monkeypatch, tmp_path, results_dir
     assert [line["bench"]["case"] for line in lines] == [CASES[0]] * 2 + [CASES[1]] * 2
     assert [line["git"] for line in lines[::2]] == [{"commit": HEAD, "dirty": False}] * 2
     assert lines[0]["ptx"] != lines[1]["ptx"]
-    monkeypatch.setattr(command, "build_commit", lambda *_, **__: pytest.fail("it is known"))
+    monkeypatch.setattr(runs, "build_commit", lambda *_, **__: pytest.fail("it is known"))
     assert results(bench, "--baseline", "HEAD")[0] == 1
     code, _, errors = bench("--resume")
     assert "resuming run" in errors  # the newest of this checkout, not the commit's
@@ -78,8 +85,8 @@ def test_times_beside_a_commit(bench, monkeypatch, results_dir):  # noqa: F811
 
     monkeypatch.setattr(runs, "choose_device", lambda wanted, kernel, arch: (H200, "sm_100a"))
     monkeypatch.setattr(runs, "run_in_turns", timed)
-    builds = command.build_commit
-    monkeypatch.setattr(command, "build_commit", lambda *these, models: builds(*these, models=False))
+    builds = runs.build_commit
+    monkeypatch.setattr(runs, "build_commit", lambda *these, models: builds(*these, models=False))
     for _ in range(2):  # this checkout's comes first
         code, found = results(bench, "--baseline", "HEAD")
         assert code == 0 and {case["verdict"] for case in found.values()} == {"FASTER"}
@@ -87,7 +94,7 @@ def test_times_beside_a_commit(bench, monkeypatch, results_dir):  # noqa: F811
 
 
 def test_what_the_commit_cannot_build_is_not_compared(bench, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(command, "build_commit", lambda commit, cases, models: dict.fromkeys(cases, "it lacks kernel6"))
+    monkeypatch.setattr(runs, "build_commit", lambda commit, cases, models: dict.fromkeys(cases, "it lacks kernel6"))
     code, _, errors = bench("--baseline", "HEAD")
     assert code == 3 and "nothing could be compared: it lacks kernel6" in errors
 
