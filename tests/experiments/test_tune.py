@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from kernel_runs import run as emulate
 
 import harness.cli.main
+import harness.cli.tune
 import harness.cli.running
 from harness.build.catalog import KERNELS
 from harness.build.config import make_config
