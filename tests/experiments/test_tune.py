@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from kernel_runs import run as emulate
 
 import harness.cli.main
-import harness.cli.tune
 import harness.cli.running
+import harness.cli.tune
 from harness.build.catalog import KERNELS
 from harness.build.config import make_config
 from harness.build.toolchain import Gpu
