@@ -67,7 +67,7 @@ class MBarriers:
         model.barriers[key] = MBarrier(clock.space, event.cta, event.offset, event.arrivals, record)
 
     def invalidated(self, event: events.BarrierInvalidated) -> None:
-        """Whoever has used it must be known to be through."""
+        """Reports a use that is not known to be over."""
         model = self._model
         barrier = model.barriers.pop((event.agent.cluster, event.cta, event.offset), None)
         use = barrier.unknown_use(model.threads.of(event.agent).clock) if barrier is not None else None
@@ -122,7 +122,7 @@ class MBarriers:
 
 
 def _count_arrival(model: Model, barrier: MBarrier, event: events.Arrived) -> None:
-    """Before it is counted: are there more than the phase awaits?"""
+    """Counts an arrival, and reports it if the phase awaits no more."""
     barrier.bytes += event.expected_bytes
     if event.expected_bytes:
         barrier.last_expect = (event.site, event.agent)
@@ -142,14 +142,14 @@ def _count_arrival(model: Model, barrier: MBarrier, event: events.Arrived) -> No
 
 
 def check_bytes(model: Model, cluster: int) -> None:
-    """A cluster has ended: no barrier may be left with bytes."""
+    """Reports barriers of a cluster that has ended and that still expect bytes."""
     for (number, rank, offset), barrier in model.barriers.items():
         if number == cluster and barrier.bytes:
             report_wrong_bytes(model, barrier, rank, offset)
 
 
 def report_wrong_bytes(model: Model, barrier: MBarrier, rank: int, offset: int) -> None:
-    """A barrier expects other bytes than arrive."""
+    """Reports a barrier that expects other bytes than arrive."""
     more = "more" if barrier.bytes > 0 else "fewer"
     model.say(
         "bytes", "error",
@@ -164,7 +164,7 @@ GENERATIONS_KEPT = 4
 
 
 class Generation:
-    """One generation of a barrier of threads."""
+    """Gathers what threads know that arrive in one generation of a barrier."""
 
     def __init__(self) -> None:
         self.clock: Clock | None = None

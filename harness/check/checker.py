@@ -47,7 +47,7 @@ class Checker:
         self._take = {**launch.take, GridStarted: self._started}
 
     def report(self) -> Report:
-        """What has been found. A run that has not come to its end is looked at as far as it went."""
+        """Returns what has been found. A run that has not come to its end is looked at as far as it went."""
         return merged([launch.report() for launch in self._launches])
 
     def failed(self, error: Exception) -> None:
@@ -109,14 +109,14 @@ class _CheckedLaunch:
         self._ended = False
 
     def report(self) -> Report:
-        """What has been found. A run that has not come to its end is looked at as far as it went."""
+        """Returns what has been found. A run that has not come to its end is looked at as far as it went."""
         if not self._ended:
             self._ended = True
             self._operations.flush()
         return self.model.findings.report()
 
     def failed(self, error: Exception) -> None:
-        """The run has ended with this error."""
+        """Notes the error that has ended the run."""
         note_error(self.model, error, self._waiting)
 
     def _cluster_ended(self, event: events.ClusterEnded) -> None:
@@ -172,7 +172,7 @@ class _CheckedLaunch:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check of a program has given, over all its schedules.
+    """Holds what a check of a program has given, over all its schedules.
 
     ``label``: the program and how it is launched, in one line. ``about``: the same as data. ``file``: of its PTX.
     ``failure``: why a run did not come to its end, or nothing. ``correct``: whether the result is right, None without
@@ -189,7 +189,7 @@ class Checked:
 
     @property
     def is_sound(self) -> bool:
-        """Without errors, to its end, and not wrong."""
+        """Whether all runs came to their end without an error, and none has a wrong result."""
         return not self.report.errors and not self.failure and self.correct is not False
 
     def as_dict(self) -> dict[str, Any]:

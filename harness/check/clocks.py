@@ -41,7 +41,7 @@ Rows = NDArray[np.int32]
 
 
 class Components:
-    """The components of a cluster. ``capacity``: how many the clocks made from now on have room for."""
+    """Numbers the components of a cluster. ``capacity``: how many the clocks made from now on have room for."""
 
     __slots__ = ("_count", "_owners", "capacity", "number")
 
@@ -52,7 +52,7 @@ class Components:
         self._owners = np.full(capacity, -1)
 
     def new(self, cta: int) -> int:
-        """Of a CTA."""
+        """Returns the number of a new component of a CTA."""
         if self._count == self.capacity:
             self._owners = np.concatenate([self._owners, np.full(self.capacity, -1)])
             self.capacity *= 2
@@ -61,12 +61,13 @@ class Components:
         return self._count - 1
 
     def of(self, cta: int, width: int) -> NDArray[np.bool_]:
-        """Which of the first components are a CTA's."""
-        return self._owners[:width] == cta
+        """Tells which of the first components are a CTA's."""
+        found: NDArray[np.bool_] = self._owners[:width] == cta
+        return found
 
 
 class Clock:
-    """``rows``: by row and component. ``foreign``: what is known of other clusters, by their components."""
+    """Says what is known. ``rows``: by row and component. ``foreign``: of other clusters, by their components."""
 
     __slots__ = ("foreign", "rows", "space")
 
@@ -134,7 +135,7 @@ def widened(rows: Rows, width: int) -> Rows:
 
 
 def publish(clock: Clock, tensor: Rows) -> None:
-    """tcgen05 operations pass on through whatever synchronises next."""
+    """Has whatever synchronises next pass tcgen05 operations on."""
     if len(tensor) > clock.rows.shape[1]:
         clock.rows = widened(clock.rows, len(tensor))
     part = clock.rows[BEFORE, : len(tensor)]

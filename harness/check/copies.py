@@ -69,7 +69,7 @@ class CountedCopies(OperationChecker):
         self._landing = (in_flight, event.regions)
 
     def landed(self, event: BytesLanded) -> None:
-        """Bytes complete in a phase: the copy whose ``Finished`` came before has written its regions."""
+        """Takes bytes that complete in a phase: the copy whose ``Finished`` came before has written its regions."""
         model = self._model
         barrier = model.barriers[event.agent.cluster, event.cta, event.offset]
         barrier.bytes -= event.nbytes
@@ -94,7 +94,7 @@ class CountedCopies(OperationChecker):
         self._land(in_flight, rest, -1, NEVER)
 
     def _land(self, in_flight: InFlight, regions: Iterable[Region], who: int, time: int) -> None:
-        """``who``, ``time``: what stands for the bytes of the mbarrier's phase, or nobody."""
+        """Accesses the regions. ``who``, ``time``: what stands for the bytes of the mbarrier's phase, or nobody."""
         operation, model = in_flight.operation, self._model
         kind = _KINDS.get(operation.kind, "copy")
         agent = operation.agent
@@ -158,7 +158,7 @@ class CpAsyncCopies(OperationChecker):
             self._committed[agent.cluster, agent.cta, agent.warp, lane, group] = count
 
     def awaited(self, event: Awaited) -> None:
-        """cp.async.wait_group, or wait_all, which covers copies in no group yet."""
+        """Takes cp.async.wait_group, or wait_all, which covers copies in no group yet."""
         agent = event.agent
         pipe = self._operations.pipe("cp.async", agent, agent.warp)
         if event.site.modifiers[1] == "wait_all":
@@ -175,7 +175,9 @@ class CpAsyncCopies(OperationChecker):
 
 @dataclass
 class Bulk:
-    """Bulk groups of a thread: components of their reads and of their writes, and the youngest group with a store."""
+    """Numbers the bulk groups of a thread: components of their reads and writes, and the youngest group with a
+    store.
+    """
 
     reads: int
     writes: int
@@ -208,7 +210,7 @@ class BulkStores(OperationChecker):
         in_flight.who, in_flight.time = bulk.reads, number + 1
 
     def _read(self, in_flight: InFlight) -> None:
-        """The source is read; of a box that hangs over the edge of its tensor, the chunks inside."""
+        """Reads the source; of a box that hangs over the edge of its tensor, the chunks inside."""
         operation = in_flight.operation
         source, target = operation.reads[0], operation.writes[0]
         record = in_flight.record("store", False)
@@ -237,7 +239,7 @@ class BulkStores(OperationChecker):
         self.start(in_flight)
 
     def awaited(self, event: Awaited) -> None:
-        """cp.async.bulk.wait_group: only the thread that has committed the groups learns of it."""
+        """Takes cp.async.bulk.wait_group: only the thread that has committed the groups learns of it."""
         clock = self._model.threads.of(event.agent).own_clock()
         for lane, group in event.groups:
             if group < 0:
@@ -248,7 +250,7 @@ class BulkStores(OperationChecker):
                 clock.set(bulk.writes, group + 1)
 
     def exited(self, agent: Agent, thread: Thread) -> None:
-        """Lanes leave: no store of theirs may still read shared memory."""
+        """Reports stores of lanes that leave while these may still read shared memory."""
         for (cluster, cta, warp, lane), bulk in self._bulk.items():
             if (cluster, cta, warp) != agent[:3] or not agent.lanes >> lane & 1 or bulk.last is None:
                 continue

@@ -17,7 +17,10 @@ COUNTED = (*BYTES, "answer")
 
 
 class Diagnosis(NamedTuple):
-    """``swap``: the later access of the run is the one that should come first."""
+    """Says what is wrong with a pair of accesses.
+
+    ``swap``: the later access of the run is the one that should come first.
+    """
 
     rule: str
     severity: Severity
@@ -28,7 +31,7 @@ class Diagnosis(NamedTuple):
 
 
 def unordered(conflict: Conflict, observer: Observer, space: str) -> Diagnosis:
-    """Accesses to shared or global memory that nothing orders."""
+    """Diagnoses accesses to shared or global memory that nothing orders."""
     old, new = conflict.old, conflict.new
     if old.writes and new.writes:
         return _two_writes(old, new, space)
@@ -97,7 +100,7 @@ def _two_writes(old: Record, new: Record, space: str) -> Diagnosis:
 
 
 def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Diagnosis | None:
-    """Accesses that are ordered: are the writes visible, and across proxies? ``holder``: CTA of shared memory."""
+    """Diagnoses ordered accesses: are the writes visible, and across proxies? ``holder``: CTA of shared memory."""
     if second.kind == "map":
         missing = observer.misses(first)
         return _stale_map(first, missing) if missing else None
@@ -216,7 +219,7 @@ def _other(conflict: Conflict, one: Record) -> Record:
 
 
 def tensor_ordered(first: Record, second: Record, observer: Observer) -> Diagnosis | None:
-    """tcgen05 operations of two threads: has tcgen05.fence stood around the synchronisation?"""
+    """Asks of tcgen05 operations of two threads whether tcgen05.fence stood around the synchronisation."""
     if first.kind not in TENSOR or second.kind not in TENSOR or observer.tensor is None:
         return None
     if first.who == observer.pipe or column(observer.tensor, first.who) >= first.time:

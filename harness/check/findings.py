@@ -78,7 +78,7 @@ RULES = {id: Rule(id, severity, summary) for severity, rules in _BY_SEVERITY for
 
 @dataclass(frozen=True)
 class Place:
-    """Who executed what: a PTX instruction with its source line, if it has one, and the agent.
+    """Says who executed what: a PTX instruction with its source line, if it has one, and the agent.
 
     ``lanes``: a mask. ``role``: of the warp, where a plan gives it one. ``cluster``: its number in the grid.
     """
@@ -141,7 +141,7 @@ class Report:
 
 
 class Findings:
-    """Findings by what makes them equal: rule, severity and instructions."""
+    """Collects findings by what makes them equal: rule, severity and instructions."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], list[Any]] = {}
@@ -181,7 +181,7 @@ def _rank(finding: Finding) -> tuple[int, str, int, int]:
 
 
 def merged(reports: list[Report]) -> Report:
-    """Findings of several runs of one program: equal ones are one with the largest count."""
+    """Joins findings of several runs of one program: equal ones are one with the largest count."""
     found: dict[tuple[Any, ...], Finding] = {}
     for report in reports:
         for finding in report.findings:
@@ -217,17 +217,17 @@ class Names:
         self.regions = sorted(regions, key=lambda region: region.offset)
         self._starts = [region.offset for region in self.regions]
         self.dynamic_start = 0
-        self._roles = {warp: role.name for role in roles for warp in role.warps}
+        self._roles: dict[int, str] = {warp: role.name for role in roles for warp in role.warps}
 
     def shared(self, offset: int, cta: int, nbytes: int = 0) -> str:
-        """Bytes of a CTA's shared memory by name, from an offset in its window."""
+        """Names bytes of a CTA's shared memory by an offset in its window."""
         name, rest = self._find(offset)
         where = f"{name} + {rest}" if rest else name
         size = f" ({nbytes} bytes)" if nbytes else ""
         return f"{where} of CTA {cta}{size}"
 
     def region(self, offset: int) -> str:
-        """The region that holds an offset, or the offset."""
+        """Names the region that holds an offset, or the offset."""
         return self._find(offset)[0]
 
     def _find(self, offset: int) -> tuple[str, int]:

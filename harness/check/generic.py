@@ -37,7 +37,7 @@ ACQUIRES_KEPT = 64
 
 
 class Fence(NamedTuple):
-    """A release, or an acquire: who executed it when, and what was known then."""
+    """Says who executed a release, or an acquire, when, and what was known then."""
 
     space: Components
     who: int
@@ -62,7 +62,7 @@ class MapReader(Observer):
         self._releases = releases
 
     def misses(self, write: Record) -> str:
-        """What keeps the tensormap proxy from seeing a write that happened before; nothing if it does see it."""
+        """Says what keeps the tensormap proxy from seeing a write that happened before; nothing if it does see it."""
         released = [r for r in self._releases if r.clock.knows(write.space, write.who, write.time, VISIBLE)]
         if not released:
             return "no fence.proxy.tensormap::generic.release after the write"
@@ -127,7 +127,10 @@ SYSTEM = SCOPES["sys"]
 
 
 class Told(NamedTuple):
-    """What a strong write tells its readers. ``scope``: how far; ``written``: the write's own, if a fence tells it."""
+    """Holds what a strong write tells its readers.
+
+    ``scope``: how far; ``written``: the write's own, if a fence tells it.
+    """
 
     clock: Clock
     scope: int
@@ -239,32 +242,29 @@ class GenericProxy:
 
 
 def _record(thread: Thread, agent: Agent, site: Site, writes: bool, scope: int) -> Record:
-    """The same one as long as the thread learns and tells nothing."""
-    key = (site.index, agent.lanes, writes)
-    version, record = thread.records.get(key, (-1, None))
-    if version == thread.version and record is not None:
-        return record
-    version, order = thread.records.get("order", (-1, None))
-    if version != thread.version:
-        order = thread.clock.rows[ORDER].copy()
+    """Gives the same record as long as the thread learns and tells nothing."""
+    if thread.recorded_at != thread.version:
+        thread.recorded_at = thread.version
         thread.records.clear()
-        thread.records["order"] = (thread.version, order)
-    record = Record(
-        thread.clock.space, thread.own, thread.time, "generic", writes, agent, site, order, scope
-    )  # fmt: skip
-    thread.records[key] = (thread.version, record)
+        thread.order = thread.clock.rows[ORDER].copy()
+    key = (site.index, agent.lanes, writes)
+    record = thread.records.get(key)
+    if record is None:
+        space, order = thread.clock.space, thread.order
+        record = Record(space, thread.own, thread.time, "generic", writes, agent, site, order, scope)
+        thread.records[key] = record
     return record
 
 
 def _scope(site: Site) -> int:
-    """Of a strong access; a volatile one is as one of the whole system."""
+    """Returns the scope of a strong access; a volatile one is as one of the whole system."""
     if (site.semantics not in STRONG and site.opcode not in ATOMICS) or site.opcode == "tensormap":
         return WEAK
     return SYSTEM if site.semantics == "volatile" else SCOPES.get(site.scope, SYSTEM)
 
 
 def _with(held: list[Told], told: Told) -> list[Told]:
-    """Those of one CTA and scope are joined: atomics continue what others have released."""
+    """Joins what one CTA has told in one scope: atomics continue what others have released."""
     rest = []
     for one in held:
         if one[1:] == told[1:] and one.clock.space is told.clock.space:
@@ -277,7 +277,9 @@ def _with(held: list[Told], told: Told) -> list[Told]:
 
 
 def _fence_threads(thread: Thread, scope: int) -> None:
-    """fence and membar: what relaxed reads have found is acquired, what follows as a relaxed write is released."""
+    """Takes fence and membar: what relaxed reads have found is acquired, what follows as a relaxed write is
+    released.
+    """
     for clock, rows, needed in thread.pending:
         thread.acquire(clock, rows if scope >= needed else NARROW)
     thread.pending.clear()
@@ -285,7 +287,7 @@ def _fence_threads(thread: Thread, scope: int) -> None:
 
 
 def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:
-    """fence.proxy.async of a state space, or of all; .shared::cta covers the memory of the thread's own CTA."""
+    """Takes fence.proxy.async of a state space, or of all; .shared::cta covers the memory of the thread's own CTA."""
     if not words[1].startswith("async"):
         return
     space = words[2] if len(words) > 2 and words[1] == "async" else ""
@@ -304,7 +306,7 @@ def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:
 
 
 def _publish(clock: Clock, row: int, source: int) -> None:
-    """What is known in one sense is known in another one, too."""
+    """Has what is known in one sense be known in another one, too."""
 
     def of(rows: Rows) -> None:
         np.maximum(rows[row], rows[source], out=rows[row])

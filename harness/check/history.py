@@ -92,8 +92,10 @@ def needed_scope(one: Agent, other: Agent) -> int:
 
 
 class Observer:
-    """Who makes an access, and what it knows. ``pipe``: a component whose actions of the same ``shape`` complete in
-    order with it, as do tcgen05.cp and MMAs behind it (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape).
+    """Says who makes an access, and what it knows.
+
+    ``pipe``: a component whose actions of the same ``shape`` complete in order with it, as do tcgen05.cp and MMAs
+    behind it (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape).
     """
 
     __slots__ = ("clock", "pipe", "shape", "tensor")
@@ -105,7 +107,7 @@ class Observer:
         self.tensor = tensor
 
     def misses(self, write: Record) -> str:
-        """Of the read of a tensor map: what keeps it from seeing a write that happened before."""
+        """Says what keeps the read of a tensor map from seeing a write that happened before."""
         return ""
 
     def follows(self, record: Record) -> bool:
@@ -117,15 +119,17 @@ class Observer:
 
 
 class Reads(NamedTuple):
-    """By one component at one instruction: the first and the last time."""
+    """Holds reads by one component at one instruction: the first and the last."""
 
     first: Record
     last: Record
 
 
 class History(NamedTuple):
-    """``writes``: the last one, and those that are unordered with it. ``reads``: since then, and unordered ones.
-    ``old``: writes and reads of the generation before.
+    """Says who has accessed a place.
+
+    ``writes``: the last, and those unordered with it. ``reads``: since then, and unordered. ``old``: writes and
+    reads of the generation before.
     """
 
     writes: tuple[Record, ...] = ()
@@ -137,13 +141,16 @@ UNTOUCHED = History()
 
 
 def different(numbers: NDArray[np.int32]) -> list[int]:
-    """The numbers that occur, ascending."""
+    """Returns the numbers that occur, ascending."""
     ordered = np.sort(numbers)
     return [int(ordered[0]), *ordered[1:][ordered[1:] != ordered[:-1]].tolist()]
 
 
 class Conflict(NamedTuple):
-    """``late``: of a read and a write, the write has come too soon after the read rather than the read before it."""
+    """Holds two unordered accesses.
+
+    ``late``: the write comes too soon after the read rather than the read before it.
+    """
 
     old: Record
     new: Record
@@ -151,7 +158,7 @@ class Conflict(NamedTuple):
 
 
 class Histories:
-    """Histories by number; 0 is that of an untouched place."""
+    """Keeps histories by number; 0 is that of an untouched place."""
 
     def __init__(self, asked: tuple[str, ...]) -> None:
         self.all: list[History] = [UNTOUCHED]
@@ -171,7 +178,7 @@ class Histories:
         self.ordered.clear()
 
     def step(self, number: int, access: Record, observer: Observer) -> int:
-        """The history after an access. Conflicts are to be looked at if it was not seen before."""
+        """Returns the history after an access. Conflicts are to be looked at if it was not seen before."""
         key = (number, access.id)
         found = self._next.get(key)
         if found is not None:

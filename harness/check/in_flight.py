@@ -53,7 +53,7 @@ class InFlight:
 
     @property
     def shape(self) -> object:
-        """Of an MMA: accumulator, and the part of the instruction descriptor with M and N."""
+        """Tells MMAs apart: by accumulator, and by the part of the instruction descriptor with M and N."""
         if self.operation.kind != "mma":
             return self.operation.kind
         mma = self.operation.detail["mma"]
@@ -61,10 +61,11 @@ class InFlight:
 
     @cached_property
     def _order(self) -> Rows:
-        return self.clock.rows[ORDER].copy()
+        order: Rows = self.clock.rows[ORDER].copy()
+        return order
 
     def record(self, kind: str, writes: bool, who: int | None = None, time: int = 0) -> Record:
-        """An access of the operation: in its own component, or in another one at a time."""
+        """Makes an access of the operation: in its own component, or in another one at a time."""
         operation = self.operation
         if who is None:
             who, time = self.who, self.time
@@ -75,7 +76,7 @@ class InFlight:
 
 @dataclass
 class Pipe:
-    """Operations that complete in order: their component, and how many there were."""
+    """Numbers operations that complete in order: their component, and how many there were."""
 
     component: int
     count: int = 0
@@ -93,7 +94,7 @@ class OperationsInFlight:
         return self.model.threads.cta(agent.cluster, rank)
 
     def pipe(self, kind: str, agent: Agent, number: int) -> Pipe:
-        """``number``: of the thread, warp or warpgroup in its CTA."""
+        """Returns a pipe, a new one at first. ``number``: of the thread, warp or warpgroup in its CTA."""
         key = (agent.cluster, agent.cta, number, kind)
         found = self._pipes.get(key)
         if found is None:
@@ -101,12 +102,12 @@ class OperationsInFlight:
         return found
 
     def enter(self, in_flight: InFlight, pipe: Pipe) -> None:
-        """The next operation of a pipe."""
+        """Takes the next operation of a pipe."""
         pipe.count += 1
         in_flight.who, in_flight.time = pipe.component, pipe.count
 
     def follow(self, in_flight: InFlight, pipe: Pipe) -> None:
-        """What signals that the operations of a pipe so far are over."""
+        """Takes what signals that the operations of a pipe so far are over."""
         in_flight.who, in_flight.time = pipe.component, pipe.count
 
     def end(self, in_flight: InFlight) -> None:
@@ -119,7 +120,7 @@ class OperationsInFlight:
             self.end(in_flight)
 
     def reach(self, in_flight: InFlight, ranks: Iterable[int], what: str) -> None:
-        """It reaches CTAs of the cluster, which must be known to run."""
+        """Reports CTAs of the cluster that it reaches and that are not known to run."""
         operation = in_flight.operation
         agent = operation.agent
         for rank in ranks:
@@ -131,7 +132,9 @@ class OperationsInFlight:
     # ---- memory that operations of several kinds read and write ----
 
     def read_source(self, in_flight: InFlight, source: Region, record: Record) -> None:
-        """A source of a copy, in shared or in global memory. Reads of the latter are kept for long: without clocks."""
+        """Reads a source of a copy, in shared or global memory. Reads of the latter are kept for long: without
+        clocks.
+        """
         cluster, observer = in_flight.operation.agent.cluster, in_flight.observer()
         if isinstance(source, SharedChunks):
             self.model.shared[cluster, source.cta].access_chunks(source.chunks, record, observer)
@@ -142,7 +145,7 @@ class OperationsInFlight:
             self.access_global(source, record, observer)
 
     def access_global(self, region: Any, record: Record, observer: Observer) -> None:
-        """Boxes or ranges of global memory are read or written."""
+        """Reads or writes boxes or ranges of global memory."""
         if isinstance(region, GlobalBox):
             allocation = self.model.allocation(region.tensor_map.address)
             if allocation is not None:
@@ -168,7 +171,7 @@ class OperationChecker(ABC):
         """A thread has executed the instruction."""
 
     def start(self, in_flight: InFlight) -> None:
-        """It begins."""
+        """The operation begins."""
         if not in_flight.read:
             in_flight.read = True
             self._read(in_flight)

@@ -31,7 +31,7 @@ Bytes = NDArray[np.int64]
 
 
 class Interval:
-    """Of a warp. ``read``, ``written``: what has been accessed in it, and how much of that the marks know."""
+    """Holds what a warp has read and written since its lanes met, and how much of that the marks know."""
 
     __slots__ = ("marked", "number", "read", "written")
 
@@ -127,7 +127,9 @@ class Lanes:
 
 
 def _spread(event: Access) -> tuple[Bytes, Bytes | np.int64]:
-    """Each byte of an access, with its lane. Nothing if many lanes write one place: each finds there what it wrote."""
+    """Gives each byte of an access with its lane; nothing if many lanes write one place: each finds there what it
+    wrote.
+    """
     nbytes, mask = event.nbytes * event.items, event.agent.lanes
     collective = "sync" in event.site.modifiers
     many = np.int64(MANY_READ if event.mode == "read" else MANY_WROTE)
@@ -145,5 +147,5 @@ def _lanes_of(mask: int) -> Bytes:
 
 
 def _last_at(events: Iterable[Access], place: int) -> Access:
-    """The last one that touches a byte."""
+    """Finds the last one that touches a byte."""
     return [event for event in events if place in _spread(event)[0]][-1]

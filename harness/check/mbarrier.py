@@ -25,7 +25,7 @@ LAST_ROW = slice(VISIBLE, VISIBLE + 1)
 
 @dataclass
 class Arrival:
-    """One that nobody of the barrier's CTA has seen the end of its phase of. ``who``: a component, at a time."""
+    """An arrival in a phase whose end nobody of the barrier's CTA has seen. ``who``: a component, at a time."""
 
     phase: int
     who: int
@@ -87,7 +87,7 @@ class MBarrier:
         self.uses[thread.clock.space, thread.own] = Use(thread.time, site, agent)
 
     def unknown_use(self, clock: Clock) -> Use | None:
-        """One that has not happened before, as far as a clock knows."""
+        """Finds a use that has not happened before, as far as a clock knows."""
         for (space, who), use in self.uses.items():
             if not clock.knows(space, who, use.time, EXECUTION):
                 return use

@@ -23,7 +23,7 @@ SHARED_BYTES = 1 << 18
 
 
 class Incoming(NamedTuple):
-    """The last thing of a component that touches a CTA from outside."""
+    """Holds the last thing of a component that touches a CTA from outside."""
 
     time: int
     site: Site
@@ -32,7 +32,7 @@ class Incoming(NamedTuple):
 
 
 class Model:
-    """The state of a launch as the checker sees it."""
+    """Holds the state of a launch as the checker sees it."""
 
     def __init__(self, names: Names, ctas_of_cluster: int, allocations: tuple[tuple[str, int, int], ...]) -> None:
         self.names = names
@@ -94,7 +94,7 @@ class Model:
         return found if address < found.base + found.nbytes else None
 
     def access_global(self, places: NDArray[np.int64], nbytes: int, record: Record, observer: Observer) -> None:
-        """Bytes at device addresses, which may lie in several allocations."""
+        """Accesses bytes at device addresses, which may lie in several allocations."""
         allocation = self.allocation(int(places[0]))
         if allocation is None:
             return
@@ -130,7 +130,7 @@ class Model:
         return f"{name} + {place} ({nbytes} bytes)"
 
     def blame(self, verdict: Diagnosis, old: Record, new: Record, where: str) -> None:
-        """A finding about two accesses."""
+        """Adds a finding about two accesses."""
         first, second = (new, old) if verdict.swap else (old, new)
         if self.findings.seen(verdict.rule, verdict.severity, first.site.line, second.site.line):
             return
@@ -158,7 +158,10 @@ class Model:
         mend: str = "",
         every_first: bool = True,
     ) -> None:
-        """A finding about a rule that is broken at one or two places. ``every_first``: one for each first place."""
+        """Adds a finding about a rule that is broken at one or two places.
+
+        ``every_first``: one for each first place.
+        """
         lines = (first[0].line if first and every_first else 0, second[0].line if second else 0)
         if self.findings.seen(rule, severity, *lines):
             return

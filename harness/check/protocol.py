@@ -19,7 +19,7 @@ CLUSTER_BARRIER = -1
 
 @dataclass
 class Handover:
-    """Of a barrier, or of all barriers of an array. The keys say who and how, the values how often.
+    """Says what a barrier, or an array of barriers, hands over. The keys say who and how, the values how often.
 
     ``gives``: what those who arrive have done to memory since they last arrived anywhere. ``rounds``: phases that have
     ended. ``nbytes``: that copies count, in all rounds.
@@ -44,7 +44,10 @@ class Handover:
 
 
 class Protocol:
-    """A sink. ``handovers``: by barrier, in the order in which they were first used. ``fences``: who executes them."""
+    """Takes events and keeps who hands over what.
+
+    ``handovers``: by barrier, in the order in which they were first used. ``fences``: who executes them.
+    """
 
     def __init__(self, roles: Sequence[Any] = ()) -> None:
         self.handovers: dict[str, Handover] = {}
@@ -193,7 +196,7 @@ class Protocol:
 
 
 def family(name: str) -> str:
-    """full[2] and A stage 3 as the arrays they belong to."""
+    """Names the array that full[2] or A stage 3 belongs to."""
     return re.sub(r"\[\d+\]$| \d+$", "", name)
 
 
@@ -202,7 +205,7 @@ def _group(barrier: int) -> str:
 
 
 def _verb(site: Site) -> str:
-    """The instruction without its types and state spaces."""
+    """Names an instruction without its types and state spaces."""
     words = [
         word for word in site.modifiers if "shared" not in word and word not in ("b64", "async", "bulk", "aligned")
     ]
@@ -210,7 +213,7 @@ def _verb(site: Site) -> str:
 
 
 def as_dict(protocol: Protocol) -> dict[str, Any]:
-    """The hand-overs as plain data."""
+    """Returns the hand-overs as plain data."""
     return {
         "handovers": [handover.as_dict() for handover in protocol.handovers.values()],
         "fences": dict(protocol.fences),

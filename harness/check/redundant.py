@@ -37,7 +37,7 @@ class Variant(NamedTuple):
 
 
 def variants(ptx: str) -> Iterator[Variant]:
-    """Without a fence or a barrier; without both halves of a cluster barrier; with a wait that is over at once."""
+    """Leaves out a fence or a barrier, both halves of a cluster barrier, or has a wait end at once."""
     for found in _STATEMENT.finditer(ptx):
         yield _variant(ptx, found, {found: ";"})
     for arrive, wait in zip(_ARRIVE.finditer(ptx), _WAIT.finditer(ptx), strict=False):
@@ -55,7 +55,7 @@ def _variant(ptx: str, place: re.Match[str], changes: dict[re.Match[str], str]) 
 
 
 class Reached:
-    """A sink: the lines of what has been executed and told of."""
+    """Takes events and keeps the lines of what has been executed."""
 
     def __init__(self) -> None:
         self.lines: set[int] = set()
@@ -71,7 +71,7 @@ Run = Callable[[str, tuple[Sink, ...]], object]
 
 
 def unneeded(ptx: str, run: Run) -> list[Finding]:
-    """A note for everything without which a run comes out the same."""
+    """Returns a note for everything without which a run comes out the same."""
     reached = Reached()
     as_it_is = run(ptx, (reached,))
     return [

@@ -36,8 +36,8 @@ class ShadowMemory:
         self._tell = tell
         self._crowded = CROWDED
 
-    def access(self, where: int | NDArray, nbytes: int, record: Record, observer: Observer) -> None:
-        """``nbytes`` at one place or at several."""
+    def access(self, where: int | NDArray[np.integer], nbytes: int, record: Record, observer: Observer) -> None:
+        """Accesses ``nbytes`` at one place or at several."""
         whole, parts = chunks_of(where, nbytes)
         if len(whole):
             self.access_chunks(whole, record, observer)
@@ -62,7 +62,7 @@ class ShadowMemory:
             self._tidy()
         return touched
 
-    def _access_unlike(self, chunks: Chunks, now: NDArray, record: Record, observer: Observer) -> bool:
+    def _access_unlike(self, chunks: Chunks, now: NDArray[np.int32], record: Record, observer: Observer) -> bool:
         numbers = different(now)
         table = np.empty(numbers[-1] + 2, np.int32)
         table[DIVIDED] = DIVIDED
@@ -119,8 +119,8 @@ class ShadowMemory:
         self._crowded = max(CROWDED, 2 * len(self.histories.all))
 
 
-def chunks_of(where: int | NDArray, nbytes: int) -> tuple[Chunks, tuple[tuple[int, int], ...]]:
-    """The chunks that are covered, and of those in part the mask of bytes."""
+def chunks_of(where: int | NDArray[np.integer], nbytes: int) -> tuple[Chunks, tuple[tuple[int, int], ...]]:
+    """Returns the chunks that are covered, and of those in part the mask of bytes."""
     if isinstance(where, int):
         return _chunks_of(np.array([where], np.int64).tobytes(), nbytes)
     return _chunks_of(np.asarray(where, np.int64).tobytes(), nbytes)
@@ -166,7 +166,7 @@ def is_inside(tmap: TensorMap, coordinates: tuple[int, ...]) -> bool:
 
 
 def inside(tmap: TensorMap, coordinates: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Of each chunk of a box in shared memory, innermost first: whether any of it lies inside the tensor."""
+    """Tells of each chunk of a box in shared memory, innermost first, whether any of it lies inside the tensor."""
     chunk, outer = _chunks(tmap)
     first = coordinates[0] + chunk * CHUNK // tmap.element.bytes
     found = (first + (CHUNK // tmap.element.bytes) > 0) & (first < tmap.dims[0])
@@ -177,7 +177,7 @@ def inside(tmap: TensorMap, coordinates: tuple[int, ...]) -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=64)
 def _chunks(tmap: TensorMap) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
-    """Of each chunk of a box: its number in its row, and the index along each outer dimension."""
+    """Gives of each chunk of a box its number in its row, and the index along each outer dimension."""
     per_row = tmap.box_shape[0] * tmap.element.bytes // CHUNK
     indices = np.indices((*reversed(tmap.box_shape[1:]), per_row))
     *outer, chunk = (index.ravel() for index in indices)

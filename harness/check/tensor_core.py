@@ -66,7 +66,7 @@ class Wgmmas(OperationChecker):
         self._joins(in_flight, in_flight.clock, agent)
 
     def issued_again(self, in_flight: InFlight, thread: Thread, agent: Agent) -> None:
-        """By another warp of the warpgroup."""
+        """Another warp of the warpgroup has issued it, too."""
         self._joins(in_flight, thread.release(), agent)
 
     def _joins(self, in_flight: InFlight, clock: Clock, agent: Agent) -> None:
@@ -144,7 +144,7 @@ class TensorMemoryAccesses(OperationChecker):
         self._operations.end(in_flight)
 
     def awaited(self, event: TensorMemoryWaited) -> None:
-        """Loads, or stores, of the thread are over."""
+        """Takes tcgen05.wait: loads, or stores, of the thread are over."""
         if not event.operations:
             return
         agent, model = event.agent, self._model
@@ -233,7 +233,7 @@ class Mmas(OperationChecker):
 
 
 def mma_pipe(operations: OperationsInFlight, agent: Agent) -> Pipe:
-    """MMAs, tcgen05.cps and commits of one thread."""
+    """Returns the pipe of MMAs, tcgen05.cps and commits of one thread."""
     lane = (agent.lanes & -agent.lanes).bit_length() - 1
     return operations.pipe("mma", agent, agent.warp * 32 + lane)
 
@@ -280,7 +280,7 @@ class TensorMemoryLife:
             self._too_soon(made, record)
 
     def _act(self, event: Life, kind: str) -> Record:
-        """Columns change hands: whoever uses them must do so afterwards, or before."""
+        """Accesses columns that change hands: whoever uses them must do so afterwards, or before."""
         agent = event.agent
         thread = self.model.threads.of(agent)
         clock = thread.release()

@@ -16,7 +16,7 @@ _MEND = "a cluster barrier at the end of the kernel, or a wait for the last sign
 
 
 def check_ended(model: Model, event: CtaEnded) -> None:
-    """All that comes from outside must be known to be over by a thread of the CTA."""
+    """Reports what comes from outside and is not known to be over by a thread of the CTA."""
     cta = model.threads.cta(event.cluster, event.cta)
     known = cta.ended
     assert known is not None
@@ -39,7 +39,7 @@ def check_ended(model: Model, event: CtaEnded) -> None:
 def _check_arrival(
     model: Model, known: Clock, offset: int, rank: int, who: int, time: int, commit: bool, site: Site, agent: Agent
 ) -> None:
-    """An arrival at a barrier of a CTA, in a phase whose end no thread of the CTA has waited for."""
+    """Checks an arrival at a barrier of a CTA, in a phase whose end no thread of the CTA has waited for."""
     if not commit and (agent.cta == rank or known.knows(known.space, who, time, VISIBLE)):
         return
     # What comes later from the same thread has been waited for: in practice it does not overtake this.
@@ -91,7 +91,7 @@ _RULES = {
 
 
 def note_error(model: Model, error: Exception, waiting: dict[Agent, Suspended]) -> None:
-    """The error that has ended a run."""
+    """Reports what the error that has ended a run says about synchronisation."""
     if isinstance(error, Fault):
         _note_fault(model, error)
     elif isinstance(error, Deadlock):
@@ -122,7 +122,7 @@ def _note_fault(model: Model, error: Fault) -> None:
 
 
 def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
-    """Everybody waits: phases that lack something, with those who wait for them."""
+    """Reports phases that lack something, with those who wait for them."""
     for agent, event in waiting.items():
         if event.mbarrier is None:
             continue

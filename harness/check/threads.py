@@ -20,6 +20,7 @@ from harness.check.clocks import (
     Rows,
     publish,
 )
+from harness.check.history import Record
 from harness.emulator.machine.events import Agent
 
 FULL = (1 << 32) - 1
@@ -32,10 +33,14 @@ class Thread:
     """A part of a warp that executes together, as a component that knows things.
 
     ``tensor``: tcgen05 operations it may follow by its own, as tcgen05.fence::after_thread_sync says. ``fenced``: what
-    its last fence has released, with the fence's scope. ``version`` changes whenever it learns or tells something.
+    its last fence has released, with the fence's scope. ``version`` changes whenever it learns or tells something;
+    ``records`` and ``order``, what it knew, are of the version ``recorded_at``.
     """
 
-    __slots__ = ("_lent", "clock", "cta", "fenced", "lanes", "own", "pending", "records", "tensor", "time", "version")
+    __slots__ = (
+        "_lent", "clock", "cta", "fenced", "lanes", "order", "own", "pending", "recorded_at", "records", "tensor",
+        "time", "version",
+    )  # fmt: skip
 
     def __init__(self, own: int, clock: Clock, tensor: Rows, cta: int, lanes: int) -> None:
         self.own = own
@@ -45,7 +50,9 @@ class Thread:
         self.lanes = lanes
         self.fenced: tuple[Clock, int] | None = None
         self.pending: list[tuple[Clock, slice, int]] = []
-        self.records: dict = {}
+        self.records: dict[tuple[int, int, bool], Record] = {}
+        self.order: Rows | None = None
+        self.recorded_at = -1
         self.version = 0
         self._lent = False
         known = int(clock.rows[ORDER, own]) if own < clock.rows.shape[1] else 0
@@ -57,12 +64,12 @@ class Thread:
         self.clock.rows[OWN, self.own] = self.time
 
     def peek(self) -> Clock:
-        """What it knows now; this will not change."""
+        """Returns what it knows now; this will not change."""
         self._lent = True
         return self.clock
 
     def release(self) -> Clock:
-        """What it knows now, up to its own actions so far: what it does from now on is not included."""
+        """Returns what it knows, up to its own actions so far: what it does from now on is not included."""
         told = self.clock
         self.clock = told.copy()
         self._lent = False
@@ -72,7 +79,7 @@ class Thread:
         return told
 
     def own_clock(self) -> Clock:
-        """To be changed."""
+        """Returns its clock, to be changed."""
         if self._lent:
             self.clock = self.clock.copy()
             self._lent = False
@@ -88,7 +95,7 @@ class Thread:
         self.tensor[who] = max(int(self.tensor[who]), time)
 
     def fence_after(self) -> None:
-        """tcgen05.fence::after_thread_sync."""
+        """Takes tcgen05.fence::after_thread_sync."""
         before = self.clock.rows[BEFORE]
         wide = np.zeros(len(before), np.int32) if len(self.tensor) < len(before) else self.tensor.copy()
         wide[: len(self.tensor)] = self.tensor
@@ -97,13 +104,13 @@ class Thread:
         self.version += 1
 
     def fence_before(self) -> None:
-        """tcgen05.fence::before_thread_sync."""
+        """Takes tcgen05.fence::before_thread_sync."""
         clock = self.own_clock()
         publish(clock, self.tensor)
 
 
 class Warp:
-    """``spare``: components of parts that have joined others again."""
+    """Holds the parts of a warp. ``spare``: components of parts that have joined others again."""
 
     __slots__ = ("found", "parts", "spare")
 
@@ -114,7 +121,10 @@ class Warp:
 
 
 class Cta:
-    """``started``: the component that stands for its being there. ``ended``: what its threads knew when they left."""
+    """Holds a CTA's warps.
+
+    ``started``: the component that stands for its being there. ``ended``: what its threads knew last.
+    """
 
     __slots__ = ("cluster", "ended", "rank", "started", "warps")
 
@@ -127,7 +137,7 @@ class Cta:
 
 
 class Cluster:
-    """Its CTAs by rank, and the components they share."""
+    """Holds a cluster's CTAs by rank, and the components they share."""
 
     def __init__(self, number: int, warps: int, ctas: int) -> None:
         self.number = number
@@ -196,7 +206,7 @@ class Threads:
         warp.found.clear()
 
     def meet(self, agent: Agent, members: int) -> None:
-        """bar.warp.sync and the like: those that have met know the same."""
+        """Takes bar.warp.sync and the like: those that have met know the same."""
         if agent.lanes & members == members:
             return
         _, warp = self._warp(agent)
@@ -209,7 +219,7 @@ class Threads:
             part.release()
 
     def leave(self, agent: Agent) -> Thread:
-        """Its last clock is kept with its CTA."""
+        """Keeps the last clock of a thread with its CTA."""
         thread = self.of(agent)
         cta = self.cta(agent.cluster, agent.cta)
         clock = thread.release()

@@ -1,13 +1,17 @@
-"""The driver API as data: what ``functions.txt`` says of every function and its parameters."""
+"""The driver API as data, what ``functions.txt`` says of every function and its parameters, and who answers which call.
+
+The files ``*_calls.py`` register their functions with `handles`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 Disposition = Literal["served", "anytime", "fixed", "native", "refused"]
 ParameterKind = Literal["scalar", "text", "in", "out", "image"]
@@ -22,7 +26,9 @@ OWN = "emulated"
 
 @dataclass(frozen=True)
 class Parameter:
-    """``type``: of a scalar, or of what an output points to, a key of `SCALARS`; else "". ``size``: of what is pointed
+    """A parameter of a function.
+
+    ``type``: of a scalar, or of what an output points to, a key of `SCALARS`; else "". ``size``: of what is pointed
     to in bytes, a C expression. ``value``: what a fixed output gets.
     """
 
@@ -35,9 +41,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Function:
-    """``name``: of the symbol. ``base``: without the suffix of a version. ``since``: the driver version with this form.
-    ``number``: by which the library names it to the server. ``copies``: the answer says what the library is to copy.
-    ``prints``: what kernels have printed comes with the answer.
+    """A function of the API.
+
+    ``name``: of the symbol. ``base``: without a version's suffix. ``since``: the driver version. ``number``: by
+    which the library names it to the server. ``copies``: the answer says what the library is to copy. ``prints``:
+    what kernels have printed comes with the answer.
     """
 
     name: str
@@ -82,7 +90,7 @@ def refused_of_runtime() -> list[str]:
 
 
 def checksum() -> bytes:
-    """Of the table, 8 bytes: library and server must have the same."""
+    """Returns 8 bytes of the table's hash: library and server must have the same."""
     return hashlib.sha256(TABLE.read_bytes()).digest()[:8]
 
 
@@ -110,3 +118,24 @@ def _parameter(text: str, line: str) -> Parameter:
         size = str(SIZES[target]) if target in SIZES else target
         return Parameter(name, "out", target if target in SCALARS else "", size, value.strip())
     raise ValueError(f"{TABLE.name}: cannot read the parameter {text!r} of {line!r}")
+
+
+# ---- who answers ----
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+"""Takes the session and the call's inputs in their order. Returns one output, a tuple of outputs, or a list of copies;
+raises DriverError."""
+
+HANDLERS: dict[str, Callable[..., Any]] = {}
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    """The decorated function answers the calls of these names."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            assert name not in HANDLERS, name
+            HANDLERS[name] = handler
+        return handler
+
+    return register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from harness.driver.calls import handles
+from harness.driver.api import handles
 from harness.driver.results import DriverError
 from harness.driver.state import Session
 

@@ -10,6 +10,9 @@ entries, each for one architecture:
 
 ``nvcc --compress-mode`` chooses how the content is compressed, and a flag says which way: by LZ4 (speed), by zstd (the
 default, balance and size), or not at all.
+
+CuTe DSL assembles PTX in the program itself and hands over a cubin. It writes the PTX to a folder, though, if an
+environment variable asks for that; there it is found by the names of its kernels.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 CONTAINER_MAGIC = 0xBA55ED50
 ELF_MAGIC = b"\x7fELF"
@@ -27,6 +31,8 @@ _CONTAINER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _PTX = 1
 _LZ4, _ZSTD = 0x2000, 0x8000
+_CODE_SECTION = re.compile(rb"\.text\.([\w$]+)\0")
+_KERNEL = re.compile(r"\.entry\s+([\w$]+)")
 _TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)", re.MULTILINE)
 
 
@@ -69,6 +75,18 @@ def ptx_of(image: bytes, capability: tuple[int, int]) -> str:
         found = ", ".join(f"sm_{one.architecture}{one.suffix}" for one in images)
         raise ImageError(f"the module has PTX for {found}, and the emulated GPU is sm_{gpu}; {how}")
     raise ImageError(f"the module has machine code and no PTX, which the emulated GPU cannot run; {how}")
+
+
+def ptx_of_cubin(image: bytes, folder: Path | None) -> str | None:
+    """The newest PTX in the folder that has all kernels of a cubin, alone or in a fat binary; None if there is none."""
+    wanted = {name.decode() for name in _CODE_SECTION.findall(image)}
+    if folder is None or not wanted:
+        return None
+    for path in sorted(folder.glob("*.ptx"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        text = path.read_text(encoding="utf-8", errors="replace").rstrip("\0")
+        if wanted <= set(_KERNEL.findall(text)):
+            return text
+    return None
 
 
 def _images(image: bytes) -> Iterator[PtxImage]:

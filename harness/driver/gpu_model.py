@@ -66,7 +66,7 @@ def gpu_model(key: str) -> GpuModel:
 
 
 def _table(name: str) -> dict[str, Any]:
-    """A file, on top of the one it is like."""
+    """Reads a file, on top of the one it is like."""
     table = _read(name)
     like = table.pop("like", None)
     if like is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.check import Checker
-from harness.driver.calls import handles
+from harness.driver.api import handles
 from harness.driver.log import Dims, LaunchRecord
 from harness.driver.memory import SPARE, HostMemoryShort, free_bytes
 from harness.driver.module_calls import Function
@@ -46,7 +46,7 @@ class Shape:
 
 
 def read_shape(shape: bytes, attributes: bytes, function: Function) -> Shape:
-    """The seven numbers of a CUlaunchConfig and its attributes, 72 bytes each; others change nothing here."""
+    """Reads the seven numbers of a CUlaunchConfig and its attributes, 72 bytes each; others change nothing here."""
     sizes = struct.unpack("=7I", shape)
     cluster: Dims | None = None
     cooperative = False
@@ -73,7 +73,7 @@ def blocks_per_multiprocessor(function: Function, threads: int, dynamic_shared: 
 
 
 def _check(session: Session, function: Function, shape: Shape) -> None:
-    """What a driver refuses before the kernel starts."""
+    """Refuses what a driver refuses before the kernel starts."""
     if shape.dynamic_shared > function.dynamic_shared:
         raise DriverError(
             "INVALID_VALUE",

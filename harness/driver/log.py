@@ -14,8 +14,10 @@ Dims = tuple[int, int, int]
 
 @dataclass
 class LaunchRecord:
-    """One launch. ``error``: the whole report of why it did not come to its end, or nothing. ``result``: the CUresult
-    that the program sees then. ``seconds``: of the emulation, no measure of any GPU.
+    """Records one launch.
+
+    ``error``: the whole report of why it did not come to its end, or nothing. ``result``: the CUresult that the
+    program sees then. ``seconds``: of the emulation, no measure of any GPU.
     """
 
     number: int
@@ -55,8 +57,10 @@ class LaunchRecord:
 
 
 class Log:
-    """``unhandled``: functions that were refused, with how often. ``failure``: why the emulated GPU could not serve the
-    program, the first reason; then what the program computed means nothing.
+    """Keeps what happened.
+
+    ``unhandled``: functions that were refused, with how often. ``failure``: why the emulated GPU could not serve
+    the program, the first reason; then what the program computed means nothing.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -70,23 +74,23 @@ class Log:
         self._said: set[str] = set()
 
     def say(self, text: str) -> None:
-        """A line, or a report of several, for standard error."""
+        """Writes a line, or a report of several, to standard error."""
         print(f"emulated GPU: {text}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """A line that is said once, and not at all if it is to be quiet."""
+        """Says a line once, and not at all if it is to be quiet."""
         if not self._quiet and text not in self._said:
             self._said.add(text)
             self.say(text)
 
     def refused(self, function: str) -> None:
-        """A function that the emulated driver has not was called."""
+        """Notes the call of a function that the emulated driver has not."""
         if function not in self.unhandled:
             self.say(f"{function} is not supported (CUDA_ERROR_NOT_SUPPORTED)")
         self.unhandled[function] = self.unhandled.get(function, 0) + 1
 
     def failed(self, why: str) -> None:
-        """The emulated GPU cannot serve the program."""
+        """Notes why the emulated GPU cannot serve the program."""
         if why not in self._said:
             self._said.add(why)
             self.say(why)

@@ -178,7 +178,7 @@ class WindowMemory(GlobalMemory):
     """Global memory in windows of a file: the emulator's allocations, with places for what programs ask for."""
 
     def __init__(self, file: MappedFile, home: Window, *others: Window) -> None:
-        """home: the window for what the emulator itself places here, a module's variables."""
+        """The emulator itself places things in ``home``: a module's variables."""
         super().__init__(home.base)
         self._file = file
         self._home = home
@@ -193,7 +193,7 @@ class WindowMemory(GlobalMemory):
         return self.alloc_in(self._home, nbytes, name)
 
     def alloc_in(self, window: Window, nbytes: int, name: str = "") -> int:
-        """Bytes in a window. Device memory is poisoned; pinned memory is not, as its writes are not seen."""
+        """Allocates bytes in a window. Device memory is poisoned; pinned memory is not, as its writes are not seen."""
         if nbytes <= 0:
             raise DriverError("INVALID_VALUE", f"an allocation of {nbytes} bytes; at least one is needed")
         base = self.reserve(window, nbytes)
@@ -202,7 +202,7 @@ class WindowMemory(GlobalMemory):
         return base
 
     def reserve(self, window: Window, nbytes: int, alignment: int = ALIGNMENT) -> int:
-        """Addresses that nothing has had before; when all were given out, such as are free again."""
+        """Returns addresses that nothing has had before; when all were given out, such as are free again."""
         base = round_up(self._next_in[window.name], max(alignment, ALIGNMENT))
         if not window.holds(base, nbytes):
             base = self._gap(window, nbytes, alignment)
@@ -223,7 +223,7 @@ class WindowMemory(GlobalMemory):
         return at
 
     def put(self, window: Window, base: int, nbytes: int, name: str = "") -> Allocation:
-        """An allocation at an address of a window."""
+        """Makes an allocation at an address of a window."""
         offset = window.offset + base - window.base
         padded = round_up(nbytes, CHUNK)
         block = Allocation.over(

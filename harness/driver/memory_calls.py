@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.driver.calls import handles
+from harness.driver.api import handles
 from harness.driver.memory import DEVICE
 from harness.driver.protocol import Copy
 from harness.driver.results import DriverError
@@ -293,7 +293,7 @@ def retain_handle(session: Session, address: int) -> int:
 
 
 def _fill(session: Session, to: int, value: int, width: int, nbytes: int) -> None:
-    """width: of an element, which has this value; nbytes: in all."""
+    """Fills memory with elements of so many bytes (``width``) that have this value; ``nbytes``: in all."""
     if not nbytes:
         return
     if to % width:
@@ -376,7 +376,7 @@ def _require_device(session: Session, address: int) -> None:
 
 
 def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[Copy]:
-    """What the library is to copy. Device memory is only written where what is copied was."""
+    """Returns what the library is to copy. Device memory is only written where what is copied was."""
     if not nbytes:
         return []
     target, source = session.find_to_touch(to, nbytes), session.find_to_touch(frm, nbytes)
@@ -393,7 +393,7 @@ def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[Copy]:
 
 
 def _written(source: tuple[Allocation, int] | None, nbytes: int) -> np.ndarray | None:
-    """Which bytes of a source were written; None: all."""
+    """Tells which bytes of a source were written; None: all."""
     if source is None or source[0].valid is None:
         return None
     return source[0].valid[source[1] : source[1] + nbytes]

@@ -9,9 +9,8 @@ from functools import cached_property, partial
 from operator import ne
 from pathlib import Path
 
-from harness.driver.calls import handles
-from harness.driver.fatbin import ImageError, ptx_of
-from harness.driver.kept_ptx import ptx_of_cubin
+from harness.driver.api import handles
+from harness.driver.fatbin import ImageError, ptx_of, ptx_of_cubin
 from harness.driver.results import DriverError
 from harness.driver.state import Session
 from harness.emulator import LaunchError, PtxSyntaxError
@@ -64,7 +63,7 @@ class Function:
 
     @property
     def code(self) -> Code:
-        """Raises PtxSyntaxError for an instruction that is not implemented."""
+        """The kernel's translation. Raises PtxSyntaxError for an instruction that is not implemented."""
         return self.module.ptx.code(self.name)
 
     @property
@@ -215,7 +214,7 @@ def function_name(session: Session, handle: int) -> bytes:
 
 @handles("emulatedParameters")
 def parameters(session: Session, handle: int) -> bytes:
-    """How many there are, their bytes, then offset and size of each."""
+    """Answers how many parameters there are, their bytes, then offset and size of each."""
     kernel = session.get(handle, Function).kernel
     fields = [field for p in kernel.parameters for field in (p.offset, p.size)]
     return struct.pack(f"={2 + len(fields)}I", len(kernel.parameters), kernel.parameter_bytes, *fields)

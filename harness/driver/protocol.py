@@ -58,7 +58,7 @@ class Request:
 
 
 def receive(connection: socket.socket, size: int) -> bytes | None:
-    """Exactly so many bytes; None if the other side has ended."""
+    """Receives exactly so many bytes; None if the other side has ended."""
     data = bytearray(size)
     view = memoryview(data)
     got = 0
@@ -71,7 +71,7 @@ def receive(connection: socket.socket, size: int) -> bytes | None:
 
 
 def receive_request(connection: socket.socket) -> Request | None:
-    """The next call; None if the other side has ended. Raises BadMessage."""
+    """Receives the next call; None if the other side has ended. Raises BadMessage."""
     frame = receive(connection, _FRAME.size)
     if frame is None:
         return None
@@ -83,7 +83,7 @@ def receive_request(connection: socket.socket) -> Request | None:
 
 
 def decode(function: Function, payload: bytes) -> Request:
-    """A call of a function from what its message holds. Raises BadMessage."""
+    """Reads a call of a function from what its message holds. Raises BadMessage."""
     if function.disposition == "refused":
         return Request(function, (), ())
     if not function.is_asked:
@@ -122,7 +122,7 @@ def _scalar(parameter: Parameter, raw: bytes) -> int | float:
 def encode_answer(
     request: Request, result: int, outputs: Sequence[Output], copies: Sequence[Copy] = (), text: bytes = b""
 ) -> bytes:
-    """An answer. ``outputs``: in order; shortened to the room there is; none if the call fails."""
+    """Makes the message of an answer. ``outputs``: in order; shortened to the room there is; none if the call fails."""
     parts = []
     if outputs:
         declared = [p for p in request.function.parameters if p.kind == "out"]

@@ -75,7 +75,7 @@ def _launch_file(
 
 
 def _variables(session: Session) -> Iterator[int]:
-    """Addresses of variables of all modules: they are no buffers."""
+    """Lists addresses of variables of all modules: they are no buffers."""
     for module in session.all(Module):
         yield from session.device.symbols(module.ptx).values()
 

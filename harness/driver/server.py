@@ -89,7 +89,7 @@ def _environment(given: Mapping[str, str], libraries: Path, name: str, kept: Pat
 
 @contextlib.contextmanager
 def _terminates(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Whoever terminates this process means the program; that ends, and then this."""
+    """Has the program end when somebody terminates this process, which ends after it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -110,7 +110,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str], stderr: IO[by
 
 
 class _Server:
-    """``sessions``: by connection; None before it has said hello."""
+    """Serves the processes of a program. ``sessions``: by connection; None before it has said hello."""
 
     def __init__(self, listener: socket.socket, gpu: Gpu) -> None:
         self._listener = listener
@@ -127,7 +127,7 @@ class _Server:
         self._selector.close()
 
     def serve(self, program: subprocess.Popen[bytes]) -> int:
-        """Until the program has ended; processes that it leaves behind lose their GPU then."""
+        """Serves until the program has ended; processes that it leaves behind lose their GPU then."""
         ended = os.pidfd_open(program.pid)
         try:
             self._selector.register(ended, selectors.EVENT_READ)
@@ -225,7 +225,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 
 def _end(program: subprocess.Popen[bytes]) -> None:
-    """Asked first, then made to."""
+    """Asks a program to end, then makes it."""
     program.terminate()
     try:
         program.wait(2)

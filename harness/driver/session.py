@@ -13,7 +13,7 @@ from harness.driver import (  # noqa: F401  they register the functions that ans
     stream_calls,
     tensor_map_calls,
 )
-from harness.driver.calls import HANDLERS
+from harness.driver.api import HANDLERS
 from harness.driver.memory import HostMemoryShort
 from harness.driver.protocol import Copy, Request, encode_answer
 from harness.driver.results import CODES, DriverError, name_of
@@ -25,7 +25,7 @@ QUIET = frozenset({"cuPointerGetAttribute", "cuDeviceGetAttribute"})
 
 
 def answer(session: Session, request: Request) -> bytes:
-    """The message that answers a call."""
+    """Makes the message that answers a call."""
     name = request.function.name
     log = session.gpu.log
     if request.function.disposition == "refused":

@@ -37,7 +37,7 @@ class Abandoned(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """How to emulate. ``check``: whether to check synchronisation."""
+    """Says how to emulate. ``check``: whether to check synchronisation."""
 
     accumulation: Literal["f32", "tensor_core"] = "f32"
     schedule: Literal["fifo", "random"] = "fifo"
@@ -95,7 +95,7 @@ class Session:
         self._handles = count(FIRST_HANDLE, HANDLE_STEP)
 
     def reset(self) -> None:
-        """As cuDevicePrimaryCtxReset: everything is gone, errors too."""
+        """Forgets everything, errors too, as cuDevicePrimaryCtxReset does."""
         for memory in (self.memory, self.constants):
             for block in list(memory.allocations):
                 memory.drop(block)
@@ -134,7 +134,7 @@ class Session:
     # ---- memory ----
 
     def allocate(self, window: Window, nbytes: int, name: str) -> int:
-        """Device or pinned memory, as a program asks for it. Pinned memory is the host's from the start."""
+        """Allocates device or pinned memory. Pinned memory is the host's from the start."""
         if window is DEVICE:
             self.take_memory(nbytes)
         elif nbytes > (have := free_bytes() - SPARE):
@@ -160,7 +160,7 @@ class Session:
         return None
 
     def find_to_touch(self, address: int, nbytes: int) -> tuple[Allocation, int] | None:
-        """As `find`, of what is about to be read or written. Raises HostMemoryShort, too."""
+        """Does as `find` does, for what is about to be read or written. Raises HostMemoryShort, too."""
         found = self.find(address, nbytes)
         if found is not None and not CONSTANT.holds(found[0].base):
             self.memory.require(*found, nbytes)

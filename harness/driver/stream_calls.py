@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.driver.calls import handles
+from harness.driver.api import handles
 from harness.driver.results import DriverError
 from harness.driver.state import Session
 
@@ -23,7 +23,7 @@ class Stream:
 
 @dataclass
 class Event:
-    """``time``: seconds of emulation before it, or None before it is recorded."""
+    """An event. ``time``: seconds of emulation before it, or None before it is recorded."""
 
     flags: int
     time: float | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 
-from harness.driver.calls import handles
+from harness.driver.api import handles
 from harness.driver.results import DriverError
 from harness.driver.state import Session
 from harness.emulator.memory.tensor_map import ElementType
@@ -73,7 +73,7 @@ def _tensor(address: int, dims: tuple[int, ...], strides: tuple[int, ...], eleme
 
 
 def _row(element: str, count: int, interleave: int, swizzle: int, name: str) -> None:
-    """The inner row of a box: so many elements."""
+    """Describes the inner row of a box: so many elements."""
     kind = ElementType.from_name(element.removesuffix(".ftz"))
     nbytes = count * kind.bytes // kind.unit
     if kind.global_bytes:

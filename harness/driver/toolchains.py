@@ -1,6 +1,6 @@
 """What a program's own compilers are told, so that the emulated GPU gets PTX from them.
 
-CuTe DSL assembles in its own process, so it is told to keep its PTX (`kept_ptx`), and gets a runtime library that goes
+CuTe DSL assembles in its own process, so it is told to keep its PTX (`fatbin`), and gets a runtime library that goes
 to the emulated driver.
 
 MAX and Triton assemble PTX to machine code before they hand it to the driver, with an assembler that an environment
@@ -72,7 +72,7 @@ def folder_for_ptx() -> Iterator[Path]:
 
 
 def cute_variables(given: Mapping[str, str], libraries: Path, kept: Path) -> dict[str, str]:
-    """Those for CuTe DSL; ``kept``: the folder for its PTX."""
+    """Returns the variables for CuTe DSL; ``kept``: the folder for its PTX."""
     found = {
         "CUTE_DSL_LIBS": str(libraries / CUTE_RUNTIME),
         "CUTE_DSL_KEEP": "ptx",
@@ -82,7 +82,7 @@ def cute_variables(given: Mapping[str, str], libraries: Path, kept: Path) -> dic
 
 
 def toolchain_variables(given: Mapping[str, str]) -> dict[str, str]:
-    """Those for compilers that call an assembler; variables that the user has set are left."""
+    """Returns the variables for compilers that call an assembler; those that the user has set are left."""
     found = {name: str(assembler()) for name in ASSEMBLER_VARIABLES}
     found |= {name: str(cache.place("programs", folder)) for name, folder in CACHE_VARIABLES.items()}
     return {name: value for name, value in found.items() if name not in given}

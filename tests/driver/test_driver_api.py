@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.driver import session  # noqa: F401  the handlers register themselves
-from harness.driver.api import OWN, by_name, functions
-from harness.driver.calls import HANDLERS
+from harness.driver.api import HANDLERS, OWN, by_name, functions
 from harness.driver.library import SOURCES, header, runtime_stubs, stubs
 from harness.driver.protocol import BadMessage, decode, encode_answer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from driver_programs import run
 
-from harness.driver.kept_ptx import ptx_of_cubin
+from harness.driver.fatbin import ptx_of_cubin
 from harness.driver.toolchains import ASSEMBLER_VARIABLES, CACHE_VARIABLES, assembler, toolchain_variables
 
 PTX = Path(__file__).parents[1] / "data/cuda/driver_kernels.ptx"
