@@ -12,14 +12,14 @@ from harness.check.clocks import (
     Clock,
 )
 from harness.check.history import RELEASES, SCOPES, Record
-from harness.check.mbarrier import Arrival, MBarrier, Wait
+from harness.check.mbarrier import Arrival, TrackedMBarrier, Wait
 from harness.check.model import Model, drop_cluster
 from harness.check.threads import Thread
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Agent, GroupArrived, GroupLeft, Site
 
 
-def check_use(model: Model, barrier: MBarrier, clock: Clock, site: Site, agent: Agent, what: str) -> None:
+def check_use(model: Model, barrier: TrackedMBarrier, clock: Clock, site: Site, agent: Agent, what: str) -> None:
     """The initialisation of an mbarrier must have happened before its use, and be visible to the one who uses it."""
     init = barrier.init
 
@@ -64,7 +64,7 @@ class MBarriers:
                 "init", "warning", f"{model.names.shared(event.offset, event.cta)} is initialised twice",
                 (known.init.site, known.init.agent), (event.site, agent), mend="let one thread initialise it",
             )  # fmt: skip
-        model.barriers[key] = MBarrier(clock.space, event.cta, event.offset, event.arrivals, record)
+        model.barriers[key] = TrackedMBarrier(clock.space, event.cta, event.offset, event.arrivals, record)
 
     def invalidated(self, event: events.BarrierInvalidated) -> None:
         """Reports a use that is not known to be over."""
@@ -101,7 +101,7 @@ class MBarriers:
         barrier = model.barriers[event.cluster, event.cta, event.offset]
         self._lapped(barrier, barrier.complete())
 
-    def _lapped(self, barrier: MBarrier, waits: Sequence[Wait]) -> None:
+    def _lapped(self, barrier: TrackedMBarrier, waits: Sequence[Wait]) -> None:
         model = self._model
         for wait in waits:
             model.say(
@@ -121,7 +121,7 @@ class MBarriers:
         self._lapped(barrier, barrier.wait(thread, site.semantics, SCOPES.get(site.scope, 0), event.phase, site, agent))
 
 
-def _count_arrival(model: Model, barrier: MBarrier, event: events.Arrived) -> None:
+def _count_arrival(model: Model, barrier: TrackedMBarrier, event: events.Arrived) -> None:
     """Counts an arrival, and reports it if the phase awaits no more."""
     barrier.bytes += event.expected_bytes
     if event.expected_bytes:
@@ -148,7 +148,7 @@ def check_bytes(model: Model, cluster: int) -> None:
             report_wrong_bytes(model, barrier, rank, offset)
 
 
-def report_wrong_bytes(model: Model, barrier: MBarrier, rank: int, offset: int) -> None:
+def report_wrong_bytes(model: Model, barrier: TrackedMBarrier, rank: int, offset: int) -> None:
     """Reports a barrier that expects other bytes than arrive."""
     more = "more" if barrier.bytes > 0 else "fewer"
     model.say(

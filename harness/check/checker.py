@@ -14,7 +14,7 @@ from typing import Any
 from harness.check.barriers import MBarriers, ThreadBarriers, check_bytes
 from harness.check.findings import Names, Report, merged
 from harness.check.generic import GenericProxy, TensorMaps
-from harness.check.lanes import Lanes
+from harness.check.lanes import LaneMeetings
 from harness.check.model import Model
 from harness.check.operations import AsynchronousOperations
 from harness.check.tensor_core import TensorMemoryLife
@@ -66,7 +66,7 @@ class _CheckedLaunch:
         model = self.model = Model(names, prod(launch.cluster), event.allocations)
         operations = self._operations = AsynchronousOperations(model)
         tensor_maps = TensorMaps(model)
-        lanes = self._lanes = Lanes(model)
+        lanes = self._lanes = LaneMeetings(model)
         generic = GenericProxy(model, lanes, tensor_maps)
         threads = model.threads
         mbarriers = self._mbarriers = MBarriers(model)

@@ -140,7 +140,7 @@ class Report:
         return tuple(finding for finding in self.findings if finding.severity == severity)
 
 
-class Findings:
+class CollectedFindings:
     """Collects findings by what makes them equal: rule, severity and instructions."""
 
     def __init__(self) -> None:

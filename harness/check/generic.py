@@ -26,7 +26,7 @@ from harness.check.clocks import (
     Rows,
 )
 from harness.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
-from harness.check.lanes import Lanes
+from harness.check.lanes import LaneMeetings
 from harness.check.model import Model
 from harness.check.threads import Thread
 from harness.emulator.machine.events import Access, Agent, Fenced, Site, TensorMapRead
@@ -141,7 +141,7 @@ class Told(NamedTuple):
 class GenericProxy:
     """Takes accesses and fences of threads."""
 
-    def __init__(self, model: Model, lanes: Lanes, tensor_maps: TensorMaps) -> None:
+    def __init__(self, model: Model, lanes: LaneMeetings, tensor_maps: TensorMaps) -> None:
         self.model = model
         self._lanes = lanes
         self._tensor_maps = tensor_maps

@@ -17,7 +17,7 @@ import numpy as np
 from harness.check.clocks import ORDER, Clock, Rows
 from harness.check.history import Observer, Record
 from harness.check.model import Model, drop_cluster
-from harness.check.threads import Cta
+from harness.check.threads import TrackedCta
 from harness.emulator.machine.events import (
     Agent,
     Finished,
@@ -90,7 +90,7 @@ class OperationsInFlight:
         self.all: dict[int, InFlight] = {}
         self._pipes: dict[tuple[int, int, int, str], Pipe] = {}
 
-    def cta(self, agent: Agent, rank: int) -> Cta:
+    def cta(self, agent: Agent, rank: int) -> TrackedCta:
         return self.model.threads.cta(agent.cluster, rank)
 
     def pipe(self, kind: str, agent: Agent, number: int) -> Pipe:

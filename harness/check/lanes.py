@@ -42,7 +42,7 @@ class Interval:
         self.marked = {"read": 0, "written": 0}
 
 
-class Lanes:
+class LaneMeetings:
     """Takes weak accesses to the shared memory of one's own CTA, and what makes the lanes of a warp meet."""
 
     def __init__(self, model: Model) -> None:

@@ -54,7 +54,7 @@ class Wait:
     agent: Agent
 
 
-class MBarrier:
+class TrackedMBarrier:
     """An mbarrier as its users see it. ``component``: its phases, as something that one can know to be over.
 
     ``over``: what the ends of its phases tell. ``now``: what has been told in the phase that is not over.

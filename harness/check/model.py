@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from harness.check import diagnosis
 from harness.check.clocks import Clock
 from harness.check.diagnosis import Diagnosis
-from harness.check.findings import Finding, Findings, Names, Severity
+from harness.check.findings import CollectedFindings, Finding, Names, Severity
 from harness.check.history import Conflict, Observer, Record
-from harness.check.mbarrier import MBarrier
+from harness.check.mbarrier import TrackedMBarrier
 from harness.check.shadow import ShadowAllocation, ShadowMemory, ShadowTensorMemory
-from harness.check.threads import Cta, Threads, has_started
+from harness.check.threads import Threads, TrackedCta, has_started
 from harness.emulator.machine.events import Agent, Site
 
 SHARED_BYTES = 1 << 18
@@ -37,10 +37,10 @@ class Model:
     def __init__(self, names: Names, ctas_of_cluster: int, allocations: tuple[tuple[str, int, int], ...]) -> None:
         self.names = names
         self.threads = Threads(ctas_of_cluster)
-        self.findings = Findings()
+        self.findings = CollectedFindings()
         self.shared: dict[tuple[int, int], ShadowMemory] = {}
         self.tensor: dict[tuple[int, int], ShadowTensorMemory] = {}
-        self.barriers: dict[tuple[int, int, int], MBarrier] = {}
+        self.barriers: dict[tuple[int, int, int], TrackedMBarrier] = {}
         self.incoming: dict[tuple[int, int], dict[int, Incoming]] = {}
         self.allocations = [self._allocation(*one) for one in sorted(allocations, key=lambda a: a[1])]
         self._bases = [one.base for one in self.allocations]
@@ -182,7 +182,7 @@ class Model:
                 mend="a cluster barrier (arrive and wait by all threads) before",
             )  # fmt: skip
 
-    def touch(self, cta: Cta, who: int, time: int, site: Site, agent: Agent, what: str) -> None:
+    def touch(self, cta: TrackedCta, who: int, time: int, site: Site, agent: Agent, what: str) -> None:
         """Something from outside touches a CTA, which must know that it is over before it exits."""
         held = self.incoming[cta.cluster.number, cta.rank]
         known = held.get(who)

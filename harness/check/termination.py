@@ -7,7 +7,7 @@ import re
 from harness.check.barriers import report_wrong_bytes
 from harness.check.clocks import EXECUTION, VISIBLE, Clock
 from harness.check.copies import RESPONSE
-from harness.check.mbarrier import MBarrier
+from harness.check.mbarrier import TrackedMBarrier
 from harness.check.model import Model
 from harness.emulator.errors import Deadlock, Fault
 from harness.emulator.machine.events import Agent, CtaEnded, Missed, Site, Suspended
@@ -152,7 +152,7 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
         )  # fmt: skip
 
 
-def _has_seen(model: Model, agent: Agent, barrier: MBarrier, phase: int) -> bool:
+def _has_seen(model: Model, agent: Agent, barrier: TrackedMBarrier, phase: int) -> bool:
     """Whether the agent knows that a phase is over."""
     clock = model.threads.of(agent).clock
     return clock.knows(clock.space, barrier.component, phase + 1, EXECUTION)

@@ -109,7 +109,7 @@ class Thread:
         publish(clock, self.tensor)
 
 
-class Warp:
+class TrackedWarp:
     """Holds the parts of a warp. ``spare``: components of parts that have joined others again."""
 
     __slots__ = ("found", "parts", "spare")
@@ -120,7 +120,7 @@ class Warp:
         self.found: dict[int, Thread] = {}
 
 
-class Cta:
+class TrackedCta:
     """Holds a CTA's warps.
 
     ``started``: the component that stands for its being there. ``ended``: what its threads knew last.
@@ -128,28 +128,28 @@ class Cta:
 
     __slots__ = ("cluster", "ended", "rank", "started", "warps")
 
-    def __init__(self, cluster: Cluster, rank: int, started: int) -> None:
+    def __init__(self, cluster: TrackedCluster, rank: int, started: int) -> None:
         self.cluster = cluster
         self.rank = rank
         self.started = started
-        self.warps: dict[int, Warp] = {}
+        self.warps: dict[int, TrackedWarp] = {}
         self.ended: Clock | None = None
 
 
-class Cluster:
+class TrackedCluster:
     """Holds a cluster's CTAs by rank, and the components they share."""
 
     def __init__(self, number: int, warps: int, ctas: int) -> None:
         self.number = number
         self.components = Components(number, ctas * (warps * COMPONENTS_OF_WARP + COMPONENTS_OF_CTA))
-        self.ctas: dict[int, Cta] = {}
+        self.ctas: dict[int, TrackedCta] = {}
 
-    def start(self, rank: int, warps: int) -> Cta:
-        cta = self.ctas[rank] = Cta(self, rank, self.components.new(rank))
+    def start(self, rank: int, warps: int) -> TrackedCta:
+        cta = self.ctas[rank] = TrackedCta(self, rank, self.components.new(rank))
         for index in range(warps):
             clock = Clock(self.components)
             clock.set(cta.started, 1)
-            warp = cta.warps[index] = Warp()
+            warp = cta.warps[index] = TrackedWarp()
             tensor = np.zeros(self.components.capacity, np.int32)
             warp.parts.append(Thread(self.components.new(rank), clock, tensor, rank, FULL))
         return cta
@@ -160,15 +160,15 @@ class Threads:
 
     def __init__(self, ctas_of_cluster: int) -> None:
         self.size = ctas_of_cluster
-        self.clusters: dict[int, Cluster] = {}
+        self.clusters: dict[int, TrackedCluster] = {}
 
-    def cta(self, cluster: int, rank: int) -> Cta:
+    def cta(self, cluster: int, rank: int) -> TrackedCta:
         return self.clusters[cluster].ctas[rank]
 
-    def start(self, number: int, rank: int, warps: int) -> Cta:
+    def start(self, number: int, rank: int, warps: int) -> TrackedCta:
         cluster = self.clusters.get(number)
         if cluster is None:
-            cluster = self.clusters[number] = Cluster(number, warps, self.size)
+            cluster = self.clusters[number] = TrackedCluster(number, warps, self.size)
         return cluster.start(rank, warps)
 
     def of(self, agent: Agent) -> Thread:
@@ -179,7 +179,7 @@ class Threads:
             warp.found[agent.lanes] = found
         return found
 
-    def _warp(self, agent: Agent) -> tuple[Cluster, Warp]:
+    def _warp(self, agent: Agent) -> tuple[TrackedCluster, TrackedWarp]:
         cluster = self.clusters[agent.cluster]
         return cluster, cluster.ctas[agent.cta].warps[agent.warp]
 
@@ -242,7 +242,7 @@ def _learn(one: Thread, other: Thread) -> None:
     one.tensor = tensor
 
 
-def has_started(clock: Clock, cta: Cta) -> bool:
+def has_started(clock: Clock, cta: TrackedCta) -> bool:
     return clock.knows(clock.space, cta.started, 1, EXECUTION)
 
 

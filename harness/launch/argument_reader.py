@@ -37,7 +37,7 @@ class ArgumentReader:
             self.table.fail(key, name, f'there is no such buffer, map or symbol; there are {known}, and "null"')
         return Reference(name, pointer, offset)
 
-    def _table(self, key: str, value: dict) -> Argument:
+    def _table(self, key: str, value: dict[str, Any]) -> Argument:
         if set(value) == {"fields"}:
             return self._struct(key, value["fields"])
         if "pointer" in value and set(value) <= {"pointer", "offset"}:

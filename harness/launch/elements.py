@@ -7,6 +7,7 @@ of 4 bits in a byte, 4 elements of 6 bits in 3 bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -36,7 +37,7 @@ class DataType:
         """The fewest elements that are whole bytes."""
         return {4: 2, 6: 4}.get(self.bits, 1)
 
-    def to_memory(self, values: NDArray) -> NDArray[np.uint8]:
+    def to_memory(self, values: NDArray[Any]) -> NDArray[np.uint8]:
         """The bytes of an array in memory, row-major."""
         held = np.ascontiguousarray(values, self.numpy)
         codes = held.reshape(-1).view(np.uint8)
@@ -45,7 +46,7 @@ class DataType:
         bits = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, : self.bits]
         return np.packbits(bits.reshape(-1), bitorder="little")
 
-    def from_memory(self, data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray:
+    def from_memory(self, data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[Any]:
         """The reverse of `to_memory`."""
         if not self.packed:
             return data.view(self.numpy).reshape(shape)

@@ -40,7 +40,7 @@ class Holds:
     def rule(self) -> str:
         return "equal" if self.exact else f"within {self.absolute:g} + {self.relative:g} |x|"
 
-    def judge(self, got: NDArray, first: Mapping[str, NDArray | None]) -> Comparison:
+    def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Comparison:
         """See `harness.launch.spec.Expectation`. Raises UsageProblem for what the launch file asks wrongly."""
         expected = self._expected(got.shape, first)
         if self.exact:
@@ -72,7 +72,7 @@ class Holds:
             tuple(Mistake(tuple(p), float(floats[tuple(p)]), float(wanted[tuple(p)])) for p in places.tolist()),
         )
 
-    def _expected(self, shape: tuple[int, ...], first: Mapping[str, NDArray | None]) -> NDArray:
+    def _expected(self, shape: tuple[int, ...], first: Mapping[str, NDArray[Any] | None]) -> NDArray[Any]:
         if self.expression is None:
             assert self.file
             return as_numbers(load_file(self.file, self.dtype, shape, self.where))
@@ -85,7 +85,7 @@ class Holds:
                 "they must agree"
             ) from None
 
-    def _evaluate(self, expression: Expression, first: Mapping[str, NDArray | None]) -> NDArray:
+    def _evaluate(self, expression: Expression, first: Mapping[str, NDArray[Any] | None]) -> NDArray[Any]:
         values = {}
         for name in expression.names:
             array = first[name]

@@ -55,7 +55,7 @@ class Expression:
     tree: ast.expr
     names: tuple[str, ...]
 
-    def evaluate(self, values: Mapping[str, NDArray]) -> NDArray:
+    def evaluate(self, values: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Its value. values: of the buffers, as float64 or whole numbers. Raises ExpressionError, naming shapes."""
         try:
             with np.errstate(all="ignore"):
@@ -112,7 +112,7 @@ def _check(node: ast.expr, names: tuple[str, ...], used: dict[str, None]) -> Non
         _check(part, names, used)
 
 
-def _evaluate(node: ast.expr | None, values: Mapping[str, NDArray]) -> Any:
+def _evaluate(node: ast.expr | None, values: Mapping[str, NDArray[Any]]) -> Any:
     match node:
         case None:
             return None

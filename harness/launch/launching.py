@@ -47,7 +47,7 @@ class Outcome:
     launched: tuple[Launched, ...]
     verdicts: tuple[Verdict, ...]
     seconds: float
-    contents: Mapping[str, NDArray] = field(default_factory=dict)
+    contents: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:

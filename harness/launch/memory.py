@@ -25,13 +25,13 @@ POINTER_BYTES = 8
 class DeviceMemory(Protocol):
     """The memory of a device, emulated or not, as `harness.emulator.Device` has it."""
 
-    def upload(self, array: NDArray, name: str = "", at: int | None = None) -> int: ...
+    def upload(self, array: NDArray[Any], name: str = "", at: int | None = None) -> int: ...
 
     def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int: ...
 
-    def write(self, address: int, array: NDArray) -> None: ...
+    def write(self, address: int, array: NDArray[Any]) -> None: ...
 
-    def download(self, address: int, dtype: Any, shape: int | tuple[int, ...]) -> NDArray: ...
+    def download(self, address: int, dtype: Any, shape: int | tuple[int, ...]) -> NDArray[Any]: ...
 
     def symbol(self, name: str, module: Module | None = None) -> int: ...
 
@@ -47,7 +47,7 @@ class Placed:
     buffer: Buffer
     address: int
     shape: tuple[int, ...]
-    first: NDArray | None
+    first: NDArray[Any] | None
 
 
 class Memory:
@@ -69,7 +69,7 @@ class Memory:
             self._pointers[name] = self.device.upload_tensor_map(self.maps[name], f"map {name}")
         return self._pointers[name]
 
-    def download(self, name: str) -> NDArray:
+    def download(self, name: str) -> NDArray[Any]:
         """What a buffer holds now. Raises CannotRun if a part of it was never written."""
         placed = self.buffers[name]
         dtype = placed.buffer.dtype
@@ -81,7 +81,7 @@ class Memory:
             ) from error
         return dtype.from_memory(data, placed.shape)
 
-    def contents(self, names: Collection[str]) -> dict[str, NDArray]:
+    def contents(self, names: Collection[str]) -> dict[str, NDArray[Any]]:
         """What these buffers hold, without those of which a part was never written."""
         found = {}
         for name in names:
@@ -124,7 +124,7 @@ class Memory:
 
     # ---- placing ----
 
-    def _values(self, buffer: Buffer, shape: tuple[int, ...] | None, number: int) -> NDArray | None:
+    def _values(self, buffer: Buffer, shape: tuple[int, ...] | None, number: int) -> NDArray[Any] | None:
         fill = buffer.fill
         assert fill is not None
         if fill.file is not None:

@@ -36,7 +36,7 @@ class Fill:
     number: int | float = 0
     file: Path | None = None
     seed: int = 0
-    array: NDArray | None = field(default=None, compare=False, repr=False)
+    array: NDArray[Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def exact(self) -> bool:
@@ -178,7 +178,7 @@ class Expectation(Protocol):
     @property
     def buffer(self) -> str: ...
 
-    def judge(self, got: NDArray, first: Mapping[str, NDArray | None]) -> Verdict:
+    def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Verdict:
         """Compares what the buffer holds. first: what all buffers held before the first launch, None: unknown."""
 
 

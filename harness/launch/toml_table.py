@@ -65,7 +65,7 @@ class Table:
         value = self.take(key)
         if not is_whole(value) or not least <= value <= most:
             self.fail(key, value, f"must be a whole number from {least} to {most}: {rule}")
-        return value
+        return int(value)
 
     def number(self, key: str, rule: str) -> float:
         value = self.take(key)
@@ -83,7 +83,7 @@ class Table:
         value = self.take(key, default)
         if value not in choices:
             self.fail(key, value, f"must be one of {', '.join(choices)}")
-        return value
+        return str(value)
 
     def sizes(self, key: str, rule: str, *, least: int = 1, most_entries: int = 5) -> tuple[int, ...] | None:
         """One size or an array of them; None if the key is not there."""

@@ -12,6 +12,7 @@ uninitialised  nothing: reading it is an error
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ CHUNK = 8
 SCALES = 8
 
 
-def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int) -> NDArray | None:
+def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int) -> NDArray[Any] | None:
     """The values of a buffer that is no file; None: uninitialised. number: of the buffer, so that equal ones differ."""
     if fill.kind == "uninitialised":
         return None
@@ -37,7 +38,7 @@ def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int
         return to_type(draw(fill, dtype, shape, rng), dtype)
 
 
-def to_type(values: NDArray, dtype: DataType) -> NDArray:
+def to_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
     """Rounded to the type; whole numbers that do not fit wrap around."""
     values = np.asarray(values)
     if not dtype.is_float and values.dtype.kind == "f":
@@ -46,7 +47,7 @@ def to_type(values: NDArray, dtype: DataType) -> NDArray:
     return round_to_tf32(made) if dtype.name == "tf32" else made
 
 
-def _floats(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray:
+def _floats(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
     match fill.kind:
         case "integer":
             return rng.integers(-4, 5, size=shape).astype(np.float32)
@@ -61,7 +62,7 @@ def _floats(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.
     return np.full(shape, fill.number, np.float64)
 
 
-def _wholes(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray:
+def _wholes(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
     signed = dtype.name[0] == "s"
     info = np.iinfo(dtype.numpy)
     match fill.kind:
@@ -77,7 +78,7 @@ def _wholes(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.
     return np.full(shape, fill.number, dtype.numpy)
 
 
-def _exponents(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray:
+def _exponents(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
     match fill.kind:
         case "integer":
             return np.exp2(rng.integers(0, 3, size=shape))
@@ -110,8 +111,8 @@ def index_operand(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
     """
     words = _walsh_words()
     drawn = rng.integers(0, len(words), size=(rows, k // CHUNK), dtype=np.uint8)
-    values = words[drawn].reshape(rows, k)
-    return values * row_scales(rows)[:, None]
+    values: NDArray[Any] = words[drawn].reshape(rows, k) * row_scales(rows)[:, None]
+    return values
 
 
 def row_scales(rows: int) -> np.ndarray:
@@ -134,7 +135,7 @@ def _walsh_words() -> np.ndarray:
     return np.concatenate([matrix, -matrix])
 
 
-def load_file(path: Path, dtype: DataType, shape: tuple[int, ...] | None, where: str) -> NDArray:
+def load_file(path: Path, dtype: DataType, shape: tuple[int, ...] | None, where: str) -> NDArray[Any]:
     """An array of a .npy file in the buffer's type; where: who asks, for messages.
 
     Types that NumPy lacks are saved by it as bytes without a meaning; those of the right size are taken as they are.
@@ -161,7 +162,7 @@ def load_file(path: Path, dtype: DataType, shape: tuple[int, ...] | None, where:
     return to_type(values, dtype)
 
 
-def as_numbers(values: NDArray) -> NDArray:
+def as_numbers(values: NDArray[Any]) -> NDArray[Any]:
     """For arithmetic: float64, or whole numbers of 64 bits."""
     whole = {"i": np.int64, "u": np.uint64 if values.dtype == np.uint64 else np.int64}
     return values.astype(whole.get(values.dtype.kind, np.float64))
