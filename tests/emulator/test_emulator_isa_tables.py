@@ -274,9 +274,9 @@ def test_integers_become_integers(to):
 def test_integers_become_floats_rounded_to_nearest_even(kind):
     numbers = [0, 1, -1, 127, -128, 255, 32767, -32768, 65535, 2049, 2051, 257, 259, (1 << 24) + 1, (1 << 24) + 3]
     for source in INTEGERS:
-        if BITS[kind] == 16 and BITS[source] == 64:
-            continue
-        bits, given = BITS[source], {16: "%h1", 64: "%d1"}.get(BITS[source], "%r1")
+        if (BITS[kind] == 16 and BITS[source] == 64) or (kind == "bf16" and BITS[source] == 8):
+            continue  # ptxas takes no register for 8 bits that become bf16
+        bits, given = BITS[source], {8: "%h1", 16: "%h1", 64: "%d1"}.get(BITS[source], "%r1")
         taken, out = {16: ("%h4", "cvt.u64.u16 %d0, %h4;"), 32: ("%r0", OUT32), 64: ("%d0", "")}[BITS[kind]]
         fitting = [n & ((1 << bits) - 1) for n in numbers]
         values = lanes(fitting)
@@ -428,7 +428,7 @@ def test_addresses_tell_the_cta_they_lie_in(rank):
 # ---- conversions that are not implemented ----
 
 
-@pytest.mark.parametrize("types", ["rn.f16x2.e4m3x2", "rn.satfinite.e4m3x2.f32", "u32.pred", "rna.tf32.f32"])
+@pytest.mark.parametrize("types", ["rn.f16x2.e4m3x2", "rn.satfinite.e4m3x2.f32", "rna.tf32.f32"])
 def test_conversions_of_other_types_are_refused_where_they_are_executed(types):
     body = f"setp.eq.u32 %p1, %r0, 99; mov.b32 %r1, 4; @%p1 cvt.{types} %r1, %r0;"
     assert (run(body + STORE_R1 + "ret;") == 4).all()

@@ -148,7 +148,8 @@ def _mov(i: Instruction, w: Translator) -> Assign:
 @instruction("cvta", operands=2)
 def _cvta(i: Instruction, w: Translator) -> Assign:
     """Between a state space and the generic address space."""
-    only(i, "to", "global", "shared", "shared::cta", "shared::cluster", "param", "const", "local")
+    spaces = ("global", "shared", "shared::cta", "shared::cluster", "param", "param::entry", "const", "local")
+    only_form(i, *(f"{to}{space}.u64" for to in ("", "to.") for space in spaces))
     source = i.operands[1]
     value = w.address(source) if isinstance(source, Symbol | Label) else w.read(source, "u64")
     window = WINDOWS[i.modifiers[-2].partition("::")[0]]

@@ -34,6 +34,10 @@ class Unsupported(Exception):
     """The instruction, or one of its modifiers or operands, is not implemented."""
 
 
+UNEXPECTED = (Unsupported, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What an emitter raises that is given operands it did not expect."""
+
+
 class Translator(Protocol):
     """What emitters ask of the translation: names and expressions for operands."""
 

@@ -333,7 +333,7 @@ class Machine:
                     fragment.block = block
                     self._stop(fragment, following)
                     return False
-        except (Fault, TypeError, AttributeError) as error:
+        except (Fault, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise self._error(error, fragment) from error
         fragment.block = block
         fragment.streak += turn
@@ -434,7 +434,7 @@ class Machine:
                     now = [fragment.registers[slot] for slot in code.live_in[saved_block]]
                     if all(map(_same, saved, now)):
                         return True
-        except (Fault, TypeError, AttributeError) as error:
+        except (Fault, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise self._error(error, fragment) from error
         finally:
             grid.sink = watch.sink

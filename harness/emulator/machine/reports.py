@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Collection, Iterable, Sequence
 
 from harness.emulator.errors import Fault
+from harness.emulator.instructions import values
 from harness.emulator.machine.barriers import CountingBarrier, MBarrier
 from harness.emulator.machine.code import Code
 from harness.emulator.machine.events import Site
@@ -64,7 +65,10 @@ def explain(code: Code, fault: Fault, fragment: Fragment, site: Site, asynchrono
 
 
 def located(code: Code, error: Exception, fragment: Fragment) -> Exception:
-    """An error from a block function with the instruction it came from; internal errors are returned as they are."""
+    """An error from a block function with the instruction it came from.
+
+    What an instruction cannot do with its operands is a fault of it; other internal errors are returned as they are.
+    """
     for frame, python_line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_code.co_filename != code.filename:
             continue
@@ -83,8 +87,19 @@ def located(code: Code, error: Exception, fragment: Fragment) -> Exception:
                 why = "and no wgmma.wait_group has covered that" if pending else "but none has yet"
                 text = f"reads register {name}, which holds nothing yet (a wgmma accumulates in it, {why})"
                 return Fault(place(code, text, fragment, site), "wgmma")
+        if _raised_by_instruction(error, code):
+            text = f"these operands are not implemented ({type(error).__name__}: {error})"
+            return Fault(place(code, text, fragment, site), "unsupported")
         break
     return error
+
+
+def _raised_by_instruction(error: Exception, code: Code) -> bool:
+    """Whether generated code could not compute something, and not someone who watches the run."""
+    if not isinstance(error, ArithmeticError | LookupError | TypeError | ValueError):
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code.co_filename in (code.filename, values.__file__)
 
 
 def _registers_of(code: Code, index: int) -> Iterable[tuple[int, str]]:

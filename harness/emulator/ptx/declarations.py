@@ -30,7 +30,7 @@ def variables(scanner: Scanner, space: str, external: bool) -> list[Variable]:
     if not found or found["type"] not in TYPE_BYTES:
         raise scanner.error(start, f"cannot read the variable declaration '{body.strip()}'")
     element = TYPE_BYTES[found["type"]] * int(found["vector"] or 1)
-    align = int(found["align"] or found["late"] or element)
+    align = _alignment(scanner, start, found["align"] or found["late"] or str(element))
     made = []
     for item in split(found.string[found.end() :]):
         match = _VARIABLE.match(item)
@@ -82,7 +82,7 @@ def parameters(scanner: Scanner) -> list[Parameter]:
             raise scanner.error(scanner.at, f"cannot read the parameter '{item}'")
         element = TYPE_BYTES[match["type"]]
         size = element * int(match["count"] or 1)
-        align = int(match["align"] or element)
+        align = _alignment(scanner, scanner.at, match["align"] or str(element))
         offset = -(-offset // align) * align
         in_register = match["space"] == "reg"
         found.append(
@@ -90,6 +90,14 @@ def parameters(scanner: Scanner) -> list[Parameter]:
         )
         offset += size
     return found
+
+
+def _alignment(scanner: Scanner, position: int, text: str) -> int:
+    """A power of two."""
+    align = int(text)
+    if align.bit_count() != 1:
+        raise scanner.error(position, f".align {text}: must be a power of two")
+    return align
 
 
 def plain(parameter: Parameter) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.emulator.errors import PtxSyntaxError
 from harness.emulator.instructions import FAMILIES
-from harness.emulator.instructions.table import Emitted, Unsupported, find
+from harness.emulator.instructions.table import UNEXPECTED, Emitted, Unsupported, find
 from harness.emulator.machine.code import Code
 from harness.emulator.machine.events import Site
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Kernel, ParsedModule
@@ -79,6 +79,8 @@ def _emit(i: Instruction, operands: Operands) -> Emitted | Unsupported:
         return spec.emit(i, operands)
     except Unsupported as refusal:
         return refusal
+    except UNEXPECTED:
+        return Unsupported()
     except PtxSyntaxError as error:
         raise PtxSyntaxError(f"PTX line {i.line}: {i.text}: {error}") from None
 

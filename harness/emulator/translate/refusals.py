@@ -7,8 +7,9 @@ Source of the targets: the "Target ISA Notes" of PTX ISA 9.7.9.27 (cp.async.bulk
 from __future__ import annotations
 
 from harness.emulator.errors import PtxSyntaxError
-from harness.emulator.instructions.table import TENSOR_MEMORY, Unsupported, find
+from harness.emulator.instructions.table import TENSOR_MEMORY, UNEXPECTED, find
 from harness.emulator.ptx.ast import Instruction, Kernel, ParsedModule
+from harness.emulator.ptx.types import type_problem
 from harness.emulator.translate.layout import Layout
 from harness.emulator.translate.writer import Operands
 
@@ -24,6 +25,7 @@ def check_module(module: ParsedModule) -> None:
 
 
 def problem_of(i: Instruction, target: str) -> str:
+    """Why ptxas refuses an instruction: the target lacks it, or its operands are of another number or type."""
     spec = find(i)
     targets = spec.targets if spec is not None else ()
     feature = i.opcode
@@ -36,7 +38,7 @@ def problem_of(i: Instruction, target: str) -> str:
         few, many = spec.operands[0], spec.operands[-1]
         wanted = str(few) if few == many else f"{few} to {many}"
         return f"{spec.name} takes {wanted} operands, not {len(i.operands)}"
-    return ""
+    return type_problem(i)
 
 
 def unimplemented(kernel: Kernel, module: ParsedModule) -> list[Instruction]:
@@ -54,6 +56,6 @@ def _is_implemented(i: Instruction, operands: Operands) -> bool:
         return False
     try:
         spec.emit(i, operands)
-    except (Unsupported, ValueError, IndexError, AttributeError):  # operands that the emitter did not expect
+    except UNEXPECTED:
         return False
     return True
