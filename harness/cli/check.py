@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from harness.build.artifacts import build_with_notice
+from harness.build.kernel_launch import make_launchable
 from harness.check.findings import RULES
 from harness.cli import render
 from harness.cli.check_output import Shown, shown_options, tell
@@ -30,7 +31,6 @@ from harness.launch.options import LARGEST_SEED, Accumulation, EmulationOptions
 from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape
 from harness.run.edited import put_in_place, read_edited
-from harness.run.kernel_launch import make_launchable
 from harness.run.runner import check_memory
 
 

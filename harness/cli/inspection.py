@@ -10,6 +10,7 @@ from rich.console import Console
 from harness.build.artifacts import build_with_notice, plan_json
 from harness.build.config import KernelConfig
 from harness.build.emit import KINDS, emit
+from harness.build.kernel_launch import make_launchable
 from harness.build.plan import parse_plan
 from harness.check.protocol import Protocol
 from harness.check.protocol import as_dict as protocol_as_dict
@@ -21,7 +22,6 @@ from harness.problem.shape import Shape
 from harness.report import protocol
 from harness.report.svg import as_svg
 from harness.report.text import WIDTH, as_dict, as_text
-from harness.run.kernel_launch import make_launchable
 from harness.run.runner import check_memory
 
 MIN_WIDTH = 40

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from harness import paths
 from harness.build.artifacts import Artifact, build, build_each
 from harness.build.config import KernelConfig
+from harness.build.kernel_launch import make_launchable
 from harness.build.toolchain import find_gpus, mojo_version, package_version
 from harness.errors import CannotRun
 from harness.experiments.soundness import as_field
@@ -23,7 +24,6 @@ from harness.launch.options import EmulationOptions
 from harness.problem.shape import Shape
 from harness.processes.engine import Engine
 from harness.run import records
-from harness.run.kernel_launch import make_launchable
 from harness.run.model import compile_artifact
 from harness.run.runner import Request, run, surroundings
 

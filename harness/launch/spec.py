@@ -1,7 +1,7 @@
 """What can be launched, as plain data: PTX, buffers, tensor maps, launches with their arguments, expectations.
 
 A `Launchable` is made from a launch file (`harness.launch.launch_file`), from the plan of one of our kernels
-(`harness.run.kernel_launch`), or by hand. An emulated device runs it (`harness.launch.launching`), and a CUDA device
+(`harness.build.kernel_launch`), or by hand. An emulated device runs it (`harness.launch.launching`), and a CUDA device
 does (`harness.run.cuda`).
 """
 

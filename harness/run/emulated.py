@@ -17,6 +17,7 @@ import numpy as np
 
 from harness import paths
 from harness.build.artifacts import Artifact
+from harness.build.kernel_launch import OUTPUT
 from harness.build.plan import Plan, TensorMapArgument
 from harness.driver.gpu_model import GpuModel, gpu_model
 from harness.driver.log import LaunchRecord, Log
@@ -29,7 +30,6 @@ from harness.launch.options import EmulationOptions
 from harness.launch.spec import Launchable
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import Inputs
-from harness.run.kernel_launch import OUTPUT
 from harness.run.model import compile_artifact
 
 GPU_OF_ARCH = {"sm_100a": "b200", "sm_90a": "h200"}

@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.build.artifacts import Artifact, build
 from harness.build.config import KernelConfig
+from harness.build.kernel_launch import OUTPUT, judged, to_launchable
 from harness.build.plan import Plan
 from harness.build.toolchain import Gpu, versions
 from harness.emulator import Finding
@@ -26,7 +27,6 @@ from harness.problem.validation import Validation
 from harness.run import records
 from harness.run.backend import device_kind, run_on_gpu
 from harness.run.emulated import gpu_for, run_on_emulated_gpu
-from harness.run.kernel_launch import OUTPUT, judged, to_launchable
 from harness.run.measure import VENDORS
 
 Progress = Callable[[int, int], None]

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from harness.build.config import KernelConfig
+from harness.build.kernel_launch import regions_of
 from harness.build.plan import Plan, parse_plan
 from harness.build.presets import configure
 from harness.emulator.machine.state import Region
 from harness.errors import UsageProblem
 from harness.problem.shape import Shape, parse_shape
-from harness.run.kernel_launch import regions_of
 from harness.timing.survey_archive import BEGIN, GLOBAL_TIMER, POINT, SM, START, STOP, Site, Survey
 from harness.timing.timeline import CtaKey, Span, Timeline, whole
 from harness.timing.what_if import OPTIONS

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.build.artifacts import Artifact
+from harness.build.kernel_launch import counter_buffer, launch_of, maps_of
 from harness.build.plan import CounterArgument, Plan, TensorMapArgument
 from harness.launch.elements import DATA_TYPES
 from harness.launch.launching import run
 from harness.launch.options import EmulationOptions
 from harness.launch.spec import Buffer, Fill, Launchable
 from harness.problem.dtypes import element_type
-from harness.run.kernel_launch import counter_buffer, launch_of, maps_of
 from harness.timing.cache import Hits, hits
 from harness.timing.constants import Gpu
 from harness.timing.device import TimedDevice

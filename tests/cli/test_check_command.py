@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import harness.cli.check
 import harness.cli.main
 from harness.build.artifacts import Artifact
+from harness.build.kernel_launch import make_launchable
 from harness.check import RULES
 from harness.check.checker import Checked, together
 from harness.check.findings import Report
@@ -19,7 +20,6 @@ from harness.launch.check import CheckOptions
 from harness.launch.check import check as check_launchables
 from harness.launch.options import EmulationOptions
 from harness.problem.shape import parse_shape
-from harness.run.kernel_launch import make_launchable
 
 SMALL = ["--shape", "256,256,128", "--cluster", "2x1", "--schedules", "2"]
 

@@ -13,6 +13,7 @@ from driver_programs import run as run_program
 
 from harness.build.artifacts import build
 from harness.build.config import make_config
+from harness.build.kernel_launch import to_launchable
 from harness.build.plan import TensorMapArgument
 from harness.driver.gpu_model import gpu_model
 from harness.emulator.memory.tensor_map_bytes import NBYTES, Fields
@@ -20,7 +21,6 @@ from harness.launch.options import EmulationOptions
 from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
 from harness.run import emulated
-from harness.run.kernel_launch import to_launchable
 from harness.run.runner import Request, run
 
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}

@@ -21,9 +21,15 @@ BASE = {"cache", "errors", "files", "git", "locks", "markdown", "paths", "proces
 EMULATED_GPU = {"emulator", "check", "launch", "driver"}
 
 
-@pytest.mark.parametrize(
-    "name", ["harness.emulator", "harness.check", "harness.driver.server", "harness.driver.session"]
+MODULES = (
+    "harness.emulator",
+    "harness.check",
+    *("harness.launch.launching", "harness.launch.launch_file", "harness.launch.check", "harness.launch.listing"),
+    *("harness.driver.server", "harness.driver.session", "harness.driver.recording"),
 )
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_the_emulated_gpu_needs_numpy_ml_dtypes_and_click_alone(name):
     done = subprocess.run([sys.executable, "-c", _IMPORTED, name], capture_output=True, text=True, check=True)
     packages, ours = (set(line.split()) for line in done.stdout.split("\n")[:2])

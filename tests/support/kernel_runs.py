@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from harness.build.artifacts import Artifact
 from harness.build.config import KernelConfig
+from harness.build.kernel_launch import OUTPUT, judged, to_launchable
 from harness.build.plan import Plan
 from harness.launch.launching import run as launch
 from harness.launch.options import EmulationOptions
@@ -14,7 +15,6 @@ from harness.launch.spec import Launchable
 from harness.problem.inputs import make_inputs
 from harness.problem.shape import Shape
 from harness.problem.validation import Validation
-from harness.run.kernel_launch import OUTPUT, judged, to_launchable
 
 BLOCK_K = 64
 
