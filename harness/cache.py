@@ -1,6 +1,6 @@
 """The build cache: what was compiled, with a checksum beside every file.
 
-    builds/programs/<key>/program            host programs
+    builds/programs/<key>/program            the planner
     builds/kernels/<key>/kernel.ptx, ...     configurations
     builds/models/<key>.mef                  MAX models
     builds/timelines/<key>.json              what the timing model predicts of a kernel, for the report

@@ -1,9 +1,8 @@
 """Compiles kernels with Mojo, once: the results are kept in a cache (`harness.cache`).
 
-A build turns one or several configurations into one host program that holds the PTX of each of them and can
-compute its launch plan. Another program plans any configuration without its PTX. The cache has
+A build turns one or several configurations into one host program, which prints the PTX of each of them and is not
+needed any more. The planner (`harness.build.planner`) computes the launch plans. The cache has
 
-    programs/<key of its source>/program
     kernels/<key of one configuration>/{kernel.ptx, artifact.json, ptxas-<version>.json}
 """
 
@@ -11,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from harness.build import planner
 from harness.build.config import KernelConfig
 from harness.build.mojo_source import driver_source
 from harness.build.plan import Plan, parse_plan
-from harness.build.programs import ask, compile_program, digest, key_of, program_place, sources_hash, with_notice
+from harness.build.programs import ask, compiled, digest, key_of, sources_hash, with_notice
 from harness.build.ptxas import assemble
 from harness.build.toolchain import mojo_version, package_version, ptxas_version, why_no_ptxas
 from harness.errors import CannotRun
@@ -30,7 +30,8 @@ from harness.problem.shape import Shape
 
 @dataclass(frozen=True)
 class Artifact:
-    """One compiled configuration. folder: its place in the cache; index: its number in the program.
+    """One compiled configuration. folder: its place in the cache. planner: another commit's program that plans its
+    launches, if it is not to be this checkout's.
 
     edited: the file whose PTX, edited_ptx, is run in place of the compiled one (see `harness.run.edited`).
     model: its MAX model, if it is not to be compiled from the sources of this checkout.
@@ -38,12 +39,11 @@ class Artifact:
 
     config: KernelConfig
     folder: Path
-    program: Path
-    index: int
     compiled_now: bool
     edited: Path | None = None
     edited_ptx: str = ""
     model: Path | None = None
+    planner: Path | None = None
 
     @property
     def ptx_file(self) -> Path:
@@ -62,8 +62,8 @@ class Artifact:
         return parse_plan(self.plan_json(shape))
 
     def plan_json(self, shape: Shape) -> str:
-        """The launch plan as the compiled program computes it: one line of JSON."""
-        return _plan(self.program, self.index, shape)
+        """The launch plan as the planner computes it, with the name of the kernel's entry: one line of JSON."""
+        return _plan(self.planner or planner.planner(), self.folder, shape)
 
     def statistics(self) -> dict:
         """What ptxas says about the kernel (see `harness.build.ptxas`); of compiled PTX asked once per version."""
@@ -147,9 +147,7 @@ def _load(config: KernelConfig, compiled_now: bool = False) -> Artifact | None:
     folder = _kernel_folder(config)
     if not cache.is_whole(folder / "kernel.ptx", folder / "artifact.json"):
         return None
-    about = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))
-    program = program_place(about["program"])
-    return Artifact(config, folder, program, about["index"], compiled_now) if cache.is_whole(program) else None
+    return Artifact(config, folder, compiled_now)
 
 
 def _require(config: KernelConfig, compiled_now: bool) -> Artifact:
@@ -160,24 +158,36 @@ def _require(config: KernelConfig, compiled_now: bool) -> Artifact:
 
 
 def _compile(configs: list[KernelConfig]) -> None:
-    places = [_kernel_folder(config) for config in configs]
-    source = driver_source(configs)
-    key = key_of(source)
-    program = compile_program(source)
-    with cache.temporary_folder() as temporary:
-        for index, (config, place) in enumerate(zip(configs, places, strict=True)):
-            made = cache.ensure(Path(temporary, str(index)))
-            (made / "kernel.ptx").write_text(ask(program, "ptx", index), encoding="utf-8")
-            about = {"program": key, "index": index, "config": config.as_dict(), "mojo": mojo_version()}
-            (made / "artifact.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-            cache.publish(made, place, partial(is_built, config))
+    ready = {config: planner.compiled_with_planner(config.options()) for config in configs}
+    _keep({config: ptx for config, ptx in ready.items() if ptx})
+    rest = [config for config in configs if not ready[config]]
+    if rest:
+        with compiled(driver_source([config.options() for config in rest])) as program:
+            _keep({config: ask(program, "ptx", index) for index, config in enumerate(rest)})
+
+
+def _keep(made: Mapping[KernelConfig, str]) -> None:
+    """Publishes the PTX of these configurations."""
+    for config, ptx in made.items():
+        about = {"config": config.as_dict(), "mojo": mojo_version()}
+        with cache.temporary_folder() as temporary:
+            folder = cache.ensure(Path(temporary, "kernel"))
+            (folder / "kernel.ptx").write_text(ptx, encoding="utf-8")
+            (folder / "artifact.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+            cache.publish(folder, _kernel_folder(config), partial(is_built, config))
 
 
 @lru_cache(maxsize=256)
-def _plan(program: Path, index: int, shape: Shape) -> str:
-    """Asked once in a process: a program is kept under a hash of its source."""
-    return ask(program, "plan", index, shape.m, shape.n, shape.k)
+def _plan(program: Path, folder: Path, shape: Shape) -> str:
+    """Asked once in a process: what a folder of the cache holds stays as it is."""
+    options = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))["config"]
+    found = json.loads(planner.ask_plan(program, options, shape))
+    entry = _ENTRY.search((folder / "kernel.ptx").read_text(encoding="utf-8"))
+    return json.dumps({**found, "entry": entry and entry[1]}) + "\n"
+
+
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)")
 
 
 def _kernel_folder(config: KernelConfig) -> Path:
-    return cache.place("kernels", key_of(driver_source([config])))
+    return cache.place("kernels", key_of(driver_source([config.options()])))

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.build import planner
 from harness.build.catalog import find_kernel
+from harness.build.mojo_source import PAIRS
 from harness.build.refusal import Refusal, advise
 from harness.build.tiling import tilings
 from harness.errors import UsageProblem
@@ -87,7 +88,7 @@ class KernelConfig:
     def from_json(cls, text: str) -> KernelConfig:
         """The configuration that `to_json` wrote."""
         values = json.loads(text)
-        pairs = {name: tuple(values[name]) for name in planner.PAIRS}
+        pairs = {name: tuple(values[name]) for name in PAIRS}
         return cls(**{**values, **pairs})
 
 

@@ -1,41 +1,56 @@
-"""What the Mojo side is asked to compile: a program for ``kernels/emit.mojo``, parameters of the MAX op."""
+"""What the Mojo side is asked to compile: the planner, and programs that hold the PTX of kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from harness.build.config import KernelConfig
-from harness.build.planner import parameters
-
+PAIRS = {"mma_shape": ("mma_m", "mma_n"), "cluster": ("cluster_m", "cluster_n")}
+"""What is one option here and two parameters there."""
 _MOJO_TYPES = {"bf16": "DType.bfloat16", "fp16": "DType.float16"}
 
+PLANNER = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
 
-def driver_source(configs: Sequence[KernelConfig]) -> str:
-    """The Mojo source. The compiled program knows each configuration by its place in this list."""
-    lines = "\n".join(f"        {_gemm_config(config)}," for config in configs)
+
+def parameters(options: Mapping[str, Any]) -> dict[str, str | int | bool]:
+    """Options by the names that the kernels give them; None is left out."""
+    found: dict[str, str | int | bool] = {}
+    for name, value in options.items():
+        if value is not None:
+            found |= dict(zip(PAIRS[name], value, strict=True)) if name in PAIRS else {name: value}
+    return found
+
+
+def driver_source(kernels: Sequence[Mapping[str, Any]]) -> str:
+    """A program for ``kernels/emit.mojo``. It knows each configuration, given by its options, by its place in the list.
+    What is left out the kernel chooses."""
+    return f"{_IMPORTS}\n\ndef main():\n{_emit(kernels, 4)}"
+
+
+def planner_source_with(options: Mapping[str, Any]) -> str:
+    """The planner, and a program that holds the PTX of one kernel, in one."""
     return (
-        "from kernels.common.config import GemmConfig\n"
-        "from kernels.emit import emit_main\n"
-        "\n\n"
-        "def main():\n"
-        "    emit_main[\n"
-        f"{lines}\n"
-        "    ]()\n"
+        f"{_IMPORTS}from kernels.plan import plan_main\nfrom std.sys import argv\n\n\ndef main():\n"
+        f'    if len(argv()) > 1 and argv()[1] == "ptx":\n{_emit([options], 8)}    else:\n        plan_main()\n'
     )
 
 
-def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
-    """Parameters of the MAX custom op (``kernels/ops/matmul.mojo``); it takes the dtype from its tensors."""
-    options = config.options()
-    del options["arch"], options["dtype"]
-    return parameters(options)
+_IMPORTS = "from kernels.common.config import GemmConfig\nfrom kernels.emit import emit_main\n"
 
 
-def _gemm_config(config: KernelConfig) -> str:
-    """The same parameters, by the same names, for GemmConfig."""
-    parameters = op_parameters(config)
-    kernel = parameters.pop("kernel")
-    named = ", ".join(
-        f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}" for name, value in parameters.items()
+def _emit(kernels: Sequence[Mapping[str, Any]], indent: int) -> str:
+    margin = " " * indent
+    lines = "".join(f"{margin}    {_gemm_config(options)},\n" for options in kernels)
+    return f"{margin}emit_main[\n{lines}{margin}]()\n"
+
+
+def _gemm_config(options: Mapping[str, Any]) -> str:
+    named = parameters(options)
+    kernel = named.pop("kernel")
+    named["dtype"] = _MOJO_TYPES[options["dtype"]]
+    words = (
+        f"{name}={json.dumps(value) if isinstance(value, str) and name != 'dtype' else value}"
+        for name, value in named.items()
     )
-    return f'GemmConfig("{kernel}", arch="{config.arch}", dtype={_MOJO_TYPES[config.dtype]}, {named})'
+    return f"GemmConfig({json.dumps(kernel)}, {', '.join(words)})"

@@ -15,34 +15,62 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.build.programs import ask, compile_program, is_compiled, with_notice
+from harness import cache
+from harness.build.mojo_source import PLANNER, parameters, planner_source_with
+from harness.build.programs import ask, compiled, key_of, with_notice
 from harness.build.refusal import Refusal
 from harness.errors import CannotRun, UsageProblem
 from harness.problem.shape import Shape
 from harness.processes.program import end, start
 
-SOURCE = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
-PAIRS = {"mma_shape": ("mma_m", "mma_n"), "cluster": ("cluster_m", "cluster_n")}
-"""What is one option here and two parameters there."""
+
+def planner(needed: Mapping[str, Any] | None = None) -> Path:
+    """The program, from the cache or compiled now, which is said.
+
+    needed: options of a kernel that is likely to be built next. It is then compiled in the same go, as more than half
+    of what a compilation takes is spent on Mojo's standard library: see `compiled_with_planner`.
+    """
+    place = cache.place("programs", key_of(PLANNER)) / "program"
+    if not cache.is_whole(place):
+        also = f" and {needed['kernel']}" if needed else ""
+        with_notice(f"the planner (once){also}", lambda: _compile(place, needed))
+    return place
 
 
-def parameters(options: Mapping[str, Any]) -> dict[str, str | int | bool]:
-    """Options by the names that the kernels give them; None is left out."""
-    found: dict[str, str | int | bool] = {}
-    for name, value in options.items():
-        if value is not None:
-            found |= dict(zip(PAIRS[name], value, strict=True)) if name in PAIRS else {name: value}
-    return found
+_compiled_with_planner: dict[str, str] = {}
+"""PTX of the kernel that this process compiled together with the planner, by what was asked for."""
 
 
-def planner() -> Path:
-    """The program, from the cache or compiled now, which is said."""
-    return with_notice("" if is_compiled(SOURCE) else "the planner (once)", lambda: compile_program(SOURCE))
+def compiled_with_planner(options: Mapping[str, Any]) -> str | None:
+    """The PTX of a complete configuration, if it is what came of that which was compiled with the planner."""
+    wanted = _line(options)
+    return next((ptx for asked, ptx in _compiled_with_planner.items() if _answer(asked) == _answer(wanted)), None)
+
+
+def _compile(place: Path, needed: Mapping[str, Any] | None) -> None:
+    if needed:
+        try:
+            with compiled(planner_source_with(needed)) as program:
+                _compiled_with_planner[_line(needed)] = ask(program, "ptx", 0)
+                return _publish(program, place)
+        except CannotRun:
+            pass  # the kernel breaks a rule, about which the planner knows more to say than the compiler
+    with compiled(PLANNER) as program:
+        _publish(program, place)
+
+
+def _publish(program: Path, place: Path) -> None:
+    cache.publish(program.parent, place.parent, lambda: cache.is_whole(place))
 
 
 def plan_json(options: Mapping[str, Any], shape: Shape) -> str:
     """The launch plan of a complete configuration: one line of JSON, with null for the entry's name."""
-    return ask(planner(), shape.m, shape.n, shape.k, *_words(options))
+    return ask_plan(planner(), options, shape)
+
+
+def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
+    """As `plan_json`, of a planner that may be another commit's."""
+    return ask(program, shape.m, shape.n, shape.k, *_words(options))
 
 
 def complete(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,13 +79,19 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
     odd = next((word for word in words if not word.isprintable() or " " in word), None)
     if odd is not None:
         raise UsageProblem(f"{odd!r} is no value of a configuration's option: it has spaces")
-    answer = json.loads(_answer(" ".join(words)))
+    if not _server.cache_info().currsize:
+        planner(needed=options)
+    answer = json.loads(_answer(_line(options)))
     if "refused" in answer:
         refused = answer["refused"]
         raise Refusal(refused["message"], refused["subject"], tuple(filter(None, refused["instead"].split(","))))
     if "error" in answer:
         raise UsageProblem(answer["error"])
     return answer["config"]
+
+
+def _line(options: Mapping[str, Any]) -> str:
+    return " ".join(_words(options))
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Host programs in Mojo: compiled once, kept in the build cache, and asked."""
+"""Compiles and asks host programs in Mojo; each is known by a hash of all that it is made from."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,31 +27,19 @@ ANSWER_SECONDS = 60
 T = TypeVar("T")
 
 
-def compile_program(source: str) -> Path:
-    """The host program of a Mojo source that imports the kernels, from the cache or compiled now."""
+@contextmanager
+def compiled(source: str) -> Iterator[Path]:
+    """Compiles a host program from a Mojo source that imports the kernels; it is gone with the block."""
     mojo, key = require_mojo(), key_of(source)
-    place = program_place(key)
-    if cache.is_whole(place):
-        return place
     with cache.temporary_folder() as temporary:
         folder = Path(temporary)
         driver = folder / "driver.mojo"
         driver.write_text(source, encoding="utf-8")
-        program = cache.ensure(folder / "program") / place.name
+        program = cache.ensure(folder / "program") / "program"
         _run_mojo([str(mojo), "build", "-I", str(paths.mojo_root()), str(driver), "-o", str(program)], folder)
         if key_of(source) != key:
             raise CannotRun("the Mojo sources changed while they were being compiled; run it again")
-        cache.publish(program.parent, place.parent, partial(cache.is_whole, place))
-    return place
-
-
-def is_compiled(source: str) -> bool:
-    """True if the cache holds its program."""
-    return cache.is_whole(program_place(key_of(source)))
-
-
-def program_place(key: str) -> Path:
-    return cache.place("programs", key) / "program"
+        yield program
 
 
 def _run_mojo(command: list[str], folder: Path) -> None:
@@ -92,7 +81,7 @@ def readable_errors(text: str) -> str:
 
 
 class Refused(CannotRun):
-    """A size or a configuration breaks a rule that the kernels have, so the request is wrong: see kernels/emit.mojo."""
+    """A size or a configuration breaks a rule that the kernels have, so the request is wrong: see kernels/plan.mojo."""
 
     exit_code = EXIT_USAGE
 
@@ -125,9 +114,9 @@ def with_notice(what: str, work: Callable[[], T]) -> T:
 
 
 def key_of(source: str) -> str:
-    """Hash of the kernels' sources, the program's source and the compiler. The compiler counts with its
-    place, too: the program loads shared libraries from there."""
-    return digest(sources_hash(paths.kernels_dir()), _compiler(), source)
+    """Hash of a program's source, of the kernels' sources that it imports, and of the compiler. The compiler counts
+    with its place, too: the program loads shared libraries from there."""
+    return digest(*imported_sources(source), _compiler(), source)
 
 
 def digest(*parts: str) -> str:
@@ -140,9 +129,49 @@ def _compiler() -> str:
 
 
 def sources_hash(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.mojo")):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()
+    """Hash of all Mojo sources in a folder."""
+    files = sorted(folder.rglob("*.mojo"))
+    return digest(*(f"{path.relative_to(folder).as_posix()} {_read(path).sha256}" for path in files))
+
+
+def imported_sources(source: str) -> list[str]:
+    """The files that a program's source imports, directly or through others, each with the hash of its content."""
+    root, found = paths.kernels_dir().parent, dict[Path, str]()
+    waiting = [root.joinpath(*module.split(".")) for module in _IMPORT.findall(source)]
+    while waiting:
+        module = waiting.pop()
+        if not module.is_relative_to(root / "kernels"):  # of the standard library, or of MAX
+            continue
+        package = module.is_dir()
+        # Of a package it imports we cannot tell what is taken: all of its files count.
+        files = [*module.rglob("*.mojo")] if package else [module.with_suffix(".mojo")]
+        for path in [path for path in files if path not in found and path.exists()]:
+            file = _read(path)
+            found[path] = f"{path.relative_to(root).as_posix()} {file.sha256}"
+            for name in file.imports:
+                dots = len(name) - len(name.lstrip("."))
+                base = path.parents[dots - 1] if dots else root
+                waiting.append(base.joinpath(*name[dots:].split(".")))
+    return [found[path] for path in sorted(found)]
+
+
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([.\w]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class _MojoFile:
+    sha256: str
+    imports: tuple[str, ...]
+
+
+def _read(path: Path) -> _MojoFile:
+    state = path.stat()
+    return _read_as_it_is(path, state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_as_it_is(path: Path, *state: int) -> _MojoFile:
+    """state: what changes with its content, so that each content is read once in a process."""
+    content = path.read_bytes()
+    imports = _IMPORT.findall(content.decode("utf-8", "replace"))
+    return _MojoFile(hashlib.sha256(content).hexdigest(), tuple(imports))

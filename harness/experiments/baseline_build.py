@@ -36,10 +36,12 @@ import dataclasses, json, sys
 try:
     from harness.experiments import suite
     from harness.build.artifacts import build
+    from harness.build.planner import planner
     from harness.run.model import compile_artifact
 except ImportError:  # the commit is older than these packages
     from harness.bench import suite
     from harness.compiler.build import build
+    from harness.config.planner import planner
     from harness.gpu.model import compile_artifact
 
 asked, answers = json.load(sys.stdin), {}
@@ -61,7 +63,7 @@ for name, (values, arch) in asked["cases"].items():
     except Exception as error:
         answers[name] = {"error": str(error)}
 for name, artifact in zip(configs, build(list(configs.values()))):
-    answers[name] = {"folder": str(artifact.folder), "program": str(artifact.program), "index": artifact.index}
+    answers[name] = {"folder": str(artifact.folder), "planner": str(planner())}
     if asked["models"]:
         answers[name]["model"] = str(compile_artifact(configs[name])[0])
 print()
@@ -124,4 +126,4 @@ def _artifact(commit: str, config: KernelConfig, answer: Mapping[str, Any]) -> A
     if "error" in answer:
         return f"commit {commit[:10]} cannot build it: {answer['error']}"
     model = Path(answer["model"]) if "model" in answer else None
-    return Artifact(config, Path(answer["folder"]), Path(answer["program"]), answer["index"], False, model=model)
+    return Artifact(config, Path(answer["folder"]), False, model=model, planner=Path(answer["planner"]))

@@ -15,7 +15,7 @@ from typing import Any
 from harness import cache, paths
 from harness.build.artifacts import model_key
 from harness.build.config import KernelConfig, make_config
-from harness.build.mojo_source import op_parameters
+from harness.build.mojo_source import parameters
 from harness.build.programs import readable_errors
 from harness.build.toolchain import package_version
 from harness.driver.toolchains import toolchain_variables
@@ -105,6 +105,13 @@ def graph(config: KernelConfig, device: Any) -> Any:
         ops.inplace_custom(OPERATION, where, [c.buffer, a.tensor, b.tensor], parameters=op_parameters(config))
         made.output()
     return made
+
+
+def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
+    """Parameters of the MAX custom op (``kernels/ops/matmul.mojo``); it takes the dtype from its tensors."""
+    options = config.options()
+    del options["arch"], options["dtype"]
+    return parameters(options)
 
 
 def tuned_parameters(

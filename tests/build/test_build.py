@@ -17,36 +17,48 @@ from click.testing import CliRunner
 
 from harness import cache, paths
 from harness.build import artifacts as build_module
-from harness.build import programs, ptxas, toolchain
+from harness.build import mojo_source, planner, programs, ptxas, toolchain
 from harness.build.artifacts import build, is_built, model_key
 from harness.build.catalog import SM_100A
 from harness.build.config import make_config
-from harness.build.mojo_source import driver_source, op_parameters
+from harness.build.mojo_source import driver_source
 from harness.build.plan import TensorMapArgument, parse_plan
 from harness.build.programs import readable_errors
 from harness.cli.main import main
 from harness.errors import CannotRun, UsageProblem
 from harness.problem.shape import Shape
+from harness.run.model import op_parameters
 
 # Stands in for the compiler: notes each call, and "compiles" a shell script that prints what a kernel would.
 FAKE_MOJO = r"""#!/bin/sh
 folder=$(dirname "$0")
 if [ "$1" = --version ]; then cat "$folder/version"; exit; fi
 echo "$@" >> "$folder/calls"
+cp "$4" "$folder/driver"
 if [ -e "$folder/broken" ]; then echo "$3/kernels/x.mojo:1:2: error: it is broken" >&2; exit 1; fi
 if [ -e "$folder/edits" ]; then echo "# changed" >> "$3/kernels/x.mojo"; fi
-cp "$4" "$folder/driver"
 printf '#!/bin/sh\necho "// $1 $2"\n' > "$6"
 chmod +x "$6"
 """
+
+SOURCES = {
+    "emit": "from .common.config import GemmConfig\nfrom .sm90.body import body\nfrom .x import x\n",
+    "plan": "from .common.rules import rules\nfrom std.sys import argv\n",
+    "common/rules": "from .config import (\n    GemmConfig,\n)\n",
+    "common/config": "",
+    "sm90/body": "from ..common.config import GemmConfig\n",
+    "x": "one",
+}
 
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
     """A checkout with one source file, an empty cache and the compiler above; returns its folder."""
     folder = tmp_path / "fake"
-    (folder / "kernels").mkdir(parents=True)
-    (folder / "kernels" / "x.mojo").write_text("one")
+    for name, text in SOURCES.items():
+        path = folder / "kernels" / f"{name}.mojo"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     (folder / "version").write_text("Mojo 1.2.0 (fake)\n")
     mojo = folder / "mojo"
     mojo.write_text(FAKE_MOJO)
@@ -101,15 +113,87 @@ def test_only_what_is_missing_is_compiled(fake):
 
 def test_changed_sources_are_compiled_again(fake):
     build(TWO[:1])
-    (fake / "kernels" / "x.mojo").write_text("two")
-    assert not is_built(TWO[0])
-    (fake / "kernels" / "x.mojo").write_text("one")
     assert is_built(TWO[0])
-    (fake / "kernels" / "deep").mkdir()
-    (fake / "kernels" / "deep" / "new.mojo").write_text("")
-    assert not is_built(TWO[0])
-    shutil.move(fake / "kernels" / "deep" / "new.mojo", fake / "kernels" / "new.mojo")
-    assert not is_built(TWO[0])
+    for name in ("x", "emit"):
+        path = fake / "kernels" / f"{name}.mojo"
+        before = path.read_text()
+        path.write_text(f"{before}# edited\n")
+        assert not is_built(TWO[0])
+        path.write_text(before)
+        assert is_built(TWO[0])
+
+
+def test_sources_that_nothing_imports_do_not_count(fake):
+    build(TWO[:1])
+    (fake / "kernels" / "sm90" / "notes.mojo").write_text("")
+    assert is_built(TWO[0])
+
+
+@pytest.mark.parametrize(
+    ("edited", "again"),
+    [("sm90/body", False), ("emit", False), ("plan", True), ("common/rules", True), ("common/config", True)],
+)
+def test_the_planner_is_compiled_again_for_what_it_imports_alone(fake, edited, again):
+    """It takes half a minute of CPU, and nearly every edit is one of a kernel's body."""
+    first = planner.planner()
+    path = fake / "kernels" / f"{edited}.mojo"
+    path.write_text(f"{path.read_text()}# edited\n")
+    assert (planner.planner() != first) == again
+    assert calls(fake) == 1 + again
+
+
+def test_an_import_of_a_package_counts_all_its_files(fake):
+    (fake / "kernels" / "plan.mojo").write_text("from . import sm90\n")
+    first = planner.planner()
+    (fake / "kernels" / "sm90" / "body.mojo").write_text("# edited\n")
+    assert planner.planner() != first
+
+
+def test_the_planner_of_this_checkout_does_not_depend_on_the_kernels():
+    found = {line.split()[0] for line in programs.imported_sources(mojo_source.PLANNER)}
+    assert {"kernels/plan.mojo", "kernels/common/rules.mojo", "kernels/common/multicast.mojo"} <= found
+    assert not [path for path in found if path.startswith(("kernels/sm90/", "kernels/sm100/", "kernels/ops/"))]
+    bodies = {line.split()[0] for line in programs.imported_sources(mojo_source.driver_source([TWO[0].options()]))}
+    assert {"kernels/sm100/kernel6.mojo", "kernels/sm90/wgmma.mojo", "kernels/common/ring.mojo"} <= bodies
+    assert not [path for path in bodies if path.startswith("kernels/ops/")]
+
+
+def test_each_source_is_read_once(fake, monkeypatch):
+    read: list[Path] = []
+    whole = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or whole(path))
+    build(TWO)
+    build(TWO)
+    sources = [path for path in read if path.suffix == ".mojo"]
+    assert len(sources) == len(set(sources)) > 2
+
+
+def test_the_first_kernel_is_compiled_together_with_the_planner(tmp_path, monkeypatch):
+    """By the true compiler: one call, whose program plans, and whose PTX is that of the configuration."""
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
+    planner._server.cache_clear()
+    planner._answer.cache_clear()
+    compiled: list[str] = []
+    run_mojo = programs._run_mojo
+    monkeypatch.setattr(programs, "_run_mojo", lambda command, folder: compiled.append(run_mojo(command, folder)))
+    try:
+        config = make_config("kernel6", cluster=(2, 1))
+        [artifact] = build([config])
+        assert len(compiled) == 1 and config == TWO[0]
+        assert artifact.plan(Shape(512, 512, 512)).entry in artifact.ptx
+        with pytest.raises(UsageProblem, match="stages 9: "):
+            make_config("kernel6", stages=9)
+    finally:
+        planner._server.cache_clear()
+        planner._answer.cache_clear()
+        planner._compiled_with_planner.clear()
+
+
+def test_a_first_kernel_that_breaks_a_rule_leaves_the_planner(fake):
+    (fake / "broken").touch()
+    with pytest.raises(CannotRun, match="it is broken"):
+        planner.planner({"kernel": "kernel6", "arch": "sm_100a", "dtype": "bf16", "stages": 99})
+    assert calls(fake) == 2 and "stages" not in (fake / "driver").read_text()
 
 
 def test_another_compiler_compiles_again(fake):
@@ -157,14 +241,14 @@ def test_sources_that_change_during_the_compilation(fake, tmp_path):
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize("name", ["program", "kernel.ptx", "artifact.json"])
+@pytest.mark.parametrize("name", ["kernel.ptx", "artifact.json"])
 def test_what_the_cache_lost_is_made_again(fake, tmp_path, name, capsys):
     build(TWO[:1])
     [lost] = (tmp_path / "cache").rglob(name)
     lost.unlink()
     assert not is_built(TWO[0])
     assert build(TWO[:1])[0].ptx == "// ptx 0\n"
-    assert calls(fake) == (2 if name == "program" else 1)
+    assert calls(fake) == 2
     assert capsys.readouterr().err == ""
 
 
@@ -182,7 +266,7 @@ def lose_checksum(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [truncate, edit, lose_checksum])
-@pytest.mark.parametrize("name", ["program", "kernel.ptx", "artifact.json"])
+@pytest.mark.parametrize("name", ["kernel.ptx", "artifact.json"])
 def test_a_file_that_is_not_as_it_was_compiled_is_made_again(fake, tmp_path, name, damage, capsys):
     build(TWO[:1])
     [path] = (tmp_path / "cache").rglob(name)
@@ -190,9 +274,9 @@ def test_a_file_that_is_not_as_it_was_compiled_is_made_again(fake, tmp_path, nam
     damage(path)
     assert not is_built(TWO[0])
     [artifact] = build(TWO[:1])
-    assert artifact.ptx == "// ptx 0\n" and artifact.plan_json(Shape(8, 8, 8)) == "// plan 0\n"
+    assert artifact.ptx == "// ptx 0\n"
     assert path.read_bytes() == good
-    assert calls(fake) == (2 if name == "program" else 1)
+    assert calls(fake) == 2
     notice = f"harness: {path} is not what was compiled (its checksum differs); it is made again\n"
     assert capsys.readouterr().err == notice
 
@@ -243,7 +327,7 @@ def test_clean_deletes_the_cache_and_nothing_else(fake, tmp_path):
     assert refused.exit_code == 2 and "add --yes" in refused.stderr and is_built(TWO[0])
     done = CliRunner().invoke(main, ["clean", "--yes"])
     assert done.exit_code == 0
-    assert "kernels   1        0.0 MiB" in done.stdout
+    assert "kernels  1        0.0 MiB" in done.stdout
     assert list((tmp_path / "cache").iterdir()) == [other]
     assert not is_built(TWO[0])
     again = CliRunner().invoke(main, ["clean", "--yes"])
@@ -287,7 +371,7 @@ def test_the_driver_names_every_field():
     assert (
         'GemmConfig("kernel7", arch="sm_100a", dtype=DType.float16, cta_group=1, mma_m=64, mma_n=128, stages=3, '
         'cluster_m=4, cluster_n=2, epilogue_width=16, multicast=True, scheduler="none", raster_group=1, '
-        "accumulators=1, clc_depth=0, sms=0, ping_pong=False)," in driver_source([config])
+        "accumulators=1, clc_depth=0, sms=0, ping_pong=False)," in driver_source([config.options()])
     )
 
 

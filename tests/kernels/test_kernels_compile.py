@@ -1,4 +1,4 @@
-"""Kernels compile to PTX that ptxas accepts, and the compiled program answers or says in one line why not."""
+"""Kernels compile to PTX that ptxas accepts, and the programs say in one line what is wrong with their arguments."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pytest
 
 from harness.build.artifacts import Artifact
 from harness.build.config import make_config
+from harness.build.mojo_source import driver_source
+from harness.build.planner import planner
+from harness.build.programs import compiled
 from harness.problem.shape import Shape
 
 CONFIGS = {
@@ -82,30 +85,24 @@ def ask(program, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60)
 
 
-def test_list_names_every_configuration_of_a_program(built):
-    programs = {artifact.program for artifact in built.values()}
-    for program in programs:
-        lines = [line.split() for line in ask(program, "list").stdout.splitlines()]
-        assert [int(index) for index, _, _ in lines] == list(range(len(lines)))
-        assert len({entry for _, _, entry in lines}) == len(lines)
-        for artifact in built.values():
-            if artifact.program == program:
-                _, kernel, entry = lines[artifact.index]
-                assert (kernel, entry) == (artifact.config.kernel, artifact.plan(Shape(8, 8, 8)).entry)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "usage: list | ptx INDEX | plan INDEX M N K"),
-        (("ptx",), "usage:"),
-        (("plan", 0, 8, 8), "usage:"),
-        (("ptx", 99), "configuration 99 does not exist"),
-        (("plan", 0, "8x", 8, 8), "'8x' is not a whole number"),
-        (("plan", 0, 8, 8, 9), "K 9 is not a multiple of 8"),
+        ((), "usage: plan M N K"),
+        ((8, 8), "usage: plan M N K"),
+        (("8x", 8, 8), "'8x' is not a whole number"),
+        ((8, 8, 9), "K 9 is not a multiple of 8"),
     ],
 )
-def test_bad_arguments_are_one_line(built, arguments, message):
-    done = ask(built["kernel7"].program, *arguments)
+def test_bad_arguments_of_the_planner_are_one_line(arguments, message):
+    done = ask(planner(), *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_bad_arguments_of_a_program_with_ptx_are_one_line():
+    with compiled(driver_source([CONFIGS["kernel5 one CTA"].options()])) as program:
+        for arguments, message in [((), "usage: ptx INDEX"), (("plan", 0), "usage: "), (("ptx", 9), "there are 1")]:
+            done = ask(program, *arguments)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert message in done.stderr and done.stderr.count("\n") == 1

@@ -14,9 +14,8 @@ from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
 from harness import paths
 from harness.build.config import KernelConfig
-from harness.build.mojo_source import op_parameters
 from harness.problem.dtypes import element_type
-from harness.run.model import MAX_DTYPES, OPERATION
+from harness.run.model import MAX_DTYPES, OPERATION, op_parameters
 
 asked = [(KernelConfig.from_json(text), shape) for text, shape in json.loads(sys.argv[1])]
 device = Accelerator()
