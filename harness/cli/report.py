@@ -68,8 +68,8 @@ def report(output: Path, results: Path | None) -> None:
     maps = load_maps(folder)
     if not found.devices and not maps:
         raise CannotRun(
-            f"there is no benchmark in {folder}, and no sweep of several shapes and configurations; "
-            "run `harness bench` or `harness sweep` first"
+            f"there is no right result of a kernel in {folder}, and no sweep of several shapes and configurations; "
+            "run `harness bench`, `harness run` or `harness sweep` first"
         )
     published = published_figures()
     with progress_bar("drawing", "pictures") as progress:

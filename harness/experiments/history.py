@@ -37,9 +37,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class History:
-    """Records of benchmark runs, oldest first, and the lines that could not be read."""
+    """Records of benchmark runs, and of ``harness run``, both oldest first, and the lines that could not be read."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
+    single_runs: list[dict[str, Any]] = field(default_factory=list)
     damaged: list[DamagedLine] = field(default_factory=list)
 
     def of_run(self, run: str) -> list[dict[str, Any]]:
@@ -47,13 +48,13 @@ class History:
 
 
 def load(path: Path) -> History:
-    """Reads a file of records, without those of ``harness run`` and of edited PTX. No file is an empty history."""
+    """Reads a file of records, without those of edited PTX. No file is an empty history."""
     history = History()
     for entry in records.read(path, _problem) if path.exists() else ():
         if isinstance(entry, DamagedLine):
             history.damaged.append(entry)
-        elif "bench" in entry and not is_edited(entry):
-            history.records.append(entry)
+        elif not is_edited(entry):
+            (history.records if "bench" in entry else history.single_runs).append(entry)
     return history
 
 
@@ -67,8 +68,10 @@ _NEEDED = {
 
 
 def _problem(record: Mapping[str, Any]) -> str | None:
-    if "bench" not in record:  # of a single run, which takes no part
-        return None if isinstance(record.get("device"), dict) else "a record without device"
+    if "bench" not in record:  # of a single run, which takes no part in comparisons
+        needed = ("device", "config", "problem", "inputs", "validation")
+        missing = [name for name in needed if not isinstance(record.get(name), dict)]
+        return f"a record without {missing[0]}" if missing else None
     optional = {"soundness": ("errors", "findings")} if record.get("soundness") else {}
     for part, names in (_NEEDED | optional).items():
         for name in names:

@@ -83,18 +83,31 @@ def peak_of(record: Record) -> Peak:
 
 
 def load_results(folder: Path) -> Results:
-    """Reads every history in a folder. Wrong results have no place in a picture, but in the state of things."""
+    """Reads every history in a folder; without a benchmark, the single runs. Wrong results have no place in a
+    picture, but in the state of things."""
     results = Results()
     for path in sorted(folder.glob("*.jsonl")):
         if path.stem == BASELINES:
             continue
         found = history.load(path)
         results.damaged.extend(found.damaged)
-        right = [record for record in found.records if is_right(record)]
+        everything = found.records or [_as_benchmark(record) for record in found.single_runs]
+        right = [record for record in everything if is_right(record)]
         if right:
-            results.devices.append(Device(path.stem, right, found.records))
+            results.devices.append(Device(path.stem, right, everything))
     results.devices.sort(key=lambda device: device.emulated)
     return results
+
+
+def _as_benchmark(record: Record) -> dict[str, Any]:
+    """A record of ``harness run`` with the name of a case, and each run by itself."""
+    config, inputs = record["config"], record["inputs"]
+    tile = [f"{name}={'x'.join(map(str, config[name][:2]))}" for name in ("cluster", "mma_shape") if name in config]
+    stages = [f"stages={config['stages']}"] if "stages" in config else []
+    seed = [f"seed={inputs['seed']}"] if inputs["seed"] else []
+    shape = "x".join(str(record["problem"][name]) for name in ("m", "n", "k"))
+    case = " ".join([record["kernel"], config["dtype"], *tile, *stages, shape, inputs["kind"], *seed])
+    return {**record, "bench": {"run": record["time"], "case": case}}
 
 
 def tflops(record: Record) -> float | None:
@@ -113,8 +126,10 @@ def executed(record: Record) -> int | None:
     return sum(counters["instructions"].values()) if counters.get("instructions") else None
 
 
-def ptx_instructions(record: Record) -> int:
-    return sum(record["facts"]["ptx_instructions"].values())
+def ptx_instructions(record: Record) -> int | None:
+    """Instructions in the PTX; None: not counted, as in a single run."""
+    facts = record.get("facts")
+    return sum(facts["ptx_instructions"].values()) if facts else None
 
 
 def commit_label(record: Record) -> str:
@@ -164,19 +179,10 @@ def main_cases(device: Device) -> dict[str, str]:
 
 
 def intensity(record: Record) -> float:
-    """Operations per byte that TMA moves from and to global memory.
-
-    Counted where the run was emulated. Else from the configuration: each CTA of a cluster loads its share of
-    the slices of A and B, so a cluster reads every row of its tiles once with multicast (CUDA C++ Programming
-    Guide, thread block clusters), and each CTA its own without.
-    """
-    problem = record["problem"]
-    flops = 2 * problem["m"] * problem["n"] * problem["k"]
-    counters = record.get("counters") or {}
-    if "tma_global_bytes_read" in counters:
-        return flops / (counters["tma_global_bytes_read"] + counters["tma_global_bytes_written"])
-    read = sum(global_reads(record["config"], problem).values())
-    return flops / (read + problem["m"] * problem["n"] * ELEMENT_BYTES)
+    """Operations per byte that must come from DRAM or go there at least: A, B and C once. What L2 does not hold comes
+    again, so the bytes of a run are no fewer."""
+    m, n, k = (record["problem"][name] for name in ("m", "n", "k"))
+    return 2 * m * n * k / (ELEMENT_BYTES * (m * k + n * k + m * n))
 
 
 def global_reads(config: Mapping[str, Any], problem: Mapping[str, int]) -> dict[str, int]:

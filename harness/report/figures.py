@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
 from harness.experiments.history import case_of
@@ -19,6 +20,11 @@ from harness.report.published import PublishedFigure
 from harness.report.style import SETTINGS, color
 
 WIDTH = 9.0
+SHARED_CLOCK = (
+    "Batches of both share a clock, which falls with the power that either takes: the vendor's figure differs by its "
+    "neighbour, and no ratio is one of each alone."
+)
+"""What a reader of ratios has to know."""
 
 
 def draw_all(devices: Sequence[Device], published: Sequence[PublishedFigure]) -> list[Figure]:
@@ -33,7 +39,7 @@ def draw_all(devices: Sequence[Device], published: Sequence[PublishedFigure]) ->
 
 
 def measured(device: Device) -> Figure | None:
-    """TFLOPS measured here, by problem, beside the vendor's."""
+    """TFLOPS measured here, by problem, each with the vendor's that was measured in turn with it."""
     groups: dict[str, list[Record]] = {}
     for record in device.newest.values():
         if not device.emulated and data.tflops(record):
@@ -46,17 +52,18 @@ def measured(device: Device) -> Figure | None:
     rows: list[tuple[str, ...]] = []
     for axis, (name, records) in zip(axes, ours, strict=True):
         records = sorted(records, key=lambda record: record["kernel"])
-        vendors = _median_vendors(records)
-        _bars(axis, name, [(r["kernel"], data.tflops(r) or 0, color(r["kernel"])) for r in records], vendors)
-        rows += [(name, r["kernel"], f"{data.tflops(r):.1f}") for r in records]
-        rows += [(name, vendor, f"{value:.1f}") for vendor, value in vendors.items()]
+        _bars(axis, name, [(r["kernel"], data.tflops(r) or 0, color(r["kernel"])) for r in records])
+        _mark_vendors(axis, [data.vendor_tflops(r) for r in records])
+        for r in records:
+            beside = [f"{VENDORS.get(vendor, vendor)} {value:.1f}" for vendor, value in data.vendor_tflops(r).items()]
+            rows.append((name, r["kernel"], f"{data.tflops(r):.1f}", ", ".join(beside)))
     return Figure(
         f"measured-{device.kind}",
         f"Measured: TFLOPS on {device.name}",
-        "Bars of TFLOPS by problem, the newest record of each case. The line is the vendor's GEMM, measured in turn "
-        "with the kernels in the same process.",
+        "Bars of TFLOPS by problem, the newest record of each case. The mark on a bar is the vendor's GEMM as it was "
+        f"measured in turn with that kernel, in its processes. {SHARED_CLOCK}",
         canvas,
-        ("problem", "kernel", "TFLOPS"),
+        ("problem", "kernel", "TFLOPS", "the vendor's in turn with it"),
         rows,
         "measured",
     )
@@ -94,20 +101,28 @@ def _panels(bars: Sequence[int]) -> tuple[Canvas, Any]:
     return canvas, axes
 
 
-def _median_vendors(records: Sequence[Record]) -> dict[str, float]:
-    names = dict.fromkeys(name for record in records for name in data.vendor_tflops(record))
-    return {
-        VENDORS.get(name, name): float(
-            np.median([data.vendor_tflops(r)[name] for r in records if name in data.vendor_tflops(r)])
-        )
-        for name in names
-    }
+def _mark_vendors(axis: Any, vendors: Sequence[dict[str, float]]) -> None:
+    """Marks on each bar what each vendor's GEMM took in turn with it."""
+    names = list(dict.fromkeys(name for one in vendors for name in one))
+    for number, name in enumerate(names):
+        places = [(one[name], row) for row, one in enumerate(vendors) if name in one]
+        style: dict[str, Any] = {"color": color("vendor"), "linestyle": "none", "marker": "|d"[number % 2], "zorder": 5}
+        style |= {"markersize": (20, 7)[number % 2], "markeredgewidth": 2, "label": VENDORS.get(name, name)}
+        style |= {"path_effects": [withStroke(linewidth=4, foreground=color("paper"))]}
+        axis.plot([place for place, _ in places], [row for _, row in places], **style)
+    if names:
+        _legend_beside_title(axis, len(names))
+
+
+def _legend_beside_title(axis: Any, count: int) -> None:
+    """Puts the legend where no bar reaches."""
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, borderpad=0.2, ncols=count, markerscale=0.6)
 
 
 def _bars(
-    axis: Any, title: str, bars: list[tuple[str, float, str]], vendors: dict[str, float], hatch: str = ""
+    axis: Any, title: str, bars: list[tuple[str, float, str]], vendors: dict[str, float] | None = None, hatch: str = ""
 ) -> None:
-    """Horizontal bars with their values, and the vendor's GEMM as a line."""
+    """Draws horizontal bars with their values, and GEMMs that all of them are compared with as lines."""
     axis.set_title(title)
     names = [name for name, _, _ in bars]
     colors = [shade for _, _, shade in bars]
@@ -115,22 +130,27 @@ def _bars(
         {"facecolor": color("paper"), "edgecolor": colors, "hatch": hatch} if hatch else {"color": colors}
     )
     drawn = axis.barh(names, [value for _, value, _ in bars], height=0.62, **style)
-    behind = {"facecolor": color("paper"), "edgecolor": "none", "pad": 1}
-    axis.bar_label(drawn, fmt="%.4g", padding=5, color=color("ink"), bbox=behind, zorder=4)
+    if hatch:
+        behind = {"facecolor": color("paper"), "edgecolor": "none", "pad": 1}
+        axis.bar_label(drawn, fmt="%.4g", padding=5, color=color("ink"), bbox=behind, zorder=4)
+    else:  # where no mark of a vendor is
+        for row, (_, value, _) in enumerate(bars):
+            axis.annotate(
+                f"{value:.4g}", (0, row), (6, 0), textcoords="offset points", va="center", color=color("paper")
+            )
     axis.set_ylim(len(bars) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0, labelcolor=color("ink"))
-    for number, (name, value) in enumerate(vendors.items()):
+    for number, (name, value) in enumerate((vendors or {}).items()):
         style = {"color": color("vendor"), "linewidth": 2, "linestyle": ("--", ":")[number % 2]}
         axis.axvline(value, label=f"{name} {value:.4g}", **style)
     if vendors:
-        # Beside the title, where no bar reaches.
-        axis.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, borderpad=0.2, ncols=len(vendors))
+        _legend_beside_title(axis, len(vendors))
     axis.margins(x=0.12)
 
 
 STEPS = (
-    ("stages", lambda r: r["facts"]["stages"]),
+    ("stages", lambda r: r["config"].get("stages") or r["facts"]["stages"]),
     ("shared memory for C, KiB", lambda r: _part(r, "C") / 1024),
     ("instructions executed", data.executed),
     ("waits on a barrier", lambda r: r["counters"].get("mbarrier_waits")),
@@ -171,7 +191,7 @@ def steps(device: Device) -> Figure | None:
 
 
 def _part(record: Record, start: str) -> int:
-    parts = record["facts"].get("shared_memory") or {}
+    parts = (record.get("facts") or {}).get("shared_memory") or {}
     return sum(size for name, size in parts.items() if name.startswith(start))
 
 
@@ -287,81 +307,47 @@ def multicast(device: Device) -> Figure | None:
 
 
 def roofline(device: Device) -> Figure | None:
-    """Operations per byte against TFLOPS under the roof of the GPU. Emulated cases lie on the roof, hollow."""
+    """TFLOPS against operations per byte of DRAM, under the roof of the GPU."""
     timed = [record for record in device.newest.values() if data.tflops(record)]
-    traffic = _intensities(device) if device.emulated else []
-    if not timed and not traffic:
+    if not timed or device.emulated:
         return None
     peak = data.peak_of(device.records[-1])
     canvas = Canvas(figsize=(WIDTH, 4.0), layout="constrained")
     axis = canvas.subplots()
-    places = [data.intensity(record) for record in timed] + [x for x, _ in traffic]
-    across = np.geomspace(min(places) / 1.6, max(places) * 1.6, 200)
+    places = [data.intensity(record) for record in timed]
+    ridge = peak.tflops / peak.terabytes
+    across = np.geomspace(min(*places, ridge) / 1.6, max(*places, ridge) * 1.6, 200)
     roof = [peak.roof(x) for x in across]
     label = f"{peak.gpu}: {peak.tflops:,} TFLOPS, {peak.terabytes:g} TB/s"
     axis.plot(across, roof, color=color("muted"), linewidth=1.8, label=label)
-    rows: list[tuple[str, ...]] = []
     for number, kernel in enumerate(sorted({record["kernel"] for record in timed})):
         found = [record for record in timed if record["kernel"] == kernel]
-        heights = [data.tflops(record) or 0 for record in found]
         style: dict[str, Any] = {"marker": "os^Dv"[number % 5], "markersize": 8, "linestyle": "none"}
-        axis.plot(
-            [data.intensity(r) for r in found], heights, color=color(kernel), label=f"{kernel}, measured", **style
-        )
-    for record in timed:
-        x = data.intensity(record)
-        rows.append((case_of(record), f"{x:,.1f}", f"{data.tflops(record):,.1f}", f"{peak.roof(x):,.0f}"))
-    for index, (x, names) in enumerate(traffic):
-        legend = None if index else "emulated, by cluster: not timed"
-        style = {"marker": "D", "markersize": 7, "linestyle": "none", "markerfacecolor": color("paper")}
-        axis.plot(x, peak.roof(x), color=color("ink"), label=legend, **style)
-        # Above and below the roof in turn, so that neighbours do not collide.
-        up = index % 2 == 0
-        axis.annotate(
-            names,
-            (x, peak.roof(x)),
-            xytext=(0, 11 if up else -11),
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if up else "top",
-            color=color("ink"),
-        )
-        rows.append((names, f"{x:,.1f}", "not measured", f"{peak.roof(x):,.0f}"))
-    axis.set_xscale("log")
+        heights = [data.tflops(record) or 0 for record in found]
+        axis.plot([data.intensity(r) for r in found], heights, color=color(kernel), label=kernel, **style)
     heights = [data.tflops(record) or 0 for record in timed] + roof
+    axis.set_xscale("log")
     axis.set_ylim(0.8 * min(heights), 1.15 * max(heights))
-    axis.set_xlabel("operations per byte that TMA moves from and to global memory")
+    axis.set_xlabel("operations per byte that DRAM must move at least: A, B and C once")
     axis.set_ylabel("TFLOPS")
     axis.xaxis.set_major_formatter(ScalarFormatter())
     axis.xaxis.set_minor_formatter(ScalarFormatter())
     axis.tick_params(axis="x", which="minor", labelsize=8)
-    axis.legend(loc="lower right")
-    marks = "Filled marks are measured."
-    if device.emulated:
-        marks = "Hollow marks were emulated: their traffic is exact, they have no time, and stand on the roof."
+    axis.legend(loc="lower left")
+    rows: list[tuple[str, ...]] = [
+        (case_of(r), f"{data.intensity(r):,.1f}", f"{data.tflops(r):,.1f}", f"{peak.roof(data.intensity(r)):,.0f}")
+        for r in timed
+    ]
     return Figure(
         f"roofline-{device.kind}",
         f"Roofline: {device.name}",
-        "The roof is the maker's figures for memory and tensor cores, as if no byte that TMA moves were found in L2; "
-        f"hits lift a kernel above the slope. {marks}",
+        "The roof is the maker's figures for memory and tensor cores. A mark lies where A, B and C are moved by DRAM "
+        "once; what L2 does not hold comes again, so a kernel may be further to the left, and never to the right.",
         canvas,
         ("case", "operations per byte", "TFLOPS", "roof"),
         rows,
-        "counted" if device.emulated else "measured",
+        "measured",
     )
-
-
-def _intensities(device: Device) -> list[tuple[float, str]]:
-    """Operations per byte of the main problem, with the clusters that have them; pairs and multicast only."""
-    main = [device.newest[case] for case in data.main_cases(device).values()]
-    found: dict[float, list[str]] = {}
-    for record in device.newest.values():
-        config = record["config"]
-        alike = all(config[name] == main[0]["config"][name] for name in ("mma_shape", "cta_group"))
-        if alike and config.get("multicast", True) and record["problem"] == main[0]["problem"]:
-            clusters = found.setdefault(round(data.intensity(record), 1), [])
-            clusters.append("x".join(map(str, config["cluster"])))
-    return [(x, ", ".join(dict.fromkeys(clusters))) for x, clusters in sorted(found.items())]
 
 
 def _percent(one: Saving, operand: str) -> str:

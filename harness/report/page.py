@@ -106,10 +106,10 @@ def page(
 _COLUMNS: tuple[tuple[str, Any], ...] = (
     ("TFLOPS", lambda r: data.tflops(r) and f"{data.tflops(r):.1f}"),
     ("of vendor", lambda r: _ratio(r)),
-    ("stages", lambda r: r["facts"].get("stages")),
+    ("stages", lambda r: (r.get("facts") or r["config"]).get("stages")),
     ("PTX instr.", data.ptx_instructions),
     ("registers", lambda r: ((r.get("ptx") or {}).get("ptxas") or {}).get("registers")),
-    ("shared memory", lambda r: r["facts"].get("dynamic_shared_bytes")),
+    ("shared memory", lambda r: (r.get("facts") or {}).get("dynamic_shared_bytes")),
     ("executed", data.executed),
     ("bytes read", lambda r: (r.get("counters") or {}).get("tma_global_bytes_read")),
     ("multicast", lambda r: _factor(r)),

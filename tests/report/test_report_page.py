@@ -11,12 +11,14 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from bench_support import series_records
+from bench_support import H200, series_records
 from click.testing import CliRunner
 
 import harness.cli.main
 from harness.errors import CannotRun
 from harness.report import timeline_section
+from harness.report.data import Device
+from harness.report.figures import measured
 from harness.report.published import published_figures
 from harness.report.style import DARK, FIGURE, LIGHT
 from harness.run import records
@@ -36,7 +38,6 @@ FIGURES = {
     "steps-emulated-sm_100a",
     "multicast-emulated-sm_100a",
     "roofline-nvidia-h200",
-    "roofline-emulated-sm_100a",
 }
 TIMELINES = 8
 """One of each kernel, on each of two GPUs."""
@@ -293,8 +294,36 @@ def test_no_history(results_dir):
     done = run(harness.cli.main.main, ["report", "--results", ""])
     assert done.exit_code == 2 and "it is empty; give a name" in done.stderr
     done = run(harness.cli.main.main, ["report"])
-    assert done.exit_code == 3 and "there is no benchmark in" in done.stderr
-    assert "`harness bench` or `harness sweep` first" in " ".join(done.stderr.split())
+    assert done.exit_code == 3 and "there is no right result of a kernel in" in done.stderr
+    assert "`harness bench`, `harness run` or `harness sweep` first" in " ".join(done.stderr.split())
+
+
+def test_each_kernel_is_beside_the_vendor_that_was_measured_with_it():
+    """The vendor's GEMM is faster beside a kernel that takes less power."""
+    made = [record for record in series_records() if record["device"] == H200][:3]
+    for record, vendor in zip(made, (745.0, 680.0, 641.0), strict=True):
+        record["timing"]["vendor"]["cublas"]["tflops"] = vendor
+    figure = measured(Device("nvidia-h200", made))
+    assert [(row[1], row[3]) for row in figure.rows] == [
+        ("kernel5", "cuBLAS 745.0"),
+        ("kernel6", "cuBLAS 680.0"),
+        ("kernel7", "cuBLAS 641.0"),
+    ]
+    (axis,) = figure.canvas.axes
+    (marks,) = axis.lines
+    assert list(zip(marks.get_xdata(), marks.get_ydata(), strict=True)) == [(745.0, 0), (680.0, 1), (641.0, 2)]
+    assert "share a clock" in figure.description
+
+
+def test_records_of_single_runs_are_enough(results_dir, tmp_path):
+    for record in series_records()[:4]:
+        single = {name: value for name, value in record.items() if name not in ("bench", "facts")}
+        records.append(records.record_file(record["device"]["kind"]), single)
+    done = CliRunner().invoke(harness.cli.main.main, ["report", "--output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "index.html").read_text()
+    assert "bf16 cluster=2x1 mma_shape=256x256 stages=5 1024x1024x512 index" in text
+    assert "3 cases are right, counted, not timed" in text and "measured-nvidia-h200" in text
 
 
 def test_only_an_emulator(results_dir, tmp_path):
