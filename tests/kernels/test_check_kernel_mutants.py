@@ -1,5 +1,5 @@
 """Of kernels with one synchronising instruction left out, weakened or misplaced, none goes unseen. One of each kind and
-instruction here; `python tests/kernel_mutants.py` has them all.
+instruction here; `python tests/mutation/kernel_mutants.py` has them all.
 """
 
 from __future__ import annotations

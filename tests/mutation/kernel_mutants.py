@@ -1,9 +1,9 @@
 """Leaves out, weakens or misplaces every synchronising instruction of compiled kernels, one at a time, and says whether
 `harness check` reports it.
 
-    python tests/kernel_mutants.py                                every mutant of kernels 5 to 8
-    python tests/kernel_mutants.py --kernel kernel7 --cluster 2x2 --sample 50
-    python tests/kernel_mutants.py --kind "relaxed arrival"
+    python tests/mutation/kernel_mutants.py                                every mutant of kernels 5 to 8
+    python tests/mutation/kernel_mutants.py --kernel kernel7 --cluster 2x2 --sample 50
+    python tests/mutation/kernel_mutants.py --kind "relaxed arrival"
 
 A mutant is run with a checker, in issue order and then under random schedules, until something is found that the
 original does not have. ``error`` and ``warning`` are findings of the checker; ``stopped``: the run ended in a report of

@@ -1,8 +1,8 @@
 """Plants small faults in the emulator, one at a time, and says how many of them the quick tests see.
 
-    python tests/mutants.py                                                       300 faults, drawn with seed 1
-    python tests/mutants.py --only harness/emulator/units/tma.py --count 9999     every place in one file
-    python tests/mutants.py --only harness/emulator/units/tma.py:120              every place on one line
+    python tests/mutation/mutants.py                                                       300 faults, drawn with seed 1
+    python tests/mutation/mutants.py --only harness/emulator/units/tma.py --count 9999     every place in one file
+    python tests/mutation/mutants.py --only harness/emulator/units/tma.py:120              every place on one line
 
 Run it from the root of the checkout, and edit nothing there while it runs. It changes no file: a process that has
 imported pytest and NumPy, but nothing of ours, forks a child for every fault, which compiles the one module with the
@@ -211,10 +211,11 @@ def kill_group(pid: int) -> None:
 @click.option("--tests", multiple=True, default=("tests/emulator/test_*.py",),
               metavar="PATTERN", help="The test files; can be repeated.")  # fmt: skip
 @click.option("--slack", default=3.0, help="Times the clean run's time, after which a run takes too long.")
+@click.option("--at-least", default=0, metavar="PERCENT", help="Exit with 1 if fewer of the faults are seen.")
 @click.option("--list-survivors/--no-list-survivors", default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every fault and what saw it.")
 def main(count: int, seed: int, jobs: int, under: str, only: tuple[str, ...], tests: tuple[str, ...], slack: float,
-         list_survivors: bool, json_path: Path | None) -> None:  # fmt: skip
+         at_least: int, list_survivors: bool, json_path: Path | None) -> None:  # fmt: skip
     """Plants small faults, one at a time, and says how many of them the quick tests see."""
     root = Path.cwd()
     sys.path.insert(0, str(root))
@@ -260,6 +261,9 @@ def main(count: int, seed: int, jobs: int, under: str, only: tuple[str, ...], te
     if json_path:
         rows = [asdict(run.mutant) | {"seen": run.seen, "how": run.how, "seconds": run.seconds} for run in ended]
         json_path.write_text(json.dumps(rows, indent=1) + "\n")
+    if 100 * survived.total() > (100 - at_least) * len(ended):
+        click.echo(f"Fewer than {at_least} % of the faults are seen", err=True)
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

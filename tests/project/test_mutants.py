@@ -195,6 +195,16 @@ def test_an_endless_loop_and_a_crash_are_seen(root):
     assert result == {"break": "takes too long", "n": "SIGABRT"}, done.stdout
 
 
+@pytest.mark.parametrize(("percent", "code"), [(33, 0), (34, 1)])
+def test_a_score_can_be_asked_for(root, percent, code):
+    """Of these three faults one is seen."""
+    (root / "package/program.py").write_text("def f(n):\n    n < 9\n    return 2\n")
+    (root / "tests/test_program.py").write_text("from package.program import f\n\ndef test():\n    assert f(0) == 2\n")
+    done = mutants(root, "--only=package/program.py:2", "--only=package/program.py:3", f"--at-least={percent}")
+    assert done.returncode == code, done.stdout
+    assert ("Fewer than 34 % of the faults are seen" in done.stderr) == bool(code)
+
+
 def test_the_tests_must_pass_first(root):
     (root / "tests/test_program.py").write_text("def test():\n    assert 1 == 2\n")
     done = mutants(root)
