@@ -198,7 +198,7 @@ def _measure(
 def _reporting(
     console: Console, planned: list[runs.Planned], first: str
 ) -> Iterator[Callable[[runs.Measured, int], None]]:
-    """What is called after each case: one bar on a terminal, beside what went wrong; otherwise a line each."""
+    """Yields what is called after each case: one bar on a terminal, beside what went wrong; otherwise a line each."""
     if not console.is_terminal:
         if first:
             show_line(console, first)
@@ -230,7 +230,7 @@ def _state(measured: runs.Measured) -> str:
 
 
 def _soundness(judgements: tuple[Judgement, ...]) -> list[str]:
-    """What came of the checks, for those who see SAME only."""
+    """Returns what came of the checks, for those who see SAME only."""
     checked = [j.record for j in judgements if j.record and is_checked(j.record)]
     sound = sum(not what_is_unsound(record) for record in checked)
     return [f"synchronisation checked of {len(checked)} cases: {sound} sound"] if checked else []
@@ -280,7 +280,7 @@ def _check_files(files: Files) -> None:
 
 
 def _write(outcome: output.Outcome, files: Files, show_all: bool) -> bool:
-    """Files before the screen, whose reader may go away. Whether all could be written."""
+    """Writes files before the screen, whose reader may go away. Tells whether all could be written."""
     paths = files.by_format()
     results = [
         written_clearly(partial(write_text, path, output.FORMATS[form](outcome)))

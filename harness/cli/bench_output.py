@@ -67,7 +67,7 @@ class Outcome:
 
 
 def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
-    """A table of what is not SAME on a terminal, or of all cases; otherwise plain lines, of all cases."""
+    """Shows a table of what is not SAME on a terminal, or of all cases; otherwise plain lines, of all cases."""
     columns = ("case", "verdict", *_time_columns(outcome), "what")
     folded = console.is_terminal and not show_all
     shown = [judgement for judgement in outcome.judgements if not (folded and judgement.verdict == "SAME")]
@@ -110,7 +110,7 @@ class ChangeGroup:
 
 
 def grouped_changes(judgements: Sequence[Judgement]) -> list[ChangeGroup]:
-    """Every change once with the cases that show it: causes before effects, worse before better."""
+    """Groups the changes, each once with the cases that show it: causes before effects, worse before better."""
     groups: dict[tuple[str, int], ChangeGroup] = {}
     for judgement in judgements:
         for change in judgement.changes:
@@ -120,7 +120,7 @@ def grouped_changes(judgements: Sequence[Judgement]) -> list[ChangeGroup]:
 
 
 def as_dict(outcome: Outcome) -> dict[str, Any]:
-    """Plain data for JSON."""
+    """Returns plain data for JSON."""
     return {
         "schema": 1,
         "suite": outcome.suite,
@@ -139,7 +139,7 @@ def to_json(outcome: Outcome) -> str:
 
 
 def to_csv(outcome: Outcome) -> str:
-    """One line per case."""
+    """Writes one line per case."""
     text = io.StringIO()
     columns = (
         "case",
@@ -174,7 +174,7 @@ def to_csv(outcome: Outcome) -> str:
 
 
 def to_markdown(outcome: Outcome) -> str:
-    """For a comment on a pull request: the summary, what is not SAME, and all cases folded away.
+    """Writes a comment on a pull request: the summary, what is not SAME, and all cases folded away.
 
     At most `MARKDOWN_LIMIT` characters: a cell is cut, and so is a table that does not fit; what is missing is counted.
     """
@@ -200,7 +200,8 @@ def to_markdown(outcome: Outcome) -> str:
 
 
 def to_junit(outcome: Outcome) -> str:
-    """Regressions, unsound kernels and wrong results are failures, what could not be measured is an error."""
+    """Writes JUnit's XML: regressions, unsound kernels and wrong results are failures, what could not be measured is an
+    error."""
     judgements = outcome.judgements
     failed = [j for j in judgements if j.verdict in (*REGRESSIONS, "WRONG")]
     errors = [j for j in judgements if j.verdict == "NOT MEASURED"]
@@ -251,7 +252,7 @@ def _time_cells(judgement: Judgement) -> list[str]:
 
 
 def _what(judgement: Judgement) -> str:
-    """The most telling thing about a case, in one cell."""
+    """Returns the most telling thing about a case, in one cell."""
     shown = [str(change) for change in judgement.changes[:3]]
     if len(judgement.changes) > len(shown):
         shown.append(f"{len(judgement.changes) - len(shown)} more")
@@ -269,7 +270,7 @@ def _change_row(group: ChangeGroup, outcome: Outcome) -> list[str]:
 
 
 def _where(cases: list[str], outcome: Outcome) -> str:
-    """The cases, or that they are all of a kernel."""
+    """Names the cases, or says that they are all of a kernel."""
     if len(cases) == 1:
         return cases[0]
     kernels = sorted({case.split()[0] for case in cases})
@@ -318,7 +319,7 @@ def _commit(record: Any) -> str:
 
 
 def _as_many_as_fit(columns: Sequence[str], rows: Sequence[Sequence[str]], limit: int) -> str:
-    """A table of as many rows as fit into the characters, and how many there are besides."""
+    """Returns a table of as many rows as fit into the characters, and how many there are besides."""
     head, below, *lines = table(columns, [[_cut(cell) for cell in row] for row in rows])
     left = limit - len(head) - len(below) - 2
     for number, line in enumerate(lines):

@@ -106,6 +106,6 @@ def build_command(kernel: str, shape: Shape, config: ConfigOptions, what: str | 
 
 
 def _width(output: str) -> int:
-    """Of the terminal, if it is one that is narrower than the text; a line that it breaks is hard to read."""
+    """Returns the width of the terminal, if it is narrower than the text; a line that it breaks is hard to read."""
     console = Console()
     return max(MIN_WIDTH, min(WIDTH, console.width)) if output == "-" and console.is_terminal else WIDTH

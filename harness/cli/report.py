@@ -111,7 +111,7 @@ class _Counter:
 
 
 def _launched(found: Results) -> list[tuple[str, str]]:
-    """The kernels and architectures that the history knows."""
+    """Returns the kernels and architectures that the history knows."""
     configs = {
         (record["kernel"], record["config"]["arch"])
         for device in found.devices
@@ -122,7 +122,7 @@ def _launched(found: Results) -> list[tuple[str, str]]:
 
 
 def _pictures(launched: Sequence[tuple[str, str]], console: Console, each: Callable[[], None]) -> list[PlanPicture]:
-    """How each kernel is launched by default."""
+    """Draws how each kernel is launched by default."""
     from harness.report.page import PlanPicture
 
     pictures = []

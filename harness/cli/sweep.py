@@ -60,7 +60,7 @@ class Where:
         return self.jobs or os.cpu_count() or 1
 
     def engine(self, device: str, say: Callable[[str], None]) -> Engine:
-        """One process alone needs no cluster, nor do GPUs if there is one."""
+        """Returns who does the jobs: one process alone needs no cluster, nor does a single GPU."""
         tls = Tls(self.tls_ca, self.tls_cert, self.tls_key)
         if self.scheduler is not None:
             return Cluster(self.scheduler, tls=tls, say=say)
@@ -73,7 +73,7 @@ class Where:
 
 
 def _own_gpus() -> list[str]:
-    """As CUDA_VISIBLE_DEVICES names them to a process that is to see one alone."""
+    """Names our GPUs as CUDA_VISIBLE_DEVICES does to a process that is to see one alone."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = len(find_gpus())
     return [word.strip() for word in visible.split(",")][:count] if visible else [str(n) for n in range(count)]
@@ -292,8 +292,8 @@ def _run(
 
 @contextmanager
 def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], None]]:
-    """A bar with the rate and the time that is left on a terminal, else a line now and then. The rate does not count
-    what comes before the first job: compilations."""
+    """Shows a bar with the rate and the time that is left on a terminal, else a line now and then. The rate does not
+    count what comes before the first job: compilations."""
     start, last = time.monotonic(), 0.0
 
     def watch(tally: Tally) -> None:
@@ -347,7 +347,7 @@ def _show_plan(console: Console, planned: Plan, seconds: float) -> None:
 
 
 def _show_ranking(console: Console, ranking: table.Ranking, count: int) -> None:
-    """The options in which these configurations differ, and their times."""
+    """Shows the options in which these configurations differ, and their times."""
     choices, best = ranking.choices, ranking.rows[0][ranking.figure]
     status, flops = ranking.figure.partition("_")[0], 2 * ranking.m * ranking.n * ranking.k
     rows = []

@@ -132,7 +132,7 @@ def tune(
 
 
 def _device(kernel: str, device: str, arch: str, where: Where) -> tuple[str | None, str]:
-    """The kind of GPU, if it is one of this machine, and the architecture."""
+    """Returns the kind of GPU, if it is one of this machine, and the architecture."""
     found = find_kernel(kernel)
     if device != "gpu":
         return None, found.archs[0] if arch == "auto" else arch
@@ -174,7 +174,7 @@ def _row(runner: Runner[KernelConfig], found: Tuned) -> tuple[str, ...]:
 
 
 def _explain_kept(console: Console, kind: str, entry: store.Entry, shape: Shape) -> None:
-    """An entry: its evidence, and what differs from the default of today."""
+    """Shows an entry: its evidence, and what differs from the default of today."""
     show_line(console, f"{entry.kernel} on {kind}, {entry.dtype}, {entry.shapes}")
     show_table(console, "evidence", ("", ""), [(name, str(value)) for name, value in entry.evidence.items()])
     default = try_config(entry.kernel, arch=entry.arch, dtype=entry.dtype, shape=shape)

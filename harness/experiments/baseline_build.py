@@ -72,12 +72,12 @@ print(json.dumps(answers))
 
 
 def can_build(commit: str) -> bool:
-    """Whether git has that commit's sources at hand."""
+    """Tells whether git has that commit's sources at hand."""
     return git("cat-file", "-e", f"{commit}:harness") is not None
 
 
 def build_commit(commit: str, cases: Mapping[Case, KernelConfig], *, models: bool) -> dict[Case, Artifact | str]:
-    """The artifacts of these cases as that commit builds them, or the reason why there is none.
+    """Returns the artifacts of these cases as that commit builds them, or the reason why there is none.
 
     cases: with what this checkout makes of them. models: whether to compile them for MAX, too.
     """

@@ -97,7 +97,7 @@ def prepare(
 
 
 def choose_run(planned: Sequence[Planned], suite: Suite, mark: str, resume: bool, say: Callable[[str], None]) -> str:
-    """The run that the results belong to: the interrupted one that is resumed, or a new one."""
+    """Returns the run that the results belong to: the interrupted one that is resumed, or a new one."""
     if not resume:
         return new_run()
     found, why = find_interrupted(planned, suite, mark)
@@ -106,18 +106,18 @@ def choose_run(planned: Sequence[Planned], suite: Suite, mark: str, resume: bool
 
 
 def new_run() -> str:
-    """A name for a run that no other run has, and that sorts by time."""
+    """Returns a name for a run that no other run has, and that sorts by time."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def fingerprint(schedules: int = 1, schedule_seed: int = 0) -> str:
-    """Hash of what can change a result: kernels, harness, compiler, schedules. Only the same run is continued."""
+    """Hashes what can change a result: kernels, harness, compiler, schedules. Only the same run is continued."""
     about = repr((sources(), sorted(versions().items()), schedules, schedule_seed))
     return hashlib.sha256(about.encode()).hexdigest()[:16]
 
 
 def find_interrupted(planned: Sequence[Planned], suite: Suite, fingerprint: str) -> tuple[str | None, str]:
-    """The newest run of this suite, to be continued, or None and the reason."""
+    """Returns the newest run of this suite, to be continued, or None and the reason."""
     runs: dict[str, str] = {}
     for kind in device_kinds(planned):
         for record in load(records.record_file(kind)).records:
@@ -135,7 +135,7 @@ def find_interrupted(planned: Sequence[Planned], suite: Suite, fingerprint: str)
 
 
 def device_kinds(planned: Sequence[Planned]) -> list[str]:
-    """The kinds of device that the cases run on; each has a file of its own."""
+    """Returns the kinds of device that the cases run on; each has a file of its own."""
     return list(dict.fromkeys(one.request.device_kind for one in planned if one.request))
 
 
@@ -238,7 +238,7 @@ def _record(outcome: Outcome, bench: dict[str, str]) -> Record:
 
 
 def _save(request: Request, record: Record) -> list[str]:
-    """Why it could not be saved, if so."""
+    """Adds a record to its file. Returns why that could not be done, if so."""
     try:
         records.append(records.record_file(request.device_kind), record)
     except CannotRun as error:
@@ -264,7 +264,7 @@ class Past:
         self.label = next((found.label for found in self.baselines.values()), baseline)
 
     def baseline_of(self, measured: Measured, run_id: str) -> tuple[Record | None, str]:
-        """The record that one is compared with, or None and the reason."""
+        """Returns the record that one is compared with, or None and the reason."""
         if measured.record is None:
             return None, measured.reason
         if isinstance(measured.baseline, str):
@@ -277,9 +277,8 @@ class Past:
         return self.baselines[kind].find(self.histories[kind], case_of(measured.record), machine, run_id)
 
     def commit_to_build(self, one: Planned) -> str | None:
-        """The other commit, if this case is to be measured with it in turns: on a GPU always, as figures of another day
-        are worth less; on the emulator, whose figures are exact, if the history lacks it.
-        """
+        """Returns the other commit, if this case is to be measured with it in turns: on a GPU always, as figures of
+        another day are worth less; on the emulator, whose figures are exact, if the history lacks it."""
         if one.request is None:
             return None
         kind = one.request.device_kind
@@ -293,7 +292,7 @@ class Past:
         return None if known else baseline.commit
 
     def newest(self, one: Planned) -> Record | None:
-        """The newest record of a case."""
+        """Returns the newest record of a case."""
         if one.request is None:
             return None
         found = [r for r in self.histories[one.request.device_kind].records if case_of(r) == one.case.id]
@@ -314,7 +313,7 @@ class Past:
         return BaselineBuild(commit, new_run(), build_commit(commit, cases, models=on_gpu))
 
     def judge(self, measured: Sequence[Measured], run_id: str, threshold: float) -> tuple[Judgement, ...]:
-        """The verdict on each case. threshold: the part by which a time must differ to matter."""
+        """Returns the verdict on each case. threshold: the part by which a time must differ to matter."""
         found = [self.baseline_of(one, run_id) for one in measured]
         timed = sum(have_times(one.record, base) for one, (base, _) in zip(measured, found, strict=True))
         return tuple(

@@ -63,7 +63,7 @@ class Tls:
     key: str | None = None
 
     def security(self) -> Any:
-        """For Dask; None where nothing is asked for."""
+        """Returns what Dask takes; None where nothing is asked for."""
         given = {"tls_ca_file": self.ca, "tls_client_cert": self.cert, "tls_client_key": self.key}
         if not any(given.values()):
             return None
@@ -75,7 +75,7 @@ class Tls:
 
 
 def _has_certificates() -> bool:
-    """Whether Dask's own configuration names some."""
+    """Tells whether Dask's own configuration names some."""
     from distributed.security import Security
 
     return Security().get_connection_args("client").get("ssl_context") is not None
@@ -190,7 +190,7 @@ class Cluster:
                 self._reconnect()
 
     def _answers(self, future: Any, batch: list[Attempt[T]]) -> list[_Answer | Exception]:
-        """Of a batch, as far as it was done."""
+        """Returns the answers of a batch, as far as it was done."""
         from distributed import KilledWorker
 
         try:
@@ -224,7 +224,7 @@ class Cluster:
         raise CannotRun(f"the scheduler {self.address} did not come back in {self.patience:g} s")
 
     def offers(self) -> list[tuple[int, dict[str, float]]]:
-        """The workers there are: threads, and the resources they were started with."""
+        """Returns the workers there are: threads, and the resources they were started with."""
         if self._client.status == "closed":  # Dask itself waits half a minute for a scheduler that went away
             self._reconnect()
         try:
@@ -266,7 +266,7 @@ class _Room:
         return self._size
 
     def _wait(self) -> int:
-        """Until there is a worker; while work is under way, those that come back have time."""
+        """Waits until there is a worker; while jobs are under way, workers that come back have more time."""
         deadline = time.monotonic() + (self.cluster.patience if self._size else min(30.0, self.cluster.patience))
         while not (size := self._count()):
             if time.monotonic() > deadline:
@@ -295,21 +295,21 @@ class _Room:
 
 @dataclass(frozen=True)
 class _Answer:
-    """Of one piece of work. seconds: what it took."""
+    """What came of one job. seconds: the time that it took."""
 
     reply: Reply
     seconds: float
 
 
 def _next(again: deque[Attempt[T]], source: Iterator[T], count: int) -> list[Attempt[T]]:
-    """The next batch. What is tried again is alone: it may take others along."""
+    """Returns the next batch. What is tried again is alone: it may take others along."""
     if again:
         return [again.popleft()]
     return [Attempt(item) for item in islice(source, count)]
 
 
 def _outcome(attempt: Attempt[T], answer: _Answer | Exception | None, limit: float | None) -> Done[T] | None:
-    """None: it is to be given again."""
+    """Returns what came of a job; None: it is to be given again."""
     if isinstance(answer, _Answer):
         return attempt.after(answer.reply, limit)
     return None if answer is None else Done(attempt.item, error=answer, log=str(answer))
@@ -324,8 +324,8 @@ def _all_of(ended: SimpleQueue[Any]) -> Iterator[Any]:
 
 
 def _packed(messages: list[bytes]) -> bytes:
-    """Jobs of a batch resemble each other: together they are a fiftieth of their size. A scheduler with Dask's own
-    settings keeps a thousand such messages for each worker."""
+    """Compresses a batch: its jobs resemble each other, and together are a fiftieth of their size. A scheduler with
+    Dask's own settings keeps a thousand such messages for each worker."""
     return zlib.compress(pickle.dumps(messages), 1)
 
 

@@ -76,7 +76,7 @@ class Change:
 
 
 def static_facts(artifact: Artifact, plan: Plan) -> dict[str, Any]:
-    """What is known of a kernel before it runs: part of a record, see results/README.md."""
+    """Returns what is known of a kernel before it runs: part of a record, see results/README.md."""
     return {
         "ptx_instructions": count_instructions(artifact.ptx),
         "stages": plan.config["stages"],
@@ -89,7 +89,7 @@ def static_facts(artifact: Artifact, plan: Plan) -> dict[str, Any]:
 
 
 def count_instructions(ptx: str) -> dict[str, int]:
-    """Instructions in a PTX text by opcode with its modifiers, for example ``add.s32``."""
+    """Returns instructions in a PTX text by opcode with its modifiers, for example ``add.s32``."""
     counts: Counter[str] = Counter()
     for kernel in parse_module(ptx).kernels.values():
         for instruction in kernel.instructions:
@@ -98,7 +98,7 @@ def count_instructions(ptx: str) -> dict[str, int]:
 
 
 def static_figures(record: Mapping[str, Any]) -> dict[str, int]:
-    """Figures of the kernel itself by name. What was not found out (no ptxas) is left out."""
+    """Returns figures of the kernel itself by name. What was not found out (no ptxas) is left out."""
     found: dict[str, int] = {}
     facts = record.get("facts")
     if facts:
@@ -112,7 +112,7 @@ def static_figures(record: Mapping[str, Any]) -> dict[str, int]:
 
 
 def executed_figures(record: Mapping[str, Any]) -> dict[str, int]:
-    """Figures of the run by name; none if it was not emulated."""
+    """Returns figures of the run by name; none if it was not emulated."""
     counters = record.get("counters") or {}
     if not counters:
         return {}
@@ -128,7 +128,7 @@ _GROUPS = (("facts",), ("ptx", "ptxas"), ("counters",))
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """The figures that differ between two records of the same case, causes before effects."""
+    """Returns the figures that differ between two records of the same case, causes before effects."""
     old, new = _comparable(old, new), _comparable(new, old)
     old, new = _known_counters(old, new), _known_counters(new, old)
     found = []
@@ -143,7 +143,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 
 def not_compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What one of two records lacks, in words: it was not found out then, or not now."""
+    """Returns what one of two records lacks, in words: it was not found out then, or not now."""
     words = {
         ("facts",): "PTX and launch plan",
         ("ptx", "ptxas"): "registers and spills",
@@ -153,13 +153,13 @@ def not_compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _comparable(record: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The record without the groups of figures that the other one lacks."""
+    """Returns the record without the groups of figures that the other one lacks."""
     missing = {group[0] for group in _GROUPS if not _known(other, group)}
     return {name: value for name, value in record.items() if name not in missing}
 
 
 def _known_counters(record: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The record without the counters that the other one's emulator did not have."""
+    """Returns the record without the counters that the other one's emulator did not have."""
     ours, theirs = record.get("counters") or {}, other.get("counters") or {}
     return {**record, "counters": {name: value for name, value in ours.items() if name in theirs}}
 

@@ -85,24 +85,24 @@ def machine_of(record: Mapping[str, Any]) -> Machine:
 
 
 def case_of(record: Mapping[str, Any]) -> str:
-    """Kernel, configuration as asked for, type, shape and inputs (see `Case.id`)."""
+    """Returns the name of the case: kernel, configuration as asked for, type, shape and inputs (see `Case.id`)."""
     return record["bench"]["case"]
 
 
 def key_of(record: Mapping[str, Any]) -> tuple:
-    """What a measurement is a measurement of: GPU, driver, toolchain, and the case."""
+    """Returns what a measurement is a measurement of: GPU, driver, toolchain, and the case."""
     toolchain = record.get("toolchain") or {}
     versions = tuple((name, toolchain.get(name)) for name in ("mojo", "max"))
     return (machine_of(record), versions, case_of(record))
 
 
 def is_edited(record: Mapping[str, Any]) -> bool:
-    """Whether PTX edited by hand was run: such a record says nothing of the kernel."""
+    """Tells whether PTX edited by hand was run: such a record says nothing of the kernel."""
     return bool((record.get("ptx") or {}).get("edited"))
 
 
 def is_right(record: Mapping[str, Any]) -> bool:
-    """Whether the output was checked and right, also while the synchronisation was checked."""
+    """Tells whether the output was checked and right, also while the synchronisation was checked."""
     return bool(record["validation"]["passed"]) and (record.get("soundness") or {}).get("correct") is not False
 
 
@@ -120,7 +120,7 @@ def pointers_file() -> Path:
 
 
 def load_pointers(device: str) -> tuple[list[Pointer], list[DamagedLine]]:
-    """The pointers into the history of a kind of device, oldest first."""
+    """Returns the pointers into the history of a kind of device, oldest first."""
     found: list[Pointer] = []
     damaged: list[DamagedLine] = []
     path = pointers_file()
@@ -155,7 +155,7 @@ class Baseline:
     def find(
         self, history: History, case: str, machine: Machine, current_run: str
     ) -> tuple[dict[str, Any] | None, str]:
-        """The record to compare a case with, or None and the reason.
+        """Returns the record to compare a case with, or None and the reason.
 
         Only records of the same GPU and driver with a right result count, and none of the current run,
         unless the baseline names it.
@@ -177,7 +177,7 @@ class Baseline:
         return None, f"baseline {self.label} has no such case" if self.label != LAST else "no earlier run"
 
     def holds(self, record: dict[str, Any], current_run: str) -> bool:
-        """Whether a record is one of those to compare with; the current run is only if the baseline names it."""
+        """Tells whether a record is one of those to compare with; the current run is only if the baseline names it."""
         run = record["bench"]["run"]
         if self.runs is not None:
             return run in self.runs
@@ -188,7 +188,7 @@ class Baseline:
 
 
 def resolve(text: str, history: History, pointers: list[Pointer]) -> Baseline:
-    """The baseline a user means: ``last``, a saved name, or anything that git takes for a commit."""
+    """Returns the baseline a user means: ``last``, a saved name, or anything that git takes for a commit."""
     if text == LAST:
         return Baseline(LAST)
     runs = [pointer.run for pointer in reversed(pointers) if pointer.name == text]
@@ -210,14 +210,14 @@ def resolve(text: str, history: History, pointers: list[Pointer]) -> Baseline:
 
 
 def check_name(name: str) -> str:
-    """A name that `resolve` will find again."""
+    """Returns a name if `resolve` will find it again. Raises `UsageProblem` if it will not."""
     if name == LAST or not _NAME.fullmatch(name):
         raise UsageProblem(f"baseline name {name!r}: use up to 64 letters, digits, '.', '_' and '-', and not {LAST!r}")
     return name
 
 
 def _known_commit(text: str, history: History) -> str | None:
-    """A commit of the history that starts with this, if there is only one; works outside of git, too."""
+    """Returns a commit of the history that starts with this, if there is only one; works outside of git, too."""
     if not re.fullmatch(r"[0-9a-f]{4,40}", text):
         return None
     commits = {(record.get("git") or {}).get("commit") or "" for record in history.records}

@@ -74,7 +74,7 @@ class Job:
         return f"{self.kind} {self.config.label}, {self.shape}{schedule}"
 
     def fields(self) -> dict[str, Any]:
-        """The fields of a record that say what the job is."""
+        """Returns the fields of a record that say what the job is."""
         config, shape = self.config.as_dict(), self.shape
         return {
             "kernel": config.pop("kernel"),
@@ -110,7 +110,7 @@ class SourceMismatch(CannotRun):
 
 
 def perform(job: Job) -> Record:
-    """The record of a job. Raises `CannotRun` if there is no result, `SourceMismatch` if it was not even tried."""
+    """Does a job. Raises `CannotRun` if there is no result, `SourceMismatch` if it was not even tried."""
     if not job.made_by.startswith(sources()):
         raise SourceMismatch(
             f"a worker on {platform.node()} has other kernels or another harness than those of the plan; bring them "
@@ -149,7 +149,7 @@ def compile_together(work: tuple[Sequence[KernelConfig], bool]) -> list[tuple[Ke
 
 
 def failure(job: Job, reason: str, log: str = "", deaths: int = 0) -> Record:
-    """The record of a job that has no result. deaths: processes that died of it."""
+    """Returns the record of a job that has no result. deaths: processes that died of it."""
     about: Record = {"reason": reason, "log": log[-LOG_CHARACTERS:], "deaths": deaths}
     return records.new_record(**job.fields(), failure=about, git=_surroundings()["git"])
 
@@ -205,5 +205,5 @@ def _artifact(config: KernelConfig) -> Artifact:
 
 @cache
 def _surroundings() -> dict[str, Any]:
-    """Asked for once: what a process runs is what it loaded when it started."""
+    """Asks once: what a process runs is what it loaded when it started."""
     return surroundings()

@@ -30,7 +30,7 @@ PATIENCE = 60.0
 
 
 def folder() -> Path:
-    """Where the files of sweeps are."""
+    """Returns the folder of the files of sweeps."""
     return paths.results_dir() / "sweeps"
 
 
@@ -66,7 +66,7 @@ class Journal:
             ) from None
 
     def done(self) -> dict[str, str]:
-        """The keys of the jobs that the file has, each with its verdict; of several records the last counts."""
+        """Returns the keys of the jobs that the file has, each with its verdict; of several records the last counts."""
         return {record["job"]["key"]: verdict_of(record) for record in read(self.path)}
 
     def set_aside(self) -> None:
@@ -138,13 +138,13 @@ def verdict_of(record: Record) -> str:
 
 
 def is_unsound(record: Record) -> bool:
-    """Whether a check has found errors of synchronisation, or did not come to its end."""
+    """Tells whether a check has found errors of synchronisation, or did not come to its end."""
     soundness = record.get("soundness") or {}
     return bool(soundness.get("errors") or soundness.get("failure"))
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The records of a sweep, in the order in which they were written; lines that are none are left out."""
+    """Yields the records of a sweep, in the order in which they were written; lines that are none are left out."""
     if path.exists():
         for entry in records.read(path, _problem):
             if not isinstance(entry, DamagedLine):

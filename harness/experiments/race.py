@@ -36,7 +36,7 @@ class Runner(Generic[C]):
 
 
 def race(candidates: Sequence[C], measure: Measure[C], rounds: int = MOST_ROUNDS) -> list[Runner[C]]:
-    """All runners, the best first; a tie goes to the one that was named first."""
+    """Runs the race. Returns all runners, the best first; a tie goes to the one that was named first."""
     runners = {candidate: Runner(candidate) for candidate in candidates}
     alive = list(runners.values())
     for number in range(1, rounds + 1):
@@ -58,7 +58,7 @@ def race(candidates: Sequence[C], measure: Measure[C], rounds: int = MOST_ROUNDS
 
 
 def _staying(ranked: Sequence[Runner[C]], half: int) -> int:
-    """The half, and at most half as many again of those that are within the noise of its last one."""
+    """Returns the half, and at most half as many again of those that are within the noise of its last one."""
     noise = NOISE / len(ranked[0].values) ** 0.5
     close = sum(runner.figure / ranked[half - 1].figure - 1 < noise for runner in ranked[half:])
     return half + min(close, ceil(half / 2) if half > 1 else 0)

@@ -26,7 +26,7 @@ def check_soundness(request: Request, artifact: Artifact) -> dict[str, Any]:
 
 
 def as_field(found: Checked) -> dict[str, Any]:
-    """What a check has found, for a record."""
+    """Returns what a check has found, for a record."""
     errors, warnings = found.report.errors, found.report.warnings
     return {
         "schedules": found.schedules,
@@ -43,7 +43,7 @@ def is_checked(record: Mapping[str, Any]) -> bool:
 
 
 def what_is_unsound(record: Mapping[str, Any]) -> str:
-    """The errors of a record, or what else its check ran into, in a few words; nothing if sound or not checked."""
+    """Returns the errors of a record, or what else its check ran into, in a few words; none if sound or not checked."""
     found = record.get("soundness") or {}
     errors = found.get("errors", 0)
     if errors:

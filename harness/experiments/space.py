@@ -33,10 +33,9 @@ L2_BYTES = 64
 
 @dataclass(frozen=True)
 class Geometry:
-    """Of one launch, without running it. busiest: multiplications of the SM that has most to do. waves: tiles it
-    computes one after the other. idle: part of all SMs' time in which there is nothing of C for them. bytes: of A and B
-    that clusters ask L2 for, what is multicast once.
-    """
+    """What one launch does, known without running it. busiest: multiplications of the SM that has most to do. waves:
+    tiles it computes one after the other. idle: part of all SMs' time in which there is nothing of C for them.
+    bytes: of A and B that clusters ask L2 for, what is multicast once."""
 
     busiest: int
     waves: int
@@ -45,7 +44,7 @@ class Geometry:
 
 
 def geometry(config: KernelConfig, shape: Shape) -> Geometry:
-    """Tiles that lie over the edge of C count whole."""
+    """Counts what one launch does. Tiles that lie over the edge of C count whole."""
     sms = ARCHITECTURES[config.arch].sms
     (cm, cn), group = config.cluster, config.cta_group
     rows, columns = config.mma_shape[0] // group, config.mma_shape[1]  # of C, in a CTA
@@ -69,8 +68,8 @@ def _waves(config: KernelConfig, clusters: int) -> int:
 
 
 def promise(config: KernelConfig, shape: Shape) -> float:
-    """For ordering alone, the smaller the better: cycles that the tensor cores or L2 need at least, whichever is more,
-    and a tenth of the other."""
+    """Returns a figure for ordering alone, the smaller the better: cycles that the tensor cores or L2 need at least,
+    whichever is more, and a tenth of the other."""
     count = geometry(config, shape)
     compute = count.busiest / MULTIPLICATIONS[config.arch]
     load = count.bytes / (ARCHITECTURES[config.arch].sms * L2_BYTES)
@@ -94,7 +93,7 @@ class Choices:
     forms: tuple[KernelConfig, ...]
 
     def variants(self, base: KernelConfig) -> list[KernelConfig]:
-        """Those that differ from it in one option that is no part of the form."""
+        """Returns configurations that differ from base in one option that is no part of the form."""
         return self._changed(base, [name for name in self.values if name not in FORM])
 
     def _changed(self, base: KernelConfig, names: Sequence[str]) -> list[KernelConfig]:
@@ -111,7 +110,7 @@ class Choices:
 
 
 def space_of(kernel: str, arch: str, dtype: str, shape: Shape) -> Choices:
-    """The space of a kernel for a problem. Raises `UsageProblem` where it has none."""
+    """Returns the space of a kernel for a problem. Raises `UsageProblem` where it has none."""
     values = find_kernel(kernel).space.get(arch)
     if not values:
         raise UsageProblem(
@@ -133,7 +132,7 @@ def space_of(kernel: str, arch: str, dtype: str, shape: Shape) -> Choices:
 
 
 def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
-    """By promise, tile by tile in turn; those that promise much less are last."""
+    """Orders forms by their promise, tile by tile in turn; those that promise much less are last."""
     promises = {form: promise(form, shape) for form in forms}
     best = min(promises.values(), default=0.0)
     turns: Counter[tuple[object, ...]] = Counter()
@@ -155,8 +154,8 @@ def _try(asked: Mapping[str, Any], refused: Counter[str] | None = None) -> Kerne
 
 
 def differences(default: KernelConfig, best: KernelConfig, shape: Shape) -> list[tuple[str, ...]]:
-    """What differs between two configurations, in words: first the geometry of their launches, which the order of the
-    candidates followed, then the options."""
+    """Returns what differs between two configurations, in words: first the geometry of their launches, which the order
+    of the candidates followed, then the options."""
     sides = [geometry(config, shape) for config in (default, best)]
     words = {
         "busiest": "multiplications of the busiest SM",

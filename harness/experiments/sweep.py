@@ -45,7 +45,7 @@ class Plan:
     examples: dict[str, str] = field(default_factory=dict)
 
     def jobs(self) -> Iterator[Job]:
-        """Each of them, in an order that is always the same; the same configuration twice on a problem is one."""
+        """Yields each job, in an order that is always the same; the same configuration twice on a problem is one."""
         sweep = self.sweep
         for config, shape in self._problems(lambda reason, example: None):
             for inputs, seed, schedule_seed in product(sweep.inputs, sweep.seeds, sweep.schedule_seeds or (None,)):
@@ -171,7 +171,7 @@ class Tally:
         return self.ran + self.failed + self.reused
 
     def as_dict(self) -> dict[str, int]:
-        """What scripts are told."""
+        """Returns what scripts are told."""
         names = ("planned", "refused", "ran", "failed", "reused", "wrong", "unsound")
         return {name: getattr(self, name) for name in names}
 

@@ -35,8 +35,8 @@ TYPES = {
 
 
 def load(*files: Path, keys: Container[str] | None = None) -> pyarrow.Table:
-    """The records of these files of sweeps. keys: of the jobs that are wanted; None: all, also those that older kernels
-    or another harness have done."""
+    """Returns the records of these files of sweeps. keys: of the jobs that are wanted; None: all, also those that older
+    kernels or another harness have done."""
     import pyarrow
 
     last: dict[str, tuple[Path, int]] = {}
@@ -52,7 +52,7 @@ def load(*files: Path, keys: Container[str] | None = None) -> pyarrow.Table:
 
 
 def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of one record. config_, counter_: as in the record; times in seconds."""
+    """Returns the columns of one record. config_, counter_: as in the record; times in seconds."""
     job, timing = record.get("job", {}), record.get("timing") or {}
     row: dict[str, Any] = {
         "key": job.get("key"),
@@ -99,7 +99,7 @@ class Ranking:
 
 
 def ranked(table: pyarrow.Table) -> list[Ranking]:
-    """What has a time, and is not wrong."""
+    """Returns what has a time, and is not wrong."""
     groups: dict[tuple[int, int, int, str, str, str], list[dict[str, Any]]] = {}
     for figure in ("measured_seconds", "predicted_seconds"):
         for row in table.to_pylist() if table.num_rows else ():
@@ -113,7 +113,7 @@ def ranked(table: pyarrow.Table) -> list[Ranking]:
 
 
 def write(table: pyarrow.Table, path: Path) -> None:
-    """As Parquet, Arrow (Feather) or CSV, by the ending of the name; whole or not at all."""
+    """Writes a table as Parquet, Arrow (Feather) or CSV, by the ending of the name; whole or not at all."""
     import pyarrow.csv
     import pyarrow.feather
     import pyarrow.parquet
@@ -144,14 +144,14 @@ def check_name(path: Path) -> None:
 
 
 def _plain(name: str, value: object) -> object:
-    """Pairs as text, ``256x128``. The launch plan adds K to the shape of an MMA, which is no choice."""
+    """Writes pairs as text, ``256x128``. The launch plan adds K to the shape of an MMA, which is no choice."""
     if isinstance(value, list):
         return "x".join(map(str, value[:2] if name == "mma_shape" else value))
     return value
 
 
 def _schema(rows: list[dict[str, Any]]) -> pyarrow.Schema:
-    """All columns of all rows: pyarrow alone would take those of the first."""
+    """Names all columns of all rows: pyarrow alone would take those of the first."""
     import pyarrow
 
     columns: dict[str, list[Any]] = {}

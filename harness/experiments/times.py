@@ -59,9 +59,8 @@ def compare_times(
     threshold: float = THRESHOLD,
     same_vendor: bool = True,
 ) -> TimeVerdict:
-    """The verdict on the ``timing`` of two records. cases: how many are compared at the same time. same_vendor: the
-    vendor's GEMM is the same program in both.
-    """
+    """Returns the verdict on the ``timing`` of two records. cases: how many are compared at the same time. same_vendor:
+    the vendor's GEMM is the same program in both."""
     before, after = _processes(old), _processes(new)
     fewest = min(len(before), len(after))
     if fewest < MIN_PROCESSES:
@@ -102,16 +101,16 @@ def _verdict(alarm: Interval, equal: Interval, threshold: float) -> str:
 
 
 def _processes(timing: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Records without this field are of one process."""
+    """Returns what each process measured; records without this field are of one process."""
     return timing.get("processes") or [timing]
 
 
 def _common_vendor(processes: Sequence[Mapping[str, Any]]) -> str | None:
-    """The first vendor that every process has timed."""
+    """Returns the first vendor that every process has timed."""
     names = [list(process.get("vendor") or {}) for process in processes]
     return next((name for name in names[0] if all(name in others for others in names)), None)
 
 
 def _value(process: Mapping[str, Any], beside: str | None) -> float:
-    """Time, or time over the vendor's. A record holds the ratio the other way round."""
+    """Returns the time, or the time over the vendor's. A record holds the ratio the other way round."""
     return process["seconds"] if beside is None else 1 / process["vendor"][beside]["ratio"]

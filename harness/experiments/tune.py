@@ -69,7 +69,7 @@ class Tuned:
 
     @property
     def unit(self) -> str:
-        """Of the figures."""
+        """The unit of the figures."""
         return "bytes" if self.how.device == "emulator" else "seconds"
 
 
@@ -77,7 +77,7 @@ Say = Callable[[str], None]
 
 
 def tune(choices: Choices, shape: Shape, how: How, engine: Engine, say: Say = lambda message: None) -> Tuned:
-    """Raises `CannotRun` if the default has no result to compare with."""
+    """Tunes a kernel. Raises `CannotRun` if the default has no result to compare with."""
     field_ = _Field(shape, how, engine, say)
     rounds = MOST_ROUNDS if how.device == "gpu" else 1
     forms = [choices.default, *choices.forms[: ceil(how.budget / 2)]]
@@ -100,13 +100,13 @@ def tune(choices: Choices, shape: Shape, how: How, engine: Engine, say: Say = la
 
 
 def _spread(variants: Sequence[KernelConfig], count: int) -> list[KernelConfig]:
-    """Of all, if there are more: some of each option, as they are listed option by option."""
+    """Picks some of each option where there are more, as they are listed option by option."""
     step = max(1.0, len(variants) / max(count, 1))
     return [variants[int(n * step)] for n in range(min(count, len(variants)))]
 
 
 def _confirm(found: Tuned, field_: _Field) -> None:
-    """The winner against the default, in fresh processes; without a difference the default it is."""
+    """Measures the winner against the default, in fresh processes; without a difference the default is best."""
     default, winner = found.default, found.best
     if winner == default:
         found.gain = 1.0
@@ -159,7 +159,7 @@ class _Field:
             self.failures |= failed
 
     def _measure(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, float | None]]:
-        """Each once, in an order that differs from round to round: what drifts hits all alike."""
+        """Measures each once, in an order that differs from round to round: what drifts hits all alike."""
         left = [config for config in configs if config not in self.failures]
         if self.how.device == "gpu":
             self._random.shuffle(left)
@@ -174,7 +174,7 @@ class _Field:
             yield config, value
 
     def records_of(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, Record | None]]:
-        """A new run of each. None: without a right result; why is in `failures`."""
+        """Yields a new run of each. None: without a right result; why is in `failures`."""
         kind: Kind = "predict" if self.how.device == "model" else "run"
         jobs = (
             Job(kind, config, self.shape, self.how.inputs, 0, None, self.how.device, self._made_by)
@@ -194,7 +194,7 @@ class _Field:
             yield config, record
 
     def _figure(self, record: Record) -> float | None:
-        """What is compared, the smaller the better: on a GPU the time over that of cuBLAS, taken in turn."""
+        """Returns what is compared, the smaller the better: on a GPU the time over that of cuBLAS, taken in turn."""
         if self.how.device == "model":
             return record["predicted"]["seconds"]
         if self.how.device == "gpu":
@@ -220,7 +220,7 @@ def _problem(record: Record) -> str:
 
 
 def evidence_of(found: Tuned) -> Record:
-    """What is kept beside a configuration: how it was found, and what against."""
+    """Returns what is kept beside a configuration: how it was found, and what against."""
     record, verdict = found.record, found.verdict
     evidence: Record = {
         "time": new_record(git=None)["time"],
@@ -252,7 +252,7 @@ def _one(found: Tuned, config: KernelConfig) -> Record:
 
 
 def as_dict(found: Tuned) -> Record:
-    """The outcome as plain data for JSON."""
+    """Returns the outcome as plain data for JSON."""
     return {
         "best": _one(found, found.best),
         "default": _one(found, found.default),

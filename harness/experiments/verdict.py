@@ -85,7 +85,7 @@ def judge(
 def compare_records(
     record: Mapping[str, Any], baseline: Mapping[str, Any] | None, *, cases: int = 1, threshold: float = THRESHOLD
 ) -> Verdict:
-    """The verdict on a record beside an older one. cases: how many have their times compared in all."""
+    """Returns the verdict on a record beside an older one. cases: how many have their times compared in all."""
     found = _compare(record, baseline, cases, threshold)
     why = what_is_unsound(record)
     if not why:
@@ -95,7 +95,7 @@ def compare_records(
 
 
 def _compare(record: Mapping[str, Any], baseline: Mapping[str, Any] | None, cases: int, threshold: float) -> Verdict:
-    """Of output, times and exact figures."""
+    """Compares output, times and exact figures."""
     if not is_right(record):
         return Verdict("WRONG", _mistakes(record))
     timed = is_timed(record)
@@ -126,7 +126,8 @@ def _compare(record: Mapping[str, Any], baseline: Mapping[str, Any] | None, case
 
 
 def exit_code(judgements: Sequence[Judgement]) -> int:
-    """4 wrong result, else 1 regression or errors of synchronisation, else 3 could not measure, else 0."""
+    """Returns 4 for a wrong result, else 1 for a regression or errors of synchronisation, else 3 if one was not
+    measured, else 0."""
     verdicts = {judgement.verdict for judgement in judgements}
     if "WRONG" in verdicts:
         return EXIT_WRONG_RESULT
@@ -136,7 +137,7 @@ def exit_code(judgements: Sequence[Judgement]) -> int:
 
 
 def have_times(record: Mapping[str, Any] | None, baseline: Mapping[str, Any] | None) -> bool:
-    """Whether the times of two records will be compared."""
+    """Tells whether the times of two records will be compared."""
     return bool(record and baseline and is_timed(record) and is_timed(baseline))
 
 
@@ -150,7 +151,7 @@ def _exact_verdict(found: Sequence[Change]) -> str:
 
 
 def _vendor_of(record: Mapping[str, Any]) -> Any:
-    """What the vendor's GEMM came with; it is no yardstick for a record with another."""
+    """Returns what the vendor's GEMM came with; it is no yardstick for a record with another."""
     return record["device"].get("torch")
 
 
@@ -166,7 +167,7 @@ def _mistakes(record: Mapping[str, Any]) -> str:
 
 
 def _notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a reader must know of the comparison: other compilers, figures that only one side has."""
+    """Returns what a reader must know of the comparison: other compilers, figures that only one side has."""
     before, after = old.get("toolchain") or {}, new.get("toolchain") or {}
     names = ("mojo", "max", "ptxas")
     notes = [

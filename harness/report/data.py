@@ -65,7 +65,7 @@ class Peak:
     source: str
 
     def roof(self, intensity: float) -> float:
-        """TFLOPS at so many operations per byte."""
+        """Returns TFLOPS at so many operations per byte."""
         return min(intensity * self.terabytes, self.tflops)
 
 
@@ -76,7 +76,7 @@ PEAKS = (
 
 
 def peak_of(record: Record) -> Peak:
-    """Of the GPU itself, or of the one that runs such kernels."""
+    """Returns the peak of the GPU itself, or of the one that runs such kernels."""
     named = {peak.gpu: peak for peak in PEAKS}
     usual = PEAKS[1] if record["config"].get("arch") == "sm_100a" else PEAKS[0]
     return named.get(record["device"]["name"], usual)
@@ -100,7 +100,7 @@ def load_results(folder: Path) -> Results:
 
 
 def _as_benchmark(record: Record) -> dict[str, Any]:
-    """A record of ``harness run`` with the name of a case, and each run by itself."""
+    """Returns a record of ``harness run`` with the name of a case, and each run by itself."""
     config, inputs = record["config"], record["inputs"]
     tile = [f"{name}={'x'.join(map(str, config[name][:2]))}" for name in ("cluster", "mma_shape") if name in config]
     stages = [f"stages={config['stages']}"] if "stages" in config else []
@@ -115,25 +115,25 @@ def tflops(record: Record) -> float | None:
 
 
 def vendor_tflops(record: Record) -> dict[str, float]:
-    """By name of the vendor's GEMM, measured in turn with the kernel."""
+    """Returns TFLOPS by the name of the vendor's GEMM, measured in turn with the kernel."""
     vendors = (record.get("timing") or {}).get("vendor") or {}
     return {name: vendor["tflops"] for name, vendor in vendors.items()}
 
 
 def executed(record: Record) -> int | None:
-    """Warp instructions that a run executed; None: not emulated."""
+    """Returns warp instructions that a run executed; None: not emulated."""
     counters = record.get("counters") or {}
     return sum(counters["instructions"].values()) if counters.get("instructions") else None
 
 
 def ptx_instructions(record: Record) -> int | None:
-    """Instructions in the PTX; None: not counted, as in a single run."""
+    """Returns instructions in the PTX; None: not counted, as in a single run."""
     facts = record.get("facts")
     return sum(facts["ptx_instructions"].values()) if facts else None
 
 
 def commit_label(record: Record) -> str:
-    """Short commit; + if files differed from it."""
+    """Returns the short commit, with + if files differed from it."""
     git = record.get("git") or {}
     if not git.get("commit"):
         return "no commit"
@@ -141,12 +141,12 @@ def commit_label(record: Record) -> str:
 
 
 def version_label(record: Record) -> str:
-    """Commit and day, for example ``a1b2c3d, 2026-11-20``."""
+    """Returns commit and day, for example ``a1b2c3d, 2026-11-20``."""
     return f"{commit_label(record)}, {record['time'][:10]}"
 
 
 def run_labels(records: Sequence[Record]) -> list[str]:
-    """One label for each run, given a record of each; the time of day is added where they would be the same."""
+    """Returns one label for each run, given a record of each; the time of day is added where they would be the same."""
     labels = [version_label(record) for record in records]
     return [
         f"{label} {record['time'][11:16]}" if labels.count(label) > 1 else label
@@ -179,14 +179,14 @@ def main_cases(device: Device) -> dict[str, str]:
 
 
 def intensity(record: Record) -> float:
-    """Operations per byte that must come from DRAM or go there at least: A, B and C once. What L2 does not hold comes
-    again, so the bytes of a run are no fewer."""
+    """Returns operations per byte that DRAM must move at least: A, B and C once. What L2 does not hold comes again, so
+    the bytes of a run are no fewer."""
     m, n, k = (record["problem"][name] for name in ("m", "n", "k"))
     return 2 * m * n * k / (ELEMENT_BYTES * (m * k + n * k + m * n))
 
 
 def global_reads(config: Mapping[str, Any], problem: Mapping[str, int]) -> dict[str, int]:
-    """Bytes of A and B that TMA reads, for problems that are multiples of the cluster's tile."""
+    """Returns bytes of A and B that TMA reads, for problems that are multiples of the cluster's tile."""
     group, (cm, cn) = config["cta_group"], config["cluster"]
     rows, columns = config["mma_shape"][:2]
     # The tile of the unit that computes together: a CTA, or a pair along M.
@@ -213,7 +213,7 @@ class Saving:
 
 
 def savings(device: Device) -> tuple[str, list[Saving]]:
-    """What multicast saves by cluster, for the kernel, problem and tile with the most clusters: (which, rows)."""
+    """Returns what multicast saves by cluster, for the kernel, problem and tile with most clusters: (which, rows)."""
     groups: dict[tuple, dict[str, Record]] = {}
     for record in device.newest.values():
         config, counters = record["config"], record.get("counters") or {}

@@ -48,7 +48,7 @@ class Figure:
 
     @cached_property
     def _svg(self) -> str:
-        """Drawn once: the file and the page have the same. What the layout has found then stays for the PNG."""
+        """Draws once: the file and the page have the same. What the layout has found then stays for the PNG."""
         import matplotlib
 
         text = io.StringIO()

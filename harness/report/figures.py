@@ -39,7 +39,7 @@ def draw_all(devices: Sequence[Device], published: Sequence[PublishedFigure]) ->
 
 
 def measured(device: Device) -> Figure | None:
-    """TFLOPS measured here, by problem, each with the vendor's that was measured in turn with it."""
+    """Draws TFLOPS measured here, by problem, each with the vendor's that was measured in turn with it."""
     groups: dict[str, list[Record]] = {}
     for record in device.newest.values():
         if not device.emulated and data.tflops(record):
@@ -70,7 +70,7 @@ def measured(device: Device) -> Figure | None:
 
 
 def by_others(gpu: str, published: Sequence[PublishedFigure]) -> Figure:
-    """TFLOPS that others have published for one GPU."""
+    """Draws TFLOPS that others have published for one GPU."""
     groups: dict[str, list[PublishedFigure]] = {}
     for one in published:
         groups.setdefault(f"by others: {one.author}, {one.dtype} {data.compact(one.shape)}", []).append(one)
@@ -94,7 +94,7 @@ def by_others(gpu: str, published: Sequence[PublishedFigure]) -> Figure:
 
 
 def _panels(bars: Sequence[int]) -> tuple[Canvas, Any]:
-    """One below the other, with room for so many bars each."""
+    """Makes panels one below the other, with room for so many bars each."""
     canvas = Canvas(figsize=(WIDTH, 0.62 * len(bars) + 0.34 * sum(bars) + 0.6), layout="constrained")
     axes = canvas.subplots(len(bars), 1, squeeze=False, sharex=True, height_ratios=[n + 0.8 for n in bars])[:, 0]
     axes[-1].set_xlabel("TFLOPS")
@@ -160,7 +160,7 @@ STEPS = (
 
 
 def steps(device: Device) -> Figure | None:
-    """What each kernel of the series changes, in exact figures of the same problem."""
+    """Draws what each kernel of the series changes, in exact figures of the same problem."""
     newest = device.newest
     cases = {kernel: newest[case] for kernel, case in data.main_cases(device).items() if case in newest}
     if not device.emulated or len(cases) < 2:
@@ -258,7 +258,7 @@ def _label_ends(axis: Any, ends: Sequence[tuple[int, float, str]]) -> None:
 
 
 def multicast(device: Device) -> Figure | None:
-    """Bytes of A and B read from global memory by cluster, with multicast and without."""
+    """Draws bytes of A and B read from global memory by cluster, with multicast and without."""
     which, found = data.savings(device)
     if len(found) < 2:
         return None
@@ -307,7 +307,7 @@ def multicast(device: Device) -> Figure | None:
 
 
 def roofline(device: Device) -> Figure | None:
-    """TFLOPS against operations per byte of DRAM, under the roof of the GPU."""
+    """Draws TFLOPS against operations per byte of DRAM, under the roof of the GPU."""
     timed = [record for record in device.newest.values() if data.tflops(record)]
     if not timed or device.emulated:
         return None

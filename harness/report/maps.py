@@ -61,15 +61,15 @@ class Map:
 
 
 def load_maps(folder: Path) -> list[Map]:
-    """Of all sweeps below a folder of results that tried several configurations on several shapes. Of the same job the
-    newest record counts, also where kernels have changed since the others."""
+    """Reads all sweeps below a folder of results that tried several configurations on several shapes. Of the same job
+    the newest record counts, also where kernels have changed since the others."""
     found = (record for path in sorted((folder / "sweeps").glob("*.jsonl")) for record in read(path))
     newest = {_asked(record): record for record in sorted(found, key=lambda record: record["time"])}
     return maps(newest.values())
 
 
 def maps(records: Iterable[Record]) -> list[Map]:
-    """One for each kernel, type, device and sort of figure."""
+    """Makes a map for each kernel, type, device and sort of figure."""
     rows = [(found, record) for record in records if (found := _figure(record))]
     made = []
     for (kernel, dtype, device, figures), those in groupby(sorted(rows, key=_group), key=_group):
@@ -87,7 +87,7 @@ def maps(records: Iterable[Record]) -> list[Map]:
 
 
 def draw(drawn: Map) -> Figure:
-    """Rows are M, columns N and K."""
+    """Draws a map: rows are M, columns N and K."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
     from matplotlib.patches import Rectangle
@@ -148,7 +148,7 @@ def draw(drawn: Map) -> Figure:
 
 
 def _asked(record: Record) -> str:
-    """What the job was, without what it was done by."""
+    """Returns what the job was, without what it was done by."""
     job = {name: value for name, value in record["job"].items() if name not in ("key", "gpu")}
     return json.dumps(
         [record["kernel"], _choices(record["config"]), record["problem"], record["inputs"], job], sort_keys=True
@@ -192,7 +192,7 @@ def _default(record: Record, shape: Shape) -> dict[str, Any] | None:
 
 
 def _choices(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a configuration, as it was asked for: a launch plan adds others, and K to the tile."""
+    """Returns the fields of a configuration, as it was asked for: a launch plan adds others, and K to the tile."""
     found = {name: config[name] for name in KernelConfig.__dataclass_fields__ if name in config and name != "kernel"}
     return {**found, "mma_shape": list(config["mma_shape"])[:2]}
 

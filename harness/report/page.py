@@ -58,9 +58,8 @@ def page(
     timelines: Sequence[GpuTimelines] = (),
     tuned: Sequence[Tuned] = (),
 ) -> str:
-    """The whole page. figures: those drawn from these results. pictures: of launch plans. tuned: what tuning
-    has kept, by GPU.
-    """
+    """Renders the whole page. figures: those drawn from these results. pictures: of launch plans. tuned: what tuning
+    has kept, by GPU."""
     environment = Environment(
         loader=PackageLoader("harness.report"),
         autoescape=True,
@@ -148,12 +147,12 @@ def _drawing(figure: Figure) -> Markup:
 
 
 def _code(sentence: str) -> Markup:
-    """A sentence with `commands` in it."""
+    """Marks the `commands` of a sentence as code."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(sentence))))
 
 
 def _is_words(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a table ends in text, which is aligned to the left."""
+    """Tells whether a table ends in text, which is aligned to the left."""
     return all(not any(ch.isdigit() for ch in row[-1]) for row in rows)
 
 

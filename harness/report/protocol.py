@@ -17,7 +17,7 @@ CHARACTERS = 42
 
 
 def as_text(protocol: Protocol, width: int = 110) -> str:
-    """In lines of at most this many columns."""
+    """Writes the hand-overs in lines of at most this many columns."""
     lines = [TITLE]
     for handover in protocol.handovers.values():
         lines += ["", _head(handover)]
@@ -49,7 +49,7 @@ def _counted(found: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def as_svg(protocol: Protocol, headline: str) -> str:
-    """Each barrier between those who tell and those who wait."""
+    """Draws each barrier between those who tell and those who wait."""
     y, elements = 56.0, []
 
     def text(x: float, at: float, content: str, style: str = "") -> None:

@@ -25,7 +25,7 @@ class PublishedFigure:
 
 
 def published_figures() -> list[PublishedFigure]:
-    """All of them, series by series."""
+    """Reads all of them, series by series."""
     with PLACE.open("rb") as file:
         series = tomllib.load(file)["series"]
     return [

@@ -44,7 +44,7 @@ class State:
 
 
 def state_of(device: Device) -> State:
-    """From the newest record of each case, and the right one before it on the same machine."""
+    """Compares the newest record of each case with the right one before it on the same machine."""
     newest = device.newest_of_all
     wrong = [case for case, record in newest.items() if not is_right(record)]
     verdicts: Counter[str] = Counter()
@@ -71,7 +71,7 @@ def state_of(device: Device) -> State:
 
 
 def _soundness(newest: Sequence[Record]) -> str:
-    """One line for all kernels."""
+    """Says in one line which kernels are sound."""
     if not any(is_checked(record) for record in newest):
         return ""
     words = []

@@ -70,7 +70,7 @@ SETTINGS: Any = {
 
 
 def color(name: str) -> str:
-    """The colour of a kernel or of a part of a figure; kernels that the series does not have are ink."""
+    """Returns the colour of a kernel or of a part of a figure; kernels that the series does not have are ink."""
     return LIGHT.get(name, LIGHT["ink"])
 
 
@@ -79,7 +79,7 @@ def css_variables(colors: dict[str, str]) -> str:
 
 
 def for_page(svg: str, name: str, title: str, description: str) -> str:
-    """An SVG file as a part of the page: CSS colours, ids of its own, and words for those who do not see it."""
+    """Makes an SVG file a part of the page: CSS colours, ids of its own, and words for those who do not see it."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<(title|metadata)>.*?</\1>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)

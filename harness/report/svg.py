@@ -76,7 +76,7 @@ class Page:
         )
 
     def paragraph(self, x: float, content: str, style: str = "") -> None:
-        """Wrapped to the right margin."""
+        """Adds text, wrapped to the right margin."""
         for line in wrap(content, int(CHARACTERS * (WIDTH - MARGIN - x) / INNER)):
             self.text(x, line, style)
             self.y += LINE
@@ -91,7 +91,7 @@ class Page:
 
 
 def as_svg(plan: Plan) -> str:
-    """The whole picture."""
+    """Draws the whole picture."""
     page = Page()
     page.text(MARGIN, headline(plan), "title")
     page.y += 26
@@ -186,7 +186,7 @@ def _cluster(page: Page, plan: Plan) -> None:
 
 
 def _order(page: Page, plan: Plan) -> None:
-    """The tiles of C with their numbers; those that are computed first are filled."""
+    """Draws the tiles of C with their numbers; those that are computed first are filled."""
     if plan.tiles is None:
         return
     page.head("Order of tiles")

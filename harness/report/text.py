@@ -63,7 +63,7 @@ class Budget:
 
 
 def ctas(plan: Plan) -> list[Cta]:
-    """The CTAs of a cluster, by rank."""
+    """Returns the CTAs of a cluster, by rank."""
     return [_cta(one, plan) for one in plan.multicast]
 
 
@@ -83,7 +83,7 @@ def _cta(one: Multicast, plan: Plan) -> Cta:
 
 
 def budget(plan: Plan) -> Budget:
-    """The shared memory of one CTA."""
+    """Returns the shared memory of one CTA."""
     parts = {part.name: part.bytes for part in plan.shared_memory}
     stages, limit = plan.config["stages"], ARCHITECTURES[plan.arch].shared_memory
     stage = (parts["A stages"] + parts["B stages"]) // stages
@@ -103,7 +103,7 @@ def budget(plan: Plan) -> Budget:
 
 
 def headline(plan: Plan) -> str:
-    """The kernel and its configuration in one line."""
+    """Returns the kernel and its configuration in one line."""
     config = plan.config
     unit = "by a pair of CTAs" if config["cta_group"] == 2 else "by one CTA"
     what = f"MMA {_by(config['mma_shape'])} {unit}" if plan.tmem_columns else f"tile {_by(plan.tile)} a CTA"
@@ -112,7 +112,7 @@ def headline(plan: Plan) -> str:
 
 
 def launch_lines(plan: Plan) -> list[str]:
-    """What is launched, in sentences."""
+    """Returns what is launched, in sentences."""
     problem, (rows, columns) = plan.problem, plan.tile
     number = prod(plan.grid) // prod(plan.cluster)
     bands = f" in {plan.grid[2]} bands along M" if plan.grid[2] > 1 else ""
@@ -128,7 +128,7 @@ def launch_lines(plan: Plan) -> list[str]:
 
 
 def budget_note(plan: Plan) -> str:
-    """What the space for C means for the depth of the ring."""
+    """Returns what the space for C means for the depth of the ring."""
     found = budget(plan)
     ring = f"{found.stages} x {kib(found.stage)} = {kib(found.stages * found.stage)} for A and B"
     if found.output == found.whole_tile:
@@ -142,7 +142,7 @@ def budget_note(plan: Plan) -> str:
 
 
 def barrier_facts(barrier: Barrier) -> list[tuple[str, str]]:
-    """What one phase of a barrier expects, who arrives, who waits."""
+    """Returns what one phase of a barrier expects, who arrives, who waits."""
     expects = f"{barrier.arrivals} arrival{'s' if barrier.arrivals != 1 else ''}"
     if barrier.bytes:
         expects += f" and {barrier.bytes:,} bytes"
@@ -150,7 +150,7 @@ def barrier_facts(barrier: Barrier) -> list[tuple[str, str]]:
 
 
 def as_text(plan: Plan, width: int = WIDTH) -> str:
-    """The explanation in at most so many columns, of which 40 are needed."""
+    """Writes the explanation in at most so many columns, of which 40 are needed."""
     sections = [
         [headline(plan), *launch_lines(plan)],
         _budget_text(plan, width),
@@ -163,7 +163,7 @@ def as_text(plan: Plan, width: int = WIDTH) -> str:
 
 
 def _fit(lines: list[str], width: int) -> list[str]:
-    """Lines that are too long go on below, indented."""
+    """Has lines that are too long go on below, indented."""
     fitting: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 4)
@@ -172,7 +172,7 @@ def _fit(lines: list[str], width: int) -> list[str]:
 
 
 def as_dict(plan: Plan, plan_data: dict[str, Any]) -> dict[str, Any]:
-    """The plan as it is, and what follows from it."""
+    """Returns the plan as it is, and what follows from it."""
     found = budget(plan)
     return {
         "schema": SCHEMA,
@@ -204,7 +204,7 @@ def order_note(plan: Plan) -> str:
 
 
 def order_numbers(tiles: TileOrder, columns: int = ORDER_COLUMNS) -> list[list[str]]:
-    """The corner of C that is shown, each cluster tile with its number in the order; empty for a late one."""
+    """Returns the corner of C that is shown, each cluster tile with its number in the order; empty for a late one."""
     numbers = {place: number for number, place in enumerate(tiles.order)}
     shown = range(min(tiles.rows, ORDER_ROWS)), range(min(tiles.columns, columns))
     return [[str(numbers.get((row, column), "")) for column in shown[1]] for row in shown[0]]
@@ -281,7 +281,7 @@ def _cluster_text(plan: Plan, width: int) -> list[str]:
 
 
 def _masks_text(plan: Plan, found: list[Cta]) -> list[str]:
-    """The same as numbers, bit r for rank r, with the rows of a tile that each CTA loads."""
+    """Returns the same as numbers, bit r for rank r, with the rows of a tile that each CTA loads."""
     lines = ["  the same as masks, and the rows of the receivers' tiles that each CTA loads"]
     lines.append(f"  rank  {'A to':<8}{'rows of A':<28}{'B to':<8}{'rows of B':<28}commit to")
     for cta, one in zip(found, plan.multicast, strict=True):
@@ -294,7 +294,7 @@ def _masks_text(plan: Plan, found: list[Cta]) -> list[str]:
 
 
 def rows(plan: Plan, tensor: str, first_rows: tuple[int, ...]) -> str:
-    """The rows that a CTA loads: boxes, rows of a box, first row, distance; as ``3 x 8 from 16 by 48``."""
+    """Returns the rows that a CTA loads: boxes, rows of a box, first row, distance; as ``3 x 8 from 16 by 48``."""
     [height] = (a.box[1] for a in plan.arguments if isinstance(a, TensorMapArgument) and a.tensor == tensor)
     if not first_rows:
         return "none"
@@ -304,7 +304,7 @@ def rows(plan: Plan, tensor: str, first_rows: tuple[int, ...]) -> str:
 
 
 def slice_mark(cta: Cta, rank: int) -> str:
-    """What a CTA gets from this one: ``A``, ``B``, both ``#``, or nothing ``.``."""
+    """Returns what a CTA gets from this one: ``A``, ``B``, both ``#``, or nothing ``.``."""
     return {(True, True): "#", (True, False): "A", (False, True): "B", (False, False): "."}[
         rank in cta.a_to, rank in cta.b_to
     ]
@@ -316,13 +316,13 @@ def commit_mark(cta: Cta, rank: int) -> str:
 
 
 def _picture(cta: Cta, cm: int, cn: int, mark: Mark) -> list[str]:
-    """The cluster as a small picture, with the CTA's rank above."""
+    """Returns the cluster as a small picture, with the CTA's rank above."""
     rows = [" ".join(mark(cta, x + y * cm) for y in range(cn)) for x in range(cm)]
     return [f"rank {cta.rank}", *rows]
 
 
 def _by_rows(pictures: list[list[str]], of: list[Cta], cm: int) -> list[list[list[str]]]:
-    """The pictures in rows: all CTAs of the same x."""
+    """Returns the pictures in rows: all CTAs of the same x."""
     rows = [[p for p, cta in zip(pictures, of, strict=True) if cta.x == x] for x in range(cm)]
     return [row for row in rows if row]
 
@@ -343,7 +343,7 @@ def _side_by_side(rows: list[list[list[str]]], cn: int, columns: int) -> list[st
 
 
 def _indented(text: str, width: int, label: str = "") -> list[str]:
-    """Text wrapped to the width, after a label; further lines start below the text."""
+    """Wraps text to the width, after a label; further lines start below the text."""
     first = f"  {label}{' ' if label else ''}"
     below = " " * min(len(first), width // 2)
     return wrap(text, width, initial_indent=first, subsequent_indent=below)
@@ -357,7 +357,7 @@ def warps(numbers: tuple[int, ...]) -> str:
 
 
 def kib(size: int) -> str:
-    """Bytes as KiB, to one decimal if need be."""
+    """Writes bytes as KiB, to one decimal if need be."""
     return f"{size / 1024:.1f}".removesuffix(".0") + " KiB"
 
 

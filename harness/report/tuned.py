@@ -13,7 +13,7 @@ COLUMNS = ("problems", "kept", "gain", "beside the default", "tried", "measured 
 
 @dataclass(frozen=True)
 class Tuned:
-    """Of one kind of GPU. missing: why its file could not be read, or empty."""
+    """What was found on one kind of GPU. missing: why its file could not be read, or empty."""
 
     gpu: str
     rows: tuple[tuple[str, ...], ...] = ()
@@ -21,7 +21,7 @@ class Tuned:
 
 
 def tuned_tables(folder: Path) -> list[Tuned]:
-    """One for each file of ``tuned`` in a folder of results."""
+    """Makes a table for each file of ``tuned`` in a folder of results."""
     return [_table(path) for path in sorted((folder / "tuned").glob("*.toml"))]
 
 
