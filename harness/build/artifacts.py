@@ -22,7 +22,7 @@ from harness.build.config import KernelConfig
 from harness.build.mojo_source import driver_source
 from harness.build.plan import Plan, parse_plan
 from harness.build.programs import ask, compiled, digest, key_of, sources_hash, with_notice
-from harness.build.ptxas import assemble
+from harness.build.ptxas import assemble, refusal_in
 from harness.build.toolchain import mojo_version, package_version, ptxas_version, why_no_ptxas
 from harness.errors import CannotRun
 from harness.problem.shape import Shape
@@ -67,6 +67,17 @@ class Artifact:
 
     def statistics(self) -> dict:
         """What ptxas says about the kernel (see `harness.build.ptxas`); of compiled PTX asked once per version."""
+        return self._statistics
+
+    def require_accepted(self) -> None:
+        """Raises CannotRun if ptxas is there, and refuses the PTX."""
+        refusal = refusal_in(self.statistics())
+        if refusal:
+            file = f"{self.edited}: " if self.edited else ""
+            raise CannotRun(f"{file}ptxas refuses the PTX: {refusal}; mend it, or add --no-ptxas")
+
+    @cached_property
+    def _statistics(self) -> dict:
         version = ptxas_version()
         if version is None:
             return {"error": why_no_ptxas()}

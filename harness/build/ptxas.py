@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from harness.errors import CannotRun
 from harness.processes.program import run as run_program
@@ -53,6 +55,34 @@ def assemble(ptx: Path, arch: str) -> dict:
             )
         }
     return parse_statistics(text)
+
+
+_TOO_OLD = re.compile(r"not defined for option|Unsupported \.version")
+"""What a ptxas says that does not know the architecture, or the version of PTX: it is no judge."""
+_REFUSAL = re.compile(r"ptxas (?:\S+, (?P<line>line \d+); )?(?:error|fatal)\s*: (?P<why>.*)")
+_TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.M)
+
+
+def refusal_of(ptx: str) -> str:
+    """Why NVIDIA's assembler refuses a PTX text, in its words; nothing if it takes it, or if there is none that could
+    say.
+    """
+    target = _TARGET.search(ptx)
+    if target is None or shutil.which("ptxas") is None:
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx, encoding="utf-8")
+        return refusal_in(assemble(source, target[1]))
+
+
+def refusal_in(statistics: Mapping[str, Any]) -> str:
+    """The same from what `assemble` has found."""
+    said = str(statistics.get("error", ""))
+    refusal = _REFUSAL.match(said)
+    if refusal is None or _TOO_OLD.search(said):
+        return ""
+    return f"{refusal['line']}: {refusal['why']}" if refusal["line"] else refusal["why"]
 
 
 def disassemble(ptx: str, arch: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 import click
 from rich.console import Console
@@ -14,20 +14,26 @@ from harness.build.kernel_launch import make_launchable
 from harness.check.findings import RULES
 from harness.cli import render
 from harness.cli.check_output import Shown, shown_options, tell
+from harness.cli.launch_files import launch_files_named, refuse_what_kernels_have
 from harness.cli.options import (
     ConfigOptions,
     FiniteRange,
     NamedPath,
     config_options,
+    emulator_options,
     group,
-    kernels_argument,
+    ptxas_option,
     shape_option,
+    what_argument,
 )
 from harness.cli.progress import progress_bar
+from harness.cli.run_file import require_accepted
 from harness.cli.running import kernels_named
 from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check
+from harness.launch.launch_file import read_launch_file
 from harness.launch.options import LARGEST_SEED, Accumulation, EmulationOptions
+from harness.launch.spec import Launchable
 from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape
 from harness.run.edited import put_in_place, read_edited
@@ -43,22 +49,24 @@ def _show_rules(context: click.Context, parameter: click.Parameter, asked: bool)
 
 @dataclass(frozen=True)
 class How:
-    """How to run the kernels."""
+    """How to run what is checked. seed: of the inputs and of the random schedules."""
 
     schedules: int
     inputs: str
     seed: int
     accumulation: Accumulation
+    jobs: int
     resident_clusters: int | None
     max_steps: int | None
     timeout: float | None
     waste: bool
 
-    def options(self, jobs: int) -> CheckOptions:
+    @property
+    def options(self) -> CheckOptions:
         emulation = EmulationOptions(
             accumulation=self.accumulation,
             seed=self.seed,
-            jobs=jobs,
+            jobs=self.jobs,
             resident_clusters=self.resident_clusters,
             max_steps=self.max_steps,
             timeout=self.timeout,
@@ -84,20 +92,7 @@ _how_options = group(
         show_default=True,
         help="For the inputs and the random schedules.",
     ),
-    click.option(
-        "--accumulation",
-        type=click.Choice(get_args(Accumulation)),
-        default="f32",
-        show_default=True,
-        help="Arithmetic of the emulated tensor core.",
-    ),
-    click.option(
-        "--resident-clusters",
-        type=click.IntRange(1),
-        help="Clusters the emulated GPU holds at once.  [default: as many as there is room for, and one in the last "
-        "schedule of a kernel that computes tile after tile]",
-    ),
-    click.option("--max-steps", type=click.IntRange(1), help="Warp instructions after which a run is ended."),
+    emulator_options,
     click.option("--timeout", type=FiniteRange(1), help="Seconds after which a run is ended."),
     click.option(
         "--waste",
@@ -109,7 +104,7 @@ _how_options = group(
 
 
 @click.command("check")
-@kernels_argument
+@what_argument
 @shape_option
 @config_options
 @click.option(
@@ -119,7 +114,7 @@ _how_options = group(
     help="Check this PTX in place of what KERNEL compiles to, with the same launch.",
 )
 @_how_options
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes that share the runs.")
+@ptxas_option
 @shown_options
 @click.option(
     "--rules", is_flag=True, is_eager=True, expose_value=False, callback=_show_rules, help="List the rules, and exit."
@@ -130,10 +125,10 @@ def check_command(
     config: ConfigOptions,
     ptx: Path | None,
     how: How,
-    jobs: int,
+    ptxas: bool,
     shown: Shown,
 ) -> int:
-    """Check the synchronisation of KERNELs, on the emulated GPU.
+    """Check the synchronisation of KERNELs, or of what LAUNCH.toml launches, on the emulated GPU.
 
     Finds accesses that nothing orders, missing fences, wrong counts, bytes, masks and lifetimes, also where the runs
     happen to give the right result.
@@ -142,7 +137,22 @@ def check_command(
     result.
     """
     shown.check()
-    names = kernels_named(kernels)
+    files = launch_files_named(kernels)
+    if files:
+        refuse_what_kernels_have(files[0])
+        several = [read_launch_file(file) for file in files]
+        for what in several if ptxas else ():
+            require_accepted(what)
+    else:
+        several = _kernels(kernels_named(kernels), shape, config, ptx, how, ptxas)
+    with progress_bar(f"checking {', '.join(map(str, kernels))}", "schedules") as progress:
+        found = check(several, how.options, progress)
+    return tell(found, replace(shown, notes=shown.notes or how.waste))
+
+
+def _kernels(
+    names: Sequence[str], shape: Shape, config: ConfigOptions, ptx: Path | None, how: How, ptxas: bool
+) -> list[Launchable]:
     if ptx is not None and len(names) != 1:
         raise UsageProblem(
             f"--ptx {ptx} takes the place of one kernel's PTX, and {len(names)} kernels are named; name one"
@@ -154,7 +164,6 @@ def check_command(
     artifacts = build_with_notice(configs)
     if edited:
         artifacts = [put_in_place(edited, artifacts, shape)[0]]
-    several = [make_launchable(artifact, shape, how.inputs, how.seed) for artifact in artifacts]
-    with progress_bar(f"checking {', '.join(names)}", "schedules") as progress:
-        found = check(several, how.options(jobs), progress)
-    return tell(found, replace(shown, notes=shown.notes or how.waste))
+    for artifact in artifacts if ptxas else ():
+        artifact.require_accepted()
+    return [make_launchable(artifact, shape, how.inputs, how.seed) for artifact in artifacts]

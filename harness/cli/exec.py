@@ -13,6 +13,7 @@ from harness.cli.options import (
     check_output,
     group,
     launch_timeout_option,
+    refuse_seed_of_fifo,
     schedule_option,
     seed_option,
     write_output,
@@ -49,7 +50,7 @@ emulation_options = group(
     "--record",
     type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Keep every launch there, for harness ptx run DIR/launch-N/launch.toml.",
+    help="Keep every launch there, for harness run DIR/launch-N/launch.toml.",
 )
 @emulation_options
 @click.option("--quiet", is_flag=True, help="No closing summary.")
@@ -65,6 +66,7 @@ def exec_command(
     Exit codes: the program's own; 2 usage, 3 if the emulated GPU could not do what the program asked for.
     """
     check_output(json_path, "--json")
+    refuse_seed_of_fifo(emulation.schedule, "seed")
     log = Log()
     emulated = Gpu(gpu_model(gpu), emulation, log, Recorder(record) if record else None)
     code = run_program(command, emulated, os.environ)

@@ -81,6 +81,14 @@ kernel_argument = click.argument("kernel", shell_complete=offering(lambda: KERNE
 kernels_argument = click.argument(
     "kernels", nargs=-1, required=True, metavar="KERNEL...|all", shell_complete=offering(lambda: [*KERNELS, "all"])
 )
+what_argument = click.argument(
+    "kernels",
+    nargs=-1,
+    required=True,
+    metavar="KERNEL...|all|LAUNCH.toml",
+    shell_complete=offering(lambda: [*KERNELS, "all"]),
+)
+"""Of commands that take launch files, too (`harness.cli.launch_files`)."""
 
 
 def _names(options: Sequence[Callable[[Command], Command]]) -> list[str]:
@@ -302,9 +310,13 @@ class RunOptions:
     strict: bool
     allow: tuple[str, ...]
     tuned: bool = True
+    ptxas: bool = True
 
     @property
     def emulation(self) -> EmulationOptions:
+        return self.emulation_with(self.strict)
+
+    def emulation_with(self, strict: bool) -> EmulationOptions:
         return EmulationOptions(
             accumulation=self.accumulation,
             schedule=self.schedule,
@@ -313,7 +325,7 @@ class RunOptions:
             resident_clusters=self.resident_clusters,
             max_steps=self.max_steps,
             timeout=self.timeout,
-            strict=self.strict,
+            strict=strict,
             allow=self.allow,
         )
 
@@ -328,9 +340,9 @@ def schedules_option(default: int | None, shown: str) -> Callable[[Command], Com
     )
 
 
-def _seed_of_schedules(name: str) -> Callable[[Command], Command]:
+def _seed_of_schedules(*names: str) -> Callable[[Command], Command]:
     return click.option(
-        name,
+        *names,
         type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
         default=0,
         show_default=True,
@@ -340,8 +352,18 @@ def _seed_of_schedules(name: str) -> Callable[[Command], Command]:
 
 schedule_seed_option = _seed_of_schedules("--schedule-seed")
 """Where ``--seed`` is for the inputs."""
+launch_seed_option = _seed_of_schedules("--schedule-seed", "--seed", "schedule_seed")
+"""Of launch files, whose inputs have seeds of their own."""
 seed_option = _seed_of_schedules("--seed")
 """Where the inputs are given, or have seeds of their own."""
+
+
+def refuse_seed_of_fifo(schedule: str, parameter: str, or_else: str = "") -> None:
+    """A seed that is given and not used must not be ignored."""
+    given = given_options(parameter)
+    if schedule == "fifo" and given:
+        raise UsageProblem(f"{given[0]} is for random schedules, and fifo is run; add --schedule random{or_else}")
+
 
 schedule_option = click.option(
     "--schedule",
@@ -399,6 +421,11 @@ allow_option = click.option(
     metavar="RULE",
     help=f"Such a rule that may be broken: {', '.join(WARNINGS)}; may be repeated.",
 )
+ptxas_option = click.option(
+    "--ptxas/--no-ptxas",
+    default=True,
+    help="Whether PTX that ptxas refuses is an error, where there is a ptxas.  [default: ptxas]",
+)
 json_option = click.option(
     "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."
 )
@@ -433,10 +460,11 @@ run_options = group(
     click.option(
         "--strict/--no-strict",
         default=True,
-        show_default=True,
-        help="Whether breaches of rules that hardware is known to tolerate are errors.",
+        help="Whether breaches of rules that hardware is known to tolerate are errors.  "
+        "[default: strict, of a launch file no-strict]",
     ),
     allow_option,
+    ptxas_option,
     click.option(
         "--tuned/--no-tuned",
         default=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,18 +13,33 @@ from rich.table import Table
 
 from harness.build.artifacts import Artifact, build_with_notice
 from harness.build.config import KernelConfig
-from harness.cli.options import ConfigOptions, check_output, config_options, json_option, shape_option, write_output
+from harness.cli.launch_files import one_launch_file, refuse_what_kernels_have
+from harness.cli.options import (
+    ConfigOptions,
+    FiniteRange,
+    as_json,
+    check_output,
+    config_options,
+    json_option,
+    shape_option,
+    what_argument,
+    write_output,
+)
+from harness.cli.render import show_line
 from harness.cli.running import kernels_named
-from harness.errors import UsageProblem
+from harness.emulator.names import readable_name
+from harness.errors import EXIT_OK, EXIT_WRONG_RESULT, UsageProblem
+from harness.launch.launch_file import read_launch_file
+from harness.launch.options import EmulationOptions
 from harness.problem.shape import Shape
 from harness.timing.constants import Gpu, find_gpu, gpu_names
 from harness.timing.power import INPUTS
-from harness.timing.predict import Prediction, predict
+from harness.timing.predict import Prediction, predict, predict_launches
 from harness.timing.what_if import Change, parse_changes
 
 
 @click.command("predict")
-@click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...|all")
+@what_argument
 @shape_option
 @config_options
 @click.option("--gpu", "gpu_name", required=True, metavar="NAME", help=f"One of {', '.join(gpu_names())}.")
@@ -39,6 +53,7 @@ from harness.timing.what_if import Change, parse_changes
     metavar="NAME=VALUE|all",
     help="The same with a constant (l2.bandwidth=0.5x) or an option (stages=3) changed; may be repeated.",
 )
+@click.option("--timeout", type=FiniteRange(1), help="Seconds a launch of LAUNCH.toml may take.  [default: no limit]")
 @json_option
 def predict_command(
     kernels: tuple[str, ...],
@@ -47,15 +62,25 @@ def predict_command(
     gpu_name: str,
     inputs: str,
     what_if: tuple[str, ...],
+    timeout: float | None,
     json_path: str | None,
-) -> None:
-    """Predict cycles and TFLOPS of KERNELs, and where time goes.
+) -> int:
+    """Predict cycles and TFLOPS of KERNELs, or of what LAUNCH.toml launches, and where time goes.
 
     Nothing is measured: a model runs the compiled kernel on emulated multiprocessors with a clock. With --what-if it
-    says what would change most.
+    says what would change most. The results of LAUNCH.toml are checked, too.
     """
     check_output(json_path, "--json")
     gpu = find_gpu(gpu_name)
+    file = one_launch_file(kernels)
+    if file:
+        refuse_what_kernels_have(file)
+        options = EmulationOptions(strict=False, timeout=timeout)
+        outcome, predicted = predict_launches(read_launch_file(file), gpu, options)
+        _tell(predicted, (), json_path, f"the results are {'as expected' if outcome.passed else 'WRONG'}")
+        return EXIT_OK if outcome.passed else EXIT_WRONG_RESULT
+    if timeout is not None:
+        raise UsageProblem(f"--timeout {timeout:g} is for a launch file; leave it out")
     config = for_gpu(config, gpu)
     changes = parse_changes(what_if, gpu)
     names = kernels_named(kernels)
@@ -67,11 +92,19 @@ def predict_command(
         Tried(n, change, _predict_changed(artifact, shape, gpu, inputs, change))
         for (n, change, _), artifact in zip(changed, artifacts[len(configs) :], strict=True)
     ]
+    _tell(found, tried, json_path)
+    return EXIT_OK
+
+
+def _tell(found: Sequence[Prediction], tried: Sequence[Tried], json_path: str | None, last: str = "") -> None:
+    """last: a line below the tables."""
     if json_path is not None:
         data = {"predictions": [_as_dict(n, each, tried) for n, each in enumerate(found)]}
-        write_output(json.dumps(data, indent=2, allow_nan=False) + "\n", json_path)
+        write_output(as_json(data), json_path)
     if json_path != "-":
         show(Console(), found, tried)
+        if last:
+            show_line(Console(), last)
 
 
 @dataclass(frozen=True)
@@ -123,21 +156,23 @@ def for_gpu(config: ConfigOptions, gpu: Gpu) -> ConfigOptions:
 def show(console: Console, found: Sequence[Prediction], tried: Sequence[Tried] = ()) -> None:
     """Tables of the predictions, of where their time goes, and of what was changed."""
     first = found[0]
-    m, n, k = first.shape
+    what, more = _problem(first)
     console.print(
-        f"Predicted, not measured: {escape(first.gpu.title)}, C[{m},{n}], K={k}; "
-        f"the cycles may be wrong by {first.error_percent:.0f} %.",
+        f"Predicted, not measured: {escape(first.gpu.title)}{what}; the cycles may be wrong by "
+        f"{first.error_percent:.0f} %{more}.",
         highlight=False,
         soft_wrap=True,
     )
-    table = make_table("", *(each.kernel for each in found))
+    names = [readable_name(each.kernel)[:LONGEST_NAME] for each in found]
+    table = make_table("", *names)
     table.add_row("predicted cycles", *(f"{each.cycles:,.0f} ±{each.error_percent:.0f}%" for each in found))
+    table.add_row("predicted microseconds", *(f"{1e6 * each.seconds:,.2f}" for each in found))
     table.add_row("predicted clock", *(f"{each.clock.hertz / 1e9:.2f} GHz" for each in found))
     table.add_row("predicted power", *(_power(each) for each in found))
-    table.add_row("predicted TFLOPS", *(f"{each.tflops:,.0f} ±{each.error_percent:.0f}%" for each in found))
+    table.add_row("predicted TFLOPS", *(f"{_tflops(each)} ±{each.error_percent:.0f}%" for each in found))
     console.print(table)
     console.print("\nWhere the predicted cycles go", highlight=False)
-    parts = make_table("", *(each.kernel for each in found))
+    parts = make_table("", *names)
     for number, limit in enumerate(first.limits):
         parts.add_row(limit.name, *(f"{100 * each.limits[number].share:.1f} %" for each in found))
     console.print(parts)
@@ -158,10 +193,23 @@ def make_table(*headings: str) -> Table:
     return table
 
 
+def _problem(prediction: Prediction) -> tuple[str, str]:
+    """Of our kernels the matrices; of anyone's PTX the model knows less."""
+    if prediction.label:
+        m, n, k = prediction.shape
+        return f", C[{m},{n}], K={k}", ""
+    return "", ", and by more for what is no GEMM by tensor copies"
+
+
+def _tflops(prediction: Prediction) -> str:
+    return f"{prediction.tflops:,.{0 if prediction.tflops >= 10 else 3}f}"
+
+
 def _power(prediction: Prediction) -> str:
     return f"{prediction.clock.watts:.0f} W{', limit' if prediction.clock.limited else ''}"
 
 
+LONGEST_NAME = 40
 BAR = 12
 """Columns of the longest bar."""
 

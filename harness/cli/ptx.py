@@ -3,48 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import partial
 from os.path import relpath
 from pathlib import Path
 
 import click
-import numpy as np
 from rich.console import Console
 
 from harness.cli import ptx_output as output
+from harness.cli.check import check_command
 from harness.cli.clear_errors import written_clearly
+from harness.cli.launch_files import for_launch_files
 from harness.cli.options import (
-    MOST_SCHEDULES,
     NamedPath,
-    allow_option,
-    check_folder,
     check_output,
-    emulator_options,
-    group,
     json_option,
     launch_timeout_option,
-    schedule_option,
-    seed_option,
     write_output,
 )
+from harness.cli.predict import predict_command
 from harness.cli.progress import progress_bar
-from harness.cli.ptx_check import check_command
-from harness.cli.ptx_predict import predict_command
 from harness.cli.render import show_line
+from harness.cli.run import run_command
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
 from harness.launch.corpus import exit_code, look_through
 from harness.launch.coverage import coverage_page
-from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import Outcome
 from harness.launch.listing import ListedKernel, Listing, list_kernels
 from harness.launch.options import EmulationOptions
-from harness.launch.schedules import Tried, run_schedules
 from harness.launch.spec import read_ptx
 from harness.launch.template import launch_template
-from harness.run import records
 
 path_type = NamedPath(path_type=Path)
 
@@ -98,54 +86,7 @@ def init(file: Path, target: str, kernel: str | None) -> None:
     text = launch_template(Path(relpath(file, folder)), listing, chosen)
     write_output(text, target)
     if target != "-":
-        show_line(Console(), f"{target}: fill in what is marked, then run: harness ptx run {target}")
-
-
-@ptx.command()
-@click.argument("file", metavar="LAUNCH.toml", type=path_type)
-@click.option(
-    "--schedules",
-    type=click.IntRange(1, MOST_SCHEDULES),
-    default=1,
-    show_default=True,
-    help="Schedules that the result must be right under: fifo, and random ones with seeds from --seed on; --jobs of "
-    "them side by side.",
-)
-@group(
-    "settings",
-    EmulationOptions,
-    seed_option,
-    schedule_option,
-    emulator_options,
-    launch_timeout_option,
-    click.option(
-        "--strict/--no-strict",
-        default=False,
-        show_default=True,
-        help="Whether breaches of rules that hardware is known to tolerate are errors.",
-    ),
-    allow_option,
-)
-@click.option("--dump", metavar="DIR", type=path_type, help="Write what buffers hold at the end there, as .npy files.")
-@json_option
-def run(file: Path, schedules: int, settings: EmulationOptions, dump: Path | None, json_path: str | None) -> int:
-    """Launch what LAUNCH.toml says, and check what it expects."""
-    check_output(json_path, "--json")
-    check_folder(dump, "--dump")
-    if schedules > 1 and settings.schedule == "random":
-        raise UsageProblem(f"--schedules {schedules} runs fifo and {schedules - 1} random; leave --schedule random out")
-    launch_file = read_launch_file(file)
-    with progress_bar(f"emulating {file.name}", "clusters") as progress:
-        tried = list(run_schedules(launch_file, settings, schedules, progress, None if dump else ()))
-    outcome = _first_failure(tried)
-    written = dump is None or written_clearly(partial(_dump, outcome, dump))
-    place = json_path
-    if json_path and not written_clearly(lambda: _write_record(outcome, tried, json_path)):
-        written, place = False, None
-    written &= written_clearly(lambda: _show(outcome, tried, json_path == "-", place))
-    if not outcome.passed:
-        return EXIT_WRONG_RESULT
-    return EXIT_OK if written else EXIT_CANNOT_RUN
+        show_line(Console(), f"{target}: fill in what is marked, then run: harness run {target}")
 
 
 @ptx.command()
@@ -178,8 +119,23 @@ def coverage(target: str) -> None:
     write_output(coverage_page(), target)
 
 
-ptx.add_command(check_command)
-ptx.add_command(predict_command)
+for command in (
+    for_launch_files(
+        run_command,
+        "Launch what LAUNCH.toml says, and check what it expects.\n\nThe same as harness run LAUNCH.toml.",
+        without=("device", "seed", "no_save"),
+    ),
+    for_launch_files(
+        check_command,
+        "Check the synchronisation of what LAUNCH.toml launches.\n\nThe same as harness check LAUNCH.toml.",
+    ),
+    for_launch_files(
+        predict_command,
+        "Predict the cycles of what LAUNCH.toml launches. The results are checked, too.\n\nThe same as harness predict "
+        "LAUNCH.toml. Nothing is measured: a model runs the PTX on emulated multiprocessors with a clock.",
+    ),
+):
+    ptx.add_command(command)
 
 
 def _find_kernel(file: Path, listing: Listing, wanted: str | None) -> ListedKernel:
@@ -192,44 +148,3 @@ def _find_kernel(file: Path, listing: Listing, wanted: str | None) -> ListedKern
     except LaunchError as error:
         raise UsageProblem(f"--kernel: {error}") from None
     return next(kernel for kernel in listing.kernels if kernel.name == found)
-
-
-def _first_failure(tried: Sequence[Tried]) -> Outcome:
-    """The first outcome that is wrong, else the first. A schedule without a result is an error, if it comes first."""
-    for one in tried:
-        if one.outcome is None and len(tried) == 1:
-            raise CannotRun(one.error)
-        if one.outcome is None:
-            alone = "fifo" if one.seed is None else f"random --seed {one.seed}"
-            raise CannotRun(f"{one.error}\nto see it alone: --schedule {alone}")
-        if not one.passed:
-            return one.outcome
-    assert tried[0].outcome
-    return tried[0].outcome
-
-
-def _show(outcome: Outcome, tried: Sequence[Tried], as_json: bool, place: str | None) -> None:
-    if not as_json:
-        output.show_outcome(Console(), outcome, tried)
-        if place:
-            show_line(Console(), f"record written to {place}")
-    elif not outcome.passed:
-        output.show_mistakes(Console(stderr=True), outcome)
-
-
-def _write_record(outcome: Outcome, tried: Sequence[Tried], json_path: str) -> None:
-    record = {**records.new_record(), **outcome.as_dict()}
-    if len(tried) > 1:
-        record["schedules"] = [{"seed": t.seed, "passed": t.passed, "error": t.error or None} for t in tried]
-    write_output(json.dumps(record, indent=2, allow_nan=False) + "\n", json_path)
-
-
-def _dump(outcome: Outcome, folder: Path) -> None:
-    """Types that NumPy lacks are written as float32, which holds all their values."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, values in outcome.contents.items():
-            known = values.dtype.kind in "fiu" and values.dtype.isbuiltin == 1
-            np.save(folder / f"{name}.npy", values if known else values.astype(np.float32))
-    except OSError as error:
-        raise CannotRun(f"cannot write to {folder}: {error.strerror}") from error

@@ -14,6 +14,7 @@ from harness.launch.corpus import NOT_RUN, Row
 from harness.launch.expectation import Comparison
 from harness.launch.launching import Outcome
 from harness.launch.listing import ListedKernel, Listing
+from harness.launch.options import name_schedules
 from harness.launch.schedules import Tried
 
 SHOWN_REFUSALS = 20
@@ -78,12 +79,10 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
         f"{outcome.what.file}: {kernels}",
         ("", "value"),
         [
-            ("device", f"{outcome.device['name']}, {outcome.device['accumulation']} accumulation"),
+            *_device(outcome, tried),
             ("compiler", outcome.compiler or "not known"),
-            ("schedule", _schedules(outcome, tried)),
             ("launches", str(len(outcome.launched))),
-            ("time on the GPU", "not measured: emulated"),
-            ("time to emulate", f"{outcome.seconds:.3f} s"),
+            ("time on the GPU", outcome.why_no_time),
         ],
     )
     counters = {name: value for name, value in outcome.counters.items() if value}
@@ -150,11 +149,20 @@ def show_corpus(console: Console, folder: Path, rows: Sequence[Row]) -> None:
     show_line(console, found, "bold")
 
 
-def _schedules(outcome: Outcome, tried: Sequence[Tried]) -> str:
-    if len(tried) == 1:
-        seed = f", seed {outcome.device['schedule_seed']}" if outcome.device["schedule"] == "random" else ""
-        return f"{outcome.device['schedule']}{seed}"
-    right = sum(one.passed for one in tried)
-    wrong = [one.name for one in tried if not one.passed]
-    failed = f"; not {', '.join(wrong[:10])}" if wrong else ""
-    return f"{right} of {len(tried)} right{failed}"
+def _device(outcome: Outcome, tried: Sequence[Tried]) -> list[tuple[str, str]]:
+    device = outcome.device
+    if "accumulation" not in device:
+        return [("device", f"{device['name']}, compute capability {device['compute_capability']}")]
+    schedules = name_schedules(device["schedule"], device["schedule_seed"])
+    if len(tried) > 1:
+        right = sum(one.passed for one in tried)
+        wrong = [one.name for one in tried if not one.passed]
+        failed = f"; not {', '.join(wrong[:10])}" if wrong else ""
+        schedules = (
+            f"{name_schedules('fifo', tried[1].options.seed, len(tried))}; {right} of {len(tried)} right{failed}"
+        )
+    return [
+        ("device", f"{device['name']}, {device['accumulation']} accumulation"),
+        ("schedule", schedules),
+        ("time to emulate", f"{outcome.seconds:.3f} s"),
+    ]

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from harness.build.artifacts import build_with_notice
 from harness.cli.clear_errors import written_clearly
+from harness.cli.launch_files import one_launch_file
 from harness.cli.options import (
     ConfigOptions,
     NamedPath,
@@ -19,15 +20,16 @@ from harness.cli.options import (
     as_json,
     check_folder,
     config_options,
-    kernels_argument,
     output_options,
     ptx_option,
     run_options,
     shape_option,
+    what_argument,
     write_output,
 )
 from harness.cli.render import show_line
 from harness.cli.repeat import command_of
+from harness.cli.run_file import run_file
 from harness.cli.run_output import show_mistakes, show_outcome
 from harness.cli.running import attempt_all, edited_pair, kernels_named, make_requests, read_edited_for, save
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
@@ -39,7 +41,7 @@ from harness.run.runner import Outcome, Request
 
 
 @click.command("run")
-@kernels_argument
+@what_argument
 @shape_option
 @config_options
 @ptx_option
@@ -49,7 +51,8 @@ from harness.run.runner import Outcome, Request
     "--dump",
     type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Keep inputs, output, reference, PTX and plan of a wrong result there.",
+    help="Keep inputs, output, reference, PTX and plan of a wrong result there; of LAUNCH.toml what buffers hold at "
+    "the end, as .npy files.",
 )
 def run_command(
     kernels: tuple[str, ...],
@@ -62,9 +65,13 @@ def run_command(
 ) -> int:
     """Run each KERNEL, check its result and log a record.
 
-    With --ptx the kernel that FILE holds is run as it is there.
+    With --ptx the kernel that FILE holds is run as it is there. Of LAUNCH.toml everything that it says is launched, on
+    the emulated GPU or with --device gpu on this machine's, and what it expects is checked.
     """
     check_folder(dump, "--dump")
+    file = one_launch_file(kernels)
+    if file:
+        return run_file(file, run, output, dump)
     edited, run = read_edited_for(ptx_file, run)
     requests = make_requests(kernels_named(kernels), shape, config, run, output)
     if dump and requests[0].gpu:

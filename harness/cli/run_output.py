@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from harness.cli.render import by, flatten_counters, show_line, show_table
+from harness.launch.options import name_schedules
 from harness.problem.validation import Validation
 from harness.run.runner import Outcome
 
@@ -82,7 +83,8 @@ def _summary(outcome: Outcome) -> list[tuple[str, str]]:
 
 def _device(device: dict) -> str:
     if "accumulation" in device:
-        return f"{device['name']}, {device['accumulation']} accumulation, {device['schedule']} schedule"
+        schedules = name_schedules(device["schedule"], device["schedule_seed"], device["schedules"])
+        return f"{device['name']}, {device['accumulation']} accumulation, {schedules}"
     return f"{device['name']}, compute capability {device['compute_capability']}, driver {device['driver']}"
 
 

@@ -13,7 +13,14 @@ from harness.build.catalog import KERNELS, find_kernel
 from harness.build.config import KernelConfig
 from harness.build.toolchain import Gpu
 from harness.cli.clear_errors import complain, warn
-from harness.cli.options import GPU_SILENCE, ConfigOptions, OutputOptions, RunOptions, check_output
+from harness.cli.options import (
+    GPU_SILENCE,
+    ConfigOptions,
+    OutputOptions,
+    RunOptions,
+    check_output,
+    refuse_seed_of_fifo,
+)
 from harness.cli.progress import progress_bar
 from harness.cli.render import show_line
 from harness.cli.repeat import command_of
@@ -45,11 +52,7 @@ def make_requests(
             f"--resident-clusters {run.resident_clusters} is for launches by the harness itself; leave it out, or take "
             "--device emulator"
         )
-    if run.schedules > 1 and run.schedule != "fifo":
-        raise UsageProblem(
-            f"--schedules {run.schedules} runs fifo and {run.schedules - 1} random; leave --schedule {run.schedule} "
-            "out, or run it alone"
-        )
+    check_schedules(run)
     requests = [_request(kernel, shape, config, run) for kernel in kernels]
     if not output.no_save:
         try:
@@ -58,6 +61,17 @@ def make_requests(
         except CannotRun as error:
             raise CannotRun(f"{error}, or use --no-save") from error
     return requests
+
+
+def check_schedules(run: RunOptions) -> None:
+    """Refuses what would be ignored: a schedule beside several, a seed where nothing is random."""
+    if run.schedules > 1 and run.schedule != "fifo":
+        raise UsageProblem(
+            f"--schedules {run.schedules} runs fifo and {run.schedules - 1} random; leave --schedule {run.schedule} "
+            "out, or run it alone"
+        )
+    if run.schedules == 1:
+        refuse_seed_of_fifo(run.schedule, "schedule_seed", ", or --schedules N")
 
 
 def read_edited_for(path: Path | None, run: RunOptions) -> tuple[EditedPtx | None, RunOptions]:
@@ -91,6 +105,7 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
         schedules=run.schedules,
         gpu=gpu,
         timeout=run.timeout or GPU_SILENCE,
+        ptxas=run.ptxas,
     )
     check_memory(shape, request.config.dtype)
     return request

@@ -79,6 +79,10 @@ class Outcome:
         return add_counters([result.counters.as_dict() for result in self.results])
 
     @property
+    def why_no_time(self) -> str:
+        return f"not measured: {'emulated' if self.results else 'run once'}"
+
+    @property
     def compiler(self) -> str:
         """What wrote the PTX; "" if that is not known."""
         return compiler_of(self.what.text)
@@ -106,7 +110,7 @@ class Outcome:
             "counters": self.counters,
             "warnings": [asdict(finding) for finding in self.warnings],
             "output": self.output,
-            "timing": {"seconds": None, "reason": f"not measured: {'emulated' if self.results else 'run once'}"},
+            "timing": {"seconds": None, "reason": self.why_no_time},
         }
 
     def _validation(self) -> dict[str, Any] | None:
@@ -164,6 +168,14 @@ def about_device(target: str, options: EmulationOptions, seconds: float) -> dict
 
 def load_module(what: Launchable) -> Module:
     """The module with the kernels that are launched; others need not be understood."""
+    try:
+        return _module(launched_ptx(what))
+    except PtxSyntaxError as error:
+        raise CannotRun(f"{what.ptx if what.file else type(error).__name__}: {error}") from error
+
+
+def launched_ptx(what: Launchable) -> str:
+    """The PTX with blanks in the place of kernels that are not launched. Raises UsageProblem if there is no such one."""
     names = [section.name for section in kernel_sections(what.text)]
     if not names:
         raise UsageProblem(f"{what.place('ptx')} = {what.ptx.name}: it has no kernel (.entry)")
@@ -177,16 +189,13 @@ def load_module(what: Launchable) -> Module:
             wanted.add(names[0] if launch.kernel is None else find_name(launch.kernel, names, "kernel"))
         except LaunchError as error:
             raise UsageProblem(f"{where}: {error}") from None
-    try:
-        return _module(what.text, frozenset(wanted))
-    except PtxSyntaxError as error:
-        raise CannotRun(f"{what.ptx if what.file else type(error).__name__}: {error}") from error
+    return blank_kernels(what.text, lambda name: name not in wanted)
 
 
 @lru_cache(maxsize=4)
-def _module(text: str, wanted: frozenset[str]) -> Module:
+def _module(text: str) -> Module:
     """Translated once, for all schedules."""
-    return Module.from_text(blank_kernels(text, lambda name: name not in wanted))
+    return Module.from_text(text)
 
 
 def _launch(

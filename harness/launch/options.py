@@ -40,6 +40,14 @@ STRICT = EmulationOptions()
 TOLERANT = EmulationOptions(strict=False)
 
 
+def name_schedules(schedule: str, seed: int, count: int = 1) -> str:
+    """For people: the schedules of `under_schedules`, with their seeds."""
+    if count == 1:
+        return f"{schedule} schedule" + (f", seed {seed}" if schedule == "random" else "")
+    random = f"a random one of seed {seed}" if count == 2 else f"random ones of seeds {seed} to {seed + count - 2}"
+    return f"{count} schedules: fifo, and {random}"
+
+
 def under_schedules(options: EmulationOptions, count: int) -> list[EmulationOptions]:
     """The options under so many schedules: fifo, and random ones with seeds that follow one another. A single one is
     the schedule that the options name.

@@ -38,7 +38,8 @@ class Request:
     schedules: how many it must be right under, see `harness.launch.options.under_schedules`; processes of the emulation
     share them. processes: how many time it on a GPU, one after the other. vendors: see `harness.run.measure`.
     emulation: how the emulator runs it. through_max: whether MAX launches it there, on the emulated driver, and not the
-    harness itself. ptx: where edited PTX is from that the artifact holds, if it does.
+    harness itself. ptx: where edited PTX is from that the artifact holds, if it does. ptxas: whether PTX is an
+    error that ptxas refuses.
     """
 
     config: KernelConfig
@@ -53,6 +54,7 @@ class Request:
     processes: int = 1
     vendors: tuple[str, ...] = VENDORS
     ptx: Path | None = None
+    ptxas: bool = True
 
     @property
     def device_kind(self) -> str:
@@ -107,6 +109,8 @@ def run(
     """
     artifact = artifact or build([request.config])[0]
     if request.gpu is None:
+        if request.ptxas:
+            artifact.require_accepted()
         plan = artifact.plan(request.shape)
         return _outcome(artifact, plan, *_emulate(request, artifact, plan, progress), known)
     [found] = run_in_turns(request, [artifact], known)

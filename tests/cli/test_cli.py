@@ -50,7 +50,7 @@ def no_compiler(monkeypatch):
 
 BAD_REQUESTS = [
     (["kernel9"], "there is no kernel 'kernel9'; use one of: kernel5, kernel6, kernel7, kernel8"),
-    ([], "Missing argument 'KERNEL...|all'; see harness run --help"),
+    ([], "Missing argument 'KERNEL...|all|LAUNCH.toml'; see harness run --help"),
     (["kernel6", "two\nlines"], "there is no kernel 'two\\nlines'"),
     (["kernel6", "--shape", "0"], "M=0 must be between 1 and 2147479552"),
     (["kernel6", "--shape", ""], "shape '' is not M,N,K or one number"),
@@ -102,6 +102,9 @@ BAD_REQUESTS = [
     (["kernel6", "--schedule", "lifo"], "'lifo' is not one of 'fifo', 'random'"),
     (["kernel6", "--schedules", "0"], "0 is not in the range 1<=x<=10000"),
     (["kernel6", "--schedules", "2", "--schedule", "random"], "leave --schedule random out"),
+    (["kernel6", "--schedule-seed", "5"], "--schedule-seed is for random schedules, and fifo is run; add --schedule"),
+    (["x.toml", "--shape", "8", "--seed", "5"], "x.toml says itself what is launched; leave --shape, --seed out"),
+    (["kernel6", "x.toml"], "name kernels or launch files, not both"),
     (["kernel6", "--schedule-seed", "-1"], "-1 is not in the range 0<=x<=4294957295"),
     (["kernel6", "--accumulation", "f64"], "'f64' is not one of 'f32', 'tensor_core'"),
     (["kernel6", "--json", "/no/such/folder/x.json"], "is not a file in an existing folder"),

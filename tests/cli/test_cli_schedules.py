@@ -99,6 +99,13 @@ def test_a_wrong_result_under_one_schedule(artifacts, monkeypatch, results_dir):
     assert (device["schedule"], device["schedule_seed"], device["schedules"]) == ("random", 5, 1)
 
 
+def test_the_schedules_and_their_seeds_are_shown(artifacts):
+    words = ("run", "kernel6", *SIZE, "--no-save")
+    shown = harness_command(*words, "--schedules", 4, "--schedule-seed", 3).stdout
+    assert "4 schedules: fifo, and random ones of seeds 3 to 5\n" in shown and "PASSED" in shown
+    assert "random schedule, seed 7\n" in harness_command(*words, "--schedule", "random", "--schedule-seed", 7).stdout
+
+
 def test_several_schedules_change_no_figure(artifacts):
     one, three = (
         json.loads(harness_command("run", "kernel6", *SIZE, "--no-save", "--json", "-", "--schedules", count).stdout)

@@ -7,6 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from harness.build.toolchain import ptxas_version
 from harness.cli.main import main
 from harness.experiments import history
 
@@ -57,11 +58,24 @@ def test_what_ptxas_says_of_edited_ptx_is_not_kept_for_the_compiled_one(edit, se
 def test_a_wrong_edit_is_exit_code_4_and_one_that_breaks_a_rule_3(edit):
     transposed = edit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group", "// ", "no_store.ptx")
     assert command("run", "kernel6", *SMALL, "--no-save", "--ptx", transposed).exit_code == 4
-    result = command("run", "kernel6", *SMALL, "--no-save", "--ptx", edit("\tret;", "\tfrobnicate.u32 %r1;\n\tret;"))
+    words = ("run", "kernel6", *SMALL, "--no-save", "--no-ptxas", "--ptx")
+    result = command(*words, edit("\tret;", "\tfrobnicate.u32 %r1;\n\tret;"))
     assert result.exit_code == 3 and "is not implemented: frobnicate.u32 %r1" in result.stderr
-    result = command("run", "kernel6", *SMALL, "--no-save", "--ptx", edit("\tret;", "\tadd.u32 %r1;\n\tret;"))
+    result = command(*words, edit("\tret;", "\tadd.u32 %r1;\n\tret;"))
     assert result.exit_code == 3 and "add takes 3 operands, not 1" in result.stderr
     assert result.stderr.startswith("harness: error: ") and "edited.ptx: PtxSyntaxError: PTX line " in result.stderr
+
+
+needs_ptxas = pytest.mark.skipif(ptxas_version() is None, reason="needs ptxas")
+
+
+@needs_ptxas
+@pytest.mark.parametrize("words", [("run", "kernel6", "--no-save"), ("check", "kernel6")])
+def test_what_ptxas_refuses_is_an_error_unless_asked_otherwise(edit, words):
+    path = edit("\tret;", "\tbar.warp.sync -1, 5;\n\tret;")
+    result = command(*words, *SMALL, "--ptx", path)
+    assert result.exit_code == 3 and "PASSED" not in result.output
+    assert "ptxas refuses the PTX: line " in result.stderr and "add --no-ptxas" in result.stderr
 
 
 def test_compare_shows_the_kernel_as_compiled_and_as_edited(edit):
@@ -77,7 +91,7 @@ def test_compare_shows_the_kernel_as_compiled_and_as_edited(edit):
     assert data["steps"][1]["to"] == "kernel6 (edited.ptx)"
     assert [change["figure"] for change in data["steps"][1]["changes"]] == ["warp instructions"]
     broken = edit("\tret;", "\tadd.u32 %r1;\n\tret;")
-    result = command("compare", "kernel6", *SMALL, "--no-save", "--ptx", broken, "--json", "-")
+    result = command("compare", "kernel6", *SMALL, "--no-save", "--no-ptxas", "--ptx", broken, "--json", "-")
     assert result.exit_code == 3 and "kernel6 (edited.ptx): PtxSyntaxError" in result.stderr
     assert [k["verdict"] for k in json.loads(result.stdout)["kernels"]] == ["exact", "could not run"]
 

@@ -49,7 +49,7 @@ def test_predict_says_that_it_predicts_and_how_wrong_it_may_be() -> None:
     output = harness("predict", "kernel7", "--gpu", "h200", "--shape", "512").output
     assert "Predicted, not measured" in output
     figures = [line for line in output.splitlines() if line.startswith("predicted")]
-    assert len(figures) == 4
+    assert len(figures) == 5
     assert all("±" in line for line in figures if "cycles" in line or "TFLOPS" in line)
 
 
