@@ -175,7 +175,7 @@ def load_module(what: Launchable) -> Module:
 
 
 def launched_ptx(what: Launchable) -> str:
-    """The PTX with blanks in the place of kernels that are not launched. Raises UsageProblem if there is no such one."""
+    """The PTX with blanks in the place of kernels that are not launched. Raises UsageProblem without one."""
     names = [section.name for section in kernel_sections(what.text)]
     if not names:
         raise UsageProblem(f"{what.place('ptx')} = {what.ptx.name}: it has no kernel (.entry)")
