@@ -8,13 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.errors import HarnessError
 from harness.processes.worker_process import WorkerProcess
 from harness.processes.worker_process import request as pickled
 from harness.run import worker
 
-MOST_WORDS = 2000
-"""Characters of an unexpected error that are kept."""
 DOING = {
     "starting": "starting",
     "started": "loading the model",
@@ -70,8 +67,6 @@ def supervise(
         last = next((line.strip() for line in reversed(reply.log.splitlines()) if line.strip()), "no message")
         outcome.failure = f"{reply.ending.replace('the process', 'the GPU process')} while {outcome.doing}: {last}"
     elif reply.kind == "error":
-        known = isinstance(reply.value, HarnessError)
-        text = str(reply.value) if known else f"{type(reply.value).__name__}: {reply.value}"
-        outcome.failure = text if known else " ".join(text.split())[:MOST_WORDS]
+        outcome.failure = str(reply.value)
     outcome.seconds = time.monotonic() - start
     return outcome

@@ -7,12 +7,14 @@ between any of them.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.build.config import KernelConfig
+from harness.errors import CannotRun, HarnessError
 from harness.problem.dtypes import element_type
 from harness.problem.inputs import EXACT_KINDS, make_inputs
 from harness.problem.reference import Reference
@@ -24,6 +26,8 @@ from harness.run import statistics, telemetry
 
 L2_BYTES = 64 << 20
 """Inputs are rotated over more than twice this, so that no launch finds its operands in L2 (H200: 60 MB)."""
+MOST_WORDS = 2000
+"""Characters of an unexpected error that are kept."""
 REPORT_SECONDS = 0.5
 BATCH_SECONDS = 0.02
 """A sample times launches for about this long, so that the start of a batch and event resolution vanish."""
@@ -49,7 +53,8 @@ class Request:
 
 
 def emit(event: str, **fields: Any) -> None:
-    tell((event, fields))
+    """Tells the parent of an event in plain data: it never loads torch or MAX."""
+    tell((event, json.loads(json.dumps(fields))))
 
 
 def serve(raw: dict[str, Any]) -> None:
@@ -61,7 +66,13 @@ def serve(raw: dict[str, Any]) -> None:
         "shape": Shape(*raw["shape"]),
         "tile": tuple(raw["tile"]),
     }
-    _serve(Request(**{**raw, **converted}))
+    try:
+        _serve(Request(**{**raw, **converted}))
+    except HarnessError:
+        raise
+    except Exception as error:  # of a library that the parent does not load
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CannotRun(text[:MOST_WORDS]) from error
 
 
 def _serve(request: Request) -> None:

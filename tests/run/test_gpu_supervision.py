@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import statistics as standard
 
 import pytest
 import work
 
+from harness.build.config import make_config
 from harness.run import statistics
 from harness.run.supervisor import supervise
 
@@ -37,6 +39,15 @@ def test_a_process_that_crashes_is_reported_with_its_last_words():
 
 def test_a_failure_that_the_process_explains_itself():
     assert serve("explains").failure == "needs sm_90a"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")
+def test_an_unexpected_failure_is_one_line_of_plain_words():
+    """An exception of torch itself could not be read by a parent that does not load torch."""
+    request = {"config": make_config("kernel6").to_json(), "shape": [128, 128, 64], "tile": [128, 128], "artifact": "x"}
+    request |= {"inputs": "normal", "seed": 0, "cap_seconds": 1.0, "vendors": [], "time": False, "details": False}
+    outcome = supervise({**request, "vendor_model": None}, 30)
+    assert outcome.failure == "ModuleNotFoundError: No module named 'torch'"
 
 
 class Machine:
