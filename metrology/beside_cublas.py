@@ -58,14 +58,14 @@ def pack_all(asked: list[tuple[str, str]], folder: Path) -> None:
 
 def parse_kernel(text: str) -> tuple[str, tuple[tuple[str, Any], ...]]:
     """Name and options of a kernel, as in ``kernel8 ping_pong=false scheduler=dynamic``."""
-    from harness.timing.what_if import OPTIONS
+    from harness.build.options import parse_settings
+    from harness.errors import UsageProblem
 
     kernel, *words = text.split()
-    pairs = [word.partition("=")[::2] for word in words]
-    unknown = [name for name, _ in pairs if name not in OPTIONS]
-    if unknown:
-        raise click.UsageError(f"--kernel {text!r}: no option {unknown[0]!r}; there are {', '.join(OPTIONS)}")
-    return kernel, tuple((name, OPTIONS[name](value)) for name, value in pairs)
+    try:
+        return kernel, tuple(parse_settings(words).items())
+    except UsageProblem as error:
+        raise click.UsageError(f"--kernel {text!r}: {error}") from None
 
 
 # ---- where the GPU is ------------------------------------------------------------------------------------------------

@@ -161,26 +161,6 @@ KERNELS = {
 }
 
 
-OFFERED: Mapping[str, tuple[Any, ...]] = {
-    "kernel": tuple(KERNELS),
-    "arch": tuple(ARCHITECTURES),
-    "cta_group": (1, 2),
-    "mma_shape": tuple((rows, columns) for rows in (256, 128, 64) for columns in range(256, 0, -16)),
-    "stages": tuple(range(16, 0, -1)),
-    "cluster": tuple(
-        (m, n) for m in range(1, LARGEST_CLUSTER + 1) for n in range(1, LARGEST_CLUSTER + 1) if m * n <= LARGEST_CLUSTER
-    ),
-    "epilogue_width": EPILOGUE_WIDTHS,
-    "multicast": (False,),
-    "scheduler": SCHEDULERS,
-    "raster_group": RASTER_GROUPS,
-    "accumulators": (1, 2),
-    "clc_depth": CLC_DEPTHS,
-    "sms": tuple(range(1, LARGEST_CLUSTER + 1)),
-}
-"""Values of the options that are worth trying in the place of one that is refused."""
-
-
 def find_kernel(name: str) -> Kernel:
     """Looks up a kernel by name."""
     if name not in KERNELS:

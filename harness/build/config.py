@@ -9,30 +9,20 @@ from typing import Any
 
 from harness.build import planner
 from harness.build.catalog import find_kernel
-from harness.build.mojo_source import PAIRS
+from harness.build.options import OPTIONS
 from harness.build.refusal import Refusal, advise
 from harness.build.tiling import tilings
 from harness.errors import UsageProblem
 from harness.problem.dtypes import element_type
 from harness.problem.shape import Shape
 
-SWITCH = {"yes": True, "true": True, "no": False, "false": False}
-"""What an option that is on or off can be written as."""
-
 
 @dataclass(frozen=True)
 class KernelConfig:
-    """One configuration of a kernel: everything the compiler needs to know, as `make_config`
-    makes it.
+    """One complete configuration of a kernel, as `make_config` makes it: everything the compiler needs to know.
 
-    cta_group: CTAs that work on one MMA, 1 or 2 (a pair). mma_shape: (M, N) of one MMA, for a pair that of
-    both CTAs together; on sm_90a the tile of a CTA. stages: depth of the ring in shared memory. cluster:
-    (CTAs along M, CTAs along N). epilogue_width: columns of C in one TMA store. multicast: False: each CTA
-    loads all that it needs. scheduler: where a CTA's next tile comes from, none for one tile a CTA. raster_group:
-    columns of cluster tiles that are walked along M together. accumulators: in tensor memory, filled in turn.
-    clc_depth: answers about the next tile that are kept, 0 unless the scheduler is clc. sms: multiprocessors that
-    clusters which stay fill, 0 unless the scheduler is static or dynamic. ping_pong: on sm_90a, the warpgroups of a CTA
-    take its tiles in turn, in place of halves of each.
+    The fields after kernel are `harness.build.options.OPTIONS`, where each is explained. A kernel that has no use for
+    an option has its default here: clc_depth is 0 unless the scheduler is clc, sms 0 unless the launch is persistent.
     """
 
     kernel: str
@@ -87,55 +77,28 @@ class KernelConfig:
     @classmethod
     def from_json(cls, text: str) -> KernelConfig:
         """The configuration that `to_json` wrote."""
-        values = json.loads(text)
-        pairs = {name: tuple(values[name]) for name in PAIRS}
-        return cls(**{**values, **pairs})
+        values: dict[str, Any] = json.loads(text)
+        options: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**options)
 
 
-def make_config(
-    kernel: str,
-    *,
-    arch: str = "auto",
-    dtype: str = "bf16",
-    cta_group: int | None = None,
-    mma_shape: tuple[int, int] | None = None,
-    stages: int | None = None,
-    cluster: tuple[int, int] | None = None,
-    epilogue_width: int | None = None,
-    multicast: bool = True,
-    scheduler: str | None = None,
-    raster_group: int | None = None,
-    accumulators: int | None = None,
-    clc_depth: int | None = None,
-    sms: int | None = None,
-    ping_pong: bool | None = None,
-    shape: Shape | None = None,
-) -> KernelConfig:
-    """A configuration of the named kernel, with defaults where nothing is asked for.
+def make_config(kernel: str, *, shape: Shape | None = None, **asked: Any) -> KernelConfig:
+    """A configuration of the named kernel, with defaults where nothing is asked for: None, or ``auto`` as arch.
 
-    shape: the problem, for kernels that choose their tile and cluster for it, among those that are asked for.
+    asked: values by the names of `OPTIONS`. shape: the problem, for kernels that choose their tile and cluster for it,
+    among those that are asked for.
     """
-    asked: dict[str, Any] = {
-        "kernel": kernel,
-        "arch": None if arch == "auto" else arch,
-        "dtype": dtype,
-        "cta_group": cta_group,
-        "mma_shape": mma_shape,
-        "stages": stages,
-        "cluster": cluster,
-        "epilogue_width": epilogue_width,
-        "multicast": multicast,
-        "scheduler": scheduler,
-        "raster_group": raster_group,
-        "accumulators": accumulators,
-        "clc_depth": clc_depth,
-        "sms": sms,
-        "ping_pong": ping_pong,
-    }
+    unknown = asked.keys() - OPTIONS.keys()
+    if unknown:
+        raise TypeError(f"a configuration has no {', '.join(sorted(unknown))}; it has {', '.join(OPTIONS)}")
+    given = {name: option.default if asked.get(name) is None else asked[name] for name, option in OPTIONS.items()}
+    options = {"kernel": kernel, **given, "arch": None if given["arch"] == "auto" else given["arch"]}
     try:
-        return _complete(asked, shape)
+        return _complete(options, shape)
     except Refusal as refusal:
-        raise advise(refusal, asked, lambda changed: _works(changed, shape)) from None
+        raise advise(refusal, options, lambda changed: _works(changed, shape)) from None
 
 
 def try_config(kernel: str, *, shape: Shape | None = None, **asked: Any) -> KernelConfig:
@@ -161,25 +124,11 @@ def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
         raise Refusal(f"{kernel.name} is written for {' and '.join(kernel.archs)}, not for {arch!r}", "arch")
     dtype = asked["dtype"] or "bf16"
     element_type(dtype)
-    given = {**asked, "arch": arch, "dtype": dtype}
-    found = _first_allowed({**given, **tiling} for tiling in tilings(kernel, arch, asked, shape))
-    return KernelConfig(
-        kernel=kernel.name,
-        arch=arch,
-        dtype=dtype,
-        cta_group=found["cta_group"],
-        mma_shape=(found["mma_shape"][0], found["mma_shape"][1]),
-        stages=found["stages"],
-        cluster=(found["cluster"][0], found["cluster"][1]),
-        epilogue_width=found["epilogue_width"],
-        multicast=found["multicast"],
-        scheduler=found["scheduler"],
-        raster_group=found["raster_group"],
-        accumulators=found["accumulators"],
-        clc_depth=found["clc_depth"],
-        sms=found["sms"],
-        ping_pong=found["ping_pong"],
-    )
+    fixed = {"arch": arch, "dtype": dtype}
+    found = fixed | _first_allowed({**asked, **fixed, **tiling} for tiling in tilings(kernel, arch, asked, shape))
+    options: dict[str, Any] = {name: found[name] for name in OPTIONS}
+    options |= {name: tuple(value[:2]) for name, value in options.items() if OPTIONS[name].kind == "pair"}
+    return KernelConfig(kernel=kernel.name, **options)
 
 
 def _first_allowed(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -192,28 +141,3 @@ def _first_allowed(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             first = first or refusal
     assert first is not None, "there is a choice at least"
     raise first
-
-
-def parse_cluster(text: str) -> tuple[int, int]:
-    """Reads ``CMxCN``: CTAs along M, CTAs along N."""
-    return _parse_pair(text, "cluster", "CMxCN; write for example 4x4 (4 CTAs along M, 4 along N)")
-
-
-def parse_mma_shape(text: str) -> tuple[int, int]:
-    """Reads ``MxN``."""
-    return _parse_pair(text, "mma shape", "MxN; write for example 256x256")
-
-
-def parse_switch(text: str) -> bool:
-    """Reads ``yes`` and ``true``, ``no`` and ``false``, in capitals or not."""
-    word = text.lower()
-    if word not in SWITCH:
-        raise UsageProblem(f"{text!r} is neither yes nor no; write yes or true, no or false")
-    return SWITCH[word]
-
-
-def _parse_pair(text: str, what: str, form: str) -> tuple[int, int]:
-    parts = text.lower().split("x")
-    if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
-        raise UsageProblem(f"{what} {text!r} is not {form}")
-    return int(parts[0]), int(parts[1])

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-PAIRS = {"mma_shape": ("mma_m", "mma_n"), "cluster": ("cluster_m", "cluster_n")}
-"""What is one option here and two parameters there."""
+from harness.build.options import OPTIONS
+
 _MOJO_TYPES = {"bf16": "DType.bfloat16", "fp16": "DType.float16"}
 
 PLANNER = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
@@ -17,8 +17,10 @@ def parameters(options: Mapping[str, Any]) -> dict[str, str | int | bool]:
     """Options by the names that the kernels give them; None is left out."""
     found: dict[str, str | int | bool] = {}
     for name, value in options.items():
-        if value is not None:
-            found |= dict(zip(PAIRS[name], value, strict=True)) if name in PAIRS else {name: value}
+        if name in OPTIONS and OPTIONS[name].parts and value is not None:
+            found |= dict(zip(OPTIONS[name].parts, value, strict=True))
+        elif value is not None:
+            found[name] = value
     return found
 
 

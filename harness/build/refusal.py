@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from typing import Any
 
-from harness.build.catalog import OFFERED
+from harness.build.catalog import KERNELS
+from harness.build.options import OPTIONS
 from harness.errors import UsageProblem
 
 Change = Mapping[str, Any]
@@ -39,7 +40,7 @@ def advise(refusal: Refusal, asked: Change, works: Callable[[Change], bool]) -> 
     if "kernel" in refusal.instead:  # it is the kernel that cannot do it
         ways = [*instead, *works_with([out], 1)]
     else:
-        several = SHOWN if refusal.subject not in _BOUNDS else 1
+        several = SHOWN if not _bound(refusal.subject) else 1
         found = works_with(own, several)
         ways = [*(found[:1] or works_with([out], 1)), *instead, *found[1:]]
     ways = ways[:SHOWN]
@@ -54,24 +55,12 @@ def advise(refusal: Refusal, asked: Change, works: Callable[[Change], bool]) -> 
 def _settings(name: str, asked: Change) -> list[Change]:
     """An option set to what is offered, as near as can be to what was asked for; left out, if nothing is."""
     wanted = asked.get(name)
-    values = [value for value in OFFERED.get(name, (None,)) if value != wanted]
-    if wanted is not None and name in _MEASURED:
-        values.sort(key=lambda value: _MEASURED[name](value, wanted))
+    offered = tuple(KERNELS) if name == "kernel" else OPTIONS[name].offered or (None,)
+    values: list[Any] = [value for value in offered if value != wanted]
+    distance = None if name == "kernel" else OPTIONS[name].distance
+    if wanted is not None and distance is not None:
+        values.sort(key=lambda value: distance(value, wanted))
     return [{name: value} for value in values]
-
-
-def _distance(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """In rows first."""
-    return abs(one[0] - other[0]), abs(one[1] - other[1])
-
-
-# How far an option's value is from that which is wanted.
-_MEASURED: Mapping[str, Callable[[Any, Any], Any]] = {
-    "mma_shape": _distance,
-    "cluster": lambda one, other: (sum(_distance(one, other)), -one[0] * one[1]),
-    "stages": lambda one, other: abs(one - other),
-    "raster_group": lambda one, other: abs(one - other),
-}
 
 
 def _in_words(ways: list[Change], subject: str) -> str:
@@ -90,16 +79,19 @@ def _value(change: Change, subject: str) -> str:
 def _setting(name: str, value: object, subject: str) -> str:
     if value is False:
         return f"no {_name(name)}"
-    if name == subject and name in _BOUNDS and (name, value) != _LEAST:
-        return _BOUNDS[name].format(value)
+    if name == subject and _bound(name) and (name, value) != _LEAST:
+        return _bound(name).format(value)
     shown = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return shown if name in (subject, "kernel") else f"{_name(name)} {shown}"
 
 
-_BOUNDS = {"stages": "at most {}", "sms": "{} or more"}
 _LEAST = ("stages", 1)
 """There is no less, so nobody is told to use at most that."""
 
 
 def _name(option: str) -> str:
     return option.replace("_", " ")
+
+
+def _bound(option: str) -> str:
+    return "" if option == "kernel" else OPTIONS[option].bound

@@ -8,9 +8,10 @@ import click
 from rich.console import Console
 
 from harness.build.catalog import KERNELS
+from harness.build.options import OPTIONS
 from harness.build.presets import PRESETS, Preset
 from harness.cli.options import as_json, check_output, json_option, write_output
-from harness.cli.render import by, show_table
+from harness.cli.render import show_table
 
 
 @click.command("list")
@@ -39,13 +40,7 @@ def list_command(json_path: str | None) -> None:
 
 def _options(preset: Preset) -> str:
     """As one would write them on the command line."""
-    words = []
-    for name, value in preset.options.items():
-        option = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            words.append(option if value else option.replace("--", "--no-"))
-        else:
-            words.append(f"{option} {by(value) if isinstance(value, tuple) else value}")
+    words = [word for name, value in preset.options.items() for word in OPTIONS[name].arguments(value)]
     depths = sorted(set(preset.stages.values()))
     if depths:
         words.append(f"--stages {'|'.join(map(str, depths))}")

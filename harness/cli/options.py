@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any, get_args
@@ -23,21 +23,20 @@ from typing import Any, get_args
 import click
 from click.core import ParameterSource
 
-from harness.build.catalog import ARCHITECTURES, CLC_DEPTHS, EPILOGUE_WIDTHS, KERNELS, RASTER_GROUPS, SCHEDULERS
-from harness.build.config import KernelConfig, parse_cluster, parse_mma_shape
+from harness.build.catalog import KERNELS
+from harness.build.config import KernelConfig
+from harness.build.options import OPTIONS, Option
 from harness.build.presets import PRESETS, chosen_options, configure
 from harness.emulator.rules import WARNINGS
 from harness.errors import UsageProblem
 from harness.files import write_text
 from harness.launch.options import LARGEST_SEED, Accumulation, EmulationOptions, Schedule
-from harness.problem.dtypes import ELEMENT_TYPES
 from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape, parse_shape
 from harness.run.device import CHOICES
 
 DEFAULT_SHAPE = "1024"
 MOST_SCHEDULES = 10_000
-THE_KERNELS = "[default: the kernel's]"
 
 Command = Callable[..., Any]
 
@@ -101,9 +100,10 @@ def _names(options: Sequence[Callable[[Command], Command]]) -> list[str]:
     return [parameter.name for parameter in getattr(command, "__click_params__", [])]
 
 
-def group(name: str, into: type, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def group(name: str, into: Callable[..., Any], *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """One decorator for several options, shown in this order. The command gets them as one argument of this name, a
-    dataclass that has a field for each of them; its other fields keep their defaults.
+    what ``into`` makes of their values: a dataclass that has a field for each of them; its other fields keep their
+    defaults.
     """
 
     names = _names(options)
@@ -179,23 +179,15 @@ def as_json(data: object) -> str:
 
 @dataclass(frozen=True)
 class ConfigOptions:
-    """What is asked for of a kernel's configuration; None: nothing. The names are those of `configure`."""
+    """What is asked for of a kernel's configuration: a preset, and values by the names of `OPTIONS`."""
 
     preset: str | None = None
-    arch: str = "auto"
-    dtype: str | None = None
-    cta_group: int | None = None
-    mma_shape: tuple[int, int] | None = None
-    stages: int | None = None
-    cluster: tuple[int, int] | None = None
-    epilogue_width: int | None = None
-    multicast: bool | None = None
-    scheduler: str | None = None
-    raster_group: int | None = None
-    accumulators: int | None = None
-    clc_depth: int | None = None
-    sms: int | None = None
-    ping_pong: bool | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def arch(self) -> str | None:
+        """The architecture that is asked for here; a preset may ask for one, too."""
+        return self.asked.get("arch")
 
     def wanted_arch(self, kernel: str) -> str:
         """What is asked for here or by the preset, else ``auto``."""
@@ -204,89 +196,43 @@ class ConfigOptions:
     @property
     def asks_nothing(self) -> bool:
         """Whether the configuration is left to the kernel, but for architecture and type."""
-        return not any(getattr(self, field.name) is not None for field in fields(self) if field.name not in _FREE)
+        return self.preset is None and not self.asked.keys() - {"arch", "dtype"}
+
+    def but(self, **asked: Any) -> ConfigOptions:
+        """The same, but for these options."""
+        return ConfigOptions(self.preset, {**self.asked, **asked})
 
     def configure(self, kernel: str, shape: Shape) -> KernelConfig:
         """The configuration of a kernel that these options ask for."""
-        return configure(kernel, shape=shape, **{field.name: getattr(self, field.name) for field in fields(self)})
+        return configure(kernel, self.preset, shape=shape, **self.asked)
 
 
-_FREE = ("arch", "dtype")
+def _gathered(preset: str | None, **values: Any) -> ConfigOptions:
+    return ConfigOptions(preset, {name: value for name, value in values.items() if value not in (None, "auto")})
+
+
+def config_option(option: Option) -> Callable[[Command], Command]:
+    """The option of a command for one option of the configuration."""
+    if option.kind == "switch":
+        return click.option(f"{option.flag}/{option.off}", default=None, help=option.help)
+    kinds: dict[str, Any] = {
+        "number": click.INT,
+        "pair": Parsed(option.written, option.parse),
+        "word": click.Choice(["auto", *option.choices] if option.name == "arch" else option.choices),
+    }
+    return click.option(option.flag, type=kinds[option.kind], metavar=option.written or None, help=option.help)
 
 
 config_options = group(
     "config",
-    ConfigOptions,
+    _gathered,
     click.option(
         "--preset",
         metavar="NAME",
         shell_complete=offering(lambda: PRESETS),
         help=f"One of {', '.join(PRESETS)}; other options override what it sets.",
     ),
-    click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", show_default=True),
-    click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), help="Of A, B and C.  [default: bf16]"),
-    click.option(
-        "--cta-group",
-        type=int,
-        metavar="1|2",
-        help="CTAs that work on one MMA: 1, or 2 (a pair).  [default: the architecture's]",
-    ),
-    click.option(
-        "--mma-shape",
-        type=Parsed("MxN", parse_mma_shape),
-        help="Tile of one MMA, of both CTAs together in a pair.  [default: the largest]",
-    ),
-    click.option("--stages", type=int, help=f"Depth of the shared-memory ring.  {THE_KERNELS}"),
-    click.option(
-        "--cluster",
-        type=Parsed("CMxCN", parse_cluster),
-        help="CTAs along M x CTAs along N.  [default: the architecture's]",
-    ),
-    click.option(
-        "--epilogue-width",
-        type=int,
-        metavar="|".join(map(str, sorted(EPILOGUE_WIDTHS))),
-        help=f"Columns of C in one TMA store.  {THE_KERNELS}",
-    ),
-    click.option(
-        "--multicast/--no-multicast",
-        default=None,
-        help="CTAs of a cluster send slices to each other, or each loads its own.  [default: multicast]",
-    ),
-    click.option(
-        "--scheduler",
-        type=click.Choice(SCHEDULERS),
-        help="Where the next tile comes from: cluster launch control, a fixed list, a counter, or there is none.  "
-        f"{THE_KERNELS}",
-    ),
-    click.option(
-        "--raster-group",
-        type=int,
-        metavar="|".join(map(str, RASTER_GROUPS)),
-        help=f"Columns of cluster tiles that are walked along M together.  {THE_KERNELS}",
-    ),
-    click.option(
-        "--accumulators",
-        type=int,
-        metavar="1|2",
-        help=f"Accumulators in tensor memory, filled in turn.  {THE_KERNELS}",
-    ),
-    click.option(
-        "--clc-depth",
-        type=int,
-        metavar="|".join(map(str, CLC_DEPTHS)),
-        help=f"Answers of cluster launch control that are kept.  {THE_KERNELS}",
-    ),
-    click.option(
-        "--sms",
-        type=click.IntRange(1),
-        help="Multiprocessors that clusters which stay fill.  [default: a B200's or H200's]",
-    ),
-    click.option(
-        "--ping-pong/--cooperative",
-        default=None,
-        help=f"On sm_90a: warpgroups take tiles in turn, or halves of each.  {THE_KERNELS}",
-    ),
+    *map(config_option, OPTIONS.values()),
 )
 
 GPU_SILENCE = 60.0

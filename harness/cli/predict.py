@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -127,7 +127,7 @@ def _predict_changed(artifact: Artifact, shape: Shape, gpu: Gpu, inputs: str, ch
 
 
 def _changed(kernel: str, config: ConfigOptions, shape: Shape, change: Change) -> KernelConfig:
-    return replace(config, **change.options).configure(kernel, shape)
+    return config.but(**change.options).configure(kernel, shape)
 
 
 def _as_dict(number: int, prediction: Prediction, tried: Sequence[Tried]) -> dict[str, Any]:
@@ -148,9 +148,9 @@ def _as_dict(number: int, prediction: Prediction, tried: Sequence[Tried]) -> dic
 
 def for_gpu(config: ConfigOptions, gpu: Gpu) -> ConfigOptions:
     """The GPU decides the architecture."""
-    if config.arch not in ("auto", gpu.arch):
+    if config.arch not in (None, gpu.arch):
         raise UsageProblem(f"--arch {config.arch}: {gpu.title} runs {gpu.arch}; leave --arch out")
-    return replace(config, arch=gpu.arch)
+    return config.but(arch=gpu.arch)
 
 
 def show(console: Console, found: Sequence[Prediction], tried: Sequence[Tried] = ()) -> None:

@@ -6,6 +6,7 @@ import shlex
 
 from harness.build.catalog import find_kernel
 from harness.build.config import KernelConfig
+from harness.build.options import OPTIONS
 from harness.run.runner import Request
 
 
@@ -27,29 +28,10 @@ def check_command_of(request: Request, schedules: int) -> str:
 
 
 def _config(config: KernelConfig) -> list[str]:
-    options: dict[str, object] = {
-        "arch": config.arch,
-        "dtype": config.dtype,
-        "cta-group": config.cta_group,
-        "mma-shape": "x".join(map(str, config.mma_shape)),
-        "cluster": "x".join(map(str, config.cluster)),
-        "stages": config.stages,
-        "epilogue-width": config.epilogue_width,
-    }
-    if find_kernel(config.kernel).walks_tiles:
-        options |= {
-            "scheduler": config.scheduler,
-            "raster-group": config.raster_group,
-            "accumulators": config.accumulators,
-        }
-        if config.clc_depth:
-            options["clc-depth"] = config.clc_depth
-        if config.sms:
-            options["sms"] = config.sms
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    if find_kernel(config.kernel).walks_tiles:
-        words.append("--ping-pong" if config.ping_pong else "--cooperative")
-    return words if config.multicast else [*words, "--no-multicast"]
+    """Everything that the kernel has a use for; a number is 0 where it has none."""
+    walks = find_kernel(config.kernel).walks_tiles
+    given = {option: getattr(config, name) for name, option in OPTIONS.items() if walks or not option.persistent}
+    return [word for option, value in given.items() if value != 0 or value is False for word in option.arguments(value)]
 
 
 def _emulation(request: Request) -> list[str]:

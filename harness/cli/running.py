@@ -96,7 +96,7 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
     if gpu and (run.schedules > 1 or run.schedule != "fifo"):
         raise UsageProblem(f"schedules are the emulator's, and {gpu.name} would run the kernel; add --device emulator")
     request = Request(
-        config=_configuration(kernel, shape, replace(config, arch=arch), gpu, run.tuned),
+        config=_configuration(kernel, shape, config.but(arch=arch), gpu, run.tuned),
         shape=shape,
         inputs=run.inputs or ("normal" if gpu else "integer"),
         seed=run.seed,

@@ -17,13 +17,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from harness.build.catalog import ARCHITECTURES, SCHEDULERS
+from harness.build.options import TUNABLE, Option
 from harness.build.toolchain import find_gpus
 from harness.cli.options import FiniteRange, NamedPath, group, together
 from harness.cli.render import show_line, show_table
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem, needs
 from harness.experiments import journal
 from harness.experiments import sweep_table as table
-from harness.experiments.cluster import Cluster, Tls
+from harness.experiments.cluster import Cluster
 from harness.experiments.job import KINDS
 from harness.experiments.sweep import Plan, Tally, plan
 from harness.experiments.sweep import sweep as run_sweep
@@ -42,18 +43,7 @@ class Where:
     """Who does the jobs."""
 
     jobs: int | None
-    scheduler: str | None
-    tls_ca: str | None
-    tls_cert: str | None
-    tls_key: str | None
-
-    def __post_init__(self) -> None:
-        given = any((self.tls_ca, self.tls_cert, self.tls_key))
-        if given and not (self.scheduler or "").startswith("tls://"):
-            raise UsageProblem(
-                "--tls-ca, --tls-cert and --tls-key are for a cluster with tls://; leave them out, or name it: "
-                "--scheduler tls://HOST:8786"
-            )
+    cluster_address: str | None
 
     @property
     def count(self) -> int:
@@ -61,12 +51,11 @@ class Where:
 
     def engine(self, device: str, say: Callable[[str], None]) -> Engine:
         """Returns who does the jobs: one process alone needs no cluster, nor does a single GPU."""
-        tls = Tls(self.tls_ca, self.tls_cert, self.tls_key)
-        if self.scheduler is not None:
-            return Cluster(self.scheduler, tls=tls, say=say)
+        if self.cluster_address is not None:
+            return Cluster(self.cluster_address, say=say)
         gpus = _own_gpus() if device == "gpu" else []
         if device == "gpu" and not gpus:
-            raise NoDevice("no NVIDIA GPU was found (nvidia-smi lists none); --scheduler ADDRESS uses those of others")
+            raise NoDevice("no NVIDIA GPU was found (nvidia-smi lists none); --cluster-address uses those of others")
         if self.count == 1 and len(gpus) <= 1:
             return Processes(1)
         return Cluster(workers=self.count, gpus=gpus, say=say)
@@ -82,68 +71,31 @@ def _own_gpus() -> list[str]:
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     if value is None or re.fullmatch(r"((tcp|tls|ws|wss|ucx)://)?[^\s/]+:\d{1,5}", value):
         return value
-    hint = "leave it out for one of this machine"
-    if any("--tile-scheduler" in other.opts for other in context.command.params):
-        hint += "; the scheduler of a kernel is --tile-scheduler here"
-        if value in SCHEDULERS:
-            hint = f"the scheduler of a kernel is --tile-scheduler {value} here"
     raise UsageProblem(
-        f"--scheduler {value!r} is not the address of a Dask scheduler, such as tcp://10.0.0.1:8786; {hint}"
+        f"--cluster-address {value!r} is not the address of a Dask scheduler, such as tcp://10.0.0.1:8786; leave it "
+        "out for a cluster of this machine"
     )
 
 
-certificate = NamedPath(exists=True, dir_okay=False)
 where_options = group(
     "where",
     Where,
     click.option("--jobs", type=click.IntRange(1, 1024), help="Processes of this machine.  [default: one a core]"),
     click.option(
-        "--scheduler",
+        "--cluster-address",
         metavar="ADDRESS",
         callback=_address,
         help="Address of a Dask cluster that runs already, as tcp://10.0.0.1:8786.  [default: one of this machine]",
     ),
-    click.option(
-        "--tls-ca",
-        metavar="FILE",
-        type=certificate,
-        help="Certificates (PEM) for an ADDRESS with tls://: of the authority,",
-    ),
-    click.option("--tls-cert", metavar="FILE", type=certificate, help="of this program,"),
-    click.option("--tls-key", metavar="FILE", type=certificate, help="and its key."),
 )
 
 
-def _grid(name: str, metavar: str, words: str) -> Callable[[Any], Any]:
-    if name == "scheduler":
-        return click.option("--tile-scheduler", f"grid_{name}", metavar=metavar, help=words, callback=_no_address)
-    return click.option(f"--{name.replace('_', '-')}", f"grid_{name}", metavar=metavar, help=words)
+def _grid(option: Option) -> Callable[[Any], Any]:
+    """The option of the other commands, with several values."""
+    return click.option(option.flag, f"grid_{option.name}", metavar=option.several, help=option.help)
 
 
-def _no_address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None and ":" in value:
-        raise UsageProblem(
-            f"--tile-scheduler {value!r} is no scheduler of a kernel; use some of {', '.join(SCHEDULERS)}, and "
-            "--scheduler for the address of a Dask cluster"
-        )
-    return value
-
-
-grid_options = together(
-    _grid("dtype", "bf16,fp16", "Of A, B and C."),
-    _grid("cta_group", "1,2", "CTAs that work on one MMA."),
-    _grid("mma_shape", "MxN,...", "Tiles of one MMA; on sm_90a of a CTA."),
-    _grid("stages", "A:B", "Depths of the ring."),
-    _grid("cluster", "CMxCN,...", "CTAs along M x CTAs along N."),
-    _grid("epilogue_width", "16,32,64", "Columns of C in one TMA store."),
-    _grid("multicast", "true,false", "CTAs of a cluster send slices to each other, or each loads its own."),
-    _grid("scheduler", "clc,static,...", "Where the next tile comes from; --scheduler of the other commands."),
-    _grid("raster_group", "1,4,8,16", "Columns of cluster tiles that are walked along M together."),
-    _grid("accumulators", "1,2", "Accumulators in tensor memory."),
-    _grid("clc_depth", "1:3", "Answers of cluster launch control that are kept."),
-    _grid("sms", "A:B", "Multiprocessors that clusters which stay fill."),
-    _grid("ping_pong", "true,false", "On sm_90a: warpgroups take tiles in turn, or halves of each."),
-)
+grid_options = together(*map(_grid, TUNABLE.values()))
 
 
 @click.command("sweep")
@@ -246,6 +198,11 @@ def sweep(
 
 def _sweep(what: Sequence[str], shapes: Sequence[str], grid: dict[str, str | None], asked: dict[str, str]) -> Sweep:
     options = {name.removeprefix("grid_"): text for name, text in grid.items() if text is not None}
+    if ":" in options.get("scheduler", ""):
+        raise UsageProblem(
+            f"--scheduler {options['scheduler']!r} is no scheduler of a kernel; use some of {', '.join(SCHEDULERS)}, "
+            "and --cluster-address for a Dask cluster"
+        )
     files = [word for word in what if word.endswith(".toml")]
     if not files:
         return make_sweep("-".join(what), kernels=what, shapes=shapes, options=options, **asked)
@@ -279,7 +236,7 @@ def _run(
                 resume=resume,
                 retry_failed=retry_failed,
                 report=report,
-                everywhere=where.scheduler is not None,
+                everywhere=where.cluster_address is not None,
             )
     except KeyboardInterrupt:
         show_line(console, "interrupted; what was done is kept, --resume goes on from here")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from harness.build.artifacts import build_with_notice
 from harness.build.catalog import KERNELS
+from harness.build.options import OPTIONS
 from harness.cli.options import (
     ConfigOptions,
     FiniteRange,
@@ -133,7 +134,7 @@ def _refuse_what_would_be_ignored(what: str, measured: Path | None) -> None:
     """Options of a kernel that is compiled here, where there is none."""
     if measured is None and not what.endswith(".toml"):
         return
-    mine = ["shape", *(field.name for field in fields(ConfigOptions)), *(["gpu_name"] if measured else [])]
+    mine = ["shape", "preset", *OPTIONS, *(["gpu_name"] if measured else [])]
     ignored = given_options(*mine)
     if ignored:
         says = f"--measured {measured}" if measured else what

@@ -136,7 +136,7 @@ def _device(kernel: str, device: str, arch: str, where: Where) -> tuple[str | No
     found = find_kernel(kernel)
     if device != "gpu":
         return None, found.archs[0] if arch == "auto" else arch
-    if where.scheduler is not None:
+    if where.cluster_address is not None:
         if arch == "auto":
             raise UsageProblem("which GPUs the workers have is not known here; say it with --arch")
         return None, arch

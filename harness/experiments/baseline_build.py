@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,44 +21,35 @@ from harness import cache
 from harness.build.artifacts import Artifact
 from harness.build.config import KernelConfig
 from harness.errors import CannotRun
-from harness.experiments.suite import Case
+from harness.experiments.suite import SCHEMA, Case
 from harness.git import git
-from harness.problem.shape import Shape
 from harness.processes.program import run as run_program
 
 BUILD_SECONDS = 1800
 
-# Run by the other commit's harness, of which it asks little. A case with an option which that harness does not know is
-# not built, unless it leaves the option alone. The answers are the last line.
+# Run by the other commit's harness, of which it asks little: that it reads a suite with one case, and refuses an option
+# that it does not know. The answers are the last line.
 _PROGRAM = """
-import dataclasses, json, sys
+import json, sys
 try:
-    from harness.experiments import suite
+    from harness.experiments.suite import load_suite
     from harness.build.artifacts import build
     from harness.build.planner import planner
     from harness.run.model import compile_artifact
 except ImportError:  # the commit is older than these packages
-    from harness.bench import suite
+    from harness.bench.suite import load_suite
     from harness.compiler.build import build
     from harness.config.planner import planner
     from harness.gpu.model import compile_artifact
 
 asked, answers = json.load(sys.stdin), {}
-known = {field.name: field for field in dataclasses.fields(suite.Case)}
-
-def case_of(values):
-    values["shape"] = suite.parse_shape(values["shape"])
-    for name in ("cluster", "mma_shape"):
-        values[name] = values[name] and tuple(values[name])
-    for name in [name for name in values if name not in known]:
-        if values.pop(name):
-            raise ValueError(f"it has no {name}")
-    return suite.Case(**values)
-
 configs = {}
-for name, (values, arch) in asked["cases"].items():
+for name, (text, arch) in asked["cases"].items():
+    with open("case.toml", "w", encoding="utf-8") as file:
+        file.write(text)
     try:
-        configs[name] = case_of(values).config(arch)
+        [case] = load_suite("case.toml").cases
+        configs[name] = case.config(arch)
     except Exception as error:
         answers[name] = {"error": str(error)}
 for name, artifact in zip(configs, build(list(configs.values()))):
@@ -102,10 +92,7 @@ def _unpack(archive: bytes, folder: str | Path) -> None:
 
 
 def _build_in(folder: Path, cases: Mapping[Case, KernelConfig], models: bool) -> dict[str, Any]:
-    described = {
-        case.id: (asdict(case) | {"shape": _words(case.shape), "check": False}, config.arch)
-        for case, config in cases.items()
-    }
+    described = {case.id: (_suite_of(case), config.arch) for case, config in cases.items()}
     # Its own package first; what it needs besides comes from this environment.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
     try:
@@ -118,8 +105,10 @@ def _build_in(folder: Path, cases: Mapping[Case, KernelConfig], models: bool) ->
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _words(shape: Shape) -> str:
-    return f"{shape.m},{shape.n},{shape.k}"
+def _suite_of(case: Case) -> str:
+    """A suite file with this case alone. Texts, numbers and switches are the same in TOML as in JSON."""
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in case.table().items()]
+    return "".join([f"schema = {SCHEMA}\n[[cases]]\n", *lines])
 
 
 def _artifact(commit: str, config: KernelConfig, answer: Mapping[str, Any]) -> Artifact | str:

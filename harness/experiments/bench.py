@@ -84,7 +84,7 @@ def prepare(
     planned = []
     for case in cases:
         try:
-            gpu, arch = choose_device(suite.device, find_kernel(case.kernel), case.arch or "auto")
+            gpu, arch = choose_device(suite.device, find_kernel(case.kernel), case.options.get("arch", "auto"))
             config = case.config(arch)
             request = Request(config, case.shape, case.inputs, case.seed, emulation, gpu=gpu)
             request = replace(request, processes=processes) if gpu else replace(request, schedules=schedules)

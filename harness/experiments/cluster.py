@@ -54,26 +54,6 @@ PATIENCE = 300.0
 """Seconds to wait for a scheduler that went away, and for a worker that has what is needed."""
 
 
-@dataclass(frozen=True)
-class Tls:
-    """Files of certificates (PEM), as Dask takes them; all None: what Dask's own configuration says."""
-
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-
-    def security(self) -> Any:
-        """Returns what Dask takes; None where nothing is asked for."""
-        given = {"tls_ca_file": self.ca, "tls_client_cert": self.cert, "tls_client_key": self.key}
-        if not any(given.values()):
-            return None
-        if not all(given.values()):
-            raise UsageProblem("--tls-ca, --tls-cert and --tls-key belong together; give all three")
-        from distributed.security import Security
-
-        return Security(require_encryption=True, **given)
-
-
 def _has_certificates() -> bool:
     """Tells whether Dask's own configuration names some."""
     from distributed.security import Security
@@ -94,7 +74,6 @@ class Cluster:
         address: str | None = None,
         workers: int = 1,
         gpus: Iterable[str] = (),
-        tls: Tls | None = None,
         patience: float = PATIENCE,
         say: Callable[[str], None] = lambda message: None,
     ) -> None:
@@ -102,7 +81,6 @@ class Cluster:
         self.address = address
         self.workers = workers
         self.gpus = tuple(gpus)
-        self.security = (tls or Tls()).security()
         self.patience = patience
         self.say = say
         self._client: Any = None
@@ -136,13 +114,15 @@ class Cluster:
         import dask
         from distributed import Client
 
-        if self.security is None and str(self.address).startswith("tls://") and not _has_certificates():
-            raise UsageProblem(f"--scheduler {self.address}: give --tls-ca, --tls-cert and --tls-key, all three")
+        if str(self.address).startswith("tls://") and not _has_certificates():
+            raise UsageProblem(
+                f"--cluster-address {self.address}: Dask's configuration names no certificates; set "
+                "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ...__CLIENT__CERT and ...__CLIENT__KEY, see docs/sweeps.md"
+            )
         try:
             with dask.config.set(QUIET):
                 return Client(
                     self._own or self.address,
-                    security=self.security,
                     timeout=min(10.0, self.patience),
                     set_as_default=False,
                 )

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import paths
-from harness.build.config import KernelConfig, make_config, parse_cluster, parse_mma_shape
+from harness.build.config import KernelConfig, make_config
+from harness.build.options import OPTIONS
 from harness.errors import UsageProblem
-from harness.problem.dtypes import element_type
 from harness.problem.inputs import KINDS
 from harness.problem.shape import Shape, parse_shape
 
@@ -26,56 +26,43 @@ DEVICES = ("emulator", "gpu")
 DEFAULT = "emulator"
 
 # What a table of cases combines, with what it can leave to the top level, and the options of its kernels.
-_WALK = ("scheduler", "raster_group", "accumulators", "clc_depth", "sms", "ping_pong")
 _LISTS = ("kernels", "clusters", "shapes", "dtypes", "inputs")
-_OPTIONS = ("arch", "cta_group", "mma_shape", "stages", "epilogue_width", "multicast", "seed", "check", *_WALK)
+_SINGLE = tuple(name for name in OPTIONS if name not in ("dtype", "cluster"))
+_OPTIONS = (*_SINGLE, "seed", "check")
 _TOP = ("schema", "summary", "device", "cases")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement. Options that are None are the kernel's defaults, the cluster too; arch None: the device's.
+    """One measurement. asked: options of the configuration with their values, in the order of `OPTIONS`; the others are
+    the kernel's defaults, and the architecture is the device's.
 
     check: whether its synchronisation is checked, too; that changes nothing of what is measured.
     """
 
     kernel: str
-    cluster: tuple[int, int] | None
-    dtype: str
     shape: Shape
     inputs: str
     seed: int = 0
-    arch: str | None = None
-    cta_group: int | None = None
-    mma_shape: tuple[int, int] | None = None
-    stages: int | None = None
-    epilogue_width: int | None = None
-    multicast: bool = True
-    scheduler: str | None = None
-    raster_group: int | None = None
-    accumulators: int | None = None
-    clc_depth: int | None = None
-    sms: int | None = None
-    ping_pong: bool | None = None
+    asked: tuple[tuple[str, Any], ...] = ()
     check: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is asked for, by the names of `OPTIONS`."""
+        return dict(self.asked)
 
     @property
     def id(self) -> str:
         """Names the case in the history: what was asked for, and nothing that follows from it."""
-        words = [self.kernel, self.dtype, f"{self.cluster[0]}x{self.cluster[1]}" if self.cluster else "auto"]
-        if self.arch:
-            words.append(self.arch)
-        if self.cta_group:
-            words.append(f"cta_group={self.cta_group}")
-        if self.mma_shape:
-            words.append(f"mma={self.mma_shape[0]}x{self.mma_shape[1]}")
-        if self.stages:
-            words.append(f"stages={self.stages}")
-        if self.epilogue_width:
-            words.append(f"epilogue={self.epilogue_width}")
-        if not self.multicast:
-            words.append("no-multicast")
-        words += [f"{name.replace('_', '-')}={getattr(self, name)}" for name in _WALK if getattr(self, name)]
+        options = self.options
+        dtype, cluster = (options.pop(name, None) for name in ("dtype", "cluster"))
+        words = [
+            self.kernel,
+            dtype or OPTIONS["dtype"].default,
+            OPTIONS["cluster"].show(cluster) if cluster else "auto",
+        ]
+        words += [OPTIONS[name].in_case(value) for name, value in options.items() if value != OPTIONS[name].default]
         words += [str(self.shape), self.inputs]
         if self.seed:
             words.append(f"seed={self.seed}")
@@ -83,19 +70,19 @@ class Case:
 
     def config(self, arch: str) -> KernelConfig:
         """What is to be compiled for this architecture; raises `UsageProblem` if that cannot be."""
-        return make_config(
-            self.kernel,
-            arch=self.arch or arch,
-            dtype=self.dtype,
-            cta_group=self.cta_group,
-            mma_shape=self.mma_shape,
-            stages=self.stages,
-            cluster=self.cluster,
-            epilogue_width=self.epilogue_width,
-            multicast=self.multicast,
-            **{name: getattr(self, name) for name in _WALK},
-            shape=self.shape,
-        )
+        return make_config(self.kernel, shape=self.shape, **{"arch": arch, **self.options})
+
+    def table(self) -> dict[str, Any]:
+        """The case as a table of a suite file, which a harness of another time can read, too."""
+        options = self.options
+        lists = {
+            "kernels": self.kernel,
+            "dtypes": options.pop("dtype"),
+            "clusters": OPTIONS["cluster"].show(options.pop("cluster", "auto")),
+            "shapes": f"{self.shape.m},{self.shape.n},{self.shape.k}",
+            "inputs": self.inputs,
+        }
+        return {**lists, "seed": self.seed, **{name: OPTIONS[name].write(value) for name, value in options.items()}}
 
 
 @dataclass(frozen=True)
@@ -171,29 +158,21 @@ def _cases(table: Mapping[str, Any]) -> list[Case]:
     if missing:
         raise UsageProblem(f"{', '.join(missing)} missing, here and at the top level")
     lists = [_list(name, table[name]) for name in _LISTS]
-    options = {name: table[name] for name in _OPTIONS if name in table}
-    if "mma_shape" in options:
-        options["mma_shape"] = parse_mma_shape(str(options["mma_shape"]))
-    for name in ("cta_group", "stages", "epilogue_width", "seed", *_WALK[1:-1]):
-        if name in options and (not isinstance(options[name], int) or isinstance(options[name], bool)):
-            raise UsageProblem(f"{name} is {options[name]!r}; it must be a whole number")
-    for name in ("multicast", "ping_pong", "check"):
-        if not isinstance(options.get(name, True), bool):
-            raise UsageProblem(f"{name} is {options[name]!r}; write true or false")
+    asked = {name: OPTIONS[name].read(table[name]) for name in _SINGLE if name in table}
+    seed, check = table.get("seed", 0), table.get("check", False)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise UsageProblem(f"seed is {seed!r}; it must be a whole number")
+    if not isinstance(check, bool):
+        raise UsageProblem(f"check is {check!r}; write true or false")
     made = []
     for kernel, cluster, shape, dtype, inputs in product(*lists):
-        element_type(dtype)
         if inputs not in KINDS:
             raise UsageProblem(f"inputs {inputs!r} is not one of {', '.join(KINDS)}")
-        case = Case(
-            kernel=kernel,
-            cluster=None if cluster == "auto" else parse_cluster(cluster),
-            dtype=dtype,
-            shape=parse_shape(shape),
-            inputs=inputs,
-            **options,
-        )
-        case.config(case.arch or "auto")
+        listed = {"dtype": dtype} | ({} if cluster == "auto" else {"cluster": cluster})
+        options = asked | {name: OPTIONS[name].read(value) for name, value in listed.items()}
+        in_order = tuple((name, options[name]) for name in OPTIONS if name in options)
+        case = Case(kernel, parse_shape(shape), inputs, seed, in_order, check)
+        case.config("auto")
         made.append(case)
     return made
 

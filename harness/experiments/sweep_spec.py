@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from harness.build.catalog import ARCHITECTURES, KERNELS, SCHEDULERS, find_kernel
-from harness.build.config import parse_cluster, parse_mma_shape, parse_switch
+from harness.build.catalog import ARCHITECTURES, KERNELS, find_kernel
+from harness.build.options import TUNABLE, Option
 from harness.build.presets import find_preset
 from harness.errors import UsageProblem
 from harness.experiments.job import KINDS
 from harness.experiments.ranges import parse_numbers, parse_shapes, parse_values
 from harness.launch.options import LARGEST_SEED
-from harness.problem.dtypes import element_type
 from harness.problem.inputs import KINDS as INPUTS
 
 SCHEMA = 1
@@ -52,10 +51,6 @@ class Sweep:
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _numbers(what: str) -> Callable[[str], Sequence[int]]:
-    return lambda text: parse_numbers(text, what)
-
-
 def _one_of(what: str, known: Sequence[str]) -> Callable[[str], list[str]]:
     def parse(word: str) -> str:
         if word not in known:
@@ -65,27 +60,10 @@ def _one_of(what: str, known: Sequence[str]) -> Callable[[str], list[str]]:
     return lambda text: parse_values(text, parse)
 
 
-def _dtype(word: str) -> str:
-    element_type(word)
-    return word
+def several(option: Option, text: str) -> Sequence[Any]:
+    """Reads a list of values of an option, of numbers also ranges."""
+    return parse_numbers(text, option.words) if option.kind == "number" else parse_values(text, option.parse)
 
-
-OPTIONS: dict[str, Callable[[str], Sequence[Any]]] = {
-    "dtype": lambda text: parse_values(text, _dtype),
-    "cta_group": _numbers("cta group"),
-    "mma_shape": lambda text: parse_values(text, parse_mma_shape),
-    "stages": _numbers("stages"),
-    "cluster": lambda text: parse_values(text, parse_cluster),
-    "epilogue_width": _numbers("epilogue width"),
-    "multicast": lambda text: parse_values(text, parse_switch),
-    "scheduler": _one_of("scheduler", SCHEDULERS),
-    "raster_group": _numbers("raster group"),
-    "accumulators": _numbers("accumulators"),
-    "clc_depth": _numbers("clc depth"),
-    "sms": _numbers("sms"),
-    "ping_pong": lambda text: parse_values(text, parse_switch),
-}
-"""The options of a configuration, each with how a list of its values is read."""
 
 _PLAIN = ("kind", "device", "arch", "preset")
 _KEYS = ("schema", "kernels", "shapes", "inputs", "seeds", "schedule_seeds", "options", *_PLAIN)
@@ -158,9 +136,9 @@ def make_sweep(
     for kernel in named:
         find_kernel(kernel)
     for key in options:
-        if key not in OPTIONS:
-            raise UsageProblem(f"there is no option {key!r}; use: {', '.join(OPTIONS)}")
-    values = {key: OPTIONS[key](text) for key, text in options.items()}
+        if key not in TUNABLE:
+            raise UsageProblem(f"there is no option {key!r}; use: {', '.join(TUNABLE)}")
+    values = {key: several(TUNABLE[key], text) for key, text in options.items()}
     for shape in shapes:
         parse_shapes(shape)
     suits = {"run": ("emulator", "gpu"), "check": ("emulator",), "predict": ("model",)}

@@ -20,7 +20,6 @@ from harness.locks import FileLock
 from harness.problem.shape import Shape
 
 SCHEMA = 1
-_PAIRS = ("mma_shape", "cluster")
 _NAMED = ("kernel", "arch", "dtype")
 ROWS = 256
 """The most rows of a tile; those of the others divide it, but for the last tiles along M."""
@@ -67,7 +66,7 @@ class Entry:
     def configuration(self) -> KernelConfig:
         """Raises `UsageProblem` if the kernel has changed so that it no longer can be."""
         options: dict[str, Any] = {
-            name: tuple(value) if name in _PAIRS else value for name, value in self.config.items()
+            name: tuple(value) if isinstance(value, list) else value for name, value in self.config.items()
         }
         return try_config(self.kernel, arch=self.arch, dtype=self.dtype, **options)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from harness.build.config import KernelConfig
 from harness.build.kernel_launch import regions_of
+from harness.build.options import parse_settings
 from harness.build.plan import Plan, parse_plan
 from harness.build.presets import configure
 from harness.emulator.machine.state import Region
@@ -24,7 +25,6 @@ from harness.errors import UsageProblem
 from harness.problem.shape import Shape, parse_shape
 from harness.timing.survey_archive import BEGIN, GLOBAL_TIMER, POINT, SM, START, STOP, Site, Survey
 from harness.timing.timeline import CtaKey, Span, Timeline, whole
-from harness.timing.what_if import OPTIONS
 
 RANK_BITS = 24
 """Of a shared address the bits from here on are the CTA's rank in its cluster."""
@@ -49,11 +49,7 @@ def parse_run(name: str, arch: str = "sm_90a") -> tuple[KernelConfig, Shape]:
     words, _, size = name.partition(" at ")
     kernel, *asked = words.split()
     shape = parse_shape(size.replace("x", ","))
-    options: dict[str, Any] = {}
-    for word in asked:
-        option, _, value = word.partition("=")
-        options[option] = OPTIONS[option](value)
-    return configure(kernel, arch=arch, shape=shape, **options), shape
+    return configure(kernel, arch=arch, shape=shape, **parse_settings(asked)), shape
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.build.catalog import SCHEDULERS
-from harness.build.config import parse_cluster, parse_mma_shape, parse_switch
+from harness.build.options import TUNABLE
 from harness.errors import UsageProblem
 from harness.timing.constants import Gpu
 
@@ -28,34 +27,6 @@ class Change:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 6:
-        raise UsageProblem(f"'{text}' is not a whole number")
-    return int(text)
-
-
-def _scheduler(text: str) -> str:
-    if text not in SCHEDULERS:
-        raise UsageProblem(f"'{text}' is none of {', '.join(SCHEDULERS)}")
-    return text
-
-
-OPTIONS: dict[str, Callable[[str], Any]] = {
-    "stages": _number,
-    "cluster": parse_cluster,
-    "mma_shape": parse_mma_shape,
-    "cta_group": _number,
-    "epilogue_width": _number,
-    "multicast": parse_switch,
-    "scheduler": _scheduler,
-    "raster_group": _number,
-    "accumulators": _number,
-    "clc_depth": _number,
-    "sms": _number,
-    "ping_pong": parse_switch,
-}
-
-
 def parse_changes(texts: tuple[str, ...], gpu: Gpu) -> list[Change]:
     """Raises UsageProblem for a constant or an option that there is not, and for a value it cannot have."""
     expanded = [each for text in texts for each in (STANDARD if text == "all" else (text,))]
@@ -68,10 +39,10 @@ def _parse(text: str, gpu: Gpu) -> Change:
         raise UsageProblem(f"--what-if '{text}': write NAME=VALUE, for example l2.bandwidth=0.5x or stages=3")
     if "." not in name:
         option = name.replace("-", "_")
-        if option not in OPTIONS:
-            raise UsageProblem(f"--what-if '{text}': there is no option '{name}'; there are {', '.join(OPTIONS)}")
+        if option not in TUNABLE:
+            raise UsageProblem(f"--what-if '{text}': there is no option '{name}'; there are {', '.join(TUNABLE)}")
         try:
-            return Change(text, options={option: OPTIONS[option](value)})
+            return Change(text, options={option: TUNABLE[option].parse(value)})
         except UsageProblem as problem:
             raise UsageProblem(f"--what-if '{text}': {problem}") from None
     constant = gpu.require(name)

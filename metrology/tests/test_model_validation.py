@@ -50,5 +50,5 @@ def test_names_lead_back_to_configurations():
 
 def test_an_option_that_is_off_is_off():
     assert parse_kernel("kernel8 ping_pong=false stages=3") == ("kernel8", (("ping_pong", False), ("stages", 3)))
-    with pytest.raises(click.UsageError, match="no option 'pingpong'"):
+    with pytest.raises(click.UsageError, match="'pingpong=true' is no option"):
         parse_kernel("kernel8 pingpong=true")

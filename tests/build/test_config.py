@@ -9,7 +9,8 @@ from itertools import combinations, product
 import pytest
 
 from harness.build.catalog import ARCHITECTURES, KERNELS
-from harness.build.config import KernelConfig, make_config, parse_cluster, parse_mma_shape
+from harness.build.config import KernelConfig, make_config
+from harness.build.options import OPTIONS
 from harness.errors import UsageProblem
 from harness.problem.shape import Shape
 
@@ -110,9 +111,9 @@ def test_one_kernel_has_no_pipeline():
 
 
 def test_sizes_are_read():
-    assert parse_cluster("4x2") == (4, 2) and parse_mma_shape("256X128") == (256, 128)
+    assert OPTIONS["cluster"].parse("4x2") == (4, 2) and OPTIONS["mma_shape"].parse("256X128") == (256, 128)
     with pytest.raises(UsageProblem, match=r"mma shape '256' is not MxN; write for example 256x256"):
-        parse_mma_shape("256")
+        OPTIONS["mma_shape"].parse("256")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from harness.problem.shape import Shape
 from harness.run.runner import Request, run
 
 SHAPE = Shape(256, 512, 128)
-CASE = Case("kernel6", (2, 1), "bf16", SHAPE, "index")
+CASE = Case("kernel6", SHAPE, "index", asked=(("dtype", "bf16"), ("cluster", (2, 1))))
 
 
 def measured(artifact) -> dict:

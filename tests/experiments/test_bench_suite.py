@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import UsageProblem
+from harness.experiments.baseline_build import _suite_of
 from harness.experiments.suite import load_suite, suite_names
 
 TOP = 'schema = 1\nkernels = "kernel6"\nclusters = "2x1"\nshapes = "256"\ndtypes = "bf16"\ninputs = "index"\n'
@@ -23,12 +24,12 @@ def suite(tmp_path):
 def test_the_default_suite_covers_the_series():
     cases = load_suite("emulator").cases
     assert {case.kernel for case in cases} == {"kernel5", "kernel6", "kernel7", "kernel8"}
-    assert {case.dtype for case in cases} == {"bf16", "fp16"}
-    assert {(2, 1), (2, 2), (4, 4)} <= {case.cluster for case in cases}
-    assert any(not case.multicast for case in cases)
-    assert {case.arch for case in cases} == {None, "sm_90a"}
+    assert {case.options["dtype"] for case in cases} == {"bf16", "fp16"}
+    assert {(2, 1), (2, 2), (4, 4)} <= {case.options.get("cluster") for case in cases}
+    assert any(case.options.get("multicast") is False for case in cases)
+    assert {case.options.get("arch") for case in cases} == {None, "sm_90a"}
     assert any(case.shape.m % 128 for case in cases)
-    checked = {(case.kernel, case.arch) for case in cases if case.check}
+    checked = {(case.kernel, case.options.get("arch")) for case in cases if case.check}
     assert checked == {(f"kernel{number}", arch) for number in (5, 6, 7, 8) for arch in (None, "sm_90a")}
     # Two minutes on the emulator: about 0.5 s for every 10^9 multiplications and additions.
     assert sum(case.shape.flops for case in cases) < 1e11
@@ -38,7 +39,7 @@ def test_the_gpu_suite_fits_every_gpu():
     suite = load_suite("gpu")
     assert suite.device == "gpu"
     for arch in ("sm_90a", "sm_100a"):
-        clusters = [case.config(arch).cluster for case in suite.cases if case.cluster]
+        clusters = [case.config(arch).cluster for case in suite.cases if "cluster" in case.options]
         assert max(cm * cn for cm, cn in clusters) <= 8
     assert {case.config(arch).arch for case in suite.cases for arch in ("sm_90a", "sm_100a")} == {"sm_90a", "sm_100a"}
     assert suite_names() == ["emulator", "gpu", "hopper"]
@@ -62,6 +63,23 @@ def test_a_name_holds_what_was_asked_for(suite):
     config = case.config("sm_100a")
     assert (config.cta_group, config.mma_shape, config.stages) == (1, (128, 128), 3)
     assert (config.epilogue_width, config.multicast) == (32, False)
+
+
+def test_a_switch_that_is_off_is_another_case(suite):
+    tables = "".join(f"[[cases]]\n{line}\n" for line in ("", "ping_pong = false", "ping_pong = true"))
+    text = TOP.replace("kernel6", "kernel8").replace("2x1", "auto")
+    cases = suite(f'{text}arch = "sm_90a"\n{tables}').cases
+    assert len({case.id for case in cases}) == 3
+    free, together, in_turn = (case.config("sm_90a") for case in cases)
+    assert (together.ping_pong, in_turn.ping_pong) == (False, True)
+    assert free == in_turn, "the kernel's own choice for this problem"
+
+
+def test_a_case_is_the_same_in_a_suite_of_its_own(suite):
+    """As another commit's harness reads it."""
+    options = 'cta_group = 1\nmma_shape = "128x128"\nmulticast = false\nseed = 5'
+    [case] = suite(f"{TOP}[[cases]]\n{options}\n").cases
+    assert suite(_suite_of(case)).cases == (case,)
 
 
 def test_the_same_case_twice_is_one(suite):

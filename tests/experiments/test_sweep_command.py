@@ -76,12 +76,11 @@ def test_a_dry_run_does_nothing(results_dir):
     ("words", "says"),
     [
         (("kernel6",), "no shape is named"),
-        (("kernel6", "--shape", "512", "--scheduler", "static"), "--tile-scheduler static"),
-        (("kernel6", "--shape", "512", "--scheduler", "dynamc"), "the scheduler of a kernel is --tile-scheduler"),
         (
-            ("kernel8", "--shape", "512", "--tile-scheduler", "tcp://h:1"),
-            "--scheduler for the address of a Dask cluster",
+            ("kernel6", "--shape", "512", "--scheduler", "dynamc"),
+            "there is no scheduler 'dynamc'; use one of: clc",
         ),
+        (("kernel8", "--shape", "512", "--scheduler", "tcp://h:1"), "--cluster-address for a Dask cluster"),
         (("kernel6", "--stages", "x"), "stages 'x' is not a number or a range"),
         (("kernel6", "--shape", "512", "--table", "x.txt"), "must end with one of"),
         (("kernel6", "--shape", "512", "--json", "x"), "write --json -"),
@@ -91,10 +90,11 @@ def test_a_dry_run_does_nothing(results_dir):
         (("kernel6", "--shape", "512", "--inputs", ""), "there is no kind of inputs ''"),
         (("kernel6", "--shape", "512", "--seed", ""), "seed '' is not a number or a range"),
         (("kernel6", "--shape", "512", "--timeout", "nan"), "nan is not a finite number"),
-        (("kernel6", "--shape", "512", "--scheduler", "here:now"), "'here:now' is not the address"),
-        (("kernel6", "--shape", "512", "--scheduler", "tls://127.0.0.1:1"), "give --tls-ca, --tls-cert and --tls-key"),
-        (("kernel6", "--shape", "512", "--tls-ca", __file__), "are for a cluster with tls://; leave them out"),
-        (("kernel6", "--shape", "512", "--tls-ca", "no.pem"), "File 'no.pem' does not exist"),
+        (("kernel6", "--shape", "512", "--cluster-address", "here:now"), "'here:now' is not the address"),
+        (
+            ("kernel6", "--shape", "512", "--cluster-address", "tls://127.0.0.1:1"),
+            "names no certificates",
+        ),
     ],
 )
 def test_what_cannot_be_asked_for(words, says, results_dir, tmp_path, monkeypatch):

@@ -6,15 +6,19 @@ import contextlib
 import gc
 import itertools
 import os
+import shutil
+import subprocess
 import tempfile
 from collections import Counter
 
+import dask
+import distributed
 import psutil
 import pytest
 import work
 
 from harness.errors import CannotRun, UsageProblem
-from harness.experiments.cluster import Cluster, Tls
+from harness.experiments.cluster import Cluster
 from harness.processes.engine import MOST_DEATHS, Processes, in_order
 from harness.processes.worker_process import JobTimeout, WorkerCrashed
 
@@ -182,10 +186,21 @@ def test_what_no_worker_has(cluster):
         list(engine.map(work.square, [1], needs="GPU"))
 
 
-def test_certificates_are_given_together(tmp_path):
-    with pytest.raises(UsageProblem, match="belong together"):
-        Tls(ca="ca.pem").security()
-    for name in ("ca", "cert", "key"):
-        (tmp_path / name).write_text("")
-    security = Tls(*(str(tmp_path / name) for name in ("ca", "cert", "key"))).security()
-    assert security.require_encryption and security.tls_client_key == str(tmp_path / "key")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_certificates_are_those_of_dasks_configuration(tmp_path):
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
+    subprocess.run([*words, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    of = {"ca-file": certificate}
+    for who in ("client", "scheduler"):
+        of |= {f"{who}.cert": certificate, f"{who}.key": key}
+    with (
+        dask.config.set({f"distributed.comm.tls.{name}": str(path) for name, path in of.items()}),
+        distributed.LocalCluster(
+            n_workers=0, protocol="tls://", security=distributed.Security(), dashboard_address=None, processes=False
+        ) as running,
+        Cluster(running.scheduler_address, patience=5) as engine,
+    ):
+        assert running.scheduler_address.startswith("tls://") and engine._client.status == "running"
+    with pytest.raises(UsageProblem, match=r"names no certificates; set DASK_DISTRIBUTED__COMM__TLS__CA_FILE"):
+        Cluster("tls://127.0.0.1:1").__enter__()

@@ -228,12 +228,6 @@ def test_the_command_line(monkeypatch, results_dir):
     assert not (results_dir / "tuned").exists(), "only what was measured is kept"
 
 
-def test_a_schedulers_name_is_no_address_and_tune_has_no_option_for_it():
-    done = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", "--scheduler", "static"])
-    assert done.exit_code == 2 and "leave it out for one of this machine" in done.stderr
-    assert "--tile-scheduler" not in done.stderr
-
-
 def test_shapes_of_a_class_need_the_same_tiles():
     first = class_of(Shape(513, 4096, 512))
     assert first == class_of(Shape(768, 4096, 512)) == ShapeClass(513, 768, 4096, 512)
@@ -296,7 +290,7 @@ def test_a_gpu_run_uses_it_unless_something_is_asked_for(results_dir, capsys):
     h200 = Gpu("NVIDIA H200", "9.0", "", "")
 
     def configuration(gpu=h200, tuned=True, **asked):
-        options = ConfigOptions(arch="sm_90a", **asked)
+        options = ConfigOptions(asked={"arch": "sm_90a", **asked})
         return harness.cli.running._configuration("kernel8", SHAPE, options, gpu, tuned)
 
     assert configuration() == BETTER and "--no-tuned runs the default" in capsys.readouterr().err
