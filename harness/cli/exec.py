@@ -22,13 +22,13 @@ from harness.driver.gpu_model import gpu_model, gpu_names
 from harness.driver.log import Log
 from harness.driver.recording import Recorder
 from harness.driver.server import run_program
-from harness.driver.state import Gpu, Options
+from harness.driver.state import Gpu
 from harness.errors import EXIT_CANNOT_RUN
+from harness.launch.options import EmulationOptions
 
 emulation_options = group(
     "emulation",
-    Options,
-    click.option("--check", is_flag=True, help="Check the synchronisation of every launch, as harness check does."),
+    EmulationOptions,
     schedule_option,
     seed_option,
     click.option(
@@ -52,11 +52,18 @@ emulation_options = group(
     metavar="DIR",
     help="Keep every launch there, for harness run DIR/launch-N/launch.toml.",
 )
+@click.option("--check", is_flag=True, help="Check the synchronisation of every launch, as harness check does.")
 @emulation_options
 @click.option("--quiet", is_flag=True, help="No closing summary.")
 @click.argument("command", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENTS...]")
 def exec_command(
-    gpu: str, json_path: str | None, record: Path | None, emulation: Options, quiet: bool, command: tuple[str, ...]
+    gpu: str,
+    json_path: str | None,
+    record: Path | None,
+    check: bool,
+    emulation: EmulationOptions,
+    quiet: bool,
+    command: tuple[str, ...],
 ) -> int:
     """Run PROGRAM, which uses the CUDA driver, on the emulated GPU.
 
@@ -68,7 +75,7 @@ def exec_command(
     check_output(json_path, "--json")
     refuse_seed_of_fifo(emulation.schedule, "seed")
     log = Log()
-    emulated = Gpu(gpu_model(gpu), emulation, log, Recorder(record) if record else None)
+    emulated = Gpu(gpu_model(gpu), emulation, log, Recorder(record) if record else None, check)
     code = run_program(command, emulated, os.environ)
     if json_path:
         write_output(as_json(log, gpu, code), json_path)

@@ -141,7 +141,7 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
         session.number,
         parameters=parameters,
     )
-    checker = Checker() if gpu.options.check else None
+    checker = Checker() if gpu.check else None
     workers = gpu.options.jobs
     if workers > 1 and (checker or session.device.why_one_worker(function.code)):
         workers = 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from harness.driver.gpu_model import GpuModel
 from harness.driver.log import Log
@@ -24,6 +24,7 @@ from harness.driver.memory import (
 from harness.driver.results import CODES, DriverError
 from harness.emulator import Device
 from harness.emulator.memory.global_memory import Allocation
+from harness.launch.options import EmulationOptions
 
 T = TypeVar("T")
 
@@ -35,28 +36,20 @@ class Abandoned(Exception):
     """The process has ended while its kernel ran."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Says how to emulate. ``check``: whether to check synchronisation."""
-
-    accumulation: Literal["f32", "tensor_core"] = "f32"
-    schedule: Literal["fifo", "random"] = "fifo"
-    seed: int = 0
-    jobs: int = 1
-    max_steps: int | None = None
-    timeout: float | None = None
-    check: bool = False
-
-
 @dataclass
 class Gpu:
-    """The emulated GPU that all processes of a program share."""
+    """The emulated GPU that all processes of a program share.
+
+    Of ``options``, ``strict`` and ``allow`` change nothing: what hardware tolerates is a warning here.
+    """
 
     model: GpuModel
-    options: Options
+    options: EmulationOptions
     log: Log
     recorder: Any = None
     """Keeps launches (`harness.driver.recording.Recorder`), if it is to."""
+    check: bool = False
+    """Whether to check the synchronisation of every launch."""
     kept_ptx: Path | None = None
     """Where compilers in the program leave the PTX of machine code that they hand over."""
 

@@ -22,7 +22,7 @@ from harness.build.plan import Plan, TensorMapArgument
 from harness.driver.gpu_model import GpuModel, gpu_model
 from harness.driver.log import LaunchRecord, Log
 from harness.driver.server import run_program
-from harness.driver.state import Gpu, Options
+from harness.driver.state import Gpu
 from harness.emulator import Counters, LaunchResult
 from harness.errors import CannotRun
 from harness.launch.launching import Launched, Outcome, about_device
@@ -56,7 +56,7 @@ def run_on_emulated_gpu(
         with open(folder / "stderr", "wb") as said:
             code = run_program(
                 [sys.executable, "-m", "harness.run.emulated_worker", str(folder)],
-                Gpu(gpu, _driver_options(options), log),
+                Gpu(gpu, options, log),
                 {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)])},
                 said,
             )
@@ -84,17 +84,6 @@ def _hand_over(folder: Path, model: Path, dtype: str, inputs: Inputs) -> None:
     (folder / "request.json").write_text(json.dumps({"model": str(model), "dtype": dtype}), encoding="utf-8")
     for name, operand in (("a", inputs.a), ("b", inputs.b)):
         np.save(folder / f"{name}.npy", operand.view(np.uint16))
-
-
-def _driver_options(options: EmulationOptions) -> Options:
-    return Options(
-        accumulation=options.accumulation,
-        schedule=options.schedule,
-        seed=options.seed,
-        jobs=options.jobs,
-        max_steps=options.max_steps,
-        timeout=options.timeout,
-    )
 
 
 def _the_launch(log: Log, plan: Plan) -> LaunchRecord:

@@ -21,9 +21,10 @@ from harness.driver.log import Log
 from harness.driver.memory import PINNED
 from harness.driver.recording import Recorder
 from harness.driver.server import run_program
-from harness.driver.state import Gpu, Options
+from harness.driver.state import Gpu
 from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import run as ptx_run
+from harness.launch.options import EmulationOptions
 
 TESTS = Path(__file__).parents[1]
 PTX = TESTS / "data" / "cuda" / "driver_kernels.ptx"
@@ -40,10 +41,11 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(TESTS / "support")}
 
 
-def run_script(script: str, gpu: str = "b200", **options) -> tuple[int, Log]:
+def run_script(script: str, gpu: str = "b200", check: bool = False, **options) -> tuple[int, Log]:
     """Runs a script, which begins with all of `driver_client`, a context and PTX; its exit code, and the log."""
     log = Log()
-    return run_program(command(script), Gpu(gpu_model(gpu), Options(**options), log), environment()), log
+    emulated = Gpu(gpu_model(gpu), EmulationOptions(**options), log, check=check)
+    return run_program(command(script), emulated, environment()), log
 
 
 ADD = """
@@ -90,7 +92,7 @@ def test_a_program_may_have_something_where_pinned_memory_would_be():
     call("cuMemFreeHost", pinned)
     """
     log = Log()
-    gpu = Gpu(gpu_model("b200"), Options(), log)
+    gpu = Gpu(gpu_model("b200"), EmulationOptions(), log)
     assert run_program([sys.executable, "-c", textwrap.dedent(script)], gpu, environment()) == 0
     assert len(log.launches) == 1 and not log.launches[0].error
 
@@ -438,7 +440,7 @@ def test_a_recorded_launch_is_replayed(tmp_path, capfd):
     call("cuMemsetD8_v2", c + 2000, c_uint(1), 400)
     launch(add, 1, 32, half, half, c, c_int(32))
     """
-    assert run_program(command(script), Gpu(gpu_model("b200"), Options(), log, recorder), environment()) == 0
+    assert run_program(command(script), Gpu(gpu_model("b200"), EmulationOptions(), log, recorder), environment()) == 0
     first, second = (ptx_run(read_launch_file(tmp_path / "kept" / f"launch-{n}" / "launch.toml")) for n in range(2))
     assert [int(v) for v in first.contents["memory_0"].view(np.int32)] == [300] * 64
     assert first.launched[0].result.counters == log.launches[0].counters

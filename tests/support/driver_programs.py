@@ -16,7 +16,8 @@ from harness.build.toolchain import find_mojo
 from harness.driver.gpu_model import gpu_model
 from harness.driver.log import Log
 from harness.driver.server import run_program
-from harness.driver.state import Gpu, Options
+from harness.driver.state import Gpu
+from harness.launch.options import EmulationOptions
 
 PROGRAMS = Path(__file__).parents[1] / "data/programs"
 NVCC_FLAGS = ("-std=c++17", "-cudart", "shared", "-gencode", "arch=compute_90a,code=compute_90a")
@@ -36,11 +37,11 @@ class Run:
     log: Log
 
 
-def run(capfd: pytest.CaptureFixture[str], gpu: str, *command: object, **options: object) -> Run:
+def run(capfd: pytest.CaptureFixture[str], gpu: str, *command: object, check: bool = False, **options: object) -> Run:
     """Runs a program on an emulated GPU."""
     log = Log()
     capfd.readouterr()
-    chosen = Gpu(gpu_model(gpu), Options(**options), log)  # type: ignore[arg-type]
+    chosen = Gpu(gpu_model(gpu), EmulationOptions(**options), log, check=check)  # type: ignore[arg-type]
     code = run_program([str(part) for part in command], chosen, os.environ)
     out, err = capfd.readouterr()
     return Run(code, out, err, log)
