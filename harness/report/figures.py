@@ -15,9 +15,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 from harness.experiments.history import case_of
 from harness.report import data
 from harness.report.data import Device, Record, Saving
-from harness.report.figure import VENDORS, Figure
+from harness.report.figure import SETTINGS, VENDORS, Figure, color
 from harness.report.published import PublishedFigure
-from harness.report.style import SETTINGS, color
 
 WIDTH = 9.0
 SHARED_CLOCK = (

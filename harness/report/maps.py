@@ -13,8 +13,7 @@ from harness.build.config import KernelConfig, try_config
 from harness.errors import UsageProblem
 from harness.experiments.journal import read
 from harness.problem.shape import Shape
-from harness.report.figure import Figure
-from harness.report.style import SETTINGS, color
+from harness.report.figure import SETTINGS, Figure, color
 
 Record = Mapping[str, Any]
 WORDS = {

@@ -14,10 +14,9 @@ from markupsafe import Markup, escape
 from harness.experiments.history import case_of, machine_of
 from harness.report import data
 from harness.report.data import PEAKS, Device, Record, Results
-from harness.report.figure import VENDORS, Figure
+from harness.report.figure import DARK, LIGHT, VENDORS, Figure, css_variables, for_page
 from harness.report.published import PublishedFigure
 from harness.report.state import state_of
-from harness.report.style import DARK, LIGHT, css_variables, for_page
 from harness.report.timeline_section import GpuTimelines
 from harness.report.tuned import COLUMNS as TUNED
 from harness.report.tuned import Tuned

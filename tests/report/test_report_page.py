@@ -18,9 +18,9 @@ import harness.cli.main
 from harness.errors import CannotRun
 from harness.report import timeline_section
 from harness.report.data import Device
+from harness.report.figure import DARK, FIGURE, LIGHT
 from harness.report.figures import measured
 from harness.report.published import published_figures
-from harness.report.style import DARK, FIGURE, LIGHT
 from harness.run import records
 from harness.timing.timeline import Span, Timeline
 from harness.timing.timeline_legend import KINDS
