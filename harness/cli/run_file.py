@@ -64,7 +64,7 @@ def require_accepted(what: Launchable) -> None:
     """Raises CannotRun for PTX that NVIDIA's assembler is at hand for, and refuses."""
     refusal = refusal_of(launched_ptx(what))
     if refusal:
-        raise CannotRun(f"{what.ptx}: ptxas refuses it: {refusal}; mend it, or add --no-ptxas")
+        raise CannotRun(f"{what.ptx}: ptxas refuses it: {refusal}; fix it, or add --no-ptxas")
 
 
 def _on_gpu(what: Launchable, run: RunOptions, keep: Sequence[str] | None) -> Tried:
