@@ -6,6 +6,7 @@ Names are buffers as they were before the first launch. Whole-number types stay 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+LONGEST = 10_000
+"""Characters of an expression."""
+MOST_ELEMENTS = 1 << 28
+"""Of any array in an expression: 2 GiB of float64."""
+MOST_BITS = 1024
+"""Of a whole number in an expression, which no buffer's type reaches."""
 
 
 class ExpressionError(ValueError):
@@ -68,12 +76,16 @@ class Expression:
 
 def parse_expression(text: str, names: tuple[str, ...]) -> Expression:
     """Reads an expression over these names. Raises ExpressionError for anything that is no arithmetic."""
+    if len(text) > LONGEST:
+        raise ExpressionError(f"has {len(text)} characters, at most {LONGEST} are read; use a .npy file")
+    used: dict[str, None] = {}
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError):
+        _check(tree, names, used)
+    except ExpressionError:
+        raise
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ExpressionError('cannot be read; write an expression over buffers, for example "A @ B.T"') from None
-    used: dict[str, None] = {}
-    _check(tree, names, used)
     return Expression(text, tree, tuple(used))
 
 
@@ -81,7 +93,7 @@ def _check(node: ast.expr, names: tuple[str, ...], used: dict[str, None]) -> Non
     """Refuses what is no arithmetic before anything is computed."""
     inner: list[ast.expr] = []
     match node:
-        case ast.Constant(value=int() | float() | str()):
+        case ast.Constant(value=int() | float()):
             pass
         case ast.Name(id=name):
             if name not in names:
@@ -96,7 +108,8 @@ def _check(node: ast.expr, names: tuple[str, ...], used: dict[str, None]) -> Non
         case ast.Attribute(value=value, attr="T"):
             inner = [value]
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in _FUNCTIONS:
-            inner = [*args, *(k.value for k in keywords if not isinstance(k.value, ast.Constant))]
+            # Text is for functions alone, such as einsum.
+            inner = [a for a in (*args, *(k.value for k in keywords)) if not isinstance(a, ast.Constant)]
         case ast.Subscript(value=value, slice=index):
             inner = [value, index]
         case ast.Slice(lower=lower, upper=upper, step=step):
@@ -121,7 +134,7 @@ def _evaluate(node: ast.expr | None, values: Mapping[str, NDArray[Any]]) -> Any:
         case ast.Name(id=name):
             return values[name]
         case ast.BinOp(left=left, op=op, right=right):
-            return _OPERATORS[type(op)](_evaluate(left, values), _evaluate(right, values))
+            return _operate(type(op), _evaluate(left, values), _evaluate(right, values))
         case ast.UnaryOp(op=op, operand=operand):
             value = _evaluate(operand, values)
             return -value if isinstance(op, ast.USub) else value
@@ -131,7 +144,7 @@ def _evaluate(node: ast.expr | None, values: Mapping[str, NDArray[Any]]) -> Any:
             return _evaluate(value, values).T
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
             named = {k.arg: _evaluate(k.value, values) for k in keywords if k.arg}
-            return _FUNCTIONS[name](*(_evaluate(a, values) for a in args), **named)
+            return _call(name, [_evaluate(a, values) for a in args], named)
         case ast.Subscript(value=value, slice=index):
             return _evaluate(value, values)[_evaluate(index, values)]
         case ast.Slice(lower=lower, upper=upper, step=step):
@@ -141,3 +154,56 @@ def _evaluate(node: ast.expr | None, values: Mapping[str, NDArray[Any]]) -> Any:
         case ast.List(elts=elements):
             return [_evaluate(e, values) for e in elements]
     raise AssertionError(node)
+
+
+# ---- limits ----
+
+
+def _operate(kind: type, left: Any, right: Any) -> Any:
+    """An operation whose result is small enough to be waited for, and to be held."""
+    left, right = (np.asarray(each) if isinstance(each, list | tuple) else each for each in (left, right))
+    if isinstance(left, int) and isinstance(right, int):
+        power = left.bit_length() * abs(right) if kind is ast.Pow else 0
+        _allow(max(power, left.bit_length() + right.bit_length()), MOST_BITS, "bits of a whole number")
+    elif kind is ast.MatMult:
+        _allow(math.prod(np.shape(left)[:-1]) * math.prod(np.shape(right)[-1:]), MOST_ELEMENTS, "elements")
+    else:
+        _allow(math.prod(np.broadcast_shapes(np.shape(left), np.shape(right))), MOST_ELEMENTS, "elements")
+    return _OPERATORS[kind](left, right)
+
+
+def _call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
+    """A function whose result is small enough; of those that are told a size, what they are told."""
+    given = [*arguments, *named.values()]
+    held = [np.size(each) for each in given if isinstance(each, np.ndarray)]
+    told = [abs(math.prod(np.ravel(each).tolist())) for each in given if not isinstance(each, np.ndarray | str)]
+    if name == "arange" and len(arguments) == 3:
+        start, stop, step = map(float, arguments)
+        _allow(abs((stop - start) / step) if step else math.inf, MOST_ELEMENTS, "elements")
+    elif name in ("zeros", "ones", "full", "arange"):
+        _allow(max((size for size in told if np.isfinite(size)), default=0), MOST_ELEMENTS, "elements")
+    elif name in ("tile", "repeat"):
+        _allow(math.prod(held) * math.prod(told), MOST_ELEMENTS, "elements")
+    elif name == "einsum":
+        _allow(_elements_of_einsum(arguments), MOST_ELEMENTS, "elements")
+    elif name == "bincount" and held:
+        _allow(int(np.max(arguments[0])), MOST_ELEMENTS, "elements")
+    elif name in ("maximum", "minimum", "where"):
+        _allow(math.prod(np.broadcast_shapes(*map(np.shape, given))), MOST_ELEMENTS, "elements")
+    return _FUNCTIONS[name](*arguments, **named)
+
+
+def _elements_of_einsum(arguments: list[Any]) -> int:
+    """Of the result, whose indices are those behind the arrow, or all that are named."""
+    if not arguments or not isinstance(arguments[0], str):
+        raise ValueError('einsum: write the subscripts first, for example einsum("ij,kj->ik", A, B)')
+    inputs, _, output = arguments[0].replace(" ", "").partition("->")
+    sizes: dict[str, int] = {}
+    for indices, array in zip(inputs.split(","), arguments[1:], strict=False):
+        sizes.update(zip(indices, np.shape(array), strict=False))
+    return math.prod(sizes.get(index, 1) for index in (output or dict.fromkeys(inputs)))
+
+
+def _allow(count: float, most: int, what: str) -> None:
+    if count > most:
+        raise ValueError(f"{count:.4g} {what} are more than the {most:,} that an expression may have")

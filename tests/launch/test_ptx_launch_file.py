@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from cuda_programs import FOLDER
 
 import harness.cli.main
+from harness.launch.expression import ExpressionError, parse_expression
 from harness.launch.launch_file import read_launch_file
 from harness.launch.spec import Fill, Null, Raw, Reference, Scalar, Struct
 
@@ -171,6 +175,46 @@ def test_a_wrong_launch_file_gets_one_line(tmp_path, old, new, message):
     assert result.stdout == "" and result.stderr.startswith("harness: error: ")
     assert message in result.stderr and result.stderr.count("\n") == 1, result.stderr
     assert str(tmp_path) in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("9**9**9**9", "bits of a whole number are more than"),
+        ("x**9**9**9", "bits of a whole number are more than"),
+        ("'A'*10**10", "is not allowed"),
+        ("[0] * 10**10 + x", None),
+        ("zeros((10**5, 10**5))", "1e+10 elements are more than"),
+        ("arange(0, 1, 1e-10)", "1e+10 elements are more than"),
+        ("tile(x, 10**9)", "elements are more than"),
+        ("repeat(x, 10**9)", "elements are more than"),
+        ("einsum('i,j,k->ijk', x, x, x)", "1e+09 elements are more than"),
+        ("reshape(x, (1000, 1)) @ reshape(zeros(10**6), (1, 10**6))", "1e+09 elements are more than"),
+        ("reshape(x, (1000, 1)) * zeros(10**6)", "1e+09 elements are more than"),
+        ("1+" * 4000 + "1", "cannot be read"),
+        ("1+" * 40_000 + "1", "characters, at most 10000 are read"),
+    ],
+)
+def test_an_expression_has_limits(text, why):
+    values = {"x": np.zeros(1000)}
+    if why is None:
+        assert parse_expression(text, ("x",)).evaluate(values).tolist() == [0.0] * 1000
+        return
+    with pytest.raises(ExpressionError, match=re.escape(why)):
+        parse_expression(text, ("x",)).evaluate(values)
+
+
+def test_what_has_no_end_is_not_read(tmp_path):
+    pipe = tmp_path / "pipe.ptx"
+    os.mkfifo(pipe)
+    for words in (["ptx", "list", str(pipe)], ["ptx", "list", "/dev/zero"], ["ptx", "run", str(pipe)]):
+        result = CliRunner().invoke(harness.cli.main.main, words)
+        assert result.exit_code == 2 and "it is a device or a pipe, and no file; name a ." in result.stderr
+    large = tmp_path / "large.ptx"
+    with large.open("wb") as file:
+        file.truncate((256 << 20) + 1)
+    result = CliRunner().invoke(harness.cli.main.main, ["ptx", "list", str(large)])
+    assert result.exit_code == 2 and "it is larger than 256 MiB; name a .ptx file" in result.stderr
 
 
 def test_a_missing_launch_file_says_how_to_make_one(tmp_path):
