@@ -15,7 +15,7 @@ with a null entry name; or one line on standard error and exit code 2 for a conf
 `plan configs` reads lines of options and answers each with a line: {"config": {...}}, complete; {"refused": {"subject",
 "instead", "message"}}, as `Refusal` in rules.mojo; or {"error": message} for what is no configuration at all.
 """
-from .common.config import GemmConfig
+from .common.config import SERIES, GemmConfig
 from .common.json import object, pair, text
 from .common.launch_plan import LaunchPlan
 from .common.plan_json import config_json, plan_json
@@ -31,10 +31,10 @@ def whole_number(name: String, text: String) raises -> Int:
 
 
 def kernel_name(text: String) raises -> StaticString:
-    comptime for name in [StaticString("kernel5"), "kernel6", "kernel7", "kernel8"]:
+    comptime for name in SERIES:
         if text == name:
             return name
-    raise Error("kernel '", text, "' is not one of kernel5, kernel6, kernel7, kernel8")
+    raise Error("kernel '", text, "' is not one of ", String(", ").join(materialize[SERIES]()))
 
 
 def scheduler_name(text: String) raises -> StaticString:

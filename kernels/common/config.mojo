@@ -6,6 +6,9 @@ arithmetic: the kernels evaluate it at compile time, the launch plan and the tes
 from .multicast import Multicast, Slices
 from .residency import sms_filled
 
+comptime SERIES = [StaticString("kernel5"), "kernel6", "kernel7", "kernel8"]
+"""The kernels by name. What each can do follows from `GemmConfig.step_of_series`."""
+
 comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
 
@@ -19,7 +22,7 @@ comptime SWIZZLE_ROW_BYTES = 128
 
 struct GemmConfig(TrivialRegisterPassable):
     """Compile-time choices of a kernel. What follows from its place in the series has a method under "series"; nothing
-    else asks for its name.
+    else asks for its name but `run`, which calls it.
 
     sm_100a: `mma_m x mma_n` is the shape of one MMA instruction: with `cta_group` 2 that is the tile of a CTA pair, and
     each CTA holds half of its rows.

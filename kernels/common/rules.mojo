@@ -2,7 +2,7 @@
 
 These are the only rules: whoever offers configurations asks here (`plan.mojo`).
 """
-from .config import ELEMENT_BYTES, SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig
+from .config import ELEMENT_BYTES, SERIES, SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig
 
 
 struct Refusal(Copyable, Movable):
@@ -35,7 +35,9 @@ def config_error(config: GemmConfig) -> String:
 def refusal_of(config: GemmConfig) -> Refusal:
     """The first rule that a configuration breaks."""
     if config.step_of_series() == 0:
-        return Refusal("kernel", String("kernel ", config.kernel, " is not one of kernel5, kernel6, kernel7, kernel8"))
+        return Refusal(
+            "kernel", String("kernel ", config.kernel, " is not one of ", String(", ").join(materialize[SERIES]()))
+        )
     if config.dtype != DType.bfloat16 and config.dtype != DType.float16:
         return Refusal("dtype", String("dtype ", config.dtype, " is not bfloat16 or float16"))
     if config.arch != "sm_100a" and config.arch != "sm_90a":

@@ -14,12 +14,13 @@ from .kernel8 import kernel8
 def run[config: GemmConfig](cta: Cta[config], problem: Problem):
     var tiles = TileScheduler[config](cta, problem)
     start(cta, problem)
-    comptime if config.walks_tiles():
-        kernel8(cta, problem, tiles)
-    elif config.writes_in_turns():
-        kernel7(cta, problem, tiles)
-    elif config.pipelined():
-        kernel6(cta, problem, tiles)
-    else:
+    comptime if config.kernel == "kernel5":
         kernel5(cta, problem, tiles)
+    elif config.kernel == "kernel6":
+        kernel6(cta, problem, tiles)
+    elif config.kernel == "kernel7":
+        kernel7(cta, problem, tiles)
+    else:
+        comptime assert config.kernel == "kernel8"
+        kernel8(cta, problem, tiles)
     finish(cta)

@@ -1,0 +1,56 @@
+"""A kernel of one's own is added in the places that docs/own-kernel.md names, and in no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import paths
+
+
+def insert(path: Path, before: str, text: str) -> None:
+    content = path.read_text()
+    assert content.count(before) == 1
+    path.write_text(content.replace(before, text + before))
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_added_as_the_page_says_runs(tmp_path):
+    for folder in ("harness", "kernels"):
+        shutil.copytree(paths.ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    kernels = tmp_path / "kernels"
+    body = (kernels / "sm100" / "kernel8.mojo").read_text()
+    (kernels / "sm100" / "kernel9.mojo").write_text(body.replace("def kernel8", "def kernel9"))
+    run = kernels / "sm100" / "run.mojo"
+    insert(run, "\n\n@inline", "from .kernel9 import kernel9\n")
+    insert(run, "    else:\n", '    elif config.kernel == "kernel9":\n        kernel9(cta, problem, tiles)\n')
+    config = kernels / "common" / "config.mojo"
+    insert(config, ']\n"""The kernels by name.', ', "kernel9"')
+    step = 'if self.kernel == "kernel9":\n            return 9\n        '
+    insert(config, 'return 8 if self.kernel == "kernel8" else 0', step)
+    entry = '        Kernel(name="kernel9", summary="+ what is mine", archs=("sm_100a",), walks_tiles=True),\n'
+    insert(tmp_path / "harness" / "build" / "catalog.py", '        Kernel(\n            name="kernel5"', entry)
+
+    def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {
+            "PYTHONPATH": str(tmp_path),
+            "HARNESS_CACHE_DIR": str(tmp_path / "cache"),
+            "HARNESS_RESULTS_DIR": str(tmp_path / "results"),
+        }
+        command = [sys.executable, "-m", "harness", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+
+    done = harness("run", "kernel9", "--shape", "300,520,136", "--cluster", "2x2", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["kernel"] == "kernel9" and found["validation"]["exact"]
+    explained = harness("explain", "kernel9", "--shape", "4096")
+    assert explained.returncode == 0 and "asks for those of clusters that have not started" in explained.stdout
+    refused = harness("run", "kernel9", "--arch", "sm_90a")
+    assert refused.returncode == 2 and "kernel9 is written for sm_100a, not for 'sm_90a'" in refused.stderr
