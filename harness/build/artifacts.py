@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from harness.build.ptxas import assemble, refusal_in
 from harness.build.toolchain import mojo_version, package_version, ptxas_version, why_no_ptxas
 from harness.errors import CannotRun
 from harness.problem.shape import Shape
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class Artifact:
 def build(configs: Sequence[KernelConfig]) -> list[Artifact]:
     """The artifacts of these configurations, in their order. What the cache lacks is compiled in one go."""
     missing = [config for config in dict.fromkeys(configs) if _load(config) is None]
+    for config in missing:
+        _log.info("%s is compiled: %s is not in the cache, whole", config.label, _kernel_folder(config))
     if missing:
         _compile(missing)
     return [_require(config, compiled_now=config in missing) for config in configs]

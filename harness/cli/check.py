@@ -16,6 +16,7 @@ from harness.cli import render
 from harness.cli.check_output import Shown, shown_options, tell
 from harness.cli.launch_files import launch_files_named, refuse_what_kernels_have
 from harness.cli.options import (
+    MOST_SCHEDULES,
     ConfigOptions,
     FiniteRange,
     NamedPath,
@@ -49,11 +50,12 @@ def _show_rules(context: click.Context, parameter: click.Parameter, asked: bool)
 
 @dataclass(frozen=True)
 class How:
-    """How to run what is checked. seed: of the inputs and of the random schedules."""
+    """How to run what is checked. seed: of the inputs, and of the random schedules unless they have their own."""
 
     schedules: int
     inputs: str
     seed: int
+    schedule_seed: int | None
     accumulation: Accumulation
     jobs: int
     resident_clusters: int | None
@@ -65,7 +67,7 @@ class How:
     def options(self) -> CheckOptions:
         emulation = EmulationOptions(
             accumulation=self.accumulation,
-            seed=self.seed,
+            seed=self.seed if self.schedule_seed is None else self.schedule_seed,
             jobs=self.jobs,
             resident_clusters=self.resident_clusters,
             max_steps=self.max_steps,
@@ -90,7 +92,12 @@ _how_options = group(
         type=click.IntRange(0, LARGEST_SEED),
         default=0,
         show_default=True,
-        help="For the inputs and the random schedules.",
+        help="For the inputs.",
+    ),
+    click.option(
+        "--schedule-seed",
+        type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
+        help="For the random schedule; of several, the first one's.  [default: that of the inputs]",
     ),
     emulator_options,
     click.option("--timeout", type=FiniteRange(1), help="Seconds after which a run is ended."),

@@ -14,7 +14,7 @@ from harness.check.checker import Checked, chosen
 from harness.check.findings import RULES, Finding, as_sarif, by_cause
 from harness.cli import render
 from harness.cli.clear_errors import written_clearly
-from harness.cli.options import check_output, group, json_option, write_output
+from harness.cli.options import check_output, group, json_option, strict_option, write_output
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT
 
 MOST_PLACES = 8
@@ -41,7 +41,7 @@ class Shown:
 shown_options = group(
     "shown",
     Shown,
-    click.option("--strict", is_flag=True, help="Warnings are errors."),
+    strict_option(False, "no-strict"),
     click.option("--notes", is_flag=True, help="Show notes, too."),
     click.option(
         "--allow",

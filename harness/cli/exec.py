@@ -13,9 +13,9 @@ from harness.cli.options import (
     check_output,
     group,
     launch_timeout_option,
+    program_seed_option,
     refuse_seed_of_fifo,
     schedule_option,
-    seed_option,
     write_output,
 )
 from harness.driver.gpu_model import gpu_model, gpu_names
@@ -30,7 +30,7 @@ emulation_options = group(
     "emulation",
     EmulationOptions,
     schedule_option,
-    seed_option,
+    program_seed_option,
     click.option(
         "--jobs",
         type=click.IntRange(1),

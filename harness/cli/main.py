@@ -46,10 +46,16 @@ class Commands(ClearErrors, click.Group):
 
 
 @click.group("harness", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-v", "--verbose", is_flag=True, help="Log on standard error what is compiled, run and started, and why.")
 @click.version_option(harness.__version__, prog_name="harness", message="%(prog)s %(version)s")
-def main() -> None:
+def main(verbose: bool) -> None:
     """Compile, run and validate matmul kernels for Blackwell GPUs.
 
     Exit codes: 0 ok, 1 check or bench has found something, 2 usage, 3 could not run, measure or write, 4 wrong result,
     130 interrupted.
     """
+    if verbose:
+        import logging
+
+        logging.basicConfig(format="%(relativeCreated)6d ms %(name)s: %(message)s")
+        logging.getLogger("harness").setLevel(logging.DEBUG)

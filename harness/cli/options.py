@@ -223,17 +223,14 @@ def config_option(option: Option) -> Callable[[Command], Command]:
     return click.option(option.flag, type=kinds[option.kind], metavar=option.written or None, help=option.help)
 
 
-config_options = group(
-    "config",
-    _gathered,
-    click.option(
-        "--preset",
-        metavar="NAME",
-        shell_complete=offering(lambda: PRESETS),
-        help=f"One of {', '.join(PRESETS)}; other options override what it sets.",
-    ),
-    *map(config_option, OPTIONS.values()),
+preset_option = click.option(
+    "--preset",
+    metavar="NAME",
+    shell_complete=offering(lambda: PRESETS),
+    help=f"One of {', '.join(PRESETS)}; other options override what it sets.",
 )
+
+config_options = group("config", _gathered, preset_option, *map(config_option, OPTIONS.values()))
 
 GPU_SILENCE = 60.0
 
@@ -300,8 +297,16 @@ schedule_seed_option = _seed_of_schedules("--schedule-seed")
 """Where ``--seed`` is for the inputs."""
 launch_seed_option = _seed_of_schedules("--schedule-seed", "--seed", "schedule_seed")
 """Of launch files, whose inputs have seeds of their own."""
-seed_option = _seed_of_schedules("--seed")
-"""Where the inputs are given, or have seeds of their own."""
+program_seed_option = _seed_of_schedules("--schedule-seed", "--seed", "seed")
+"""Of programs, which have inputs of their own."""
+
+
+def strict_option(default: bool, shown: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--strict/--no-strict",
+        default=default,
+        help=f"Whether warnings are errors: breaches of rules that hardware is known to tolerate.  [default: {shown}]",
+    )
 
 
 def refuse_seed_of_fifo(schedule: str, parameter: str, or_else: str = "") -> None:
@@ -403,12 +408,7 @@ run_options = group(
         help="Seconds a GPU may be silent before its process is ended, or an emulated run may take.  "
         f"[default: {GPU_SILENCE:g} on a GPU, else no limit]",
     ),
-    click.option(
-        "--strict/--no-strict",
-        default=True,
-        help="Whether breaches of rules that hardware is known to tolerate are errors.  "
-        "[default: strict, of a launch file no-strict]",
-    ),
+    strict_option(True, "strict, of a launch file no-strict"),
     allow_option,
     ptxas_option,
     click.option(

@@ -128,6 +128,7 @@ for command in (
     for_launch_files(
         check_command,
         "Check the synchronisation of what LAUNCH.toml launches.\n\nThe same as harness check LAUNCH.toml.",
+        without=("seed",),
     ),
     for_launch_files(
         predict_command,

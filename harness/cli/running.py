@@ -137,10 +137,12 @@ def attempt_all(pairs: Sequence[tuple[Request, Artifact]], labels: Sequence[str]
             yield attempt(request, artifact, label)
         return
     alone = [(replace(request, emulation=replace(request.emulation, jobs=1)), artifact) for request, artifact in pairs]
-    for entry, label in zip(in_order(_run_or_reason, alone, jobs), labels, strict=True):
-        if entry.failure:
-            complain(f"{label}{entry.failure}", EXIT_CANNOT_RUN)
-        yield entry
+    with progress_bar("emulating", "kernels") as report:
+        for number, (entry, label) in enumerate(zip(in_order(_run_or_reason, alone, jobs), labels, strict=True), 1):
+            report(number, len(alone))
+            if entry.failure:
+                complain(f"{label}{entry.failure}", EXIT_CANNOT_RUN)
+            yield entry
 
 
 def _run_or_reason(pair: tuple[Request, Artifact]) -> Entry:
@@ -157,7 +159,7 @@ def _with_repeat(error: CannotRun) -> str:
 
 
 def attempt(request: Request, artifact: Artifact, label: str = "") -> Entry:
-    """Runs with a bar on standard error if that is a terminal. Says so if there is no result; label: of what."""
+    """Runs, and shows how far that is. Says so if there is no result; label: of what."""
     try:
         with progress_bar(f"emulating {request.config.kernel}", "clusters") as report:
             return Entry(request.config, run_request(request, artifact, progress=report), edited=request.ptx)

@@ -16,10 +16,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from harness.build.catalog import ARCHITECTURES, SCHEDULERS
-from harness.build.options import TUNABLE, Option
+from harness.build.catalog import SCHEDULERS
+from harness.build.options import OPTIONS, TUNABLE, Option
 from harness.build.toolchain import find_gpus
-from harness.cli.options import FiniteRange, NamedPath, group, together
+from harness.cli.options import FiniteRange, NamedPath, config_option, group, preset_option, together
 from harness.cli.render import show_line, show_table
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem, needs
 from harness.experiments import journal
@@ -108,15 +108,21 @@ grid_options = together(*map(_grid, TUNABLE.values()))
     help="Sizes or ranges of sizes, FIRST:LAST:STEP, the last with them; one for cubes. May be repeated.",
 )
 @grid_options
-@click.option("--preset", metavar="NAME", help="Sets what no option here sets.")
-@click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]))
+@preset_option
+@config_option(OPTIONS["arch"])
 @click.option(
     "--kind", type=click.Choice(KINDS), help="Run and validate, check the synchronisation, or predict.  [default: run]"
 )
 @click.option("--device", type=click.Choice(DEVICES), help="[default: emulator; for predictions the model]")
 @click.option("--inputs", metavar="KIND,...", help="Values of A and B.  [default: integer, on a GPU normal]")
 @click.option("--seed", "seeds", metavar="A:B", help="Of the inputs.  [default: 0]")
-@click.option("--seeds", "schedule_seeds", metavar="A:B", help="Of random schedules.  [default: the order of issue]")
+@click.option(
+    "--seeds",
+    "--schedule-seeds",
+    "schedule_seeds",
+    metavar="A:B",
+    help="Of random schedules.  [default: the order of issue]",
+)
 @click.option("--timeout", type=FiniteRange(1), default=LIMIT, show_default=True, help="Seconds that one job may take.")
 @where_options
 @click.option("--resume", is_flag=True, help="Leave out what the last run of this sweep has recorded.")

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from harness.build.catalog import ARCHITECTURES, find_kernel
 from harness.build.config import KernelConfig, try_config
+from harness.build.options import OPTIONS
 from harness.cli.options import FiniteRange, shape_option
 from harness.cli.render import show_line, show_table
 from harness.cli.sweep import LIMIT, Where, where_options
@@ -33,8 +34,8 @@ from harness.run.tuned import class_of
 @click.command("tune")
 @click.argument("kernel")
 @shape_option
-@click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", show_default=True)
-@click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), default="bf16", show_default=True)
+@click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", help=OPTIONS["arch"].help)
+@click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), default="bf16", help=OPTIONS["dtype"].help)
 @click.option(
     "--device",
     type=click.Choice(["gpu", "model", "emulator"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import subprocess
@@ -15,6 +16,10 @@ PR_SET_PDEATHSIG = 1
 PATIENCE = 5.0
 """Seconds to wait for a process that was killed: one that a GPU holds may stay for a while, and nobody waits for it."""
 
+MOST_SHOWN = 200
+"""Characters of a command in the log."""
+
+_log = logging.getLogger(__name__)
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
 
@@ -26,7 +31,9 @@ def end_with_parent() -> None:
 
 def start(command: Sequence[Any], **streams: Any) -> subprocess.Popen[Any]:
     """Starts a program that ends when its standard input does. Ctrl-C does not reach it."""
-    return subprocess.Popen(command, start_new_session=True, **streams)
+    process = subprocess.Popen(command, start_new_session=True, **streams)
+    _log.debug("process %d: %s", process.pid, " ".join(map(str, command))[:MOST_SHOWN])
+    return process
 
 
 def end(process: subprocess.Popen[Any]) -> None:
@@ -50,6 +57,7 @@ def run(command: Sequence[Any], limit: float, input: str | None = None, **how: A
         output, errors = process.communicate(input, limit)
     finally:
         end(process)
+        _log.debug("process %d ended with code %s", process.pid, process.returncode)
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
                 stream.close()

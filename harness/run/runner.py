@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +30,7 @@ from harness.run.backend import device_kind, run_on_gpu
 from harness.run.emulated import gpu_for, run_on_emulated_gpu
 from harness.run.measure import VENDORS
 
+_log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 
 
@@ -112,6 +114,7 @@ def run(
         if request.ptxas:
             artifact.require_accepted()
         plan = artifact.plan(request.shape)
+        _log.info("%s, %s is emulated under %d schedules", artifact.config.label, request.shape, request.schedules)
         return _outcome(artifact, plan, *_emulate(request, artifact, plan, progress), known)
     [found] = run_in_turns(request, [artifact], known)
     if isinstance(found, CannotRun):
