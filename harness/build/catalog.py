@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.errors import UsageProblem
+from harness.gpus import GpuFacts, usual_gpu
 
 ELEMENT_BYTES = 2
 EPILOGUE_WIDTHS = (64, 32, 16)
@@ -33,36 +34,27 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A GPU architecture. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities).
-    gpcs: SMs of the usual GPU by the graphics processing cluster they are in, in one of which a cluster has to fit.
-    """
+    """A GPU architecture. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities)."""
 
     name: str
     gpus: str
     shared_memory: int
-    gpcs: tuple[int, ...]
 
     @property
-    def sms(self) -> int:
-        """Of the usual GPU."""
-        return sum(self.gpcs)
-
-    def resident_clusters(self, size: int) -> int:
-        """Clusters of so many CTAs that run at the same time, one CTA an SM."""
-        return max(1, sum(sms // size for sms in self.gpcs))
+    def usual(self) -> GpuFacts:
+        """The GPU that is meant where none is named."""
+        return usual_gpu(self.name)
 
 
 SM_100A = Architecture(
     name="sm_100a",
     gpus="Blackwell data-centre GPUs, compute capability 10.0 (B200)",
     shared_memory=227 * 1024,
-    gpcs=(20, 20, 18, 18, 18, 18, 18, 18),  # 148 SMs; how they are spread is an estimate
 )
 SM_90A = Architecture(
     name="sm_90a",
     gpus="Hopper GPUs, compute capability 9.0 (H100, H200)",
     shared_memory=227 * 1024,
-    gpcs=(18, 18, 18, 18, 18, 16, 16, 10),  # 66, 30, 15, 7 clusters of 2, 4, 8, 16 were resident on an H200
 )
 ARCHITECTURES = {arch.name: arch for arch in (SM_100A, SM_90A)}
 

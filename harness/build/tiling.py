@@ -26,7 +26,7 @@ def tilings(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | 
         if all(value in (None, getattr(tiling, name)) for name, value in wanted.items())
     ]
     if shape:
-        sms = ARCHITECTURES[arch].sms if asked.get("sms") is None else asked["sms"]
+        sms = ARCHITECTURES[arch].usual.sms if asked.get("sms") is None else asked["sms"]
         found.sort(key=lambda tiling: _cost(tiling, shape, sms))
     return [{name: getattr(tiling, name) for name in wanted} for tiling in found] or [{}]
 

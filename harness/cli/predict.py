@@ -158,18 +158,18 @@ def show(console: Console, found: Sequence[Prediction], tried: Sequence[Tried] =
     first = found[0]
     what, more = _problem(first)
     console.print(
-        f"Predicted, not measured: {escape(first.gpu.title)}{what}; the cycles may be wrong by "
-        f"{first.error_percent:.0f} %{more}.",
+        f"Predicted, not measured: {escape(first.gpu.title)}{what}; "
+        f"{first.gpu.error_in_words(first.error_percent)}{more}.",
         highlight=False,
         soft_wrap=True,
     )
     names = [readable_name(each.kernel)[:LONGEST_NAME] for each in found]
     table = make_table("", *names)
-    table.add_row("predicted cycles", *(f"{each.cycles:,.0f} ±{each.error_percent:.0f}%" for each in found))
+    table.add_row("predicted cycles", *(f"{each.cycles:,.0f} {each.band}" for each in found))
     table.add_row("predicted microseconds", *(f"{1e6 * each.seconds:,.2f}" for each in found))
     table.add_row("predicted clock", *(f"{each.clock.hertz / 1e9:.2f} GHz" for each in found))
     table.add_row("predicted power", *(_power(each) for each in found))
-    table.add_row("predicted TFLOPS", *(f"{_tflops(each)} ±{each.error_percent:.0f}%" for each in found))
+    table.add_row("predicted TFLOPS", *(f"{_tflops(each)} {each.band}" for each in found))
     console.print(table)
     console.print("\nWhere the predicted cycles go", highlight=False)
     parts = make_table("", *names)

@@ -24,6 +24,7 @@ from harness.cli.options import (
 from harness.cli.predict import for_gpu
 from harness.cli.render import several, show_line
 from harness.errors import UsageProblem
+from harness.gpus import usual_gpu
 from harness.launch.launch_file import read_launch_file
 from harness.problem.shape import Shape
 from harness.timing.constants import Gpu, find_gpu, gpu_names
@@ -106,7 +107,7 @@ def timeline_command(
     check_output(target, "--output", "name one")
     if last is not None and last <= first:
         raise UsageProblem(f"--to {last:g} must be above --from {first:g}")
-    gpu = find_gpu(gpu_name or ("h200" if config.arch == "sm_90a" else "b200"))
+    gpu = find_gpu(gpu_name or usual_gpu(config.arch).name)
     if steps and measured:
         raise UsageProblem("--steps shows what the emulator does, --measured what a GPU did; leave one of them out")
     _refuse_what_would_be_ignored(what, measured)
@@ -121,7 +122,7 @@ def timeline_command(
         where = f" in CTAs {ctas}" if ctas else ""
         raise UsageProblem(f"nothing happens there{where}; leave --ctas, --from and --to out")
     if Path(target).suffix == ".svg":
-        text = svg(timelines)
+        text = svg(timelines, first or None, last)
     else:
         text = {".json": as_json, ".html": html}[Path(target).suffix](timelines[0])
     write_output(text, target)

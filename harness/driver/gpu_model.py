@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.driver.device_attributes import NUMBERS
+from harness.gpus import facts
 
 FOLDER = Path(__file__).parent / "gpus"
 DRIVER = "driver"
@@ -58,11 +59,14 @@ def gpu_model(key: str) -> GpuModel:
     if name not in gpu_names():
         raise ValueError(f"GPU '{key}': must be one of {', '.join(gpu_names())}")
     table = _table(name)
-    attributes = {**table.pop("attributes"), **_read(DRIVER)["attributes"]}
+    known = facts(name)
+    attributes = {**table.pop("attributes"), "multiprocessor_count": known.sms, **_read(DRIVER)["attributes"]}
     unknown = sorted(set(attributes) - set(NUMBERS))
     if unknown:
         raise ValueError(f"{name}.toml: {', '.join(unknown)}: no device attribute has this name")
-    return GpuModel(key=name, attributes={NUMBERS[a]: value for a, value in attributes.items()}, **table)
+    return GpuModel(
+        key=name, target=known.arch, attributes={NUMBERS[a]: value for a, value in attributes.items()}, **table
+    )
 
 
 def _table(name: str) -> dict[str, Any]:

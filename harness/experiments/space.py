@@ -25,10 +25,6 @@ FOLLOWING = {"scheduler": ("clc_depth", "sms", "stages")}
 """Options that are left to the kernel again where another one changes."""
 SLACK = 1.3
 """How much worse a form may look than the best one, to be among those that are tried."""
-MULTIPLICATIONS = {"sm_100a": 4096, "sm_90a": 2048}
-"""Of an SM in a cycle, dense bf16 or fp16: the makers' TFLOPS over SMs and clock (B200, H200 data sheets)."""
-L2_BYTES = 64
-"""That an SM gets from L2 in a cycle, at most (as published for Hopper; the same is taken for Blackwell)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class Geometry:
 
 def geometry(config: KernelConfig, shape: Shape) -> Geometry:
     """Counts what one launch does. Tiles that lie over the edge of C count whole."""
-    sms = ARCHITECTURES[config.arch].sms
+    sms = ARCHITECTURES[config.arch].usual.sms
     (cm, cn), group = config.cluster, config.cta_group
     rows, columns = config.mma_shape[0] // group, config.mma_shape[1]  # of C, in a CTA
     clusters = ceil(shape.m / (rows * cm)) * ceil(shape.n / (columns * cn))
@@ -59,7 +55,7 @@ def geometry(config: KernelConfig, shape: Shape) -> Geometry:
 def _waves(config: KernelConfig, clusters: int) -> int:
     """Waves of tiles: how many a CTA computes one after the other, where that is most."""
     size = config.cluster[0] * config.cluster[1]
-    resident = ARCHITECTURES[config.arch].resident_clusters(size)
+    resident = ARCHITECTURES[config.arch].usual.resident_clusters(size)
     launched = config.sms // size
     if config.scheduler == "static" and launched > resident:
         # The list is dealt out to all of them; those that have no place begin when others are through with theirs.
@@ -70,9 +66,9 @@ def _waves(config: KernelConfig, clusters: int) -> int:
 def promise(config: KernelConfig, shape: Shape) -> float:
     """Returns a figure for ordering alone, the smaller the better: cycles that the tensor cores or L2 need at least,
     whichever is more, and a tenth of the other."""
-    count = geometry(config, shape)
-    compute = count.busiest / MULTIPLICATIONS[config.arch]
-    load = count.bytes / (ARCHITECTURES[config.arch].sms * L2_BYTES)
+    count, gpu = geometry(config, shape), ARCHITECTURES[config.arch].usual
+    compute = count.busiest / gpu.multiplications
+    load = count.bytes / (gpu.sms * gpu.l2_bytes)
     return max(compute, load) + 0.1 * min(compute, load)
 
 

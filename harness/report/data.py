@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.experiments import history
 from harness.experiments.history import BASELINES, case_of, is_right
+from harness.gpus import GpuFacts, facts, names, usual_gpu
 from harness.run.records import DamagedLine
 
 ELEMENT_BYTES = 2
@@ -55,31 +56,10 @@ class Results:
     damaged: list[DamagedLine] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Peak:
-    """What a GPU could do at best according to its maker: dense bf16 TFLOPS, and TB/s of its memory."""
-
-    gpu: str
-    tflops: float
-    terabytes: float
-    source: str
-
-    def roof(self, intensity: float) -> float:
-        """Returns TFLOPS at so many operations per byte."""
-        return min(intensity * self.terabytes, self.tflops)
-
-
-PEAKS = (
-    Peak("NVIDIA H200", 989, 4.8, "NVIDIA H200 data sheet"),
-    Peak("NVIDIA B200", 2250, 8.0, "NVIDIA HGX B200 data sheet, per GPU"),
-)
-
-
-def peak_of(record: Record) -> Peak:
-    """Returns the peak of the GPU itself, or of the one that runs such kernels."""
-    named = {peak.gpu: peak for peak in PEAKS}
-    usual = PEAKS[1] if record["config"].get("arch") == "sm_100a" else PEAKS[0]
-    return named.get(record["device"]["name"], usual)
+def gpu_of(record: Record) -> GpuFacts:
+    """Returns the GPU itself, or the usual one of those that run such kernels."""
+    named = {gpu.title: gpu for gpu in map(facts, names())}
+    return named.get(record["device"]["name"]) or usual_gpu(str(record["config"].get("arch", "sm_90a")))
 
 
 def load_results(folder: Path) -> Results:

@@ -310,14 +310,14 @@ def roofline(device: Device) -> Figure | None:
     timed = [record for record in device.newest.values() if data.tflops(record)]
     if not timed or device.emulated:
         return None
-    peak = data.peak_of(device.records[-1])
+    peak = data.gpu_of(device.records[-1])
     canvas = Canvas(figsize=(WIDTH, 4.0), layout="constrained")
     axis = canvas.subplots()
     places = [data.intensity(record) for record in timed]
     ridge = peak.tflops / peak.terabytes
     across = np.geomspace(min(*places, ridge) / 1.6, max(*places, ridge) * 1.6, 200)
     roof = [peak.roof(x) for x in across]
-    label = f"{peak.gpu}: {peak.tflops:,} TFLOPS, {peak.terabytes:g} TB/s"
+    label = f"{peak.title}: {peak.tflops:,} TFLOPS, {peak.terabytes:g} TB/s"
     axis.plot(across, roof, color=color("muted"), linewidth=1.8, label=label)
     for number, kernel in enumerate(sorted({record["kernel"] for record in timed})):
         found = [record for record in timed if record["kernel"] == kernel]

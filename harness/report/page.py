@@ -12,8 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from harness.experiments.history import case_of, machine_of
+from harness.gpus import facts, names
 from harness.report import data
-from harness.report.data import PEAKS, Device, Record, Results
+from harness.report.data import Device, Record, Results
 from harness.report.figure import DARK, LIGHT, VENDORS, Figure, css_variables, for_page
 from harness.report.published import PublishedFigure
 from harness.report.state import state_of
@@ -97,7 +98,7 @@ def page(
         kernels=[_kernel(kernel, results.devices, pictures) for kernel in kernels],
         published=published,
         damaged=[str(line) for line in results.damaged],
-        peaks="; ".join(f"{peak.gpu}: {peak.source}" for peak in PEAKS),
+        peaks="; ".join(f"{gpu.title}: {gpu.source}" for gpu in map(facts, names())),
     )
 
 

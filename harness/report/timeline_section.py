@@ -11,6 +11,7 @@ from harness.build.catalog import KERNELS
 from harness.build.config import KernelConfig
 from harness.build.presets import configure
 from harness.errors import CannotRun, HarnessError
+from harness.gpus import usual_gpu
 from harness.problem.shape import Shape
 from harness.report.predicted import CTA, predicted_timeline
 from harness.report.timeline_picture import picture
@@ -22,8 +23,6 @@ from harness.timing.survey_archive import Survey
 from harness.timing.timeline import Timeline
 
 ARCHIVES = "*.tar.gz"
-USUAL_GPU = {"sm_90a": "h200", "sm_100a": "b200"}
-"""The GPU that a kernel of that architecture is predicted for."""
 SHAPE = Shape(4096, 4096, 4096)
 """The problem where nothing was measured."""
 DISTURBED = 1.1
@@ -76,7 +75,7 @@ class Planned:
 def plan_timelines(folder: Path, architectures: Iterable[str]) -> Planned:
     """The GPUs that were surveyed, as archives in the folder say, and the usual one of each architecture."""
     surveys, broken = _surveys(folder)
-    usual = [USUAL_GPU[arch] for arch in sorted(architectures, reverse=True)]
+    usual = [usual_gpu(arch).name for arch in sorted(architectures, reverse=True)]
     return Planned(folder, tuple(find_gpu(name) for name in dict.fromkeys([*surveys, *usual])), surveys, tuple(broken))
 
 
@@ -103,7 +102,7 @@ def _of_gpu(gpu: Gpu, planned: Planned, each: Callable[[], None]) -> GpuTimeline
     survey, folder = planned.surveys.get(gpu.name), planned.folder.resolve()
     if survey is None:
         missing.append(
-            f"All of this is predicted, and the cycles may be {100 * gpu['model.error']:.0f} % off: {folder.name}/ has "
+            f"All of this is predicted; {gpu.error_in_words(100 * gpu['model.error'])}: {folder.name}/ has "
             f"no archive of a survey of an {gpu.title}. On a machine with one, `harness survey -o "
             f"{folder.name}/nvidia-{gpu.name}-survey.tar.gz` measures."
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageProblem
+from harness.gpus import facts, names
 
 ENDLESS = 1e30
 """Bytes a cycle that take no time."""
@@ -84,6 +85,17 @@ class Gpu:
     def sms(self) -> int:
         return sum(self.gpcs)
 
+    @property
+    def compared(self) -> bool:
+        """Whether the error of the model was found on such a GPU; else it is a guess."""
+        return self.constants["model.error"].status == "measured"
+
+    def error_in_words(self, percent: float) -> str:
+        """What is to be said of the cycles beside a prediction."""
+        if self.compared:
+            return f"the cycles may be wrong by {percent:.0f} %"
+        return f"±{percent:.0f} % of the cycles is a guess, as no {self.title} was compared with the model"
+
     def resident_clusters(self, size: int, ctas_per_sm: int = 1) -> int:
         """Clusters of so many CTAs at once: each has all its CTAs in one GPC, and almost always one on an SM."""
         left = sum(sms % size // 2 for sms in self.gpcs)
@@ -115,15 +127,15 @@ def read(path: Path) -> Gpu:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageProblem(f"{path}: cannot be read as a constants file ({error})") from None
     about = data.pop("gpu", {})
-    missing = [key for key in ("title", "arch", "gpcs") if key not in about]
-    if missing:
-        raise UsageProblem(f"{path}: [gpu] lacks {', '.join(missing)}")
+    if about.get("facts") not in names():
+        raise UsageProblem(f"{path}: [gpu] facts = {about.get('facts')!r}: must be one of {', '.join(names())}")
+    known = facts(about["facts"])
     constants = {
         f"{table}.{key}": _constant(f"{path}: {table}.{key}", entry)
         for table, entries in data.items()
         for key, entry in entries.items()
     }
-    return Gpu(path.stem, about["title"], about["arch"], tuple(about["gpcs"]), constants, about.get("spare", 0))
+    return Gpu(path.stem, known.title, known.arch, known.gpcs, constants, about.get("spare", 0))
 
 
 def _constant(where: str, entry: Any) -> Constant:

@@ -66,6 +66,11 @@ class Prediction:
     def error_percent(self) -> float:
         return 100 * self.error
 
+    @property
+    def band(self) -> str:
+        """The error, to stand beside a figure."""
+        return f"±{self.error_percent:.0f}%{'' if self.gpu.compared else ' (a guess)'}"
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {

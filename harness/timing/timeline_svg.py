@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -9,15 +10,17 @@ from harness.timing.timeline import Span, Timeline
 from harness.timing.timeline_legend import KINDS
 
 LEFT, WIDTH, ROW, GAP, TOP = 150, 1100, 13, 22, 46
-TICKS = 8
+MOST_TICKS = 12
 LEAST = 0.3
 """Pixels below which a span is drawn together with its neighbours of the same kind."""
 
 
-def svg(timelines: Sequence[Timeline]) -> str:
-    """Timelines under one another, on one scale."""
-    end = max((timeline.end for timeline in timelines), default=1.0) or 1.0
+def svg(timelines: Sequence[Timeline], first: float | None = None, last: float | None = None) -> str:
+    """Timelines under one another, on one scale, from ``first`` to ``last``; None: as far as there is something."""
     begin = min((span.start for timeline in timelines for span in timeline.spans), default=0.0)
+    begin = begin if first is None else first
+    end = max((timeline.end for timeline in timelines), default=begin) if last is None else last
+    end = max(end, begin + 1.0)
     parts: list[str] = []
     y = TOP
     for timeline in timelines:
@@ -44,7 +47,8 @@ def _one(timeline: Timeline, y: int, begin: float, end: float, parts: list[str])
         for row in timeline.rows(cta):
             parts.append(f'<text x="{LEFT - 6}" y="{y + ROW - 3}" text-anchor="end">{escape(row)}</text>')
             for span in _visible([s for s in timeline.spans if s.cta == cta and s.row == row], scale):
-                x, width = LEFT + (span.start - begin) * scale, max(LEAST, (span.end - span.start) * scale)
+                left, right = max(span.start, begin), min(span.end, end)
+                x, width = LEFT + (left - begin) * scale, max(LEAST, (right - left) * scale)
                 title = f"{span.name}: {span.start:.0f} to {span.end:.0f}"
                 parts.append(
                     f'<rect x="{x:.1f}" y="{y + 1}" width="{width:.1f}" height="{ROW - 2}" '
@@ -66,15 +70,22 @@ def _visible(spans: list[Span], scale: float) -> list[Span]:
 
 
 def _axis(y: int, begin: float, end: float, unit: str, parts: list[str]) -> int:
-    for tick in range(TICKS + 1):
-        value = begin + (end - begin) * tick / TICKS
-        x = LEFT + WIDTH * tick / TICKS
+    for value in round_numbers(begin, end):
+        x = LEFT + WIDTH * (value - begin) / (end - begin)
         parts.append(
             f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{y - GAP + 4}" stroke="#bbb" stroke-width="0.5"/>'
         )
         parts.append(f'<text x="{x:.1f}" y="{y - GAP + 16}" text-anchor="middle" fill="#555">{value:,.0f}</text>')
     parts.append(f'<text x="{LEFT + WIDTH / 2}" y="{y - GAP + 30}" text-anchor="middle" fill="#555">{unit}</text>')
     return y + 14
+
+
+def round_numbers(begin: float, end: float) -> list[float]:
+    """The multiples of 1, 2 or 5 times a power of ten within a range: as many as `MOST_TICKS` at most."""
+    least = (end - begin) / MOST_TICKS
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
+    return [number * step for number in range(math.ceil(begin / step), math.floor(end / step) + 1)]
 
 
 def _legend(kinds: Sequence[str]) -> str:

@@ -47,7 +47,7 @@ def test_clusters_that_stay_are_as_many_as_run_at_once(arch, cluster):
     size = cluster[0] * cluster[1]
     tile = {"cta_group": 1, "mma_shape": (128, 128), "cluster": cluster}
     made = make_config("kernel8", arch=arch, **tile, scheduler="static")
-    assert made.sms == size * ARCHITECTURES[arch].resident_clusters(size)
+    assert made.sms == size * ARCHITECTURES[arch].usual.resident_clusters(size)
     if arch == "sm_90a":
         assert made.sms == size * AS_AN_H200_ANSWERS[size]
 

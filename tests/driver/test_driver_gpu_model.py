@@ -11,6 +11,7 @@ from harness.driver.device_attributes import NAMES, NUMBERS
 from harness.driver.gpu_model import DRIVER, FOLDER, gpu_model, gpu_names
 from harness.emulator.machine import grid
 from harness.emulator.memory.address_space import RESERVED_SHARED
+from harness.gpus import facts
 
 FACTS = json.loads((Path(__file__).parents[1] / "data/hardware/h200_device_facts.json").read_text())
 
@@ -31,7 +32,7 @@ def test_models_fit_the_emulator(name):
     model = gpu_model(name.upper())
     arch = ARCHITECTURES[model.target]
     assert model.target == f"sm_{model.capability[0]}{model.capability[1]}a"
-    assert model["multiprocessor_count"] == arch.sms == grid.SMS[model.target.rstrip("a")]
+    assert model["multiprocessor_count"] == facts(name).sms
     assert model["max_shared_memory_per_block_optin"] == arch.shared_memory
     assert model["max_shared_memory_per_multiprocessor"] == grid.SM_SHARED
     assert model["reserved_shared_memory_per_block"] == RESERVED_SHARED

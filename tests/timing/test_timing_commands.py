@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from harness.cli.main import main
 from harness.timing.timeline import Sample, Span, Timeline
+from harness.timing.timeline_svg import round_numbers
 
 LAUNCHES = Path(__file__).parents[1] / "data" / "launches"
 FIELDS = {
@@ -215,6 +216,46 @@ def test_pictures_and_pages_stand_alone(tmp_path: Path, suffix: str) -> None:
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text
     if suffix == "svg":
         assert ElementTree.fromstring(text).tag.endswith("svg")
+
+
+def test_a_picture_of_a_part_ends_where_it_was_asked_to_and_has_round_ticks(tmp_path: Path) -> None:
+    path = tmp_path / "timeline.svg"
+    words = ("timeline", "kernel7", "--gpu", "h200", "--shape", "256,256,512", "--from", "1040", "--to", "3519")
+    result = harness(*words, "-o", path)
+    assert result.exit_code == 0, result.output
+    drawn = ElementTree.parse(path).getroot()
+    svg = "{http://www.w3.org/2000/svg}"
+    texts = [(float(e.get("x", 0)), e.text or "") for e in drawn.iter(f"{svg}text")]
+    ticks = [(x, int(text.replace(",", ""))) for x, text in texts if text.replace(",", "").isdecimal()]
+    assert [value for _, value in ticks] == [1500, 2000, 2500, 3000, 3500]
+    scale = 1100 / (3519 - 1040)
+    assert all(x == pytest.approx(150 + (value - 1040) * scale, abs=0.1) for x, value in ticks)
+    bars = [e for e in drawn.iter(f"{svg}rect") if e.find(f"{svg}title") is not None]
+    lefts = [float(bar.attrib["x"]) for bar in bars]
+    rights = [float(bar.attrib["x"]) + float(bar.attrib["width"]) for bar in bars]
+    assert min(lefts) >= 150 and max(rights) <= 1250.5
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "ticks"),
+    [
+        (0, 20_000, [0, 2000, 4000, 6000, 8000, 10_000, 12_000, 14_000, 16_000, 18_000, 20_000]),
+        (1040, 3519, [1500, 2000, 2500, 3000, 3500]),
+        (0, 1, [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]),
+        (-5, 7, [-5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_ticks_are_round_numbers(begin: float, end: float, ticks: list[float]) -> None:
+    assert round_numbers(begin, end) == pytest.approx(ticks)
+
+
+def test_a_guess_is_said_to_be_one() -> None:
+    """Nobody has compared the model with a B200; with an H200 it was."""
+    guess = harness("predict", "kernel5", "--gpu", "b200", "--shape", "256").output
+    assert "±30 % of the cycles is a guess, as no NVIDIA B200 was compared with the model" in " ".join(guess.split())
+    assert "±30% (a guess)" in guess and "may be wrong" not in guess
+    known = harness("predict", "kernel5", "--gpu", "h200", "--shape", "256").output
+    assert "the cycles may be wrong by 22 %" in known and "guess" not in known
 
 
 def test_compare_shows_predictions_apart_from_what_was_counted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from harness.errors import UsageProblem
 from harness.timing.constants import FOLDER, STATUSES, UNITS, find_gpu, gpu_names, read
 from harness.timing.what_if import parse_changes
 
-HEAD = '[gpu]\ntitle = "A GPU"\narch = "sm_90a"\ngpcs = [2]\n[l2]\n'
+HEAD = '[gpu]\nfacts = "h200"\n[l2]\n'
 
 
 def test_all_gpus_have_the_same_constants() -> None:

@@ -15,14 +15,13 @@ from collections.abc import Sequence
 
 from harness.emulator.errors import LaunchError
 from harness.emulator.machine.state import Cluster
+from harness.gpus import USUAL, usual_gpu
 
 SM_THREADS = 2048
 SM_CTAS = 32
 SM_SHARED = 233_472
 """228 KiB (CUDA Programming Guide, compute capabilities 9.0 and 10.0); each CTA takes 1 KiB more than it asks for."""
 SM_REGISTERS = 65_536
-SMS = {"sm_90": 132, "sm_100": 148}
-"""Streaming multiprocessors of the architectures that are emulated: of an H100 or H200, and of a B200."""
 _TARGET = re.compile(r"sm_(\d+)([af]?)\b")
 
 
@@ -38,7 +37,7 @@ def architecture(target: str) -> str:
     if number == 90 or (0 < number < 90 and not suffix):
         return "sm_90"
     raise LaunchError(
-        f"PTX for {target}: the emulated GPUs are {' and '.join(SMS)}, which cannot run it; "
+        f"PTX for {target}: the emulated GPUs are {' and '.join(USUAL)}, which cannot run it; "
         "compile it for sm_90a or sm_100a, or for sm_90 or an earlier target without a suffix"
     )
 
@@ -55,12 +54,11 @@ def residency(target: str, cluster_size: int, shared_bytes: int, threads: int, r
     ``shared_bytes``: of one CTA, the reserved KiB included. ``registers``: of a thread, if the kernel fixes them. That
     the CTAs of a cluster share a GPC, which on real chips leaves some SMs without one, is not considered.
     """
-    sms = SMS[architecture(target)]
     warps = -(-threads // 32)
     ctas = min(SM_THREADS // (32 * warps), SM_CTAS, SM_SHARED // shared_bytes)
     if registers:
         ctas = min(ctas, SM_REGISTERS // (registers * 32 * warps))
-    return max(1, sms * max(1, ctas) // cluster_size)
+    return max(1, usual_gpu(architecture(target)).sms * max(1, ctas) // cluster_size)
 
 
 class _Left:

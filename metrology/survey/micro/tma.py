@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.gpus import facts
 from metrology.survey.micro.benchmark import Benchmark, Clocks, Launch, Out, Tensor, statistics
 from metrology.survey.micro.ptx import (
     CLEAR_CLOCKS,
@@ -33,7 +34,7 @@ IN_L2 = 2048
 """Rows of a tensor of 16 MiB, which stays in the L2 cache."""
 IN_DRAM = 1 << 18
 """Rows of one of 2 GiB, which does not."""
-SMS = 132
+SMS = facts("h200").sms
 MOST_CTAS = {2: SMS, 4: 112}
 """CTAs that surely run at the same time, by cluster: one lies within a GPC, and not every GPC has a multiple of SMs."""
 APART = 37

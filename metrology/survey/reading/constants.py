@@ -271,9 +271,7 @@ def as_toml(gpu: Gpu) -> str:
     """A file that `harness.timing.constants.read` reads."""
     lines = [
         "[gpu]",
-        f'title = "{gpu.title}"',
-        f'arch = "{gpu.arch}"',
-        f"gpcs = {list(gpu.gpcs)}",
+        f'facts = "{gpu.name}"',
         f"spare = {gpu.spare}",
     ]
     table = ""

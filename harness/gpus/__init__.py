@@ -1,0 +1,68 @@
+"""What is known of each GPU before anything is measured: one TOML file each, the only place for these figures."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+USUAL = {"sm_90": "h200", "sm_100": "b200"}
+"""The GPU that an architecture stands for where none is named; targets are looked up by how they begin."""
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """The figures of one GPU.
+
+    Attributes:
+        name: by which it is chosen, ``h200``.
+        title: as its driver calls it.
+        arch: what its PTX is compiled for.
+        gpcs: SMs of each graphics processing cluster, in one of which a thread-block cluster has to fit.
+        tflops: peak of dense bf16.
+        terabytes: peak of its memory, TB/s.
+        multiplications: of dense bf16 or fp16 that an SM does in a cycle.
+        l2_bytes: that an SM gets from L2 in a cycle, at most.
+        source: where the peaks are from.
+    """
+
+    name: str
+    title: str
+    arch: str
+    gpcs: tuple[int, ...]
+    tflops: float
+    terabytes: float
+    multiplications: int
+    l2_bytes: int
+    source: str
+
+    @property
+    def sms(self) -> int:
+        return sum(self.gpcs)
+
+    def roof(self, intensity: float) -> float:
+        """TFLOPS that it can do at best at so many operations per byte of its memory."""
+        return min(intensity * self.terabytes, self.tflops)
+
+    def resident_clusters(self, size: int) -> int:
+        """Clusters of so many CTAs that run at the same time, one CTA on an SM."""
+        return max(1, sum(sms // size for sms in self.gpcs))
+
+
+def names() -> list[str]:
+    """The GPUs there is a file for."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+@cache
+def facts(name: str) -> GpuFacts:
+    """The figures of a GPU of `names`."""
+    data = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return GpuFacts(name, **{**data, "gpcs": tuple(data["gpcs"])})
+
+
+def usual_gpu(target: str) -> GpuFacts:
+    """The GPU that a target such as sm_90a stands for; of one that nobody knows the largest."""
+    return facts(next((name for arch, name in USUAL.items() if target.startswith(arch)), "b200"))
