@@ -22,7 +22,7 @@ from harness.report.timeline_section import GpuTimelines
 from harness.report.tuned import COLUMNS as TUNED
 from harness.report.tuned import Tuned
 from harness.run.compare import multicast_factor
-from harness.timing.timeline_legend import KINDS
+from harness.timing.timeline import KINDS
 
 
 @dataclass(frozen=True)

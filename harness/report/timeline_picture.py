@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from harness.report.timelines import Compared, Lane
-from harness.timing.timeline import Span
-from harness.timing.timeline_legend import KINDS
+from harness.timing.timeline import KINDS, Span
 
 LEFT, PLOT, RIGHT = 180.0, 740.0, 8.0
 TOP, LANE, BETWEEN, ROW_GAP, PART_GAP = 22.0, 9.0, 1.0, 6.0, 34.0

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from harness.timing.timeline import Span, Timeline
-from harness.timing.timeline_legend import row_order
+from harness.timing.timeline import Span, Timeline, row_order
 
 WINDOW = 14_000.0
 """Cycles of each of the two parts that are shown."""

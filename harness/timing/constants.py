@@ -16,6 +16,8 @@ from typing import Any
 from harness.errors import UsageProblem
 from harness.gpus import facts, names
 
+GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples without their whole parts fill the range from 0 to 1 evenly, however many of them there are."""
 ENDLESS = 1e30
 """Bytes a cycle that take no time."""
 FOLDER = Path(__file__).parent / "gpus"

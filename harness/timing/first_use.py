@@ -20,7 +20,7 @@ class FirstUse:
     address of a tensor, whether it is A or B, and the rows of one of its panels; ``round_of``: by the number of a
     cluster, the round of its first tile; ``fetched``: by the address of a tensor, the bytes that a copy makes L2 fetch
     at once; ``gained``: of each round, by the panel, cycles by which a leader is ahead of others at each of its K steps
-    (`harness.timing.leaders`).
+    (`harness.timing.gemm.gained`).
     """
 
     rounds: Sequence[Mapping[Panel, float]]

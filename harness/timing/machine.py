@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Protocol
 
+from harness.emulator import Device
 from harness.emulator.errors import Fault
 from harness.emulator.machine.code import BLOCKED
 from harness.emulator.machine.events import Site
@@ -20,15 +21,53 @@ from harness.emulator.machine.grid import Clusters
 from harness.emulator.machine.machine import LIMIT_CHECK, Limits, Machine
 from harness.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment, Grid
 from harness.emulator.machine.warpgroup import Step
-from harness.timing.constants import ENDLESS, Gpu
+from harness.timing.constants import ENDLESS, GOLDEN, Gpu
 from harness.timing.costs import block_costs
-from harness.timing.evenly import evenly
-from harness.timing.trace import NoTrace, Trace
-from harness.timing.units import Life, Sm, Units
+from harness.timing.units import Life, Memory, Sm, Units
 
 _CLUSTER_START = object()
 WARPGROUP = 4
 """Warps that issue a wgmma together (PTX ISA 9.7.15)."""
+
+
+class Trace(Protocol):
+    """Is told what happens, with cycles; in no particular order where several SMs are at work.
+
+    ``attach``: the machine that it is about to watch. ``event``: what the emulator tells its sinks.
+    """
+
+    def attach(self, machine: Any) -> None: ...
+    def event(self, event: Any) -> None: ...
+    def cluster_started(self, cluster: Any, at: float) -> None: ...
+    def ran(self, fragment: Any, block: int, start: float, end: float) -> None: ...
+    def waited(self, fragment: Any, site: Any, since: float, until: float) -> None: ...
+    def submitted(self, operation: Any, at: float, done: float) -> None: ...
+    def completed(self, operation: Any, at: float) -> None: ...
+
+
+class NoTrace:
+    """Does not want to know."""
+
+    def attach(self, machine: Any) -> None:
+        pass
+
+    def event(self, event: Any) -> None:
+        pass
+
+    def cluster_started(self, cluster: Any, at: float) -> None:
+        pass
+
+    def ran(self, fragment: Any, block: int, start: float, end: float) -> None:
+        pass
+
+    def waited(self, fragment: Any, site: Any, since: float, until: float) -> None:
+        pass
+
+    def submitted(self, operation: Any, at: float, done: float) -> None:
+        pass
+
+    def completed(self, operation: Any, at: float) -> None:
+        pass
 
 
 class Issue:
@@ -126,7 +165,7 @@ class TimedMachine(Machine):
         self._issues: dict[tuple[Cta, int], Issue] = {}
         # One follows the other far from it, so that CTAs of a cluster and of its neighbours are served differently.
         count = min(sms, clusters.capacity * clusters.size)
-        self._all = [Sm(2 * evenly(n) - 1) for n in range(1, count + 1)]
+        self._all = [Sm(2 * (n * GOLDEN % 1) - 1) for n in range(1, count + 1)]
         self._per_sm = -(-clusters.capacity * clusters.size // count)
         """CTAs that find room on an SM."""
         self._started: dict[tuple[int, int], float] = {}
@@ -429,3 +468,55 @@ class TimedMachine(Machine):
                 return at
             case _:
                 return at + units.hit_latency
+
+
+class TimedDevice(Device):
+    """An emulated GPU with a clock.
+
+    ``computes``: whether data is moved and multiplied, or only the time is wanted that it takes.
+
+    ``numbers``: the clusters of a grid that run here, None: all; ``sms``, ``gpcs``: multiprocessors, and the parts of
+    the GPU that they lie in, of which a cluster needs one; None: all of the GPU;
+    ``beside``: whether all CTAs of a launch find room beside those of the one before.
+    ``machines``: one for each launch so far.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        memory: Memory,
+        *,
+        computes: bool,
+        numbers: Sequence[int] | None = None,
+        sms: int | None = None,
+        gpcs: int | None = None,
+        trace: Trace | None = None,
+        beside: bool = False,
+    ) -> None:
+        super().__init__()
+        self.gpu = gpu
+        self.l2_and_dram = memory
+        self.computes = computes
+        self.numbers = numbers
+        self.sms = sms or gpu.sms
+        self.gpcs = gpcs or len(gpu.gpcs)
+        self.trace = trace
+        self.beside = beside
+        self.machines: list[TimedMachine] = []
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of global memory."""
+        return sum(nbytes for _, _, nbytes in self._memory.ranges())
+
+    def _make_schedule(self) -> Any:
+        return Clock()
+
+    def _make_machine(self, grid: Grid, schedule: Any, clusters: Clusters, limits: Limits) -> Machine:
+        grid.computes = self.computes
+        numbers = range(clusters.total) if self.numbers is None else self.numbers
+        clusters.take(numbers, self.gpcs)
+        units = Units(self.gpu, self.l2_and_dram.fresh())
+        machine = TimedMachine(grid, schedule, clusters, limits, self.gpu, units, self.sms, self.trace, self.beside)
+        self.machines.append(machine)
+        return machine

@@ -9,10 +9,11 @@ fit in L2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from harness.build.artifacts import Artifact
+from harness.build.config import KernelConfig, make_config
 from harness.errors import UsageProblem
 from harness.launch.launching import Launched, Outcome, run
 from harness.launch.listing import list_kernels
@@ -20,14 +21,14 @@ from harness.launch.options import TOLERANT, EmulationOptions
 from harness.launch.spec import Launchable
 from harness.problem.shape import Shape
 from harness.timing.constants import Gpu
-from harness.timing.device import TimedDevice
-from harness.timing.error_band import largest_error
 from harness.timing.limits import TENSOR, Limit, limits
-from harness.timing.machine import TimedMachine
+from harness.timing.machine import TimedDevice, TimedMachine, Trace
 from harness.timing.power import Clock, Work, clock_of
 from harness.timing.simulate import Simulation, simulate
-from harness.timing.trace import Trace
 from harness.timing.units import Memory
+
+FEW = 2
+"""Options in which a configuration near the defaults differs from them, at most."""
 
 
 @dataclass(frozen=True)
@@ -176,3 +177,16 @@ def _of_launch(launched: Launched, gpu: Gpu, machine: TimedMachine) -> Predictio
         gpu["model.error_far"],
         digits=3,
     )
+
+
+def largest_error(gpu: Gpu, config: KernelConfig, shape: Shape) -> float:
+    """How far off the cycles may be, as a fraction: as far as any run of a comparison with a GPU was."""
+    return gpu["model.error" if near_defaults(config, shape) else "model.error_far"]
+
+
+def near_defaults(config: KernelConfig, shape: Shape) -> bool:
+    """Whether few options differ from the defaults. Those that follow from others count, too: another tile may have
+    another depth of the ring.
+    """
+    usual = make_config(config.kernel, arch=config.arch, dtype=config.dtype, shape=shape)
+    return sum(getattr(config, each.name) != getattr(usual, each.name) for each in fields(config)) <= FEW

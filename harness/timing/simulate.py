@@ -16,12 +16,9 @@ from harness.launch.spec import Buffer, Fill, Launchable
 from harness.problem.dtypes import element_type
 from harness.timing.cache import Hits, hits
 from harness.timing.constants import Gpu
-from harness.timing.device import TimedDevice
 from harness.timing.first_use import FirstUse
-from harness.timing.gemm import Gemm, Spread
-from harness.timing.leaders import gained
-from harness.timing.machine import TimedMachine
-from harness.timing.trace import Trace
+from harness.timing.gemm import Gemm, Spread, gained
+from harness.timing.machine import TimedDevice, TimedMachine, Trace
 from harness.timing.units import Memory
 
 OPERANDS = "ABC"

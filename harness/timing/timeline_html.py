@@ -6,8 +6,7 @@ import json
 from html import escape
 from pathlib import Path
 
-from harness.timing.timeline import Timeline
-from harness.timing.timeline_legend import KINDS
+from harness.timing.timeline import KINDS, Timeline
 
 TEMPLATE = Path(__file__).parent / "viewer.html"
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from harness.timing.timeline import Span, Timeline
-from harness.timing.timeline_legend import KINDS
+from harness.timing.timeline import KINDS, Span, Timeline
 
 LEFT, WIDTH, ROW, GAP, TOP = 150, 1100, 13, 22, 46
 MOST_TICKS = 12

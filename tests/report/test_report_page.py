@@ -22,8 +22,7 @@ from harness.report.figure import DARK, FIGURE, LIGHT
 from harness.report.figures import measured
 from harness.report.published import published_figures
 from harness.run import records
-from harness.timing.timeline import Span, Timeline
-from harness.timing.timeline_legend import KINDS
+from harness.timing.timeline import KINDS, Span, Timeline
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,7 @@ from harness.emulator.memory.tensor_map import TensorMap
 from harness.problem.shape import Shape
 from harness.timing.constants import find_gpu
 from harness.timing.first_use import FirstUse
-from harness.timing.gemm import Gemm
-from harness.timing.leaders import gained
+from harness.timing.gemm import Gemm, gained
 from harness.timing.simulate import simulate
 from harness.timing.units import Memory, Sm, Units
 

@@ -11,8 +11,7 @@ import pytest
 from harness.emulator import Module
 from harness.emulator.machine.grid import Clusters
 from harness.timing.constants import find_gpu
-from harness.timing.device import TimedDevice
-from harness.timing.machine import TimedMachine
+from harness.timing.machine import TimedDevice, TimedMachine
 from harness.timing.units import Memory
 
 GPU = find_gpu("h200")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.timing.constants import Constant, Gpu
-from harness.timing.error_band import largest_error
 from harness.timing.measured import parse_run
+from harness.timing.predict import largest_error
 from harness.timing.survey_archive import Survey
 from metrology.survey import archive
 from metrology.survey.parts import OTHER_GPU
