@@ -139,6 +139,9 @@ def run(
     well.
     """
     module = load_module(what)
+    for wanted in what.maps.values():
+        if wanted.gpu_swizzle:
+            raise CannotRun(f"{what.place(f'maps.{wanted.name}')}: swizzle {wanted.gpu_swizzle} is a GPU's alone")
     device = device or Device(options.accumulation, options.schedule, options.seed)
     start = time.perf_counter()
     try:

@@ -69,6 +69,7 @@ class Map:
     element: a name of `harness.emulator.memory.tensor_map.ELEMENT_TYPES`.
     tile: the box with the outermost dimension first instead, at most as many entries as the buffer has dimensions.
     l2_promotion: bytes that a copy makes the L2 of a GPU fetch at once; the emulator has no use for it.
+    gpu_swizzle: a swizzle that only a GPU has, in place of the other: a name of `harness.run.driver.SWIZZLES`.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Map:
     fill_nan: bool = False
     offset: int = 0
     l2_promotion: int = 0
+    gpu_swizzle: str = ""
 
 
 @dataclass(frozen=True)

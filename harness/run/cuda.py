@@ -38,7 +38,7 @@ class LoadedLaunchable:
         self._image = self.driver.load_module(what.text.encode())
         try:
             self.memory = Memory(what, self, self.module)
-            self._promotions = {self.memory.maps[name]: wanted.l2_promotion for name, wanted in what.maps.items()}
+            self._wanted = {self.memory.maps[name]: wanted for name, wanted in what.maps.items()}
             self.launchers = [self._launcher(launch) for launch in what.launches]
         except BaseException:
             self.close()
@@ -94,14 +94,16 @@ class LoadedLaunchable:
         return self.upload(np.frombuffer(self._encode(tensor_map), np.uint8), name)
 
     def _encode(self, tensor_map: TensorMap) -> bytes:
+        wanted = self._wanted[tensor_map]
+        own = "none" if tensor_map.swizzle.span_bytes == 16 else f"{tensor_map.swizzle.span_bytes}B"
         encoded = self.driver.tensor_map(
             tensor_map.address,
             tensor_map.element.name,
             tensor_map.dims,
             tensor_map.strides,
             tensor_map.box,
-            "none" if tensor_map.swizzle.span_bytes == 16 else f"{tensor_map.swizzle.span_bytes}B",
-            self._promotions[tensor_map],
+            wanted.gpu_swizzle or own,
+            wanted.l2_promotion,
             tensor_map.fill_nan,
             tensor_map.element_strides,
         )

@@ -29,7 +29,10 @@ TENSOR_MAP_TYPES = {
     "f32": 7, "f64": 8, "bf16": 9, "tf32": 11, "b4x16": 13, "b4x16_p64": 14, "b6x16_p32": 15,
 }  # fmt: skip
 """CUtensorMapDataType, by the names of `harness.emulator.memory.tensor_map.ELEMENT_TYPES`."""
-SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}  # CUtensorMapSwizzle
+SWIZZLES = {
+    "none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_ATOM_32B": 4, "128B_ATOM_32B_FLIP_8B": 5, "128B_ATOM_64B": 6,
+}  # fmt: skip
+"""CUtensorMapSwizzle; the emulator has the first four."""
 L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion, by bytes
 DEFAULT_STREAM = 0
 
@@ -90,6 +93,11 @@ class Driver:
             text = ctypes.c_char_p()
             self.library.cuGetErrorName(code, ctypes.byref(text))
             raise CannotRun(f"{name} failed: {(text.value or b'error').decode()} ({code})")
+
+    def result(self, name: str, *arguments: Any) -> int:
+        """The error code of a call; -1 if this driver has no function of that name."""
+        function = getattr(self.library, name, None)
+        return -1 if function is None else int(function(*arguments))
 
     def attribute(self, number: int) -> int:
         """A CUdevice_attribute."""

@@ -25,7 +25,7 @@ class Parts:
 
 
 def parts(box: TensorMap, coordinates: Sequence[int]) -> Parts:
-    """Of the box at these coordinates."""
+    """Divides the box at these coordinates."""
     if all(map(le, coordinates, box.last_whole)) and min(coordinates) >= 0:
         return Parts(box.box_bytes, 0, False)
     shares = [

@@ -18,7 +18,7 @@ Panel = tuple[str, int]
 """All of K of the rows of A, or of the columns of B, that a tile needs: ``("A", row)`` or ``("B", column)``."""
 
 SLICES = 8
-"""Of a panel, along K: those at its begin were used longer ago than those at its end."""
+"""Slices of a panel along K: those at its begin were used longer ago than those at its end."""
 
 SPREAD = 0.3
 """L2 gives up the oldest line of a set, not of all, and clusters do not keep step exactly. So what is used again after
@@ -80,7 +80,7 @@ def hits(tiles: Tiles, resident: int, capacity: float) -> Hits:
 
 @dataclass
 class _Round:
-    """Of tiles, as L2 has kept it. ``panels``: bytes of those that no later round has used; ``output``: of C."""
+    """A round of tiles, as L2 keeps it. ``panels``: bytes of those that no later round has used; ``output``: of C."""
 
     panels: dict[Panel, float]
     output: float
@@ -94,7 +94,7 @@ class _Cache:
         self.rounds: list[_Round] = []
 
     def finds(self, panels: Mapping[Panel, float]) -> dict[Panel, float]:
-        """Of a next round's panels, the parts that are still there."""
+        """The parts of a next round's panels that are still there."""
         found: dict[Panel, float] = {}
         since, ahead = 0.0, sum(panels.values())
         for before in reversed(self.rounds):

@@ -39,7 +39,7 @@ class BlockCost:
 
 
 def block_costs(code: Code, gpu: Gpu) -> list[BlockCost]:
-    """One for each block of a kernel."""
+    """Gives the costs of each block of a kernel."""
     instructions = code.kernel.instructions
     return [_cost(instructions[first : last + 1], gpu) for first, last in zip(code.first, code.last, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Which loads of A and B are of what no round of tiles before has left in L2."""
+"""Tells which loads of A and B are of what no round of tiles before has left in L2."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FirstUse:
     gained: Sequence[Mapping[Panel, float]] = ()
 
     def round(self, cluster: int, turn: int) -> int:
-        """In which round a cluster is that has had so many tiles before."""
+        """The round that a cluster is in after so many tiles."""
         return min(self.round_of[cluster] + turn, len(self.rounds) - 1)
 
     def new(self, address: int, row: int, round_number: int) -> float:
@@ -57,7 +57,7 @@ class FirstUse:
 
     @cached_property
     def _averages(self) -> list[dict[str, float]]:
-        """Of each round, over its panels of A and of B."""
+        """Averages of each round over its panels of A and of B."""
         return [{name: _average(name, panels) for name in "AB"} for panels in self.rounds]
 
 

@@ -109,7 +109,7 @@ class Gemm:
 
     @property
     def tiles(self) -> int:
-        """Of clusters."""
+        """How many clusters there are."""
         down, across = self.extent
         return down * across
 
@@ -185,7 +185,7 @@ class Gemm:
         return list(map(self.place, self.numbers))
 
     def rounds(self, resident: int) -> dict[int, int]:
-        """By the number of a tile, in which round it comes."""
+        """The round in which a tile comes, by the number of the tile."""
         return {number: n // resident for n, number in enumerate(self.numbers)}
 
     def place(self, number: int) -> Place:
@@ -225,7 +225,7 @@ class Gemm:
         return sum(_filled(place * size, size, extent, self._box_rows(name)) for place, size, extent, name in extents)
 
     def parts_multiplied(self, number: int) -> float:
-        """Of a tile: on Hopper those of a warpgroup of which a row lies in C; elsewhere it is multiplied as a whole."""
+        """The parts of a tile that are multiplied: on Hopper those of a warpgroup with a row in C, elsewhere all."""
         if self.plan.tmem_columns:
             return 1.0
         (row, column), (rows, columns), problem = self.place(number), self.tile, self.plan.problem
@@ -234,7 +234,7 @@ class Gemm:
         return -(-down // self._box_rows("C")) * -(-across // self.plan.tile[1])
 
     def parts_of_ctas(self, row: int) -> list[int]:
-        """Of a cluster in that row of tiles, those of a warpgroup that each CTA along M has to multiply."""
+        """How many warpgroups' parts each CTA along M of a cluster in that row of tiles has to multiply."""
         rows, along_m = self.plan.tile[0], self.plan.config["cluster"][0]
         if self.plan.tmem_columns:
             return [1] * along_m
@@ -267,7 +267,7 @@ class Gemm:
         return coalesced(operands, places, self.tiles / at_once, self.stays, len(self.gpu.gpcs))
 
     def traffic(self) -> Tiles:
-        """For the model of L2."""
+        """A and B as the model of L2 takes them."""
         config, problem = self.plan.config, self.plan.problem
         rows, columns = self.tile
         along_m, along_n = config["cluster"]
@@ -291,7 +291,7 @@ def _spread_out(count: int, total: int, last: int) -> list[int]:
 
 
 def _filled(first: int, size: int, extent: int, box: int) -> int:
-    """Of rows from ``first`` on, in boxes of so many, those filled with zeros."""
+    """Counts the rows from ``first`` on, in boxes of so many, that are filled with zeros."""
     if extent < box:
         return size // box * (box - extent)
     return -extent % box if first < extent < first + size else 0

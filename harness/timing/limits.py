@@ -27,7 +27,7 @@ TAIL = "tail of the last round, idle SMs"
 
 
 def limits(machine: TimedMachine, used: float) -> list[Limit]:
-    """Of an SM of the GPU, on average, until the end of the launch; the parts add up to it. ``used``: an average SM's
+    """Divides an average SM's cycles until the end of the launch; the parts add up to it. ``used``: an average SM's
     work over that of an average simulated one.
     """
     total = machine.end

@@ -86,7 +86,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """For a box of a load: it reaches the units. at: when it was issued."""
+    """A box of a load on its way to the units. at: when it was issued."""
 
     operation: AsyncOperation
     at: float
@@ -379,7 +379,7 @@ class TimedMachine(Machine):
             self._will_be_done(operation, at, self._finish(operation, at))
 
     def _request(self, request: Request) -> None:
-        """At once, unless its warp has arrived at another CTA's mbarrier just before: then it is not heard yet."""
+        """Hands a load over at once, unless its warp has just arrived at another CTA's mbarrier: then later."""
         fragment = request.operation.fragment
         arrived = self._arrived.get((fragment.cta, fragment.warp.index), -ENDLESS)
         heard = arrived + self.gpu["barrier.acknowledged"]
@@ -413,7 +413,7 @@ class TimedMachine(Machine):
         return self._issues[key]
 
     def _issue(self, issue: Issue) -> None:
-        """As many as the tensor core has room for; it comes back when there is room for the next."""
+        """Issues as many as the tensor core has room for, and comes back when there is room for the next."""
         while issue.waiting:
             earliest, operation = issue.waiting[0]
             room = issue.sm.tensor.room(self.units.tensor_queue)

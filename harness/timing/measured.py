@@ -27,13 +27,13 @@ from harness.timing.survey_archive import BEGIN, GLOBAL_TIMER, POINT, SM, START,
 from harness.timing.timeline import CtaKey, Span, Timeline, whole
 
 RANK_BITS = 24
-"""Of a shared address the bits from here on are the CTA's rank in its cluster."""
+"""The bits of a shared address from here on are the CTA's rank in its cluster."""
 MULTIPLY, WAIT, WAIT_FOR_MMA = "multiply", "wait", "wait for MMA"
 ISSUE_LOAD = "issue load "
 _WAIT_FULL = re.compile(r"wait full(?:\[(\d+)\])?")
 """A single barrier has no number."""
 KINDS = {MULTIPLY: "issue", "load": "issue", "store": "store"}
-"""Of spans that are no waits."""
+"""Kinds of the spans that are no waits."""
 POINT_CYCLES = 20.0
 """How long something is drawn that has no end."""
 

@@ -19,7 +19,7 @@ STEPS = 60
 
 @dataclass(frozen=True)
 class Work:
-    """Of one launch: floating-point operations, bytes from L2 into SMs, bytes of DRAM, cycles."""
+    """What one launch does: floating-point operations, bytes from L2 into SMs, bytes of DRAM, cycles."""
 
     flops: float
     l2_bytes: float

@@ -23,7 +23,7 @@ from harness.timing.units import Memory
 
 OPERANDS = "ABC"
 FIRST_ADDRESS = 1 << 40
-"""Of A; nothing is read there."""
+"""The address of A; nothing is read there."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ KINDS = {
     "work": Kind("other instructions", "#9e9e9e", light="#7d838c", dark="#858b95"),
     "wait": Kind("waits", "#eceff1", light="#6b727c", dark="#949ba6"),
 }
-"""By the names that spans have, in the order of a legend."""
+"""Kinds by the names that spans have, in the order of a legend."""
 _ROWS: tuple[str | tuple[str, ...], ...] = (
     ("TMA load", "loads"),
     "tensor core",
@@ -59,7 +59,7 @@ _ROWS: tuple[str | tuple[str, ...], ...] = (
 
 
 def row_order(row: str) -> tuple[int, str, int]:
-    """To sort rows by: units first, then warps, those of one kind by their number."""
+    """A key to sort rows by: units first, then warps, those of one kind by their number."""
     head = row.rstrip("0123456789")
     number = row[len(head) :]
     first = next((n for n, start in enumerate(_ROWS) if row.startswith(start)), len(_ROWS))
@@ -80,7 +80,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Flow:
-    """From a span to a later one that needs its result."""
+    """An arrow from a span to a later one that needs its result."""
 
     source: Span
     target: Span
@@ -298,7 +298,7 @@ def _operand(operation: AsyncOperation, cta: Cta) -> str:
 
 
 def whole(region: str) -> str:
-    """Of ``A stage 0 + 8192``: the part of shared memory that it lies in, which several boxes fill."""
+    """The part of shared memory that ``A stage 0 + 8192`` lies in, which several boxes fill."""
     return region.partition(" + ")[0]
 
 
@@ -337,7 +337,7 @@ def _busy(timeline: Timeline, key: CtaKey) -> list[Sample]:
 
 
 def _wait_name(site: Any) -> str:
-    """What a warp waits for at an instruction, in the words of a measured timeline (`metrology.survey.trace`)."""
+    """What a warp waits for at an instruction, in the words of a measured timeline (`harness.timing.measured`)."""
     match site.opcode:
         case "wgmma":
             return "wait for MMA"

@@ -40,7 +40,7 @@ class _Placed:
 
     @property
     def inside(self) -> int:
-        """Where a flow is tied to it, and not to one of no length that is drawn at its start."""
+        """The time at which a flow is tied to a span, and not to one of no length that is drawn at its start."""
         return min(self.start + 1, self.end)
 
 
@@ -103,7 +103,7 @@ def trace_events(timeline: Timeline) -> dict[str, Any]:
 
 
 def as_json(timeline: Timeline) -> str:
-    """One event a line."""
+    """Writes one event a line."""
     document = trace_events(timeline)
     lines = ",\n".join(json.dumps(event, allow_nan=False) for event in document["traceEvents"])
     rest = json.dumps({key: value for key, value in document.items() if key != "traceEvents"}, allow_nan=False)

@@ -26,12 +26,12 @@ WGMMA_ROWS = 64
 MOST_AT_ONCE = 64
 """Multiplications that a tensor core is remembered to have been given."""
 K_BYTES = 32
-"""Of a row of A or B in one multiplication, whatever the type."""
+"""Bytes of a row of A or B in one multiplication, whatever the type."""
 LEFT = 0.2
 """Of a wait for DRAM, the part that is left however far others are ahead: 90 to 120 of 490 cycles in kernels with
 events on an H200."""
 LOAD_CYCLES, MOST_LOAD = 4000, 0.85
-"""Over which the load of a unit is an average, what was longer ago counting less; and more than which it never is."""
+"""The cycles over which a unit's load is averaged, what was longer ago counting less; the most that it can be."""
 
 
 class Unit:
@@ -149,7 +149,7 @@ class Dram(Unit):
 
 @dataclass(frozen=True)
 class Life:
-    """Of a CTA on an SM."""
+    """The life of a CTA on an SM."""
 
     cluster: int
     cta: int
@@ -280,9 +280,9 @@ class Units:
         self.remote = gpu["barrier.remote"]
         self.cluster_control = gpu["launch.cluster_control"]
         self.descriptors: set[tuple[int, int, int]] = set()
-        """Those of tensor maps that a CTA has fetched: its cluster, its rank, the map."""
+        """The tensor maps that a CTA has fetched: its cluster, its rank, the map."""
         self._along_k: dict[tuple[int, int, int], tuple[int, int]] = {}
-        """Of a CTA and a tensor: where along K its last box began, and how many tiles came before that one's."""
+        """By CTA and tensor: where along K its last box began, and how many tiles came before that one's."""
         self._last_load: tuple[Any, float] = (None, 0.0)
         self.multiplied = (0.0, 0.0)
         """When the tensor core starts and ends the last multiplication that was issued."""
@@ -366,7 +366,7 @@ class Units:
         return sectors.get(alignment(load.tmap), 1.0)
 
     def _first_load(self, load: Any, cta: Cta, sm: Sm) -> float:
-        """What the first load by a tensor map takes longer: of a CTA, and of an SM."""
+        """How much longer the first load by a tensor map takes: a CTA's, and an SM's."""
         cycles = 0.0
         key = cta.cluster.number, cta.rank, id(load.tmap)
         if key not in self.descriptors:
@@ -425,7 +425,7 @@ class Units:
     # ---- the tensor core ----
 
     def wgmma(self, at: float, form: Any, sm: Sm) -> float:
-        """One m64nNk16 (or the same bytes of K) of a warpgroup."""
+        """When a warpgroup's m64nNk16 (or the same bytes of K), issued now, is done."""
         compute = form.n / 2 * self.tensor_overhead + self.tensor_each
         operands = (form.n + (0 if form.a_in_registers else WGMMA_ROWS)) * K_BYTES / self.shared_rate
         cycles = max(compute, operands)

@@ -7,11 +7,10 @@ emulator to it.
     python -m metrology.probes                                        # on the emulator
     python -m metrology.probes --device gpu --json answers.json       # on a GPU of compute capability 9.0, 10.0 or 10.3
     python -m metrology.probes --group blackwell                      # only what Hopper cannot answer
-    python -m metrology.probes --bundle DIR                           # for a GPU machine with Python and NumPy only:
-    python DIR/bare.py DIR OUT                                      # there
-    python -m metrology.probes --results OUT --json answers.json      # back here
 
-Two more ask a GPU's driver, and need nothing but Python on the machine that has it:
+On a machine that has a GPU but not this project, a bundle of `harness survey` asks them.
+
+Two more ask a GPU's driver:
 
     python -m metrology.probes.tensor_map_encoding maps.json        # the 128 bytes of tensor maps, and what is refused
     python -m metrology.probes.device_facts facts.json                # device attributes, limits, addresses

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator import EmulatorError
+from harness.errors import HarnessError
 from metrology.probes import emulator
 from metrology.probes.probe import Explain, Outputs, Probe, differences
 
@@ -36,7 +36,7 @@ def compare(probe: Probe, found: Outputs) -> list[str]:
         return []
     try:
         ours = emulator.run(probe)
-    except EmulatorError as error:
+    except HarnessError as error:
         return [f"the emulator stops: {error}"]
     explain = probe.explain or differences
     try:

@@ -2,7 +2,7 @@
 
     python -m metrology.probes.device_facts FILE.json
 
-Needs nothing but Python and the CUDA driver. The device attributes of the emulated H200 come from such a file.
+The device attributes of the emulated H200 come from such a file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from metrology.probes.driver_api import DriverApi
+from harness.run.driver import Driver
 
 ATTRIBUTES = range(1, 161)
 LIMITS = range(0, 12)
@@ -27,19 +27,20 @@ EMPTY_KERNEL = b""".version 8.0
 
 def facts() -> dict[str, Any]:
     """All of it, as plain data. Numbers are those of the enumerations in cuda.h."""
-    api = DriverApi()
+    api = Driver()
     total, free, seen = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
     api.call("cuDeviceTotalMem_v2", ctypes.byref(total), api.device)
     api.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(seen))
-    low, high = ctypes.c_int(), ctypes.c_int()
+    low, high, version = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    api.call("cuDriverGetVersion", ctypes.byref(version))
     api.call("cuCtxGetStreamPriorityRange", ctypes.byref(low), ctypes.byref(high))
     return {
-        "name": api.device_name(),
-        "driver_version": api.driver_version(),
+        "name": api.describe()["name"],
+        "driver_version": version.value,
         "total_memory": total.value,
         "free_memory": free.value,
         "stream_priorities": [low.value, high.value],
-        "attributes": {str(n): value for n in ATTRIBUTES if (value := api.attribute(n)) is not None},
+        "attributes": _attributes(api),
         "limits": _limits(api),
         "empty_kernel": _empty_kernel(api),
         "granularity": _granularity(api),
@@ -47,7 +48,17 @@ def facts() -> dict[str, Any]:
     }
 
 
-def _limits(api: DriverApi) -> dict[str, int]:
+def _attributes(api: Driver) -> dict[str, int]:
+    """The device attributes (CUdevice_attribute) that this driver knows."""
+    values = {}
+    for number in ATTRIBUTES:
+        value = ctypes.c_int()
+        if api.result("cuDeviceGetAttribute", ctypes.byref(value), number, api.device) == 0:
+            values[str(number)] = value.value
+    return values
+
+
+def _limits(api: Driver) -> dict[str, int]:
     """Stack size, printf buffer, heap and so on (CUlimit)."""
     values = {}
     for number in LIMITS:
@@ -57,7 +68,7 @@ def _limits(api: DriverApi) -> dict[str, int]:
     return values
 
 
-def _empty_kernel(api: DriverApi) -> dict[str, int]:
+def _empty_kernel(api: Driver) -> dict[str, int]:
     """Function attributes (CUfunction_attribute) of a kernel that only returns, and how many blocks of it fit an SM."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     api.call("cuModuleLoadData", ctypes.byref(module), EMPTY_KERNEL)
@@ -75,7 +86,7 @@ def _empty_kernel(api: DriverApi) -> dict[str, int]:
     return values
 
 
-def _granularity(api: DriverApi) -> dict[str, int]:
+def _granularity(api: Driver) -> dict[str, int]:
     """Of physical memory (cuMemCreate) on the device: the least, and the recommended."""
 
     class Properties(ctypes.Structure):
@@ -99,7 +110,7 @@ def _granularity(api: DriverApi) -> dict[str, int]:
     return values
 
 
-def _addresses(api: DriverApi) -> list[list[int]]:
+def _addresses(api: Driver) -> list[list[int]]:
     """Sizes of some allocations in order, and where the driver put them."""
     found = []
     for size in (1, 256, 257, 4096, 1 << 20, (1 << 21) + 1, 1 << 25):

@@ -5,20 +5,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.emulator import TensorMap
+from harness.emulator import Swizzle, TensorMap
 from harness.emulator.units.operands import Accumulation
-from metrology.probes.bare import for_target
+from harness.launch import spec
+from harness.launch.elements import DATA_TYPES
+from metrology.probes.ptx import HOPPER, for_target
 
 MOST_ANSWER_BYTES = 64 << 20
 """A buffer of an answer has a few MiB at most."""
 Outputs = dict[str, dict[str, np.ndarray]]
 """By case and buffer: what the launch left in the case's output buffers."""
+ANY_ADDRESS = 1 << 20
+"""Stands for a buffer's address where only the form of a tensor map matters."""
+EMULATED_SWIZZLES = ("NONE", *(f"{each.span_bytes}B" for each in Swizzle))
 Explain = Callable[[Outputs, Outputs], list[str]]
 """Takes the emulator's outputs and others, and gives a line for each difference."""
 
@@ -56,29 +62,8 @@ class Struct:
     fields: tuple[Argument, ...]
 
 
-HOPPER, BLACKWELL = "sm_90a", ("sm_100a", "sm_103a")
+BLACKWELL = ("sm_100a", "sm_103a")
 Argument = Pointer | Map | Struct | np.number[Any]
-
-
-def offsets(struct: Struct) -> list[int]:
-    """Where each field begins: at a multiple of its size."""
-    places, at = [], 0
-    for argument in struct.fields:
-        size, alignment = _size_and_alignment(argument)
-        at += -at % alignment
-        places.append(at)
-        at += size
-    return places
-
-
-def _size_and_alignment(argument: Argument) -> tuple[int, int]:
-    if isinstance(argument, Struct):
-        alignment = max(_size_and_alignment(a)[1] for a in argument.fields)
-        end = offsets(argument)[-1] + _size_and_alignment(argument.fields[-1])[0]
-        return end + -end % alignment, alignment
-    if isinstance(argument, Map):
-        return 128, 64
-    return (8, 8) if isinstance(argument, Pointer) else (argument.nbytes, argument.nbytes)
 
 
 @dataclass(frozen=True)
@@ -141,6 +126,15 @@ class Probe:
     def kept_cases(self) -> tuple[Case, ...]:
         return tuple(case for case in self.cases if case.kept)
 
+    def launchable(self, case: Case) -> spec.Launchable:
+        """A case as any device runs it. Its buffers are bytes there: `outputs_of` gives them their types again."""
+        maps: dict[str, spec.Map] = {}
+        arguments = tuple((f"argument {n}", _argument(each, maps)) for n, each in enumerate(case.arguments))
+        block = case.block if isinstance(case.block, tuple) else (case.block,)
+        launch = spec.Launch(self.entry, case.grid, case.cluster, block, case.shared, arguments)
+        buffers = {name: _bytes(name, content) for name, content in case.buffers.items()}
+        return spec.Launchable(Path(f"{self.name}.ptx"), buffers, maps, (launch,), text_given=self.ptx)
+
     def digest(self) -> str:
         """Changes when the PTX, an input or a launch does: a recording is for one digest."""
         parts = hashlib.sha256(self.ptx.encode())
@@ -153,6 +147,45 @@ class Probe:
                 parts.update(f"{name} {content.dtype.str} {content.shape}".encode())
                 parts.update(np.ascontiguousarray(content).tobytes())
         return parts.hexdigest()
+
+
+def outputs_of(case: Case, contents: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a device left in the output buffers of a case, as they were given."""
+    return {
+        name: np.frombuffer(bytearray(contents[name]), case.buffers[name].dtype).reshape(case.buffers[name].shape)
+        for name in case.outputs
+    }
+
+
+def _bytes(name: str, content: np.ndarray) -> spec.Buffer:
+    data = np.frombuffer(np.ascontiguousarray(content).tobytes(), np.uint8)
+    return spec.Buffer(name, DATA_TYPES["u8"], data.shape, spec.Fill("array", array=data))
+
+
+def _argument(argument: Argument, maps: dict[str, spec.Map]) -> spec.Argument:
+    """The argument; its tensor maps are added to the others."""
+    if isinstance(argument, Pointer):
+        return spec.Reference(argument.buffer)
+    if isinstance(argument, Struct):
+        return spec.Struct(tuple((f"field {n}", _argument(field, maps)) for n, field in enumerate(argument.fields)))
+    if isinstance(argument, Map):
+        name = f"map {len(maps)}"
+        emulated = argument.swizzle.upper() in EMULATED_SWIZZLES
+        known = (argument if emulated else replace(argument, swizzle="none")).at(ANY_ADDRESS)
+        maps[name] = spec.Map(
+            name,
+            argument.buffer,
+            box=known.box,
+            dims=known.dims,
+            strides=known.strides,
+            element_strides=known.element_strides,
+            element=argument.element,
+            swizzle=known.swizzle,
+            fill_nan=argument.fill_nan,
+            gpu_swizzle="" if emulated else argument.swizzle,
+        )
+        return spec.Reference(name)
+    return spec.Raw(argument.tobytes())
 
 
 def encode(outputs: Outputs) -> dict[str, Any]:

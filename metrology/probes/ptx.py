@@ -1,8 +1,18 @@
-"""Pieces of PTX that several probes use, for sm_90a where nothing else is said; instructions are of PTX ISA 8.6."""
+"""Makes the PTX of probes and micro-benchmarks, for sm_90a where nothing else is said: a module, and pieces of its body
+that several of them use. Instructions are of PTX ISA 8.6.
+"""
 
 from __future__ import annotations
 
+import re
+
 from harness.emulator import Swizzle
+
+HOPPER = "sm_90a"
+TARGETS = {"9.0": HOPPER, "10.0": "sm_100a", "10.3": "sm_103a"}
+"""What PTX names the GPUs that there are probes for, by compute capability."""
+FIRST_VERSIONS = {"sm_103a": "8.8"}
+"""The first version of PTX that has a target, where it is later than that of the probes."""
 
 UNTOUCHED = 0xEEEEEEEE
 """What shared memory is filled with, so that bytes nobody wrote show."""
@@ -11,7 +21,7 @@ HEADER = """.version {version}
 .target {target}
 .address_size 64
 .extern .shared .align 1024 .b8 smem[];
-.visible .entry probe({parameters})
+.visible .entry {entry}({parameters}){directives}
 {{
 .reg .pred %p<16>;
 .reg .b16 %h<16>;
@@ -26,13 +36,36 @@ ret;
 """
 
 
-def kernel(parameters: list[str], body: str, target: str = "sm_90a", version: str = "8.6") -> str:
-    """A module with one kernel, ``probe``. Parameters: "map NAME", "u64 NAME" or "u32 NAME"."""
+def kernel(
+    parameters: list[str],
+    body: str,
+    target: str = HOPPER,
+    version: str = "8.6",
+    entry: str = "probe",
+    threads: int = 0,
+) -> str:
+    """A module with one kernel. Parameters: "map NAME", "u64 NAME" or "u32 NAME". threads: of a CTA at most, if any."""
     declared = []
     for parameter in parameters:
         kind, name = parameter.split()
         declared.append(f".param .align 64 .b8 {name}[128]" if kind == "map" else f".param .{kind} {name}")
-    return HEADER.format(parameters=", ".join(declared), body=body, target=target, version=version)
+    return HEADER.format(
+        parameters=", ".join(declared),
+        directives=f"\n.maxntid {threads}, 1, 1" if threads else "",
+        body=body,
+        target=target,
+        version=version,
+        entry=entry,
+    )
+
+
+def for_target(ptx: str, target: str | None) -> str:
+    """The text for another GPU, which must have the instructions: what it has not, ptxas and the driver refuse."""
+    if not target or f".target {target}" in ptx:
+        return ptx
+    if target in FIRST_VERSIONS:
+        ptx = re.sub(r"(?m)^\.version \S+", f".version {FIRST_VERSIONS[target]}", ptx)
+    return re.sub(r"(?m)^\.target \w+", f".target {target}", ptx)
 
 
 def _by_words(nbytes: int, threads: int, body: str) -> str:

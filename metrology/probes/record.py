@@ -1,4 +1,4 @@
-"""Runs probes or reads their results, compares them with the emulator, and writes them down.
+"""Runs probes, compares what they answer with the emulator, and writes it down.
 
     python -m metrology.probes.record FILE.json hopper|blackwell|all [SECONDS]
 
@@ -7,20 +7,19 @@ asks a GPU without click, which a machine that is surveyed may lack; `python -m 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from harness.emulator import EmulatorError
-from harness.errors import CannotRun
-from metrology.probes import bundle, emulator, gpu, recording
-from metrology.probes.bundle import Answered
+from harness.errors import HarnessError
+from metrology.probes import emulator, gpu, recording
 from metrology.probes.catalogue import ALL, BLACKWELL, PROBES
 from metrology.probes.comparison import compare
+from metrology.probes.gpu import Answered
 from metrology.probes.probe import Probe
+from metrology.probes.ptx import TARGETS
 
 SHOWN_DIFFERENCES = 5
 GROUPS = {"hopper": PROBES, "blackwell": BLACKWELL, "all": ALL}
@@ -31,13 +30,12 @@ def record(
     device: str,
     path: Path | None,
     timeout: float = gpu.TIME_LIMIT,
-    results: Path | None = None,
 ) -> bool:
-    """Run the probes or read their results, say how they compare, and write them to ``path``; whether all is well.
+    """Run the probes, say how they compare, and write them to ``path``; whether all is well.
 
-    Raises metrology.probes.gpu.GpuError if there is no GPU, CannotRun if there are no results.
+    Raises CannotRun if there is no GPU.
     """
-    machine, ask = _machine(device, timeout, results)
+    machine, ask = _machine(device, timeout)
     real = machine["gpu"] != "emulator"
     if real:
         print(f"{machine['gpu']}, driver {machine['driver']}, {machine['date']}")
@@ -49,7 +47,7 @@ def record(
         start = time.perf_counter()
         try:
             answered = ask(probe)
-        except (gpu.GpuError, EmulatorError, CannotRun) as error:
+        except HarnessError as error:
             failed += 1
             entries[probe.name] = recording.failure(probe, str(error))
             print(f"{probe.name:34} failed: {error}")
@@ -72,7 +70,7 @@ def record(
 
 def _for_machine(probes: Iterable[Probe], machine: dict[str, Any]) -> Iterable[Probe]:
     """The probes that this GPU can be asked, as they are for it."""
-    target = gpu.TARGETS[machine["compute_capability"]]
+    target = TARGETS[machine["compute_capability"]]
     asked = list(probes)
     for probe in asked:
         if target in probe.targets:
@@ -89,14 +87,8 @@ def _verdict(probe: Probe, lines: list[str]) -> str:
     return f"{'differs from' if lines else 'as'} the emulator{'' if probe.exact else ' (approximate)'}"
 
 
-def _machine(device: str, timeout: float, results: Path | None) -> tuple[dict[str, Any], Callable[[Probe], Answered]]:
+def _machine(device: str, timeout: float) -> tuple[dict[str, Any], Callable[[Probe], Answered]]:
     """What answers, and how it is asked."""
-    if results is not None:
-        try:
-            machine = json.loads((results / "machine.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CannotRun(f"{results} holds no results of bare.py: {error}") from None
-        return machine, lambda probe: bundle.read(results / f"{probe.name}.npz", probe)
     if device == "gpu":
         return dict(gpu.describe()), lambda probe: gpu.run_in_child(probe, timeout)
     return {"gpu": "emulator"}, lambda probe: Answered(emulator.run(probe), {})
@@ -110,5 +102,5 @@ def main(path: str, group: str, seconds: str = str(gpu.TIME_LIMIT)) -> None:
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except (gpu.GpuError, CannotRun) as error:
+    except HarnessError as error:
         sys.exit(str(error))

@@ -2,7 +2,7 @@
 
     python -m metrology.probes.tensor_map_encoding FILE.json
 
-Needs nothing but Python and the CUDA driver. No memory is touched: the driver only looks at the numbers. Some maps
+No memory is touched: the driver only looks at the numbers. Some maps
 break a rule, so that its error code is seen; some are changed by ``tensormap.replace``, so that it is seen which bits
 are the field's.
 """
@@ -17,7 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from metrology.probes.driver_api import DriverApi, DriverError
+import numpy as np
+
+from harness.errors import CannotRun
+from harness.run.driver import Driver
 
 ADDRESS = 0x7F12_3456_7800
 NBYTES = 128
@@ -320,7 +323,7 @@ def _array(kind: Any, values: list[int]) -> Any:
     return (kind * max(len(values), 1))(*values)
 
 
-def encoded(api: DriverApi, arguments: Map) -> tuple[int, str]:
+def encoded(api: Driver, arguments: Map) -> tuple[int, str]:
     """The driver's code for a map, and the 128 bytes in hexadecimal digits (which it may have left alone)."""
     room = (ctypes.c_uint8 * (NBYTES + 64))(*([UNTOUCHED] * (NBYTES + 64)))
     skip = -ctypes.addressof(room) % 64
@@ -347,7 +350,7 @@ def encoded(api: DriverApi, arguments: Map) -> tuple[int, str]:
     return code, bytes(room[skip : skip + NBYTES]).hex()
 
 
-def readdressed(api: DriverApi, data: str, address: int) -> tuple[int, str]:
+def readdressed(api: Driver, data: str, address: int) -> tuple[int, str]:
     """The same for cuTensorMapReplaceAddress."""
     room = (ctypes.c_uint8 * (NBYTES + 64))()
     skip = -ctypes.addressof(room) % 64
@@ -401,25 +404,21 @@ def change(field: str, ordinal: int | None, value: int) -> str:
     return REPLACE.format(field=field, width=width, value=value, operands=operands)
 
 
-def replaced(api: DriverApi, data: str, ptx: str) -> str:
+def replaced(driver: Driver, data: str, ptx: str) -> str:
     """What is left of 128 bytes in global memory after the kernel."""
-    module, function, address = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
-    api.call("cuModuleLoadData", ctypes.byref(module), ptx.encode())
-    api.call("cuModuleGetFunction", ctypes.byref(function), module, b"change")
-    api.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(NBYTES))
-    api.call("cuMemcpyHtoD_v2", address, bytes.fromhex(data), ctypes.c_size_t(NBYTES))
-    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(address))
-    api.call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
-    api.call("cuCtxSynchronize")
-    after = ctypes.create_string_buffer(NBYTES)
-    api.call("cuMemcpyDtoH_v2", after, address, ctypes.c_size_t(NBYTES))
-    return after.raw.hex()
+    function = driver.load(ptx.encode(), "change")
+    address = driver.allocate(NBYTES)
+    driver.upload(address, np.frombuffer(bytes.fromhex(data), np.uint8))
+    driver.launcher(function, [ctypes.c_uint64(address)], (1, 1, 1), (1, 1, 1))()
+    driver.synchronize()
+    return driver.download(address, np.empty(NBYTES, np.uint8)).tobytes().hex()
 
 
 def record(path: Path) -> None:
     """Ask for everything and write it down. What has been found is written before anything runs on the GPU."""
-    api = DriverApi()
-    found: dict[str, Any] = {"machine": {"gpu": api.device_name(), "driver_version": api.driver_version()}, "maps": []}
+    api = Driver()
+    machine = api.describe()
+    found: dict[str, Any] = {"machine": {"gpu": machine["name"], "cuda": machine["cuda"]}, "maps": []}
     for arguments in maps():
         code, data = encoded(api, arguments)
         found["maps"].append({"arguments": arguments, "result": code, "bytes": data})
@@ -431,7 +430,7 @@ def record(path: Path) -> None:
     for field, ordinal, value in REPLACEMENTS:
         try:
             after = replaced(api, data, change(field, ordinal, value))
-        except DriverError as error:
+        except CannotRun as error:
             after = str(error)
         found["replacements"].append({"field": field, "ordinal": ordinal, "value": value, "bytes": after})
     _write(path, found)

@@ -26,9 +26,10 @@ import numpy as np
 from harness.run import telemetry
 from harness.run.capability import arch_of_gpu
 from harness.run.driver import Driver, Parameter
+from metrology.probes.ptx import for_target
 from metrology.survey import CHECK
 from metrology.survey.micro.launch import KERNEL_THREADS, TEXTS, WHOLE_SM
-from metrology.survey.micro.ptx import HEAD, for_target
+from metrology.survey.micro.ptx import HEAD
 
 L2_BYTES = 60 << 20
 GRAPH_SECONDS = 0.008

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator import Device, Module, TensorMap
+from harness.emulator.memory.tensor_map_bytes import encode
 from harness.run.driver import CLUSTER_DIMENSION, MAX_DYNAMIC_SHARED_SIZE_BYTES, SWIZZLES, TENSOR_MAP_TYPES
 
 ATTRIBUTES = {16: 4, 75: 9, 76: 0}
@@ -23,7 +24,7 @@ class FakeCuda:
         self.device = device or Device()
         self.alive: set[int] = set()
         self.modules: list[Module] = []
-        self.maps: dict[bytes, TensorMap] = {}
+        self.functions: list[tuple[Module, str]] = []
         self.shared: dict[int, int] = {}
         self.captured: list[Callable[[], None]] | None = None
         self.graphs: list[list[Callable[[], None]]] = []
@@ -84,8 +85,8 @@ class FakeCuda:
         return _give(result, len(self.modules))
 
     def cuModuleGetFunction(self, result, module, name):
-        assert self.modules[module.value - 1].entries == (name.decode(),)
-        return _give(result, module.value)
+        self.functions.append((self.modules[module.value - 1], name.decode()))
+        return _give(result, len(self.functions))
 
     def cuFuncSetAttribute(self, function, attribute, value):
         if attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES:
@@ -95,7 +96,7 @@ class FakeCuda:
     def cuTensorMapEncodeTiled(
         self, place, element, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill
     ):
-        names = {number: name for name, number in TENSOR_MAP_TYPES.items() if name != "fp16"}
+        names = {number: name for name, number in reversed(TENSOR_MAP_TYPES.items())}
         swizzles = {number: name.upper() for name, number in SWIZZLES.items()}
         tensor_map = TensorMap(
             address.value,
@@ -108,15 +109,13 @@ class FakeCuda:
             fill_nan=bool(fill),
         )
         assert place.value % 64 == 0 and interleave == 0
-        image = (len(self.maps) + 1).to_bytes(128, "little")
-        self.maps[image] = tensor_map
-        ctypes.memmove(place, image, 128)
+        ctypes.memmove(place, encode(tensor_map), 128)
         return 0
 
     def cuLaunchKernelEx(self, config, function, pointers, extra):
         config = config._obj
-        module = self.modules[function.value - 1]
-        sizes = [parameter.size for parameter in module.code(None).kernel.parameters]
+        module, entry = self.functions[function.value - 1]
+        sizes = [parameter.size for parameter in module.code(entry).kernel.parameters]
         images = [ctypes.string_at(pointers[i], size) for i, size in enumerate(sizes)]
         clusters = [tuple(a.value[:3]) for a in config.attributes[: config.count] if a.id == CLUSTER_DIMENSION]
         assert config.shared <= self.shared.get(function.value, 0) and extra is None
@@ -124,11 +123,12 @@ class FakeCuda:
         def launch() -> None:
             self.device.launch(
                 module,
+                entry,
                 grid=tuple(config.grid),
                 cluster=clusters[0] if clusters else None,
                 block=tuple(config.block),
                 dynamic_smem=config.shared,
-                arguments=[self.maps.get(image, image) for image in images],
+                arguments=images,
             )
 
         if self.captured is None:

@@ -1,7 +1,6 @@
 """Kernels of other compilers (tests/data) as probes: the same launches on a GPU of sm_90a and on the emulator.
 
-``foreign_probes.py FOLDER`` writes a bundle of them and of all other probes for a GPU machine, where ``FOLDER/bare.py
-FOLDER OUT`` runs it; ``foreign_probes.py --results OUT`` compares what came back and keeps it as the recording.
+``python metrology/tests/foreign_probes.py`` asks the GPU of this machine, and keeps what it answers as the recording.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from metrology.probes import bundle
-from metrology.probes.__main__ import record
-from metrology.probes.catalogue import PROBES
 from metrology.probes.probe import Argument, Case, Map, Outputs, Pointer, Probe, Struct
+from metrology.probes.record import record
 
 DATA = Path(__file__).parents[2] / "tests/data"
 NULL = np.uint64(0)
@@ -276,6 +273,4 @@ RECORDING = DATA / "hardware" / "kernels" / "h200.json"
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--results":
-        sys.exit(not record(FOREIGN.values(), "gpu", RECORDING, results=Path(sys.argv[2])))
-    bundle.write(Path(sys.argv[1]), [*PROBES.values(), *FOREIGN.values()])
+    sys.exit(not record(FOREIGN.values(), "gpu", RECORDING))

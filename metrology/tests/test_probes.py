@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
-import sys
 import types
 from ctypes.util import find_library
 from dataclasses import replace
@@ -15,14 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fake_driver import FakeDriver
+from fake_cuda import FakeCuda
 from foreign_probes import FOREIGN, RECORDING
 
+from harness.emulator import Device
 from harness.errors import CannotRun
-from metrology.probes import approximations, bare, bundle, emulator, gpu, recording
+from harness.run.driver import SWIZZLES, Driver
+from metrology.probes import approximations, emulator, gpu, recording
 from metrology.probes.__main__ import main
-from metrology.probes.catalogue import PROBES
-from metrology.probes.probe import decode, differences, encode
+from metrology.probes.catalogue import BLACKWELL, PROBES
+from metrology.probes.probe import decode, differences, encode, outputs_of
 
 pytestmark = pytest.mark.slow
 
@@ -100,65 +102,52 @@ def test_ptxas_assembles_it_without_remarks(name, tmp_path):
 # ---- the GPU side, on a driver that the emulator plays ----
 
 
-def write_outputs(folder: Path, driver, to: Path) -> None:
-    """The outputs of all cases of a bundled probe, as `bare` writes them."""
-    np.savez(to, **{name: data for _, found in bare.run_cases(folder, driver) for name, data in found.items()})
-
-
-def run_bundled(probe, driver, folder: Path):
-    """What `bare` finds when this driver answers."""
-    bundle.write_probe(folder, probe)
-    write_outputs(folder, driver, folder / "out.npz")
-    return bundle.read(folder / "out.npz", probe).outputs
+def run_on_driver(probe, cuda, folder: Path):
+    """What a process of a probe leaves when this driver answers."""
+    asked = folder / "cases.pickle"
+    asked.write_bytes(pickle.dumps([(probe.launchable(case), case.outputs) for case in probe.cases]))
+    gpu.answer(asked, folder, range(len(probe.cases)), Driver(cuda))
+    found = {}
+    for number, case in enumerate(probe.cases):
+        with np.load(folder / f"{number}.npz") as contents:
+            found[case.name] = outputs_of(case, contents)
+    return found
 
 
 @pytest.mark.parametrize("name", [*LAUNCHED, *FOREIGN_LAUNCHED])
 def test_the_driver_calls_launch_the_same_as_the_emulator(name, tmp_path):
     probe = ALL[name]
-    driver = FakeDriver(probe.accumulation)
-    assert differences(answers(name), run_bundled(probe, driver, tmp_path)) == []
-    assert not driver.alive
+    cuda = FakeCuda(Device(accumulation=probe.accumulation))
+    assert differences(answers(name), run_on_driver(probe, cuda, tmp_path)) == []
+    assert not cuda.alive
 
 
 def test_a_failing_driver_call_is_named(tmp_path):
-    driver = FakeDriver("f32")
-    driver.cuModuleLoadDataEx = lambda *arguments: 218
-    with pytest.raises(gpu.GpuError, match="cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_PTX"):
-        run_bundled(PROBES["elect_sync"], driver, tmp_path)
+    cuda = FakeCuda()
+    cuda.cuModuleLoadDataEx = lambda *arguments: 218
+    with pytest.raises(CannotRun, match="cuModuleLoadDataEx failed: CUDA_ERROR_OF_THE_TEST"):
+        run_on_driver(PROBES["elect_sync"], cuda, tmp_path)
 
 
-def test_a_bundle_needs_nothing_of_this_package(tmp_path):
-    """Python that cannot import `harness` runs it as far as the driver's library."""
-    bundle.write(tmp_path, [PROBES["elect_sync"]])
-    command = [sys.executable, "-I", "bare.py", "--one", "elect_sync", "."]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert "harness" not in done.stderr
-    if done.returncode:
-        assert done.stderr.startswith("cannot load libcuda.so.1")
-
-
-def test_a_child_that_fails_or_hangs(monkeypatch):
+def test_a_child_that_fails_or_hangs():
     """Without a driver the child says so; one that outlives its time is ended."""
     probe = PROBES["elect_sync"]
     if find_library("cuda") is None:
-        with pytest.raises(gpu.GpuError, match=r"cannot load libcuda\.so"):
+        with pytest.raises(CannotRun, match="no CUDA driver on this machine"):
             gpu.run_in_child(probe)
-    with pytest.raises(gpu.GpuError, match="no answer after 0 s; the probe hangs"):
+    with pytest.raises(CannotRun, match="no answer after 0 s; the probe hangs"):
         gpu.run_in_child(probe, seconds=0.01)
 
 
-def test_results_that_are_missing_or_errors(tmp_path):
-    probe = PROBES["elect_sync"]
-    with pytest.raises(CannotRun, match=r"out\.npz is missing: the probe was not run"):
-        bundle.read(tmp_path / "out.npz", probe)
-    (tmp_path / "out.error").write_text("no answer\n")
-    with pytest.raises(CannotRun, match="no answer"):
-        bundle.read(tmp_path / "out.npz", probe)
+def test_swizzles_that_only_a_gpu_has_reach_its_driver():
+    probe = BLACKWELL["tma_swizzles_of_atoms"]
+    asked = {wanted.gpu_swizzle for case in probe.cases for wanted in probe.launchable(case).maps.values()}
+    assert asked == {"128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B"} <= set(SWIZZLES)
 
 
 def fake_nvidia_smi(monkeypatch, answer: str) -> None:
     done = types.SimpleNamespace(returncode=0, stdout=answer, stderr="")
-    monkeypatch.setattr(bare.subprocess, "run", lambda *a, **k: done)
+    monkeypatch.setattr(gpu.program, "run", lambda *a, **k: done)
 
 
 def test_the_recorder_compares_and_writes(monkeypatch, tmp_path):
@@ -169,8 +158,8 @@ def test_the_recorder_compares_and_writes(monkeypatch, tmp_path):
         if probe.name == "mbarrier_phases":
             outputs["steps"]["report"] = outputs["steps"]["report"] ^ 1
         if probe.name == "stmatrix_ldmatrix":
-            raise gpu.GpuError("no answer")
-        return bundle.Answered(outputs, {})
+            raise CannotRun("no answer")
+        return gpu.Answered(outputs, {})
 
     monkeypatch.setattr(gpu, "run_in_child", answer)
     path = tmp_path / "new" / "h200.json"
@@ -194,30 +183,6 @@ def test_a_gpu_that_cannot_answer(monkeypatch):
     assert "NVIDIA A100 has compute capability 8.0; there are probes for 9.0 (sm_90a), 10.0 (sm_100a)" in result.output
 
 
-def test_results_of_a_bundle_are_compared_and_recorded(tmp_path):
-    """The folder that bare.py fills, here by the emulator."""
-    names = ["elect_sync", "mbarrier_phases"]
-    bundled, results, path = tmp_path / "bundle", tmp_path / "results", tmp_path / "h200.json"
-    assert CliRunner().invoke(main, ["--bundle", str(bundled), *names]).exit_code == 0
-    results.mkdir()
-    machine = {"gpu": "NVIDIA H200", "driver": "580.1", "compute_capability": "9.0", "date": "2026-11-21"}
-    (results / "machine.json").write_text(json.dumps(machine))
-    write_outputs(bundled / "elect_sync", FakeDriver("f32"), results / "elect_sync.npz")
-    (results / "mbarrier_phases.error").write_text("no answer\n")
-    done = CliRunner().invoke(main, ["--results", str(results), "--json", str(path), *names])
-    assert done.exit_code == 1
-    assert "as the emulator" in done.output and "failed: no answer" in done.output
-    data = recording.read(path)
-    assert data["machine"] == machine
-    assert data["probes"]["elect_sync"]["answer"]["0x7fff8000"] == [15]
-    assert data["probes"]["mbarrier_phases"]["error"] == "no answer"
-
-
-def test_a_folder_without_results(tmp_path):
-    done = CliRunner().invoke(main, ["--results", str(tmp_path)])
-    assert done.exit_code == 3 and "holds no results of bare.py" in done.output
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -227,11 +192,6 @@ def test_a_folder_without_results(tmp_path):
         (["--json", "/"], "File '/' is a directory"),
         (["--json", ""], "it is empty; give a name"),
         (["--json", "/dev/null/x.json"], "--json /dev/null: /dev/null is not a folder"),
-        (["--bundle", ""], "it is empty; give a name"),
-        (["--bundle", "/dev/null/x"], "--bundle /dev/null/x: /dev/null is not a folder"),
-        (["--bundle", "/proc"], "--bundle /proc: is not empty; name a new folder"),
-        (["--bundle", "new", "--json", "x.json"], "--json says nothing beside --bundle, which runs nothing"),
-        (["--results", "/proc", "--device", "gpu"], "--device says nothing beside --results"),
         (["elect_sync", "--group", "hopper"], "--group says nothing beside the probes that are named; leave it out"),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.build.toolchain import ptxas_version
-from harness.emulator import EmulatorError
+from harness.errors import CannotRun
 from metrology.probes import emulator
 from metrology.probes.catalogue import BLACKWELL, PROBES, for_target
 
@@ -105,5 +105,5 @@ def test_what_the_emulator_refuses_is_recorded_only():
     undefined = {"mma_collector_of_another_a", "tmem_neighbours_128", "tmem_neighbours_512"}
     for name, probe in BLACKWELL.items():
         if not probe.modelled and name not in undefined:
-            with pytest.raises((EmulatorError, ValueError)):
+            with pytest.raises((CannotRun, ValueError)):
                 emulator.run(replace(probe, cases=probe.cases[-1:]))

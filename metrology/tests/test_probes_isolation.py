@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from driver_programs import run
-from fake_driver import FakeDriver
+from fake_cuda import FakeCuda
 
 from harness.errors import CannotRun
+from harness.run.driver import Driver
 from harness.timing.survey_archive import Ended, Survey
-from metrology.probes import bare, bundle, emulator, gpu
+from metrology.probes import emulator, gpu
 from metrology.probes.__main__ import main
 from metrology.probes.catalogue import BLACKWELL, PROBES
 from metrology.probes.comparison import compare
-from metrology.probes.probe import Case, Outputs, Pointer, Probe
+from metrology.probes.probe import Case, Outputs, Pointer, Probe, decode
 from metrology.probes.ptx import kernel
 from metrology.probes.recording import entry
 from metrology.survey.archive import write as write_archive
@@ -66,74 +67,69 @@ def machine(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the emulated driver is for Linux")
 def test_faults_in_processes_of_their_own(tmp_path, machine, capfd):
-    """All of bare.py, on an emulated driver: a case that faults, a probe that faults in every case, one of Hopper's."""
-    folder, out = tmp_path / "bundle", tmp_path / "out"
-    some = probe_with(0, 2, 4, 6, 8)
-    bundle.write(folder, [some, PROBES["elect_sync"], PROBES["wgmma_sums_f16"], BLACKWELL["tmem_alloc_growing"]])
-    done = run(capfd, "b200", sys.executable, folder / "bare.py", folder, out)
-    assert done.code == 0
+    """On an emulated driver: a case that faults, a probe that faults in every case, one of Hopper's."""
+    path, code = tmp_path / "answers.json", tmp_path / "ask.py"
+    code.write_text(
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from pathlib import Path; from metrology.probes.catalogue import BLACKWELL, PROBES\n"
+        "from metrology.probes.record import record; from test_probes_isolation import probe_with\n"
+        "some = [probe_with(0, 2, 4, 6, 8), PROBES['elect_sync'], PROBES['wgmma_sums_f16']]\n"
+        f"sys.exit(not record([*some, BLACKWELL['tmem_alloc_growing']], 'gpu', Path({str(path)!r})))\n"
+    )
+    done = run(capfd, "b200", sys.executable, code)
+    assert done.code == 1, done
     said = {line.split()[0]: line for line in done.out.splitlines()}
-    assert said["stores"].endswith("2 cases failed") and said["elect_sync"].endswith("done")
-    assert said["wgmma_sums_f16"].endswith("skipped: it asks what only sm_90a has")
-    assert "failed: cuCtxSynchronize failed: CUDA_ERROR" in said["tmem_alloc_growing"]
-    found = bundle.read(out / "stores.npz", some)
-    assert {name: o["found"].tolist() for name, o in found.outputs.items()} == {
+    assert "skipped: they ask what sm_100a has not, but sm_90a has" in done.out
+    assert "failed" in said["tmem_alloc_growing"] and "CUDA_ERROR" in said["tmem_alloc_growing"]
+    kept = json.loads(path.read_text())["probes"]
+    assert {name: array["found"].tolist() for name, array in decode(kept["stores"]["outputs"]).items()} == {
         "0, at 0": [7, 0, 0, 0], "2, at 4": [0, 7, 0, 0], "4, at 8": [0, 0, 7, 0],
     }  # fmt: skip
-    assert list(found.failed) == ["1, at 2", "3, at 6"]
-    assert all("CUDA_ERROR" in said for said in found.failed.values())
-    with pytest.raises(CannotRun, match="CUDA_ERROR"):
-        bundle.read(out / "tmem_alloc_growing.npz", BLACKWELL["tmem_alloc_growing"])
-    assert not (out / "wgmma_sums_f16.error").exists()
-    assert bundle.read(out / "elect_sync.npz", PROBES["elect_sync"]).outputs
+    assert list(kept["stores"]["failed"]) == ["1, at 2", "3, at 6"]
+    assert all("CUDA_ERROR" in why for why in kept["stores"]["failed"].values())
+    assert kept["elect_sync"]["answer"] and "wgmma_sums_f16" not in kept
 
 
 def children(monkeypatch, driver_of, hang: int | None = None) -> list[list[int]]:
     """Processes that are played here, each with a driver of its own; one may hang at a case. What each was asked."""
     asked = []
 
-    def child(folder: Path, parts: Path, seconds: float, target: str | None, cases: list[int]):
+    def child(file: Path, parts: Path, seconds: float, cases: list[int]):
         asked.append(list(cases))
+        before = cases[: cases.index(hang)] if hang in cases else cases
         try:
-            for number, found in bare.run_cases(folder, driver_of(), target, cases):
-                if number == hang:
-                    return "no answer after 1 s; the probe hangs on this GPU", True
-                np.savez(parts / f"{number}.npz", **found)
-        except bare.GpuError as error:
+            gpu.answer(file, parts, before, Driver(driver_of()))
+        except CannotRun as error:
             return str(error), False
-        return None, False
+        return ("no answer after 1 s; the probe hangs on this GPU", True) if hang in cases else (None, False)
 
-    monkeypatch.setattr(bare, "_child", child)
+    monkeypatch.setattr(gpu, "_child", child)
     return asked
 
 
 def test_a_case_that_hangs_is_left_out(monkeypatch):
-    asked = children(monkeypatch, lambda: FakeDriver("f32"), hang=1)
+    asked = children(monkeypatch, lambda: FakeCuda(), hang=1)
     found = gpu.run_in_child(probe_with(0, 4, 8), 1)
     assert asked == [[0, 1, 2], [2]]
     assert list(found.outputs) == ["0, at 0", "2, at 8"]
     assert found.failed == {"1, at 4": "no answer after 1 s; the probe hangs on this GPU"}
 
 
-class Failing(FakeDriver):
+class Failing(FakeCuda):
     """Every launch fails."""
 
     def cuLaunchKernelEx(self, *arguments):
         return 700
 
-    def cuGetErrorName(self, status, text):
-        text._obj.value = b"CUDA_ERROR_ILLEGAL_ADDRESS"
-        return 0
-
 
 def test_many_failures_end_a_probe(monkeypatch):
-    asked = children(monkeypatch, lambda: Failing("f32"))
-    with pytest.raises(gpu.GpuError, match="cuLaunchKernelEx failed: CUDA_ERROR_ILLEGAL_ADDRESS"):
+    asked = children(monkeypatch, lambda: Failing())
+    with pytest.raises(CannotRun, match="cuLaunchKernelEx failed: CUDA_ERROR_OF_THE_TEST"):
         gpu.run_in_child(probe_with(*range(0, 16, 2)), 1)
     assert [len(cases) for cases in asked] == [8, 7, 6, 5]
 
 
-class FailingSecond(FakeDriver):
+class FailingSecond(FakeCuda):
     """Its second launch fails."""
 
     launches = 0
@@ -144,7 +140,7 @@ class FailingSecond(FakeDriver):
 
 
 def test_what_was_answered_before_the_gpu_was_lost_is_kept(monkeypatch):
-    drivers = [FailingSecond("f32"), FakeDriver("f32")]
+    drivers = [FailingSecond(), FakeCuda()]
     drivers[1].cuInit = lambda flags: 999
     asked = children(monkeypatch, lambda: drivers[len(asked) - 1])
     found = gpu.run_in_child(probe_with(0, 4, 8, 12), 1)
@@ -154,10 +150,10 @@ def test_what_was_answered_before_the_gpu_was_lost_is_kept(monkeypatch):
 
 
 def test_a_probe_that_cannot_be_loaded_is_not_tried_case_by_case(monkeypatch):
-    broken = FakeDriver("f32")
+    broken = FakeCuda()
     broken.cuModuleLoadDataEx = lambda *arguments: 218
     asked = children(monkeypatch, lambda: broken)
-    with pytest.raises(gpu.GpuError, match="CUDA_ERROR_INVALID_PTX"):
+    with pytest.raises(CannotRun, match="cuModuleLoadDataEx failed"):
         gpu.run_in_child(probe_with(0, 4), 1)
     assert len(asked) == 1
 
@@ -167,13 +163,13 @@ def test_a_probe_that_cannot_be_loaded_is_not_tried_case_by_case(monkeypatch):
 
 def asked_on(monkeypatch, capability: str, answer, *words: str):
     smi = types.SimpleNamespace(returncode=0, stdout=f"NVIDIA X, 580.1, {capability}\n", stderr="")
-    monkeypatch.setattr(bare.subprocess, "run", lambda *a, **k: smi)
+    monkeypatch.setattr(gpu.program, "run", lambda *a, **k: smi)
     monkeypatch.setattr(gpu, "run_in_child", answer)
     return CliRunner().invoke(main, ["--device", "gpu", *words])
 
 
-def emulated(probe: Probe, seconds: float) -> bundle.Answered:
-    return bundle.Answered(emulator.run(probe), {})
+def emulated(probe: Probe, seconds: float) -> gpu.Answered:
+    return gpu.Answered(emulator.run(probe), {})
 
 
 def test_hopper_is_not_asked_what_only_blackwell_has(monkeypatch, tmp_path):
@@ -183,37 +179,21 @@ def test_hopper_is_not_asked_what_only_blackwell_has(monkeypatch, tmp_path):
     assert "1 probes, 0 failed, 0 differ" in done.output
 
 
-class Described(FakeDriver):
-    """Says what it is: a B300."""
-
-    def cuDeviceGetName(self, name, size, device):
-        name.value = b"NVIDIA B300"
-        return 0
-
-    def cuDriverGetVersion(self, version):
-        version._obj.value = 13010
-        return 0
-
-    def cuDeviceGetAttribute(self, value, attribute, device):
-        value._obj.value = {75: 10, 76: 3}[attribute]
-        return 0
-
-
 def test_without_nvidia_smi_the_driver_says_what_it_is(monkeypatch):
     def missing(*words, **options):
         raise FileNotFoundError("nvidia-smi")
 
-    monkeypatch.setattr(bare.subprocess, "run", missing)
-    monkeypatch.setattr(bare, "load_driver", lambda: Described("f32"))
-    found = bare.describe()
-    assert (found["gpu"], found["driver"], found["compute_capability"]) == ("NVIDIA B300", "CUDA 13.1", "10.3")
+    monkeypatch.setattr(gpu.program, "run", missing)
+    monkeypatch.setattr(gpu, "Driver", lambda: Driver(FakeCuda()))
+    found = gpu.describe()
+    assert (found["gpu"], found["driver"], found["compute_capability"]) == ("emulated GPU", "CUDA 13.0", "9.0")
 
 
 @pytest.mark.parametrize(("capability", "target"), [("10.0", "sm_100a"), ("10.3", "sm_103a")])
 def test_blackwell_is_asked_hoppers_questions_too(monkeypatch, capability, target):
     seen = {}
 
-    def answer(probe: Probe, seconds: float) -> bundle.Answered:
+    def answer(probe: Probe, seconds: float) -> gpu.Answered:
         seen[probe.name] = probe.target
         return emulated(probe, seconds)
 
@@ -225,10 +205,10 @@ def test_blackwell_is_asked_hoppers_questions_too(monkeypatch, capability, targe
 def test_the_answer_of_some_cases_is_kept(monkeypatch, tmp_path):
     path = tmp_path / "answers.json"
 
-    def answer(probe: Probe, seconds: float) -> bundle.Answered:
+    def answer(probe: Probe, seconds: float) -> gpu.Answered:
         outputs: Outputs = emulator.run(probe)
         outputs.pop("M 128, N 8")
-        return bundle.Answered(outputs, {"M 128, N 8": "CUDA_ERROR_ILLEGAL_INSTRUCTION"})
+        return gpu.Answered(outputs, {"M 128, N 8": "CUDA_ERROR_ILLEGAL_INSTRUCTION"})
 
     done = asked_on(monkeypatch, "10.0", answer, "mma_small_n", "--json", str(path))
     assert done.exit_code == 1 and "M 128, N 8: failed: CUDA_ERROR_ILLEGAL_INSTRUCTION" in done.output
@@ -240,11 +220,11 @@ def test_an_answer_that_nobody_expected_costs_no_other(monkeypatch, tmp_path):
     """Zeros where the size of a cluster should be."""
     path = tmp_path / "answers.json"
 
-    def answer(probe: Probe, seconds: float) -> bundle.Answered:
+    def answer(probe: Probe, seconds: float) -> gpu.Answered:
         outputs = emulator.run(probe)
         if probe.name == "tma_plain_load_barrier":
             outputs = {case: {n: np.zeros_like(a) for n, a in arrays.items()} for case, arrays in outputs.items()}
-        return bundle.Answered(outputs, {})
+        return gpu.Answered(outputs, {})
 
     done = asked_on(monkeypatch, "9.0", answer, "tma_plain_load_barrier", "elect_sync", "--json", str(path))
     assert done.exit_code == 1 and "2 probes, 0 failed, 1 differ" in done.output

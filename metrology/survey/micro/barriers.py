@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from metrology.probes.ptx import CLUSTER_SYNC
 from metrology.survey.micro.benchmark import Benchmark, Clocks, Counter, Launch, Out
-from metrology.survey.micro.ptx import CLUSTER_SYNC, END, HEAD, START, init_barriers, kernel, repeat, report, wait
+from metrology.survey.micro.ptx import END, HEAD, START, init_barriers, kernel, repeat, report, wait
 from metrology.survey.micro.questions import QUESTIONS
 
 TURNS = 256

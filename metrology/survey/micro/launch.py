@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from metrology.probes.ptx import CLUSTER_SYNC
 from metrology.survey.micro.benchmark import Benchmark, Clocks, Launch, Out, statistics
-from metrology.survey.micro.ptx import CLUSTER_SYNC, END, HEAD, START, init_barriers, kernel, report
+from metrology.survey.micro.ptx import END, HEAD, START, init_barriers, kernel, report
 from metrology.survey.micro.questions import QUESTIONS
 from metrology.survey.micro.tma import SMS
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from harness.run.capability import arch_of_gpu
 from harness.run.driver import CLUSTER_DIMENSION, Attribute, Driver, LaunchConfig, Parameter
+from metrology.probes.ptx import for_target
 from metrology.survey.micro.benchmark import (
     COLUMNS,
     FOREIGN_BYTES,
@@ -29,7 +30,6 @@ from metrology.survey.micro.benchmark import (
     Tensor,
 )
 from metrology.survey.micro.catalogue import BENCHMARKS
-from metrology.survey.micro.ptx import for_target
 
 WARM_UP_SECONDS = 0.3
 OUT_BYTES = 1 << 21

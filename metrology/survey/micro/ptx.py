@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from metrology.probes.ptx import HOPPER
+from metrology.probes.ptx import kernel as module
+
 CLOCKS = 64
 """Clocks that a kernel keeps in shared memory while it runs, and writes out at its end."""
 CLOCKS_AT = 256
@@ -10,40 +13,14 @@ DATA_AT = 4096
 HEAD = 8
 """Words before the kept clocks: `report` says which."""
 
-HOPPER, BLACKWELL = "sm_90a", "sm_100a"
-
-_HEADER = """.version 8.6
-.target {target}
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
-.visible .entry bench({parameters}){directives}
-{{
-.reg .pred %p<8>;
-.reg .b32 %r<64>;
-.reg .b64 %rd<32>;
-.reg .b64 %c<2>, %g<2>;
-.reg .b32 %thread, %base;
-mov.u32 %thread, %tid.x;
-mov.u32 %base, smem;
-{body}
-ret;
-}}
-"""
+BLACKWELL = "sm_100a"
+CLOCK_REGISTERS = ".reg .b64 %c<2>, %g<2>;\n"
+"""For the clocks and the global timer at `START` and `END`."""
 
 
 def kernel(parameters: list[str], body: str, threads: int = 0, target: str = HOPPER) -> str:
     """A module with one kernel, ``bench``. Parameters: "map NAME", "u64 NAME" or "u32 NAME"."""
-    declared = []
-    for parameter in parameters:
-        kind, name = parameter.split()
-        declared.append(f".param .align 64 .b8 {name}[128]" if kind == "map" else f".param .{kind} {name}")
-    directives = f"\n.maxntid {threads}, 1, 1" if threads else ""
-    return _HEADER.format(parameters=", ".join(declared), directives=directives, body=body, target=target)
-
-
-def for_target(text: str, target: str) -> str:
-    """The same for another GPU. What only one GPU has, ptxas and the driver refuse."""
-    return text.replace(f".target {HOPPER}", f".target {target}")
+    return module(parameters, CLOCK_REGISTERS + body, target, entry="bench", threads=threads)
 
 
 START = "mov.u64 %g0, %globaltimer;\nmov.u64 %c0, %clock64;\n"
@@ -172,4 +149,3 @@ setp.lt.u32 more, turn, {count};
 
 ROLLED = '.pragma "nounroll";\n'
 """First in the body of a loop that ptxas would otherwise repeat, keeping the clocks of its last turn alone."""
-CLUSTER_SYNC = "bar.warp.sync -1;\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from metrology.probes.ptx import CLUSTER_SYNC
 from metrology.survey.micro.benchmark import COLUMNS, Benchmark, Clocks, Launch, Out, Tensor
 from metrology.survey.micro.launch import DEPENDENT, KERNEL_THREADS, WHOLE_SM
 from metrology.survey.micro.ptx import (
     CLOCKS,
-    CLUSTER_SYNC,
     DATA_AT,
     END,
     HEAD,

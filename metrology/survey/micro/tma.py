@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from harness.gpus import facts
+from metrology.probes.ptx import CLUSTER_SYNC
 from metrology.survey.micro.benchmark import Benchmark, Clocks, Launch, Out, Tensor, statistics
 from metrology.survey.micro.ptx import (
     CLEAR_CLOCKS,
     CLOCKS,
-    CLUSTER_SYNC,
     DATA_AT,
     END,
     HEAD,

@@ -8,8 +8,8 @@ from functools import cache, cached_property
 from typing import Any
 
 from harness.timing.survey_archive import Survey
-from metrology.probes.bare import TARGETS
 from metrology.probes.probe import HOPPER, Probe, decode
+from metrology.probes.ptx import TARGETS
 
 SHOWN = 300
 """Characters of an answer that the report shows."""
