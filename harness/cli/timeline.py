@@ -107,7 +107,7 @@ def timeline_command(
     check_output(target, "--output", "name one")
     if last is not None and last <= first:
         raise UsageProblem(f"--to {last:g} must be above --from {first:g}")
-    gpu = find_gpu(gpu_name or usual_gpu(config.arch).name)
+    gpu = find_gpu(gpu_name or usual_gpu(config.arch or "").name)
     if steps and measured:
         raise UsageProblem("--steps shows what the emulator does, --measured what a GPU did; leave one of them out")
     _refuse_what_would_be_ignored(what, measured)
