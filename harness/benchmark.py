@@ -3,8 +3,8 @@
 ``--jobs 2`` shares the clusters out to two processes; ``--events`` has a sink count every event.
 
 Each size runs in a process of its own, on one core, with the kernel compiled beforehand. Reported are the
-seconds the launch took, everything from PTX text to result included, and the process's peak memory. These are
-times of the emulator; they say nothing about a GPU.
+seconds the launch took, everything from PTX text to result included, how many times the seconds of NumPy's matmul of such
+matrices in float32 that is, and the process's peak memory. These are times of the emulator; they say nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from typing import Any
 
 import click
+import numpy as np
 
 from harness.build.artifacts import build, build_with_notice
 from harness.build.config import KernelConfig, make_config
@@ -46,7 +48,15 @@ def measure(config: KernelConfig, shape: Shape, jobs: int, events: bool) -> dict
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
     instructions = sum(result.counters["instructions"].values())
     seconds = {"seconds": result.results[0].seconds, "peak_mib": peak, "instructions": instructions}
-    return {**seconds, "events": counted}
+    return {**seconds, "events": counted, "numpy_seconds": numpy_seconds(shape)}
+
+
+def numpy_seconds(shape: Shape) -> float:
+    """The time of NumPy's matmul in this process: what one machine has to do with another."""
+    a, b = np.ones((shape.m, shape.k), np.float32), np.ones((shape.n, shape.k), np.float32)
+    began = time.perf_counter()
+    a @ b.T
+    return time.perf_counter() - began
 
 
 def measure_apart(kernel: str, size: int, jobs: int, events: bool) -> dict[str, float]:
@@ -80,12 +90,13 @@ def main(kernel: str, sizes: list[int], repeat: int, jobs: int, events: bool, ch
         return
     build_with_notice([config])
     made = f" {'events':>12}" if events else ""
-    click.echo(f"{'problem':>10} {'seconds':>8} {'warp instructions':>18} {'peak memory':>12}{made}")
+    click.echo(f"{'problem':>10} {'seconds':>8} {'of NumPy':>9} {'warp instructions':>18} {'peak memory':>12}{made}")
     for size in sizes:
         best = min((measure_apart(kernel, size, jobs, events) for _ in range(repeat)), key=lambda run: run["seconds"])
         seconds, instructions, peak = best["seconds"], best["instructions"], best["peak_mib"]
         made = f" {best['events']:>12,}" if events else ""
-        click.echo(f"{size:>8}^3 {seconds:>8.2f} {instructions:>18,} {peak:>8.0f} MiB{made}")
+        of_numpy = f"{seconds / best['numpy_seconds']:.1f} x"
+        click.echo(f"{size:>8}^3 {seconds:>8.2f} {of_numpy:>9} {instructions:>18,} {peak:>8.0f} MiB{made}")
 
 
 if __name__ == "__main__":
