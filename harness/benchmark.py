@@ -3,8 +3,9 @@
 ``--jobs 2`` shares the clusters out to two processes; ``--events`` has a sink count every event.
 
 Each size runs in a process of its own, on one core, with the kernel compiled beforehand. Reported are the
-seconds the launch took, everything from PTX text to result included, how many times the seconds of NumPy's matmul of such
-matrices in float32 that is, and the process's peak memory. These are times of the emulator; they say nothing about a GPU.
+seconds the launch took, everything from PTX text to result included, how many times the seconds of NumPy's
+matmul of such matrices in float32 that is, and the process's peak memory. These are times of the emulator; they
+say nothing about a GPU.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class Commands(ClearErrors, click.Group):
 def main(verbose: bool) -> None:
     """Compile, run and validate matmul kernels for Blackwell GPUs.
 
-    Exit codes: 0 ok, 1 check, bench or survey --read has found something, 2 usage, 3 could not run, measure or write, 4 wrong result,
-    130 interrupted.
+    Exit codes: 0 ok, 1 check, bench or survey --read has found something, 2 usage, 3 could not run, measure or write,
+    4 wrong result, 130 interrupted.
     """
     if verbose:
         import logging

@@ -529,7 +529,9 @@ def test_the_benchmark_times_each_size(series):
     command = [*BENCHMARK, "kernel7", "--sizes", "64,128", "--repeat", "1"]
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["64^3", "128^3"]
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["64^3", "128^3"]
+    assert all(float(row[2]) > 0 and row[3] == "x" for row in rows), "times of NumPy's matmul"
 
 
 @pytest.mark.parametrize(
