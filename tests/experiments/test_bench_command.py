@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -85,7 +86,7 @@ def alter_ptx(monkeypatch, folder, old: str, new: str) -> None:
         made = {}
         for number, (config, artifact) in enumerate(build(configs).items()):
             altered = folder / f"altered{number}"
-            altered.mkdir(exist_ok=True)
+            shutil.copytree(artifact.folder, altered, dirs_exist_ok=True)
             assert artifact.ptx.count(old) == 1
             (altered / "kernel.ptx").write_text(artifact.ptx.replace(old, new))
             made[config] = replace(artifact, folder=altered)
