@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -120,13 +119,9 @@ def regions_of(plan: Plan) -> list[Region]:
     regions = []
     offset = 0
     for part in plan.shared_memory:
-        several = re.fullmatch(r"(\d+) x (\d+)", part.detail)
-        if several:
-            count, size = int(several[1]), int(several[2])
-            name = part.name.removesuffix("s")
-            regions += [Region(f"{name} {n}", offset + n * size, size) for n in range(count)]
-        elif part.name != "barriers":
-            regions.append(Region(part.name, offset, part.bytes))
+        for n in range(part.count):
+            size = part.bytes // part.count
+            regions.append(Region(f"{part.one} {n}" if part.one else part.name, offset + n * size, size))
         offset += part.bytes
     for barrier in plan.barriers:
         for n in range(barrier.count):

@@ -7,7 +7,7 @@ plan``). This file only gives it types.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TypeVar
 
 from harness.errors import CannotRun
@@ -19,11 +19,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SharedPart:
-    """A part of dynamic shared memory. detail: how the bytes come about, for example ``5 x 16384``."""
+    """A part of dynamic shared memory. detail: how the bytes come about, for people. count: of parts of the same size,
+    of which each is called `one` and has a number, if it has that name; 0: what is in it has names elsewhere.
+    """
 
     name: str
     bytes: int
     detail: str
+    count: int = 1
+    one: str = ""
 
 
 @dataclass(frozen=True)
@@ -195,5 +199,6 @@ def _all(kind: type[T], objects: list[dict]) -> tuple[T, ...]:
 
 def _make(kind: type[T], data: dict) -> T:
     """An instance of a dataclass from the JSON fields of the same names; fields it does not know are left."""
-    values = {field.name: data[field.name] for field in fields(kind)}  # type: ignore[arg-type]
+    known = [field for field in fields(kind) if field.name in data or field.default is MISSING]  # type: ignore[arg-type]
+    values = {field.name: data[field.name] for field in known}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

@@ -33,17 +33,29 @@ def config_json(config: GemmConfig) -> String:
 
 
 def shared_memory_json(config: GemmConfig) -> String:
-    def line(name: StaticString, bytes: Int, detail: String) -> String:
-        return object([text("name", name), pair("bytes", bytes), text("detail", detail)])
+    def line(name: StaticString, bytes: Int, detail: String, count: Int, one: StaticString = "") -> String:
+        """`count`: of parts of the same size, each called `one`; 0: they have names elsewhere."""
+        return object(
+            [
+                text("name", name),
+                pair("bytes", bytes),
+                pair("count", count),
+                text("one", one),
+                text("detail", detail),
+            ]
+        )
 
-    var c = String(config.cta_m(), " x ", config.mma_n, " x 2")
+    def ring(name: StaticString, count: Int, bytes: Int, one: StaticString) -> String:
+        return line(name, count * bytes, String(count, " x ", bytes), count, one)
+
+    var c = line("C tile", config.c_bytes(), String(config.cta_m(), " x ", config.mma_n, " x 2"), 1)
     if config.c_bytes() < config.cta_m() * config.mma_n * 2:
-        c = String(config.c_buffers(), " x ", config.step_bytes())
+        c = ring("C tile", config.c_buffers(), config.step_bytes(), "C tile")
     return array(
         [
-            line("A stages", config.stages * config.a_bytes(), String(config.stages, " x ", config.a_bytes())),
-            line("B stages", config.stages * config.b_bytes(), String(config.stages, " x ", config.b_bytes())),
-            line("C tile", config.c_bytes(), c),
+            ring("A stages", config.stages, config.a_bytes(), "A stage"),
+            ring("B stages", config.stages, config.b_bytes(), "B stage"),
+            c,
             line(
                 "barriers",
                 config.barrier_bytes(),
@@ -57,6 +69,7 @@ def shared_memory_json(config: GemmConfig) -> String:
                     config.barrier_bytes() // 8,
                     " x 8",
                 ),
+                0,
             ),
         ]
     )
