@@ -71,7 +71,8 @@ def combine(operation: str, kind: str, old: Bits, new: Bits, flush: bool = False
         form = FLOATS[kind]
         if kind.endswith("x2"):
             halves = [combine(operation, kind[:-2], old >> s & 0xFFFF, new >> s & 0xFFFF) for s in (0, 16)]
-            return (halves[0] | halves[1].astype(np.uint32) << 16).astype(old.dtype)
+            both: Bits = (halves[0] | halves[1].astype(np.uint32) << 16).astype(old.dtype)
+            return both
         a, b = (float_math.inputs(x, form, flush) for x in (old, new))
         if operation != "add":
             result = float_math.extremum(operation, [a, b], False, False, False)

@@ -127,7 +127,7 @@ def formatted(f: Fragment, lane: int, text: str, arguments: int) -> str:
             value = float(np.uint64(source.take(8)).view(np.float64))
             if conversion in "aA":
                 value, conversion = value.hex(), "s"
-        return (form + conversion) % value
+        return str((form + conversion) % value)
 
     return _CONVERSION.sub(convert, text)
 

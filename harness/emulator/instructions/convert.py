@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from harness.emulator.instructions import values
 from harness.emulator.instructions.floats import ROUNDINGS
 from harness.emulator.instructions.table import (
-    TYPE_BYTES,
     Assign,
     Translator,
     Unsupported,
@@ -23,7 +22,7 @@ from harness.emulator.instructions.table import (
     is_integer,
 )
 from harness.emulator.machine.lanes import Value
-from harness.emulator.ptx.ast import Instruction, Operand, Register
+from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
 from harness.emulator.units import float_math, formats
 from harness.emulator.units.formats import BF16, F16, F32, F64, FORMATS, TF32, Format, Numbers, encode
 

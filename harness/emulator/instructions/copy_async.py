@@ -47,7 +47,8 @@ def _pipe(f: Fragment) -> object:
 def _all_lanes(f: Fragment, value: Value) -> NDArray[np.uint64]:
     """A register value as one item for each lane of the fragment."""
     if isinstance(value, np.ndarray):
-        return value[f.lane_index].astype(np.uint64)
+        chosen: NDArray[np.uint64] = value[f.lane_index].astype(np.uint64)
+        return chosen
     return np.full(f.count, value, np.uint64)
 
 

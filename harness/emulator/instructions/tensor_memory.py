@@ -210,7 +210,7 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
         if operation is not None and f.grid.sink is not None:
             f.grid.sink(events.Started(operation))
         values = cta.tmem.load(spot) if f.grid.computes else np.zeros((len(slots), WARP_SIZE), np.uint32)
-        pending.read = lambda: values  # type: ignore[method-assign]
+        pending.read = lambda: values
         return values
 
     columns = range(spot.first_column, spot.end_column)

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -143,7 +144,7 @@ class GlobalMemory:
         block.valid = None
         return address
 
-    def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray:
+    def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
         """A copy of device memory as an array. Fault if a byte of it was never written."""
         dtype = np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

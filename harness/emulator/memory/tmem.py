@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +168,8 @@ class TensorMemory:
         if not place.packed:
             return self._flat.take(place.flat)
         low, high = self._flat.take(place.flat) & 0xFFFF
-        return low | (high << 16)
+        packed: NDArray[np.uint32] = low | (high << 16)
+        return packed
 
     def store(self, place: Place, registers: NDArray[np.uint32]) -> None:
         """tcgen05.st: write registers [registers, 32 threads] of one warp."""
@@ -213,7 +214,7 @@ SHAPES = {
 }
 
 
-def _position(shape: str, t: NDArray, i: NDArray) -> tuple[NDArray, NDArray]:
+def _position(shape: str, t: NDArray[Any], i: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """(lane, column) of thread t's register i relative to the access (PTX ISA 9.7.16.2.3).
 
     16x32bx2 is given without its split: threads 16 and up start at a column of their own.

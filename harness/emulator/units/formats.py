@@ -90,7 +90,8 @@ def decode(bits: NDArray[Any], form: Format) -> Numbers:
         return (np.asarray(bits).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     if form is F16:
         return np.asarray(bits).astype(np.uint16).view(np.float16).astype(np.float64)
-    return _table(form)[np.asarray(bits).astype(np.intp) & ((1 << form.bits) - 1)]
+    numbers: Numbers = _table(form)[np.asarray(bits).astype(np.intp) & ((1 << form.bits) - 1)]
+    return numbers
 
 
 @cache
@@ -99,6 +100,7 @@ def _table(form: Format) -> Numbers:
     bits = np.arange(1 << form.bits)
     fraction = bits & ((1 << form.fraction) - 1)
     exponent = bits >> form.fraction & ((1 << form.exponent) - 1)
+    numbers: Numbers
     if form is UE8M0:
         numbers = np.ldexp(1.0, exponent - form.bias)
     else:
@@ -110,7 +112,7 @@ def _table(form: Format) -> Numbers:
     elif form.nan is not None:
         magnitude = bits & ~form.sign
         numbers = np.where(magnitude == form.nan, np.nan, numbers)
-    return np.where(bits & form.sign != 0, -numbers, numbers)
+    return np.where(bits & form.sign != 0, np.negative(numbers), numbers)
 
 
 def round_to_integral(numbers: Numbers, mode: str) -> Numbers:
@@ -129,7 +131,8 @@ def round_to_integral(numbers: Numbers, mode: str) -> Numbers:
 
 def _quantum(numbers: Numbers, form: Format) -> NDArray[Any]:
     """Exponent of the last place that the format has for each number."""
-    return np.maximum(np.frexp(numbers)[1] - 1, form.smallest_exponent) - form.fraction
+    quantum: NDArray[Any] = np.maximum(np.frexp(numbers)[1] - 1, form.smallest_exponent) - form.fraction
+    return quantum
 
 
 def encode(

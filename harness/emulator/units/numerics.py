@@ -28,7 +28,8 @@ Bits = NDArray[np.uint32]
 
 def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Exact widening of bf16 bits to a C-ordered array."""
-    return bits.view(ml_dtypes.bfloat16).astype(np.float32, order="C")
+    wide: NDArray[np.float32] = bits.view(ml_dtypes.bfloat16).astype(np.float32, order="C")
+    return wide
 
 
 def f16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
@@ -166,7 +167,8 @@ def dot(
 
 def product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     """A . B^T, of B [N, K], or [M, N, K] with a sparse A."""
-    return a @ b.T if b.ndim == 2 else (b @ a[:, :, None])[..., 0]
+    result: NDArray[Any] = a @ b.T if b.ndim == 2 else (b @ a[:, :, None])[..., 0]
+    return result
 
 
 def integer_dot(

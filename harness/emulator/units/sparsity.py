@@ -29,7 +29,8 @@ def kept_positions(codes: NDArray[np.integer], element: str) -> NDArray[np.intp]
             raise Fault(
                 f"metadata 0x{int(codes[wrong][0]):x} of tf32; it is 0x4 or 0xe for each two elements", "operand"
             )
-        return 2 * np.arange(count) + (codes == _OF_TF32[1])
+        kept: NDArray[np.intp] = 2 * np.arange(count) + (codes == _OF_TF32[1])
+        return kept
     first, second = codes & 3, codes >> 2
     if (first >= second).any():
         code = int(codes[first >= second][0])

@@ -49,7 +49,8 @@ def operand_index(rows: int, k: int, per_register: int) -> NDArray[np.intp]:
     halves = rows // 8
     row = thread // 4 + 8 * (register % halves)[:, None]
     column = per_register * (thread % 4) + element[:, None] + 4 * per_register * (register // halves)[:, None]
-    return row * k + column
+    index: NDArray[np.intp] = row * k + column
+    return index
 
 
 @lru_cache(maxsize=16)
@@ -102,9 +103,9 @@ def multiply(
     kind = form.d_type
     old = np.empty(m * n, np.uint64 if kind == "f64" else np.uint32)
     old[index] = elements(c, 16) if kind == "f16" else c
-    result = _compute(form, a_values, b_values, old.reshape(m, n), accumulation).reshape(-1)[index]
+    result: NDArray[Any] = _compute(form, a_values, b_values, old.reshape(m, n), accumulation).reshape(-1)[index]
     if kind == "f16":
-        return result[0::2] | result[1::2] << 16
+        result = result[0::2] | result[1::2] << 16
     return result
 
 
