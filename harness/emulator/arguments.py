@@ -209,7 +209,7 @@ def _field_bytes(path: str, value: Any) -> bytes:
 
 
 def _numpy_bytes(value: np.generic | np.ndarray) -> bytes:
-    """Between the fields of a struct 0, where NumPy may have anything."""
+    """The bytes of a NumPy value; those between the fields of a struct are 0, where NumPy may have anything."""
     given = np.asarray(value)
     if given.dtype.names is None:
         return given.tobytes()

@@ -104,7 +104,7 @@ class LaunchResult:
     seconds: float
     warnings: tuple[Finding, ...] = ()
     printed: tuple[Printed, ...] = ()
-    """By printf, in the order in which it happened."""
+    """What printf has printed, in the order in which it happened."""
 
     @property
     def output(self) -> str:
@@ -208,7 +208,7 @@ class Device:
         return symbols.variables[found].size
 
     def _addresses(self, module: Module, code: Code) -> dict[str, int]:
-        """Of the variables that a kernel names, if there are any."""
+        """The addresses of the variables that a kernel names, if there are any."""
         if not code.symbols:
             return {}
         self.load(module)

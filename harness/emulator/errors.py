@@ -36,7 +36,7 @@ class Fault(EmulatorError):
 
 
 class Deadlock(EmulatorError):
-    """No warp can run and nothing asynchronous is under way; the message says who waits for what."""
+    """No warp can run and nothing asynchronous is in flight; the message says who waits for what."""
 
 
 class Livelock(Deadlock):

@@ -109,7 +109,7 @@ _ERRORS = {
         "`setmaxnreg`",
     ),
     "exit": (
-        "A thread leaves nothing behind: no tensor memory, no wgmma under way.",
+        "A thread leaves nothing behind: no tensor memory, no wgmma in flight.",
         "`tcgen05.dealloc`; `wgmma.wait_group`",
     ),
     "clc-after-failure": (
@@ -117,7 +117,7 @@ _ERRORS = {
         "`clusterlaunchcontrol.try_cancel`",
     ),
     "clc-exit-pending": (
-        "A CTA does not exit while a cluster launch request of it is under way.",
+        "A CTA does not exit while a cluster launch request of it is in flight.",
         "`clusterlaunchcontrol.try_cancel`",
     ),
     "clc-failed-coordinates": (

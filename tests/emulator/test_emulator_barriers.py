@@ -230,4 +230,4 @@ def test_groups_are_numbered_and_begin_empty():
     assert not queue_of((0, 1)).reading and queue_of((0, 1)).reads_in_flight == 0
     queue = queue_of((0, 0))
     queue.open.reading = 1
-    assert queue.reading, "a copy that was never committed is under way, too"
+    assert queue.reading, "a copy that was never committed is in flight, too"

@@ -190,7 +190,7 @@ def test_the_legal_program_has_no_finding(name):
     assert case.run(case.legal).result.warnings == ()
 
 
-# ---- leaving with a bulk store under way ----
+# ---- leaving with a bulk store in flight ----
 
 BULK = """
 mov.b32 %r3, words;

@@ -88,7 +88,7 @@ IS_CANCELED = "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p5, %han
 COORDINATES = "clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r8, %r9, %r10, _}, %handle;"
 COORDINATES_X = "clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %r8, %handle;"
 REFUSED = "mov.b32 %r6, 1; bra.uni NEXT;"
-"""After a refusal: no more requests, but those under way are awaited and may still be granted."""
+"""After a refusal: no more requests, but those in flight are awaited and may still be granted."""
 
 
 def persistent(
@@ -102,7 +102,7 @@ def persistent(
     query: str = IS_CANCELED + "@!%p5 bra REFUSED;" + COORDINATES,
     refused: str = REFUSED,
 ) -> str:
-    """A kernel that keeps ``depth`` requests under way. What all threads agree on: %r4 requests made, %r5 responses
+    """A kernel that keeps ``depth`` requests in flight. What all threads agree on: %r4 requests made, %r5 responses
     read, %r6 whether one was a refusal. ``{issue}`` and ``{wait}`` in ``refused`` stand for the kernel's own.
     """
     together = CTA_BARRIER if cluster == 1 else CLUSTER_BARRIER

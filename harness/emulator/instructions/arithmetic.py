@@ -217,7 +217,7 @@ def _div(i: Instruction, w: Translator) -> Assign:
 
 @instruction("min", "max", operands=range(3, 5))
 def _minmax(i: Instruction, w: Translator) -> Assign:
-    """Of two; of three for f32."""
+    """The smaller or larger of two numbers; f32 may have three."""
     kind = kind_of(i)
     if kind in floats.KINDS and i.modifiers != ("f32",):
         return floats.minimum_or_maximum(i, w, kind)

@@ -62,7 +62,7 @@ _UNSIGNED: dict[str, Callable[[Bits, Bits], Bits]] = {
 
 
 def combine(operation: str, kind: str, old: Bits, new: Bits, flush: bool = False) -> Bits:
-    """Elementwise on unsigned arrays that hold bits of a kind: what is in memory afterwards.
+    """What is in memory after an elementwise operation on unsigned arrays that hold bits of a kind.
 
     Floats are rounded to nearest even. flush: subnormal f32 numbers, given and computed, become zero, as in sums in
     global memory.
@@ -103,7 +103,7 @@ def add_float(kind: str, old: int, new: int, in_global: bool) -> int:
 
 
 def combine_one(operation: str, kind: str, old: int, new: int, nbytes: int) -> int:
-    """The same of one item."""
+    """What `combine` does, to one item."""
     dtype = np.dtype(f"u{nbytes}")
     with np.errstate(all="ignore"):
         return int(combine(operation, kind, np.array([old], dtype), np.array([new], dtype))[0])
@@ -161,7 +161,7 @@ def _tell(f: Fragment, site: Site, lane: int, cta: Cta | None, where: int, nbyte
 def atomic(
     f: Fragment, site: Site, space: str, operation: str, nbytes: int, address: Value, b: Value, c: Value
 ) -> Value:
-    """On integers, f32 and f64. Returns the old values. cas stores c where b was found."""
+    """An operation on integers, f32 or f64. It returns the old values; cas stores c where b was found."""
     bits = 8 * nbytes
     mask = (1 << bits) - 1
     olds = []
@@ -188,7 +188,7 @@ def atomic(
 def atomic_vector(
     f: Fragment, site: Site, space: str, operation: str, kind: str, address: Value, values: Sequence[Value]
 ) -> Any:
-    """On the floats of 16 bits and on vectors, each item by itself. Returns the old values, a tuple if several."""
+    """An operation on floats of 16 bits or on vectors, item by item. It returns the old values, a tuple if several."""
     nbytes, count = TYPE_BYTES[kind], len(values)
     mask = (1 << 8 * nbytes) - 1
     olds: list[list[int]] = [[] for _ in values]

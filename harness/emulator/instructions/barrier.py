@@ -22,7 +22,7 @@ def _named(f: Fragment, number: Value) -> CountingBarrier:
 
 
 def _arrive(f: Fragment, site: Site, barrier: CountingBarrier, count: Value, waits: bool) -> None:
-    """Without a count every thread of the CTA that has not left takes part."""
+    """Note that the fragment has arrived. Without a count every thread of the CTA that has not left takes part."""
     threads = f.cta.alive
     if count is not None:
         threads = f.uniform(count, "the barrier's thread count")
@@ -37,7 +37,7 @@ def _arrive(f: Fragment, site: Site, barrier: CountingBarrier, count: Value, wai
 
 
 def _wait(f: Fragment, site: Site, barrier: CountingBarrier) -> object:
-    """Until the generation the fragment has arrived for is complete."""
+    """Suspend until the generation that the fragment has arrived for is complete."""
     if barrier.generation == f.tokens[barrier]:
         barrier.waiters.append(f)
         return f.grid.wakeups.suspend(f, barrier, "waits", site)

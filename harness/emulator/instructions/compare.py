@@ -38,7 +38,7 @@ _FLOAT_COMPARE = {
     "num": "(({a} == {a}) & ({b} == {b}))",
     "nan": "(({a} != {a}) | ({b} != {b}))",
 }
-"""With a NaN the plain comparisons are false and those that end in u true (PTX ISA 9.7.3 and 9.7.6)."""
+"""Comparisons of floats: with a NaN the plain ones are false and those that end in u true (PTX ISA 9.7.3, 9.7.6)."""
 
 
 def truth(test: Any) -> Value:
@@ -79,7 +79,7 @@ def _comparison(i: Instruction, w: Translator, kind: str, extra: int) -> tuple[t
 
 @instruction("setp", operands=range(3, 5))
 def _setp(i: Instruction, w: Translator) -> Assign:
-    """Of a packed type the two predicates are those of its halves, else the second is the opposite test."""
+    """Two predicates of a packed type are those of its halves; of any other type the second is the opposite test."""
     kind = kind_of(i)
     tests, combined = _comparison(i, w, kind, 1)
     destination = i.operands[0]

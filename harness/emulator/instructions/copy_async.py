@@ -222,7 +222,7 @@ def arrive(f: Fragment, site: Site, address: Value, counted: bool) -> None:
 
 
 def _arrive(f: Fragment, site: Site, lanes: list[tuple[int, int]], operation: Operation | None) -> None:
-    """Behind the warp's earlier copies in their pipe: these have landed."""
+    """Arrive on the mbarrier when the warp's earlier copies have landed, behind them in their pipe."""
     grid = f.grid
     for lane, offset in lanes:
         barrier = reached(f, site, f.cta, offset, "cp.async.mbarrier.arrive", operation)

@@ -109,7 +109,7 @@ def sum_or_product(i: Instruction, w: Translator, kind: str) -> Assign:
 
 
 def _only_modes(i: Instruction, allowed: Sequence[str]) -> None:
-    """Nothing but these modifiers, each once, one rounding at most, and one type."""
+    """Refuse all but these modifiers, each once, with one rounding at most, and one type."""
     words = i.modifiers[:-1]
     if any(m not in allowed for m in words) or len(set(words)) != len(words):
         raise Unsupported
@@ -275,7 +275,7 @@ def _copysign(i: Instruction, w: Translator) -> Assign:
 
 
 def classify(what: str, kind: str, value: Value) -> Value:
-    """``testp``"""
+    """``testp`` says whether a number is of a class."""
     form = _FORMATS[kind]
     bits = unpack(value, kind)
     numbers = float_math.inputs(bits, form, False)

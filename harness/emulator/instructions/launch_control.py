@@ -32,7 +32,7 @@ from harness.emulator.ptx.ast import Instruction
 
 RESPONSE_BYTES = 16
 GIVEN = 1 << 64
-"""In the response: a cluster was given."""
+"""This bit of the response says that a cluster was given."""
 _TARGETS = ("sm_100", *TENSOR_MEMORY, "sm_120", *CONSUMER)
 
 
@@ -42,25 +42,28 @@ def _respond(
     targets: list[Cta],
     offset: int,
     signal: int,
-    answer: int | None,
+    response: int | None,
     operation: Operation | None,
 ) -> None:
-    """The answer arrives: the same 16 bytes and their signal in each CTA. answer None: the queue is asked only now."""
+    """The CLC response arrives: the same 16 bytes and their signal in each CTA.
+
+    Where ``response`` is None, the queue is asked only now.
+    """
     grid = f.grid
-    if answer is None:
+    if response is None:
         number = grid.next_granted()
-        answer = 0 if number is None else _coordinates(f, number) | GIVEN
+        response = 0 if number is None else _coordinates(f, number) | GIVEN
         if number is None:
             # What else a failed response holds is undefined: make it look like no cluster there is.
-            answer = 0xDEAD_BEEF | 0xFFFF_FFFF << 32
+            response = 0xDEAD_BEEF | 0xFFFF_FFFF << 32
     if grid.choices.splits_multicast and len(targets) > 1:
         f.cta.launch_requests += len(targets) - 1
         for target in targets:
-            run = partial(_respond, f, site, [target], offset, signal, answer, operation)
+            run = partial(_respond, f, site, [target], offset, signal, response, operation)
             grid.submit(AsyncOperation("launch-control.response", run, f, site))
         return
     f.cta.launch_requests -= 1
-    data = np.frombuffer(answer.to_bytes(RESPONSE_BYTES, "little"), np.uint8)
+    data = np.frombuffer(response.to_bytes(RESPONSE_BYTES, "little"), np.uint8)
     for target in targets:
         target.check_alive("the response to clusterlaunchcontrol.try_cancel is written to")
         target.shared.write(offset, data)

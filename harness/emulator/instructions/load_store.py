@@ -306,7 +306,7 @@ def _offsets(f: Fragment, address: Value) -> Any:
 
 
 def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    """Also of parameters of functions, which live there."""
+    """Load from local memory, in which parameters of functions live, too."""
     where, local = _offsets(f, address), f.warp.local
     if count > 1:
         _check_vector(where, nbytes, count)

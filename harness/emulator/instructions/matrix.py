@@ -56,7 +56,7 @@ def rows_of(f: Fragment, address: Value, matrices: int) -> Rows:
 
 @lru_cache(maxsize=4096)
 def _rows_at(addresses: bytes, nbytes: int, matrices: int, window: int) -> Rows:
-    """The same from the bytes of the addresses: loops use the same ones again and again."""
+    """The rows at addresses that are given as bytes: loops use the same ones again and again."""
     rows = np.frombuffer(addresses, f"u{nbytes}")[: ROWS * matrices].astype(np.int64) - window
     merged = int(np.bitwise_or.reduce(rows))
     if merged >> RANK_SHIFT:
@@ -92,7 +92,7 @@ def load_bytes(f: Fragment, site: Site, address: Value, matrices: int, square: b
 
 
 def load_one_register(f: Fragment, site: Site, address: Value, bits: int) -> np.ndarray:
-    """``ldmatrix.m8n16.x1``"""
+    """``ldmatrix.m8n16.x1`` loads one register."""
     return load_bytes(f, site, address, 1, False, bits)[0]
 
 

@@ -173,7 +173,7 @@ def _arrive(i: Instruction, w: Translator) -> Effect:
 
 @instruction("mbarrier.pending_count", operands=2, family="barrier")
 def _pending_count(i: Instruction, w: Translator) -> Assign:
-    """Of a state: the arrivals that were pending before the one that gave it."""
+    """The arrivals that were pending before the one that gave a state."""
     only(i, "b64")
     state = w.read(i.operands[1], "b64")
     return Assign([(i.operands[0], call(w, narrow, f"{state} >> {_PENDING_SHIFT}", 32))])

@@ -41,7 +41,7 @@ _LANE_MASKS = {
     "ge": lambda lane: 0xFFFFFFFF & ~((1 << lane) - 1),
 }
 _TICK = 32
-"""By how much the clock advances when it is looked at; it is no measure of any time."""
+"""The clock advances by this much when it is looked at; it is no measure of any time."""
 
 
 def thread_index(f: Fragment, axis: int) -> Value:
@@ -147,7 +147,7 @@ def _mov(i: Instruction, w: Translator) -> Assign:
 
 @instruction("cvta", operands=2)
 def _cvta(i: Instruction, w: Translator) -> Assign:
-    """Between a state space and the generic address space."""
+    """cvta takes an address from a state space to the generic address space, or back."""
     spaces = ("global", "shared", "shared::cta", "shared::cluster", "param", "param::entry", "const", "local")
     only_form(i, *(f"{to}{space}.u64" for to in ("", "to.") for space in spaces))
     source = i.operands[1]

@@ -95,7 +95,7 @@ class Effect:
 
 
 Emitted = Assign | Effect | None
-"""None: the instruction has no effect here."""
+"""What an emitter gives; None says that the instruction has no effect here."""
 Emitter = Callable[[Instruction, Translator], Emitted]
 
 

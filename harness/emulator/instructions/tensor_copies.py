@@ -104,7 +104,7 @@ ROWS = 4
 
 
 def _rows(tmap: TensorMap) -> tuple[TensorMap, TensorMap]:
-    """Of a map for gather4 and scatter4: one for a single row, and one for how four of them lie in shared memory."""
+    """Two maps from one of gather4 or scatter4: for a single row, and for how four of them lie in shared memory."""
     if tmap.rank != 2 or any(step != 1 for step in tmap.element_strides):
         raise Fault("gather4 and scatter4 need a tensor map of rank 2 without element strides", "tensor-map")
     one, four = (replace(tmap, box=(tmap.box[0], rows), element_strides=()) for rows in (1, ROWS))
@@ -362,7 +362,7 @@ class _Load:
         self.land_in(slice(None))
 
     def land_in(self, some: slice) -> None:
-        """The same for some of its destinations."""
+        """Write the box to some of its destinations and signal its bytes there."""
         routes = self.routes[some]
         grid, tmap = routes[0][0].grid, self.tmap
         counters, sink, nbytes = grid.counters, grid.sink, tmap.box_bytes

@@ -221,7 +221,7 @@ _QUARTERS = {
     "64x128b.warpx2::01_23": ((0, 1), (2, 3)),
     "32x128b.warpx4": ((0, 1, 2, 3),),
 }
-"""By shape: for each 32 rows of the source, the quadrants of lanes they go to."""
+"""The quadrants of lanes to which each 32 rows of the source go, by shape."""
 _ROWS_OF_4 = "4x256b"
 
 

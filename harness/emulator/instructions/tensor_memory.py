@@ -127,7 +127,7 @@ def dealloc(f: Fragment, site: Site, address: Value, columns: Value, group: int)
     cta = f.cta
     if cta.mma_in_flight:
         raise Fault(
-            f"frees tensor memory while {cta.mma_in_flight} MMA(s) that use this CTA's tensor memory are under way",
+            f"frees tensor memory while {cta.mma_in_flight} MMA(s) that use this CTA's tensor memory are in flight",
             "tmem-alloc",
         )
     if cta.cta_group not in (0, group):

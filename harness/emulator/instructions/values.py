@@ -23,7 +23,7 @@ Value = Any
 M32 = 0xFFFFFFFF
 M64 = 0xFFFFFFFFFFFFFFFF
 CANONICAL_NAN = 0x7FFFFFFF
-"""Of f32."""
+"""The one NaN that f32 arithmetic gives."""
 
 
 def dtype_for(bits: int) -> Any:
@@ -348,12 +348,12 @@ def _pack(convert: Callable[[Any, Any], Any], high: Value, low: Value) -> Value:
 
 
 def pack_bf16x2(high: Value, low: Value) -> Value:
-    """``cvt.rn.bf16x2.f32``: round to nearest even, the first source in the upper half."""
+    """``cvt.rn.bf16x2.f32`` rounds two numbers to nearest even; the first source comes to the upper half."""
     return _pack(cvt_rn_bf16x2, high, low)
 
 
 def pack_f16x2(high: Value, low: Value) -> Value:
-    """``cvt.rn.f16x2.f32``"""
+    """``cvt.rn.f16x2.f32`` rounds two numbers and packs them."""
     return _pack(cvt_rn_f16x2, high, low)
 
 

@@ -81,7 +81,7 @@ def _check_source(f: Fragment, lane: int, source: int) -> None:
 def shuffle_value(
     f: Fragment, site: Site, mode: str, value: Value, b: Value, c: Value, mask: Value, defined: int
 ) -> tuple[Value, int]:
-    """The same where nobody asks for the predicate."""
+    """The value that `shuffle` gives, where nobody asks for the predicate."""
     found, _, got = shuffle(f, site, mode, value, b, c, mask, defined)
     return found, got
 

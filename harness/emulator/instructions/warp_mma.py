@@ -78,7 +78,7 @@ def _mma(i: Instruction, w: Translator) -> Effect:
 
 @instruction("mma.sp", "mma.sp::ordered_metadata", operands=6, family="mma")
 def _sparse_mma(i: Instruction, w: Translator) -> Effect:
-    """With ``ordered_metadata`` or without, the indices of a code must ascend here."""
+    """The indices of a code must ascend here, with ``ordered_metadata`` or without."""
     return _multiply(i, w, list(i.modifiers[1:]), immediate(i.operands[5]))
 
 

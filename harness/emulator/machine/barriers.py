@@ -49,7 +49,7 @@ class Wakeups(Generic[W]):
         return SUSPENDED
 
     def resume(self, waiter: W) -> None:
-        """It may run again. A waiter that others have woken already stays as it is."""
+        """Let a waiter run again. One that others have woken already stays as it is."""
         if waiter.waiting is not None:
             waiter.waiting = None
             self.ready.append(waiter)
@@ -59,7 +59,7 @@ class Wakeups(Generic[W]):
             self.resume(waiter)
 
     def start(self, waiter: W) -> None:
-        """It runs for the first time, or goes on at another place."""
+        """Let a waiter run for the first time, or go on at another place."""
         waiter.waiting = None
         self.ready.append(waiter)
 
@@ -219,7 +219,7 @@ class CountingBarrier:
         self.everybody = False
         self.generation = 0
         self.votes: dict[int, tuple[int, int]] = {}
-        """Of bar.red, by generation: threads whose predicate holds, and threads in all."""
+        """The votes of bar.red by generation: threads whose predicate holds, and threads in all."""
         self.waiters: list[Any] = []
 
     def arrive(self, threads: int, needed: int, everybody: bool) -> int:

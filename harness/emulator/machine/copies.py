@@ -1,4 +1,4 @@
-"""Copies that a thread has under way: bulk groups and groups of cp.async copies (PTX ISA 9.7.9.25).
+"""Copies that a thread has in flight: bulk groups and groups of cp.async copies (PTX ISA 9.7.9.25).
 
 Groups belong to the thread that commits them, but the lanes of a warp mostly commit and wait for cp.async copies
 together. So there is one queue for each set of lanes with the same history; it is divided when some of them do
@@ -65,7 +65,7 @@ class BulkQueue:
 
 
 class Copy:
-    """One cp.async instruction of some lanes, under way until ``done``."""
+    """One cp.async instruction of some lanes, in flight until ``done``."""
 
     __slots__ = ("done",)
 
@@ -74,7 +74,7 @@ class Copy:
 
 
 class CopyQueue:
-    """Of the lanes of a mask: copies in no group yet, and committed groups that may be pending, oldest first."""
+    """The copies of a mask's lanes that are in no group yet, and committed groups that may be pending, oldest first."""
 
     __slots__ = ("committed", "mask", "number", "open")
 
@@ -113,7 +113,7 @@ class CopyQueue:
 
 
 class CopyQueues:
-    """Those of a warp. ``waiters``: fragments that wait for copies."""
+    """The queues of a warp. ``waiters`` are fragments that wait for copies."""
 
     __slots__ = ("queues", "waiters")
 

@@ -18,7 +18,7 @@ class Counters:
     instructions: dict[str, int] = field(default_factory=dict)
     """Warp instructions by family: alu, branch, barrier, tma, mma, tmem, matrix, memory, fence, other."""
     clusters: int = 0
-    """Of the grid: those launched and those granted by cluster launch control."""
+    """The clusters of the grid: those launched and those granted by cluster launch control."""
     clusters_launched: int = 0
     clusters_granted: int = 0
     ctas: int = 0
@@ -31,7 +31,8 @@ class Counters:
     tma_global_bytes_read_by_tensor: dict[str, int] = field(default_factory=dict)
     """The same by tensor, named by the launch argument's position ("argument 0")."""
     tma_box_bytes: int = 0
-    """Of the boxes loaded, zero fill included, each load once: bytes written over it is what multicast multiplies."""
+    """The bytes of the boxes loaded, zero fill included, each load once: bytes written over these is what multicast
+    multiplies."""
     tma_shared_bytes_written: int = 0
     tma_stores: int = 0
     tma_shared_bytes_read: int = 0

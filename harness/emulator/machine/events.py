@@ -49,7 +49,7 @@ class Site:
 
     @property
     def verb(self) -> str:
-        """Its first two words, as ``st.async``."""
+        """The first two words of the instruction, as in ``st.async``."""
         return ".".join((self.opcode, *self.modifiers[:1]))
 
 
@@ -90,7 +90,7 @@ class Exited(NamedTuple):
 
 
 class ClusterEnded(NamedTuple):
-    """All CTAs have ended and nothing of theirs is under way."""
+    """All CTAs have ended and nothing of theirs is in flight."""
 
     cluster: int
 
@@ -122,7 +122,7 @@ class Suspended(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """It executes: for the first time, after a wait, or after a split or a join."""
+    """A fragment executes: for the first time, after a wait, or after a split or a join."""
 
     agent: Agent
 
@@ -286,13 +286,13 @@ class Issued(NamedTuple):
 
 
 class Started(NamedTuple):
-    """It reads its operands now. Operations whose destinations are several CTAs may finish in one after the other."""
+    """An operation reads its operands now. One that goes to several CTAs may finish in one after the other."""
 
     operation: Operation
 
 
 class Finished(NamedTuple):
-    """Its results are visible; ``regions``: which of its ``writes``, where they do not all land at once."""
+    """An operation's results are visible. ``regions`` says which of its ``writes``: they may not all land at once."""
 
     operation: Operation
     regions: tuple[Region, ...]

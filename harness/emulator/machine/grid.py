@@ -103,16 +103,16 @@ class Clusters:
         self.size = size
         self.rng = rng
         self.left = _Left(range(total), rng)
-        """Neither launched nor granted."""
+        """The clusters that are neither launched nor granted."""
         self.launched: deque[int] = deque()
         """Launched, but not running yet."""
         self.running: list[Cluster] = []
         self.granted = 0
         self.ended = 0
         self._room = [capacity * size]
-        """For so many CTAs more in each GPC, of those that are told apart; a cluster is within one."""
+        """Each GPC has room for so many CTAs more, where GPCs are told apart; a cluster is within one."""
         self._held: dict[int, tuple[int, int]] = {}
-        """By the number of a cluster that is launched or runs: its GPC, and its CTAs that have not ended."""
+        """The GPC of each cluster that is launched or runs, by its number, and how many of its CTAs have not ended."""
         self._fill()
 
     def _fill(self) -> None:
@@ -125,7 +125,7 @@ class Clusters:
             self.launched.append(number)
 
     def take(self, numbers: Sequence[int], gpcs: int = 1) -> None:
-        """Only these are to run here. ``gpcs``: they are spread over so many, or as many as have room for one each."""
+        """Let only these run here. They are spread over ``gpcs``, or over as many as have room for one each."""
         gpcs = min(gpcs, self.capacity)
         self.launched.clear()
         self._held.clear()
@@ -157,7 +157,7 @@ class Clusters:
         self._fill()
 
     def end(self, cluster: Cluster) -> None:
-        """It has ended: there is room for another one."""
+        """Note that a cluster has ended: there is room for another one."""
         self.running.remove(cluster)
         self.ended += 1
         gpc, ctas = self._held.pop(cluster.number)

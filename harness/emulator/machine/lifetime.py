@@ -43,7 +43,7 @@ def _check_exit(f: Fragment, cta: Cta, site: Site) -> None:
         raise Fault(f"exits with tensor memory still allocated: {leaks}; tcgen05.dealloc is missing", "exit")
     if cta.launch_requests:
         raise Fault(
-            f"exits with {cta.launch_requests} cluster launch request(s) under way; wait for the response",
+            f"exits with {cta.launch_requests} cluster launch request(s) in flight; wait for the response",
             "clc-exit-pending",
         )
     for (warp, lane), queue in cta.bulk.items():

@@ -44,7 +44,7 @@ FEW_PLACES = 4
 LIMIT_CHECK = 1024
 """Turns between two looks at the limits."""
 LONGEST_TURN = 100 + WINDOW
-"""More blocks than any turn of a warp has."""
+"""No turn of a warp has more blocks than this."""
 MOST_STEPS = 1_000_000_000
 """Warp instructions after which a launch ends that was given no limit."""
 SILENCE = 30.0
@@ -100,14 +100,14 @@ class Machine:
         self.progress = 0
         """Grows with everything that happens but fruitless polling."""
         self.preempted: deque[Fragment] = deque()
-        """Have run for long without waiting; they go on when nothing else can."""
+        """Fragments that have run for long without waiting; they go on when nothing else can."""
         self.pollers: list[_Poller] = []
         self._gave_up: dict[Agent, _Look] = {}
-        """Who has given up looking at an mbarrier for want of anything else to happen."""
+        """The last look of each warp that has given up on an mbarrier for want of anything else to happen."""
         self._was_stuck: tuple[Deadlock, int] | None = None
         """The report of when lanes had to leave their siblings behind, and the changes then: none since, no help."""
         self._suspects: dict[Agent, tuple[int, int]] = {}
-        """Who may be polling, or watches a clock: the machine's changes, and how many windows it has done so since."""
+        """For each warp that may be polling or watches a clock: the machine's changes, and its windows since."""
         self._clock_rounds = 0
         self._block_sizes = [sum(histogram.values()) for histogram in self.code.families]
         self._largest_block = max(self._block_sizes, default=1) or 1
@@ -157,7 +157,7 @@ class Machine:
                 check_at = turns + min(LIMIT_CHECK, self._unchecked // LONGEST_TURN + 1)
 
     def _carry_on(self) -> bool:
-        """Nothing is ready or under way: find something to do, or say why there is nothing. False: all is done."""
+        """Nothing is ready or in flight: find something to do, or say why there is nothing. False: all is done."""
         idle = all(f.agent in self._suspects for f in self.preempted)
         if self.clusters.can_start and idle and (self.pollers or self.preempted or not self.clusters.running):
             self._start_cluster()
@@ -272,7 +272,7 @@ class Machine:
                 self.wakeups.start(fragment)
 
     def _end_if_done(self, cluster: Cluster) -> None:
-        """A cluster has ended when its threads have left and nothing of it is under way."""
+        """A cluster has ended when its threads have left and nothing of it is in flight."""
         if cluster.in_flight or cluster.living_threads:
             return
         lifetime.check_ended(self.code, cluster)
@@ -357,7 +357,7 @@ class Machine:
             self.grid.sink(events.Suspended(fragment.agent, waiting.site, waiting.what, on))
 
     def _had_turn(self, fragment: Fragment) -> bool:
-        """It could go on. Put it aside if it only polls; after a long time, let everything else happen first."""
+        """Put a fragment aside that could go on, but only polls; after a long time, let everything else go first."""
         if fragment.streak < FIRST_LOOK:
             self.wakeups.start(fragment)
             return False

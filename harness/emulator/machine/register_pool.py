@@ -33,7 +33,7 @@ def registers_at_entry(directives: dict[str, tuple[int, ...]]) -> int | None:
 
 
 class RegisterPool:
-    """Who holds how many registers per thread. free: what was given back, per thread of a warp."""
+    """The registers per thread that each warp holds. ``free`` is what was given back, per thread of a warp."""
 
     def __init__(self, at_entry: int | None) -> None:
         self.at_entry = at_entry

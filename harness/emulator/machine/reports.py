@@ -113,11 +113,11 @@ def _registers_of(code: Code, index: int) -> Iterable[tuple[int, str]]:
 
 
 def deadlock(code: Code, clusters: Clusters) -> str:
-    """Who waits for what, equal waits together, and the state of everything somebody waits for."""
+    """The report of a deadlock: who waits for what, equal waits together, and the state of everything waited for."""
     living = clusters.living
     numbers = ", ".join(str(cluster.index) for cluster in living[:4]) + (", .." if len(living) > 4 else "")
     which = f"cluster {numbers}" if len(living) == 1 else f"{len(living)} clusters ({numbers})"
-    head = f"deadlock in kernel '{code.kernel.name}', {which}: no warp can run and nothing asynchronous is under way"
+    head = f"deadlock in kernel '{code.kernel.name}', {which}: no warp can run and nothing asynchronous is in flight"
     return "\n".join([head, *_waits(code, living)])
 
 
@@ -202,7 +202,9 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def livelock(code: Code, polls: Sequence[tuple[Fragment, str]], clusters: Clusters, shuffled: bool) -> str:
-    """Who polls what, who waits beside them, and who has not started. shuffled: clusters start in random order."""
+    """The report of a livelock: who polls what, who waits meanwhile, and who has not started.
+
+    ``shuffled`` says that clusters start in random order."""
     lines = [f"livelock in kernel '{code.kernel.name}': nothing happens any more but polling"]
     groups: dict[str, list[Fragment]] = {}
     for fragment, what in polls:
@@ -238,7 +240,7 @@ def _running_at(code: Code, fragment: Fragment) -> Site:
 
 
 def where_everybody_is(code: Code, clusters: Sequence[Cluster]) -> str:
-    """For a run that is ended from outside: where the warps are."""
+    """The report of a run that is ended from outside says where the warps are."""
     groups: dict[str, list[Fragment]] = {}
     for cluster in clusters:
         for cta in cluster.ctas:

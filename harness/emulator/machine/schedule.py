@@ -19,7 +19,7 @@ from harness.emulator.machine.state import AsyncOperation, Fragment
 START = object()
 """The next thing to do is to start a cluster."""
 CANDIDATES = 12
-"""Of how many ready warps the random schedule takes the one with the highest priority."""
+"""The random schedule takes the one with the highest priority of so many ready warps."""
 
 
 class FifoSchedule:

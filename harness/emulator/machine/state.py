@@ -60,7 +60,7 @@ class Launch:
     dynamic_shared: int
     parameters: bytes
     tensor_maps: dict[int, tuple[str, TensorMap]] = field(default_factory=dict)
-    """By generic address: a name for counters, and the map."""
+    """A name for counters, and the map, by generic address."""
     regions: tuple[Region, ...] = ()
 
     @property
@@ -95,7 +95,7 @@ class Printed:
 
 
 class AsyncOperation:
-    """Something under way. ``pipe``: operations of one pipe complete in issue order; None means unordered.
+    """Something in flight. ``pipe``: operations of one pipe complete in issue order; None means unordered.
 
     ``subject``: what is copied or multiplied, for a schedule that asks how long that takes.
     """
@@ -127,7 +127,7 @@ class Choices(Protocol):
     """Whether the destinations of a multicast get their data and signals one by one."""
 
     def submit(self, operation: AsyncOperation) -> None:
-        """Something asynchronous is under way from now on."""
+        """Something asynchronous is in flight from now on."""
 
     def early(self) -> bool:
         """Whether an asynchronous register load takes its value at issue rather than at the wait."""
@@ -166,7 +166,7 @@ class Grid:
         self.computes = True
         """Whether tensor copies and multiplications move and compute data; if not, only their signals are given."""
         self.arrivals_elsewhere = 0
-        """At mbarriers of other CTAs than the thread's own."""
+        """How many arrivals there were at mbarriers of other CTAs than the thread's own."""
         self.wakeups: Wakeups[Fragment] = Wakeups()
         self.shared_bytes = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
         self.registers_at_entry = registers_at_entry(code.kernel.directives)
@@ -214,7 +214,7 @@ class Cluster:
         across, down, _ = grid.launch.clusters
         self.index = (number % across, number // across % down, number // (across * down))
         self.in_flight = 0
-        """Asynchronous operations under way."""
+        """Asynchronous operations in flight."""
         self.barrier = CountingBarrier("the cluster barrier", CLUSTER_BARRIER, grid.wakeups, self._completed(grid))
         shape = grid.launch.cluster
         first = tuple(i * s for i, s in zip(self.index, shape, strict=True))
@@ -272,16 +272,16 @@ class Cta:
         self.named = [self._barrier(i) for i in range(NAMED_BARRIERS)]
         self.bulk: dict[tuple[int, int], BulkQueue] = {}
         self.warpgroups: dict[int, Warpgroup] = {}
-        """Those that have executed a wgmma instruction."""
+        """The warpgroups that have executed a wgmma instruction."""
         self.register_pool = RegisterPool(grid.registers_at_entry)
         self.mma_in_flight = 0
         self.allocations: list[tuple[int, int, int]] = []
         """(shared offset, columns, column) of every pair allocation so far, for the peer to follow."""
         self.cta_group = 0
-        """Of its tensor memory allocations; 0 before the first."""
+        """The group of the CTA's tensor memory allocations; 0 before the first."""
         self.allocation_waiters: list[Fragment] = []
         self.launch_requests = 0
-        """Requests to cluster launch control under way."""
+        """Requests to cluster launch control in flight."""
         self.launch_refused = False
         """Whether a thread has seen that such a request failed."""
         self.threads = grid.launch.threads
@@ -376,11 +376,11 @@ class Warp:
         frame = cta.grid.code.local_bytes
         self.local = LocalMemory(frame) if frame else NO_LOCAL
         self.copies: CopyQueues | None = None
-        """Of its cp.async copies, from the first one on."""
+        """The queues of the warp's cp.async copies, from the first one on."""
         self.member: Member | None = None
         """Its part in a warpgroup, once it has executed a wgmma instruction."""
         self.meetings: dict[int, list[Fragment]] = {}
-        """By member mask: who waits in a bar.warp.sync for the other lanes."""
+        """The fragments that wait in a bar.warp.sync for the other lanes, by member mask."""
 
     def thread(self, lane: int) -> Dim3:
         """%tid of a lane."""
@@ -487,7 +487,7 @@ class Fragment:
         self.count = len(self.lanes)
         self.single = self.lanes[0] if self.count == 1 else -1
         self.agent = Agent(self.cta.cluster.number, self.cta.rank, warp.index, mask)
-        """Who it is, for events."""
+        """What events call the fragment."""
 
     @property
     def polls(self) -> bool:

@@ -70,12 +70,12 @@ class HeldRegisters:
                 then = value[fragment.single] if fragment.single >= 0 and isinstance(value, np.ndarray) else value
                 if not np.array_equal(now, then):
                     raise Fault(
-                        f"register {name} was written while a wgmma that reads A from it was under way", "wgmma"
+                        f"register {name} was written while a wgmma that reads A from it was in flight", "wgmma"
                     )
 
 
 class Step:
-    """One wgmma.mma_async of the whole warpgroup, while some warps have not issued it or it is under way."""
+    """One wgmma.mma_async of the whole warpgroup, while some warps have not issued it or it is in flight."""
 
     __slots__ = (
         "a_held",
@@ -96,13 +96,13 @@ class Step:
         self.accumulator = accumulator
         self.keep = keep
         self.warps: list[int] = []
-        """Those that have issued it."""
+        """The warps that have issued the step."""
         self.initial: list[tuple[int, NDArray[np.uint32]]] = []
         """(warp in the group, registers [N / 2, 32]) where the old D comes from registers."""
         self.a_registers: NDArray[np.complex128] | None = None
         self.a_held: list[HeldRegisters] = []
         self.metadata: NDArray[np.uint32] | None = None
-        """Of a sparse A: a register of each lane [4 warps, 32]."""
+        """The metadata of a sparse A: a register of each lane [4 warps, 32]."""
         self.operation: Operation | None = None
 
     def run(self, shared: SharedMemory) -> None:
@@ -148,7 +148,7 @@ class Warpgroup:
     def finish(self) -> None:
         """The CTA has exited."""
         if self.submitted != self.completed or self.steps:
-            raise Fault(f"exits while a wgmma of {self} is under way; wgmma.wait_group 0 is missing", "exit")
+            raise Fault(f"exits while a wgmma of {self} is in flight; wgmma.wait_group 0 is missing", "exit")
         for accumulator in self.accumulators.values():
             accumulator.retire()
 
@@ -239,7 +239,7 @@ class Member:
             if not other.readable:
                 raise Fault(
                     f"uses the registers {registers} while a wgmma of another shape or order of registers, "
-                    f"{other.registers}, is under way in some of them; wgmma.wait_group must come first",
+                    f"{other.registers}, is in flight in some of them; wgmma.wait_group must come first",
                     "wgmma",
                 )
             self._publish(fragments)
@@ -255,7 +255,7 @@ class Member:
     def overwritten(self, f: Lanes, binding: Binding) -> Fault:
         held = binding.registers.read(f.registers)
         name = next(n for n, v in zip(binding.registers.names, held, strict=True) if v is not None)
-        return Fault(f"register {name} was written while a wgmma that accumulates in it was under way", "wgmma")
+        return Fault(f"register {name} was written while a wgmma that accumulates in it was in flight", "wgmma")
 
     def publish(self, fragments: Iterable[Lanes]) -> None:
         """An instruction of the warp, whose fragments these are, is about to read accumulator registers."""

@@ -82,7 +82,7 @@ class SharedMemory:
     # -- live mbarriers, which nothing may overwrite -----------------------------------------------
 
     def guard_mbarrier(self, offset: int, name: str) -> None:
-        """From now on a write to the 8 bytes at `offset` is a Fault."""
+        """Make a write to the 8 bytes at `offset` a Fault from now on."""
         self._mbarriers[offset] = name
         # Bounds for a quick look, which an mbarrier that is released leaves as they are.
         self._mbarriers_first = min(self._mbarriers_first, offset)

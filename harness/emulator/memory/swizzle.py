@@ -36,7 +36,7 @@ class Swizzle(Enum):
 
     @classmethod
     def from_name(cls, name: str) -> Swizzle:
-        """From "none", "32B", "64B" or "128B" (any case)."""
+        """The mode that "none", "32B", "64B" or "128B" names (any case)."""
         key = name.strip().upper()
         try:
             return cls.NONE if key == "NONE" else cls["B" + key.removesuffix("B")]

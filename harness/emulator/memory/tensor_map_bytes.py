@@ -36,14 +36,14 @@ MAX_ADDRESS = 1 << 57
 _WORDS = struct.Struct("<16Q")
 _ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "b4x16", "b4x16_p64",
              "b6x16_p32")  # fmt: skip
-"""By the code in word 1. The last three are taken to follow in the driver's order: an H200 has them not."""
+"""The element types by the code in word 1. The last three, which no H200 has, are in the order of the driver."""
 _REPLACED_ELEMENTS = (*_ELEMENTS[:11], "tf32", "tf32.ftz", *_ELEMENTS[11:])
-"""By the code that ``tensormap.replace`` takes."""
+"""The element types by the code that ``tensormap.replace`` takes."""
 _BYTES = ("e4m3", "e5m2", "ue8m0")
 """Types of one byte that the hardware knows as u8."""
 _SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 _CORNER_BITS = {3: 16, 4: 8, 5: 5}
-"""Of each corner in im2col mode, by rank."""
+"""The bits of each corner in im2col mode, by rank."""
 _UNUSED = {1: 0xFFC0_000C, 3: 0xFFFF << 48, 6: 0x1FF << 47, 7: 0xFFFF_FFFF << 32}
 """Bits that are 0 in every map."""
 

@@ -85,7 +85,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Vector:
-    """``{a, b, ...}``"""
+    """A vector operand: ``{a, b, ...}``."""
 
     elements: tuple[Operand, ...]
 

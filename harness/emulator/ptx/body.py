@@ -48,7 +48,7 @@ _SPECIAL = re.compile(
 _RETURN = "<return>"
 """The label behind a function's body that has taken the place of a call."""
 _MOST_INSTRUCTIONS = 200_000
-"""Of a kernel and the functions put in place of its calls; calls beyond that stay calls."""
+"""A kernel has at most so many, with the functions put in place of its calls; calls beyond that stay calls."""
 _CARRY_IN = ("addc", "subc", "madc")
 """Instructions that read the carry flag."""
 
@@ -182,7 +182,7 @@ class Body:
             raise self.scanner.error(start, f"unknown directive '{words[0]}' in a kernel body")
 
     def _declare_shared(self, variable: Variable, scope: Scope) -> None:
-        """There is one for all calls of a function."""
+        """Declare a shared variable, of which there is one for all calls of a function."""
         name = "::".join((*self.calls, variable.name)) if self.calls else variable.name
         scope.variables[variable.name] = name
         self.variables[name] = replace(variable, name=name)

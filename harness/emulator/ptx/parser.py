@@ -34,7 +34,7 @@ class _Parser(Scanner):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.sources: dict[str, list[tuple[str, str]]] = {}
-        """By kernel: (file number, line) of each instruction (.loc)."""
+        """The (file number, line) of each instruction (.loc), by kernel."""
         self.functions: dict[str, Function] = {}
         self.aliases: dict[str, str] = {}
         self._entries: list[tuple[Kernel, int]] = []

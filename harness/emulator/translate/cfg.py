@@ -30,7 +30,7 @@ class Block:
     reads: set[int] = field(default_factory=set)
     """Register slots read before they are written in this block."""
     loads: set[int] = field(default_factory=set)
-    """Those of them that are read as ordinary operands, not as accumulators of a wgmma."""
+    """The slots of ``reads`` that are ordinary operands, and not accumulators of a wgmma."""
     writes: set[int] = field(default_factory=set)
     live_in: set[int] = field(default_factory=set)
     live_out: set[int] = field(default_factory=set)

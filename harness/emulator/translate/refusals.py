@@ -42,7 +42,7 @@ def problem_of(i: Instruction, target: str) -> str:
 
 
 def unimplemented(kernel: Kernel, module: ParsedModule) -> list[Instruction]:
-    """Those that would fault when they are executed, in the order of their lines.
+    """The instructions that would fault when they are executed, in the order of their lines.
 
     What depends on values at run time (a descriptor's fields) is not seen. Raises PtxSyntaxError for an unknown symbol.
     """

@@ -348,7 +348,7 @@ class Writer:
         return " & ".join(masks) or str(EVERYWHERE)
 
     def _masks_of_result(self, i: Instruction, assign: Assign) -> dict[int, str]:
-        """For each destination whose lanes are tracked, the lanes in which the new value is defined."""
+        """The lanes in which the new value is defined, for each destination whose lanes are tracked."""
         tracked = [r.slot for r in destinations(i) if r.slot in self._mask_slots]
         if not tracked:
             return {}

@@ -191,7 +191,9 @@ def scale_columns(address: int, rows: int) -> slice:
 
 
 def _scale_factors(what: KindMma, shape: Shape, ctas: Sequence[Cta]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Of A [M, vectors] and B [N, vectors]. Every CTA has those of its own rows of A, and of all columns of B."""
+    """The scale factors of A [M, vectors] and B [N, vectors].
+
+    Every CTA has those of its own rows of A, and of all columns of B."""
     rows = shape.m // len(ctas)
     of_a = np.concatenate([_scales(cta.tmem, what, shape, what.scales[0], rows, shape.a_id) for cta in ctas])
     of_b = [_scales(cta.tmem, what, shape, what.scales[1], shape.n, shape.b_id) for cta in ctas]

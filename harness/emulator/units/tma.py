@@ -165,7 +165,7 @@ class _Place:
     first: int
     nbytes: int
     order: NDArray[np.intp]
-    """Of a solid box: which chunk of the dense box lies at each place of the range."""
+    """The chunk of the dense box that lies at each place of a solid box's range."""
     solid: bool
     """Whether the box fills the range of `nbytes` bytes at `first` without holes."""
 
@@ -205,7 +205,7 @@ def write_box(shared: SharedMemory, tmap: TensorMap, offset: int, dense: NDArray
 
 
 def write_boxes(memories: Sequence[SharedMemory], tmap: TensorMap, offset: int, dense: NDArray[np.uint8]) -> None:
-    """The same at one offset of several CTAs."""
+    """Write a box at one offset of several CTAs."""
     place = _place_of(tmap, offset)
     items = dense.view(CHUNK_DTYPE)
     if not place.solid:

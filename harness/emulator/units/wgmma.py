@@ -73,7 +73,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class AnyPlan:
-    """The same of an instruction of other types. flops: 2 * 64 * N * K."""
+    """The plan of an instruction of other types. flops: 2 * 64 * N * K."""
 
     form: Form
     a: AnyOperand
