@@ -39,7 +39,9 @@ emulation_options = group(
         help="Processes that share the clusters of a launch, if these are independent.",
     ),
     launch_timeout_option,
-    click.option("--max-steps", type=click.IntRange(1), help="Warp instructions a launch may take."),
+    click.option(
+        "--max-steps", type=click.IntRange(1), help="Warp instructions a launch may take; a billion by default."
+    ),
 )
 
 

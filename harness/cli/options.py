@@ -363,7 +363,11 @@ emulator_options = together(
         type=click.IntRange(1),
         help="Clusters the emulated GPU holds at once.  [default: as many as there is room for]",
     ),
-    click.option("--max-steps", type=click.IntRange(1), help="Warp instructions after which an emulated run is ended."),
+    click.option(
+        "--max-steps",
+        type=click.IntRange(1),
+        help="Warp instructions after which an emulated run is ended; a billion by default.",
+    ),
 )
 allow_option = click.option(
     "--allow",

@@ -30,6 +30,13 @@ REFUSALS = (
     ),
     ("... takes N operands", "The number of operands is wrong; ptxas refuses it, too.", "3"),
     (
+        "... where a .T is wanted",
+        "A register or a number is not of the instruction's type; ptxas refuses it, too.",
+        "3",
+    ),
+    ("... does not have the type .T", "The instruction does not exist with this type; ptxas refuses it, too.", "3"),
+    ("PTX for T: the emulated GPUs are ...", "No emulated GPU could run the target's instructions.", "2"),
+    (
         "this instruction, or one of its modifiers or operands, is not implemented",
         "The emulator lacks it. It stops the kernel only when it is executed; `harness ptx list` shows all of them, "
         "with lines, before. There is never a silent no-op.",
