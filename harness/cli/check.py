@@ -135,7 +135,7 @@ def check_command(
     ptxas: bool,
     shown: Shown,
 ) -> int:
-    """Check the synchronisation of KERNELs, or of what LAUNCH.toml launches, on the emulated GPU.
+    """Check the synchronisation of KERNELs, or of a launch file.
 
     Finds accesses that nothing orders, missing fences, wrong counts, bytes, masks and lifetimes, also where the runs
     happen to give the right result.

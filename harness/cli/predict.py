@@ -65,7 +65,7 @@ def predict_command(
     timeout: float | None,
     json_path: str | None,
 ) -> int:
-    """Predict cycles and TFLOPS of KERNELs, or of what LAUNCH.toml launches, and where time goes.
+    """Predict cycles and TFLOPS of KERNELs, or of a launch file.
 
     Nothing is measured: a model runs the compiled kernel on emulated multiprocessors with a clock. With --what-if it
     says what would change most. The results of LAUNCH.toml are checked, too.
