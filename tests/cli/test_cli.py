@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+import harness.benchmark
 import harness.cli.compare
 import harness.cli.main
 import harness.cli.run
@@ -522,13 +523,9 @@ def test_the_package_is_found_from_any_folder(tmp_path):
     assert Path(paths.ROOT, "kernels", "emit.mojo").is_file()
 
 
-BENCHMARK = [sys.executable, "-m", "harness.benchmark"]
-
-
-def test_the_benchmark_times_each_size(series):
-    command = [*BENCHMARK, "kernel7", "--sizes", "64,128", "--repeat", "1"]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_the_benchmark_times_each_size(artifacts):
+    done = CliRunner().invoke(harness.benchmark.main, ["--sizes", "64,128", "--repeat", "1"])
+    assert done.exit_code == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()[1:]]
     assert [row[0] for row in rows] == ["64^3", "128^3"]
     assert all(float(row[2]) > 0 and row[3] == "x" for row in rows), "times of NumPy's matmul"
@@ -543,6 +540,6 @@ def test_the_benchmark_times_each_size(series):
     ],
 )
 def test_the_benchmark_refuses_in_one_line(arguments, message):
-    done = subprocess.run([*BENCHMARK, *arguments], cwd=paths.ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = CliRunner().invoke(harness.benchmark.main, arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
     assert message in done.stderr and done.stderr.count("\n") == 1
