@@ -18,17 +18,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from harness.run import telemetry
 from harness.run.capability import arch_of_gpu
+from harness.run.cuda import LoadedLaunchable
 from harness.run.driver import Driver, Parameter
-from metrology.probes.ptx import for_target
 from metrology.survey import CHECK
-from metrology.survey.micro.launch import KERNEL_THREADS, TEXTS, WHOLE_SM
+from metrology.survey.micro.benchmark import OUT, Case
+from metrology.survey.micro.launch import KERNEL_THREADS, LAUNCH, WHOLE_SM
 from metrology.survey.micro.ptx import HEAD
 
 L2_BYTES = 60 << 20
@@ -103,20 +103,18 @@ class Clocks:
     """Two launches that read the clock of every SM, to be put before and after others."""
 
     def __init__(self, driver: Driver) -> None:
-        self.driver, self.sms = driver, driver.describe()["multiprocessors"]
-        major, minor = (int(part) for part in driver.describe()["compute_capability"].split("."))
-        function = driver.load(for_target(TEXTS["bare"], arch_of_gpu(major, minor)).encode(), "bench")
-        driver.allow_shared(function, WHOLE_SM)
-        self.out = [driver.allocate(8 * HEAD * self.sms) for _ in range(2)]
-        grid, block = (self.sms, 1, 1), (KERNEL_THREADS, 1, 1)
-        self.launches = [
-            driver.launcher(function, [ctypes.c_uint64(out), ctypes.c_uint32(0)], grid, block, WHOLE_SM)
-            for out in self.out
-        ]
+        gpu = driver.describe()
+        self.sms = gpu["multiprocessors"]
+        case = Case({}, (OUT, 0), HEAD, "bare", KERNEL_THREADS, self.sms, shared=WHOLE_SM)
+        arch = arch_of_gpu(*(int(part) for part in gpu["compute_capability"].split(".")))
+        what = replace(LAUNCH, cases=(case,)).launchable("bare", arch)
+        self.readings = [LoadedLaunchable(what, driver) for _ in range(2)]
+        self.launches = [launcher for reading in self.readings for launcher in reading.launchers]
 
     def between(self) -> tuple[float, float]:
         """Cycles and nanoseconds from the end of the first to the start of the second."""
-        first, second = (self.driver.download(out, np.empty((self.sms, HEAD), np.uint64)) for out in self.out)
+        found = (reading.memory.download(OUT.name) for reading in self.readings)
+        first, second = (words.reshape(self.sms, HEAD) for words in found)
         ends = dict(zip(first[:, 4].tolist(), first[:, 1].tolist(), strict=True))
         starts = zip(second[:, 4].tolist(), second[:, 0].tolist(), strict=True)
         cycles = [start - ends[sm] for sm, start in starts if sm in ends]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from metrology.probes.ptx import CLUSTER_SYNC
-from metrology.survey.micro.benchmark import Benchmark, Clocks, Counter, Launch, Out
+from metrology.survey.micro.benchmark import COUNTER, OUT, Benchmark, Case, Clocks
 from metrology.survey.micro.ptx import END, HEAD, START, init_barriers, kernel, repeat, report, wait
 from metrology.survey.micro.questions import QUESTIONS
 
@@ -171,38 +171,38 @@ TEXTS = {
 }
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read(case: Case, clocks: Clocks) -> dict[str, Any]:
     """A message: from before the arrival until the other side has seen it, half of a round trip."""
     written = clocks[clocks[:, 1] != 0]
-    cycles = (written[:, 1] - written[:, 0]).astype(float) / launch.about["turns"]
-    if launch.ptx.startswith("message"):
+    cycles = (written[:, 1] - written[:, 0]).astype(float) / case.about["turns"]
+    if case.ptx.startswith("message"):
         cycles /= 2
     return {"cycles": round(float(np.median(cycles)), 2), "largest_cycles": round(float(cycles.max()), 2)}
 
 
-def _launch(text: str, threads: int = 32, ctas: int = 1, cluster: int = 1) -> Launch:
+def _case(text: str, threads: int = 32, ctas: int = 1, cluster: int = 1) -> Case:
     about = {"what": text, "threads": threads, "ctas": ctas, "cluster": cluster, "turns": TURNS}
-    more = (Counter(),) if text == "atomic" else ()
-    return Launch(about, (Out(), TURNS, *more), HEAD, text, threads, ctas, cluster, shared=1024)
+    more = (COUNTER,) if text == "atomic" else ()
+    return Case(about, (OUT, TURNS, *more), HEAD, text, threads, ctas, cluster, shared=1024)
 
 
 BARRIERS = Benchmark(
     name="barriers",
     question=QUESTIONS["barriers"],
     texts=TEXTS,
-    launches=(
-        *(_launch(text) for text in TEXTS if not text.startswith(("message", "cluster barrier", "atomic", "bar.sync"))),
-        *(_launch("bar.sync", threads) for threads in (32, 64, 128, 256, 384, 512)),
+    cases=(
+        *(_case(text) for text in TEXTS if not text.startswith(("message", "cluster barrier", "atomic", "bar.sync"))),
+        *(_case("bar.sync", threads) for threads in (32, 64, 128, 256, 384, 512)),
         *(
-            _launch(text, threads, cluster, cluster)
+            _case(text, threads, cluster, cluster)
             for text in ("cluster barrier, relaxed", "cluster barrier")
             for threads in (128, 384)
             for cluster in (1, 2, 4, 8)
         ),
-        *(_launch(f"message between warps{how}", 64) for how in ("", RELEASE)),
-        *(_launch(f"message between CTAs{how}", 32, size, size) for how in ("", RELEASE) for size in (2, 4, 8)),
-        _launch("message between CTAs", 32, 132, 2),
-        *(_launch("atomic", 32, ctas) for ctas in (1, 16, 66, 132)),
+        *(_case(f"message between warps{how}", 64) for how in ("", RELEASE)),
+        *(_case(f"message between CTAs{how}", 32, size, size) for how in ("", RELEASE) for size in (2, 4, 8)),
+        _case("message between CTAs", 32, 132, 2),
+        *(_case("atomic", 32, ctas) for ctas in (1, 16, 66, 132)),
     ),
     read=_read,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metrology.survey.micro.benchmark import COLUMNS, Benchmark, Clocks, Launch, Out, Tensor
+from metrology.survey.micro.benchmark import COLUMNS, OUT, Benchmark, Case, Clocks, Tensor
 from metrology.survey.micro.ptx import (
     DATA_AT,
     END,
@@ -68,7 +68,7 @@ setp.lt.u32 %p1, %i, %r5;
 TEXTS = {f"{depth} in flight": _text(depth) for depth in DEPTHS}
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read(case: Case, clocks: Clocks) -> dict[str, Any]:
     cycles = (clocks[:, 1] - clocks[:, 0]).astype(float)
     return {
         "cycles_per_load": round(float(np.median(cycles)) / LOADS, 2),
@@ -76,7 +76,7 @@ def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     }
 
 
-def _launch(kib: int, depth: int, ctas: int, rows_inside: float, columns_inside: float) -> Launch:
+def _case(kib: int, depth: int, ctas: int, rows_inside: float, columns_inside: float) -> Case:
     """Parts of the box that are inside; one without any lies a whole box beyond the edge."""
     box_rows = kib * 1024 // ROW_BYTES
     about = {
@@ -89,29 +89,29 @@ def _launch(kib: int, depth: int, ctas: int, rows_inside: float, columns_inside:
     }
     row = IN_L2 - int(rows_inside * box_rows) + (box_rows if not rows_inside else 0)
     column = COLUMNS - int(columns_inside * BOX_COLUMNS) + (BOX_COLUMNS if not columns_inside else 0)
-    arguments = (Tensor(IN_L2, box_rows, BOX_COLUMNS), Out(), LOADS, kib * 1024, column, row)
-    return Launch(about, arguments, HEAD, f"{depth} in flight", grid=ctas, shared=DATA_AT + depth * kib * 1024)
+    arguments = (Tensor(IN_L2, box_rows, BOX_COLUMNS), OUT, LOADS, kib * 1024, column, row)
+    return Case(about, arguments, HEAD, f"{depth} in flight", grid=ctas, shared=DATA_AT + depth * kib * 1024)
 
 
-def _launches() -> Iterator[Launch]:
+def _cases() -> Iterator[Case]:
     for kib in (8, 16, 32):
         for depth in DEPTHS:
             for rows_inside in (1.0, 0.75, 0.5, 0.25, 0.0):
-                yield _launch(kib, depth, 1, rows_inside, 1.0)
+                yield _case(kib, depth, 1, rows_inside, 1.0)
             for columns_inside in (0.75, 0.5, 0.125, 0.0):
-                yield _launch(kib, depth, 1, 1.0, columns_inside)
+                yield _case(kib, depth, 1, 1.0, columns_inside)
         for rows_inside in (1.0, 0.5, 0.0):
-            yield _launch(kib, 4, SMS, rows_inside, 1.0)
+            yield _case(kib, 4, SMS, rows_inside, 1.0)
     for ctas in (4, 16, 33, 66):
         for rows_inside in (0.5, 0.0):
-            yield _launch(16, 4, ctas, rows_inside, 1.0)
+            yield _case(16, 4, ctas, rows_inside, 1.0)
 
 
 EDGES = Benchmark(
     name="tma_edges",
     question=QUESTIONS["tma_edges"],
     texts=TEXTS,
-    launches=tuple(_launches()),
+    cases=tuple(_cases()),
     read=_read,
 )
 BENCHMARKS = (EDGES,)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from metrology.probes.ptx import CLUSTER_SYNC
-from metrology.survey.micro.benchmark import Benchmark, Clocks, Launch, Out, statistics
+from metrology.survey.micro.benchmark import OUT, Benchmark, Case, Clocks, statistics
 from metrology.survey.micro.ptx import END, HEAD, START, init_barriers, kernel, report
 from metrology.survey.micro.questions import QUESTIONS
 from metrology.survey.micro.tma import SMS
@@ -57,7 +57,7 @@ TEXTS = {
 """A kernel initialises mbarriers and waits for its cluster before anything else; word 6 says how long that took."""
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read(case: Case, clocks: Clocks) -> dict[str, Any]:
     """spread: from the first CTA's first instruction in the grid to each other's, by the global timer; follow: from the
     end of a CTA to the first instruction of the next on the same SM, by the SM's clock."""
     first = clocks[:, 2].astype(np.int64)
@@ -84,26 +84,24 @@ def _follow(clocks: Clocks) -> np.ndarray:
     return np.array(gaps)
 
 
-def _launches() -> Iterator[Launch]:
+def _cases() -> Iterator[Case]:
     for text in TEXTS:
         for ctas, cluster in ((1, 1), (SMS, 1), (SMS, 2), (SMS, 4), (128, 8), (8 * SMS, 1), (8 * SMS, 2), (8 * SMS, 4)):
             for overlap in (False, True) if text == "as a kernel" else (False,):
-                yield _launch(text, ctas, cluster, overlap)
+                yield _case(text, ctas, cluster, overlap)
 
 
-def _launch(text: str, ctas: int, cluster: int, overlap: bool) -> Launch:
+def _case(text: str, ctas: int, cluster: int, overlap: bool) -> Case:
     spin = 2000 if ctas > SMS else 0
     about = {"what": text, "ctas": ctas, "cluster": cluster, "overlap": overlap, "spin_cycles": spin}
-    return Launch(
-        about, (Out(), spin), HEAD, text, KERNEL_THREADS, ctas, cluster, WHOLE_SM, overlap=overlap, in_graph=100
-    )
+    return Case(about, (OUT, spin), HEAD, text, KERNEL_THREADS, ctas, cluster, WHOLE_SM, overlap=overlap, in_graph=100)
 
 
 LAUNCH = Benchmark(
     name="launches",
     question=QUESTIONS["launches"],
     texts=TEXTS,
-    launches=tuple(_launches()),
+    cases=tuple(_cases()),
     read=_read,
 )
 BENCHMARKS = (LAUNCH,)

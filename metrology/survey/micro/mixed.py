@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from metrology.survey.micro.benchmark import COLUMNS, Benchmark, Clocks, Launch, Out, Tensor
+from metrology.survey.micro.benchmark import COLUMNS, OUT, Benchmark, Case, Clocks, Tensor
 from metrology.survey.micro.ptx import (
     DATA_AT,
     END,
@@ -141,9 +141,9 @@ cp.async.bulk.wait_group 0;
 TEXTS = {f"{depth} turns": _text(depth) for depth in DEPTHS}
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read(case: Case, clocks: Clocks) -> dict[str, Any]:
     """Of all SMs together, until the slowest is done; a CTA's own rates are the median of the CTAs."""
-    about = launch.about
+    about = case.about
     loaded, stored = (about["turns"] * about[what] * about[f"{what[:-1]}_bytes"] for what in ("loads", "stores"))
     cycles = (clocks[:, 1] - clocks[:, 0]).astype(float)
     middle, last = float(np.median(cycles)), float(cycles.max())
@@ -156,9 +156,9 @@ def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     return answer
 
 
-def _launch(
+def _case(
     loads: int, stores: int, columns: int = 64, stored: int = 16, loaded: int = 16, ctas: int = SMS, same: bool = False
-) -> Launch:
+) -> Case:
     """stored, loaded: MiB that all SMs together store to and load from; each SM has its own part, or with ``same`` all
     load the same."""
     depth = 4 if loads + stores <= 2 else 2
@@ -180,7 +180,7 @@ def _launch(
     tensors = (Tensor(IN_DRAM, BOX_ROWS, LOAD_COLUMNS), Tensor(IN_DRAM, BOX_ROWS, columns))
     numbers = (TURNS, loads, stores, columns, load_own, 0 if same else load_own, _own(stored, store_bytes))
     shared = DATA_AT + (1 + depth * loads) * LOAD_BYTES
-    return Launch(about, (*tensors, Out(), *numbers), HEAD, f"{depth} turns", grid=ctas, shared=shared)
+    return Case(about, (*tensors, OUT, *numbers), HEAD, f"{depth} turns", grid=ctas, shared=shared)
 
 
 def _own(mib: int, box_bytes: int) -> int:
@@ -192,28 +192,28 @@ FOOTPRINTS = (8, 16, 24, 32, 48, 64, 128, 512)
 RATIOS = ((3, 0), (3, 1), (2, 1), (1, 1), (1, 2), (0, 1))
 
 
-def _launches() -> Iterator[Launch]:
+def _cases() -> Iterator[Case]:
     for columns in (16, 32, 64):
         for stored in FOOTPRINTS:
-            yield _launch(0, 1, columns, stored)
+            yield _case(0, 1, columns, stored)
     for columns in (16, 32, 64):
         for loads, stores in RATIOS[1:-1]:
             for stored in (16, 32, 128, 512):
-                yield _launch(loads, stores, columns, stored)
+                yield _case(loads, stores, columns, stored)
     for loaded in (32, 64, 512):
         for loads, stores in RATIOS[:-1]:
-            yield _launch(loads, stores, 64, 512, loaded)
+            yield _case(loads, stores, 64, 512, loaded)
     for loads, stores in RATIOS[:-1]:
-        yield _launch(loads, stores, 64, 512, same=True)
+        yield _case(loads, stores, 64, 512, same=True)
     for loads, stores in RATIOS:
-        yield _launch(loads, stores, ctas=1)
+        yield _case(loads, stores, ctas=1)
 
 
 MIXED = Benchmark(
     name="tma_mixed",
     question=QUESTIONS["tma_mixed"],
     texts=TEXTS,
-    launches=tuple(_launches()),
+    cases=tuple(_cases()),
     read=_read,
 )
 BENCHMARKS = (MIXED,)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metrology.survey.micro.benchmark import Benchmark, Clocks, Launch, Out
+from metrology.survey.micro.benchmark import OUT, Benchmark, Case, Clocks
 from metrology.survey.micro.ptx import END, HEAD, START, kernel, repeat, report
 from metrology.survey.micro.questions import QUESTIONS
 
@@ -73,10 +73,10 @@ TEXTS = {
 }
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read(case: Case, clocks: Clocks) -> dict[str, Any]:
     """The end is when every warp is there, a CTA barrier later."""
     cycles = float(np.median((clocks[:, 1] - clocks[:, 0]).astype(float)))
-    warps = launch.about["warps"]
+    warps = case.about["warps"]
     return {
         "cycles_per_instruction_of_a_warp": round(cycles / TURNS, 2),
         "cycles_per_instruction_of_the_sm": round(cycles / TURNS / warps, 2),
@@ -87,8 +87,8 @@ SHARED = Benchmark(
     name="shared_memory",
     question=QUESTIONS["shared_memory"],
     texts=TEXTS,
-    launches=tuple(
-        Launch({"what": name, "warps": warps}, (Out(), TURNS), HEAD, name, 32 * warps, shared=WARP_BYTES * warps)
+    cases=tuple(
+        Case({"what": name, "warps": warps}, (OUT, TURNS), HEAD, name, 32 * warps, shared=WARP_BYTES * warps)
         for name in TEXTS
         for warps in WARPS
     ),

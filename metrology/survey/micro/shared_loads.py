@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from metrology.survey.micro.benchmark import Benchmark, Clocks, Counter, Launch, Out, Tensor
+from metrology.survey.micro.benchmark import COUNTER, OUT, Benchmark, Case, Clocks, Tensor
 from metrology.survey.micro.ptx import (
     DATA_AT,
     END,
@@ -164,7 +164,7 @@ bar.sync 0;
 """The first thread of each warp: every fourth box of its group, the next one when the oldest in flight is there."""
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read(case: Case, clocks: Clocks) -> dict[str, Any]:
     """Of all SMs together until the last has its data, and of the median SM."""
     cycles = (clocks[:, 1] - clocks[:, 0]).astype(float)
     nanoseconds = float(clocks[:, 3].max() - clocks[:, 2].min())
@@ -177,29 +177,29 @@ def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     }
 
 
-def _launch(group: int, where: str, over: int, late: int = 0) -> Launch:
+def _case(group: int, where: str, over: int, late: int = 0) -> Case:
     about = {"group": group, "on": where, "over": over, "late_cycles": late, "loads": WARPS * LOADS, "ctas": SMS}
     apart = group if where == NEIGHBOURS else SMS // group
     numbers = (LOADS, apart, int(where == SPREAD), late)
     shared = DATA_AT + WARPS * DEPTH * BOX_BYTES
     tensor = Tensor(ROWS, BOX_ROWS, BOX_COLUMNS, over)
-    return Launch(about, (tensor, Out(), Counter(), *numbers), HEAD, "loads", 32 * WARPS, SMS, shared=shared)
+    return Case(about, (tensor, OUT, COUNTER, *numbers), HEAD, "loads", 32 * WARPS, SMS, shared=shared)
 
 
-def _launches() -> Iterator[Launch]:
+def _cases() -> Iterator[Case]:
     for over in OVER:
         for group in GROUPS:
             for where in (NEIGHBOURS, SPREAD) if 1 < group < SMS else (NEIGHBOURS,):
-                yield _launch(group, where, over)
+                yield _case(group, where, over)
     for late in LATE:
-        yield _launch(2, NEIGHBOURS, 0, late)
+        yield _case(2, NEIGHBOURS, 0, late)
 
 
 SHARED_LOADS = Benchmark(
     name="shared_loads",
     question=QUESTIONS["shared_loads"],
     texts={"loads": TEXT},
-    launches=tuple(_launches()),
+    cases=tuple(_cases()),
     read=_read,
 )
 BENCHMARKS = (SHARED_LOADS,)

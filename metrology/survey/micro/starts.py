@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from metrology.probes.ptx import CLUSTER_SYNC
-from metrology.survey.micro.benchmark import COLUMNS, Benchmark, Clocks, Launch, Out, Tensor
+from metrology.survey.micro.benchmark import COLUMNS, OUT, Benchmark, Case, Clocks, Tensor
 from metrology.survey.micro.launch import DEPENDENT, KERNEL_THREADS, WHOLE_SM
 from metrology.survey.micro.ptx import (
     CLOCKS,
@@ -91,7 +91,7 @@ setp.ne.u32 %p0, %thread, 0;
 TEXTS = {"prefetched": _text(True), "not prefetched": _text(False)}
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read(case: Case, clocks: Clocks) -> dict[str, Any]:
     """Cycles after a CTA's first instruction, of the first CTA on an SM and of those that follow it; of loads after the
     first, how long each took."""
     first = np.zeros(len(clocks), bool)
@@ -110,8 +110,8 @@ def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     return answer
 
 
-def _launches() -> Iterator[Launch]:
-    arguments = (Tensor(IN_L2, BOX_ROWS, BOX_COLUMNS), Out())
+def _cases() -> Iterator[Case]:
+    arguments = (Tensor(IN_L2, BOX_ROWS, BOX_COLUMNS), OUT)
     for text in TEXTS:
         for ctas, cluster in ((1, 1), (SMS, 1), (SMS, 2), (4 * SMS, 2)):
             for caches, warm, overlap, row in (
@@ -121,7 +121,7 @@ def _launches() -> Iterator[Launch]:
                 ("in a row, overlapping", True, True, True),
             ):
                 about = {"tensor_map": text, "ctas": ctas, "cluster": cluster, "caches": caches}
-                yield Launch(
+                yield Case(
                     about,
                     arguments,
                     WORDS,
@@ -141,7 +141,7 @@ CTA_STARTS = Benchmark(
     name="cta_starts",
     question=QUESTIONS["cta_starts"],
     texts=TEXTS,
-    launches=tuple(_launches()),
+    cases=tuple(_cases()),
     read=_read,
 )
 BENCHMARKS = (CTA_STARTS,)

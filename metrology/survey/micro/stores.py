@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metrology.survey.micro.benchmark import Benchmark, Clocks, Launch, Out, Tensor
+from metrology.survey.micro.benchmark import OUT, Benchmark, Case, Clocks, Tensor
 from metrology.survey.micro.ptx import CLEAR_CLOCKS, DATA_AT, END, START, keep_clock, kernel, report
 from metrology.survey.micro.questions import QUESTIONS
 from metrology.survey.micro.tma import ADVANCE, APART, DECLARED, IN_DRAM, IN_L2, LOAD_PARAMETERS, PARAMETERS, SMS, WORDS
@@ -63,9 +63,9 @@ PENDING = (0, 1, 3)
 TEXTS = {f"{waits_for} {pending}": _text(pending, waits_for) for waits_for in ("read", "done") for pending in PENDING}
 
 
-def read_stores(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def read_stores(case: Case, clocks: Clocks) -> dict[str, Any]:
     """The end is when all stores are done."""
-    stores, box = launch.about["stores"], launch.about["box_bytes"]
+    stores, box = case.about["stores"], case.about["box_bytes"]
     cycles = (clocks[:, 1] - clocks[:, 0]).astype(float)
     nanoseconds = float(clocks[:, 3].max() - clocks[:, 2].min())
     kept = clocks[:, 8 : 8 + min(stores, 64)].astype(np.int64)
@@ -84,9 +84,7 @@ BURSTS_KIB = (64, 128)
 """Of each SM at once, which L2 takes sooner than at that rate."""
 
 
-def store_launch(
-    waits_for: str, pending: int, kib: int, columns: int, rows: int, ctas: int, stores: int = LONG
-) -> Launch:
+def store_case(waits_for: str, pending: int, kib: int, columns: int, rows: int, ctas: int, stores: int = LONG) -> Case:
     # The kernel takes 128 bytes for a row of a box; narrower boxes have more rows for the same bytes.
     about = {
         "waits_until": waits_for,
@@ -99,31 +97,31 @@ def store_launch(
     }
     box_rows = kib * 1024 // (2 * columns)
     first = APART if rows == IN_L2 else stores
-    arguments = (Tensor(rows, box_rows, columns), Out(), stores, pending + 1, box_rows, rows, first)
+    arguments = (Tensor(rows, box_rows, columns), OUT, stores, pending + 1, box_rows, rows, first)
     shared = DATA_AT + (pending + 1) * 128 * box_rows
-    return Launch(about, arguments, WORDS, f"{waits_for} {pending}", grid=ctas, shared=shared, warm=rows == IN_L2)
+    return Case(about, arguments, WORDS, f"{waits_for} {pending}", grid=ctas, shared=shared, warm=rows == IN_L2)
 
 
-def _launches() -> Iterator[Launch]:
+def _cases() -> Iterator[Case]:
     for waits_for in ("read", "done"):
         for kib in (2, 4, 8, 16):
-            yield store_launch(waits_for, 0, kib, 64, IN_L2, 1)
+            yield store_case(waits_for, 0, kib, 64, IN_L2, 1)
     for columns, kib in ((64, 8), (64, 16), (32, 4), (32, 8), (16, 2), (16, 4)):
         for pending in (1, 3):
-            yield store_launch("read", pending, kib, columns, IN_L2, 1)
-            yield store_launch("read", pending, kib, columns, IN_L2, SMS)
+            yield store_case("read", pending, kib, columns, IN_L2, 1)
+            yield store_case("read", pending, kib, columns, IN_L2, SMS)
     for columns, kib in ((64, 8), (32, 4), (16, 2)):
         for burst in BURSTS_KIB:
-            yield store_launch("read", 3, kib, columns, IN_L2, SMS, burst // kib)
+            yield store_case("read", 3, kib, columns, IN_L2, SMS, burst // kib)
     for kib in (8, 16):
-        yield store_launch("read", 3, kib, 64, IN_DRAM, SMS, 256)
+        yield store_case("read", 3, kib, 64, IN_DRAM, SMS, 256)
 
 
 STORES = Benchmark(
     name="tma_stores",
     question=QUESTIONS["tma_stores"],
     texts=TEXTS,
-    launches=tuple(_launches()),
+    cases=tuple(_cases()),
     read=read_stores,
 )
 BENCHMARKS = (STORES,)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metrology.survey.micro.benchmark import Benchmark, Clocks, Launch, Out, statistics
+from metrology.survey.micro.benchmark import OUT, Benchmark, Case, Clocks, statistics
 from metrology.survey.micro.ptx import (
     BLACKWELL,
     CLEAR_CLOCKS,
@@ -132,29 +132,29 @@ MMA_SHAPES = tuple((m, n) for m in (64, 128) for n in (64, 128, 256))
 MMA_COUNTS = (1, 4, 16, 256)
 
 
-def _read_mma(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read_mma(case: Case, clocks: Clocks) -> dict[str, Any]:
     """cycles: from before the first until the thread has seen the commit; that of one is the latency."""
     cycles = float(np.median((clocks[:, 1] - clocks[:, 0]).astype(float)))
-    return {"cycles": cycles, "cycles_per_mma": round(cycles / launch.about["multiplications"], 2)}
+    return {"cycles": cycles, "cycles_per_mma": round(cycles / case.about["multiplications"], 2)}
 
 
-def _mma_launches() -> Iterator[Launch]:
+def _mma_cases() -> Iterator[Case]:
     for m, n in MMA_SHAPES:
         for count in MMA_COUNTS:
             about = {"m": m, "n": n, "multiplications": count, "ctas": 1}
-            yield _launch(about, f"{m} {n}", count)
-    yield _launch({"m": 128, "n": 256, "multiplications": 256, "ctas": SMS}, "128 256", 256, SMS)
+            yield _case(about, f"{m} {n}", count)
+    yield _case({"m": 128, "n": 256, "multiplications": 256, "ctas": SMS}, "128 256", 256, SMS)
 
 
-def _launch(about: dict[str, Any], text: str, count: int, ctas: int = 1) -> Launch:
-    return Launch(about, (Out(), count), HEAD, text, THREADS, ctas, shared=DATA_AT + A_BYTES + B_BYTES)
+def _case(about: dict[str, Any], text: str, count: int, ctas: int = 1) -> Case:
+    return Case(about, (OUT, count), HEAD, text, THREADS, ctas, shared=DATA_AT + A_BYTES + B_BYTES)
 
 
 MMA = Benchmark(
     name="tcgen05_mma",
     question=QUESTIONS["tcgen05_mma"],
     texts={f"{m} {n}": _mma(m, n) for m, n in MMA_SHAPES},
-    launches=tuple(_mma_launches()),
+    cases=tuple(_mma_cases()),
     read=_read_mma,
     archs=(BLACKWELL,),
 )
@@ -212,10 +212,10 @@ TURNS = 64
 AT_ONCE = (1, 2, 4)
 
 
-def _read_loads(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read_loads(case: Case, clocks: Clocks) -> dict[str, Any]:
     """Four warps at once, each its own 32 lanes; the end is when all of them are there."""
     cycles = float(np.median((clocks[:, 1] - clocks[:, 0]).astype(float))) / TURNS
-    loaded = 4 * 32 * COLUMNS * 4 * launch.about["loads_at_once"]
+    loaded = 4 * 32 * COLUMNS * 4 * case.about["loads_at_once"]
     return {"cycles_per_turn": round(cycles, 2), "bytes_per_cycle_per_sm": round(loaded / cycles, 1)}
 
 
@@ -223,7 +223,7 @@ LOADS = Benchmark(
     name="tensor_memory",
     question=QUESTIONS["tensor_memory"],
     texts={str(at_once): _load(at_once) for at_once in AT_ONCE},
-    launches=tuple(_launch({"loads_at_once": at_once}, str(at_once), TURNS) for at_once in AT_ONCE),
+    cases=tuple(_case({"loads_at_once": at_once}, str(at_once), TURNS) for at_once in AT_ONCE),
     read=_read_loads,
     archs=(BLACKWELL,),
 )
@@ -262,7 +262,7 @@ add.u32 %i, %i, 1;
 """Each CTA that runs cancels others until there are none left."""
 
 
-def _read_answers(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read_answers(case: Case, clocks: Clocks) -> dict[str, Any]:
     """Cycles from one answer to the next, of the CTAs that ran."""
     ran = clocks[clocks[:, 1] != 0].astype(np.int64)
     gaps = [np.diff(row[row != 0]) for row in ran[:, HEAD:]]
@@ -270,16 +270,16 @@ def _read_answers(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     return {"ctas_that_ran": len(ran), **(statistics(answers, "answer_cycles") if len(answers) else {})}
 
 
-def _ask(ctas: int) -> Launch:
+def _ask(ctas: int) -> Case:
     # So much shared memory that one CTA at a time runs on an SM.
-    return Launch({"ctas": ctas}, (Out(), 0), HEAD + CLOCKS, "ask", 32, ctas, shared=200 * 1024)
+    return Case({"ctas": ctas}, (OUT, 0), HEAD + CLOCKS, "ask", 32, ctas, shared=200 * 1024)
 
 
 CONTROL = Benchmark(
     name="launch_control",
     question=QUESTIONS["launch_control"],
     texts={"ask": ASK},
-    launches=(_ask(SMS + 16), _ask(4 * SMS), _ask(16 * SMS)),
+    cases=(_ask(SMS + 16), _ask(4 * SMS), _ask(16 * SMS)),
     read=_read_answers,
     archs=(BLACKWELL,),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.gpus import facts
 from metrology.probes.ptx import CLUSTER_SYNC
-from metrology.survey.micro.benchmark import Benchmark, Clocks, Launch, Out, Tensor, statistics
+from metrology.survey.micro.benchmark import OUT, Benchmark, Case, Clocks, Tensor, statistics
 from metrology.survey.micro.ptx import (
     CLEAR_CLOCKS,
     CLOCKS,
@@ -223,16 +223,16 @@ setp.lt.u32 %p1, %i, %count;
 """Loads one after the other, all on one barrier: what the engine needs for each, which the waiting in `LOADS` hides."""
 
 
-def read_loads(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def read_loads(case: Case, clocks: Clocks) -> dict[str, Any]:
     """latency: of each load, where one is in flight. The first load, which also meets a cold TMA unit, is apart."""
-    loads, size = launch.about["loads"], launch.about.get("cluster", 1)
+    loads, size = case.about["loads"], case.about.get("cluster", 1)
     cycles = (clocks[:, 1] - clocks[:, 0]).astype(float)
     nanoseconds = float(clocks[:, 3].max() - clocks[:, 2].min())
-    loaded = len(clocks) * loads * launch.about["box_bytes"]
+    loaded = len(clocks) * loads * case.about["box_bytes"]
     answer = {
         "cycles_per_load": round(float(np.median(cycles)) / loads, 2),
         "slowest_cta_cycles_per_load": round(float(cycles.max()) / loads, 2),
-        "bytes_per_cycle_per_sm": round(loads * launch.about["box_bytes"] / float(np.median(cycles)), 2),
+        "bytes_per_cycle_per_sm": round(loads * case.about["box_bytes"] / float(np.median(cycles)), 2),
         "bytes_per_cycle": round(loaded / float(cycles.max()), 1),
         "gigabytes_per_second": round(loaded / nanoseconds, 1) if nanoseconds else None,
         "sm_clock_mhz": round(float(np.median(cycles)) / float(np.median(clocks[:, 3] - clocks[:, 2])) * 1000, 1)
@@ -241,15 +241,15 @@ def read_loads(launch: Launch, clocks: Clocks) -> dict[str, Any]:
         "first_load_cycles": round(float(np.median(clocks[:, HEAD] - clocks[:, 0])), 1),
     }
     answer["bytes_read_from_l2_per_cycle"] = round(answer["bytes_per_cycle"] / size, 1)
-    if launch.about["in_flight"] == 1:
+    if case.about["in_flight"] == 1:
         kept = clocks[:, HEAD : HEAD + min(loads, CLOCKS)].astype(np.int64)
         answer |= statistics(np.diff(kept, axis=1), "latency_cycles")
     return answer
 
 
-def load_launch(
+def load_case(
     text: str, kib: int, depth: int, loads: int, rows: int, grid: int = 1, cluster: int = 1, same: bool = False
-) -> Launch:
+) -> Case:
     """kib: of a stage. The slices of a cluster together are one stage. same: all CTAs load the same rows."""
     threads = 32 if text == "loads" else 64
     box_rows = kib * 1024 // ROW_BYTES // cluster
@@ -264,21 +264,21 @@ def load_launch(
         "where": "L2" if rows == IN_L2 else "DRAM",
         "data": "the same for all" if same else "each its own",
     }
-    arguments = (Tensor(rows, box_rows), Out(), loads, depth, box_rows, rows, first)
+    arguments = (Tensor(rows, box_rows), OUT, loads, depth, box_rows, rows, first)
     shared = DATA_AT + max(depth, 1) * kib * 1024
-    return Launch(about, arguments, WORDS, text, threads, grid, cluster, shared, warm=rows == IN_L2)
+    return Case(about, arguments, WORDS, text, threads, grid, cluster, shared, warm=rows == IN_L2)
 
 
-def _launches() -> Iterator[Launch]:
+def _cases() -> Iterator[Case]:
     for rows in (IN_L2, IN_DRAM):
         for kib in (1, 2, 4, 8, 16, 32):
-            yield load_launch("loads", kib, 1, 64, rows)
-    yield load_launch("loads", 1, 1, 64, IN_L2, SMS)
-    yield load_launch("loads", 8, 1, 64, IN_L2, SMS)
+            yield load_case("loads", kib, 1, 64, rows)
+    yield load_case("loads", 1, 1, 64, IN_L2, SMS)
+    yield load_case("loads", 8, 1, 64, IN_L2, SMS)
     for kib in (1, 2, 4, 8, 16, 32):
         for depth in (2, 3, 4, 6, 8, 12):
             if depth * kib <= 192:
-                yield load_launch("loads", kib, depth, 256, IN_L2)
+                yield load_case("loads", kib, depth, 256, IN_L2)
     for kib, depth in (
         (8, 1),
         (8, 2),
@@ -293,31 +293,31 @@ def _launches() -> Iterator[Launch]:
         (32, 4),
         (32, 6),
     ):
-        yield load_launch("loads", kib, depth, 512, IN_L2, SMS)
-        yield load_launch("loads", kib, depth, 256, IN_DRAM, SMS)
+        yield load_case("loads", kib, depth, 512, IN_L2, SMS)
+        yield load_case("loads", kib, depth, 256, IN_DRAM, SMS)
     for ctas in (8, 16, 33, 66, 99):
-        yield load_launch("loads", 32, 4, 512, IN_L2, ctas)
-        yield load_launch("loads", 32, 4, 512, IN_DRAM, ctas)
+        yield load_case("loads", 32, 4, 512, IN_L2, ctas)
+        yield load_case("loads", 32, 4, 512, IN_DRAM, ctas)
     for kib, depth in ((16, 4), (32, 4)):
-        yield load_launch("loads", kib, depth, 512, IN_L2, SMS, same=True)
+        yield load_case("loads", kib, depth, 512, IN_L2, SMS, same=True)
     for kib, depth in ((16, 1), (16, 2), (32, 1), (32, 2), (32, 4), (32, 6)):
-        yield load_launch("ring", kib, depth, 256, IN_L2)
-        yield load_launch("ring", kib, depth, 512, IN_L2, SMS)
+        yield load_case("ring", kib, depth, 256, IN_L2)
+        yield load_case("ring", kib, depth, 512, IN_L2, SMS)
         for cluster in (2, 4):
-            yield load_launch("multicast", kib, depth, 256, IN_L2, cluster, cluster=cluster)
-            yield load_launch("multicast", kib, depth, 512, IN_L2, MOST_CTAS[cluster], cluster=cluster)
+            yield load_case("multicast", kib, depth, 256, IN_L2, cluster, cluster=cluster)
+            yield load_case("multicast", kib, depth, 512, IN_L2, MOST_CTAS[cluster], cluster=cluster)
 
 
 TMA = Benchmark(
     name="tma_loads",
     question=QUESTIONS["tma_loads"],
     texts={"loads": LOADS, "ring": RING, "multicast": MULTICAST_RING},
-    launches=tuple(_launches()),
+    cases=tuple(_cases()),
     read=read_loads,
 )
 
 
-def _read_burst(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read_burst(case: Case, clocks: Clocks) -> dict[str, Any]:
     """cycles: from before the first load until the barrier has completed; issue: until the last has been issued."""
     return {
         "cycles": float(np.median((clocks[:, 1] - clocks[:, 0]).astype(float))),
@@ -325,18 +325,18 @@ def _read_burst(launch: Launch, clocks: Clocks) -> dict[str, Any]:
     }
 
 
-def _burst(kib: int, loads: int) -> Launch:
+def _burst(kib: int, loads: int) -> Case:
     about = {"box_bytes": kib * 1024, "loads": loads}
     box_rows = kib * 1024 // ROW_BYTES
-    arguments = (Tensor(IN_L2, box_rows), Out(), loads, 1, box_rows, IN_L2, 0)
-    return Launch(about, arguments, WORDS, "burst", shared=DATA_AT + loads * kib * 1024)
+    arguments = (Tensor(IN_L2, box_rows), OUT, loads, 1, box_rows, IN_L2, 0)
+    return Case(about, arguments, WORDS, "burst", shared=DATA_AT + loads * kib * 1024)
 
 
 TMA_BURST = Benchmark(
     name="tma_bursts",
     question=QUESTIONS["tma_bursts"],
     texts={"burst": BURST},
-    launches=tuple(
+    cases=tuple(
         _burst(kib, loads) for kib in (1, 2, 4, 8, 16, 32) for loads in (1, 2, 3, 4, 6, 8, 12) if loads * kib <= 192
     ),
     read=_read_burst,

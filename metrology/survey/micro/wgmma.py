@@ -10,7 +10,7 @@ import numpy as np
 from harness.emulator import Swizzle
 from metrology.probes.ptx import descriptor, with_start
 from metrology.probes.ptx import wgmma as one_wgmma
-from metrology.survey.micro.benchmark import Benchmark, Clocks, Launch, Out
+from metrology.survey.micro.benchmark import OUT, Benchmark, Case, Clocks
 from metrology.survey.micro.ptx import END, HEAD, START, kernel, repeat, report
 from metrology.survey.micro.questions import QUESTIONS
 
@@ -88,18 +88,18 @@ mov.b32 %r23, 0;
     )
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read(case: Case, clocks: Clocks) -> dict[str, Any]:
     """cycles: of the slower warpgroup, from its first instruction until it has waited for its last group."""
-    groups = launch.threads // 128
+    groups = case.threads // 128
     parts = clocks.reshape(-1, 2, HEAD)[:, :groups]
     cycles = (parts[..., 1] - parts[..., 0]).astype(float)
     total = float(np.median(cycles.max(axis=1)))
-    count = launch.about["groups"] * launch.about["per_group"]
+    count = case.about["groups"] * case.about["per_group"]
     return {
         "cycles": total,
         "cycles_per_wgmma_of_a_warpgroup": round(total / count, 2),
         "cycles_per_wgmma_of_the_sm": round(total / count / groups, 2),
-        "ideal_cycles": launch.about["n"] / CYCLES_OF_IDEAL,
+        "ideal_cycles": case.about["n"] / CYCLES_OF_IDEAL,
     }
 
 
@@ -108,7 +108,7 @@ FORMS = ((1, 0), (2, 0), (4, 0), (8, 0), (4, 1), (8, 1))
 STEADY = 128
 
 
-def _launches() -> Iterator[Launch]:
+def _cases() -> Iterator[Case]:
     for n in COLUMNS:
         for source in ("shared", "registers"):
             for per_group, pending in FORMS:
@@ -116,12 +116,12 @@ def _launches() -> Iterator[Launch]:
                     continue
                 for groups in (1, STEADY) if not pending else (STEADY,):
                     for warpgroups in (1, 2):
-                        yield _launch(n, source, per_group, pending, groups, warpgroups)
+                        yield _case(n, source, per_group, pending, groups, warpgroups)
     for n in (128, 256):
-        yield _launch(n, "shared", 4, 1, STEADY, 2, ctas=132)
+        yield _case(n, "shared", 4, 1, STEADY, 2, ctas=132)
 
 
-def _launch(n: int, source: str, per_group: int, pending: int, groups: int, warpgroups: int, ctas: int = 1) -> Launch:
+def _case(n: int, source: str, per_group: int, pending: int, groups: int, warpgroups: int, ctas: int = 1) -> Case:
     about = {
         "n": n,
         "a_from": source,
@@ -131,9 +131,9 @@ def _launch(n: int, source: str, per_group: int, pending: int, groups: int, warp
         "warpgroups": warpgroups,
         "ctas": ctas,
     }
-    return Launch(
+    return Case(
         about,
-        (Out(), groups),
+        (OUT, groups),
         2 * HEAD,
         f"{n} {source} {per_group} {pending}",
         128 * warpgroups,
@@ -152,7 +152,7 @@ WGMMA = Benchmark(
         for per_group, pending in FORMS
         if source == "shared" or per_group == 4
     },
-    launches=tuple(_launches()),
+    cases=tuple(_cases()),
     read=_read,
     archs=("sm_90a",),
 )

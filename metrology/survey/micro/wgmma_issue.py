@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from metrology.probes.ptx import wgmma as one_wgmma
-from metrology.survey.micro.benchmark import Benchmark, Clocks, Launch, Out
+from metrology.survey.micro.benchmark import OUT, Benchmark, Case, Clocks
 from metrology.survey.micro.ptx import END, HEAD, ROLLED, START, kernel, repeat
 from metrology.survey.micro.questions import QUESTIONS
 from metrology.survey.micro.wgmma import A_BYTES, B_BYTES, READY, report_of_warpgroup
@@ -58,9 +58,9 @@ def _text(n: int, count: int, descriptors: str) -> str:
     )
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read(case: Case, clocks: Clocks) -> dict[str, Any]:
     """Of the slower warpgroup. issue: until the last was issued and committed; cycles: until all were waited for."""
-    parts = clocks.reshape(-1, 2, HEAD)[:, : launch.threads // 128].astype(np.int64)
+    parts = clocks.reshape(-1, 2, HEAD)[:, : case.threads // 128].astype(np.int64)
     issue, cycles = (float(np.median((parts[..., word] - parts[..., 0]).max(axis=1))) for word in (ISSUED, 1))
     return {"issue_cycles": issue, "cycles": cycles}
 
@@ -77,19 +77,19 @@ def _forms() -> Iterator[tuple[int, int, str]]:
             yield n, count, COMPUTED
 
 
-def _launches() -> Iterator[Launch]:
+def _cases() -> Iterator[Case]:
     for n, count, descriptors in _forms():
         for warpgroups in (1, 2):
             about = {"n": n, "count": count, "descriptors": descriptors, "warpgroups": warpgroups}
             name = _name(n, count, descriptors)
-            yield Launch(about, (Out(), REPEATED), 2 * HEAD, name, 128 * warpgroups, shared=2 * A_BYTES + B_BYTES)
+            yield Case(about, (OUT, REPEATED), 2 * HEAD, name, 128 * warpgroups, shared=2 * A_BYTES + B_BYTES)
 
 
 WGMMA_ISSUE = Benchmark(
     name="wgmma_issue",
     question=QUESTIONS["wgmma_issue"],
     texts={_name(*form): _text(*form) for form in _forms()},
-    launches=tuple(_launches()),
+    cases=tuple(_cases()),
     read=_read,
     archs=("sm_90a",),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from metrology.survey.micro.benchmark import Benchmark, Clocks, Launch, Out, Tensor
+from metrology.survey.micro.benchmark import OUT, Benchmark, Case, Clocks, Tensor
 from metrology.survey.micro.ptx import DATA_AT, END, HEAD, ROLLED, START, init_barriers, kernel, repeat, report
 from metrology.survey.micro.questions import QUESTIONS
 from metrology.survey.micro.tma import IN_L2
@@ -145,24 +145,24 @@ def _text(body: str) -> str:
     )
 
 
-def _read(launch: Launch, clocks: Clocks) -> dict[str, Any]:
+def _read(case: Case, clocks: Clocks) -> dict[str, Any]:
     return {"cycles": round(float(np.median((clocks[:, 1] - clocks[:, 0]).astype(float))) / TURNS, 2)}
 
 
-def _launches() -> Iterator[Launch]:
+def _cases() -> Iterator[Case]:
     tensor = Tensor(IN_L2, BOX_ROWS, BOX_COLUMNS)
     for name in BODIES:
         for warps in (4, 8) if name == WHOLE else (1, 4, 8):
             shared = DATA_AT + 2 * GROUP_BYTES
             about = {"what": name, "warps": warps, "turns": TURNS}
-            yield Launch(about, (tensor, Out(), TURNS), HEAD, name, 32 * warps, shared=shared)
+            yield Case(about, (tensor, OUT, TURNS), HEAD, name, 32 * warps, shared=shared)
 
 
 WRITE_OUT = Benchmark(
     name="write_out",
     question=QUESTIONS["write_out"],
     texts={name: _text(body) for name, body in BODIES.items()},
-    launches=tuple(_launches()),
+    cases=tuple(_cases()),
     read=_read,
 )
 BENCHMARKS = (WRITE_OUT,)
