@@ -81,7 +81,7 @@ _how_options = group(
     How,
     click.option(
         "--schedules",
-        type=click.IntRange(1),
+        type=click.IntRange(1, MOST_SCHEDULES),
         default=4,
         show_default=True,
         help="Runs: the first in the order of issue, the others in random orders.",
@@ -97,7 +97,7 @@ _how_options = group(
     click.option(
         "--schedule-seed",
         type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
-        help="For the random schedule; of several, the first one's.  [default: that of the inputs]",
+        help="The random schedules have the seeds that follow it.  [default: that of the inputs]",
     ),
     emulator_options,
     click.option("--timeout", type=FiniteRange(1), help="Seconds after which a run is ended."),

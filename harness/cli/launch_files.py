@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,14 @@ from typing import Any
 import click
 
 from harness.build.catalog import KERNELS
-from harness.cli.options import ConfigOptions, FiniteRange, NamedPath, given_options, launch_seed_option
+from harness.build.options import OPTIONS
+from harness.cli.options import NamedPath, given_options, launch_seed_option, launch_timeout_option
 from harness.errors import UsageProblem
 
 OF_KERNELS = (
     "shape",
-    *(field.name for field in fields(ConfigOptions)),
+    "preset",
+    *OPTIONS,
     "ptx_file",
     "ptx",
     "inputs",
@@ -58,7 +59,10 @@ def for_launch_files(command: click.Command, text: str, without: Collection[str]
     """A command of ``harness ptx``: the same, with the options that launch files have. The seed of the schedules may be
     called --seed there, as no inputs are drawn. text: its help.
     """
-    replaced: dict[str | None, click.Parameter] = {"timeout": _TIMEOUT, "schedule_seed": _parameter(launch_seed_option)}
+    replaced: dict[str | None, click.Parameter] = {
+        "timeout": _parameter(launch_timeout_option),
+        "schedule_seed": _parameter(launch_seed_option),
+    }
     left_out = (*OF_KERNELS, "kernels", *without)
     kept = [replaced.get(p.name, p) for p in command.params if p.name not in left_out]
     callback = command.callback
@@ -83,6 +87,3 @@ def _parameter(option: Any) -> click.Parameter:
 
 
 _FILES = click.Argument(["kernels"], nargs=-1, required=True, metavar="LAUNCH.toml", type=NamedPath(path_type=Path))
-_TIMEOUT = click.Option(
-    ["--timeout"], type=FiniteRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
-)

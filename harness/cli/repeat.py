@@ -7,6 +7,7 @@ import shlex
 from harness.build.catalog import find_kernel
 from harness.build.config import KernelConfig
 from harness.build.options import OPTIONS
+from harness.run.device import EMULATED_GPU
 from harness.run.runner import Request
 
 
@@ -16,7 +17,10 @@ def command_of(request: Request) -> str:
     words += ["--shape", f"{request.shape.m},{request.shape.n},{request.shape.k}"]
     if request.ptx:
         words += ["--ptx", str(request.ptx)]
-    words += ["--inputs", request.inputs, "--seed", str(request.seed), "--device", "gpu" if request.gpu else "emulator"]
+    device = "gpu" if request.gpu else EMULATED_GPU if request.through_max else "emulator"
+    words += ["--inputs", request.inputs, "--seed", str(request.seed), "--device", device]
+    if not request.ptxas:
+        words.append("--no-ptxas")
     return shlex.join(words if request.gpu else [*words, *_emulation(request)])
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from harness.build.ptxas import refusal_of
 from harness.cli.clear_errors import written_clearly
 from harness.cli.launch_files import refuse_what_kernels_have
-from harness.cli.options import OutputOptions, RunOptions, check_output, given_options, write_output
+from harness.cli.options import GPU_SILENCE, OutputOptions, RunOptions, check_output, given_options, write_output
 from harness.cli.progress import progress_bar
 from harness.cli.ptx_output import show_mistakes, show_outcome
 from harness.cli.render import show_line
@@ -68,12 +68,12 @@ def require_accepted(what: Launchable) -> None:
 
 
 def _on_gpu(what: Launchable, run: RunOptions, keep: Sequence[str] | None) -> Tried:
-    """In a process of its own, which may hang."""
+    """Runs it in a process of its own, as a GPU may hang."""
     given = given_options("schedules", "schedule", "accumulation", "resident_clusters", "max_steps", "strict", "allow")
     if given:
         raise UsageProblem(f"{', '.join(given)} is for the emulator; leave it out, or take --device emulator")
     with Processes(1) as engine:
-        [done] = engine.map(partial(run_on_gpu, keep=keep), [what], run.timeout, needs="GPU")
+        [done] = engine.map(partial(run_on_gpu, keep=keep), [what], run.timeout or GPU_SILENCE, needs="GPU")
     return Tried(EmulationOptions(), done.result())
 
 

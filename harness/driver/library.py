@@ -19,6 +19,7 @@ from harness import cache
 from harness.driver.api import OWN, SCALARS, Function, Parameter, checksum, functions, refused_of_runtime
 from harness.driver.results import NAMES, name_of, text_of
 from harness.errors import CannotRun
+from harness.processes import program
 
 SOURCES = Path(__file__).parent / "shim"
 DRIVER = "libcuda.so.1"
@@ -75,9 +76,7 @@ def _compile(sources: list[Path], target: Path, libraries: list[Path]) -> None:
     link = [f"-Wl,-soname,{target.name}", *scripts, *map(str, libraries), "-ldl"]
     command = [_compiler(), *FLAGS, *code, *link, "-o", str(target)]
     try:
-        done = subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=COMPILE_SECONDS, check=False
-        )
+        done = program.run(command, COMPILE_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotRun(f"the C compiler {command[0]} could not be run: {error}") from error
     if done.returncode:

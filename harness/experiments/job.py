@@ -188,14 +188,12 @@ def _predict(job: Job) -> Record:
     return records.new_record(**job.fields(), device=device, timing=timing, predicted=predicted, **_surroundings())
 
 
-def predict_seconds(config: KernelConfig, shape: Shape, gpu: str | None = None) -> float:
-    """Predicts the time of a launch. gpu: a name of the model; None: the usual GPU of the architecture."""
-    try:
-        from harness.timing.constants import find_gpu
-        from harness.timing.predict import predict
-    except ModuleNotFoundError as error:
-        raise CannotRun(f"there is no timing model here ({error}); use --device gpu or emulator") from None
-    return predict(build([config])[0], shape, find_gpu(gpu or USUAL[config.arch])).seconds
+def predict_seconds(config: KernelConfig, shape: Shape) -> float:
+    """Predicts the time of a launch on the usual GPU of the architecture."""
+    from harness.timing.constants import find_gpu
+    from harness.timing.predict import predict
+
+    return predict(_artifact(config), shape, find_gpu(USUAL[config.arch])).seconds
 
 
 @lru_cache(maxsize=64)

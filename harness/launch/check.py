@@ -23,8 +23,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """How to run it. schedules: the first is fifo, the others are random, from the emulation's seed on. waste: look for
-    what could be left out, too.
+    """How to run it. schedules: the first is fifo, the others are random, with the seeds that follow the
+    emulation's. waste: look for what could be left out, too.
 
     emulation: how; its jobs are processes among which the schedules are dealt out. Where it does not say how many
     clusters are resident, the last schedule of a persistent kernel has one.

@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from harness.emulator import Device, EmulatorError, Finding, LaunchError, LaunchResult, Module, PtxSyntaxError
+from harness.emulator.machine.counters import MAXIMA
 from harness.emulator.machine.grid import emulated_name
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.ast import Kernel
@@ -254,11 +255,8 @@ def add_counters(several: list[dict[str, Any]]) -> dict[str, Any]:
         for name, value in counters.items():
             if isinstance(value, dict):
                 total[name] = add_counters([total.get(name, {}), value])
-            elif name in _GREATEST:
+            elif name in MAXIMA:
                 total[name] = max(total.get(name, 0), value)
             else:
                 total[name] = total.get(name, 0) + value
     return total
-
-
-_GREATEST = ("max_stores_in_flight", "tmem_columns")

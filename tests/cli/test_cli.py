@@ -105,6 +105,7 @@ BAD_REQUESTS = [
     (["kernel6", "--schedules", "2", "--schedule", "random"], "leave --schedule random out"),
     (["kernel6", "--schedule-seed", "5"], "--schedule-seed is for random schedules, and fifo is run; add --schedule"),
     (["x.toml", "--shape", "8", "--seed", "5"], "x.toml says itself what is launched; leave --shape, --seed out"),
+    (["x.toml", "--stages", "3", "--no-multicast"], "leave --stages, --multicast out"),
     (["kernel6", "x.toml"], "name kernels or launch files, not both"),
     (["kernel6", "--schedule-seed", "-1"], "-1 is not in the range 0<=x<=4294957295"),
     (["kernel6", "--accumulation", "f64"], "'f64' is not one of 'f32', 'tensor_core'"),

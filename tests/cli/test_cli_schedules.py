@@ -167,6 +167,14 @@ def test_the_command_to_repeat_asks_for_the_same(config, emulation, schedules):
     assert seen == [(config, request.shape, "index", 11, emulation, schedules)]
 
 
+@pytest.mark.parametrize(("through_max", "ptxas"), [(True, True), (False, False)])
+def test_the_command_to_repeat_says_who_launches_and_whether_ptxas_is_asked(through_max, ptxas):
+    config = make_config("kernel7", cluster=(2, 1))
+    words = command_of(Request(config, Shape(512, 512, 512), through_max=through_max, ptxas=ptxas)).split()
+    assert words[words.index("--device") + 1] == ("emulated-gpu" if through_max else "emulator")
+    assert ("--no-ptxas" in words) == (not ptxas)
+
+
 def test_run_takes_several_kernels(series, results_dir, tmp_path):
     path = tmp_path / "records.json"
     result = harness_command("run", "kernel7", "kernel6", "kernel7", *SIZE, "--json", path)

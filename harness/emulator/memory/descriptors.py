@@ -210,7 +210,6 @@ _TYPES: dict[str, dict[int, str]] = {
 """Types of A and B by their codes."""
 _D_TYPES_OF_KIND = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16", 1: "f32"}, "i8": {2: "s32"}}
 SCALED = ("mxf8f6f4", "mxf4", "mxf4nvf4")
-KINDS = tuple(_TYPES)
 DEPTH = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
 """Elements along K: always 32 bytes of shared memory."""
 
