@@ -5,7 +5,8 @@
     ncu --clock-control none --metrics sm__cycles_elapsed.max,... python FOLDER/beside_cublas.py once FOLDER
 
 `pack` compiles for sm_90a and needs Mojo and ptxas, but no GPU: the folder can be carried to the machine that has one.
-There, PyTorch and click are enough. A kernel is launched as its launch plan says, as `harness survey` does it.
+There, PyTorch, click, pynvml and ml_dtypes are enough. A kernel is launched as its launch plan says, checked and given
+operands as `harness survey` does it.
 
 The contestants take turns, in an order that is drawn anew each time, as at the power limit who ran before counts. A
 sample is the time of a CUDA graph of launches that go through several sets of inputs, together twice the L2 cache, so
@@ -32,10 +33,9 @@ if not (Path(__file__).resolve().parent / "harness").exists():  # in a checkout;
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness.run.driver import Driver
-from metrology.survey.kernels import Packed
+from metrology.survey.kernels import Packed, check, draw_sets, set_count
 
 ARCH = "sm_90a"
-L2_BYTES = 60 << 20
 SAMPLE_SECONDS = 0.025
 ROUNDS = 20
 INPUTS = ("normal", "-1, 0, 1")
@@ -84,42 +84,10 @@ class Kernel:
         return lambda: launch(torch.cuda.current_stream().cuda_stream)
 
 
-def draw(kind: str, size: tuple[int, int]) -> Any:
-    import torch
-
-    if kind == "normal":
-        return torch.randn(size, device="cuda").bfloat16()
-    return torch.randint(-1, 2, size, device="cuda").bfloat16()
-
-
-def input_sets(kind: str, m: int, n: int, k: int, count: int) -> list[dict[str, Any]]:
-    import torch
-
-    return [
-        {"A": draw(kind, (m, k)), "B": draw(kind, (n, k)), "C": torch.empty((m, n), device="cuda").bfloat16()}
-        for _ in range(count)
-    ]
-
-
 def cublas(tensors: dict[str, Any]) -> Callable[[], None]:
     import torch
 
     return lambda: torch.matmul(tensors["A"], tensors["B"].t(), out=tensors["C"])
-
-
-def check(kernel: Kernel, m: int, n: int, k: int) -> None:
-    """Twice, as a kernel that keeps a counter must leave it as it found it."""
-    import torch
-
-    [tensors] = input_sets("-1, 0, 1", m, n, k, 1)
-    expected = torch.matmul(tensors["A"], tensors["B"].t())
-    launch = kernel.prepare(tensors)
-    for _ in range(2):
-        tensors["C"].fill_(float("nan"))
-        launch()
-        torch.cuda.synchronize()
-        if not torch.equal(tensors["C"], expected):
-            raise click.ClickException(f"{kernel.name}: wrong result at {m} x {n} x {k}")
 
 
 def graph_of(launches: list[Callable[[], None]], count: int) -> Any:
@@ -144,13 +112,13 @@ def seconds_of(graph: Any, while_it_runs: Callable[[], None] = lambda: None) -> 
     return start.elapsed_time(end) / 1000
 
 
-def measure(kernels: list[Kernel], kind: str, shape: tuple[int, int, int]) -> dict[str, Any]:
+def measure(kernels: list[Kernel], kind: str) -> dict[str, Any]:
     """Samples of cuBLAS and of each kernel, taken in turn: seconds a launch."""
     import pynvml
     import torch
 
-    m, n, k = shape
-    sets = input_sets(kind, m, n, k, max(2, -(-2 * L2_BYTES // (2 * (m * k + n * k + m * n))) + 1))
+    run = kernels[0].run
+    sets = draw_sets(kind, run, set_count(run))
     contestants = {"cublas": [cublas(s) for s in sets]} | {
         kernel.name: [kernel.prepare(s) for s in sets] for kernel in kernels
     }
@@ -231,10 +199,11 @@ def time_them(folder: Path, inputs: tuple[str, ...], processes: int, json_path: 
     if child is not None:
         for shape, kernels in load(folder).items():
             for kernel in kernels:
-                check(kernel, *shape)
+                if wrong := check(kernel.packed, kernel.run):
+                    raise click.ClickException(f"{kernel.name} at {' x '.join(map(str, shape))}: {wrong}")
             for kind in inputs:
                 about = {"process": child, "shape": shape, "inputs": kind}
-                print(json.dumps(about | measure(kernels, kind, shape)), flush=True)
+                print(json.dumps(about | measure(kernels, kind)), flush=True)
         return
     found = []
     for process in range(processes):
@@ -291,8 +260,8 @@ def once(folder: Path, inputs: str) -> None:
     """Launch cuBLAS and every kernel twice, for a profiler."""
     import torch
 
-    for shape, kernels in load(folder).items():
-        [tensors] = input_sets(inputs, *shape, 1)
+    for kernels in load(folder).values():
+        [tensors] = draw_sets(inputs, kernels[0].run, 1)
         for launch in (cublas(tensors), *(kernel.prepare(tensors) for kernel in kernels)):
             for _ in range(2):
                 launch()

@@ -29,7 +29,6 @@ ASK_SPACES = "mov.u32 %r0, 0;\n" + "".join(
     f"isspacep.{space} %p1, %rd1;\nselp.u32 %r1, {1 << n}, 0, %p1;\nor.b32 %r0, %r0, %r1;\n"
     for n, space in enumerate(SPACES)
 )
-ACCESSES = ("value loaded through the generic address", "value found in its own space after a store", "after an atom")
 WRITABLE = {"shared memory": "shared", "global variable": "global", "local variable": "local"}
 MODULE_VARIABLES = ".global .align 16 .b32 variable[4];\n.const .align 16 .b32 constant[4] = {77, 78, 79, 80};\n"
 

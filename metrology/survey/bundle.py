@@ -1,7 +1,7 @@
 """A folder that conducts a survey on a machine without the project: its code, compiled kernels, and a line to run.
 
-That machine needs a driver, Python 3.11 or later and NumPy; ml_dtypes for the micro-benchmarks and the probes, PyTorch
-for times and power, Nsight Compute for counters. What is missing costs the parts that need it.
+That machine needs a driver, Python 3.11 or later and NumPy; ml_dtypes for all that is launched, PyTorch for times and
+power, Nsight Compute for counters. What is missing costs the parts that need it.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def _draw(kind: str, size: tuple[int, int], dtype: Any) -> Any:
     return torch.randint(-1, 2, size, device="cuda").to(dtype)
 
 
-def _sets(kind: str, run: dict[str, Any], count: int) -> list[dict[str, Any]]:
+def draw_sets(kind: str, run: dict[str, Any], count: int) -> list[dict[str, Any]]:
     import torch
 
     m, n, k = _size(run)
@@ -161,7 +161,7 @@ def check(packed: Packed, run: dict[str, Any]) -> str | None:
     twice, as a kernel that keeps a counter must leave it as it found it."""
     import torch
 
-    [tensors] = _sets("-1, 0, 1", run, 1)
+    [tensors] = draw_sets("-1, 0, 1", run, 1)
     expected = (tensors["A"].float() @ tensors["B"].float().t()).to(tensors["C"].dtype)
     for _ in range(2):
         tensors["C"].fill_(float("nan"))
@@ -184,7 +184,7 @@ def _graph(packed: Packed, clocks: Clocks, run: dict[str, Any], sets: list[dict[
     return packed.driver.graph([before, *turns, after]), count
 
 
-def _set_count(run: dict[str, Any]) -> int:
+def set_count(run: dict[str, Any]) -> int:
     m, n, k = _size(run)
     return max(2, -(-2 * L2_BYTES // (2 * (m * k + n * k + m * n))) + 1)
 
@@ -224,7 +224,7 @@ def _time(folder: Path, path: Path) -> None:
     for size, runs in by_size.items():
         entries = [{"name": run["name"], "use": run["use"], "size": size, "wrong": check(packed, run)} for run in runs]
         for kind in KINDS:
-            sets = _sets(kind, runs[0], _set_count(runs[0]))
+            sets = draw_sets(kind, runs[0], set_count(runs[0]))
             torch.cuda.synchronize()
             for run, entry in zip(runs, entries, strict=True):
                 entry[kind] = time_run(packed, clocks, run, sets)
@@ -274,7 +274,7 @@ def _power(folder: Path, path: Path) -> None:
         if run["name"] not in POWER_RUNS:
             continue
         for kind in POWER_KINDS:
-            sets = _sets(kind, run, _set_count(run))
+            sets = draw_sets(kind, run, set_count(run))
             torch.cuda.synchronize()
             graph, count = _graph(packed, clocks, run, sets)
             samples = []

@@ -1,7 +1,5 @@
 """Compiles what a survey launches, so that the machine with the GPU needs neither Mojo nor MAX.
 
-    python -m metrology.survey.pack FOLDER
-
 The folder gets `runs.json`, with the launch plan of each run, and the PTX of every kernel, by the name of its entry.
 """
 
@@ -13,13 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import click
-
 from harness.build.artifacts import Artifact, build
 from harness.build.ptxas import assemble
 from harness.build.toolchain import ptxas_version
 from harness.errors import CannotRun
-from metrology.survey.runs import TRACED, Run, checks, runs
+from metrology.survey.runs import TRACED, Run
 from metrology.survey.trace.instrument import Room, instrument
 
 RUNS = "runs.json"
@@ -70,15 +66,3 @@ def _artifacts(chosen: Sequence[Run], arch: str) -> Iterator[Artifact]:
     for first in range(0, len(distinct), AT_ONCE):
         build(distinct[first : first + AT_ONCE])
     yield from build(configs)
-
-
-@click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--arch", default="sm_90a", show_default=True)
-def main(folder: Path, arch: str) -> None:
-    """Compile all runs of a survey."""
-    pack([*runs(arch), *checks(arch)], arch, folder)
-
-
-if __name__ == "__main__":
-    main()

@@ -72,6 +72,7 @@ PARTS = (
             question,
             _python("metrology.survey.micro.measured", "{out}", name),
             limit=45,
+            modules=("ml_dtypes",),
         )
         for name, question in QUESTIONS.items()
     ),
@@ -88,7 +89,7 @@ PARTS = (
         "Is every packed kernel right, and how many cycles does it take?",
         _python("metrology.survey.kernels", "time", "{packed}", "{out}/kernels.json"),
         limit=120,
-        modules=("torch",),
+        modules=("torch", "ml_dtypes"),
         packed=True,
     ),
     Part(
@@ -96,7 +97,7 @@ PARTS = (
         "Is every kernel right in every cluster, and with every preset?",
         _python("metrology.survey.kernels", "check", "{packed}", "{out}/clusters.json"),
         limit=90,
-        modules=("torch",),
+        modules=("torch", "ml_dtypes"),
         packed=True,
     ),
     Part(
@@ -114,6 +115,7 @@ PARTS = (
             *("--metrics", ",".join(NAMES), *_python("metrology.survey.kernels", "once", "{packed}")),
         ),
         limit=120,
+        modules=("ml_dtypes",),
         programs=("ncu",),
         packed=True,
         keeps="counters.csv",
@@ -123,6 +125,7 @@ PARTS = (
         "When did which warp of a CTA wait, load, multiply and store?",
         _python("metrology.survey.trace.record", "{packed}", "{out}"),
         limit=60,
+        modules=("ml_dtypes",),
         packed=True,
     ),
     Part(
@@ -130,7 +133,7 @@ PARTS = (
         "At which power and clock do kernels run for long, by what is in their operands?",
         _python("metrology.survey.kernels", "power", "{packed}", "{out}/power.json"),
         limit=60,
-        modules=("torch",),
+        modules=("torch", "ml_dtypes"),
         packed=True,
     ),
     Part(

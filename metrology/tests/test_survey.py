@@ -6,6 +6,7 @@ import base64
 import gzip
 import io
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -130,6 +131,27 @@ def test_an_archive_that_cannot_be_written_ends_the_survey(tmp_path, monkeypatch
 def test_parts_have_names_and_limits():
     assert len({part.name for part in PARTS}) == len(PARTS)
     assert all(part.limit <= conduct.SECONDS for part in PARTS)
+
+
+def test_parts_say_that_they_need_ml_dtypes():
+    """On a machine without it they are skipped with that message; they do not fail."""
+    asked = {part: re.search(r"metrology\.[\w.]+", " ".join(part.command)) for part in PARTS}
+    names = {part: found[0] for part, found in asked.items() if found}
+    code = f"""
+import importlib, sys
+sys.modules["ml_dtypes"] = None
+for name in {sorted(set(names.values()))}:
+    try:
+        importlib.import_module(name)
+        print(name)
+    except ImportError:
+        pass
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    can = done.stdout.split()
+    assert {part.name for part in names if names[part] not in can} == {
+        part.name for part in names if "ml_dtypes" in part.modules
+    }
 
 
 def test_a_bundle_needs_no_more_than_it_says(tmp_path, monkeypatch):
