@@ -12,14 +12,14 @@
 Parameters and defaults are GemmConfig's. One line of JSON on standard output, as from a driver of `emit_main` but
 with a null entry name; or one line on standard error and exit code 2 for a configuration or size that breaks a rule.
 
-`plan configs` reads lines of options and answers each with a line: {"config": {...}}, complete; {"refused": {"subject",
-"instead", "message"}}, as `Refusal` in rules.mojo; or {"error": message} for what is no configuration at all.
+`plan configs` reads lines of options and writes a line for each: {"config": {...}}, complete; {"refused": {"subject",
+"instead", "message"}}, as `ConfigError` in rules.mojo; or {"error": message} for what is no configuration at all.
 """
 from .common.config import SERIES, GemmConfig
 from .common.json import object, pair, text
 from .common.launch_plan import LaunchPlan
 from .common.plan_json import config_json, plan_json
-from .common.rules import Refusal, refusal_of
+from .common.rules import ConfigError, find_error
 from std.sys import argv, exit, stderr, stdin
 
 
@@ -120,24 +120,24 @@ def configuration(options: List[String]) raises -> GemmConfig:
     return config
 
 
-def answer(line: String) -> String:
-    """What is said of a line of options."""
+def reply_to(line: String) -> String:
+    """The line of JSON for a line of options."""
     try:
         var options = List[String]()
         for option in line.split():
             options.append(String(option))
         var config = configuration(options)
-        var refusal = refusal_of(config)
-        if refusal.is_none():
+        var wrong = find_error(config)
+        if wrong.is_none():
             return object([pair("config", config_json(config))])
-        var subject = text("subject", refusal.subject)
-        var refused = object([subject, text("instead", refusal.instead), text("message", refusal.message)])
+        var subject = text("subject", wrong.subject)
+        var refused = object([subject, text("instead", wrong.instead), text("message", wrong.message)])
         return object([pair("refused", refused)])
     except error:
         return object([text("error", String(error))])
 
 
-def answer_lines() raises:
+def serve_lines() raises:
     """Each line of standard input as soon as it is there, to the end."""
     var input = stdin
     var buffer = List[UInt8](length=4096, fill=0)
@@ -149,7 +149,7 @@ def answer_lines() raises:
         text += String(from_utf8=Span(buffer)[0 : Int(count)])
         var lines = text.split("\n")
         for line in range(len(lines) - 1):
-            print(answer(String(lines[line])), flush=True)
+            print(reply_to(String(lines[line])), flush=True)
         var begun = String(lines[len(lines) - 1])
         text = begun^
 
@@ -159,16 +159,16 @@ def run() raises:
     for argument in argv():
         arguments.append(String(argument))
     if len(arguments) == 2 and arguments[1] == "configs":
-        return answer_lines()
+        return serve_lines()
     if len(arguments) < 4:
         raise Error("usage: plan M N K [name=value ...], or plan configs")
     var m = whole_number("M", arguments[1])
     var n = whole_number("N", arguments[2])
     var k = whole_number("K", arguments[3])
     var config = configuration(List[String](arguments[4:]))
-    var refusal = refusal_of(config)
-    if not refusal.is_none():
-        raise Error(refusal.message)
+    var wrong = find_error(config)
+    if not wrong.is_none():
+        raise Error(wrong.message)
     print(plan_json(config, LaunchPlan(config, m, n, k), String()))
 
 

@@ -45,10 +45,10 @@ struct GemmConfig(TrivialRegisterPassable):
     var multicast: Bool
     var band_m: Int  # at most so many CTAs along M run side by side before the next columns; 0: all of them
     var scheduler: StaticString  # where a cluster's next tile comes from: none (there is no next), static, clc, dynamic
-    var raster_group: Int  # columns of cluster tiles that are walked along M together
-    var accumulators: Int  # in TMEM, in turn: the MMA fills one while the epilogue empties another
-    var clc_depth: Int  # answers about the next tile that have their own place in shared memory; 0 without clc
-    var sms: Int  # that clusters which stay fill; 0 where a cluster is launched for each tile
+    var raster_group: Int  # columns of cluster tiles that the raster walks along M together
+    var accumulators: Int  # in TMEM: the MMA fills one while the epilogue reads another
+    var clc_depth: Int  # CLC response slots in shared memory; 0 without clc
+    var sms: Int  # SMs used by a persistent launch; 0 where a cluster is launched for each tile
     var ping_pong: Bool  # sm_90a: the consumer warpgroups take tiles in turn, in place of halves of each
 
     def __init__(
@@ -76,10 +76,11 @@ struct GemmConfig(TrivialRegisterPassable):
     ):
         """Zeros stand for a choice of the kernel's: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA;
         as many `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a;
-        `epilogue_width` 64, but 32 where C leaves in turns, or less if that does not divide the columns of a warp; `band_m`
-        2048 rows for kernel7 on sm_90a, else no bands. So do an empty `scheduler`: where CTAs stay clc on sm_100a, static on
-        sm_90a; `raster_group` 8, with `ping_pong` and its smaller tiles 16; `accumulators` 2 in TMEM where CTAs stay; `clc_depth` 2;
-        `sms` those of a B200 or H200 that such clusters can fill."""
+        `epilogue_width` 64, but 32 where the epilogue is double-buffered, or less if that does not divide the columns of
+        a warp; `band_m` 2048 rows for kernel7 on sm_90a, else no bands. So does an empty `scheduler`: in a persistent
+        kernel clc on sm_100a, static on sm_90a; `raster_group` 8, with `ping_pong` and its smaller tiles 16;
+        `accumulators` 2 in TMEM where the kernel is persistent; `clc_depth` 2; `sms` those of a B200 or H200 that such
+        clusters can fill."""
         self.kernel = kernel
         self.arch = arch
         self.dtype = dtype
@@ -101,24 +102,24 @@ struct GemmConfig(TrivialRegisterPassable):
         self.clc_depth = clc_depth
         self.sms = sms
         self.ping_pong = ping_pong
-        if band_m == 0 and self.writes_in_turns() and not self.walks_tiles() and arch == "sm_90a":
+        if band_m == 0 and self.double_buffers_epilogue() and not self.is_persistent() and arch == "sm_90a":
             self.band_m = 2048 // max(1, self.mma_m)
         if cluster_m == 0:
             self.cluster_m = 4 if self.has_tmem() else 2
         if cluster_n == 0:
             self.cluster_n = 4 if self.has_tmem() else 1
         if epilogue_width == 0:
-            self.epilogue_width = 32 if self.writes_in_turns() else 64
+            self.epilogue_width = 32 if self.double_buffers_epilogue() else 64
             while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
                 self.epilogue_width //= 2
         if scheduler.byte_length() == 0:
             self.scheduler = "none"
-            if self.walks_tiles():
+            if self.is_persistent():
                 self.scheduler = "clc" if self.has_tmem() else "static"
         if raster_group == 0:
-            self.raster_group = (16 if ping_pong else 8) if self.walks_tiles() else 1
+            self.raster_group = (16 if ping_pong else 8) if self.is_persistent() else 1
         if accumulators == 0:
-            self.accumulators = 2 if self.walks_tiles() and self.has_tmem() else 1
+            self.accumulators = 2 if self.is_persistent() and self.has_tmem() else 1
         if clc_depth == 0 and self.cancels_clusters():
             self.clc_depth = 2
         if sms == 0 and self.fills_sms():
@@ -141,13 +142,14 @@ struct GemmConfig(TrivialRegisterPassable):
         """A ring of stages between warps of different roles; otherwise there is one stage."""
         return self.step_of_series() >= 6
 
-    def writes_in_turns(self) -> Bool:
-        """C leaves through a few small buffers in turn; otherwise the whole tile has its place in shared memory."""
+    def double_buffers_epilogue(self) -> Bool:
+        """C leaves through two small buffers, one stored while the next is written; otherwise the whole tile has its
+        place in shared memory."""
         return self.step_of_series() >= 7
 
-    def walks_tiles(self) -> Bool:
-        """Tiles have numbers in an order of their own, and a CTA may compute many; otherwise its place in the grid is
-        its tile."""
+    def is_persistent(self) -> Bool:
+        """Tiles have numbers in an order of their own, and CTAs compute tile after tile, unless the scheduler is `none`;
+        otherwise a CTA's place in the grid is its tile."""
         return self.step_of_series() >= 8
 
     def overlaps_launches(self) -> Bool:
@@ -160,22 +162,22 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.scheduler == "static"
 
     def cancels_clusters(self) -> Bool:
-        """A cluster asks the hardware for each further tile: cluster launch control (PTX ISA 9.7.13.17)."""
+        """A cluster requests each further tile from the hardware: cluster launch control (PTX ISA 9.7.13.17)."""
         return self.scheduler == "clc"
 
     def counts_tiles(self) -> Bool:
         """A cluster takes the number of each further tile from a counter in global memory."""
         return self.scheduler == "dynamic"
 
-    def asks_for_tiles(self) -> Bool:
-        """One thread learns which tile is next, and tells all roles of the cluster through a ring of answers."""
+    def fetches_tiles(self) -> Bool:
+        """One thread fetches the next tile, and passes it to all roles of the cluster through a ring of responses."""
         return self.cancels_clusters() or self.counts_tiles()
 
     def fills_sms(self) -> Bool:
         """As many clusters are launched as run at the same time, if there are as many tiles."""
         return self.is_static() or self.counts_tiles()
 
-    def answers(self) -> Int:
+    def response_slots(self) -> Int:
         """Answers about the next tile that have a place of their own in shared memory. With a counter one is enough,
         and best: what a cluster has not asked for, another can still take."""
         return 1 if self.counts_tiles() else self.clc_depth
@@ -238,8 +240,8 @@ struct GemmConfig(TrivialRegisterPassable):
         """Warps that read an accumulator in TMEM: four of each CTA of the MMA."""
         return 4 * self.cta_group
 
-    def answer_readers(self) -> Int:
-        """Who says that an answer has been read. sm_100a, in a cluster: in each CTA the producer, the scheduler and
+    def response_readers(self) -> Int:
+        """Arrivals that say a response has been read. sm_100a, in a cluster: in each CTA the producer, the scheduler and
         four epilogue warps, and in each CTA that leads an MMA the MMA thread. sm_90a, in a CTA: the producer and the
         warps of the consumers; rank 0 also hears the other CTAs, once each."""
         if self.has_tmem():
@@ -258,7 +260,7 @@ struct GemmConfig(TrivialRegisterPassable):
         loses up to 6 %, as L2 moves 10 % more bytes."""
         return 256 if self.has_tmem() or self.stages == 1 else 128
 
-    # ---- accumulator and write-out -------------------------------------------------------------------------------
+    # ---- accumulator and epilogue ----------------------------------------------------------------------------------
     def split_columns(self) -> Bool:
         """M = 128 in a pair: 64 rows a CTA, the right half of N in lanes 64-127 (layout B, PTX ISA 9.7.16.10.5)."""
         return self.cta_group == 2 and self.mma_m == 128
@@ -290,7 +292,7 @@ struct GemmConfig(TrivialRegisterPassable):
         """One box of C in shared memory, `epilogue_width` columns wide."""
         return self.block_rows() * self.epilogue_width * ELEMENT_BYTES
 
-    def write_out_steps(self) -> Int:
+    def epilogue_steps(self) -> Int:
         return self.warp_columns() // self.epilogue_width
 
     def blocks_per_step(self) -> Int:
@@ -303,8 +305,8 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.blocks_per_step() * self.block_bytes()
 
     def c_buffers(self) -> Int:
-        """Steps of the write-out that have their own shared memory: two in turn, or all of them."""
-        return 2 if self.writes_in_turns() else self.write_out_steps()
+        """Steps of the epilogue that have their own shared memory: two, used alternately, or all of them."""
+        return 2 if self.double_buffers_epilogue() else self.epilogue_steps()
 
     def c_bytes(self) -> Int:
         return self.c_buffers() * self.step_bytes()
@@ -312,11 +314,11 @@ struct GemmConfig(TrivialRegisterPassable):
     # ---- CTA -----------------------------------------------------------------------------------------------------
     def warps(self) -> Int:
         """sm_100a: four epilogue warps, a producer and an MMA warp where these are warps of their own, and a scheduler warp
-        where somebody must ask for tiles. sm_90a: the consumer warpgroups, and a producer warpgroup where it is one of
-        its own; its second warp asks for tiles."""
+        where tiles must be fetched. sm_90a: the consumer warpgroups, and a producer warpgroup where it is one of
+        its own; its second warp fetches tiles."""
         if not self.has_tmem():
             return 4 * (self.consumers() + (1 if self.pipelined() else 0))
-        return 4 + (2 if self.pipelined() else 0) + (1 if self.asks_for_tiles() else 0)
+        return 4 + (2 if self.pipelined() else 0) + (1 if self.fetches_tiles() else 0)
 
     def threads(self) -> Int:
         return self.warps() * 32
@@ -327,9 +329,9 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def fixed_barrier_bytes(self) -> Int:
         """sm_100a: the full barrier of each accumulator, its empty barrier where it is used again, the word for the
-        TMEM address. For each answer about the next tile 16 bytes and a full and an empty barrier."""
-        var tmem = 8 * (self.accumulators * (2 if self.walks_tiles() else 1) + 1) if self.has_tmem() else 0
-        return tmem + 32 * self.answers()
+        TMEM address. For each response slot 16 bytes and a full and an empty barrier."""
+        var tmem = 8 * (self.accumulators * (2 if self.is_persistent() else 1) + 1) if self.has_tmem() else 0
+        return tmem + 32 * self.response_slots()
 
     def shared_memory_bytes(self) -> Int:
         return self.stages * (self.a_bytes() + self.b_bytes()) + self.c_bytes() + self.barrier_bytes()

@@ -6,7 +6,7 @@ from .ptx import (
     launch_dependents,
     mbarrier_init,
     prefetch_tensor_map,
-    wait_for_launch_before,
+    griddepcontrol_wait,
 )
 from .residency import sms_filled
 from .shared_memory import SharedMemory
@@ -48,40 +48,41 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def accumulator_full(self, accumulator: UInt32) -> UInt32:
-        """sm_100a: tells the epilogue that an accumulator is finished."""
+        """sm_100a: an accumulator is finished; the epilogue waits."""
         return self.shared + UInt32(Self.layout.accumulator_full) + accumulator * 8
 
     @inline(.always)
     def accumulator_empty(self, accumulator: UInt32) -> UInt32:
-        """sm_100a: tells the MMA thread that an accumulator has been read. In the CTA that leads the MMA."""
+        """sm_100a: an accumulator has been read; the MMA thread waits. In the CTA that leads the MMA."""
         return self.shared + UInt32(Self.layout.accumulator_empty) + accumulator * 8
 
     @inline(.always)
-    def answer(self, slot: UInt32) -> UInt32:
+    def response(self, slot: UInt32) -> UInt32:
         """16 bytes that say which tile is next: TileScheduler."""
-        return self.shared + UInt32(Self.layout.answers) + slot * 16
+        return self.shared + UInt32(Self.layout.responses) + slot * 16
 
     @inline(.always)
-    def answer_full(self, slot: UInt32) -> UInt32:
-        return self.shared + UInt32(Self.layout.answer_full) + slot * 8
+    def response_full(self, slot: UInt32) -> UInt32:
+        return self.shared + UInt32(Self.layout.response_full) + slot * 8
 
     @inline(.always)
-    def answer_empty(self, slot: UInt32) -> UInt32:
-        """With the schedule clc in the CTA of rank 0, which asks; dynamic: in every CTA, for its own roles."""
-        return self.shared + UInt32(Self.layout.answer_empty) + slot * 8
+    def response_empty(self, slot: UInt32) -> UInt32:
+        """With the schedule clc in the CTA of rank 0, which sends the requests; dynamic: in every CTA, for its own roles."""
+        return self.shared + UInt32(Self.layout.response_empty) + slot * 8
 
     @inline(.always)
-    def after_launch_before(self):
-        """All threads, before any of them touches global memory: waits until the launch before this one is over. The next
-        one may begin to prepare and wait here in its turn, now or when the loads have been issued: see `produce`."""
+    def wait_for_previous_grid(self):
+        """All threads, before any of them touches global memory: waits until the previous grid is over (programmatic
+        dependent launch). The next one may begin to prepare and wait here, now or when the loads have been issued: see
+        `produce`."""
         comptime if Self.config.overlaps_launches():
             if self.next_starts_together():
                 launch_dependents()
-            wait_for_launch_before()
+            griddepcontrol_wait()
 
     @inline(.always)
     def next_starts_together(self) -> Bool:
-        """Whether the CTAs of a launch like this one find room beside its own, or none does before these end. If some do and
+        """Whether the CTAs of a launch like this one fit next to its own, or none does before these end. If some do and
         some do not, they begin to work at different times, and lose what they share in the L2 cache: on an H200 that
         takes up to 1.6 times as long."""
         comptime most = UInt32(sms_filled(Self.config.cluster_size(), Self.config.has_tmem()))
@@ -105,15 +106,15 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
                     comptime for i in range(Self.config.accumulators):
                         # full: the MMA thread's last commit
                         mbarrier_init(self.accumulator_full(UInt32(i)), 1)
-                        comptime if Self.config.walks_tiles():
+                        comptime if Self.config.is_persistent():
                             # empty: every epilogue warp of the CTAs of the MMA
                             mbarrier_init(self.accumulator_empty(UInt32(i)), UInt32(Self.config.accumulator_readers()))
-                comptime for slot in range(Self.config.answers()):
-                    # full: who announces the bytes of the answer, or brings it; empty: whoever reads it
-                    mbarrier_init(self.answer_full(UInt32(slot)), 1)
-                    var readers = UInt32(Self.config.answer_readers())
+                comptime for slot in range(Self.config.response_slots()):
+                    # full: who announces the bytes of the response, or brings it; empty: whoever reads it
+                    mbarrier_init(self.response_full(UInt32(slot)), 1)
+                    var readers = UInt32(Self.config.response_readers())
                     comptime if Self.config.counts_tiles():
                         readers += UInt32(Self.config.cluster_size() - 1) if self.rank == 0 else 0
-                    mbarrier_init(self.answer_empty(UInt32(slot)), readers)
+                    mbarrier_init(self.response_empty(UInt32(slot)), readers)
                 fence_mbarrier_init()
             syncwarp()

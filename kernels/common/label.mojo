@@ -26,11 +26,11 @@ def label(config: GemmConfig) -> String:
         "_e",
         config.epilogue_width,
         "" if config.multicast else "_nomulticast",
-        walk_label(config) if config.walks_tiles() else String(),
+        schedule_label(config) if config.is_persistent() else String(),
     )
 
 
-def walk_label(config: GemmConfig) -> String:
+def schedule_label(config: GemmConfig) -> String:
     """In which order its clusters take tiles."""
     return String(
         "_",

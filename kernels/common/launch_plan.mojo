@@ -61,7 +61,7 @@ struct LaunchPlan(Copyable):
         self.k = k
         self.clusters_m = ceildiv(m, config.cluster_rows())
         self.clusters_n = ceildiv(n, config.cluster_columns())
-        if config.walks_tiles():
+        if config.is_persistent():
             var clusters = self.clusters_m * self.clusters_n
             if clusters * config.cluster_size() > LARGEST_GRID:
                 raise Error(

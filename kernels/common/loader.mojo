@@ -5,7 +5,7 @@ from .multicast import Slices
 from .problem import Problem
 from .ptx import launch_dependents, mbarrier_arrive_expect_tx, mbarrier_wait, tma_load
 from .ring import Ring
-from .tiles import Tile, TileScheduler
+from .scheduler import Tile, TileScheduler
 
 
 struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
@@ -32,8 +32,8 @@ struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
     @inline(.always)
     def load(self, stage: UInt32, barrier: UInt32, tile_row: Int32, k: Int32):
         """Sends this CTA's slices of the tile to all CTAs that need them."""
-        comptime for turn in range(Self.slices.boxes_per_part()):
-            comptime first = turn * Self.slices.parts
+        comptime for index in range(Self.slices.boxes_per_part()):
+            comptime first = index * Self.slices.parts
             comptime everybody = first + Self.slices.parts <= Self.slices.boxes()
             if everybody or self.part < UInt32(Self.slices.boxes() - first):
                 tma_load[Self.cta_group, Self.slices.parts > 1](
@@ -47,8 +47,8 @@ struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
 
     @inline(.always)
     def inside(self, row: Int32) -> Int32:
-        """Where a box begins: one that would lie wholly outside of the tensor takes its last rows, as nobody stores what
-        they are multiplied to. L2 answers what is outside for all SMs from one place, and on an H200 a few such boxes hold up
+        """Where a box begins: one that would lie wholly out of bounds takes its last rows, as nobody stores what
+        they are multiplied to. L2 serves what is out of bounds for all SMs from one place, and on an H200 a few such boxes hold up
         everybody (docs/hopper-kernel8.md)."""
         return row if row < self.rows else max(Int32(0), self.rows - Int32(Self.slices.box_rows()))
 
@@ -96,7 +96,7 @@ def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: T
             ring.advance()
         tiles.advance(cta)
     comptime if config.overlaps_launches():
-        launch_dependents()  # at the latest: see Cta.after_launch_before
+        launch_dependents()  # at the latest: see Cta.wait_for_previous_grid
     # Drain: the last releases by other CTAs must not find this one gone.
     comptime for _ in range(config.stages):
         mbarrier_wait(cta.empty(ring.stage), ring.parity)

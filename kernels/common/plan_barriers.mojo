@@ -28,8 +28,8 @@ def barrier(
 
 def barriers_json(config: GemmConfig) -> String:
     var found = sm100_barriers(config) if config.has_tmem() else sm90_barriers(config)
-    if config.asks_for_tiles():
-        found += answer_barriers(config)
+    if config.fetches_tiles():
+        found += response_barriers(config)
     return array(found)
 
 
@@ -79,7 +79,7 @@ def sm100_barriers(config: GemmConfig) -> List[String]:
             "this CTA's loading thread",
         ),
         barrier(
-            "accumulator full" if config.walks_tiles() else "accumulator",
+            "accumulator full" if config.is_persistent() else "accumulator",
             layout.accumulator_full,
             config.accumulators,
             1,
@@ -88,7 +88,7 @@ def sm100_barriers(config: GemmConfig) -> List[String]:
             "the epilogue warps",
         ),
     ]
-    if config.walks_tiles():
+    if config.is_persistent():
         found.append(
             barrier(
                 "accumulator empty",
@@ -103,22 +103,22 @@ def sm100_barriers(config: GemmConfig) -> List[String]:
     return found^
 
 
-def answer_barriers(config: GemmConfig) -> List[String]:
+def response_barriers(config: GemmConfig) -> List[String]:
     var layout = SharedMemory(config)
     var writer: StaticString = (
         "this CTA's scheduler thread, announcing the bytes; that of rank 0 sends them to the whole cluster"
     )
-    var readers: StaticString = "every role of this CTA that has read the answer; at rank 0 also the other CTAs"
+    var readers: StaticString = "every role of this CTA that has read the response; at rank 0 also the other CTAs"
     if config.cluster_size() == 1:
-        writer = "the scheduler thread, after it has written the answer"
+        writer = "the scheduler thread, after it has written the response"
     if config.cancels_clusters():
         writer = "this CTA's scheduler thread, announcing the bytes; the hardware delivers them to the whole cluster"
-        readers = "every role of every CTA of the cluster that has read the answer"
+        readers = "every role of every CTA of the cluster that has read the response"
     return [
         barrier(
             "answer full",
-            layout.answer_full,
-            config.answers(),
+            layout.response_full,
+            config.response_slots(),
             1,
             16 if config.cancels_clusters() else (4 if config.cluster_size() > 1 else 0),
             writer,
@@ -126,9 +126,9 @@ def answer_barriers(config: GemmConfig) -> List[String]:
         ),
         barrier(
             "answer empty",
-            layout.answer_empty,
-            config.answers(),
-            config.answer_readers(),
+            layout.response_empty,
+            config.response_slots(),
+            config.response_readers(),
             0,
             readers,
             "the scheduler thread",

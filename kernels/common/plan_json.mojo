@@ -79,10 +79,10 @@ def other_barriers_detail(config: GemmConfig) -> String:
     var text = String()
     if config.has_tmem():
         text = String(", accumulator ", config.accumulators)
-        if config.walks_tiles():
+        if config.is_persistent():
             text += String(" full and ", config.accumulators, " empty")
-    if config.asks_for_tiles():
-        text += String(", answer ", config.answers(), " x (16 bytes, full, empty)")
+    if config.fetches_tiles():
+        text += String(", answer ", config.response_slots(), " x (16 bytes, full, empty)")
     return String(text, ", TMEM address" if config.has_tmem() else "")
 
 
@@ -116,7 +116,7 @@ def multicast_json(config: GemmConfig) -> String:
 
 def tiles_json(config: GemmConfig, plan: LaunchPlan) -> String:
     """The first tiles in the order in which they are computed, as [row, column] in cluster tiles; null without one."""
-    if not config.walks_tiles():
+    if not config.is_persistent():
         return "null"
     comptime most = 512
     var raster = Raster(UInt32(config.raster_group), UInt32(plan.clusters_m), UInt32(plan.clusters_n))

@@ -25,11 +25,11 @@ def sm100_roles(config: GemmConfig) -> String:
         return array([set_up, role("load and mma", 0, 0, does), epilogue])
     comptime load = "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"
     comptime multiply = "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"
-    if not config.walks_tiles():
+    if not config.is_persistent():
         return array([set_up, epilogue, role("producer", 4, 4, load), role("mma", 5, 5, multiply)])
     comptime write = (
         "tile after tile: wait for a full accumulator, TMEM to registers to shared memory, TMA store; after the last"
-        " load from TMEM hand the accumulator back"
+        " load from TMEM release the accumulator"
     )
     comptime load_on = "one thread, tile after tile: wait for an empty stage, load this CTA's slices of A and B by TMA"
     comptime multiply_on = (
@@ -42,10 +42,10 @@ def sm100_roles(config: GemmConfig) -> String:
         role("producer", 4, 4, load_on),
         role("mma", 5, 5, multiply_on),
     ]
-    if config.asks_for_tiles():
+    if config.fetches_tiles():
         comptime ask = (
-            "one thread: announce the bytes of an answer on this CTA's barrier; in the CTA of rank 0 wait for an empty"
-            " slot and ask for the next tile"
+            "one thread: announce the bytes of a response on this CTA's barrier; in the CTA of rank 0 wait for an empty"
+            " slot and request the next tile"
         )
         roles.append(role("scheduler", 6, 6, ask))
     return array(roles)
@@ -62,10 +62,10 @@ def sm90_roles(config: GemmConfig) -> String:
         " that wrote into it; meanwhile one step of the tile before: registers to shared memory, TMA store"
     )
     comptime in_turn = (
-        "the warpgroups in turn, each a tile: wait for a full stage, multiply, release the stage to the CTAs that wrote"
+        "ping-pong, each warpgroup a tile: wait for a full stage, multiply, release the stage to the CTAs that wrote"
         " into it; then, while the other multiplies, registers to shared memory, TMA store"
     )
-    var does: StaticString = multiply_on if config.walks_tiles() else multiply
+    var does: StaticString = multiply_on if config.is_persistent() else multiply
     if config.ping_pong:
         does = in_turn
     var roles: List[String] = [role("set-up", 0, 0, "initialise the barriers"), role("consumers", 0, last, does)]
@@ -76,9 +76,9 @@ def sm90_roles(config: GemmConfig) -> String:
         roles.append(role("producer", last + 1, last + 4, load))
     if config.counts_tiles():
         comptime take = (
-            "one thread: announce the bytes of an answer on this CTA's barrier; in the CTA of rank 0 wait for an empty"
+            "one thread: announce the bytes of a response on this CTA's barrier; in the CTA of rank 0 wait for an empty"
             " slot, take the number of the next tile from the counter in global memory, send it to every CTA of the"
-            " cluster; in the others tell rank 0 when all roles have read it"
+            " cluster; in the others signal rank 0 when all roles have read it"
         )
         roles.append(role("scheduler", last + 2, last + 2, take))
     return array(roles)

@@ -138,9 +138,9 @@ def next_number(counter: UInt64, last: UInt32) -> UInt32:
 
 # ---- cluster launch control ------------------------------------------------------------------------------------------
 @inline(.always)
-def try_cancel[multicast: Bool](answer: UInt32, barrier: UInt32):
-    """Asks for a cluster of this grid that has not started, to do its work in its stead (PTX ISA 9.7.13.17). The answer,
-    16 bytes, is written to `answer` and counted on `barrier`; with `multicast` at these offsets in every CTA of the
+def try_cancel[multicast: Bool](response: UInt32, barrier: UInt32):
+    """Cancels a cluster of this grid that has not started, to do its work in its place (PTX ISA 9.7.13.17). The response,
+    16 bytes, is written to `response` and counted on `barrier`; with `multicast` at these offsets in every CTA of the
     cluster. One thread."""
     comptime to = ".multicast::cluster::all" if multicast else ""
     inlined_assembly[
@@ -149,15 +149,15 @@ def try_cancel[multicast: Bool](answer: UInt32, barrier: UInt32):
         ),
         NoneType,
         constraints="r,r,~{memory}",
-    ](answer, barrier)
+    ](response, barrier)
 
 
 comptime NOTHING_CANCELED = ~UInt32(0)
 
 
 @inline(.always)
-def canceled_x(answer: UInt32) -> UInt32:
-    """Grid x of the first CTA of the cluster that an answer grants, or NOTHING_CANCELED."""
+def canceled_x(response: UInt32) -> UInt32:
+    """Grid x of the first CTA of the cluster that a response grants, or NOTHING_CANCELED."""
     return inlined_assembly[
         (
             "{ .reg .b128 answer; .reg .pred granted; ld.shared.b128 answer, [$1];"
@@ -166,20 +166,20 @@ def canceled_x(answer: UInt32) -> UInt32:
         ),
         UInt32,
         constraints="=&r,r,~{memory}",
-    ](answer)
+    ](response)
 
 
 # ---- launches ------------------------------------------------------------------------------------------------------
 @inline(.always)
 def launch_dependents():
     """The next launch of the stream may start, if it was launched to (PTX ISA 9.7.13.13). Not convergent: no harm in
-    saying it twice."""
+    executing it twice."""
     inlined_assembly["griddepcontrol.launch_dependents;", NoneType, constraints="~{memory}"]()
 
 
 @inline(.always)
-def wait_for_launch_before():
-    """Waits until the launch before this one is over and what it wrote is visible."""
+def griddepcontrol_wait():
+    """Waits until the grids this launch depends on are over, and what they wrote is visible (PTX ISA 9.7.13.13)."""
     inlined_assembly["griddepcontrol.wait;", NoneType, constraints="~{memory}"]()
 
 

@@ -15,8 +15,8 @@ struct Place(TrivialRegisterPassable):
     var column: UInt32
 
 
-struct Divisor(TrivialRegisterPassable):
-    """A number that others are divided by again and again. A division takes an H200 180 cycles, this 30."""
+struct FastDivmod(TrivialRegisterPassable):
+    """A divisor that is used again and again, with its reciprocal. A division takes an H200 180 cycles, this 30."""
 
     var value: UInt32
     var reciprocal: UInt32  # 2^32 / value or a little less
@@ -27,8 +27,8 @@ struct Divisor(TrivialRegisterPassable):
         self.reciprocal = UInt32.MAX // value
 
     @inline(.always)
-    def into(self, number: UInt32) -> UInt32:
-        """How often the value goes into a number."""
+    def div(self, number: UInt32) -> UInt32:
+        """The quotient: number / value, rounded down."""
         # number / value - 1 < number * reciprocal / 2^32 <= number / value
         var quotient = UInt32(UInt64(number) * UInt64(self.reciprocal) >> 32)
         return quotient + 1 if number - quotient * self.value >= self.value else quotient
@@ -39,9 +39,9 @@ struct Raster(TrivialRegisterPassable):
 
     var rows: UInt32
     var columns: UInt32
-    var tiles_of_group: Divisor
-    var full: Divisor  # columns of a group
-    var narrow: Divisor  # of the last one, if it has fewer
+    var tiles_of_group: FastDivmod
+    var full: FastDivmod  # columns of a group
+    var narrow: FastDivmod  # of the last one, if it has fewer
 
     @inline(.always)
     def __init__(out self, group: UInt32, rows: UInt32, columns: UInt32):
@@ -54,9 +54,9 @@ struct Raster(TrivialRegisterPassable):
     @inline(.always)
     def place(self, number: UInt32) -> Place:
         """Where tile `number` lies."""
-        var turn = self.tiles_of_group.into(number)
+        var turn = self.tiles_of_group.div(number)
         var inside = number - turn * self.tiles_of_group.value
         var first = turn * self.full.value
         var width = self.full if first + self.full.value <= self.columns else self.narrow
-        var row = width.into(inside)
+        var row = width.div(inside)
         return Place(row if turn % 2 == 0 else self.rows - 1 - row, first + inside - row * width.value)

@@ -3,8 +3,8 @@ from .ptx import pinned
 
 
 struct Ring[stages: Int](TrivialRegisterPassable):
-    """The parity flips each time round: consumers start at 0, producers at 1, which a fresh barrier reports as already
-    completed, so that the first round finds every stage empty."""
+    """The parity flips each time the ring wraps: consumers start at 0, producers at 1, which a fresh barrier reports as already
+    completed, so that at first every stage is found empty."""
 
     var stage: UInt32
     var parity: UInt32

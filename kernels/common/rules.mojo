@@ -1,11 +1,11 @@
-"""Which configurations are legal, and what is said about the others.
+"""Which configurations are legal, and the messages about the others.
 
 These are the only rules: whoever offers configurations asks here (`plan.mojo`).
 """
 from .config import ELEMENT_BYTES, SERIES, SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig
 
 
-struct Refusal(Copyable, Movable):
+struct ConfigError(Copyable, Movable):
     """Why a configuration cannot be. Names are those of the planner's options."""
 
     var subject: StaticString  # the option that it is about
@@ -29,38 +29,38 @@ struct Refusal(Copyable, Movable):
 
 def config_error(config: GemmConfig) -> String:
     """Empty for a legal configuration; otherwise the value and the rule, in one line."""
-    return refusal_of(config).message
+    return find_error(config).message
 
 
-def refusal_of(config: GemmConfig) -> Refusal:
+def find_error(config: GemmConfig) -> ConfigError:
     """The first rule that a configuration breaks."""
     if config.step_of_series() == 0:
-        return Refusal(
+        return ConfigError(
             "kernel", String("kernel ", config.kernel, " is not one of ", String(", ").join(materialize[SERIES]()))
         )
     if config.dtype != DType.bfloat16 and config.dtype != DType.float16:
-        return Refusal("dtype", String("dtype ", config.dtype, " is not bfloat16 or float16"))
+        return ConfigError("dtype", String("dtype ", config.dtype, " is not bfloat16 or float16"))
     if config.arch != "sm_100a" and config.arch != "sm_90a":
-        return Refusal("arch", String("arch ", config.arch, " is not sm_100a or sm_90a"))
-    var wrong = mma_refusal(config)
+        return ConfigError("arch", String("arch ", config.arch, " is not sm_100a or sm_90a"))
+    var wrong = mma_error(config)
     if wrong.is_none():
-        wrong = cluster_refusal(config)
+        wrong = cluster_error(config)
     if wrong.is_none():
-        wrong = walk_refusal(config) if config.walks_tiles() else no_walk_refusal(config)
+        wrong = schedule_error(config) if config.is_persistent() else one_tile_error(config)
     if wrong.is_none():
-        wrong = epilogue_refusal(config)
+        wrong = epilogue_error(config)
     if wrong.is_none():
-        wrong = sharing_refusal(config)
+        wrong = sharing_error(config)
     if wrong.is_none():
-        wrong = stages_refusal(config)
+        wrong = stages_error(config)
     return wrong^
 
 
-def mma_refusal(config: GemmConfig) -> Refusal:
+def mma_error(config: GemmConfig) -> ConfigError:
     """Shapes of tcgen05.mma, kind f16 (PTX ISA 9.7.16.2.1); on sm_90a tiles that the registers hold as accumulators,
     in instructions of 64 rows and up to 256 columns (PTX ISA 9.7.15.2)."""
     if config.cta_group != 1 and not (config.cta_group == 2 and config.has_tmem()):
-        return Refusal(
+        return ConfigError(
             "cta_group",
             String("cta group ", config.cta_group, " is not possible on ", config.arch),
             instead="arch",
@@ -70,25 +70,25 @@ def mma_refusal(config: GemmConfig) -> Refusal:
     var largest = 128 * config.cta_group if config.has_tmem() else 256
     if config.mma_m != smallest and config.mma_m != 2 * smallest and config.mma_m != largest:
         var rows = String(smallest, " or ", 2 * smallest) if config.has_tmem() else String("64 or 128 or 256")
-        return Refusal("mma_shape", String(shown, ": M must be ", rows), instead="cta_group")
+        return ConfigError("mma_shape", String(shown, ": M must be ", rows), instead="cta_group")
     # sm_90a: 128 accumulators a thread.
     var most = 128 if not config.has_tmem() and config.mma_m == 256 else 256
     var step = 16 * config.cta_group
     if config.mma_n < step or config.mma_n > most or config.mma_n % step != 0:
-        return Refusal("mma_shape", String(shown, ": N must be a multiple of ", step, " up to ", most))
+        return ConfigError("mma_shape", String(shown, ": N must be a multiple of ", step, " up to ", most))
     if config.block_k * ELEMENT_BYTES != SWIZZLE_ROW_BYTES:
-        return Refusal("block_k", String("block K ", config.block_k, ": a stage is one 128-byte swizzle row deep"))
-    return Refusal()
+        return ConfigError("block_k", String("block K ", config.block_k, ": a stage is one 128-byte swizzle row deep"))
+    return ConfigError()
 
 
-def cluster_refusal(config: GemmConfig) -> Refusal:
+def cluster_error(config: GemmConfig) -> ConfigError:
     var shown = String("cluster ", config.cluster_m, "x", config.cluster_n)
     if config.cluster_m < 1 or config.cluster_n < 1:
-        return Refusal("cluster", String(shown, ": both sizes must be at least 1"))
+        return ConfigError("cluster", String(shown, ": both sizes must be at least 1"))
     if config.cluster_size() > 16:
-        return Refusal("cluster", String(shown, " has ", config.cluster_size(), " CTAs; a cluster has at most 16"))
+        return ConfigError("cluster", String(shown, " has ", config.cluster_size(), " CTAs; a cluster has at most 16"))
     if config.cluster_m % config.cta_group != 0:
-        return Refusal(
+        return ConfigError(
             "cluster",
             String(
                 shown,
@@ -99,37 +99,37 @@ def cluster_refusal(config: GemmConfig) -> Refusal:
             instead="cta_group",
         )
     if config.band_m < 0:
-        return Refusal("band_m", String("band of ", config.band_m, " CTAs along M: it must be at least 1"))
-    return Refusal()
+        return ConfigError("band_m", String("band of ", config.band_m, " CTAs along M: it must be at least 1"))
+    return ConfigError()
 
 
-def no_walk_refusal(config: GemmConfig) -> Refusal:
-    """A kernel whose tiles have no order of their own has nothing to choose about it."""
+def one_tile_error(config: GemmConfig) -> ConfigError:
+    """A kernel that computes one tile a CTA has nothing to choose about their order."""
     var rule = String(": ", config.kernel, " computes one tile a CTA, at its place in the grid")
     if config.scheduler != "none":
-        return Refusal("scheduler", String("scheduler ", config.scheduler, rule), instead="kernel")
+        return ConfigError("scheduler", String("scheduler ", config.scheduler, rule), instead="kernel")
     if config.raster_group != 1:
-        return Refusal("raster_group", String("raster group ", config.raster_group, rule), instead="kernel")
+        return ConfigError("raster_group", String("raster group ", config.raster_group, rule), instead="kernel")
     if config.accumulators != 1:
-        return Refusal("accumulators", String("accumulators ", config.accumulators, rule), instead="kernel")
+        return ConfigError("accumulators", String("accumulators ", config.accumulators, rule), instead="kernel")
     if config.clc_depth != 0:
-        return Refusal("clc_depth", String("clc depth ", config.clc_depth, rule), instead="kernel")
+        return ConfigError("clc_depth", String("clc depth ", config.clc_depth, rule), instead="kernel")
     if config.sms != 0:
-        return Refusal("sms", String("sms ", config.sms, rule), instead="kernel")
+        return ConfigError("sms", String("sms ", config.sms, rule), instead="kernel")
     if config.ping_pong:
-        return Refusal("ping_pong", String("ping-pong", rule), instead="kernel")
-    return Refusal()
+        return ConfigError("ping_pong", String("ping-pong", rule), instead="kernel")
+    return ConfigError()
 
 
-def walk_refusal(config: GemmConfig) -> Refusal:
+def schedule_error(config: GemmConfig) -> ConfigError:
     """Where the next tile comes from, in which order, and where it is accumulated."""
     var known = config.scheduler == "none" or config.is_static()
     if not known and not (config.cancels_clusters() if config.has_tmem() else config.counts_tiles()):
-        return Refusal("scheduler", String("scheduler '", config.scheduler, "' is not one of ", config.arch, "'s"))
+        return ConfigError("scheduler", String("scheduler '", config.scheduler, "' is not one of ", config.arch, "'s"))
     if config.raster_group != 1 and config.raster_group != 4 and config.raster_group != 8 and config.raster_group != 16:
-        return Refusal("raster_group", String("raster group ", config.raster_group, " is not one of 1, 4, 8, 16"))
+        return ConfigError("raster_group", String("raster group ", config.raster_group, " is not one of 1, 4, 8, 16"))
     if config.accumulators != 1 and not (config.accumulators == 2 and config.has_tmem()):
-        return Refusal(
+        return ConfigError(
             "accumulators",
             String(
                 "accumulators ",
@@ -140,20 +140,20 @@ def walk_refusal(config: GemmConfig) -> Refusal:
             ),
         )
     if config.cancels_clusters() and (config.clc_depth < 1 or config.clc_depth > 3):
-        return Refusal("clc_depth", String("clc depth ", config.clc_depth, " is not one of 1, 2, 3"))
+        return ConfigError("clc_depth", String("clc depth ", config.clc_depth, " is not one of 1, 2, 3"))
     if not config.cancels_clusters() and config.clc_depth != 0:
-        return Refusal(
+        return ConfigError(
             "clc_depth",
             String(
                 "clc depth ",
                 config.clc_depth,
                 ": the scheduler ",
                 config.scheduler,
-                " keeps no answers of cluster launch control",
+                " has no responses of cluster launch control",
             ),
         )
     if config.fills_sms() and config.sms < config.cluster_size():
-        return Refusal(
+        return ConfigError(
             "sms",
             String(
                 "sms ",
@@ -167,13 +167,13 @@ def walk_refusal(config: GemmConfig) -> Refusal:
             ),
         )
     if not config.fills_sms() and config.sms != 0:
-        return Refusal(
+        return ConfigError(
             "sms",
             String("sms ", config.sms, ": the scheduler ", config.scheduler, " launches all tiles"),
             instead="scheduler",
         )
     if config.ping_pong and (config.has_tmem() or not config.is_static()):
-        return Refusal(
+        return ConfigError(
             "ping_pong",
             String(
                 "ping-pong with ",
@@ -187,7 +187,7 @@ def walk_refusal(config: GemmConfig) -> Refusal:
             instead="scheduler",
         )
     if config.ping_pong and (config.mma_m > 128 or config.mma_m * config.mma_n > 128 * 128):
-        return Refusal(
+        return ConfigError(
             "mma_shape",
             String(
                 "mma shape ",
@@ -198,15 +198,15 @@ def walk_refusal(config: GemmConfig) -> Refusal:
             ),
             instead="ping_pong",
         )
-    return Refusal()
+    return ConfigError()
 
 
-def epilogue_refusal(config: GemmConfig) -> Refusal:
+def epilogue_error(config: GemmConfig) -> ConfigError:
     var width = config.epilogue_width
     if width != 16 and width != 32 and width != 64:
-        return Refusal("epilogue_width", String("epilogue width ", width, " is not one of 16, 32, 64"))
+        return ConfigError("epilogue_width", String("epilogue width ", width, " is not one of 16, 32, 64"))
     if config.warp_columns() % width != 0:
-        return Refusal(
+        return ConfigError(
             "epilogue_width",
             String(
                 "epilogue width ",
@@ -216,17 +216,17 @@ def epilogue_refusal(config: GemmConfig) -> Refusal:
                 " accumulator columns of a warp",
             ),
         )
-    return Refusal()
+    return ConfigError()
 
 
-def sharing_refusal(config: GemmConfig) -> Refusal:
+def sharing_error(config: GemmConfig) -> ConfigError:
     """A TMA box has at least the 8 rows of the swizzle's pattern."""
     var a_is_wrong = config.cta_m() < 8 * config.sharing().a_parts()
     if not a_is_wrong and config.cta_b_rows() >= 8 * config.sharing().b_parts():
-        return Refusal()
+        return ConfigError()
     var parts = config.sharing().a_parts() if a_is_wrong else config.sharing().b_parts()
     var rows = String(config.cta_m(), " rows of A") if a_is_wrong else String(config.cta_b_rows(), " rows of B")
-    return Refusal(
+    return ConfigError(
         "cluster",
         String(
             "cluster ",
@@ -243,16 +243,16 @@ def sharing_refusal(config: GemmConfig) -> Refusal:
     )
 
 
-def stages_refusal(config: GemmConfig) -> Refusal:
+def stages_error(config: GemmConfig) -> ConfigError:
     var most = config.stages_that_fit()
     if not config.pipelined() and config.stages != 1:
-        return Refusal(
+        return ConfigError(
             "stages",
             String("stages ", config.stages, ": ", config.kernel, " has no pipeline, its only depth is 1"),
             instead="kernel",
         )
     if config.stages < 1 and most >= 1:
-        return Refusal(
+        return ConfigError(
             "stages",
             String(
                 "stages ", config.stages, ": the ring needs at least 1; ", config.kernel, " takes 1 to ", most, " here"
@@ -262,7 +262,7 @@ def stages_refusal(config: GemmConfig) -> Refusal:
         var stages = max(config.stages, 1)
         var operands = stages * (config.a_bytes() + config.b_bytes())
         var barriers = 16 * stages + config.fixed_barrier_bytes()
-        return Refusal(
+        return ConfigError(
             "stages",
             String(
                 "stages ",
@@ -281,4 +281,4 @@ def stages_refusal(config: GemmConfig) -> Refusal:
             ),
             instead=StaticString("") if most >= 1 else StaticString("mma_shape"),
         )
-    return Refusal()
+    return ConfigError()

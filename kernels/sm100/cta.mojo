@@ -42,7 +42,7 @@ def start[config: GemmConfig](cta: Cta[config], problem: Problem):
     else:
         barrier()
     fence_after_thread_sync()
-    cta.after_launch_before()
+    cta.wait_for_previous_grid()
 
 
 @inline(.always)

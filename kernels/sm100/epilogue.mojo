@@ -8,10 +8,10 @@ accumulator lies depends on the MMA shape (PTX ISA 9.7.16.10.5):
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.epilogue_store import BoxRows, Team
 from ..common.ptx import address_in, mbarrier_arrive_cluster, mbarrier_wait, pack_pair, tma_store
 from ..common.ring import Ring
-from ..common.tiles import Tile
-from ..common.write_out import BoxRows, Team
+from ..common.scheduler import Tile
 from .cta import tmem_address
 from .tcgen05 import fence_after_thread_sync, fence_before_thread_sync, tmem_load
 from max.gpu.primitives.cluster import elect_one_sync
@@ -59,7 +59,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     @inline(.always)
     def read[step: Int](self) -> SIMD[DType.uint32, Self.words]:
         var values = tmem_load[Self.width, Self.halves](self.tmem + UInt32(step * Self.width))
-        comptime if Self.config.walks_tiles() and step == Self.config.write_out_steps() - 1:
+        comptime if Self.config.is_persistent() and step == Self.config.epilogue_steps() - 1:
             self.release()
         var pairs = SIMD[DType.uint32, Self.words]()
         comptime for i in range(Self.words):
@@ -68,7 +68,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def release(self):
-        """Tells the MMA thread that this warp has read all of its accumulator: it may multiply the tile after next,
+        """Signals the MMA thread that this warp has read all of its accumulator: it may multiply the tile after next,
         or with one accumulator the next. The whole warp, after its last load."""
         fence_before_thread_sync()
         syncwarp()

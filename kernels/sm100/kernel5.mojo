@@ -6,12 +6,12 @@ again when the MMAs that read its slices have all arrived. Afterwards all four w
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.epilogue_store import write_tile
 from ..common.loader import Loader
 from ..common.problem import Problem
 from ..common.ptx import mbarrier_wait
 from ..common.ring import Ring
-from ..common.tiles import Tile, TileScheduler
-from ..common.write_out import write_tile
+from ..common.scheduler import Tile, TileScheduler
 from .epilogue import Epilogue
 from .mainloop import Multiplier
 from max.gpu.primitives.cluster import elect_one_sync

@@ -4,18 +4,18 @@
     warp 4     producer   one thread fills the ring by TMA: waits on empty barriers
     warp 5     MMA        one thread of the even CTA of a pair empties it: waits on full barriers
 
-A stage goes round like this. The producers of all CTAs that share a tile each load a slice of it and multicast it;
+How a stage goes through the ring: the producers of all CTAs that share a tile each load a slice of it and multicast it;
 the bytes are counted on the full barrier of the pair's even CTA. The MMA thread waits for them, issues the MMAs, and
 commits: when they have read the stage, one arrival goes to the empty barrier of every CTA that wrote into it. A
 producer writes a stage again only after every MMA that reads its slices has arrived.
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.epilogue_store import write_tile
 from ..common.loader import produce
 from ..common.problem import Problem
 from ..common.ring import Ring
-from ..common.tiles import TileScheduler
-from ..common.write_out import write_tile
+from ..common.scheduler import TileScheduler
 from .epilogue import EPILOGUE_WARPS, Epilogue
 from .mainloop import consume
 from max.gpu.primitives.cluster import elect_one_sync

@@ -1,15 +1,15 @@
-"""Kernel 7: kernel 6 with a double-buffered write-out.
+"""Kernel 7: kernel 6 with a double-buffered epilogue store.
 
-The tile of C leaves in steps of `epilogue_width` columns through two small buffers in turn: while TMA stores one, the
+The tile of C leaves in steps of `epilogue_width` columns through two small buffers: while TMA stores one, the
 warps fill the other. That needs 16 KB of shared memory instead of 64 KB; a sixth stage of the ring fits.
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.epilogue_store import finish_stores, write_double_buffered
 from ..common.loader import produce
 from ..common.problem import Problem
 from ..common.ring import Ring
-from ..common.tiles import TileScheduler
-from ..common.write_out import finish_stores, write_in_turns
+from ..common.scheduler import TileScheduler
 from .epilogue import EPILOGUE_WARPS, Epilogue
 from .kernel6 import PRODUCER_WARP
 from .mainloop import consume
@@ -21,7 +21,7 @@ def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
         var epilogue = Epilogue[config](cta, tiles.tile, Ring[config.accumulators](parity=0))
-        write_in_turns[config](epilogue, problem.c)
+        write_double_buffered[config](epilogue, problem.c)
         finish_stores(epilogue.leads())
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():

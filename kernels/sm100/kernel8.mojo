@@ -1,9 +1,9 @@
-"""Kernel 8: kernel 7 with CTAs that stay, and two accumulators: tiles come to the CTAs.
+"""Kernel 8: kernel 7 as a persistent kernel, with two accumulators.
 
-    warps 0-3  epilogue   wait for a finished accumulator, write its tile, hand it back after the last load from TMEM
+    warps 0-3  epilogue   wait for a finished accumulator, write its tile, release it after the last load from TMEM
     warp 4     producer   one thread fills the ring by TMA, and runs ahead into the next tile
     warp 5     MMA        one thread of the even CTA of a pair: waits for an empty accumulator, then for full stages
-    warp 6     scheduler  with cluster launch control: one thread asks for the next tile, ahead of all others
+    warp 6     scheduler  with cluster launch control: one thread requests the next tile, ahead of all others
 
 The ring of stages is that of kernel 6, and runs on across tiles. While the epilogues write one accumulator, the MMA
 thread fills the other; it waits for the epilogues of both CTAs of the pair before it fills one again, because its MMAs
@@ -11,14 +11,13 @@ write into the TMEM of both.
 
 Every role gets the same tiles, each from its own TileScheduler.
 """
-from ..common.answers import ask_for_tiles
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.epilogue_store import finish_stores, write_double_buffered
 from ..common.loader import produce
 from ..common.problem import Problem
 from ..common.ring import Ring
-from ..common.tiles import TileScheduler
-from ..common.write_out import finish_stores, write_in_turns
+from ..common.scheduler import TileScheduler, request_tiles
 from .epilogue import EPILOGUE_WARPS, Epilogue
 from .kernel6 import PRODUCER_WARP
 from .mainloop import consume
@@ -33,7 +32,7 @@ def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tile
     var accumulators = Ring[config.accumulators](parity=0)
     while tiles.has_tile():
         var epilogue = Epilogue[config](cta, tiles.tile, accumulators)
-        write_in_turns[config](epilogue, problem.c)
+        write_double_buffered[config](epilogue, problem.c)
         accumulators.advance()
         tiles.advance[whole_warp=True](cta)
         if not tiles.has_tile():
@@ -51,6 +50,6 @@ def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
     elif cta.warp == MMA_WARP:
         consume(cta, problem, tiles)
     else:
-        comptime if config.asks_for_tiles():
+        comptime if config.fetches_tiles():
             if elect_one_sync():
-                ask_for_tiles(cta, tiles)
+                request_tiles(cta, tiles)

@@ -4,7 +4,7 @@ from ..common.cta import Cta
 from ..common.problem import Problem
 from ..common.ptx import mbarrier_wait
 from ..common.ring import Ring
-from ..common.tiles import TileScheduler
+from ..common.scheduler import TileScheduler
 from .cta import tmem_address
 from .tcgen05 import commit, fence_after_thread_sync, mma, operand_descriptor
 from max.gpu.primitives.cluster import elect_one_sync
@@ -30,7 +30,7 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def multiply(self, cta: Cta[Self.config], stage: UInt32, accumulator: UInt32, accumulate: Bool):
-        """Adds one stage to an accumulator, then tells everyone who wrote into the stage that it has been read."""
+        """Adds one stage to an accumulator, then signals everyone who wrote into the stage that it has been read."""
         fence_after_thread_sync()
         var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
         var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
@@ -42,14 +42,14 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def publish(self, cta: Cta[Self.config], accumulator: UInt32):
-        """Tells the epilogues of all CTAs of the MMA that an accumulator is complete."""
+        """Signals the epilogues of all CTAs of the MMA that an accumulator is complete."""
         comptime sharing = Self.sharing
         commit[Self.config.cta_group](cta.accumulator_full(accumulator), UInt16(sharing.pair_mask(cta.rank)))
 
 
 @inline(.always)
 def consume[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """Multiplies stage after stage as they become full, and hands each finished accumulator to the epilogues. One
+    """Multiplies stage after stage as they become full, and commits each finished accumulator to the epilogues. One
     thread of the CTA that leads the MMA."""
     if cta.in_pair() == 0:
         if elect_one_sync():
@@ -57,7 +57,7 @@ def consume[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: T
             var ring = Ring[config.stages](parity=0)
             var accumulators = Ring[config.accumulators](parity=1)
             while tiles.has_tile():
-                comptime if config.walks_tiles():
+                comptime if config.is_persistent():
                     mbarrier_wait(cta.accumulator_empty(accumulators.stage), accumulators.parity)
                 for k in range(problem.k_iterations):
                     mbarrier_wait(cta.full(ring.stage), ring.parity)

@@ -2,7 +2,7 @@
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.problem import Problem
-from ..common.tiles import TileScheduler
+from ..common.scheduler import TileScheduler
 from .cta import finish, start
 from .kernel5 import kernel5
 from .kernel6 import kernel6

@@ -20,7 +20,7 @@ def start[config: GemmConfig](cta: Cta[config], problem: Problem):
     cta.prepare(problem)
     cluster_arrive_relaxed()
     cluster_wait()
-    cta.after_launch_before()
+    cta.wait_for_previous_grid()
 
 
 @inline(.always)

@@ -1,9 +1,9 @@
-"""The write-out of sm_90a: each consumer warpgroup writes its rows by itself, from its own registers."""
+"""The epilogue of sm_90a: each consumer warpgroup writes its rows by itself, from its own registers."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.epilogue_store import BoxRows, Team
 from ..common.ptx import pack_pair, tma_store
-from ..common.tiles import Tile
-from ..common.write_out import BoxRows, Team
+from ..common.scheduler import Tile
 from .cta import WARPGROUP, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from std.utils.static_tuple import StaticTuple
@@ -19,7 +19,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     comptime width = Self.config.epilogue_width
     comptime blocks = Accumulator[Self.config].blocks
     comptime words = Self.blocks * BoxRows[Self.width].words
-    comptime steps = Self.config.write_out_steps()
+    comptime steps = Self.config.epilogue_steps()
 
     var pairs: StaticTuple[SIMD[DType.uint32, Self.words], Self.steps]
     var box: UInt32  # of this warpgroup in the first buffer

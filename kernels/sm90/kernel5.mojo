@@ -6,12 +6,12 @@ of its slices have all arrived. Afterwards each warpgroup writes out its rows.
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.epilogue_store import write_tile
 from ..common.loader import Loader
 from ..common.problem import Problem
 from ..common.ptx import mbarrier_wait
 from ..common.ring import Ring
-from ..common.tiles import Tile, TileScheduler
-from ..common.write_out import write_tile
+from ..common.scheduler import Tile, TileScheduler
 from .cta import sync_warpgroup
 from .epilogue import Epilogue
 from .mainloop import Consumer
@@ -26,7 +26,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
     var consumer = Consumer[config](cta)
     var accumulator = Accumulator[config]()
     var ring = Ring[1](parity=0)
-    var multiplies = consumer.has_part(tile, problem)
+    var multiplies = consumer.owns_rows(tile, problem)
     for k in range(problem.k_iterations):
         if cta.warp == 0:
             # Elected each time: where ptxas cannot see that it is one thread, it puts a loop over threads around each load.
@@ -38,7 +38,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
         if multiplies:
             consumer.multiply(accumulator, 0)
         else:
-            sync_warpgroup(consumer.group)  # as a multiplication does: see pass_by_tile
+            sync_warpgroup(consumer.group)  # as a multiplication does: see skip_tile
         accumulator.wait[0]()
         consumer.release(0)
         ring.advance()

@@ -3,7 +3,7 @@
     warpgroups 0, 1   consumers   empty the ring, half of the rows each: wait on full barriers; write out C
     warpgroup 2       producer    one thread fills the ring by TMA: waits on empty barriers
 
-A stage goes round like this. The producers of all CTAs that share a tile each load a slice of it and multicast it; every
+How a stage goes through the ring: the producers of all CTAs that share a tile each load a slice of it and multicast it; every
 CTA that receives one counts the bytes on its own full barrier. Its consumers wait for them and multiply; when they have
 read the stage, one thread of each consumer warpgroup arrives at the empty barrier of every CTA that wrote into it. A
 producer writes a stage again only after all consumers that read its slices have arrived.
@@ -12,13 +12,13 @@ A tile of 64 rows has one consumer warpgroup.
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.epilogue_store import write_tile
 from ..common.loader import produce
 from ..common.problem import Problem
-from ..common.tiles import TileScheduler
-from ..common.write_out import write_tile
+from ..common.scheduler import TileScheduler
 from .cta import warp_of_group, warpgroup
 from .epilogue import Epilogue
-from .mainloop import Consumer, consume, pass_by
+from .mainloop import Consumer, consume, drain_without_mma
 from max.gpu.intrinsics import warpgroup_reg_alloc, warpgroup_reg_dealloc
 from max.gpu.primitives.cluster import elect_one_sync
 
@@ -58,8 +58,8 @@ def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
     else:
         take_registers[config]()
         var consumer = Consumer[config](cta)
-        if consumer.has_part(tiles.tile, problem):
+        if consumer.owns_rows(tiles.tile, problem):
             var accumulator = consume(cta, consumer, problem.k_iterations)
             write_tile[config](Epilogue[config](cta, tiles.tile, accumulator), problem.c)
         else:
-            pass_by(cta, consumer, problem.k_iterations)
+            drain_without_mma(cta, consumer, problem.k_iterations)

@@ -1,19 +1,19 @@
-"""Kernel 7 of sm_90a: kernel 6 with a double-buffered write-out.
+"""Kernel 7 of sm_90a: kernel 6 with a double-buffered epilogue store.
 
-The rows of a warpgroup leave in steps of `epilogue_width` columns through two small buffers in turn: while TMA stores
+The rows of a warpgroup leave in steps of `epilogue_width` columns through two small buffers: while TMA stores
 one, the warps fill the other. That needs 16 KB of shared memory instead of 64 KB; a fourth stage of the ring fits. The
 grid is cut into bands, so that CTAs that run together find each other's operands in the L2 cache: see LaunchPlan.
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.epilogue_store import finish_stores, write_double_buffered
 from ..common.loader import produce
 from ..common.problem import Problem
-from ..common.tiles import TileScheduler
-from ..common.write_out import finish_stores, write_in_turns
+from ..common.scheduler import TileScheduler
 from .cta import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
-from .mainloop import Consumer, consume, pass_by
+from .mainloop import Consumer, consume, drain_without_mma
 from max.gpu.primitives.cluster import elect_one_sync
 
 
@@ -28,10 +28,10 @@ def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
     else:
         take_registers[config]()
         var consumer = Consumer[config](cta)
-        if consumer.has_part(tiles.tile, problem):
+        if consumer.owns_rows(tiles.tile, problem):
             var accumulator = consume(cta, consumer, problem.k_iterations)
             var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
-            write_in_turns[config](epilogue, problem.c)
+            write_double_buffered[config](epilogue, problem.c)
             finish_stores(epilogue.leads())
         else:
-            pass_by(cta, consumer, problem.k_iterations)
+            drain_without_mma(cta, consumer, problem.k_iterations)

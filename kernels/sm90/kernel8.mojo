@@ -1,38 +1,37 @@
-"""Kernel 8 of sm_90a: kernel 7 with CTAs that stay, and a write-out behind the next tile's main loop.
+"""Kernel 8 of sm_90a: kernel 7 as a persistent kernel, with the epilogue of a tile behind the next one's main loop.
 
     warpgroups 0, 1   consumers   multiply tile after tile, half of the rows each; write the tile before meanwhile
     warpgroup 2       producer    one thread fills the ring by TMA, and runs ahead into the next tile; with the dynamic
-                                  schedule a thread of another warp asks for tiles
+                                  schedule a thread of another warp fetches tiles
 
 The ring of stages is that of kernel 6, and runs on across tiles. When a consumer warpgroup has finished a tile, it rounds
 it to 16 bits, which takes 64 registers a thread in place of 128, and starts the next at once: the tensor core stands still
 only for the rounding. Then, after each K step that it has started, it writes one step of the old tile: registers, shared
 memory, TMA store. A warpgroup does this by itself; the other may be some stages ahead.
 
-Every role gets the same tiles, each from its own TileScheduler. With `ping_pong` the consumers take them in turn:
+Every role gets the same tiles, each from its own TileScheduler. With `ping_pong` the consumers take them alternately:
 ping_pong.mojo.
 """
-from ..common.answers import take_tiles
 from ..common.config import GemmConfig
 from ..common.cta import Cta
+from ..common.epilogue_store import finish_stores, write_double_buffered, write_step
 from ..common.loader import produce
 from ..common.problem import Problem
 from ..common.ring import Ring
-from ..common.tiles import TileScheduler
-from ..common.write_out import finish_stores, write_in_turns, write_step
+from ..common.scheduler import TileScheduler, fetch_tiles
 from .cta import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
-from .mainloop import Consumer, SideJob, finish_tile, pass_by_tile, start_tile
-from .ping_pong import take_turns
+from .mainloop import Consumer, SideJob, finish_tile, skip_tile, start_tile
+from .ping_pong import consume_ping_pong
 from .wgmma import Accumulator
 from max.gpu.primitives.cluster import elect_one_sync
 
 
-struct WriteOut[config: GemmConfig](SideJob, TrivialRegisterPassable):
-    """The write-out of the last finished tile, step by step."""
+struct DeferredEpilogue[config: GemmConfig](SideJob, TrivialRegisterPassable):
+    """The epilogue of the last finished tile, step by step, while the next is multiplied."""
 
-    comptime steps = Self.config.write_out_steps()
+    comptime steps = Self.config.epilogue_steps()
 
     var c_map: UInt64
     var epilogue: Epilogue[Self.config]
@@ -59,7 +58,7 @@ struct WriteOut[config: GemmConfig](SideJob, TrivialRegisterPassable):
     def finish(self):
         """After the last tile."""
         if self.pending:
-            write_in_turns[Self.config](self.epilogue, self.c_map)
+            write_double_buffered[Self.config](self.epilogue, self.c_map)
 
 
 @inline(.always)
@@ -67,20 +66,20 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
     """A consumer warpgroup: tile after tile, each written while the next is multiplied."""
     var consumer = Consumer[config](cta)
     var ring = Ring[config.stages](parity=0)
-    var write_out = WriteOut[config](problem.c, Epilogue[config](cta, tiles.tile, Accumulator[config]()))
+    var deferred = DeferredEpilogue[config](problem.c, Epilogue[config](cta, tiles.tile, Accumulator[config]()))
     while tiles.has_tile():
         var tile = tiles.tile
-        if consumer.has_part(tile, problem):
+        if consumer.owns_rows(tile, problem):
             var accumulator = Accumulator[config]()
-            var last = start_tile(cta, consumer, accumulator, ring, problem.k_iterations, write_out)
+            var last = start_tile(cta, consumer, accumulator, ring, problem.k_iterations, deferred)
             tiles.advance[whole_warp=True](cta)  # while the last stages are multiplied
             finish_tile(consumer, accumulator, last)
-            write_out.begin(Epilogue[config](cta, tile, accumulator))
+            deferred.begin(Epilogue[config](cta, tile, accumulator))
         else:
-            pass_by_tile(cta, consumer, ring, problem.k_iterations)
+            skip_tile(cta, consumer, ring, problem.k_iterations)
             tiles.advance[whole_warp=True](cta)
-    write_out.finish()
-    finish_stores(write_out.epilogue.leads())
+    deferred.finish()
+    finish_stores(deferred.epilogue.leads())
 
 
 @inline(.always)
@@ -94,10 +93,10 @@ def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
         comptime if config.counts_tiles():
             if warp_of_group(cta) == 1:
                 if elect_one_sync():
-                    take_tiles(cta, tiles)
+                    fetch_tiles(cta, tiles)
     else:
         take_registers[config]()
         comptime if config.ping_pong:
-            take_turns(cta, problem, tiles)
+            consume_ping_pong(cta, problem, tiles)
         else:
             write_and_multiply(cta, problem, tiles)

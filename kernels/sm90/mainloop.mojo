@@ -1,16 +1,16 @@
-"""Multiplying stages in the consumer warpgroups, and telling the CTAs that wrote into a stage that it has been read."""
+"""Multiplying stages in the consumer warpgroups, and signalling the CTAs that wrote into a stage when it has been read."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.problem import Problem
 from ..common.ptx import address_in, mbarrier_arrive_cluster, mbarrier_wait
 from ..common.ring import Ring
-from ..common.tiles import Tile
+from ..common.scheduler import Tile
 from .cta import sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import Accumulator, operand_descriptor
 
 
 struct Consumer[config: GemmConfig](TrivialRegisterPassable):
-    """What one consumer warpgroup reads, and whom it tells. All threads of the warpgroup."""
+    """What one consumer warpgroup reads, and whom it signals. All threads of the warpgroup."""
 
     comptime sharing = Self.config.sharing()
 
@@ -19,7 +19,7 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
     var a: UInt64
     var b: UInt64
     var empty: UInt32  # first empty barrier of the CTA whose rank is this thread's lane
-    var tells: Bool  # whether that CTA writes into the stages of this one
+    var signals: Bool  # whether that CTA writes into the stages of this one
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config]):
@@ -32,11 +32,11 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
         comptime sharing = Self.sharing
         var rank = min(cta.lane, UInt32(Self.config.cluster_size() - 1))
         self.empty = address_in(cta.empty(0), rank)
-        self.tells = warp_of_group(cta) == 0 and cta.lane == rank and sharing.commit_mask(cta.rank) >> rank & 1 == 1
+        self.signals = warp_of_group(cta) == 0 and cta.lane == rank and sharing.commit_mask(cta.rank) >> rank & 1 == 1
 
     @inline(.always)
-    def has_part(self, tile: Tile, problem: Problem) -> Bool:
-        """Whether any row of this warpgroup's lies in C."""
+    def owns_rows(self, tile: Tile, problem: Problem) -> Bool:
+        """Whether any row of this warpgroup's is in bounds."""
         return tile.row + self.row < Int32(problem.m) and tile.column < Int32(problem.n)
 
     @inline(.always)
@@ -51,7 +51,7 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
     def release(self, stage: UInt32):
         """One arrival, from one thread each, on the empty barriers of all CTAs that write into the stage. After a wait
         that covers the stage: it holds for the whole warpgroup."""
-        if self.tells:
+        if self.signals:
             mbarrier_arrive_cluster(self.empty + stage * 8)
 
 
@@ -136,10 +136,10 @@ def finish_tile[config: GemmConfig](consumer: Consumer[config], accumulator: Acc
 
 
 @inline(.always)
-def pass_by_tile[
+def skip_tile[
     config: GemmConfig
 ](cta: Cta[config], consumer: Consumer[config], mut ring: Ring[config.stages], k_iterations: UInt32):
-    """In place of `start_tile` and `finish_tile` where no row of the warpgroup's lies in C: goes round the ring, as the
+    """In place of `start_tile` and `finish_tile` where no row of the warpgroup's lies in C: releases every stage unread, as the
     slices that its CTA loads are for others, too, and spends no power on what nobody stores."""
     for _ in range(k_iterations):
         mbarrier_wait(cta.full(ring.stage), ring.parity)
@@ -162,7 +162,7 @@ def consume[
 
 
 @inline(.always)
-def pass_by[config: GemmConfig](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32):
-    """In place of `consume` where the warpgroup has no part in C."""
+def drain_without_mma[config: GemmConfig](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32):
+    """In place of `consume` where the warpgroup owns no rows of C."""
     var ring = Ring[config.stages](parity=0)
-    pass_by_tile(cta, consumer, ring, k_iterations)
+    skip_tile(cta, consumer, ring, k_iterations)

@@ -2,7 +2,7 @@
 from ..common.config import GemmConfig
 from ..common.cta import Cta
 from ..common.problem import Problem
-from ..common.tiles import TileScheduler
+from ..common.scheduler import TileScheduler
 from .cta import start
 from .kernel5 import kernel5
 from .kernel6 import kernel6
@@ -13,8 +13,8 @@ from .kernel8 import kernel8
 @inline(.always)
 def run[config: GemmConfig](cta: Cta[config], problem: Problem):
     var tiles = TileScheduler[config](cta, problem)
-    if tiles.lies_below():
-        return  # the whole cluster: nobody waits for it
+    if tiles.cluster_is_out_of_bounds():
+        return  # the whole cluster, so no CTA waits for it
     start(cta, problem)
     comptime if config.kernel == "kernel5":
         kernel5(cta, problem, tiles)

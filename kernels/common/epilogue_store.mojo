@@ -1,4 +1,5 @@
-"""Write-out of C: registers -> 16-bit -> swizzled shared memory -> TMA store, in steps of `epilogue_width` columns.
+"""The store half of the epilogue: registers -> 16-bit -> swizzled shared memory -> TMA store, in steps of
+`epilogue_width` columns.
 
 Both tensor cores leave a 16-row part of the accumulator in a warp's registers the same way: register 4j + i of thread
 t is row t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1), which is what
@@ -73,14 +74,14 @@ trait Team(TrivialRegisterPassable):
 
 @inline(.always)
 def write_tile[config: GemmConfig, T: Team](team: T, c_map: UInt64):
-    """The plain write-out: the whole tile into shared memory, then one bulk group of TMA stores."""
-    comptime for step in range(config.write_out_steps()):
+    """The plain epilogue store: the whole tile into shared memory, then one bulk group of TMA stores."""
+    comptime for step in range(config.epilogue_steps()):
         team.write[step](team.read[step]())
     fence_proxy_async()
     team.barrier()
     if team.leads():
         if elect_one_sync():
-            comptime for step in range(config.write_out_steps()):
+            comptime for step in range(config.epilogue_steps()):
                 team.store[step, step](c_map)
             tma_commit_group()
             tma_wait_group_read[0]()
@@ -91,10 +92,10 @@ def stores_since(step: Int, config: GemmConfig) -> Int:
     tile, or in the one before, whose steps went through the same buffers."""
     if step >= config.c_buffers():
         return config.c_buffers() - 1
-    var last = config.write_out_steps() - 1
+    var last = config.epilogue_steps() - 1
     while last % config.c_buffers() != step % config.c_buffers():
         last -= 1
-    return config.write_out_steps() - 1 - last + step
+    return config.epilogue_steps() - 1 - last + step
 
 
 @inline(.always)
@@ -102,7 +103,7 @@ def write_step[config: GemmConfig, T: Team, step: Int](team: T, c_map: UInt64):
     """One step of the tile through its buffer: while TMA stores one buffer, the team fills the next."""
     comptime buffer = step % config.c_buffers()
     var pairs = team.read[step]()
-    comptime if step >= config.c_buffers() or config.walks_tiles():
+    comptime if step >= config.c_buffers() or config.is_persistent():
         # TMA must have read what was last in this buffer: one thread waits for TMA, the others for it.
         if team.leads():
             if elect_one_sync():
@@ -120,9 +121,9 @@ def write_step[config: GemmConfig, T: Team, step: Int](team: T, c_map: UInt64):
 
 
 @inline(.always)
-def write_in_turns[config: GemmConfig, T: Team](team: T, c_map: UInt64):
-    """The tile in steps, through few buffers."""
-    comptime for step in range(config.write_out_steps()):
+def write_double_buffered[config: GemmConfig, T: Team](team: T, c_map: UInt64):
+    """The double-buffered epilogue store: the tile in steps, through two buffers."""
+    comptime for step in range(config.epilogue_steps()):
         write_step[config, T, step](team, c_map)
 
 
