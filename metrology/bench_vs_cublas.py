@@ -1,8 +1,8 @@
-"""Kernels beside cuBLAS on one GPU, without MAX: how `nvidia-h200-kernel8.json` is measured.
+"""Times kernels against cuBLAS on one GPU, without MAX: how `nvidia-h200-kernel8.json` is measured.
 
-    python metrology/beside_cublas.py pack FOLDER --shape 4096 --kernel kernel8 --kernel "kernel8 scheduler=dynamic"
-    python FOLDER/beside_cublas.py time FOLDER --processes 3 --json FILE
-    ncu --clock-control none --metrics sm__cycles_elapsed.max,... python FOLDER/beside_cublas.py once FOLDER
+    python metrology/bench_vs_cublas.py pack FOLDER --shape 4096 --kernel kernel8 --kernel "kernel8 scheduler=dynamic"
+    python FOLDER/bench_vs_cublas.py time FOLDER --processes 3 --json FILE
+    ncu --clock-control none --metrics sm__cycles_elapsed.max,... python FOLDER/bench_vs_cublas.py once FOLDER
 
 `pack` compiles for sm_90a and needs Mojo and ptxas, but no GPU: the folder can be carried to the machine that has one.
 There, PyTorch, click, pynvml and ml_dtypes are enough. A kernel is launched as its launch plan says, checked and given
@@ -175,7 +175,7 @@ def load(folder: Path) -> dict[tuple[int, int, int], list[Kernel]]:
 # ---- commands --------------------------------------------------------------------------------------------------------
 @click.group()
 def main() -> None:
-    """Time kernels beside cuBLAS from CUDA graphs."""
+    """Time kernels against cuBLAS from CUDA graphs."""
 
 
 @main.command()
@@ -185,7 +185,7 @@ def main() -> None:
 def pack(folder: Path, shapes: tuple[str, ...], kernels: tuple[str, ...]) -> None:
     """Compile every kernel for every shape."""
     pack_all([(shape, kernel) for shape in shapes for kernel in kernels], folder)
-    (folder / "beside_cublas.py").write_text(Path(__file__).read_text(encoding="utf-8"))
+    (folder / "bench_vs_cublas.py").write_text(Path(__file__).read_text(encoding="utf-8"))
 
 
 @main.command("time")

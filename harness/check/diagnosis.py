@@ -1,4 +1,4 @@
-"""What a pair of accesses that does not fit is called, and what would mend it."""
+"""Names a pair of accesses that nothing orders, and the fix."""
 
 from __future__ import annotations
 

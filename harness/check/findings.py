@@ -53,7 +53,7 @@ _ERRORS = {
     "convergence": "The lanes that an instruction needs execute it together, with agreeing operands.",
     "clc-slot": "A launch-control response is overwritten after all its readers have released it.",
     "clc-after-failure": "A CTA that has seen a failed launch-control request does not make another.",
-    "clc-exit-pending": "A CTA does not exit while a launch-control request of it is under way.",
+    "clc-exit-pending": "A CTA does not exit while a launch-control request of it is in flight.",
     "clc-failed-coordinates": "The coordinates of a failed launch-control request are not used.",
     "memory": "Memory is written before it is read.",
 }
@@ -104,8 +104,8 @@ class Place:
 class Finding:
     """A breach of a rule. ``first`` should come before ``second``; one place if there is no second.
 
-    ``bytes``: what both touch, by name. ``missing``: the edge that is not there. ``mend``: the shortest way to have it.
-    ``count``: how often, in all warps, CTAs and rounds.
+    ``bytes``: what both touch, by name. ``missing``: the edge that is not there. ``mend``: the shortest fix.
+    ``count``: how often, in all warps, CTAs and phases.
     """
 
     rule: str
@@ -277,7 +277,7 @@ def as_sarif(reports: Iterable[tuple[str, Report]]) -> dict[str, Any]:
 
 
 def _result(finding: Finding, file: str) -> dict[str, Any]:
-    # The place to mend is the later one: what it does comes too early.
+    # The place to fix is the later one: what it does comes too early.
     places = [place for place in (finding.second, finding.first) if place is not None]
     text = ". ".join(part for part in (finding.message, finding.missing, finding.mend) if part)
     return {

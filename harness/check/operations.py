@@ -98,7 +98,7 @@ class AsynchronousOperations:
         self._awaited[event.kind](event)
 
     def flush(self) -> None:
-        """The run has ended: what was under way is looked at as if it happened now."""
+        """The run has ended: what was in flight is looked at as if it happened now."""
         for in_flight in list(self._operations.all.values()):
             self._by_kind[in_flight.operation.kind].flush(in_flight)
         self._operations.all.clear()

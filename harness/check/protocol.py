@@ -1,4 +1,4 @@
-"""The hand-overs of a run: who tells whom, through which barrier, and what is handed over by it."""
+"""The hand-overs of a run: who signals whom, through which barrier, and what it hands over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Handover:
     """Says what a barrier, or an array of barriers, hands over. The keys say who and how, the values how often.
 
     ``gives``: what those who arrive have done to memory since they last arrived anywhere. ``rounds``: phases that have
-    ended. ``nbytes``: that copies count, in all rounds.
+    ended. ``nbytes``: that copies count, in all phases.
     """
 
     barrier: str
@@ -139,7 +139,7 @@ class Protocol:
                 found.append(TENSOR)
         return list(dict.fromkeys(found))
 
-    # ---- who tells whom ----
+    # ---- who signals whom ----
 
     def _tell(self, barrier: str, agent: Agent, how: str, gives: Counter[str] | None) -> None:
         handover = self._of(barrier)

@@ -292,7 +292,7 @@ class TensorMemoryLife:
     def _too_soon(self, made: Record, freed: Record) -> None:
         self.model.say(
             "tmem-alloc-order", "error",
-            f"CTA {freed.agent.cta} frees tensor memory while the allocation of CTA {made.agent.cta} may be under way",
+            f"CTA {freed.agent.cta} frees tensor memory while the allocation of CTA {made.agent.cta} may be in flight",
             (made.site, made.agent), (freed.site, freed.agent), missing="no path from the peer's allocation to this",
             mend="a cluster barrier between the allocation and the deallocation",
         )  # fmt: skip

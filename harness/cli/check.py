@@ -61,7 +61,7 @@ class How:
     resident_clusters: int | None
     max_steps: int | None
     timeout: float | None
-    waste: bool
+    redundant: bool
 
     @property
     def options(self) -> CheckOptions:
@@ -73,7 +73,7 @@ class How:
             max_steps=self.max_steps,
             timeout=self.timeout,
         )
-        return CheckOptions(self.schedules, emulation, self.waste)
+        return CheckOptions(self.schedules, emulation, self.redundant)
 
 
 _how_options = group(
@@ -103,6 +103,7 @@ _how_options = group(
     click.option("--timeout", type=FiniteRange(1), help="Seconds after which a run is ended."),
     click.option(
         "--waste",
+        "redundant",
         is_flag=True,
         help="Leave out each fence, barrier and wait in turn, and note what these runs could do without: two more runs "
         "for each of them; name a small shape.",
@@ -154,7 +155,7 @@ def check_command(
         several = _kernels(kernels_named(kernels), shape, config, ptx, how, ptxas)
     with progress_bar(f"checking {', '.join(map(str, kernels))}", "schedules") as progress:
         found = check(several, how.options, progress)
-    return tell(found, replace(shown, notes=shown.notes or how.waste))
+    return tell(found, replace(shown, notes=shown.notes or how.redundant))
 
 
 def _kernels(

@@ -62,7 +62,7 @@ class Function:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the server answers it."""
+        """Returns whether the server answers it."""
         return self.disposition in ("served", "anytime")
 
 
@@ -74,7 +74,7 @@ _POINTER = re.compile(r"(in|out)\[(.+)\]")
 
 @cache
 def functions() -> tuple[Function, ...]:
-    """All functions in the order of the table."""
+    """Returns all functions in the order of the table."""
     lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     return tuple(_function(line, number) for number, line in enumerate(lines))
 
@@ -85,7 +85,7 @@ def by_name() -> dict[str, Function]:
 
 
 def refused_of_runtime() -> list[str]:
-    """Names of functions of the CUDA runtime API that are refused."""
+    """Returns the names of functions of the CUDA runtime API that are refused."""
     return [line for line in _RUNTIME.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
 
 

@@ -127,5 +127,5 @@ def runtime_check(session: Session) -> None:
 
 @handles("emulatedRefusal")
 def refusal(session: Session, name: str) -> None:
-    """A function of the runtime that is not supported was called."""
+    """Refuses a function of the runtime that is not supported."""
     session.gpu.log.refused(name)

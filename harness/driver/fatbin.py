@@ -49,7 +49,9 @@ class PtxImage:
     suffix: str
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
-        """Whether a GPU can run it (PTX ISA 11.1.2): with "a" only the GPU it names, with "f" those of its family."""
+        """Returns whether a GPU can run it (PTX ISA 11.1.2): with "a" only the GPU it names, with "f" those of its
+        family.
+        """
         gpu = capability[0] * 10 + capability[1]
         if self.suffix == "a":
             return self.architecture == gpu
@@ -59,7 +61,7 @@ class PtxImage:
 
 
 def ptx_of(image: bytes, capability: tuple[int, int]) -> str:
-    """The PTX that a GPU of this compute capability is to run; of several the one that fits it best.
+    """Returns the PTX that a GPU of this compute capability is to run; of several the one that fits it best.
 
     ``image``: PTX text (with or without a null character at its end), a fat binary, or a cubin, which is refused.
 
@@ -78,7 +80,9 @@ def ptx_of(image: bytes, capability: tuple[int, int]) -> str:
 
 
 def ptx_of_cubin(image: bytes, folder: Path | None) -> str | None:
-    """The newest PTX in the folder that has all kernels of a cubin, alone or in a fat binary; None if there is none."""
+    """Returns the newest PTX in the folder that has all kernels of a cubin, alone or in a fat binary; None if there is
+    none.
+    """
     wanted = {name.decode() for name in _CODE_SECTION.findall(image)}
     if folder is None or not wanted:
         return None

@@ -48,13 +48,13 @@ class GpuModel:
 
 
 def gpu_names() -> list[str]:
-    """The keys of all models."""
+    """Returns the keys of all models."""
     return sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != DRIVER)
 
 
 @cache
 def gpu_model(key: str) -> GpuModel:
-    """A model by its key, in any case. ValueError if there is none."""
+    """Returns a model by its key, in any case. ValueError if there is none."""
     name = key.lower()
     if name not in gpu_names():
         raise ValueError(f"GPU '{key}': must be one of {', '.join(gpu_names())}")

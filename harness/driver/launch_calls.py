@@ -63,7 +63,7 @@ def read_shape(shape: bytes, attributes: bytes, function: Function) -> Shape:
 
 
 def blocks_per_multiprocessor(function: Function, threads: int, dynamic_shared: int) -> int:
-    """How many CTAs a multiprocessor holds at once; 0 if not even one."""
+    """Returns how many CTAs a multiprocessor holds at once; 0 if not even one."""
     if not 0 < threads <= function.most_threads:
         return 0
     warps = -(-threads // 32)
@@ -125,7 +125,7 @@ def launch(
 
 
 def run(session: Session, function: Function, shape: Shape, parameters: bytes) -> None:
-    """Run a kernel to its end. What it does wrong is told, and the program learns of it with its next calls."""
+    """Run a kernel to its end. What it does wrong is reported, and the program gets the error from its next calls."""
     gpu, kernel = session.gpu, function.kernel
     if len(parameters) < kernel.parameter_bytes:
         raise DriverError("INVALID_VALUE", f"{len(parameters)} bytes of parameters, of {kernel.parameter_bytes}")
@@ -188,7 +188,7 @@ def _stop_if_gone(session: Session) -> None:
 
 
 def result_of(error: EmulatorError) -> str:
-    """The CUresult of a kernel that did not come to its end."""
+    """Returns the CUresult of a kernel that did not come to its end."""
     if isinstance(error, Deadlock | LimitExceeded):
         return "LAUNCH_TIMEOUT"
     if isinstance(error, Fault):

@@ -36,7 +36,9 @@ COMPILE_SECONDS = 120
 
 
 def libraries() -> Path:
-    """The folder with the libraries, compiled now if the cache has them not. Raises CannotRun without a compiler."""
+    """Returns the folder with the libraries, compiled now if the cache has them not. Raises CannotRun without a
+    compiler.
+    """
     generated = {"stubs.h": header(), "stubs.c": stubs(), "cudart_stubs.c": runtime_stubs()}
     generated["cute_stubs.c"] = cute_stubs()
     key = _key(generated)

@@ -38,7 +38,7 @@ class LaunchRecord:
     """Of the synchronisation checker, if it was asked for (`harness.check.findings.Finding`)."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Returns plain data for JSON."""
         return {
             "number": self.number,
             "process": self.process,

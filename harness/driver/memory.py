@@ -65,7 +65,7 @@ FILE_BYTES = sum(window.size for window in WINDOWS)
 
 
 def pinned_at(base: int) -> Window:
-    """The window of pinned memory where a program has it. Raises ValueError if kernels cannot have it there."""
+    """Returns the window of pinned memory where a program has it. Raises ValueError if kernels cannot have it there."""
     if base % PAGE or not LOWEST_PINNED <= base <= DEVICE.base - PINNED.size:
         raise ValueError(f"pinned memory at {base:#x}")
     return replace(PINNED, base=base)
@@ -91,7 +91,7 @@ class HostMemoryShort(DriverError):
 
 
 def free_bytes() -> int:
-    """What the host can still commit: MemAvailable, or less where a control group has less."""
+    """Returns what the host can still commit: MemAvailable, or less where a control group has less."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             found = int(line.split()[1]) << 10
@@ -136,7 +136,7 @@ class MappedFile:
         self.shadow = np.frombuffer(self._shadow, np.uint8)
 
     def require(self, offset: int, nbytes: int) -> None:
-        """Bytes are about to be touched, with those that say that they are written. Raises HostMemoryShort."""
+        """Makes room for bytes that are about to be touched, and for their shadow. Raises HostMemoryShort."""
         self._unasked += nbytes
         if self._unasked < UNASKED:
             return
@@ -148,13 +148,13 @@ class MappedFile:
                 raise HostMemoryShort(needed, have)
 
     def clear(self, offset: int, nbytes: int) -> None:
-        """Give back the pages of a range of whole pages: it holds nothing any more."""
+        """Gives back the pages of a range of whole pages: it holds nothing any more."""
         if nbytes:
             self._data.madvise(mmap.MADV_REMOVE, offset, nbytes)
             self._shadow.madvise(mmap.MADV_REMOVE, offset, nbytes)
 
     def close(self) -> None:
-        """The mappings go when nothing refers to them any more."""
+        """Drops the mappings, which go when nothing refers to them any more."""
         for each in self._descriptors:
             os.close(each)
 
@@ -235,26 +235,26 @@ class WindowMemory(GlobalMemory):
         return block
 
     def drop(self, block: Allocation) -> None:
-        """Free an allocation; whoever has its pages next finds them poisoned."""
+        """Frees an allocation; whoever has its pages next finds them poisoned."""
         window = next(window for window in self._windows if window.holds(block.base))
         self.remove(block)
         offset = window.offset + block.base - window.base
         self._file.clear(offset, round_up(block.data.size, PAGE))
 
     def require(self, block: Allocation, offset: int, nbytes: int) -> None:
-        """Part of an allocation is about to be touched. Raises HostMemoryShort."""
+        """Makes room for a part of an allocation that is about to be touched. Raises HostMemoryShort."""
         window = next(window for window in self._windows if window.holds(block.base))
         self._file.require(window.offset + block.base - window.base + offset, nbytes)
 
     def starting_at(self, address: int) -> Allocation | None:
-        """The allocation that begins there."""
+        """Returns the allocation that begins there."""
         position = bisect_left(self._bases, address)
         if position < len(self._bases) and self._bases[position] == address:
             return self.allocations[position]
         return None
 
     def holding(self, address: int) -> Allocation | None:
-        """The allocation that an address lies in."""
+        """Returns the allocation that an address lies in."""
         position = bisect_right(self._bases, address) - 1
         if position >= 0 and address < self.allocations[position].end:
             return self.allocations[position]

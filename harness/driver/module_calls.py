@@ -63,12 +63,12 @@ class Function:
 
     @property
     def code(self) -> Code:
-        """The kernel's translation. Raises PtxSyntaxError for an instruction that is not implemented."""
+        """Returns the kernel's translation. Raises PtxSyntaxError for an instruction that is not implemented."""
         return self.module.ptx.code(self.name)
 
     @property
     def dynamic_shared(self) -> int:
-        """Bytes of dynamic shared memory that a launch may ask for."""
+        """Returns the bytes of dynamic shared memory that a launch may ask for."""
         if self.asked_shared is not None:
             return self.asked_shared
         return max(0, DEFAULT_SHARED - self.code.static_shared)
@@ -93,7 +93,7 @@ class Function:
 
 
 def parse(text: str) -> tuple[PtxModule, dict[str, str]]:
-    """A module without the kernels that are not understood, and why these are not. Raises PtxSyntaxError."""
+    """Returns a module without the kernels that are not understood, and why these are not. Raises PtxSyntaxError."""
     if text not in _MODULES:
         try:
             _MODULES[text] = PtxModule.from_text(text), {}

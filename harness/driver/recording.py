@@ -40,7 +40,7 @@ class Recorder:
             raise UsageProblem(f"--record {str(folder)!r} is not empty; name a new folder")
 
     def keep(self, session: Session, function: Function, parameters: bytes, record: LaunchRecord) -> None:
-        """Write one launch, which is about to start. Raises CannotRun if that is not possible."""
+        """Writes one launch, which is about to start. Raises CannotRun if that is not possible."""
         place = self.folder / f"launch-{record.number}"
         try:
             place.mkdir(parents=True)

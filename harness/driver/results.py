@@ -111,7 +111,7 @@ CODES = {name.removeprefix("ERROR_"): code for code, name in NAMES.items()}
 
 
 class DriverError(Exception):
-    """A call fails. ``name``: a key of `CODES`, "INVALID_VALUE". ``reason``: for the log, "" for none."""
+    """Says that a call fails. ``name``: a key of `CODES`, "INVALID_VALUE". ``reason``: for the log, "" for none."""
 
     def __init__(self, name: str, reason: str = "") -> None:
         super().__init__(reason)
@@ -121,10 +121,10 @@ class DriverError(Exception):
 
 
 def name_of(code: int) -> str:
-    """ "CUDA_ERROR_INVALID_VALUE" """
+    """Returns the name of a code, as CUDA_ERROR_INVALID_VALUE."""
     return f"CUDA_{NAMES.get(code, 'ERROR_UNKNOWN')}"
 
 
 def text_of(code: int) -> str:
-    """A few words for a code, as cuGetErrorString has them."""
+    """Returns a few words for a code, as cuGetErrorString has them."""
     return NAMES[code].removeprefix("ERROR_").replace("_", " ").lower() if code else "no error"

@@ -98,27 +98,27 @@ class Session:
         self._handles = handles
 
     def close(self) -> None:
-        """The process has ended. Its pages go now, the mappings when nothing refers to them any more."""
+        """Ends the session of a process. Its pages go now, the mappings when nothing refers to them any more."""
         self.file.clear(0, FILE_BYTES)
         self.file.close()
 
     # ---- handles ----
 
     def add(self, thing: Any) -> int:
-        """A handle for an object."""
+        """Returns a handle for an object."""
         handle = next(self._handles)
         self._objects[handle] = thing
         return handle
 
     def get(self, handle: int, kind: type[T]) -> T:
-        """The object of a handle. Raises DriverError if it is none of this kind."""
+        """Returns the object of a handle. Raises DriverError if it is none of this kind."""
         thing = self._objects.get(handle)
         if not isinstance(thing, kind):
             raise DriverError("INVALID_HANDLE", f"{handle:#x} is no {kind.__name__.lower()}")
         return thing
 
     def all(self, kind: type[T]) -> list[T]:
-        """All objects of a kind that have a handle."""
+        """Returns all objects of a kind that have a handle."""
         return [thing for thing in self._objects.values() if isinstance(thing, kind)]
 
     def discard(self, handle: int) -> None:
@@ -135,14 +135,15 @@ class Session:
         return self.memory.alloc_in(window, nbytes, name)
 
     def take_memory(self, nbytes: int) -> None:
-        """Count bytes of device memory as used. Raises DriverError if the GPU has not so many left."""
+        """Counts bytes of device memory as used. Raises DriverError if the GPU has not so many left."""
         left = self.gpu.model.memory_bytes - self.used
         if nbytes > left:
             raise DriverError("OUT_OF_MEMORY", f"{nbytes} bytes of device memory, of which {left} are left")
         self.used += nbytes
 
     def find(self, address: int, nbytes: int) -> tuple[Allocation, int] | None:
-        """The allocation with a range of generic addresses, and the offset in it; None if it is memory of the program.
+        """Returns the allocation with a range of generic addresses, and the offset in it; None if it is memory of the
+        program.
 
         Raises DriverError if it is device memory that is not allocated.
         """
@@ -174,7 +175,7 @@ class Session:
     # ---- errors ----
 
     def fail(self, name: str) -> None:
-        """A kernel has failed: from now on calls return this error, until the context is reset."""
+        """Records that a kernel has failed: from now on calls return this error, until the context is reset."""
         self.error = self.error or CODES[name]
 
     def take_printed(self) -> bytes:

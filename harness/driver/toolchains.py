@@ -47,7 +47,7 @@ exec cp -- "$input" "$output"
 
 
 def assembler() -> Path:
-    """The stand-in for ptxas: a program in the build cache."""
+    """Returns the stand-in for ptxas: a program in the build cache."""
     folder = cache.ensure(cache.place("drivers", f"assembler-{hashlib.sha256(_SCRIPT.encode()).hexdigest()[:16]}"))
     program = folder / "ptxas"
     if not program.exists() or not os.access(program, os.X_OK):

@@ -168,7 +168,7 @@ WARNINGS = tuple(_WARNINGS)
 
 @dataclass
 class Finding:
-    """A warning of a run. ``count``: how often it happened at this place, in all warps, CTAs and rounds. ``line``: of
+    """A warning of a run. ``count``: how often it happened at this place, in all warps, CTAs and phases. ``line``: of
     the PTX.
     """
 

@@ -246,7 +246,7 @@ class _Room:
         return self._size
 
     def _wait(self) -> int:
-        """Waits until there is a worker; while jobs are under way, workers that come back have more time."""
+        """Waits until there is a worker; while jobs are in flight, workers that come back have more time."""
         deadline = time.monotonic() + (self.cluster.patience if self._size else min(30.0, self.cluster.patience))
         while not (size := self._count()):
             if time.monotonic() > deadline:

@@ -23,8 +23,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """How to run it. schedules: the first is fifo, the others are random, with the seeds that follow the
-    emulation's. waste: look for what could be left out, too.
+    """Says how to run a check. schedules: the first is fifo, the others are random, with the seeds that follow the
+    emulation's. redundant: look for synchronisation that could be left out, too.
 
     emulation: how; its jobs are processes among which the schedules are dealt out. Where it does not say how many
     clusters are resident, the last schedule of a persistent kernel has one.
@@ -32,12 +32,12 @@ class CheckOptions:
 
     schedules: int = 4
     emulation: EmulationOptions = TOLERANT
-    waste: bool = False
+    redundant: bool = False
 
 
 @dataclass(frozen=True)
 class Work:
-    """One run of a launchable. more: sinks beside the checker."""
+    """One run of a launchable. more: sinks in addition to the checker."""
 
     what: Launchable
     emulation: EmulationOptions
@@ -45,7 +45,7 @@ class Work:
 
 
 def check(several: Sequence[Launchable], options: CheckOptions, progress: Progress | None = None) -> list[Checked]:
-    """One answer for each. progress is called with (schedules done, schedules in all).
+    """Returns one answer for each. progress is called with (schedules done, schedules in all).
 
     Raises UsageProblem for what a launch file asks wrongly.
     """
@@ -59,11 +59,13 @@ def check(several: Sequence[Launchable], options: CheckOptions, progress: Progre
         if progress:
             progress(done, len(work))
     checked = [together(found[n * count : (n + 1) * count]) for n in range(len(several))]
-    return [_with_waste(*one, options) for one in zip(checked, several, strict=True)] if options.waste else checked
+    return (
+        [_with_redundant(*one, options) for one in zip(checked, several, strict=True)] if options.redundant else checked
+    )
 
 
 def check_once(work: Work) -> Checked:
-    """What is found under one schedule."""
+    """Returns what is found under one schedule."""
     what = work.what
     checker = Checker(roles=what.roles)
     failure, correct = "", None
@@ -84,7 +86,7 @@ def _work(what: Launchable, options: CheckOptions, number: int) -> Work:
     return Work(what, replace(emulation, seed=emulation.seed + number))
 
 
-def _with_waste(checked: Checked, what: Launchable, options: CheckOptions) -> Checked:
+def _with_redundant(checked: Checked, what: Launchable, options: CheckOptions) -> Checked:
     """Notes on what a sound program could do without, in its first schedule and in its last one."""
     if not checked.is_sound:
         return checked

@@ -48,14 +48,14 @@ class Row:
     seconds: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Returns plain data for JSON."""
         return asdict(self)
 
 
 def look_through(
     folder: Path, options: EmulationOptions, jobs: int = 1, progress: Callable[[int, int], None] | None = None
 ) -> list[Row]:
-    """A row for every kernel below the folder, and one for each launch of it. jobs: files at a time.
+    """Returns a row for every kernel below the folder, and one for each launch of it. jobs: files at a time.
 
     Launch files are the .toml files with a ``ptx`` key. progress is called with (files done, files).
     """

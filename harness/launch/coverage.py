@@ -45,7 +45,7 @@ REFUSALS = (
     ("Fault: ...", "The kernel broke a rule of the machine; the rules are below.", "3"),
     (
         "Deadlock",
-        "No warp can run and nothing is under way: who waits for which barrier, arrivals and bytes is listed.",
+        "No warp can run and nothing is in flight: who waits for which barrier, arrivals and bytes is listed.",
         "3",
     ),
     ("Livelock", "Warps only poll what nobody will change any more.", "3"),
@@ -70,7 +70,7 @@ class Tried:
 
 
 def try_form(statement: str) -> Tried:
-    """Whether the emulator implements a statement, for each target."""
+    """Returns whether the emulator implements a statement, for each target."""
     return Tried(statement, tuple(target for target in TARGETS if _is_implemented(statement, target)))
 
 
@@ -85,7 +85,7 @@ def _is_implemented(statement: str, target: str) -> bool:
 
 
 def coverage_page() -> str:
-    """The page, in Markdown."""
+    """Returns the page, in Markdown."""
     tried = {section: [try_form(statement) for statement in forms] for section, forms in FORMS.items()}
     return "\n".join([*_head(tried), *_forms(tried), *_instructions(), *_refusals(), *_rules()]) + "\n"
 

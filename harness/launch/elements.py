@@ -29,16 +29,16 @@ class DataType:
 
     @property
     def packed(self) -> bool:
-        """Whether several elements share bytes."""
+        """Returns whether several elements share bytes."""
         return self.bits < 8
 
     @property
     def group(self) -> int:
-        """The fewest elements that are whole bytes."""
+        """Returns the fewest elements that are whole bytes."""
         return {4: 2, 6: 4}.get(self.bits, 1)
 
     def to_memory(self, values: NDArray[Any]) -> NDArray[np.uint8]:
-        """The bytes of an array in memory, row-major."""
+        """Returns the bytes of an array in memory, row-major."""
         held = np.ascontiguousarray(values, self.numpy)
         codes = held.reshape(-1).view(np.uint8)
         if not self.packed:
@@ -47,7 +47,7 @@ class DataType:
         return np.packbits(bits.reshape(-1), bitorder="little")
 
     def from_memory(self, data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[Any]:
-        """The reverse of `to_memory`."""
+        """Returns the reverse of `to_memory`."""
         if not self.packed:
             return data.view(self.numpy).reshape(shape)
         count = int(np.prod(shape, dtype=np.int64))
@@ -82,17 +82,17 @@ _BY_ALIAS = {alias: t for t in DATA_TYPES.values() for alias in (t.name, *t.alia
 
 
 def find_type(name: str) -> DataType | None:
-    """A type by any of its names."""
+    """Returns a type by any of its names."""
     return _BY_ALIAS.get(name.lower())
 
 
 def fits(value: int | float, dtype: DataType) -> bool:
-    """Whether a whole-number type holds a value."""
+    """Returns whether a whole-number type holds a value."""
     least = -(1 << dtype.bits - 1) if dtype.name[0] == "s" else 0
     return isinstance(value, int) and least <= value < least + (1 << dtype.bits)
 
 
 def round_to_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The nearest values with 10 bits of fraction, ties away from zero, as ``cvt.rna.tf32.f32``."""
+    """Returns the nearest values with 10 bits of fraction, ties away from zero, as ``cvt.rna.tf32.f32``."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)

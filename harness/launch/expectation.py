@@ -41,7 +41,9 @@ class Holds:
         return "equal" if self.exact else f"within {self.absolute:g} + {self.relative:g} |x|"
 
     def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Comparison:
-        """See `harness.launch.spec.Expectation`. Raises UsageProblem for what the launch file asks wrongly."""
+        """Judges a buffer: see `harness.launch.spec.Expectation`. Raises UsageProblem for what the launch file asks
+        wrongly.
+        """
         expected = self._expected(got.shape, first)
         if self.exact:
             # Rounded once to the buffer's type, and wrapped around as its sums are.
@@ -126,7 +128,7 @@ class Comparison:
         return self.mismatches == 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; values it cannot hold become text."""
+        """Returns plain data for JSON; values it cannot hold become text."""
         return {
             "buffer": self.buffer,
             "expected": self.expected,
@@ -145,5 +147,5 @@ class Comparison:
 
 
 def json_number(value: float) -> float | str:
-    """A number for JSON, which cannot hold infinity and NaN: they become text."""
+    """Returns a number for JSON, which cannot hold infinity and NaN: they become text."""
     return value if np.isfinite(value) else str(value)

@@ -64,7 +64,9 @@ class Expression:
     names: tuple[str, ...]
 
     def evaluate(self, values: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Its value. values: of the buffers, as float64 or whole numbers. Raises ExpressionError, naming shapes."""
+        """Returns its value. values: of the buffers, as float64 or whole numbers. Raises ExpressionError, naming
+        shapes.
+        """
         try:
             with np.errstate(all="ignore"):
                 return np.asarray(_evaluate(self.tree, values))

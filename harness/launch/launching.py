@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Launched:
-    """One launch that has ended. kernel: its full name. result: None on a GPU, which counts nothing."""
+    """Describes a launch that has ended. kernel: its full name. result: None on a GPU, which counts nothing."""
 
     where: str
     kernel: str
@@ -38,8 +38,8 @@ class Launched:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave. device: what it ran on, and how, as plain data. verdicts: of the expectations. contents: of
-    buffers and symbols at the end.
+    """Holds what a run gave. device: what it ran on, and how, as plain data. verdicts: of the expectations. contents:
+    of buffers and symbols at the end.
     """
 
     what: Launchable
@@ -56,12 +56,12 @@ class Outcome:
 
     @property
     def results(self) -> list[LaunchResult]:
-        """What the emulator counted, launch by launch."""
+        """Returns what the emulator counted, launch by launch."""
         return [one.result for one in self.launched if one.result]
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """Of all launches; equal ones are one."""
+        """Returns the warnings of all launches; equal ones are one."""
         found: dict[tuple[str, int, str], Finding] = {}
         for finding in (f for result in self.results for f in result.warnings):
             key = (finding.rule, finding.line, finding.message)
@@ -71,12 +71,12 @@ class Outcome:
 
     @property
     def output(self) -> str:
-        """What the kernels printed."""
+        """Returns what the kernels printed."""
         return "".join(result.output for result in self.results)
 
     @property
     def counters(self) -> dict[str, Any]:
-        """Of all launches together."""
+        """Returns the counters of all launches together."""
         return add_counters([result.counters.as_dict() for result in self.results])
 
     @property
@@ -85,11 +85,11 @@ class Outcome:
 
     @property
     def compiler(self) -> str:
-        """What wrote the PTX; "" if that is not known."""
+        """Returns what wrote the PTX; "" if that is not known."""
         return compiler_of(self.what.text)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Returns plain data for JSON."""
         return {
             "launch_file": str(self.what.file),
             "ptx": {
@@ -159,7 +159,7 @@ def run(
 
 
 def about_device(target: str, options: EmulationOptions, seconds: float) -> dict[str, Any]:
-    """The emulated GPU, for `Outcome`. seconds: of emulation."""
+    """Returns the emulated GPU, for `Outcome`. seconds: of emulation."""
     return {
         "kind": f"emulated-{target}",
         "name": f"emulated {emulated_name(target)}",
@@ -171,7 +171,7 @@ def about_device(target: str, options: EmulationOptions, seconds: float) -> dict
 
 
 def load_module(what: Launchable) -> Module:
-    """The module with the kernels that are launched; others need not be understood."""
+    """Returns the module with the kernels that are launched; others need not be understood."""
     try:
         return _module(launched_ptx(what))
     except PtxSyntaxError as error:
@@ -179,7 +179,7 @@ def load_module(what: Launchable) -> Module:
 
 
 def launched_ptx(what: Launchable) -> str:
-    """The PTX with blanks in the place of kernels that are not launched. Raises UsageProblem without one."""
+    """Returns the PTX with blanks in the place of kernels that are not launched. Raises UsageProblem without one."""
     names = [section.name for section in kernel_sections(what.text)]
     if not names:
         raise UsageProblem(f"{what.place('ptx')} = {what.ptx.name}: it has no kernel (.entry)")
@@ -249,7 +249,7 @@ def _arguments(launch: Launch, what: Launchable, memory: Memory, kernel: Kernel)
 
 
 def add_counters(several: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counters of several launches together: sums, and of those that are a maximum the greatest."""
+    """Returns the counters of several launches together: sums, and of those that are a maximum the greatest."""
     total: dict[str, Any] = {}
     for counters in several:
         for name, value in counters.items():

@@ -72,7 +72,7 @@ class Listing:
     """(state space, name, bytes) of the variables a host may set."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Returns plain data for JSON."""
         return {
             "target": self.target,
             "version": self.version,
@@ -101,7 +101,7 @@ def _kernel_dict(kernel: ListedKernel) -> dict[str, Any]:
 
 
 def list_kernels(text: str) -> Listing:
-    """What is in a PTX text. Each kernel is looked at on its own, so that one does not hide the others.
+    """Returns what is in a PTX text. Each kernel is looked at on its own, so that one does not hide the others.
 
     Raises CannotRun if the text outside of kernels cannot be parsed.
     """
@@ -125,7 +125,7 @@ def list_kernels(text: str) -> Listing:
 
 
 def target_of(directive: str) -> str:
-    """``sm_100a, debug`` as ``sm_100a``."""
+    """Returns the target alone: ``sm_100a`` of ``sm_100a, debug``."""
     return directive.partition(",")[0].strip()
 
 
@@ -283,7 +283,7 @@ _NVCC = re.compile(r"Cuda compilation tools, release ([\d.]+)")
 
 
 def compiler_of(text: str) -> str:
-    """What compiler wrote a PTX text, by its comments, source files and names; "" if nothing tells."""
+    """Returns which compiler wrote a PTX text, by its comments, source files and names; "" if nothing tells."""
     nvcc = _NVCC.search(text)
     for name, pattern in _COMPILERS:
         if pattern.search(text):

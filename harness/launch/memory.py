@@ -51,7 +51,7 @@ class Placed:
 
 
 class Memory:
-    """What a launchable wants to be on the device; made anew for every run."""
+    """Holds what a launchable needs on the device; it is made anew for every run."""
 
     def __init__(self, what: Launchable, device: DeviceMemory, module: Module) -> None:
         self.what = what
@@ -64,13 +64,13 @@ class Memory:
         self._pointers: dict[str, int] = {}
 
     def pointer_to_map(self, name: str) -> int:
-        """The address of a tensor map in global memory; it is put there once."""
+        """Returns the address of a tensor map in global memory; it is put there once."""
         if name not in self._pointers:
             self._pointers[name] = self.device.upload_tensor_map(self.maps[name], f"map {name}")
         return self._pointers[name]
 
     def download(self, name: str) -> NDArray[Any]:
-        """What a buffer holds now. Raises CannotRun if a part of it was never written."""
+        """Returns what a buffer holds now. Raises CannotRun if a part of it was never written."""
         placed = self.buffers[name]
         dtype = placed.buffer.dtype
         try:
@@ -82,7 +82,7 @@ class Memory:
         return dtype.from_memory(data, placed.shape)
 
     def contents(self, names: Collection[str]) -> dict[str, NDArray[Any]]:
-        """What these buffers hold, without those of which a part was never written."""
+        """Returns what these buffers hold, without those of which a part was never written."""
         found = {}
         for name in names:
             with suppress(CannotRun):
@@ -90,12 +90,12 @@ class Memory:
         return found
 
     def judge(self) -> tuple[Verdict, ...]:
-        """Whether buffers hold what they should."""
+        """Returns whether buffers hold what they should."""
         first = {name: placed.first for name, placed in self.buffers.items()}
         return tuple(each.judge(self.download(each.buffer), first) for each in self.what.expectations)
 
     def arguments(self, launch: Launch, kernel: Kernel) -> list[Any]:
-        """One value per parameter. Raises LaunchError for names and numbers that do not fit the kernel."""
+        """Returns one value per parameter. Raises LaunchError for names and numbers that do not fit the kernel."""
         given: Sequence[Argument] | Mapping[str, Argument]
         given = dict(launch.arguments) if launch.by_name else [argument for _, argument in launch.arguments]
         return [self._value(a, p) for a, p in zip(order(kernel, given), kernel.parameters, strict=True)]

@@ -15,7 +15,7 @@ LARGEST_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class EmulationOptions:
-    """How to emulate. jobs: processes. resident_clusters: at once, None: as many as the GPU holds. max_steps: warp
+    """Says how to emulate. jobs: processes. resident_clusters: at once, None: as many as the GPU holds. max_steps: warp
     instructions, timeout: seconds; None: no limit. strict: a breach of a rule that hardware is known to tolerate is an
     error, except for the rules in allow. sinks get every event.
     """
@@ -41,7 +41,7 @@ TOLERANT = EmulationOptions(strict=False)
 
 
 def name_schedules(schedule: str, seed: int, count: int = 1) -> str:
-    """For people: the schedules of `under_schedules`, with their seeds."""
+    """Names the schedules of `under_schedules` for people, with their seeds."""
     if count == 1:
         return f"{schedule} schedule" + (f", seed {seed}" if schedule == "random" else "")
     random = f"a random one of seed {seed}" if count == 2 else f"random ones of seeds {seed} to {seed + count - 2}"
@@ -49,8 +49,8 @@ def name_schedules(schedule: str, seed: int, count: int = 1) -> str:
 
 
 def under_schedules(options: EmulationOptions, count: int) -> list[EmulationOptions]:
-    """The options under so many schedules: fifo, and random ones with seeds that follow one another. A single one is
-    the schedule that the options name.
+    """Returns the options under so many schedules: fifo, and random ones with seeds that follow one another. A single
+    one is the schedule that the options name.
     """
     if count == 1:
         return [options]

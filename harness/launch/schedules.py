@@ -17,7 +17,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Tried:
-    """What one schedule gave: an outcome, or why there is none. options: with this schedule."""
+    """Holds what one schedule gave: an outcome, or why there is none. options: with this schedule."""
 
     options: EmulationOptions
     outcome: Outcome | None
@@ -33,7 +33,7 @@ class Tried:
         return "fifo" if self.seed is None else f"seed {self.seed}"
 
     def require(self) -> Outcome:
-        """The outcome. Raises CannotRun if there is none."""
+        """Returns the outcome. Raises CannotRun if there is none."""
         if self.outcome is None:
             raise CannotRun(self.error)
         return self.outcome
@@ -50,8 +50,8 @@ def run_schedules(
     progress: Progress | None = None,
     keep: Collection[str] | None = None,
 ) -> Iterator[Tried]:
-    """One after the other as they are done, in the order of `under_schedules`. Processes share the clusters of a single
-    run; several run side by side. keep: as of `harness.launch.launching.run`.
+    """Yields one after the other as they are done, in the order of `under_schedules`. Processes share the clusters of a
+    single run; several run side by side. keep: as of `harness.launch.launching.run`.
 
     progress is called with parts done, and all of them. Raises UsageProblem for what a launch file asks wrongly.
     """

@@ -40,7 +40,7 @@ class Fill:
 
     @property
     def exact(self) -> bool:
-        """Whether sums of products of such values have no rounding error, so that equality may be asked for."""
+        """Returns whether sums of products of such values have no rounding error, so that equality may be asked for."""
         whole = self.kind == "number" and float(self.number).is_integer()
         return whole or self.kind in ("integer", "index", "zeros")
 
@@ -162,7 +162,7 @@ class Verdict(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether every element had to be equal."""
+        """Returns whether every element had to be equal."""
 
     @property
     def elements(self) -> int: ...
@@ -171,7 +171,7 @@ class Verdict(Protocol):
     def mismatches(self) -> int: ...
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Returns plain data for JSON."""
 
 
 class Expectation(Protocol):
@@ -208,16 +208,16 @@ class Launchable:
 
     @cached_property
     def text(self) -> str:
-        """The PTX. Raises UsageProblem if there is none."""
+        """Returns the PTX. Raises UsageProblem if there is none."""
         return read_ptx(self.ptx) if self.text_given is None else self.text_given
 
     def place(self, key: str) -> str:
-        """How a message about a part of it begins: with the launch file and the key in it, if there is one."""
+        """Returns how a message about a part of it begins: with the launch file and the key in it, if there is one."""
         return f"{self.file}: {key}" if self.file else key
 
 
 def read_ptx(path: Path) -> str:
-    """The text of a PTX file. Raises UsageProblem if there is none."""
+    """Returns the text of a PTX file. Raises UsageProblem if there is none."""
     try:
         text = read_text_file(path)
     except OSError as error:

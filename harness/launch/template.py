@@ -14,7 +14,7 @@ _NUMBERS = {"f16": "0.0", "f32": "0.0", "f64": "0.0"}
 
 
 def launch_template(ptx: Path, listing: Listing, kernel: ListedKernel) -> str:
-    """The text of a launch file for one kernel. ptx: as it is to be named, relative to the launch file."""
+    """Returns the text of a launch file for one kernel. ptx: as it is to be named, relative to the launch file."""
     names = {p.index: f"p{p.index}" for p in kernel.parameters if _needs_buffer(p)}
     return "\n".join(
         [

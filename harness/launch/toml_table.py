@@ -86,7 +86,7 @@ class Table:
         return str(value)
 
     def sizes(self, key: str, rule: str, *, least: int = 1, most_entries: int = 5) -> tuple[int, ...] | None:
-        """One size or an array of them; None if the key is not there."""
+        """Returns one size or an array of them; None if the key is not there."""
         if key not in self:
             return None
         value = self.take(key)
@@ -106,13 +106,13 @@ class Table:
         return Table(self.path, self.key(key), value)
 
     def tables(self, key: str, rule: str) -> Iterator[tuple[str, Table]]:
-        """The tables in a table, each with its name; none if the key is not there."""
+        """Yields the tables in a table, each with its name; none if the key is not there."""
         value = self.take(key, {})
         for name, inner in self.table(key, value, rule)._values.items():
             yield name, Table(self.path, self.key(key), {}).table(name, inner, rule)
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """All that is left."""
+        """Yields all that is left."""
         yield from self._values.items()
         self._values = {}
 

@@ -27,7 +27,9 @@ SCALES = 8
 
 
 def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int) -> NDArray[Any] | None:
-    """The values of a buffer that is no file; None: uninitialised. number: of the buffer, so that equal ones differ."""
+    """Returns the values of a buffer that is no file; None: uninitialised. number: of the buffer, so that equal ones
+    differ.
+    """
     if fill.kind == "uninitialised":
         return None
     if fill.kind == "array":
@@ -116,7 +118,7 @@ def index_operand(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def row_scales(rows: int) -> np.ndarray:
-    """One power of two per row, 2^-6 to 2^1, by the sum of the octal digits of the row number."""
+    """Returns one power of two per row, 2^-6 to 2^1, by the sum of the octal digits of the row number."""
     number = np.arange(rows)
     digit_sum = np.zeros(rows, dtype=np.int64)
     while number.any():
@@ -136,7 +138,7 @@ def _walsh_words() -> np.ndarray:
 
 
 def load_file(path: Path, dtype: DataType, shape: tuple[int, ...] | None, where: str) -> NDArray[Any]:
-    """An array of a .npy file in the buffer's type; where: who asks, for messages.
+    """Returns an array of a .npy file in the buffer's type; where: who asks, for messages.
 
     Types that NumPy lacks are saved by it as bytes without a meaning; those of the right size are taken as they are.
     """

@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def tell(event: Any) -> None:
-    """Sends the parent an event of the job under way. The limit of time begins anew."""
+    """Sends the parent an event of the job in flight. The limit of time begins anew."""
     assert _answers is not None, "only a worker process has somebody to tell"
     _watch(_limit)
     _answers.send_bytes(pickle.dumps(("event", event)))

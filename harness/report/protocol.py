@@ -9,7 +9,7 @@ from textwrap import wrap
 from harness.check.protocol import Handover, Protocol
 from harness.report.svg import LINE, MARGIN, STYLE, WIDTH
 
-TITLE = "hand-overs of a run: who tells whom, through which barrier, and what has been done to memory before"
+TITLE = "hand-overs of a run: who signals whom, through which barrier, and what has been done to memory before"
 COLUMN = 300
 """Width of what tells, of the barrier, and of what waits, in the picture."""
 CHARACTERS = 42
@@ -23,7 +23,7 @@ def as_text(protocol: Protocol, width: int = 110) -> str:
         lines += ["", _head(handover)]
         for label, found in _parts(handover):
             for text in found:
-                lines += wrap(text, width, initial_indent=f"  {label}  ", subsequent_indent=" " * 9)
+                lines += wrap(text, width, initial_indent=f"  {label:7}  ", subsequent_indent=" " * 11)
     lines += ["", "fences"]
     for text in _counted(protocol.fences.items()) or ["none"]:
         lines += wrap(text, width, initial_indent="  ", subsequent_indent="      ")
@@ -32,13 +32,13 @@ def as_text(protocol: Protocol, width: int = 110) -> str:
 
 def _head(handover: Handover) -> str:
     counted = f", {handover.nbytes:,} bytes counted" if handover.nbytes else ""
-    rounds = f"{handover.rounds} round{'s' if handover.rounds != 1 else ''}"
-    return f"{handover.barrier}: {rounds}{counted}"
+    phases = f"{handover.rounds} phase{'s' if handover.rounds != 1 else ''}"
+    return f"{handover.barrier}: {phases}{counted}"
 
 
 def _parts(handover: Handover) -> list[tuple[str, list[str]]]:
     return [
-        ("tells", _counted(handover.arrives.items())),
+        ("signals", _counted(handover.arrives.items())),
         ("after", list(handover.gives)),
         ("waits", _counted(handover.waits.items())),
     ]
@@ -49,7 +49,7 @@ def _counted(found: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def as_svg(protocol: Protocol, headline: str) -> str:
-    """Draws each barrier between those who tell and those who wait."""
+    """Draws each barrier between those who signal and those who wait."""
     y, elements = 56.0, []
 
     def text(x: float, at: float, content: str, style: str = "") -> None:

@@ -40,12 +40,13 @@ def parts(box: TensorMap, coordinates: Sequence[int]) -> Parts:
 
 
 def alignment(box: TensorMap) -> int:
-    """What the distances of its rows have in common with a line: 16 bytes at least, as a tensor map asks for; a line if
-    each row lies within one."""
+    """Returns what the distances of its rows have in common with a line: 16 bytes at least, as a tensor map asks for; a
+    line if each row lies within one.
+    """
     common = gcd(LINE, *box.strides)
     return LINE if common >= row_of(box) else common
 
 
 def row_of(box: TensorMap) -> int:
-    """Bytes of a box that lie one after another in global memory."""
+    """Returns the bytes of a box that lie one after another in global memory."""
     return box.box[0] * box.element.bytes

@@ -1,7 +1,7 @@
 """How much of what the SMs read comes from DRAM: a simple model of L2, from the order of the tiles and its size.
 
 Clusters that run at the same time walk along K together. So what several of them need is read from DRAM once, by the
-first, and the others wait for the same bytes. What earlier rounds of tiles have used is still there, slice by slice
+first, and the others wait for the same bytes. What earlier waves have used is still there, slice by slice
 along K, if all that was read and written since then fits: L2 gives up first what was used the longest ago. As most of
 it has a copy in each half of L2, what fits is a part of its size (`l2.effective`).
 """
@@ -45,14 +45,14 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Hits:
-    """Bytes of a launch. ``dram``: read from DRAM; ``requested``: from L2; ``written``: of C. ``rounds``: of each round
+    """Bytes of a launch. ``dram``: read from DRAM; ``requested``: from L2; ``written``: of C. ``waves``: of each wave
     of tiles, by the panel, the part of it that is not there and comes from DRAM.
     """
 
     dram: float
     requested: float
     written: float
-    rounds: Sequence[Mapping[Panel, float]]
+    waves: Sequence[Mapping[Panel, float]]
 
     @property
     def miss(self) -> float:
@@ -63,7 +63,7 @@ class Hits:
 def hits(tiles: Tiles, resident: int, capacity: float) -> Hits:
     """``resident``: clusters at once; ``capacity``: bytes that L2 keeps."""
     dram = written = 0.0
-    rounds = []
+    waves = []
     cache = _Cache(capacity)
     for first in range(0, len(tiles.order), resident):
         places = tiles.order[first : first + resident]
@@ -71,16 +71,16 @@ def hits(tiles: Tiles, resident: int, capacity: float) -> Hits:
         panels = {panel: _bytes(panel, tiles) for panel in sorted(used)}  # a sum does not change from run to run
         output = sum(_inside(row, tiles.rows, tiles.m) * _inside(c, tiles.columns, tiles.n) for row, c in places)
         there = cache.finds(panels)
-        rounds.append({panel: 1 - there.get(panel, 0.0) for panel in panels})
-        dram += sum(nbytes * rounds[-1][panel] for panel, nbytes in panels.items())
+        waves.append({panel: 1 - there.get(panel, 0.0) for panel in panels})
+        dram += sum(nbytes * waves[-1][panel] for panel, nbytes in panels.items())
         cache.keeps(panels, output * tiles.element)
         written += output * tiles.element
-    return Hits(dram, tiles.requested * len(tiles.order), written, rounds)
+    return Hits(dram, tiles.requested * len(tiles.order), written, waves)
 
 
 @dataclass
-class _Round:
-    """A round of tiles, as L2 keeps it. ``panels``: bytes of those that no later round has used; ``output``: of C."""
+class _Wave:
+    """A wave, as L2 keeps it. ``panels``: bytes of those that no later wave has used; ``output``: of C."""
 
     panels: dict[Panel, float]
     output: float
@@ -91,18 +91,18 @@ class _Cache:
 
     def __init__(self, capacity: float) -> None:
         self.capacity = capacity
-        self.rounds: list[_Round] = []
+        self.waves: list[_Wave] = []
 
     def finds(self, panels: Mapping[Panel, float]) -> dict[Panel, float]:
-        """The parts of a next round's panels that are still there."""
+        """Returns the parts of a next wave's panels that are still there."""
         found: dict[Panel, float] = {}
         since, ahead = 0.0, sum(panels.values())
-        for before in reversed(self.rounds):
+        for before in reversed(self.waves):
             since += before.output
             left = sum(before.panels.values())
             again = {panel: size for panel, size in before.panels.items() if panel in panels}
             if again:
-                # After a slice came the ones behind it of that round, and the ones before it of the next.
+                # After a slice came the ones behind it of that wave, and the ones before it of the next.
                 parts = ((n + 0.5) / SLICES for n in range(SLICES))
                 ages = (since + (1 - part) * left + part * ahead for part in parts)
                 kept = sum(map(self._kept, ages)) / SLICES
@@ -112,20 +112,20 @@ class _Cache:
         return found
 
     def keeps(self, panels: Mapping[Panel, float], output: float) -> None:
-        """A round has used them, and has written its part of C."""
-        for before in self.rounds:
+        """Records that a wave has used them, and has written its part of C."""
+        for before in self.waves:
             before.panels = {panel: size for panel, size in before.panels.items() if panel not in panels}
-        self.rounds.append(_Round(dict(panels), output))
+        self.waves.append(_Wave(dict(panels), output))
         self._forget()
 
     def _forget(self) -> None:
-        """Rounds of which nothing is there any more."""
+        """Waves of which nothing is there any more."""
         since = 0.0
-        for number in reversed(range(len(self.rounds))):
+        for number in reversed(range(len(self.waves))):
             if not self._kept(since):
-                del self.rounds[: number + 1]
+                del self.waves[: number + 1]
                 return
-            since += sum(self.rounds[number].panels.values()) + self.rounds[number].output
+            since += sum(self.waves[number].panels.values()) + self.waves[number].output
 
     def _kept(self, since: float) -> float:
         """The part that is there of bytes after which so many others were used."""

@@ -58,7 +58,7 @@ class Gpu:
         return self.constants[name].value
 
     def with_values(self, values: Mapping[str, float]) -> Gpu:
-        """The same with some constants changed; raises UsageProblem for a name there is not."""
+        """Returns the GPU with some constants changed; raises UsageProblem for a name there is not."""
         changed = dict(self.constants)
         for name, value in values.items():
             self.require(name)
@@ -77,7 +77,9 @@ class Gpu:
         return self.constants[name]
 
     def in_steps(self) -> Gpu:
-        """One on which each instruction and each operation takes a step: the order of a run, without its times."""
+        """Returns a GPU on which each instruction and each operation takes a step: the order of a run, without its
+        times.
+        """
         values = {name: 1.0 for name, constant in self.constants.items() if constant.unit == "cycles"}
         rates = ("byte/cycle", "byte/s")
         values |= {name: ENDLESS for name, constant in self.constants.items() if constant.unit in rates}
@@ -89,29 +91,31 @@ class Gpu:
 
     @property
     def compared(self) -> bool:
-        """Whether the error of the model was found on such a GPU; else it is a guess."""
+        """Returns whether the error of the model was found on such a GPU; else it is a guess."""
         return self.constants["model.error"].status == "measured"
 
     def error_in_words(self, percent: float) -> str:
-        """What is to be said of the cycles beside a prediction."""
+        """Returns a remark on the cycles, to stand next to a prediction."""
         if self.compared:
             return f"the cycles may be wrong by {percent:.0f} %"
         return f"±{percent:.0f} % of the cycles is a guess, as no {self.title} was compared with the model"
 
     def resident_clusters(self, size: int, ctas_per_sm: int = 1) -> int:
-        """Clusters of so many CTAs at once: each has all its CTAs in one GPC, and almost always one on an SM."""
+        """Returns the clusters of so many CTAs at once: each has all its CTAs in one GPC, and almost always one on an
+        SM.
+        """
         left = sum(sms % size // 2 for sms in self.gpcs)
         alone = min(self.spare, left) * (2 * ctas_per_sm // size)
         return max(1, ctas_per_sm * sum(sms // size for sms in self.gpcs) + alone)
 
 
 def gpu_names() -> list[str]:
-    """The GPUs there is a file for."""
+    """Returns the GPUs there is a file for."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU of that name; raises UsageProblem if there is none."""
+    """Returns the GPU of that name; raises UsageProblem if there is none."""
     if name not in gpu_names():
         raise UsageProblem(f"GPU '{name}': the timing model has no constants for it; it has {', '.join(gpu_names())}")
     return _load(name)
@@ -123,7 +127,7 @@ def _load(name: str) -> Gpu:
 
 
 def read(path: Path) -> Gpu:
-    """A constants file; raises UsageProblem, naming the entry, if it breaks the schema."""
+    """Reads a constants file; raises UsageProblem, naming the entry, if it breaks the schema."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -22,7 +22,7 @@ that use 2, 4, 5, 8, 9, 12, 13 and 16 each, as its driver answers."""
 REGISTER_STEP = 8
 """Registers of a thread are given out in such steps (CUDA occupancy calculator)."""
 DETAIL = 1500
-"""CTA K-steps that are simulated one by one, at most if one cluster of each round needs no more."""
+"""CTA K-steps that are simulated one by one, at most if one cluster of each wave needs no more."""
 
 RAGGED = 8
 """How many times as many where tiles differ, as some lie partly outside of C."""
@@ -39,7 +39,7 @@ class Spread:
 
     @property
     def share(self) -> float:
-        """The part of the GPU that is simulated."""
+        """Returns the part of the GPU that is simulated."""
         return self.slots / self.resident
 
 
@@ -60,7 +60,7 @@ class Gemm:
 
     @property
     def clusters(self) -> int:
-        """Launched, or given away by cluster launch control."""
+        """Returns the clusters that are launched, or cancelled by cluster launch control."""
         x, y, z = self.plan.grid
         return x * y * z // self.cluster_size
 
@@ -91,25 +91,25 @@ class Gemm:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Rows and columns of C that a cluster computes at once."""
+        """Returns the rows and columns of C that a cluster computes at once."""
         rows, columns = self.plan.tile
         along_m, along_n = self.plan.config["cluster"]
         return rows * along_m, columns * along_n
 
     @property
     def even(self) -> bool:
-        """Whether all tiles have the same work to do."""
+        """Returns whether all tiles have the same work to do."""
         rows, columns = self.tile
         return self.plan.problem.m % rows == 0 and self.plan.problem.n % columns == 0
 
     @property
     def whole(self) -> bool:
-        """Whether no box that is loaded lies partly outside of A or B."""
+        """Returns whether no box that is loaded lies partly outside of A or B."""
         return self.even and self.plan.problem.k % self.plan.config["block_k"] == 0
 
     @property
     def tiles(self) -> int:
-        """How many clusters there are."""
+        """Returns how many clusters there are."""
         down, across = self.extent
         return down * across
 
@@ -127,23 +127,23 @@ class Gemm:
         return self.plan.tiles is not None
 
     @property
-    def stays(self) -> bool:
-        """Whether clusters walk on, from tile to tile, however they come to the next one."""
+    def persistent(self) -> bool:
+        """Returns whether clusters compute tile after tile, however they come to the next one."""
         return self.plan.config["scheduler"] in ("static", "dynamic", "clc")
 
     @property
-    def beside(self) -> bool:
-        """Whether all CTAs of two launches find room together."""
+    def two_fit(self) -> bool:
+        """Returns whether all CTAs of two launches find room together."""
         return 2 * self.clusters <= self.gpu.resident_clusters(self.cluster_size, 1)
 
     def spread(self, detail: int = DETAIL) -> Spread:
-        """Clusters with the same few numbers modulo the resident ones: they take part in every round of clusters."""
+        """Returns the clusters with the same few numbers modulo the resident ones: they take part in every wave."""
         per_sm = self.ctas_per_sm
         resident = self.gpu.resident_clusters(self.cluster_size, per_sm)
         first_tiles = self.numbers[: self.clusters]
         at_once = min(resident, len(first_tiles))
-        rounds = -(-self.tiles // at_once)
-        steps = rounds * self.k_steps * self.cluster_size
+        waves = -(-self.tiles // at_once)
+        steps = waves * self.k_steps * self.cluster_size
         slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
         # CTAs that share an SM are of several clusters, which do not keep step.
         slots = min(at_once, max(1, slots // per_sm) * per_sm)
@@ -161,11 +161,13 @@ class Gemm:
         return max(1, round(len(self.gpu.gpcs) * spread.share))
 
     def counter_start(self, counter: CounterArgument, spread: Spread) -> int:
-        """Where the counter of a dynamic schedule stands, so that the simulated clusters get only their share."""
+        """Returns where the counter of a dynamic schedule stands, so that the simulated clusters get only
+        their share.
+        """
         return self.tiles - self.clusters - self._taken(spread)
 
     def simulated_tiles(self, spread: Spread) -> frozenset[int]:
-        """Numbers of those that the simulated clusters compute."""
+        """Returns the numbers of those that the simulated clusters compute."""
         match self.plan.config["scheduler"]:
             case "static":
                 return frozenset(n for first in spread.numbers for n in range(first, self.tiles, self.clusters))
@@ -176,20 +178,20 @@ class Gemm:
 
     def _taken(self, spread: Spread) -> int:
         """Tiles that the simulated clusters take from the counter of a dynamic schedule: the last ones. A part of a
-        tile is one, so that few clusters have as many rounds as all."""
+        tile is one, so that few clusters have as many waves as all."""
         share = -(-self.tiles * spread.slots // spread.resident)
         return min(self.tiles - self.clusters, max(0, share - len(spread.numbers)))
 
     def order(self) -> list[Place]:
-        """The cluster tiles in the order in which they start."""
+        """Returns the cluster tiles in the order in which they start."""
         return list(map(self.place, self.numbers))
 
-    def rounds(self, resident: int) -> dict[int, int]:
-        """The round in which a tile comes, by the number of the tile."""
+    def waves(self, resident: int) -> dict[int, int]:
+        """Returns the wave in which a tile comes, by the number of the tile."""
         return {number: n // resident for n, number in enumerate(self.numbers)}
 
     def place(self, number: int) -> Place:
-        """Where a tile lies, or a cluster that has none, below C."""
+        """Returns where a tile lies, or a cluster that has none, below C."""
         down, across = self.extent
         if self.walks:
             return _place(self.plan.config["raster_group"], number, down, across)
@@ -203,14 +205,14 @@ class Gemm:
         return self._part(self.numbers, spread, of)
 
     def parts(self, spread: Spread, of: Callable[[int], float]) -> list[float]:
-        """Likewise, by the round of tiles. Of a dynamic schedule other tiles are simulated than those of the round: the
+        """Likewise, by the wave. Of a dynamic schedule other tiles are simulated than those of the wave: the
         part of all."""
-        rounds: dict[int, list[int]] = {}
-        for number, turn in self.rounds(spread.resident).items():
-            rounds.setdefault(turn, []).append(number)
+        waves: dict[int, list[int]] = {}
+        for number, turn in self.waves(spread.resident).items():
+            waves.setdefault(turn, []).append(number)
         if self.plan.config["scheduler"] == "dynamic":
-            return [self.part(spread, of)] * len(rounds)
-        return [self._part(numbers, spread, of) for numbers in rounds.values()]
+            return [self.part(spread, of)] * len(waves)
+        return [self._part(numbers, spread, of) for numbers in waves.values()]
 
     def _part(self, numbers: Collection[int], spread: Spread, of: Callable[[int], float]) -> float:
         simulated = self.simulated_tiles(spread)
@@ -218,14 +220,17 @@ class Gemm:
         return has / sum(map(of, numbers)) if has else spread.share
 
     def rows_filled(self, number: int) -> float:
-        """Rows of boxes of A and B that lie outside although the box does not: filled with zeros for the tile's
-        clusters. A box that would lie wholly outside begins elsewhere (kernels/common/loader.mojo)."""
+        """Returns the rows of boxes of A and B that lie outside although the box does not: filled with zeros for the
+        tile's clusters. A box that would lie wholly outside begins elsewhere (kernels/common/loader.mojo).
+        """
         places, problem = self.place(number), self.plan.problem
         extents = zip(places, self.tile, (problem.m, problem.n), "AB", strict=True)
         return sum(_filled(place * size, size, extent, self._box_rows(name)) for place, size, extent, name in extents)
 
     def parts_multiplied(self, number: int) -> float:
-        """The parts of a tile that are multiplied: on Hopper those of a warpgroup with a row in C, elsewhere all."""
+        """Returns the parts of a tile that are multiplied: on Hopper those of a warpgroup with a row in C, elsewhere
+        all.
+        """
         if self.plan.tmem_columns:
             return 1.0
         (row, column), (rows, columns), problem = self.place(number), self.tile, self.plan.problem
@@ -234,7 +239,7 @@ class Gemm:
         return -(-down // self._box_rows("C")) * -(-across // self.plan.tile[1])
 
     def parts_of_ctas(self, row: int) -> list[int]:
-        """How many warpgroups' parts each CTA along M of a cluster in that row of tiles has to multiply."""
+        """Returns how many warpgroups' parts each CTA along M of a cluster in that row of tiles has to multiply."""
         rows, along_m = self.plan.tile[0], self.plan.config["cluster"][0]
         if self.plan.tmem_columns:
             return [1] * along_m
@@ -243,7 +248,7 @@ class Gemm:
 
     @property
     def part_cycles(self) -> float:
-        """Cycles of a K step that a tensor core takes for one of them."""
+        """Returns the cycles of a K step that a tensor core takes for one of them."""
         steps = self.plan.config["block_k"] * ELEMENT_BYTES / K_BYTES
         return steps * self._box_rows("C") / WGMMA_ROWS * self.plan.tile[1] / 2
 
@@ -252,8 +257,9 @@ class Gemm:
 
     @property
     def coalesced(self) -> Mapping[int, float]:
-        """Bytes that L2 gives out for each byte that is asked for, by what the rows begin with. The CTAs of a pair that
-        multiplies together never ask for the same ones."""
+        """Returns the bytes that L2 gives out for each byte that is asked for, by what the rows begin with. The CTAs of
+        a pair that multiplies together never ask for the same ones.
+        """
         config = self.plan.config
         rows, columns = self.plan.tile
         along_m, along_n = config["cluster"]
@@ -264,7 +270,7 @@ class Gemm:
         ]
         at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
         places = self.order()[:at_once]
-        return coalesced(operands, places, self.tiles / at_once, self.stays, len(self.gpu.gpcs))
+        return coalesced(operands, places, self.tiles / at_once, self.persistent, len(self.gpu.gpcs))
 
     def traffic(self) -> Tiles:
         """A and B as the model of L2 takes them."""
@@ -279,8 +285,8 @@ class Gemm:
 
 
 def _spread_out(count: int, total: int, last: int) -> list[int]:
-    """So many places in a round of clusters: one in each of as many equal parts, but not at equal distances, as those
-    might all lie in the same columns or rows of C. last: how many there are in the last round, if it is not full: of
+    """So many places in a wave: one in each of as many equal parts, but not at equal distances, as those
+    might all lie in the same columns or rows of C. last: how many there are in the last wave, if it is not full: of
     these rather one too many are chosen than one too few, as what comes last decides how long all takes."""
     places = []
     for n in range(count):
@@ -308,7 +314,7 @@ def _place(group: int, number: int, rows: int, columns: int) -> Place:
 
 
 def gained(gemm: Gemm, resident: int) -> list[Mapping[Panel, float]]:
-    """By the round of tiles and the panel, cycles of a K step by which clusters that go ahead along K lead the others.
+    """By the wave and the panel, cycles of a K step by which clusters that go ahead along K lead the others.
     ``resident``: clusters at once.
 
     Where the last rows of C fill no more than some of a CTA's warpgroups, the others have nothing to multiply, and a K
@@ -322,12 +328,12 @@ def gained(gemm: Gemm, resident: int) -> list[Mapping[Panel, float]]:
     """
     down, _ = gemm.extent
     cycles = _parts_less(gemm) * gemm.part_cycles
-    rounds: list[dict[Panel, float]] = [{} for _ in set(gemm.rounds(resident).values())]
-    for number, turn in gemm.rounds(resident).items():
+    waves: list[dict[Panel, float]] = [{} for _ in set(gemm.waves(resident).values())]
+    for number, turn in gemm.waves(resident).items():
         row, column = gemm.place(number)
         if cycles and row == down - 1:
-            rounds[turn]["B", column] = cycles
-    return list(rounds)
+            waves[turn]["B", column] = cycles
+    return list(waves)
 
 
 def _parts_less(gemm: Gemm) -> int:

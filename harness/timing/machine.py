@@ -31,7 +31,7 @@ WARPGROUP = 4
 
 
 class Trace(Protocol):
-    """Is told what happens, with cycles; in no particular order where several SMs are at work.
+    """Receives what happens, with cycles; in no particular order where several SMs are at work.
 
     ``attach``: the machine that it is about to watch. ``event``: what the emulator tells its sinks.
     """
@@ -138,9 +138,9 @@ class TimedMachine(Machine):
         units: Units,
         sms: int,
         trace: Trace | None = None,
-        beside: bool = False,
+        two_fit: bool = False,
     ) -> None:
-        """beside: in a row of launches all of its CTAs find room beside those of the one before; if they wait for its
+        """two_fit: in a row of launches all of its CTAs find room next to those of the one before; if they wait for its
         end, they have prepared themselves by then."""
         super().__init__(grid, schedule, clusters, limits)
         self.gpu = gpu
@@ -148,7 +148,7 @@ class TimedMachine(Machine):
         self.trace = trace or NoTrace()
         self.costs = block_costs(grid.code, gpu)
         self.begin = gpu["launch.kernel"]
-        self.prepares = beside and any(cost.follows for cost in self.costs)
+        self.prepares = two_fit and any(cost.follows for cost in self.costs)
         self.now = 0.0
         self.end = 0.0
         self._order = itertools.count()
@@ -477,7 +477,7 @@ class TimedDevice(Device):
 
     ``numbers``: the clusters of a grid that run here, None: all; ``sms``, ``gpcs``: multiprocessors, and the parts of
     the GPU that they lie in, of which a cluster needs one; None: all of the GPU;
-    ``beside``: whether all CTAs of a launch find room beside those of the one before.
+    ``two_fit``: whether all CTAs of a launch find room next to those of the one before.
     ``machines``: one for each launch so far.
     """
 
@@ -491,7 +491,7 @@ class TimedDevice(Device):
         sms: int | None = None,
         gpcs: int | None = None,
         trace: Trace | None = None,
-        beside: bool = False,
+        two_fit: bool = False,
     ) -> None:
         super().__init__()
         self.gpu = gpu
@@ -501,12 +501,12 @@ class TimedDevice(Device):
         self.sms = sms or gpu.sms
         self.gpcs = gpcs or len(gpu.gpcs)
         self.trace = trace
-        self.beside = beside
+        self.two_fit = two_fit
         self.machines: list[TimedMachine] = []
 
     @property
     def allocated(self) -> int:
-        """Bytes of global memory."""
+        """Returns the bytes of global memory."""
         return sum(nbytes for _, _, nbytes in self._memory.ranges())
 
     def _make_schedule(self) -> Any:
@@ -517,6 +517,6 @@ class TimedDevice(Device):
         numbers = range(clusters.total) if self.numbers is None else self.numbers
         clusters.take(numbers, self.gpcs)
         units = Units(self.gpu, self.l2_and_dram.fresh())
-        machine = TimedMachine(grid, schedule, clusters, limits, self.gpu, units, self.sms, self.trace, self.beside)
+        machine = TimedMachine(grid, schedule, clusters, limits, self.gpu, units, self.sms, self.trace, self.two_fit)
         self.machines.append(machine)
         return machine

@@ -77,13 +77,13 @@ class Trace:
 
 
 def find_traces(survey: Survey) -> list[str]:
-    """The names of the runs that an archive has events of."""
+    """Returns the names of the runs that an archive has events of."""
     with survey.reading():
         return [str(about["name"]) for _, about in _traces(survey)]
 
 
 def read_trace(survey: Survey, name: str) -> Trace:
-    """The events of a run of `find_traces`. Raises UsageProblem if the archive has lost or damaged them."""
+    """Returns the events of a run of `find_traces`. Raises UsageProblem if the archive has lost or damaged them."""
     with survey.reading():
         file, about = next((file, about) for file, about in _traces(survey) if about["name"] == name)
         plan = parse_plan(json.dumps({"tiles": None, **about["plan"]}))

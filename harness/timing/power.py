@@ -37,7 +37,7 @@ class Clock:
 
 
 def clock_of(work: Work, gpu: Gpu, inputs: str) -> Clock:
-    """The highest clock at which launches one after the other stay within the limit."""
+    """Returns the highest clock at which launches one after the other stay within the limit."""
     if inputs not in INPUTS:
         raise UsageProblem(f"inputs '{inputs}': the power model knows {', '.join(INPUTS)}")
     factor = gpu[INPUTS[inputs]] if INPUTS[inputs] else 1.0

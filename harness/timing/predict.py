@@ -60,7 +60,7 @@ class Prediction:
 
     @property
     def tensor_busy(self) -> float:
-        """The part of all SMs' cycles in which the tensor cores multiply."""
+        """Returns the part of all SMs' cycles in which the tensor cores multiply."""
         return next(limit.share for limit in self.limits if limit.name == TENSOR)
 
     @property
@@ -69,11 +69,11 @@ class Prediction:
 
     @property
     def band(self) -> str:
-        """The error, to stand beside a figure."""
+        """Returns the error, to stand next to a figure."""
         return f"±{self.error_percent:.0f}%{'' if self.gpu.compared else ' (a guess)'}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Returns plain data for JSON."""
         return {
             "kernel": self.kernel,
             "config": self.label,
@@ -99,7 +99,7 @@ class Prediction:
 def predict(
     artifact: Artifact, shape: Shape, gpu: Gpu, inputs: str = "normal", constants: Mapping[str, float] | None = None
 ) -> Prediction:
-    """One of our kernels. ``constants``: changed values, by name.
+    """Predicts one of our kernels. ``constants``: changed values, by name.
 
     Raises UsageProblem for what there is not, CannotRun if there is no result.
     """
@@ -135,7 +135,9 @@ def _clock(simulation: Simulation, gpu: Gpu, inputs: str) -> Clock:
 def predict_launches(
     what: Launchable, gpu: Gpu, options: EmulationOptions = TOLERANT, trace: Trace | None = None
 ) -> tuple[Outcome, list[Prediction]]:
-    """Anyone's PTX. The outcome is that of any run: the result is computed, and compared with what is expected."""
+    """Predicts the launches of anyone's PTX. The outcome is that of any run: the result is computed, and compared with
+    what is expected.
+    """
     _check_target(what, gpu)
     first = TimedDevice(gpu, Memory(1.0, gpu["clock.max"], 0.0, 0.0), computes=True)
     run(what, options, device=first, keep=())
@@ -180,13 +182,13 @@ def _of_launch(launched: Launched, gpu: Gpu, machine: TimedMachine) -> Predictio
 
 
 def largest_error(gpu: Gpu, config: KernelConfig, shape: Shape) -> float:
-    """How far off the cycles may be, as a fraction: as far as any run of a comparison with a GPU was."""
+    """Returns how far off the cycles may be, as a fraction: as far as any run of a comparison with a GPU was."""
     return gpu["model.error" if near_defaults(config, shape) else "model.error_far"]
 
 
 def near_defaults(config: KernelConfig, shape: Shape) -> bool:
-    """Whether few options differ from the defaults. Those that follow from others count, too: another tile may have
-    another depth of the ring.
+    """Returns whether few options differ from the defaults. Those that follow from others count, too: another tile may
+    have another depth of the ring.
     """
     usual = make_config(config.kernel, arch=config.arch, dtype=config.dtype, shape=shape)
     return sum(getattr(config, each.name) != getattr(usual, each.name) for each in fields(config)) <= FEW

@@ -19,14 +19,14 @@ from harness.timing.boxes import LINE
 from harness.timing.cache import Place
 
 FIRST = {"A": 0.1, "B": 0.82}
-"""How surely two clusters of a GPC that need the same rows ask at the same time, in the first round of tiles. Those
+"""How surely two clusters of a GPC that need the same rows ask at the same time, in the first wave. Those
 that need the same rows of B lie above one another, and start together."""
 LATER = {"A": 0.03, "B": 0.82}
-"""The same in the rounds after it, in which clusters start as others end."""
-STAYED = {"A": 0.03, "B": 0.06}
-"""The same where clusters stay and walk on by themselves: they have lost step."""
+"""The same in the waves after it, in which clusters start as others end."""
+PERSISTENT = {"A": 0.03, "B": 0.06}
+"""The same where clusters are persistent and go on by themselves: they have lost step."""
 LEAST = 0.36
-"""Of the bytes asked for in all rounds, what L2 gives out however many ask. These seven are fitted to the counters of
+"""Of the bytes asked for in all waves, what L2 gives out however many ask. These seven are fitted to the counters of
 an H200: bytes that L2 gave to SMs, not cycles."""
 SPLIT = {LINE: 1.0, 64: 0.8, 32: 0.75, 16: 0.0}
 """Of what is saved where rows are lines, by what the rows begin with, the part that is left where they lie in two lines
@@ -45,23 +45,23 @@ class Operand:
 
     @property
     def asked(self) -> float:
-        """Rows that a CTA asks for itself."""
+        """Returns the rows that a CTA asks for itself."""
         return self.rows / self.users if self.cast else self.rows
 
 
 def coalesced(
-    operands: Sequence[Operand], places: Sequence[Place], rounds: float, stays: bool, gpcs: int
+    operands: Sequence[Operand], places: Sequence[Place], waves: float, persistent: bool, gpcs: int
 ) -> Mapping[int, float]:
-    """Bytes that L2 gives out for each byte that is asked for, by what the rows begin with. ``places``: the tiles of
-    the clusters that start at once, in their order, as later ones are taken to be; ``rounds``: of tiles; ``stays``:
-    whether clusters compute several.
+    """Returns the bytes that L2 gives out for each byte that is asked for, by what the rows begin with. ``places``: the
+    tiles of the clusters that start at once, in their order, as later ones are taken to be; ``waves``: of tiles;
+    ``persistent``: whether clusters compute several.
     """
     asked = sum(operand.asked for operand in operands)
-    answered = sum(operand.asked * _answers(operand, places, rounds, stays, gpcs) for operand in operands)
+    answered = sum(operand.asked * _answers(operand, places, waves, persistent, gpcs) for operand in operands)
     return {aligned: 1 - left * (1 - answered / asked) for aligned, left in SPLIT.items()}
 
 
-def _answers(operand: Operand, places: Sequence[Place], rounds: float, stays: bool, gpcs: int) -> float:
+def _answers(operand: Operand, places: Sequence[Place], waves: float, persistent: bool, gpcs: int) -> float:
     """Answers for each request."""
     if operand.cast:
         return 1.0
@@ -69,8 +69,8 @@ def _answers(operand: Operand, places: Sequence[Place], rounds: float, stays: bo
     panels = [row if name == "A" else column for row, column in places]
     dealt = _on_a_gpc(panels, gpcs)
     first = _together(dealt, FIRST[name])
-    later = _together(dealt, STAYED[name]) if stays else _together(_anywhere(panels, gpcs), LATER[name])
-    return max(LEAST, (later + (first - later) / rounds) / operand.users)
+    later = _together(dealt, PERSISTENT[name]) if persistent else _together(_anywhere(panels, gpcs), LATER[name])
+    return max(LEAST, (later + (first - later) / waves) / operand.users)
 
 
 def _together(clusters: float, surely: float) -> float:

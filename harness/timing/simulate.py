@@ -41,7 +41,7 @@ class Simulation:
 
     @property
     def used(self) -> float:
-        """Work of an average SM over that of an average simulated one."""
+        """Returns the work of an average SM over that of an average simulated one."""
         simulated = self.gemm.part(self.spread, self.gemm.parts_multiplied)
         return len(self.machine.sms) / self.gemm.gpu.sms / simulated
 
@@ -62,8 +62,8 @@ def simulate(
     addresses = {name: FIRST_ADDRESS * n for n, name in enumerate(OPERANDS, 1)}
     panels = {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)}
     fetched = {addresses[a.tensor]: a.l2_promotion for a in plan.arguments if isinstance(a, TensorMapArgument)}
-    round_of, ahead = gemm.rounds(spread.resident), gained(gemm, spread.resident)
-    first_use = FirstUse(found.rounds, panels, round_of, fetched, ahead)
+    wave_of, ahead = gemm.waves(spread.resident), gained(gemm, spread.resident)
+    first_use = FirstUse(found.waves, panels, wave_of, fetched, ahead)
     outside = gemm.parts(spread, gemm.rows_filled)
     memory = Memory(
         spread.share,
@@ -84,7 +84,7 @@ def simulate(
         sms=gemm.simulated_sms(spread),
         gpcs=gemm.simulated_gpcs(spread),
         trace=trace,
-        beside=gemm.beside,
+        two_fit=gemm.two_fit,
     )
     dtype = DATA_TYPES[element_type(plan.config["dtype"]).ptx]
     buffers = {name: Buffer(name, dtype, (1,), Fill("absent"), address=at) for name, at in addresses.items()}

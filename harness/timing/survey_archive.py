@@ -33,7 +33,7 @@ MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Ended:
+class StepResult:
     """Says how a part of a survey ended. message: the last line it printed, or why it did not run."""
 
     part: str
@@ -87,9 +87,9 @@ class Survey:
             ) from error
 
     @property
-    def parts(self) -> list[Ended]:
+    def parts(self) -> list[StepResult]:
         with self.reading():
-            return [Ended(**part) for part in self.manifest["parts"]]
+            return [StepResult(**part) for part in self.manifest["parts"]]
 
     @property
     def gpu(self) -> dict[str, Any]:
@@ -98,15 +98,15 @@ class Survey:
         return gpu if isinstance(gpu, dict) else {}
 
     def names(self, suffix: str) -> list[str]:
-        """The files whose names end so."""
+        """Returns the files whose names end so."""
         return sorted(name for name in self._files if name.endswith(suffix))
 
     def text(self, name: str) -> str | None:
-        """A file as text, None if there is none."""
+        """Returns a file as text, None if there is none."""
         return self._files[name].decode("utf-8", "replace") if name in self._files else None
 
     def json(self, name: str) -> Any:
-        """A file as JSON, None if there is none, or if it was being written when its part was ended."""
+        """Returns a file as JSON, None if there is none, or if it was being written when its part was ended."""
         text = self.text(name)
         try:
             return None if text is None else json.loads(text)
@@ -114,7 +114,7 @@ class Survey:
             return None
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
-        """The arrays of a .npz file, none if there is no such file."""
+        """Returns the arrays of a .npz file, none if there is no such file."""
         if name not in self._files:
             return {}
         with self.reading():

@@ -59,7 +59,7 @@ _ROWS: tuple[str | tuple[str, ...], ...] = (
 
 
 def row_order(row: str) -> tuple[int, str, int]:
-    """A key to sort rows by: units first, then warps, those of one kind by their number."""
+    """Returns a key to sort rows by: units first, then warps, those of one kind by their number."""
     head = row.rstrip("0123456789")
     number = row[len(head) :]
     first = next((n for n, start in enumerate(_ROWS) if row.startswith(start)), len(_ROWS))
@@ -124,7 +124,7 @@ class Timeline:
         return sorted({span.row for span in self.spans if span.cta == cta}, key=row_order)
 
     def within(self, first: float, last: float) -> Timeline:
-        """What lies between two times."""
+        """Returns what lies between two times."""
         spans = [s for s in self.spans if s.end > first and s.start < last]
         kept = {id(s) for s in spans}
         flows = [f for f in self.flows if id(f.source) in kept and id(f.target) in kept]
@@ -218,7 +218,7 @@ class Recorder:
     # ---- the events ----
 
     def event(self, event: Any) -> None:
-        """How full the ring is: stages that are full and have not been read."""
+        """Follows how full the ring is: stages that are full and have not been read."""
         if type(event) is not PhaseCompleted or self.machine is None:
             return
         key = (event.cluster, event.cta)
@@ -233,7 +233,7 @@ class Recorder:
     # ---- how it ends ----
 
     def finish(self) -> Timeline:
-        """The timeline, in order."""
+        """Returns the timeline, in order."""
         timeline = self.timeline
         timeline.spans.sort(key=lambda s: (s.cta, row_order(s.row), s.start))
         timeline.samples += _levels(self._changes)
@@ -298,7 +298,7 @@ def _operand(operation: AsyncOperation, cta: Cta) -> str:
 
 
 def whole(region: str) -> str:
-    """The part of shared memory that ``A stage 0 + 8192`` lies in, which several boxes fill."""
+    """Returns the part of shared memory that ``A stage 0 + 8192`` lies in, which several boxes fill."""
     return region.partition(" + ")[0]
 
 

@@ -12,7 +12,7 @@ TEMPLATE = Path(__file__).parent / "viewer.html"
 
 
 def html(timeline: Timeline) -> str:
-    """The page, with the spans in it as JSON."""
+    """Returns the page, with the spans in it as JSON."""
     rows: list[str] = []
     index = {}
     for cta in timeline.ctas:

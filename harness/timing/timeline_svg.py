@@ -80,7 +80,7 @@ def _axis(y: int, begin: float, end: float, unit: str, parts: list[str]) -> int:
 
 
 def round_numbers(begin: float, end: float) -> list[float]:
-    """The multiples of 1, 2 or 5 times a power of ten within a range: as many as `MOST_TICKS` at most."""
+    """Returns the multiples of 1, 2 or 5 times a power of ten within a range: as many as `MOST_TICKS` at most."""
     least = (end - begin) / MOST_TICKS
     power = 10.0 ** math.floor(math.log10(least))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)

@@ -4,7 +4,7 @@ Format: "Trace Event Format" (Google): complete events X, metadata M, counters C
 thread a row. Time is in microseconds, at the clock that is predicted; ``args`` have the cycles.
 
 Perfetto counts whole nanoseconds, and wants spans of one thread one after another: so ends and starts are rounded to
-them here, not lengths, and what overlaps (stores of one CTA do) gets a thread of its own beside.
+them here, not lengths, and what overlaps (stores of one CTA do) gets a thread of its own.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ class _Placed:
 
     @property
     def inside(self) -> int:
-        """The time at which a flow is tied to a span, and not to one of no length that is drawn at its start."""
+        """Returns the time at which a flow is tied to a span, and not to one of no length that is drawn at
+        its start.
+        """
         return min(self.start + 1, self.end)
 
 
 def trace_events(timeline: Timeline) -> dict[str, Any]:
-    """The whole document."""
+    """Returns the whole document."""
     clock = _Clock(timeline.hertz)
     events: list[dict[str, Any]] = []
     processes = {cta: number for number, cta in enumerate(timeline.ctas, 1)}

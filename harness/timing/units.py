@@ -44,15 +44,16 @@ class Unit:
         self.busy = 0.0
 
     def serve(self, at: float, cycles: float) -> float:
-        """A request that comes at a time and takes so long: when it has been served."""
+        """Returns when a request that comes at a time and takes so long has been served."""
         start = at if at > self.free else self.free
         self.free = start + cycles
         self.busy += cycles
         return self.free
 
     def serve_soon(self, at: float, cycles: float, slack: float) -> float:
-        """Likewise, but what comes after a pause is served at once, as long as on average there is no more than its
-        share: of the pause up to ``slack`` cycles count."""
+        """Returns the same, but what comes after a pause is served at once, as long as on average there is no more than
+        its share: of the pause up to ``slack`` cycles count.
+        """
         return max(at, Unit.serve(self, at - slack, cycles))
 
 
@@ -96,7 +97,7 @@ class Tensor(Unit):
         self.ends: deque[float] = deque(maxlen=MOST_AT_ONCE)
 
     def room(self, depth: float) -> float:
-        """When it takes one more, if it takes so many at once."""
+        """Returns when it takes one more, if it takes so many at once."""
         return self.ends[-int(depth)] if len(self.ends) >= depth else 0.0
 
     def serve(self, at: float, cycles: float) -> float:
@@ -195,7 +196,7 @@ class Memory:
     tensor maps are of that, if it is known, otherwise all are (who waits follows from it; how many bytes, from
     ``miss``); ``coalesced``: bytes that L2 gives out for each byte that is asked for, by what their rows begin with
     (`harness.timing.sharing`); ``left``: bytes that the launch before has left in L2, still to be written;
-    ``outside``: by the round of tiles, of what all boxes have outside of their tensors the part that these have;
+    ``outside``: by the wave, of what all boxes have outside of their tensors the part that these have;
     ``clusters``: how many of a GEMM's are simulated at once, and stand for others; ENDLESS: nothing stands for others.
     """
 
@@ -216,7 +217,7 @@ class Memory:
     traffic: Traffic = field(default_factory=Traffic)
 
     def fresh(self) -> Memory:
-        """The same, with nothing to do yet."""
+        """Returns the same, with nothing to do yet."""
         return replace(
             self, l2=Contended(), rows=Contended(), fill=Unit(), writes=Unit(), dram=Dram(), traffic=Traffic()
         )
@@ -300,11 +301,11 @@ class Units:
         times: float = 1.0,
         behind: float = 0.0,
     ) -> float:
-        """Bytes for an SM, from L2 or through it: when the last of them come if L2 has them. at: when they are asked
-        for, which is their place in the queues; ready: when an SM has asked for the last of them; aligned: what their
-        rows begin with; times: how many bytes L2 gives out for each of them, as it gives whole sectors; behind: of the
-        `Sm`. What L2 gives out once for several SMs saves it time, less where rows lie in two lines; the way to it
-        knows no such thing.
+        """Returns when the last of the bytes for an SM, from L2 or through it, come if L2 has them. at: when they
+        are asked for, which is their place in the queues; ready: when an SM has asked for the last of them; aligned:
+        what their rows begin with; times: how many bytes L2 gives out for each of them, as it gives whole sectors;
+        behind: of the `Sm`. What L2 gives out once for several SMs saves it time, less where rows lie in two lines; the
+        way to it knows no such thing.
         """
         memory = self.memory
         memory.traffic.l2_read += nbytes
@@ -323,8 +324,9 @@ class Units:
         return leaves + self.hit_latency + self.l2_spread * (2 * self.distances.random() - 1)
 
     def dram_wait(self, aligned: int = LINE, new: float = 1.0, ahead: float = 0.0) -> float:
-        """Cycles that bytes come later than from L2. new: the part that has to come from DRAM; ahead: cycles by which
-        others have asked for it before."""
+        """Returns the cycles that bytes come later than from L2. new: the part that has to come from DRAM; ahead:
+        cycles by which others have asked for it before.
+        """
         waits = new * self.memory.waits * (1.0 if aligned == LINE else self.split_waits)
         cycles = waits * self.dram_latency
         return max(LEFT * cycles, cycles - ahead)
@@ -347,11 +349,11 @@ class Units:
             self.memory.traffic.loads += 1
             # How several SMs are answered together was fitted to sectors of boxes that are not multicast.
             times = self._sectors(load) if cast else 1.0
-            round_number = self._walk(load, cta)
+            wave = self._walk(load, cta)
             arrives = self.read_memory(at, part.inside, sent, aligned, times, sm.behind)
-            arrives += self.dram_wait(aligned, *self._new(load, round_number))
+            arrives += self.dram_wait(aligned, *self._new(load, wave))
             if part.filled:
-                filled = self.memory.fill.serve(at, part.filled / self.fill_rates[round_number])
+                filled = self.memory.fill.serve(at, part.filled / self.fill_rates[wave])
                 arrives = max(arrives, filled + self.hit_latency)
             self._last_load = (load, arrives)
         return self._last_load[1] - nbytes * self._sectors(load) / self.port_rate
@@ -378,7 +380,7 @@ class Units:
         return cycles
 
     def _walk(self, load: Any, cta: Cta) -> int:
-        """A CTA goes on to this load, once: the round of tiles in which it is, where that is known. Boxes of a tile
+        """A CTA goes on to this load, once: the wave in which it is, where that is known. Boxes of a tile
         come in their order along K, so one that begins before the last is the next tile's; of a single K step all are
         taken for the first tile's."""
         if self.memory.first_use is None:
@@ -387,10 +389,10 @@ class Units:
         before, turn = self._along_k.get((cluster, cta.rank, address), (k, 0))
         turn += k < before
         self._along_k[cluster, cta.rank, address] = k, turn
-        return self.memory.first_use.round(cluster, turn)
+        return self.memory.first_use.wave(cluster, turn)
 
-    def _new(self, load: Any, round_number: int) -> tuple[float, float]:
-        """The part of a box that has to come from DRAM, in a round of tiles, where it is known; and the cycles by which
+    def _new(self, load: Any, wave: int) -> tuple[float, float]:
+        """The part of a box that has to come from DRAM, in a wave, where it is known; and the cycles by which
         others have asked for it before."""
         first_use = self.memory.first_use
         if first_use is None:
@@ -398,7 +400,7 @@ class Units:
         k, row = load.coordinates
         if first_use.came_before(load.tmap, k):
             return 0.0, 0.0
-        box = load.tmap.address, row, round_number
+        box = load.tmap.address, row, wave
         return first_use.new(*box), first_use.ahead(*box)
 
     def tma_store(self, at: float, box: TensorMap, coordinates: Sequence[int], sm: Sm) -> float:
@@ -425,7 +427,7 @@ class Units:
     # ---- the tensor core ----
 
     def wgmma(self, at: float, form: Any, sm: Sm) -> float:
-        """When a warpgroup's m64nNk16 (or the same bytes of K), issued now, is done."""
+        """Returns when a warpgroup's m64nNk16 (or the same bytes of K), issued now, is done."""
         compute = form.n / 2 * self.tensor_overhead + self.tensor_each
         operands = (form.n + (0 if form.a_in_registers else WGMMA_ROWS)) * K_BYTES / self.shared_rate
         cycles = max(compute, operands)
@@ -434,7 +436,7 @@ class Units:
         return done + self.tensor_latency
 
     def mma(self, at: float, what: Mma | KindMma, sms: list[Sm]) -> float:
-        """A tcgen05.mma of one CTA or of a pair; both tensor cores work in step."""
+        """Returns when a tcgen05.mma of one CTA or of a pair is done; both tensor cores work in step."""
         group = len(sms)
         shape = what.plan().idesc if isinstance(what, Mma) else what.shape()
         a_rows = 0 if isinstance(what, KindMma) and what.a_in_tmem else shape.m // group

@@ -11,12 +11,12 @@ from typing import Any
 
 from harness.errors import CannotRun
 from harness.files import whole_file
-from harness.timing.survey_archive import MANIFEST, SCHEMA, Ended
+from harness.timing.survey_archive import MANIFEST, SCHEMA, StepResult
 
 DONE, FAILED, TIMED_OUT, SKIPPED = "done", "failed", "timed out", "skipped"
 
 
-def write(path: Path, folder: Path, about: dict[str, Any], ended: list[Ended]) -> None:
+def write(path: Path, folder: Path, about: dict[str, Any], ended: list[StepResult]) -> None:
     """Packs all of ``folder`` and a manifest. The file is whole, or what was there before stays."""
     manifest = {"schema": SCHEMA, **about, "parts": [asdict(part) for part in ended]}
     try:

@@ -23,7 +23,7 @@ SCRIPT = """#!/bin/sh
 file=$(realpath "${1:-survey.tar.gz}")
 seconds=${2:-600}
 [ $# -gt 0 ] && shift; [ $# -gt 0 ] && shift
-cd "$(dirname "$0")" && exec python3 -m metrology.survey.conduct "$file" packed "$seconds" "$@"
+cd "$(dirname "$0")" && exec python3 -m metrology.survey.run "$file" packed "$seconds" "$@"
 """
 
 

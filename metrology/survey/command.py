@@ -17,8 +17,8 @@ from harness.cli.render import show_line
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem
 from harness.run.capability import arch_of_gpu
 from harness.timing.constants import Constant, Gpu, find_gpu, gpu_names
-from harness.timing.survey_archive import Ended, Survey
-from metrology.survey import archive, conduct
+from harness.timing.survey_archive import StepResult, Survey
+from metrology.survey import archive, run
 from metrology.survey.bundle import bundle
 from metrology.survey.pack import pack
 from metrology.survey.parts import PARTS
@@ -40,7 +40,7 @@ OPTIONS_OF = {
 
 @click.command("survey")
 @click.option("-o", "--output", "target", metavar="FILE.tar.gz", help="Survey this machine's GPU; write the archive.")
-@click.option("--seconds", default=conduct.SECONDS, show_default=True, type=click.IntRange(10), help="For all parts.")
+@click.option("--seconds", default=run.SECONDS, show_default=True, type=click.IntRange(10), help="For all parts.")
 @click.option(
     "--part",
     "names",
@@ -140,13 +140,13 @@ def _measure(target: str, seconds: int, names: tuple[str, ...], packed: Path | N
         raise CannotRun("there is no GPU here to survey; `harness survey --bundle FOLDER` prepares another machine")
     console = Console()
 
-    def show(ended: Ended) -> None:
-        show_line(console, conduct.line(ended))
+    def show(ended: StepResult) -> None:
+        show_line(console, run.line(ended))
 
     with tempfile.TemporaryDirectory(prefix="survey-kernels-") as temporary:
         if packed is None and any(part.packed for part in parts):
             packed = _pack(Path(temporary), gpus[0].compute_capability, console)
-        ended = conduct.conduct(Path(target), packed, seconds, parts, show)
+        ended = run.survey(Path(target), packed, seconds, parts, show)
     failed = [each for each in ended if each.status in (archive.FAILED, archive.TIMED_OUT)]
     show_line(console, f"{len(ended)} parts, {len(failed)} failed: {target}")
     return EXIT_CANNOT_RUN if failed else EXIT_OK

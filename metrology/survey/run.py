@@ -1,6 +1,6 @@
-"""Conducts a survey: every part in a process of its own, under a limit of its own, within a limit for all of them.
+"""Runs a survey: every part in a process of its own, under a limit of its own, within a limit for all of them.
 
-    python -m metrology.survey.conduct FILE.tar.gz PACKED [SECONDS [PART...]]
+    python -m metrology.survey.run FILE.tar.gz PACKED [SECONDS [PART...]]
 
 needs no more than the parts themselves; `harness survey` is the same with a table.
 """
@@ -25,11 +25,11 @@ from typing import Any
 import harness
 from harness.errors import EXIT_OK, HarnessError, UsageProblem
 from harness.processes import program
-from harness.timing.survey_archive import Ended
+from harness.timing.survey_archive import StepResult
 from metrology.survey import archive
 from metrology.survey.parts import PARTS, Part
 
-USAGE = "usage: python -m metrology.survey.conduct FILE.tar.gz PACKED [SECONDS [PART...]]"
+USAGE = "usage: python -m metrology.survey.run FILE.tar.gz PACKED [SECONDS [PART...]]"
 SECONDS = 600
 LEAST_SECONDS = 5
 """With less left no part is started."""
@@ -38,16 +38,16 @@ RUNS = "runs.json"
 """What was packed, kept in the archive as it is."""
 
 
-def conduct(
+def survey(
     path: Path,
     packed: Path | None,
     seconds: float = SECONDS,
     parts: Sequence[Part] = PARTS,
-    report: Callable[[Ended], None] = lambda ended: None,
-) -> list[Ended]:
+    report: Callable[[StepResult], None] = lambda ended: None,
+) -> list[StepResult]:
     """Runs the parts and writes the archive after each of them. packed: the folder of `metrology.survey.pack`."""
     end = time.monotonic() + seconds
-    ended: list[Ended] = []
+    ended: list[StepResult] = []
     with tempfile.TemporaryDirectory(prefix="survey-") as temporary:
         folder = Path(temporary)
         (folder / LOGS).mkdir()
@@ -76,7 +76,7 @@ def _gpu() -> dict[str, Any] | None:
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
-def _run(part: Part, folder: Path, packed: Path | None, end: float, gpu: dict[str, Any] | None) -> Ended:
+def _run(part: Part, folder: Path, packed: Path | None, end: float, gpu: dict[str, Any] | None) -> StepResult:
     why = (
         part.missing()
         or part.missing_of(gpu)
@@ -86,7 +86,7 @@ def _run(part: Part, folder: Path, packed: Path | None, end: float, gpu: dict[st
     if why is None and left < LEAST_SECONDS:
         why = "no time was left for it"
     if why is not None:
-        return Ended(part.name, part.what, archive.SKIPPED, 0.0, why)
+        return StepResult(part.name, part.what, archive.SKIPPED, 0.0, why)
     start = time.monotonic()
     places = {"{out}": str(folder), "{packed}": str(packed)}
     command = [_with_places(word, places) for word in part.command]
@@ -100,7 +100,7 @@ def _run(part: Part, folder: Path, packed: Path | None, end: float, gpu: dict[st
             code = None
     seconds = round(time.monotonic() - start, 1)
     status = archive.TIMED_OUT if code is None else archive.FAILED if code else archive.DONE
-    return Ended(part.name, part.what, status, seconds, _last_line(log))
+    return StepResult(part.name, part.what, status, seconds, _last_line(log))
 
 
 def _with_places(word: str, places: dict[str, str]) -> str:
@@ -120,8 +120,8 @@ def _last_line(log: Path) -> str:
     return next((line[:300] for line in reversed(lines) if line), "")
 
 
-def line(ended: Ended) -> str:
-    """For a terminal."""
+def line(ended: StepResult) -> str:
+    """Returns the line that a terminal shows of a part."""
     return f"{ended.part:22} {ended.status:10} {ended.seconds:6.1f} s  {ended.message[:90]}"
 
 
@@ -129,7 +129,7 @@ def main(words: Sequence[str]) -> int:
     """What the command line asks for; returns its exit code. It also runs where there is no click."""
     try:
         path, packed, seconds, parts = _read(words)
-        conduct(path, packed, seconds, parts, lambda ended: print(line(ended), flush=True))
+        survey(path, packed, seconds, parts, lambda ended: print(line(ended), flush=True))
     except HarnessError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -1,4 +1,4 @@
-"""The timing model beside what an H200 took."""
+"""The timing model against what an H200 took."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from harness.problem.shape import Shape
 from metrology import validation
-from metrology.beside_cublas import parse_kernel
+from metrology.bench_vs_cublas import parse_kernel
 from metrology.validation import Measured, Row, read_recording, verdicts
 
 

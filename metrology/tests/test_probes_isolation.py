@@ -16,7 +16,7 @@ from fake_cuda import FakeCuda
 
 from harness.errors import CannotRun
 from harness.run.driver import Driver
-from harness.timing.survey_archive import Ended, Survey
+from harness.timing.survey_archive import StepResult, Survey
 from metrology.probes import emulator, gpu
 from metrology.probes.__main__ import main
 from metrology.probes.catalogue import BLACKWELL, PROBES
@@ -25,10 +25,10 @@ from metrology.probes.probe import Case, Outputs, Pointer, Probe, decode
 from metrology.probes.ptx import kernel
 from metrology.probes.recording import entry
 from metrology.survey.archive import write as write_archive
-from metrology.survey.conduct import conduct
 from metrology.survey.parts import PARTS, Part
 from metrology.survey.reading.findings import findings
 from metrology.survey.reading.report import report
+from metrology.survey.run import survey as run_survey
 
 STORE = kernel(
     ["u64 found", "u64 place"],
@@ -248,9 +248,9 @@ def test_a_part_that_needs_another_gpu_is_skipped(tmp_path, monkeypatch):
     """It is no finding that Hopper has no tensor memory."""
     part = next(part for part in PARTS if part.name == "blackwell-probes")
     assert part.missing_of({"compute_capability": "10.0"}) is None and part.missing_of(None) is None
-    monkeypatch.setattr("metrology.survey.conduct._gpu", lambda: {"name": "NVIDIA H200", "compute_capability": "9.0"})
+    monkeypatch.setattr("metrology.survey.run._gpu", lambda: {"name": "NVIDIA H200", "compute_capability": "9.0"})
     never = Part(part.name, part.what, (sys.executable, "-c", "raise SystemExit(1)"), 10, since=part.since)
-    [ended] = conduct(tmp_path / "s.tar.gz", None, 20, [never])
+    [ended] = run_survey(tmp_path / "s.tar.gz", None, 20, [never])
     assert (ended.status, ended.message) == ("skipped", "needs compute capability 10.0; this GPU has 9.0")
     survey = Survey(tmp_path / "s.tar.gz")
     assert findings(survey, {}, None) == []
@@ -273,7 +273,7 @@ def test_a_survey_says_what_blackwell_answered(tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "probes.json").write_text(json.dumps({"machine": {}, "probes": answers}))
     about = {"time": "now", "gpu": {"name": "NVIDIA B200", "compute_capability": "10.0"}}
-    parts = [Ended("blackwell-probes", "?", "failed", 60.0, "2 differ")]
+    parts = [StepResult("blackwell-probes", "?", "failed", 60.0, "2 differ")]
     write_archive(tmp_path / "s.tar.gz", tmp_path / "kept", about, parts)
     survey = Survey(tmp_path / "s.tar.gz")
     found = findings(survey, {}, None)

@@ -27,11 +27,11 @@ from harness.errors import CannotRun, UsageProblem
 from harness.paths import ROOT
 from harness.timing.constants import find_gpu, read
 from harness.timing.measured import find_traces
-from harness.timing.survey_archive import Ended, Survey
+from harness.timing.survey_archive import StepResult, Survey
 from metrology.probes import emulator
 from metrology.probes.catalogue import PROBES
 from metrology.probes.recording import entry
-from metrology.survey import archive, command, conduct
+from metrology.survey import archive, command, run
 from metrology.survey import bundle as bundling
 from metrology.survey.parts import PARTS, Part
 from metrology.survey.reading import findings as finding
@@ -77,7 +77,7 @@ def test_a_part_that_fails_or_hangs_costs_no_other(tmp_path):
     ]
     path, seen = tmp_path / "survey.tar.gz", []
     start = time.monotonic()
-    conduct.conduct(path, None, 60, parts, seen.append)
+    run.survey(path, None, 60, parts, seen.append)
     assert time.monotonic() - start < 20
     survey = Survey(path)
     assert survey.parts == seen
@@ -96,15 +96,15 @@ def test_a_part_that_fails_or_hangs_costs_no_other(tmp_path):
 
 def test_no_part_starts_when_the_time_is_up(tmp_path):
     parts = [Part("late", "?", program("pass"), 20)]
-    [ended] = conduct.conduct(tmp_path / "s.tar.gz", None, 1, parts)
+    [ended] = run.survey(tmp_path / "s.tar.gz", None, 1, parts)
     assert (ended.status, ended.message) == ("skipped", "no time was left for it")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "usage: python -m metrology.survey.conduct FILE.tar.gz PACKED [SECONDS [PART...]]"),
-        ("s.tar.gz", "usage: python -m metrology.survey.conduct FILE.tar.gz PACKED [SECONDS [PART...]]"),
+        ("", "usage: python -m metrology.survey.run FILE.tar.gz PACKED [SECONDS [PART...]]"),
+        ("s.tar.gz", "usage: python -m metrology.survey.run FILE.tar.gz PACKED [SECONDS [PART...]]"),
         ("s.tar.gz packed soon", "SECONDS 'soon' is not a number above 0; write for example 600"),
         ("s.tar.gz packed nan", "SECONDS 'nan' is not a number above 0; write for example 600"),
         ("s.tar.gz packed -5", "SECONDS '-5' is not a number above 0; write for example 600"),
@@ -113,24 +113,24 @@ def test_no_part_starts_when_the_time_is_up(tmp_path):
 )
 def test_what_cannot_be_conducted_is_one_line(words, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert conduct.main(words.split()) == 2
+    assert run.main(words.split()) == 2
     assert capsys.readouterr() == ("", f"{said}\n") and not list(tmp_path.iterdir())
 
 
 def test_an_archive_that_cannot_be_written_ends_the_survey(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(conduct, "PARTS", [Part("lacking", "?", program("pass"), 20, modules=("no_such_module",))])
-    monkeypatch.setattr(conduct, "_gpu", lambda: None)
+    monkeypatch.setattr(run, "PARTS", [Part("lacking", "?", program("pass"), 20, modules=("no_such_module",))])
+    monkeypatch.setattr(run, "_gpu", lambda: None)
     path = tmp_path / "there" / "s.tar.gz"
-    assert conduct.main([str(path), str(tmp_path)]) == 3
+    assert run.main([str(path), str(tmp_path)]) == 3
     assert capsys.readouterr().err == f"cannot write {path}: No such file or directory\n"
     path.parent.mkdir()
-    assert conduct.main([str(path), str(tmp_path), "60", "lacking"]) == 0
+    assert run.main([str(path), str(tmp_path), "60", "lacking"]) == 0
     assert [part.part for part in Survey(path).parts] == ["lacking"]
 
 
 def test_parts_have_names_and_limits():
     assert len({part.name for part in PARTS}) == len(PARTS)
-    assert all(part.limit <= conduct.SECONDS for part in PARTS)
+    assert all(part.limit <= run.SECONDS for part in PARTS)
 
 
 def test_parts_say_that_they_need_ml_dtypes():
@@ -165,7 +165,7 @@ class Blocked:
         if name.split(".")[0] in ("rich", "max", "click", "platformdirs", "matplotlib", "scipy", "jinja2", "torch"):
             raise ImportError(name)
 sys.meta_path.insert(0, Blocked())
-import harness, metrology.survey.conduct, metrology.survey.kernels
+import harness, metrology.survey.run, metrology.survey.kernels
 import metrology.survey.micro.measured, metrology.survey.trace.record
 import metrology.probes.record
 print(harness.__file__, len(metrology.probes.record.BLACKWELL))
@@ -183,7 +183,7 @@ print(harness.__file__, len(metrology.probes.record.BLACKWELL))
 def make(tmp_path):
     """Writes an archive of files and parts, and opens it."""
 
-    def make(files: dict[str, object], parts: list[Ended] | None = None, gpu: dict | None = GPU) -> Survey:
+    def make(files: dict[str, object], parts: list[StepResult] | None = None, gpu: dict | None = GPU) -> Survey:
         folder = tmp_path / "folder"
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -495,8 +495,8 @@ def test_every_kind_of_finding(make):
         "barriers.json": {"launches": [{"what": "arrive", "cycles": 1e6}]},
     }
     parts = [
-        Ended("power", "?", archive.TIMED_OUT, 60.0, "starting"),
-        Ended("probes", "?", archive.FAILED, 9.0, "1 differ"),
+        StepResult("power", "?", archive.TIMED_OUT, 60.0, "starting"),
+        StepResult("probes", "?", archive.FAILED, 9.0, "1 differ"),
     ]
     survey = make(files, parts)
     found = findings(survey, derive(survey), find_gpu("h200"))

@@ -64,8 +64,8 @@ def test_a_number_that_is_sent_is_no_tma_copy(explain):
 
 def test_as_text_and_as_a_picture(explain):
     text = explain("kernel7", *SMALL)
-    assert "full: 2 rounds, 131,072 bytes counted" in text
-    assert "  tells  2 x mma: tcgen05.commit at another CTA" in text
+    assert "full: 2 phases, 131,072 bytes counted" in text
+    assert "  signals  2 x mma: tcgen05.commit at another CTA" in text
     assert max(map(len, text.splitlines())) <= 110
     picture = ElementTree.fromstring(explain("kernel7", *SMALL, "--format", "svg"))
     shown = [element.text for element in picture.iter() if element.tag.endswith("text")]

@@ -1,4 +1,4 @@
-"""Bugs that others met and wrote about, rebuilt small: an error in the broken form, none in the mended one.
+"""Bugs that others met and wrote about, rebuilt small: an error in the broken form, none in the fixed one.
 
 Where they were found: CUTLASS pull request 3316 and issues 3435, 2835, 3658, 3324; FBGEMM 5022; mirage 705; tilelang
 2644; facebookexperimental/triton 783; humming 56. The programs are our own; only the mechanism is theirs.
@@ -30,7 +30,7 @@ def pair_allocates_first(s) -> str:
 
 
 def pair_frees_early(s) -> str:
-    """One CTA of the pair frees while the other one's allocation may still be under way."""
+    """One CTA of the pair frees while the other one's allocation may still be in flight."""
     return (
         CLUSTER_BARRIER
         + (ALLOC + RELINQUISH).format(2)

@@ -1,4 +1,4 @@
-"""What a kernel could do without: the fence and the barrier that a program has twice, and nothing that it needs."""
+"""Redundant synchronisation: the fence and the barrier that a program has twice, and nothing that it needs."""
 
 from __future__ import annotations
 

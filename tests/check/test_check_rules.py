@@ -1,4 +1,4 @@
-"""The programs of docs/synchronisation.md: each breaks its rule as it is, and has no finding once it is mended."""
+"""The programs of docs/synchronisation.md: each breaks its rule as it is, and has no finding once it is fixed."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class Example:
     marks: tuple[str, ...]
     lines: tuple[str, ...]
 
-    def body(self, mended: bool) -> str:
-        kept = [line[line[:1] in "+-" :] for line in self.lines if line[:1] != ("-" if mended else "+")]
+    def body(self, fixed: bool) -> str:
+        kept = [line[line[:1] in "+-" :] for line in self.lines if line[:1] != ("-" if fixed else "+")]
         text = "\n".join(kept).replace("BEGIN_FILL", FILL).replace("BEGIN_OPERANDS", OPERANDS).replace("BEGIN_MAP", MAP)
         number = iter(range(len(kept)))
         text = re.sub(
@@ -100,7 +100,7 @@ class Example:
             return PRELUDE + TENSOR.format(descriptor=DESCRIPTOR) + text + FREE + "ret;"
         return PRELUDE + text + "\nret;"
 
-    def check(self, mended: bool, schedule: str, seed: int) -> Report:
+    def check(self, fixed: bool, schedule: str, seed: int) -> Report:
         """What the checker says of a run."""
         device = Device(schedule=schedule, seed=seed)
         out = device.upload(np.zeros(1024, np.uint32), "out")
@@ -109,7 +109,7 @@ class Example:
         checker = Checker()
         try:
             device.launch(
-                Module.from_text(source(self.body(mended), MEMORY, parameters=("map data",))),
+                Module.from_text(source(self.body(fixed), MEMORY, parameters=("map data",))),
                 grid=4 if "grid-clc" in self.marks else cluster * grid,
                 cluster=cluster,
                 block=32 if {"warp", "tensor"} & set(self.marks) else 64,
@@ -146,7 +146,7 @@ def test_the_wrong_program_breaks_its_rule(example, schedule):
 
 @examples
 @schedules
-def test_the_mended_program_has_no_finding(example, schedule):
+def test_the_fixed_program_has_no_finding(example, schedule):
     found = example.check(True, *schedule).findings
     assert [finding for finding in found if finding.severity != "note"] == []
 

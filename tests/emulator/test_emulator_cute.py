@@ -115,7 +115,7 @@ PAIRS = ("gemm_f16_pairs_sm100", "f16", np.float16, np.float32, (512, 384, 320),
 
 @pytest.mark.parametrize("how", [{}, {"schedule": "random", "seed": 1}, {"schedule": "random", "seed": 2}])
 def test_a_matmul_by_pairs_with_multicast(how):
-    """Two pairs down and two across, which stay for three rounds of tiles; each load goes to two CTAs."""
+    """Two pairs down and two across, which are persistent for three waves; each load goes to two CTAs."""
     done, exact = matmul(*PAIRS, grid=(4, 2, 1), cluster=(4, 2), **how)
     assert exact and not done.warnings
     assert done.counters.tma_shared_bytes_written == 2 * done.counters.tma_box_bytes

@@ -84,7 +84,7 @@ def test_what_was_done_is_not_kept(cluster):
     assert len(list(cluster.map(work.square, range(100)))) == 100
     gc.collect()
     messages = [one for one in gc.get_objects() if type(one) is dict and one.get("op") == "compute-task"]
-    assert len(messages) < 5, "some may be under way"
+    assert len(messages) < 5, "some may be in flight"
 
 
 def test_memory_is_not_given_back_between_two_jobs(engine):

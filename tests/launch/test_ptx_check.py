@@ -56,9 +56,9 @@ def test_a_race_is_an_error_and_a_barrier_mends_it(launch_file):
     wrong = check(launch_file(SHARING.format("")))
     assert wrong.exit_code == 1, wrong.output
     assert wrong.stdout.startswith("error race-shared: ")
-    mended = check(launch_file(SHARING.format("bar.sync 0;")), "--jobs", 2)
-    assert mended.exit_code == 0, mended.output
-    assert mended.stdout.strip().endswith("kernel, 4 schedules: sound")
+    fixed = check(launch_file(SHARING.format("bar.sync 0;")), "--jobs", 2)
+    assert fixed.exit_code == 0, fixed.output
+    assert fixed.stdout.strip().endswith("kernel, 4 schedules: sound")
 
 
 def test_the_launches_of_a_file_are_checked_one_by_one(launch_file):

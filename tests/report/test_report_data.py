@@ -122,8 +122,8 @@ def test_a_wrong_newest_result_asks_for_attention():
     state = state_of(data.Device("emulated-sm_100a", [right], [right, wrong]))
     assert state.attention and state.verdict == "1 of 1 cases are WRONG, counted, not timed"
     assert [(change.verdict, change.what) for change in state.changes] == [("WRONG", "7 of 262,144 elements are wrong")]
-    mended = bench_record("3")
-    state = state_of(data.Device("emulated-sm_100a", [right, mended], [right, wrong, mended]))
+    fixed = bench_record("3")
+    state = state_of(data.Device("emulated-sm_100a", [right, fixed], [right, wrong, fixed]))
     assert not state.attention and state.changed == "Against the run before: 1 SAME"
 
 
@@ -140,6 +140,6 @@ def test_the_state_of_soundness_is_one_line_by_kernel():
     assert [(change.verdict, change.what) for change in state.changes] == [
         ("UNSOUND", "1 error of synchronisation: race-shared: two writes")
     ]
-    mended = bench_record("2", "kernel6 bf16 2x1 512 index", soundness=sound)
-    state = state_of(data.Device("emulated-sm_100a", [*made, mended]))
+    fixed = bench_record("2", "kernel6 bf16 2x1 512 index", soundness=sound)
+    state = state_of(data.Device("emulated-sm_100a", [*made, fixed]))
     assert not state.attention and "kernel6 sound" in state.soundness

@@ -21,7 +21,7 @@ def test_tiles_at_the_same_time_read_a_panel_once() -> None:
     assert found.dram == 4 * PANEL
     assert found.requested == 8 * PANEL
     assert found.miss == 0.5
-    assert found.rounds == [{("A", 0): 1.0, ("A", 1): 1.0, ("B", 0): 1.0, ("B", 1): 1.0}]
+    assert found.waves == [{("A", 0): 1.0, ("A", 1): 1.0, ("B", 0): 1.0, ("B", 1): 1.0}]
 
 
 def test_panels_of_the_round_before_stay_if_they_fit() -> None:
@@ -30,7 +30,7 @@ def test_panels_of_the_round_before_stay_if_they_fit() -> None:
     assert hits(problem, resident=2, capacity=0).dram == 6 * PANEL
     kept = hits(problem, resident=2, capacity=100 * PANEL)
     assert kept.dram == 4 * PANEL  # the rows of A are read once
-    first, second = kept.rounds
+    first, second = kept.waves
     assert first == {("A", 0): 1.0, ("A", 1): 1.0, ("B", 0): 1.0}
     assert second == {("A", 0): 0.0, ("A", 1): 0.0, ("B", 1): 1.0}
 
@@ -44,7 +44,7 @@ def test_what_lies_outside_is_not_read() -> None:
 
 def test_a_panel_of_two_rounds_ago_is_still_there_if_what_came_since_fits() -> None:
     problem = tiles([(0, 0), (1, 1), (0, 2)], 2, 3)
-    # Row 0 is used again after 8 panels: its own round's two, two of the next round, and C of both.
+    # Row 0 is used again after 8 panels: its own wave's two, two of the next wave, and C of both.
     assert hits(problem, resident=1, capacity=12 * PANEL).dram == 5 * PANEL
     assert hits(problem, resident=1, capacity=6 * PANEL).dram == 6 * PANEL
 
@@ -72,7 +72,7 @@ def test_what_nearly_fits_is_there_in_part() -> None:
     # Row 3 is used again after 10 (its end) to 13 panels (its begin): all of that lies around what L2 keeps.
     found = hits(problem, resident=4, capacity=11.5 * PANEL)
     assert found.dram == pytest.approx(6.5 * PANEL)
-    assert found.rounds[1] == {("A", 3): pytest.approx(0.5), ("B", 1): 1.0}
+    assert found.waves[1] == {("A", 3): pytest.approx(0.5), ("B", 1): 1.0}
 
 
 def test_the_end_of_a_panel_is_there_when_its_begin_is_lost() -> None:
@@ -85,7 +85,7 @@ def test_the_end_of_a_panel_is_there_when_its_begin_is_lost() -> None:
 
 
 def test_a_sum_of_parts_is_the_same_in_every_process() -> None:
-    """Whatever the seed of the hashes of strings is: the panels of a round are in order."""
+    """Whatever the seed of the hashes of strings is: the panels of a wave are in order."""
     problem = tiles([(row, column) for column in range(3) for row in range(4)], 4, 3)
-    for found in hits(problem, resident=5, capacity=7 * PANEL).rounds:
+    for found in hits(problem, resident=5, capacity=7 * PANEL).waves:
         assert list(found) == sorted(found)

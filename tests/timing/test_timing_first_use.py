@@ -1,4 +1,4 @@
-"""Which loads wait for DRAM: by the panel, and by the round of tiles that a cluster is at."""
+"""Which loads wait for DRAM: by the panel, and by the wave that a cluster is at."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CLOCK = 1.8e9
     ],
 )
 def test_a_panel_is_new_or_not_in_the_round_that_its_cluster_is_at(address, row, cluster, turn, new):
-    assert FIRST_USE.new(address, row, FIRST_USE.round(cluster, turn)) == new
+    assert FIRST_USE.new(address, row, FIRST_USE.wave(cluster, turn)) == new
 
 
 def test_a_panel_of_no_tile_of_the_round_is_as_new_as_the_others():
@@ -53,7 +53,7 @@ def test_a_panel_of_no_tile_of_the_round_is_as_new_as_the_others():
 
 
 def test_there_is_no_round_after_the_last():
-    assert FIRST_USE.round(4, 7) == 2
+    assert FIRST_USE.wave(4, 7) == 2
 
 
 def load(made: Units, k: int, cluster: int = 0, rank: int = 0, address: int = A) -> float:
@@ -83,7 +83,7 @@ def test_a_cluster_that_walks_on_comes_to_the_next_round_when_k_begins_anew():
     assert load(made, 0, rank=1) == pytest.approx(there + wait), "the other CTA of the cluster is at its first tile"
     assert load(made, 0, address=B) == pytest.approx(there + wait), "and of B nothing has been loaded yet"
     again = Units(made.gpu, made.memory.fresh())
-    assert load(again, 0) == pytest.approx(there + wait), "the next launch begins in the first round"
+    assert load(again, 0) == pytest.approx(there + wait), "the next launch begins in the first wave"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_l2_fetches_at_once_may_bring_the_next_k_step(columns, fetched, cam
 
 
 def test_what_lies_outside_is_filled_at_the_rate_of_the_round():
-    """Of what all boxes of the first round have outside the simulated ones have all, of those of the second a tenth."""
+    """Of what all boxes of the first wave have outside the simulated ones have all, of those of the second a tenth."""
     gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0})
     made = Units(gpu, Memory(1.0, CLOCK, miss=0.0, outside=(1.0, 0.1, 1.0), first_use=FIRST_USE))
     tmap = TensorMap.tiled(A, "bf16", (512 - 16, 512), (64, 64), "128B")
@@ -138,15 +138,15 @@ def test_clusters_below_c_are_not_simulated(artifact):
     assert (gemm.tiles, gemm.clusters) == (11 * 16, 12 * 16)
     below = [(16 + column) * 6 + 5 for column in range(16)]
     assert sorted({*range(gemm.clusters)} - {*gemm.numbers}) == below
-    rounds = gemm.rounds(66)
-    assert list(rounds) == gemm.numbers
-    assert list(rounds.values()) == [n // 66 for n in range(gemm.tiles)]
-    assert len(hits(gemm.traffic(), 66, 1e9).rounds) == 3
+    waves = gemm.waves(66)
+    assert list(waves) == gemm.numbers
+    assert list(waves.values()) == [n // 66 for n in range(gemm.tiles)]
+    assert len(hits(gemm.traffic(), 66, 1e9).waves) == 3
     assert not {*gemm.spread().numbers} & {*below}
 
 
 def test_the_simulated_part_of_what_tiles_have_is_that_of_their_round(artifact):
-    """140 tiles, 132 at a time: of the 8 in the last round rather too many are simulated than too few."""
+    """140 tiles, 132 at a time: of the 8 in the last wave rather too many are simulated than too few."""
     gemm = Gemm(artifact.plan(Shape(14 * 256, 10 * 256, 4096)), GPU)
     spread = gemm.spread()
     assert [sum(number // 132 == turn for number in spread.numbers) for turn in range(2)] == [spread.slots, 1]
@@ -166,14 +166,14 @@ def test_simulated_clusters_are_spread_over_a_round(count, total, last):
 
 
 def test_a_round_more_takes_longer_beside_clusters_below_c(artifact):
-    """13 rows of clusters in bands of seven, 16 columns: 208 tiles, 66 at a time, in four rounds as those of 14."""
+    """13 rows of clusters in bands of seven, 16 columns: 208 tiles, 66 at a time, in four waves as those of 14."""
     shapes = [Shape(rows * 256, 4096, 512) for rows in (13, 14)]
     ragged, whole = (simulate(artifact, artifact.plan(shape), GPU, CLOCK).cycles for shape in shapes)
     assert ragged == pytest.approx(whole, rel=0.03)
 
 
 def test_rounds_that_find_their_rows_in_l2_are_shorter(artifact):
-    """C of 14 x 15 tiles in bands of 7 rows, 66 at a time: the third round needs nothing that was not loaded before."""
+    """C of 14 x 15 tiles in bands of 7 rows, 66 at a time: the third wave needs nothing that was not loaded before."""
     found = simulate(artifact, artifact.plan(Shape(3584, 3840, 576)), GPU, CLOCK)
     lives = [(life.cluster // 66, life.end - life.start) for sm in found.machine.sms for life in sm.lives]
     longest = [max(cycles for turn, cycles in lives if turn == number) for number in range(4)]
@@ -192,18 +192,18 @@ def test_kernels_that_walk_tell_their_tiles_by_k(monkeypatch, arch, scheduler):
     plan = artifact.plan(Shape(4096, 4096, 256))
     seen: dict[int, set[int]] = {}
     there = set()
-    new, round_of = FirstUse.new, FirstUse.round
+    new, wave_of = FirstUse.new, FirstUse.wave
 
-    def round_seen(self: FirstUse, cluster: int, turn: int) -> int:
+    def wave_seen(self: FirstUse, cluster: int, turn: int) -> int:
         seen.setdefault(cluster, set()).add(turn)
-        return round_of(self, cluster, turn)
+        return wave_of(self, cluster, turn)
 
-    def new_seen(self: FirstUse, address: int, row: int, round_number: int) -> float:
+    def new_seen(self: FirstUse, address: int, row: int, wave: int) -> float:
         name, rows = self.panels[address]
-        there.add((name, row // rows) in self.rounds[round_number])
-        return new(self, address, row, round_number)
+        there.add((name, row // rows) in self.waves[wave])
+        return new(self, address, row, wave)
 
-    monkeypatch.setattr(FirstUse, "round", round_seen)
+    monkeypatch.setattr(FirstUse, "wave", wave_seen)
     monkeypatch.setattr(FirstUse, "new", new_seen)
     gpu = find_gpu("h200" if arch == "sm_90a" else "b200")
     found = simulate(artifact, plan, gpu, CLOCK, detail=200)

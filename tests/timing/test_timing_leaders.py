@@ -79,12 +79,12 @@ def test_in_a_ring_who_multiplies_nothing_leads_and_nobody_where_a_tile_is_multi
 @pytest.mark.parametrize(("ahead", "less"), [(0.0, 0.0), (100.0, 100.0), (1e4, 0.8 * WAIT)])
 def test_others_wait_less_by_what_the_leader_is_ahead(ahead, less):
     """Of B, not of A, and never for less than a fifth."""
-    rounds = [{("A", 0): 1.0, ("B", 0): 1.0}]
+    waves = [{("A", 0): 1.0, ("B", 0): 1.0}]
     panels = {1 << 40: ("A", 128), 2 << 40: ("B", 256)}
     gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0})
 
     def arrives(address: int, cycles: float) -> float:
-        first_use = FirstUse(rounds, panels, {0: 0}, gained=[{("B", 0): cycles}])
+        first_use = FirstUse(waves, panels, {0: 0}, gained=[{("B", 0): cycles}])
         units = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.5, first_use=first_use))
         tmap = TensorMap.tiled(address, "bf16", (512, 512), (64, 64), "128B")
         cta: Any = SimpleNamespace(cluster=SimpleNamespace(number=0), rank=0)

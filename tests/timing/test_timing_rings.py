@@ -1,4 +1,4 @@
-"""Rings of stages: what a K step takes, beside what it takes on an H200."""
+"""Rings of stages: what a K step takes, against what it takes on an H200."""
 
 from __future__ import annotations
 

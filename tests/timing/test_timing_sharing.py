@@ -126,7 +126,7 @@ def test_named_barriers_decide_how_many_ctas_an_sm_holds(barriers, per_sm):
     [(66, {1: 1, 3: 3}), (2 * 66, {1: 2, 3: 6}), (2 * 66 + 1, {1: 3, 3: 7}), (3 * 66 - 1, {1: 3, 3: 9})],
 )
 def test_few_simulated_clusters_have_as_many_rounds_of_a_dynamic_schedule_as_all(tiles, simulated):
-    """Of 66 clusters one or three are: their counter stands where it leaves them a tile in each round."""
+    """Of 66 clusters one or three are: their counter stands where it leaves them a tile in each wave."""
     gemm = Gemm(artifacts()[DYNAMIC].plan(Shape(256 * tiles, 256, 64)), GPU)
     [counter] = [each for each in gemm.plan.arguments if isinstance(each, CounterArgument)]
     for slots, count in simulated.items():
@@ -165,9 +165,9 @@ LINES = 128
         (SHARED_BY_MULTICAST, (256, 16 * 256, 64), (128 / (1 + 0.1) + 128) / 256),
         # 66 clusters, eight or nine on a GPC, need the same columns of B: most are answered together, but not all.
         (SHARED_BY_MANY, (66 * 64, 512, 64), (32 + 256 * 0.36) / 288),
-        # The same in four rounds of tiles, by clusters that stay: in the first 0.144 of them, in the others 0.696.
+        # The same in four waves, by persistent clusters: in the first 0.144 of them, in the others 0.696.
         (STAYS, (132 * 64, 1024, 64), (32 + 256 * (0.1436 + 3 * 0.6962) / 4) / 288),
-        # All 132 need the same rows of A: 16 or 17 on a GPC, in the first round, and in three, in which they lose step.
+        # All 132 need the same rows of A: 16 or 17 on a GPC, in the first wave, and in three, in which they lose step.
         (ALONE, (128, 132 * 256, 64), (128 * 0.3919 + 256) / 384),
         (ALONE, (128, 132 * 3 * 256, 64), (128 * (0.3919 + 2 * 0.6826) / 3 + 256) / 384),
     ],
@@ -181,8 +181,8 @@ def test_later_clusters_start_on_any_gpc():
     """Of 32 clusters every two neighbours need the same columns of B. They are dealt to two GPCs; later ones, four to a
     GPC, meet there with three chances in 31."""
     places = [(0, number // 2) for number in range(32)]
-    for stays, rounds, answered in ((False, 1, 1.0), (False, 2, (1 + 1 / (1 + 0.82 * 3 / 31)) / 2), (True, 2, 1.0)):
-        assert coalesced([Operand("B", 128, 1, False)], places, rounds, stays, 8)[LINES] == pytest.approx(answered)
+    for persistent, waves, answered in ((False, 1, 1.0), (False, 2, (1 + 1 / (1 + 0.82 * 3 / 31)) / 2), (True, 2, 1.0)):
+        assert coalesced([Operand("B", 128, 1, False)], places, waves, persistent, 8)[LINES] == pytest.approx(answered)
 
 
 def test_less_is_answered_together_where_rows_are_no_lines():
@@ -271,24 +271,24 @@ def test_the_longer_a_unit_is_busy_the_longer_what_comes_waits():
     ("name", "times"), [("issue.proxy_fence_stored", 4), ("tma.commit_group", 4), ("tma.wait_group", 4)]
 )
 def test_each_step_of_the_write_out_takes_its_instructions(name, times):
-    """One tile of 128 columns in steps of 32, nothing beside it."""
+    """One tile of 128 columns in steps of 32, nothing else."""
     artifact = artifacts()[ONE_BLOCK]
     plan = artifact.plan(Shape(128, 128, 64))
     quick, slow = (simulate(artifact, plan, GPU.with_values({name: cycles}), CLOCK).cycles for cycles in (0, 2000))
     assert slow - quick == pytest.approx(2000 * times, rel=0.3)
 
 
-# ---- launches beside one another ----
+# ---- two launches at once ----
 
 
 @pytest.mark.parametrize(("asked", "prepared"), [(STAYS, True), (ALONE, False)])
 def test_a_launch_beside_the_one_before_has_prepared_itself(monkeypatch, asked, prepared):
-    """Kernel 8 waits for the end of the launch before it: by then its start is over, if it has room beside it."""
+    """Kernel 8 waits for the end of the launch before it: by then its start is over, if it has room next to it."""
     artifact = artifacts()[asked]
     shape = Shape(256, 512, 512)
-    assert Gemm(artifact.plan(shape), GPU).beside and not Gemm(artifact.plan(Shape(4096, 4096, 512)), GPU).beside
-    beside = simulate(artifact, artifact.plan(shape), GPU, CLOCK).cycles
-    monkeypatch.setattr(Gemm, "beside", False)
+    assert Gemm(artifact.plan(shape), GPU).two_fit and not Gemm(artifact.plan(Shape(4096, 4096, 512)), GPU).two_fit
+    together = simulate(artifact, artifact.plan(shape), GPU, CLOCK).cycles
+    monkeypatch.setattr(Gemm, "two_fit", False)
     alone = simulate(artifact, artifact.plan(shape), GPU, CLOCK).cycles
-    saved = alone - beside
+    saved = alone - together
     assert (0.5 * GPU["launch.kernel"] < saved <= GPU["launch.kernel"]) if prepared else saved == 0

@@ -1,7 +1,7 @@
 """TMA loads and stores together: what leaves and what arrives when an SM does both, and where the stores end up.
 
 A kernel that writes one tile while it multiplies the next does both at the same time; C of a large problem is more than
-L2 keeps. So a turn here is some loads and some stores of the same size, a few turns are under way at once, and the
+L2 keeps. So a turn here is some loads and some stores of the same size, a few turns are in flight at once, and the
 bytes that are stored to are few (they stay in L2) or many (each is written to DRAM in the end).
 """
 

@@ -63,7 +63,7 @@ def _parts(survey: Survey) -> Iterator[Finding]:
             yield Finding("survey", part.part, f"{part.status}: {part.message}")
 
 
-def _says_more(survey: Survey, part: archive.Ended) -> bool:
+def _says_more(survey: Survey, part: archive.StepResult) -> bool:
     """Parts that ask probes fail where they differ, which is found by itself. A GPU that lacks what a part asks about
     is no finding.
     """

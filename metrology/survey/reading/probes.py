@@ -1,4 +1,4 @@
-"""What a GPU answered to the probes, beside what the emulator does."""
+"""Compares what a GPU answered to the probes with what the emulator does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 300
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProbeResult:
     """A recorded probe. probe: the same today, None if there is none or it asks something else. blackwell: whether only
     Blackwell can answer it.
     """
@@ -64,12 +64,12 @@ class Asked:
 
 
 @cache
-def asked_probes(survey: Survey) -> list[Asked]:
+def asked_probes(survey: Survey) -> list[ProbeResult]:
     """All of an archive."""
     return list(_asked(survey))
 
 
-def _asked(survey: Survey) -> Iterator[Asked]:
+def _asked(survey: Survey) -> Iterator[ProbeResult]:
     # Making them takes a second, which every command would pay.
     from metrology.probes.catalogue import BLACKWELL, for_target
 
@@ -77,4 +77,4 @@ def _asked(survey: Survey) -> Iterator[Asked]:
     for name, entry in (survey.json("probes.json") or {"probes": {}})["probes"].items():
         probe = probes.get(name)
         same = probe is not None and entry["digest"] == probe.digest()
-        yield Asked(name, probe if same else None, entry, name in BLACKWELL)
+        yield ProbeResult(name, probe if same else None, entry, name in BLACKWELL)
