@@ -1,4 +1,4 @@
-"""The build cache: what was compiled, with a checksum beside every file.
+"""The build cache: what was compiled, with a checksum for every file.
 
     builds/programs/<key>/program            the planner
     builds/kernels/<key>/kernel.ptx, ...     configurations

@@ -1,4 +1,4 @@
-"""The hand-overs of a run: who signals whom, through which barrier, and what it hands over."""
+"""The hand-offs of a run: who signals whom, through which barrier, and what it hands over."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _verb(site: Site) -> str:
 
 
 def as_dict(protocol: Protocol) -> dict[str, Any]:
-    """Returns the hand-overs as plain data."""
+    """Returns the hand-offs as plain data."""
     return {
         "handovers": [handover.as_dict() for handover in protocol.handovers.values()],
         "fences": dict(protocol.fences),

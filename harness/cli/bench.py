@@ -16,7 +16,7 @@ from harness.build.artifacts import is_built
 from harness.cli import bench_output as output
 from harness.cli.clear_errors import written_clearly
 from harness.cli.options import FiniteRange, check_output, group, offering, schedule_seed_option, schedules_option
-from harness.cli.render import show_line, show_table
+from harness.cli.render import several, show_line, show_table
 from harness.cli.repeat import check_command_of, command_of
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem, needs
 from harness.experiments import bench as runs
@@ -54,8 +54,8 @@ file_options = group(
     Files,
     click.option("--json", metavar="PATH|-", help="Write everything as JSON; - is the screen, instead of the table."),
     click.option("--csv", metavar="PATH|-", help="One line per case."),
-    click.option("--markdown", metavar="PATH|-", help="For a comment on a pull request."),
-    click.option("--junit", metavar="PATH|-", help="For continuous integration."),
+    click.option("--markdown", metavar="PATH|-", help="A Markdown table, for a comment on a pull request."),
+    click.option("--junit", metavar="PATH|-", help="JUnit XML, for continuous integration."),
 )
 
 
@@ -88,20 +88,18 @@ file_options = group(
     type=FiniteRange(0, 100),
     default=100 * THRESHOLD,
     show_default=True,
-    help="Per cent that a time must differ by to matter.",
+    help="Smallest difference of times that matters, in per cent.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(1),
     default=PROCESSES,
     show_default=True,
-    help=f"That time each case on a GPU, one after the other; with fewer than {MIN_PROCESSES} no verdict is possible.",
+    help=f"Processes that time each case on a GPU, one by one; fewer than {MIN_PROCESSES} give no verdict.",
 )
 @schedules_option(None, f"{SCHEDULES} on the emulator")
 @schedule_seed_option
-@click.option(
-    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Cases that are emulated side by side."
-)
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Cases to emulate in parallel.")
 @file_options
 def bench(
     suite_name: str,
@@ -183,7 +181,7 @@ def _measure(
     baseline: runs.BaselineBuild | None,
 ) -> list[runs.Measured]:
     missing = {j.request.config for j in planned if j.request and not is_built(j.request.config)}
-    compiling = f"compiling {len(missing)} configurations with Mojo ..." if missing else ""
+    compiling = f"compiling {several(len(missing), 'configuration')} with Mojo ..." if missing else ""
     try:
         with _reporting(console, planned, compiling) as report:
             return runs.measure(planned, suite, run_id, mark, report, baseline, processes)
@@ -233,7 +231,7 @@ def _soundness(judgements: tuple[Judgement, ...]) -> list[str]:
     """Returns what came of the checks, for those who see SAME only."""
     checked = [j.record for j in judgements if j.record and is_checked(j.record)]
     sound = sum(not what_is_unsound(record) for record in checked)
-    return [f"synchronisation checked of {len(checked)} cases: {sound} sound"] if checked else []
+    return [f"synchronisation checked of {several(len(checked), 'case')}: {sound} sound"] if checked else []
 
 
 def _show_plan(planned: list[runs.Planned], past: runs.Past, run_id: str) -> None:

@@ -84,7 +84,7 @@ _how_options = group(
         type=click.IntRange(1, MOST_SCHEDULES),
         default=4,
         show_default=True,
-        help="Runs: the first in the order of issue, the others in random orders.",
+        help="Number of schedules: the first in the order of issue, the others random.",
     ),
     click.option("--inputs", type=click.Choice(KINDS), default="integer", show_default=True, help="Values of A and B."),
     click.option(
@@ -92,7 +92,7 @@ _how_options = group(
         type=click.IntRange(0, LARGEST_SEED),
         default=0,
         show_default=True,
-        help="For the inputs.",
+        help="Seed of the inputs.",
     ),
     click.option(
         "--schedule-seed",
@@ -100,13 +100,13 @@ _how_options = group(
         help="The random schedules have the seeds that follow it.  [default: that of the inputs]",
     ),
     emulator_options,
-    click.option("--timeout", type=FiniteRange(1), help="Seconds after which a run is ended."),
+    click.option("--timeout", type=FiniteRange(1), help="Time limit of a run, in seconds."),
     click.option(
         "--waste",
         "redundant",
         is_flag=True,
-        help="Leave out each fence, barrier and wait in turn, and note what these runs could do without: two more runs "
-        "for each of them; name a small shape.",
+        help="Find redundant synchronisation: leave out each fence, barrier and wait, one at a time, and note those "
+        "without which the runs are as sound. Two more runs for each; use a small shape.",
     ),
 )
 
@@ -119,7 +119,7 @@ _how_options = group(
     "--ptx",
     metavar="FILE",
     type=NamedPath(path_type=Path),
-    help="Check this PTX in place of what KERNEL compiles to, with the same launch.",
+    help="Check this PTX instead of the compiled kernel, with the same launch plan.",
 )
 @_how_options
 @ptxas_option

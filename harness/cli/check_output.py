@@ -24,7 +24,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": ""}
 
 @dataclass(frozen=True)
 class Shown:
-    """What of the findings is told, and where to."""
+    """Says which findings are shown, and where."""
 
     strict: bool
     notes: bool

@@ -67,7 +67,7 @@ def warn(message: str) -> None:
 
 
 def written_clearly(write: Callable[[], None]) -> bool:
-    """Whether a finished result could be written; says why not. Its own exit code must not be lost with it."""
+    """Returns whether a finished result could be written; says why not. Its own exit code must not be lost with it."""
     try:
         write()
     except CannotRun as error:
@@ -81,7 +81,7 @@ def written_clearly(write: Callable[[], None]) -> bool:
 
 
 def explain_os_error(error: OSError) -> str:
-    """One line: what could not be used, and why."""
+    """Returns one line: what could not be used, and why."""
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is not None:
         return f"cannot use {os.fsdecode(error.filename)}: {reason}"

@@ -123,7 +123,7 @@ def _show_comparison(
 def show_comparison(
     console: Console, shape: Shape, entries: Sequence[compare.Entry], published: Sequence[PublishedFigure]
 ) -> None:
-    """Kernels side by side, what each step changes, and what others have published."""
+    """Shows kernels side by side, what each step changes, and what others have published."""
     columns = [compare.figures(entry) for entry in entries]
     speeds = [dict(compare.performance(entry)) for entry in entries]
     names = dict.fromkeys(name for speed in speeds for name in speed)

@@ -58,7 +58,7 @@ def doctor_command(json_path: str | None) -> int:
 
 
 def examine() -> list[Finding]:
-    """Everything a run may use, in the order it is used."""
+    """Returns everything a run may use, in the order it is used."""
     gpus = find_gpus()
     sources = paths.mojo_root() / "kernels"
     return [
@@ -83,7 +83,7 @@ def examine() -> list[Finding]:
 
 
 def as_dict(findings: list[Finding]) -> dict[str, object]:
-    """Plain data for JSON. able: whether kernels can be run."""
+    """Returns plain data for JSON. able: whether kernels can be run."""
     rows = [
         {"name": f.name, "found": f.found, "use": f.use, "needed": f.needed, "problem": f.problem} for f in findings
     ]
@@ -96,7 +96,7 @@ def is_able(findings: list[Finding]) -> bool:
 
 
 def emulated_archs() -> list[str]:
-    """The architectures that some kernel is written for."""
+    """Returns the architectures that some kernel is written for."""
     return sorted({arch for kernel in KERNELS.values() for arch in kernel.archs})
 
 

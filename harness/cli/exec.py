@@ -36,17 +36,17 @@ emulation_options = group(
         type=click.IntRange(1),
         default=1,
         show_default=True,
-        help="Processes that share the clusters of a launch, if these are independent.",
+        help="Worker processes, for launches whose clusters are independent.",
     ),
     launch_timeout_option,
     click.option(
-        "--max-steps", type=click.IntRange(1), help="Warp instructions a launch may take; a billion by default."
+        "--max-steps", type=click.IntRange(1), help="Limit of warp instructions of a launch; a billion by default."
     ),
 )
 
 
 @click.command("exec")
-@click.option("--gpu", type=click.Choice(gpu_names()), default="b200", show_default=True, help="Which one to emulate.")
+@click.option("--gpu", type=click.Choice(gpu_names()), default="b200", show_default=True, help="GPU to emulate.")
 @click.option("--json", "json_path", metavar="PATH|-", help="Write launches, counters and findings there.")
 @click.option(
     "--record",
@@ -56,7 +56,7 @@ emulation_options = group(
 )
 @click.option("--check", is_flag=True, help="Check the synchronisation of every launch, as harness check does.")
 @emulation_options
-@click.option("--quiet", is_flag=True, help="No closing summary.")
+@click.option("--quiet", is_flag=True, help="Do not print the summary at the end.")
 @click.argument("command", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENTS...]")
 def exec_command(
     gpu: str,

@@ -31,7 +31,7 @@ def as_json(log: Log, gpu: str, code: int) -> str:
 
 
 def show_summary(log: Log, gpu: str) -> None:
-    """On standard error, as standard output is the program's."""
+    """Shows the summary on standard error, as standard output is the program's."""
     console = Console(stderr=True)
     name = gpu_model(gpu).name
     if not log.processes:

@@ -45,7 +45,7 @@ output_option = click.option(
     "--protocol",
     "hand_overs",
     is_flag=True,
-    help="Show the hand-overs of an emulated run in place of the plan: who tells whom through which barrier.",
+    help="Show the hand-offs of an emulated run instead of the plan: who signals whom through which barrier.",
 )
 @output_option
 def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, hand_overs: bool, output: str) -> None:
@@ -74,7 +74,7 @@ def _explain_protocol(config: KernelConfig, shape: Shape, form: str, output: str
     seen = Protocol(what.roles)
     run(what, EmulationOptions(sinks=(seen,)), keep=())
     if form == "svg":
-        write_output(protocol.as_svg(seen, f"Hand-overs of {config.label}, {shape}"), output)
+        write_output(protocol.as_svg(seen, f"Hand-offs of {config.label}, {shape}"), output)
     elif form == "json":
         write_output(json.dumps(protocol_as_dict(seen), indent=2) + "\n", output)
     else:

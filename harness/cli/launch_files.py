@@ -28,7 +28,9 @@ OF_KERNELS = (
 
 
 def launch_files_named(words: Sequence[str | Path]) -> list[Path]:
-    """The launch files among the words, which then are all of them: a name that ends in .toml, or that of a file."""
+    """Returns the launch files among the words, which then are all of them: a name that ends in .toml, or that of a
+    file.
+    """
     files = [Path(word) for word in words if isinstance(word, Path) or _is_file(word)]
     if files and len(files) != len(words):
         kernels = ", ".join(str(word) for word in words if not isinstance(word, Path) and not _is_file(word))
@@ -41,7 +43,7 @@ def _is_file(word: str) -> bool:
 
 
 def one_launch_file(words: Sequence[str | Path]) -> Path | None:
-    """The launch file that is named; None: kernels are."""
+    """Returns the launch file that is named; None: kernels are."""
     files = launch_files_named(words)
     if len(files) > 1:
         raise UsageProblem(f"{len(files)} launch files are named, {', '.join(map(str, files))}; name one")
@@ -56,8 +58,8 @@ def refuse_what_kernels_have(file: Path, *more: str) -> None:
 
 
 def for_launch_files(command: click.Command, text: str, without: Collection[str] = ()) -> click.Command:
-    """A command of ``harness ptx``: the same, with the options that launch files have. The seed of the schedules may be
-    called --seed there, as no inputs are drawn. text: its help.
+    """Returns a command of ``harness ptx``: the same, with the options that launch files have. The seed of the
+    schedules may be called --seed there, as no inputs are drawn. text: its help.
     """
     replaced: dict[str | None, click.Parameter] = {
         "timeout": _parameter(launch_timeout_option),

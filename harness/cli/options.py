@@ -101,9 +101,9 @@ def _names(options: Sequence[Callable[[Command], Command]]) -> list[str]:
 
 
 def group(name: str, into: Callable[..., Any], *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """One decorator for several options, shown in this order. The command gets them as one argument of this name, a
-    what ``into`` makes of their values: a dataclass that has a field for each of them; its other fields keep their
-    defaults.
+    """Returns one decorator for several options, shown in this order. The command gets them as one argument of this
+    name, a what ``into`` makes of their values: a dataclass that has a field for each of them; its other fields keep
+    their defaults.
     """
 
     names = _names(options)
@@ -132,7 +132,9 @@ shape_option = click.option(
 
 
 def given_options(*parameters: str) -> list[str]:
-    """Those of the command's parameters that its caller has set, as ``--name``: what they say must not be ignored."""
+    """Returns those of the command's parameters that its caller has set, as ``--name``: what they say must not be
+    ignored.
+    """
     context = click.get_current_context()
     return [
         parameter.opts[-1]
@@ -173,37 +175,37 @@ def write_output(text: str, path: str) -> None:
 
 
 def as_json(data: object) -> str:
-    """Data as people can read it, with the end of its last line."""
+    """Returns data as people can read it, with the end of its last line."""
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
 @dataclass(frozen=True)
 class ConfigOptions:
-    """What is asked for of a kernel's configuration: a preset, and values by the names of `OPTIONS`."""
+    """Holds the options of a kernel's configuration: a preset, and values by the names of `OPTIONS`."""
 
     preset: str | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def arch(self) -> str | None:
-        """The architecture that is asked for here; a preset may ask for one, too."""
+        """Returns the architecture of these options; a preset may have one, too."""
         return self.asked.get("arch")
 
     def wanted_arch(self, kernel: str) -> str:
-        """What is asked for here or by the preset, else ``auto``."""
+        """Returns the architecture of these options or of the preset, else ``auto``."""
         return chosen_options(kernel, self.preset, {"arch": self.arch}).get("arch", "auto")
 
     @property
     def asks_nothing(self) -> bool:
-        """Whether the configuration is left to the kernel, but for architecture and type."""
+        """Returns whether the configuration is left to the kernel, but for architecture and type."""
         return self.preset is None and not self.asked.keys() - {"arch", "dtype"}
 
     def but(self, **asked: Any) -> ConfigOptions:
-        """The same, but for these options."""
+        """Returns the same configuration, but for these options."""
         return ConfigOptions(self.preset, {**self.asked, **asked})
 
     def configure(self, kernel: str, shape: Shape) -> KernelConfig:
-        """The configuration of a kernel that these options ask for."""
+        """Returns the configuration of a kernel that these options ask for."""
         return configure(kernel, self.preset, shape=shape, **self.asked)
 
 
@@ -212,7 +214,7 @@ def _gathered(preset: str | None, **values: Any) -> ConfigOptions:
 
 
 def config_option(option: Option) -> Callable[[Command], Command]:
-    """The option of a command for one option of the configuration."""
+    """Returns the option of a command for one option of the configuration."""
     if option.kind == "switch":
         return click.option(f"{option.flag}/{option.off}", default=None, help=option.help)
     kinds: dict[str, Any] = {
@@ -278,7 +280,7 @@ def schedules_option(default: int | None, shown: str) -> Callable[[Command], Com
         "--schedules",
         type=click.IntRange(1, MOST_SCHEDULES),
         default=default,
-        help="Schedules that each emulated result must be right under: fifo, and random ones with seeds from "
+        help="Number of schedules that must each give the right result: fifo, and random ones with seeds from "
         f"--schedule-seed on.  [default: {shown}]",
     )
 
@@ -289,7 +291,7 @@ def _seed_of_schedules(*names: str) -> Callable[[Command], Command]:
         type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
         default=0,
         show_default=True,
-        help="For the random schedule; of several, the first one's.",
+        help="Seed of the random schedule; of several, that of the first.",
     )
 
 
@@ -305,12 +307,12 @@ def strict_option(default: bool, shown: str) -> Callable[[Command], Command]:
     return click.option(
         "--strict/--no-strict",
         default=default,
-        help=f"Whether warnings are errors: breaches of rules that hardware is known to tolerate.  [default: {shown}]",
+        help=f"Treat warnings as errors: violations of rules that hardware is known to tolerate.  [default: {shown}]",
     )
 
 
 def refuse_seed_of_fifo(schedule: str, parameter: str, or_else: str = "") -> None:
-    """A seed that is given and not used must not be ignored."""
+    """Refuses a seed that is given and would not be used."""
     given = given_options(parameter)
     if schedule == "fifo" and given:
         raise UsageProblem(f"{given[0]} is for random schedules, and fifo is run; add --schedule random{or_else}")
@@ -331,7 +333,7 @@ launch_timeout_option = click.option(
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """One decorator for several options, shown in this order."""
+    """Returns one decorator for several options, shown in this order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -355,18 +357,17 @@ emulator_options = together(
         type=click.IntRange(1),
         default=1,
         show_default=True,
-        help="Processes that share the kernels and schedules; of a single one the clusters of the grid, if these are "
-        "independent.",
+        help="Worker processes.",
     ),
     click.option(
         "--resident-clusters",
         type=click.IntRange(1),
-        help="Clusters the emulated GPU holds at once.  [default: as many as there is room for]",
+        help="Clusters resident on the emulated GPU at once.  [default: as many as fit]",
     ),
     click.option(
         "--max-steps",
         type=click.IntRange(1),
-        help="Warp instructions after which an emulated run is ended; a billion by default.",
+        help="Limit of warp instructions of an emulated run; a billion by default.",
     ),
 )
 allow_option = click.option(
@@ -374,12 +375,12 @@ allow_option = click.option(
     multiple=True,
     type=click.Choice(WARNINGS),
     metavar="RULE",
-    help=f"Such a rule that may be broken: {', '.join(WARNINGS)}; may be repeated.",
+    help=f"Allow violations of this rule: {', '.join(WARNINGS)}; may be repeated.",
 )
 ptxas_option = click.option(
     "--ptxas/--no-ptxas",
     default=True,
-    help="Whether PTX that ptxas refuses is an error, where there is a ptxas.  [default: ptxas]",
+    help="Treat PTX that ptxas refuses as an error, where there is a ptxas.  [default: ptxas]",
 )
 json_option = click.option(
     "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."
@@ -400,7 +401,7 @@ run_options = group(
         type=click.IntRange(0, LARGEST_SEED),
         default=0,
         show_default=True,
-        help="For the inputs.",
+        help="Seed of the inputs.",
     ),
     schedules_option(1, "1"),
     schedule_option,
@@ -429,13 +430,13 @@ ptx_option = click.option(
     "ptx_file",
     metavar="FILE",
     type=NamedPath(path_type=Path),
-    help="Run this PTX, edited by hand, in place of the compiled one, by the same plan; on the emulator.",
+    help="Run this PTX instead of the compiled kernel, with the same launch plan; on the emulator.",
 )
 
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where the outcome goes beside the screen."""
+    """Says where the outcome goes, besides the screen."""
 
     json_path: str | None
     no_save: bool

@@ -44,14 +44,18 @@ from harness.timing.what_if import Change, parse_changes
 @config_options
 @click.option("--gpu", "gpu_name", required=True, metavar="NAME", help=f"One of {', '.join(gpu_names())}.")
 @click.option(
-    "--inputs", type=click.Choice(list(INPUTS)), default="normal", show_default=True, help="Which decide the power."
+    "--inputs",
+    type=click.Choice(list(INPUTS)),
+    default="normal",
+    show_default=True,
+    help="Input distribution; affects the power estimate.",
 )
 @click.option(
     "--what-if",
     "what_if",
     multiple=True,
     metavar="NAME=VALUE|all",
-    help="The same with a constant (l2.bandwidth=0.5x) or an option (stages=3) changed; may be repeated.",
+    help="Predict again with a constant (l2.bandwidth=0.5x) or an option (stages=3) changed; may be repeated.",
 )
 @click.option("--timeout", type=FiniteRange(1), help="Seconds a launch of LAUNCH.toml may take.  [default: no limit]")
 @json_option
@@ -147,7 +151,7 @@ def _as_dict(number: int, prediction: Prediction, tried: Sequence[Tried]) -> dic
 
 
 def for_gpu(config: ConfigOptions, gpu: Gpu) -> ConfigOptions:
-    """The GPU decides the architecture."""
+    """Sets the architecture that the GPU has."""
     if config.arch not in (None, gpu.arch):
         raise UsageProblem(f"--arch {config.arch}: {gpu.title} runs {gpu.arch}; leave --arch out")
     return config.but(arch=gpu.arch)

@@ -91,7 +91,7 @@ def init(file: Path, target: str, kernel: str | None) -> None:
 
 @ptx.command()
 @click.argument("folder", metavar="DIR", type=path_type)
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Files looked through side by side.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Files to process in parallel.")
 @launch_timeout_option
 @json_option
 def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None) -> int:

@@ -21,7 +21,7 @@ SHOWN_REFUSALS = 20
 
 
 def show_listing(console: Console, file: Path, listing: Listing) -> None:
-    """A PTX file: a line about it, and a table per kernel."""
+    """Shows a PTX file: a line about it, and a table per kernel."""
     wrote = f", written by {listing.compiler}" if listing.compiler else ""
     count = len(listing.kernels)
     show_line(
@@ -70,7 +70,7 @@ def _show_kernel(console: Console, kernel: ListedKernel) -> None:
 
 
 def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> None:
-    """The report of a run."""
+    """Shows the report of a run."""
     kernels = ", ".join(dict.fromkeys(readable_name(one.kernel) for one in outcome.launched))
     if outcome.output:
         show_line(console, outcome.output.rstrip("\n"))
@@ -111,7 +111,7 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
 
 
 def show_mistakes(console: Console, outcome: Outcome) -> None:
-    """Where buffers are not as expected."""
+    """Shows where buffers are not as expected."""
     for verdict in outcome.verdicts:
         if isinstance(verdict, Comparison) and verdict.mistakes:
             show_table(
@@ -123,7 +123,7 @@ def show_mistakes(console: Console, outcome: Outcome) -> None:
 
 
 def show_corpus(console: Console, folder: Path, rows: Sequence[Row]) -> None:
-    """A table of kernels, and below it why results are not right."""
+    """Shows a table of kernels, and below it why results are not right."""
     show_table(
         console,
         f"{folder}: {len({row.file for row in rows})} files, {len({(row.file, row.kernel) for row in rows})} kernels",

@@ -47,17 +47,17 @@ def _show_below_each_other(console: Console, title: str, columns: Sequence[str],
 
 
 def show_line(console: Console, text: str, style: str = "") -> None:
-    """Text as it is, without wrapping."""
+    """Prints text as it is, without wrapping."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def several(count: int, what: str) -> str:
-    """``1 case``, ``2 cases``."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    """Returns a number with its noun: ``1 case``, ``2,000 cases``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def flatten_counters(counters: dict, prefix: str = "") -> list[tuple[str, str]]:
-    """Rows of a table: nested counters with the names of what they are in before theirs."""
+    """Returns the rows of a table: nested counters with the names of what they are in before theirs."""
     rows: list[tuple[str, str]] = []
     for name, value in counters.items():
         if isinstance(value, dict):

@@ -50,7 +50,7 @@ PICTURED = Shape(4096, 4096, 4096)
 def report(output: Path, results: Path | None) -> None:
     """Draw the history as one HTML page that needs no network.
 
-    Its figures lie beside it, as SVG and PNG.
+    Its figures lie in the same folder, as SVG and PNG.
     """
     needs("report")
     from harness.report.figures import draw_all
@@ -95,7 +95,7 @@ def report(output: Path, results: Path | None) -> None:
         f"{several(len(figures), 'figure')}, {several(kernels, 'timeline')}, {several(len(found.devices), 'device')}"
     )
     show_line(console, f"{output / 'index.html'}: {drawn}")
-    show_line(console, f"{len(written)} figure files beside it")
+    show_line(console, f"{several(len(written), 'figure file')} in the same folder")
 
 
 class _Counter:

@@ -65,8 +65,8 @@ def run_command(
 ) -> int:
     """Run each KERNEL, check its result and log a record.
 
-    With --ptx the kernel that FILE holds is run as it is there. Of LAUNCH.toml everything that it says is launched, on
-    the emulated GPU or with --device gpu on this machine's, and what it expects is checked.
+    --ptx runs FILE's PTX instead of the compiled kernel. A LAUNCH.toml runs all of its launches, on the emulated GPU or
+    with --device gpu on this machine's, and checks its expectations.
     """
     check_folder(dump, "--dump")
     file = one_launch_file(kernels)

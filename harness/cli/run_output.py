@@ -11,7 +11,7 @@ from harness.run.runner import Outcome
 
 
 def show_outcome(console: Console, outcome: Outcome) -> None:
-    """The report of one run."""
+    """Shows the report of one run."""
     request, record, validation = outcome.request, outcome.record, outcome.validation
     title = f"{request.config.kernel}  C[{request.shape.m},{request.shape.n}], K={request.shape.k}"
     show_table(console, title, ("", "value"), _summary(outcome))
@@ -25,7 +25,7 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
 
 
 def show_mistakes(console: Console, validation: Validation) -> None:
-    """Where an output is wrong."""
+    """Shows where an output is wrong."""
     rows, columns = validation.tile
     wrong = validation.wrong_tiles
     show_table(
@@ -89,7 +89,7 @@ def _device(device: dict) -> str:
 
 
 def _timing(record: dict) -> list[tuple[str, str]]:
-    """What was measured, beside the vendor's; or why nothing was."""
+    """Shows what was measured, with the vendor's; or why nothing was."""
     timing, device = record["timing"], record["device"]
     if timing["seconds"] is None:
         rows = [("time on the GPU", timing["reason"])]

@@ -45,7 +45,7 @@ def kernels_named(words: Sequence[str]) -> list[str]:
 def make_requests(
     kernels: Sequence[str], shape: Shape, config: ConfigOptions, run: RunOptions, output: OutputOptions
 ) -> list[Request]:
-    """One for each kernel. What would make a run fail later is found here, before anything is built."""
+    """Returns a request for each kernel. What would make a run fail later is found here, before anything is built."""
     check_output(output.json_path, "--json")
     if run.device == EMULATED_GPU and run.resident_clusters is not None:
         raise UsageProblem(
@@ -64,7 +64,7 @@ def make_requests(
 
 
 def check_schedules(run: RunOptions) -> None:
-    """Refuses what would be ignored: a schedule beside several, a seed where nothing is random."""
+    """Refuses what would be ignored: a schedule together with several, a seed where nothing is random."""
     if run.schedules > 1 and run.schedule != "fifo":
         raise UsageProblem(
             f"--schedules {run.schedules} runs fifo and {run.schedules - 1} random; leave --schedule {run.schedule} "
@@ -75,7 +75,9 @@ def check_schedules(run: RunOptions) -> None:
 
 
 def read_edited_for(path: Path | None, run: RunOptions) -> tuple[EditedPtx | None, RunOptions]:
-    """The PTX to run in place of the compiled one, if any; on a GPU MAX compiles and launches the kernels itself."""
+    """Returns the PTX to run in place of the compiled one, if any; on a GPU MAX compiles and launches the kernels
+    itself.
+    """
     if path is None:
         return None, run
     if run.device in ("gpu", EMULATED_GPU):
@@ -84,7 +86,7 @@ def read_edited_for(path: Path | None, run: RunOptions) -> tuple[EditedPtx | Non
 
 
 def edited_pair(request: Request, artifact: Artifact) -> tuple[Request, Artifact]:
-    """What is run for an artifact whose PTX was edited."""
+    """Returns what is run for an artifact whose PTX was edited."""
     return replace(request, ptx=artifact.edited), artifact
 
 

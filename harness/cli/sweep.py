@@ -20,7 +20,7 @@ from harness.build.catalog import SCHEDULERS
 from harness.build.options import OPTIONS, TUNABLE, Option
 from harness.build.toolchain import find_gpus
 from harness.cli.options import FiniteRange, NamedPath, config_option, group, preset_option, together
-from harness.cli.render import show_line, show_table
+from harness.cli.render import several, show_line, show_table
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem, needs
 from harness.experiments import journal
 from harness.experiments import sweep_table as table
@@ -115,15 +115,17 @@ grid_options = together(*map(_grid, TUNABLE.values()))
 )
 @click.option("--device", type=click.Choice(DEVICES), help="[default: emulator; for predictions the model]")
 @click.option("--inputs", metavar="KIND,...", help="Values of A and B.  [default: integer, on a GPU normal]")
-@click.option("--seed", "seeds", metavar="A:B", help="Of the inputs.  [default: 0]")
+@click.option("--seed", "seeds", metavar="A:B", help="Seeds of the inputs.  [default: 0]")
 @click.option(
     "--seeds",
     "--schedule-seeds",
     "schedule_seeds",
     metavar="A:B",
-    help="Of random schedules.  [default: the order of issue]",
+    help="Seeds of random schedules.  [default: the order of issue]",
 )
-@click.option("--timeout", type=FiniteRange(1), default=LIMIT, show_default=True, help="Seconds that one job may take.")
+@click.option(
+    "--timeout", type=FiniteRange(1), default=LIMIT, show_default=True, help="Time limit of a job, in seconds."
+)
 @where_options
 @click.option("--resume", is_flag=True, help="Leave out what the last run of this sweep has recorded.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: but not what has failed.")
@@ -301,7 +303,7 @@ def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], N
 def _show_plan(console: Console, planned: Plan, seconds: float) -> None:
     show_line(
         console,
-        f"{planned.sweep.id}: {planned.count:,} jobs, {len(planned.configs):,} configurations, "
+        f"{planned.sweep.id}: {several(planned.count, 'job')}, {several(len(planned.configs), 'configuration')}, "
         f"{sum(planned.refused.values()):,} refused; planned in {seconds:.1f} s",
     )
     if planned.refused:

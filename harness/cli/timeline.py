@@ -97,7 +97,7 @@ def timeline_command(
     first: float,
     last: float | None,
 ) -> None:
-    """Show when each warp and unit of some CTAs does what.
+    """Show a timeline of each warp and unit of some CTAs.
 
     The timing model predicts it. JSON opens in Perfetto (ui.perfetto.dev). The series one under another (all) is a
     picture, SVG. Nothing is measured, unless --measured names what was.

@@ -49,16 +49,18 @@ from harness.run.tuned import class_of
     type=click.IntRange(2),
     default=24,
     show_default=True,
-    help="Configurations that are compiled, beside the default.",
+    help="Configurations to compile, in addition to the default.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(3),
     default=5,
     show_default=True,
-    help="That time the winner and the default on a GPU at the end.",
+    help="Processes that time the winner and the default on a GPU at the end.",
 )
-@click.option("--timeout", type=FiniteRange(1), default=LIMIT, show_default=True, help="Seconds a job may take.")
+@click.option(
+    "--timeout", type=FiniteRange(1), default=LIMIT, show_default=True, help="Time limit of a job, in seconds."
+)
 @where_options
 @click.option(
     "--explain",
@@ -153,7 +155,7 @@ def _show(console: Console, found: Tuned, explain: bool) -> None:
     if explain:
         for heat in found.heats:
             rows = [_row(runner, found) for runner in heat.runners]
-            what = "time beside cuBLAS" if found.how.device == "gpu" else f"{FIGURES[found.how.device]} {found.unit}"
+            what = "time over cuBLAS" if found.how.device == "gpu" else f"{FIGURES[found.how.device]} {found.unit}"
             show_table(console, heat.what, ("configuration", what, "runs", "out in round"), rows)
         _show_why(console, differences(found.default, found.best, found.shape))
     for reason, count in Counter(reason.partition("\n")[0] for reason in found.failures.values()).most_common():

@@ -148,7 +148,7 @@ def run(
     try:
         memory = Memory(what, device, module)
     except (MemoryError, OSError) as error:
-        where = what.place("this machine has no memory for the buffers")
+        where = what.place("not enough memory on this machine for the buffers")
         raise CannotRun(f"{where} ({error}); make them smaller") from error
     launched = tuple(_launch(launch, what, module, device, memory, options, progress) for launch in what.launches)
     seconds = time.perf_counter() - start

@@ -225,5 +225,5 @@ def read_ptx(path: Path) -> str:
     except UnicodeDecodeError:
         raise UsageProblem(f"{path} is not text; name a .ptx file (cuobjdump -ptx extracts it from a binary)") from None
     if ".target" not in text:
-        raise UsageProblem(f"{path} is no PTX: it has no .target directive; name a .ptx file")
+        raise UsageProblem(f"{path} is not PTX: it has no .target directive; name a .ptx file")
     return text

@@ -1,4 +1,4 @@
-"""The hand-overs of a run for a person: as text, and as a picture."""
+"""The hand-offs of a run for a person: as text, and as a picture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textwrap import wrap
 from harness.check.protocol import Handover, Protocol
 from harness.report.svg import LINE, MARGIN, STYLE, WIDTH
 
-TITLE = "hand-overs of a run: who signals whom, through which barrier, and what has been done to memory before"
+TITLE = "hand-offs of a run: who signals whom, through which barrier, and what has been done to memory before"
 COLUMN = 300
 """Width of what tells, of the barrier, and of what waits, in the picture."""
 CHARACTERS = 42
@@ -17,7 +17,7 @@ CHARACTERS = 42
 
 
 def as_text(protocol: Protocol, width: int = 110) -> str:
-    """Writes the hand-overs in lines of at most this many columns."""
+    """Writes the hand-offs in lines of at most this many columns."""
     lines = [TITLE]
     for handover in protocol.handovers.values():
         lines += ["", _head(handover)]

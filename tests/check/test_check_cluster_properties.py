@@ -1,4 +1,4 @@
-"""Random small programs of a cluster: hand-overs between CTAs are errors where their scope does not cover both."""
+"""Random small programs of a cluster: hand-offs between CTAs are errors where their scope does not cover both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Truth tables of the hand-overs by TMA copies, all of them with ordinary accesses on the other side."""
+"""Truth tables of the hand-offs by TMA copies, all of them with ordinary accesses on the other side."""
 
 from __future__ import annotations
 

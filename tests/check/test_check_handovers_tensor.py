@@ -1,4 +1,4 @@
-"""Truth tables of the hand-overs to tensor cores: tcgen05 of one CTA and of a pair, two accumulators, wgmma."""
+"""Truth tables of the hand-offs to tensor cores: tcgen05 of one CTA and of a pair, two accumulators, wgmma."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Truth tables of the hand-overs between threads: in a CTA, in a cluster, in a grid, and by launch control."""
+"""Truth tables of the hand-offs between threads: in a CTA, in a cluster, in a grid, and by launch control."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def waiting(how: str, barrier: str, parity: int = 0) -> str:
 
 
 def handed(release: str, acquire: str) -> str:
-    """What is wrong with a hand-over of ordinary data to another CTA."""
+    """What is wrong with a hand-off of ordinary data to another CTA."""
     if "relaxed" in (release, acquire):
         return "race-shared"
     return "scope" if "cta" in (release, acquire) else ""

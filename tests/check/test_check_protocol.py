@@ -1,4 +1,4 @@
-"""``harness explain --protocol``: the hand-overs of a kernel, as a run shows them."""
+"""``harness explain --protocol``: the hand-offs of a kernel, as a run shows them."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def last_stage(s) -> str:
 
 
 def scope_settings(s):
-    """As a setting of the table of that hand-over: arrival and wait of CTA scope, or of cluster scope."""
+    """As a setting of the table of that hand-off: arrival and wait of CTA scope, or of cluster scope."""
     scope = "cta" if s.broken else "cluster"
     return type(s)(release=scope, acquire=scope, writers="fence.proxy.async;", issuer="")
 

@@ -174,10 +174,10 @@ def test_a_wrong_request_is_refused_in_one_line_before_anything_is_built(check, 
 
 def test_ptx_that_cannot_be_used_is_said(check, altered, tmp_path, series):
     path = tmp_path / "bad.ptx"
-    path.write_text("this is no PTX")
+    path.write_text("this is not PTX")
     done = check("kernel7", *SMALL, "--ptx", path)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert f"{path} is no PTX" in done.stderr
+    assert f"{path} is not PTX" in done.stderr
     done = check("kernel6", *SMALL, "--ptx", altered(r"\tret;", "\tret;"))
     assert done.exit_code == 2 and "it has kernel7_bf16" in done.stderr and "the plan launches kernel6" in done.stderr
     done = check("kernel7", *SMALL, "--no-ptxas", "--ptx", altered(r"\tret;", "\tadd.u32 %r1;"))

@@ -101,7 +101,7 @@ def test_compare_shows_the_kernel_as_compiled_and_as_edited(edit):
     [
         (["--cluster", "4x1"], "", "", "and the plan launches kernel6_bf16_2cta_256x256x64_s5_c4x1"),
         ([], ".target sm_100a", ".target sm_90a", "its target is sm_90a, the kernel's sm_100a; add --arch sm_90a"),
-        ([], ".target sm_100a", "", "is no PTX: it has no .target directive"),
+        ([], ".target sm_100a", "", "is not PTX: it has no .target directive"),
         (["--device", "gpu"], "", "", "runs on the emulator only; leave out --device gpu"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Truth tables: small hand-over programs with every fence, wait and barrier as a switch.
+"""Truth tables: small hand-off programs with every fence, wait and barrier as a switch.
 
 A `Table` is a generator of PTX and, written beside it, a formula: which error findings a checker must report for which
 setting of the switches, and how the run ends. Neither knows anything of the checker. All settings of a table are
