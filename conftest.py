@@ -16,9 +16,8 @@ import pytest
 
 from harness.build.artifacts import Artifact, build
 from harness.build.catalog import KERNELS
-from harness.build.config import KernelConfig, make_config
+from harness.build.config import KernelConfig, configure, make_config
 from harness.build.planner import planner as compiled_planner
-from harness.build.presets import configure
 
 CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))
 # What several files use, compiled together.

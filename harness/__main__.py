@@ -9,8 +9,7 @@ def entry() -> None:
     """Runs the command line. A reader that goes away (``harness list | head -1``) ends it, as usual."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     with _ended_by_interrupts():
-        from harness.cli.clear_errors import prepare_streams
-        from harness.cli.main import main
+        from harness.cli.main import main, prepare_streams
     prepare_streams()
     main(prog_name="harness")
 

@@ -21,15 +21,13 @@ from typing import Any
 import click
 import numpy as np
 
-from harness.build.artifacts import build, build_with_notice
+from harness.build.artifacts import build, build_with_notice, make_launchable
 from harness.build.config import KernelConfig, make_config
-from harness.build.kernel_launch import make_launchable
-from harness.cli.clear_errors import ClearErrors
+from harness.cli.main import ClearErrors
 from harness.cli.options import Parsed
 from harness.errors import CannotRun
-from harness.launch.launching import run
-from harness.launch.options import EmulationOptions
-from harness.problem.shape import Shape, parse_shape
+from harness.launch.launching import EmulationOptions, run
+from harness.problem import Shape, parse_shape
 
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 DEFAULT_SIZES = "512,2048,4096"

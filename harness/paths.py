@@ -1,11 +1,11 @@
 """Where things are, in a checkout and when installed: Mojo sources, suites, records, the build cache.
 
-A wheel carries the sources and suites inside the package, in ``data/``, a folder that a checkout does not have.
-"""
+A wheel carries the sources and suites inside the package, in ``data/``, a folder that a checkout does not have."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 from harness.errors import CannotRun
@@ -62,3 +62,25 @@ def cache_dir() -> Path:
     import platformdirs  # only here: the emulated GPU does without
 
     return platformdirs.user_cache_path(APPLICATION)
+
+
+def git(*arguments: str) -> bytes | None:
+    """The output, or None if git fails, is not there, or the harness is installed: then it may lie in someone else's
+    repository. It only looks: without its lock, which would disturb others and stay behind on a full disk.
+    """
+    if is_installed():
+        return None
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def find_commit(text: str) -> str | None:
+    """The whole hash of what git takes for a commit: a branch, a tag, part of a hash."""
+    if text.startswith("-"):
+        return None
+    found = git("rev-parse", "--verify", "--quiet", f"{text}^{{commit}}")
+    return found.decode().strip() if found else None

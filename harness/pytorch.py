@@ -19,9 +19,8 @@ from torch.library import custom_op
 
 from harness.build.config import KernelConfig, make_config
 from harness.errors import UsageProblem
-from harness.problem.shape import Shape
-from harness.run.capability import arch_of_gpu
-from harness.run.kinds import kind_of
+from harness.gpus import arch_of_gpu, kind_of
+from harness.problem import Shape
 from harness.run.model import compile_artifact
 from harness.run.tuned import configuration_for
 

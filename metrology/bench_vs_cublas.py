@@ -45,7 +45,7 @@ INPUTS = ("normal", "-1, 0, 1")
 def pack_all(asked: list[tuple[str, str]], folder: Path) -> None:
     """Compiles what is to run, kernels with shapes, and leaves the machine code in the folder, with the code that
     launches it. A kernel is given as its name and options of `make_config`."""
-    from harness.problem.shape import parse_shape
+    from harness.problem import parse_shape
     from metrology.survey import HOLD_OUT
     from metrology.survey.bundle import copy_code
     from metrology.survey.pack import pack
@@ -58,7 +58,7 @@ def pack_all(asked: list[tuple[str, str]], folder: Path) -> None:
 
 def parse_kernel(text: str) -> tuple[str, tuple[tuple[str, Any], ...]]:
     """Name and options of a kernel, as in ``kernel8 ping_pong=false scheduler=dynamic``."""
-    from harness.build.options import parse_settings
+    from harness.build.config import parse_settings
     from harness.errors import UsageProblem
 
     kernel, *words = text.split()

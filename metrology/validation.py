@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from harness.build.artifacts import build
-from harness.cli.clear_errors import ClearErrors
+from harness.cli.main import ClearErrors
 from harness.errors import UsageProblem
 from harness.paths import ROOT
 from harness.processes.engine import in_order

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.errors import UsageProblem
 from harness.gpus import GpuFacts, usual_gpu
 
 ELEMENT_BYTES = 2
@@ -151,10 +150,3 @@ KERNELS = {
         ),
     )
 }
-
-
-def find_kernel(name: str) -> Kernel:
-    """Looks up a kernel by name."""
-    if name not in KERNELS:
-        raise UsageProblem(f"there is no kernel {name!r}; use one of: {', '.join(KERNELS)}")
-    return KERNELS[name]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from harness.build.artifacts import Artifact
-from harness.build.ptxas import disassemble
+from harness.build.compiler import disassemble
 from harness.emulator.ptx.parser import parse_module
 from harness.errors import CannotRun
-from harness.problem.shape import Shape
+from harness.problem import Shape
 
 # An instruction in the output of nvdisasm:  /*0120*/  @!P0 UTMALDG.2D [UR8], [UR4] ;
 _SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.build.artifacts import is_built
 from harness.cli import bench_output as output
-from harness.cli.clear_errors import written_clearly
+from harness.cli.main import written_clearly
 from harness.cli.options import FiniteRange, check_output, group, offering, schedule_seed_option, schedules_option
 from harness.cli.render import several, show_line, show_table
 from harness.cli.repeat import check_command_of, command_of

@@ -9,12 +9,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.build.artifacts import build_with_notice
-from harness.build.kernel_launch import make_launchable
+from harness.build.artifacts import build_with_notice, make_launchable
 from harness.check.findings import RULES
 from harness.cli import render
 from harness.cli.check_output import Shown, shown_options, tell
-from harness.cli.launch_files import launch_files_named, refuse_what_kernels_have
 from harness.cli.options import (
     MOST_SCHEDULES,
     ConfigOptions,
@@ -27,16 +25,15 @@ from harness.cli.options import (
     shape_option,
     what_argument,
 )
-from harness.cli.progress import progress_bar
+from harness.cli.render import progress_bar
 from harness.cli.run_file import require_accepted
-from harness.cli.running import kernels_named
+from harness.cli.running import kernels_named, launch_files_named, refuse_what_kernels_have
 from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check
 from harness.launch.launch_file import read_launch_file
-from harness.launch.options import LARGEST_SEED, Accumulation, EmulationOptions
+from harness.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions
 from harness.launch.spec import Launchable
-from harness.problem.inputs import KINDS
-from harness.problem.shape import Shape
+from harness.problem import KINDS, Shape
 from harness.run.edited import put_in_place, read_edited
 from harness.run.runner import check_memory
 

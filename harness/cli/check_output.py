@@ -13,7 +13,7 @@ from rich.console import Console
 from harness.check.checker import Checked, chosen
 from harness.check.findings import RULES, Finding, as_sarif, by_cause
 from harness.cli import render
-from harness.cli.clear_errors import written_clearly
+from harness.cli.main import written_clearly
 from harness.cli.options import check_output, group, json_option, strict_option, write_output
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT
 

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from harness.build.artifacts import build_with_notice
-from harness.cli.clear_errors import written_clearly
+from harness.cli.main import written_clearly
 from harness.cli.options import (
     ConfigOptions,
     OutputOptions,
@@ -28,10 +28,10 @@ from harness.cli.predict import for_gpu
 from harness.cli.predict import show as show_predictions
 from harness.cli.render import show_line, show_table
 from harness.cli.repeat import command_of
-from harness.cli.run_output import show_mistakes
-from harness.cli.running import attempt_all, edited_pair, kernels_named, make_requests, read_edited_for, save
+from harness.cli.run import show_mistakes
+from harness.cli.running import attempt_all, edited_pair, exit_code, kernels_named, make_requests, read_edited_for, save
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.report.published import PublishedFigure, published_figures
 from harness.run import compare
 from harness.run.edited import put_in_place
@@ -81,7 +81,7 @@ def compare_command(
             save(entry.outcome)
     predictions = [predict(artifact, shape, gpu) for artifact in compiled] if gpu is not None else []
     written = _report_comparison(shape, entries, output.json_path, predictions)
-    return compare.exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
+    return exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
 def _report_comparison(

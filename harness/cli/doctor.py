@@ -15,12 +15,11 @@ from rich.console import Console
 import harness
 from harness import paths
 from harness.build.catalog import KERNELS
-from harness.build.ptxas import find_nvdisasm
-from harness.build.toolchain import Gpu, ask_version, find_gpus, find_mojo, package_version
+from harness.build.compiler import Gpu, ask_version, find_gpus, find_mojo, find_nvdisasm, package_version
 from harness.cli.options import as_json, check_output, json_option, write_output
 from harness.cli.render import show_table
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun
-from harness.run.device import choose_device
+from harness.run.runner import choose_device
 
 
 @dataclass(frozen=True)

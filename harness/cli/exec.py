@@ -24,7 +24,7 @@ from harness.driver.recording import Recorder
 from harness.driver.server import run_program
 from harness.driver.state import Gpu
 from harness.errors import EXIT_CANNOT_RUN
-from harness.launch.options import EmulationOptions
+from harness.launch.launching import EmulationOptions
 
 emulation_options = group(
     "emulation",

@@ -7,18 +7,16 @@ import json
 import click
 from rich.console import Console
 
-from harness.build.artifacts import build_with_notice, plan_json
+from harness.build.artifacts import build_with_notice, make_launchable, plan_json
 from harness.build.config import KernelConfig
 from harness.build.emit import KINDS, emit
-from harness.build.kernel_launch import make_launchable
-from harness.build.plan import parse_plan
+from harness.build.planner import parse_plan
 from harness.check.protocol import Protocol
 from harness.check.protocol import as_dict as protocol_as_dict
 from harness.cli import render
 from harness.cli.options import ConfigOptions, check_output, config_options, kernel_argument, shape_option, write_output
-from harness.launch.launching import run
-from harness.launch.options import EmulationOptions
-from harness.problem.shape import Shape
+from harness.launch.launching import EmulationOptions, run
+from harness.problem import Shape
 from harness.report import protocol
 from harness.report.svg import as_svg
 from harness.report.text import WIDTH, as_dict, as_text

@@ -8,8 +8,7 @@ import click
 from rich.console import Console
 
 from harness.build.catalog import KERNELS
-from harness.build.options import OPTIONS
-from harness.build.presets import PRESETS, Preset
+from harness.build.config import OPTIONS, PRESETS, Preset
 from harness.cli.options import as_json, check_output, json_option, write_output
 from harness.cli.render import show_table
 

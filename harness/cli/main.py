@@ -1,13 +1,130 @@
-"""The command line: options in, reports and exit codes out."""
+"""The command line: options in, reports and exit codes out.
+
+Every problem of a command becomes one clear message and the right exit code, never a traceback.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any, NoReturn, TextIO
 
 import click
 
 import harness
-from harness.cli.clear_errors import ClearErrors
+from harness.errors import EXIT_CANNOT_RUN, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CannotRun, HarnessError
+
+
+class ClearErrors(click.Command):
+    """Mixed into the class of a command or of a group of commands."""
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
+        kwargs["standalone_mode"] = False
+        code: Any
+        try:
+            code = super().main(*args, **kwargs)
+            sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            code = EXIT_USAGE
+        except click.ClickException as error:
+            code = complain(_with_a_way_out(error), EXIT_USAGE)
+        except HarnessError as error:
+            code = complain(str(error), error.exit_code)
+        except (KeyboardInterrupt, click.Abort):
+            code = complain("interrupted", EXIT_INTERRUPTED)
+        except MemoryError as error:
+            code = complain(f"out of memory ({error}); use a smaller --shape", EXIT_CANNOT_RUN)
+        except OSError as error:
+            code = complain(explain_os_error(error), EXIT_CANNOT_RUN)
+        except Exception as error:
+            if os.environ.get("HARNESS_TRACEBACK"):
+                raise
+            what = f"{type(error).__name__}: {error}".replace("\n", " ")
+            code = complain(f"unexpected {what}; set HARNESS_TRACEBACK=1 to see where", EXIT_CANNOT_RUN)
+        for stream in (sys.stdout, sys.stderr):
+            _give_up_if_broken(stream)
+        sys.exit(code if isinstance(code, int) else EXIT_OK)
+
+
+def _with_a_way_out(error: click.ClickException) -> str:
+    """One line. Click says what a value may be, and which option was meant, but not where to look for all of them."""
+    message = error.format_message().replace("\n", " ")
+    says_it = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
+    meant = isinstance(error, click.NoSuchOption) and error.possibilities
+    if says_it or meant or not isinstance(error, click.UsageError) or error.ctx is None:
+        return message
+    return f"{message.removesuffix('.')}; see {error.ctx.command_path} --help"
+
+
+def complain(message: str, code: int) -> int:
+    """Says on standard error what is wrong; returns the exit code."""
+    _say(f"harness: error: {message}")
+    return code
+
+
+def warn(message: str) -> None:
+    """Says on standard error what went wrong beside the matter."""
+    _say(f"harness: warning: {message}")
+
+
+def written_clearly(write: Callable[[], None]) -> bool:
+    """Returns whether a finished result could be written; says why not. Its own exit code must not be lost with it."""
+    try:
+        write()
+    except CannotRun as error:
+        complain(str(error), error.exit_code)
+    except OSError as error:
+        complain(explain_os_error(error), EXIT_CANNOT_RUN)
+        _give_up_if_broken(sys.stdout)
+    else:
+        return True
+    return False
+
+
+def explain_os_error(error: OSError) -> str:
+    """Returns one line: what could not be used, and why."""
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is not None:
+        return f"cannot use {os.fsdecode(error.filename)}: {reason}"
+    return f"cannot write the output, or read an input: {reason}"
+
+
+def prepare_streams() -> None:
+    """Has standard output and error take every character: what their encoding lacks is written as ``\\u2026``. Where
+    there is no standard output (``>&-``), writing to it fails as on a full disk.
+    """
+    if sys.stdout is None:
+        # Not for writing: the error is met and said. And no file that is opened later gets the number of the stream.
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _say(text: str) -> None:
+    # Where even this cannot be written, the exit code is all that is left to say.
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
+
+
+def _give_up_if_broken(stream: TextIO | None) -> None:
+    """Lets what is left in a stream that cannot be written (a full disk) go, so that the end of the program does not
+    fail over it.
+    """
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            stream.flush()
+
 
 COMMANDS = {
     "bench": "bench:bench",

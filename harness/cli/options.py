@@ -24,16 +24,13 @@ import click
 from click.core import ParameterSource
 
 from harness.build.catalog import KERNELS
-from harness.build.config import KernelConfig
-from harness.build.options import OPTIONS, Option
-from harness.build.presets import PRESETS, chosen_options, configure
+from harness.build.config import OPTIONS, PRESETS, KernelConfig, Option, chosen_options, configure
 from harness.emulator.rules import WARNINGS
 from harness.errors import UsageProblem
 from harness.files import write_text
-from harness.launch.options import LARGEST_SEED, Accumulation, EmulationOptions, Schedule
-from harness.problem.inputs import KINDS
-from harness.problem.shape import Shape, parse_shape
-from harness.run.device import CHOICES
+from harness.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions, Schedule
+from harness.problem import KINDS, Shape, parse_shape
+from harness.run.runner import CHOICES
 
 DEFAULT_SHAPE = "1024"
 MOST_SCHEDULES = 10_000
@@ -87,7 +84,7 @@ what_argument = click.argument(
     metavar="KERNEL...|all|LAUNCH.toml",
     shell_complete=offering(lambda: [*KERNELS, "all"]),
 )
-"""Of commands that take launch files, too (`harness.cli.launch_files`)."""
+"""Of commands that take launch files, too (`harness.cli.running`)."""
 
 
 def _names(options: Sequence[Callable[[Command], Command]]) -> list[str]:

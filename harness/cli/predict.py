@@ -13,7 +13,6 @@ from rich.table import Table
 
 from harness.build.artifacts import Artifact, build_with_notice
 from harness.build.config import KernelConfig
-from harness.cli.launch_files import one_launch_file, refuse_what_kernels_have
 from harness.cli.options import (
     ConfigOptions,
     FiniteRange,
@@ -26,12 +25,12 @@ from harness.cli.options import (
     write_output,
 )
 from harness.cli.render import show_line
-from harness.cli.running import kernels_named
+from harness.cli.running import kernels_named, one_launch_file, refuse_what_kernels_have
 from harness.emulator.names import readable_name
 from harness.errors import EXIT_OK, EXIT_WRONG_RESULT, UsageProblem
 from harness.launch.launch_file import read_launch_file
-from harness.launch.options import EmulationOptions
-from harness.problem.shape import Shape
+from harness.launch.launching import EmulationOptions
+from harness.problem import Shape
 from harness.timing.constants import Gpu, find_gpu, gpu_names
 from harness.timing.power import INPUTS
 from harness.timing.predict import Prediction, predict, predict_launches

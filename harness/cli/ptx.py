@@ -11,8 +11,7 @@ from rich.console import Console
 
 from harness.cli import ptx_output as output
 from harness.cli.check import check_command
-from harness.cli.clear_errors import written_clearly
-from harness.cli.launch_files import for_launch_files
+from harness.cli.main import written_clearly
 from harness.cli.options import (
     NamedPath,
     check_output,
@@ -21,16 +20,16 @@ from harness.cli.options import (
     write_output,
 )
 from harness.cli.predict import predict_command
-from harness.cli.progress import progress_bar
-from harness.cli.render import show_line
+from harness.cli.render import progress_bar, show_line
 from harness.cli.run import run_command
+from harness.cli.running import for_launch_files
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
 from harness.launch.corpus import exit_code, look_through
 from harness.launch.coverage import coverage_page
+from harness.launch.launching import EmulationOptions
 from harness.launch.listing import ListedKernel, Listing, list_kernels
-from harness.launch.options import EmulationOptions
 from harness.launch.spec import read_ptx
 from harness.launch.template import launch_template
 

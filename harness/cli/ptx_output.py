@@ -12,10 +12,8 @@ from harness.cli.render import flatten_counters, show_line, show_table
 from harness.emulator.names import readable_name
 from harness.launch.corpus import NOT_RUN, Row
 from harness.launch.expectation import Comparison
-from harness.launch.launching import Outcome
+from harness.launch.launching import Outcome, Tried, name_schedules
 from harness.launch.listing import ListedKernel, Listing
-from harness.launch.options import name_schedules
-from harness.launch.schedules import Tried
 
 SHOWN_REFUSALS = 20
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from harness.build.catalog import find_kernel
-from harness.build.config import KernelConfig
-from harness.build.options import OPTIONS
-from harness.run.device import EMULATED_GPU
-from harness.run.runner import Request
+from harness.build.config import OPTIONS, KernelConfig, find_kernel
+from harness.run.runner import EMULATED_GPU, Request
 
 
 def command_of(request: Request) -> str:

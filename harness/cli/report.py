@@ -13,13 +13,12 @@ from harness import paths
 from harness.build.artifacts import plan_json
 from harness.build.catalog import ARCHITECTURES, KERNELS
 from harness.build.config import make_config
-from harness.build.plan import parse_plan
+from harness.build.planner import parse_plan
 from harness.cli.options import NamedPath, check_folder
-from harness.cli.progress import progress_bar
-from harness.cli.render import several, show_line
+from harness.cli.render import progress_bar, several, show_line
 from harness.errors import CannotRun, UsageProblem, needs
 from harness.files import write_text
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.report.data import Results, load_results
 from harness.report.published import published_figures
 from harness.report.svg import as_svg

@@ -10,19 +10,15 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from harness.build.ptxas import refusal_of
-from harness.cli.clear_errors import written_clearly
-from harness.cli.launch_files import refuse_what_kernels_have
+from harness.build.compiler import refusal_of
+from harness.cli.main import written_clearly
 from harness.cli.options import GPU_SILENCE, OutputOptions, RunOptions, check_output, given_options, write_output
-from harness.cli.progress import progress_bar
 from harness.cli.ptx_output import show_mistakes, show_outcome
-from harness.cli.render import show_line
-from harness.cli.running import check_schedules
+from harness.cli.render import progress_bar, show_line
+from harness.cli.running import check_schedules, refuse_what_kernels_have
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import Outcome, launched_ptx
-from harness.launch.options import EmulationOptions
-from harness.launch.schedules import Tried, run_schedules
+from harness.launch.launching import EmulationOptions, Outcome, Tried, launched_ptx, run_schedules
 from harness.launch.spec import Launchable
 from harness.processes.engine import Processes
 from harness.run import records

@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
+import click
 from rich.console import Console
 
 from harness.build.artifacts import Artifact
-from harness.build.catalog import KERNELS, find_kernel
-from harness.build.config import KernelConfig
-from harness.build.toolchain import Gpu
-from harness.cli.clear_errors import complain, warn
+from harness.build.catalog import KERNELS
+from harness.build.compiler import Gpu
+from harness.build.config import OPTIONS, KernelConfig, find_kernel
+from harness.cli.main import complain, warn
 from harness.cli.options import (
     GPU_SILENCE,
     ConfigOptions,
+    NamedPath,
     OutputOptions,
     RunOptions,
     check_output,
+    given_options,
+    launch_seed_option,
+    launch_timeout_option,
     refuse_seed_of_fifo,
 )
-from harness.cli.progress import progress_bar
-from harness.cli.render import show_line
+from harness.cli.render import progress_bar, show_line
 from harness.cli.repeat import command_of
-from harness.errors import EXIT_CANNOT_RUN, CannotRun, UsageProblem
-from harness.problem.shape import Shape
+from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from harness.problem import Shape
 from harness.processes.engine import in_order
 from harness.run import records
-from harness.run.backend import device_kind
 from harness.run.compare import Entry
-from harness.run.device import EMULATED_GPU, NoDevice, choose_device
 from harness.run.edited import EditedPtx, read_edited
-from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory
+from harness.run.runner import (
+    EMULATED_GPU,
+    NoDevice,
+    Outcome,
+    Request,
+    ScheduleProblem,
+    check_memory,
+    choose_device,
+    device_kind,
+)
 from harness.run.runner import run as run_request
 from harness.run.tuned import configuration_for
 
@@ -182,3 +195,87 @@ def save(outcome: Outcome) -> Path | None:
         warn(str(error))
         return None
     return path
+
+
+OF_KERNELS = (
+    "shape",
+    "preset",
+    *OPTIONS,
+    "ptx_file",
+    "ptx",
+    "inputs",
+    "tuned",
+    "what_if",
+)
+"""Parameters that say what a kernel is compiled to, and what it computes: a launch file says so itself."""
+
+
+def launch_files_named(words: Sequence[str | Path]) -> list[Path]:
+    """Returns the launch files among the words, which then are all of them: a name that ends in .toml, or that of a
+    file.
+    """
+    files = [Path(word) for word in words if isinstance(word, Path) or _is_file(word)]
+    if files and len(files) != len(words):
+        kernels = ", ".join(str(word) for word in words if not isinstance(word, Path) and not _is_file(word))
+        raise UsageProblem(f"{files[0]} is a launch file, and {kernels} none; name kernels or launch files, not both")
+    return files
+
+
+def _is_file(word: str) -> bool:
+    return word.endswith(".toml") or (word not in (*KERNELS, "all") and Path(word).is_file())
+
+
+def one_launch_file(words: Sequence[str | Path]) -> Path | None:
+    """Returns the launch file that is named; None: kernels are."""
+    files = launch_files_named(words)
+    if len(files) > 1:
+        raise UsageProblem(f"{len(files)} launch files are named, {', '.join(map(str, files))}; name one")
+    return files[0] if files else None
+
+
+def refuse_what_kernels_have(file: Path, *more: str) -> None:
+    """Options that a launch file has no use for must not be ignored."""
+    ignored = given_options(*OF_KERNELS, *more)
+    if ignored:
+        raise UsageProblem(f"{file} says itself what is launched; leave {', '.join(ignored)} out")
+
+
+def for_launch_files(command: click.Command, text: str, without: Collection[str] = ()) -> click.Command:
+    """Returns a command of ``harness ptx``: the same, with the options that launch files have. The seed of the
+    schedules may be called --seed there, as no inputs are drawn. text: its help.
+    """
+    replaced: dict[str | None, click.Parameter] = {
+        "timeout": _parameter(launch_timeout_option),
+        "schedule_seed": _parameter(launch_seed_option),
+    }
+    left_out = (*OF_KERNELS, "kernels", *without)
+    kept = [replaced.get(p.name, p) for p in command.params if p.name not in left_out]
+    callback = command.callback
+    assert callback is not None
+
+    @wraps(callback)
+    def with_defaults(**values: Any) -> Any:
+        defaults = command.make_context(command.name, ["-"], resilient_parsing=True).params
+        return callback(**{**defaults, **values})
+
+    return click.Command(command.name, params=[_FILES, *kept], callback=with_defaults, help=text)
+
+
+def _parameter(option: Any) -> click.Parameter:
+    """The parameter that a decorator adds."""
+
+    @option
+    def command() -> None: ...
+
+    parameter: click.Parameter = command.__click_params__[0]
+    return parameter
+
+
+_FILES = click.Argument(["kernels"], nargs=-1, required=True, metavar="LAUNCH.toml", type=NamedPath(path_type=Path))
+
+
+def exit_code(entries: Sequence[Entry]) -> int:
+    """A wrong result outweighs a kernel that could not run."""
+    if any(entry.outcome and not entry.outcome.validation.passed for entry in entries):
+        return EXIT_WRONG_RESULT
+    return EXIT_OK if all(entry.outcome for entry in entries) else EXIT_CANNOT_RUN

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from harness.build.catalog import SCHEDULERS
-from harness.build.options import OPTIONS, TUNABLE, Option
-from harness.build.toolchain import find_gpus
+from harness.build.compiler import find_gpus
+from harness.build.config import OPTIONS, TUNABLE, Option
 from harness.cli.options import FiniteRange, NamedPath, config_option, group, preset_option, together
 from harness.cli.render import several, show_line, show_table
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem, needs
@@ -30,7 +30,7 @@ from harness.experiments.sweep import Plan, Tally, plan
 from harness.experiments.sweep import sweep as run_sweep
 from harness.experiments.sweep_spec import DEVICES, Sweep, make_sweep, read_sweep
 from harness.processes.engine import Engine, Processes
-from harness.run.device import NoDevice
+from harness.run.runner import NoDevice
 
 LIMIT = 600.0
 SHOWN = 8

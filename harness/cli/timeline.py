@@ -10,7 +10,7 @@ from rich.console import Console
 
 from harness.build.artifacts import build_with_notice
 from harness.build.catalog import KERNELS
-from harness.build.options import OPTIONS
+from harness.build.config import OPTIONS
 from harness.cli.options import (
     ConfigOptions,
     FiniteRange,
@@ -26,7 +26,7 @@ from harness.cli.render import several, show_line
 from harness.errors import UsageProblem
 from harness.gpus import usual_gpu
 from harness.launch.launch_file import read_launch_file
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.timing.constants import Gpu, find_gpu, gpu_names
 from harness.timing.measured import find_traces, read_trace
 from harness.timing.measured import timeline as measured_timeline

@@ -10,9 +10,8 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from harness.build.catalog import ARCHITECTURES, find_kernel
-from harness.build.config import KernelConfig, try_config
-from harness.build.options import OPTIONS
+from harness.build.catalog import ARCHITECTURES
+from harness.build.config import OPTIONS, KernelConfig, find_kernel, try_config
 from harness.cli.options import FiniteRange, shape_option
 from harness.cli.render import show_line, show_table
 from harness.cli.sweep import LIMIT, Where, where_options
@@ -21,13 +20,9 @@ from harness.experiments.race import Runner
 from harness.experiments.space import differences, space_of
 from harness.experiments.tune import FIGURES, How, Tuned, as_dict, evidence_of
 from harness.experiments.tune import tune as run_tune
-from harness.problem.dtypes import ELEMENT_TYPES
-from harness.problem.inputs import KINDS
-from harness.problem.shape import Shape
+from harness.problem import ELEMENT_TYPES, KINDS, Shape
 from harness.run import tuned as store
-from harness.run.backend import device_kind
-from harness.run.device import NoDevice, choose_device
-from harness.run.runner import check_memory
+from harness.run.runner import NoDevice, check_memory, choose_device, device_kind
 from harness.run.tuned import class_of
 
 

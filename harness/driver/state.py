@@ -24,7 +24,7 @@ from harness.driver.memory import (
 from harness.driver.results import CODES, DriverError
 from harness.emulator import Device
 from harness.emulator.memory.global_memory import Allocation
-from harness.launch.options import EmulationOptions
+from harness.launch.launching import EmulationOptions
 
 T = TypeVar("T")
 

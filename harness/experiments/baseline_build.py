@@ -22,7 +22,7 @@ from harness.build.artifacts import Artifact
 from harness.build.config import KernelConfig
 from harness.errors import CannotRun
 from harness.experiments.suite import SCHEMA, Case
-from harness.git import git
+from harness.paths import git
 from harness.processes.program import run as run_program
 
 BUILD_SECONDS = 1800

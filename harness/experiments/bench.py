@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from harness.build.artifacts import Artifact, build_each
-from harness.build.catalog import find_kernel
-from harness.build.config import KernelConfig
-from harness.build.toolchain import versions
+from harness.build.compiler import versions
+from harness.build.config import KernelConfig, find_kernel
 from harness.errors import CannotRun, HarnessError
 from harness.experiments.baseline_build import build_commit, can_build
 from harness.experiments.facts import static_facts
@@ -32,11 +31,10 @@ from harness.experiments.job import Record, sources
 from harness.experiments.soundness import check_soundness, is_checked
 from harness.experiments.suite import Case, Suite
 from harness.experiments.verdict import Judgement, have_times, judge
-from harness.launch.options import EmulationOptions
+from harness.launch.launching import EmulationOptions
 from harness.processes.engine import in_order
 from harness.run import records
-from harness.run.device import NoDevice, choose_device
-from harness.run.runner import Outcome, Request, ScheduleProblem, check_memory, run_in_turns
+from harness.run.runner import NoDevice, Outcome, Request, ScheduleProblem, check_memory, choose_device, run_in_turns
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def prepare(
     suite: Suite, cases: Sequence[Case], *, processes: int = 1, schedules: int = 1, schedule_seed: int = 0
 ) -> list[Planned]:
     """Finds the device and the configuration for every case. processes: how many time it on a GPU. schedules: how many
-    it must be right under on the emulator, see `harness.launch.options.under_schedules`.
+    it must be right under on the emulator, see `harness.launch.launching.under_schedules`.
     """
     emulation = EmulationOptions(seed=schedule_seed)
     planned = []

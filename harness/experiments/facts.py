@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.build.artifacts import Artifact
-from harness.build.plan import Plan
+from harness.build.planner import Plan
 from harness.emulator.ptx.parser import parse_module
 
 Direction = Literal["better", "worse", "changed"]

@@ -15,7 +15,7 @@ from typing import Any
 from harness import paths
 from harness.errors import UsageProblem
 from harness.experiments.baseline_build import can_build
-from harness.git import find_commit
+from harness.paths import find_commit
 from harness.run import records
 from harness.run.records import DamagedLine
 

@@ -13,15 +13,14 @@ from math import ceil
 from typing import Any, Literal
 
 from harness import paths
-from harness.build.artifacts import Artifact, build, build_each
+from harness.build.artifacts import Artifact, build, build_each, make_launchable
+from harness.build.compiler import find_gpus, mojo_version, package_version
 from harness.build.config import KernelConfig
-from harness.build.kernel_launch import make_launchable
-from harness.build.toolchain import find_gpus, mojo_version, package_version
 from harness.errors import CannotRun
 from harness.experiments.soundness import as_field
 from harness.launch.check import Work, check_once
-from harness.launch.options import EmulationOptions
-from harness.problem.shape import Shape
+from harness.launch.launching import EmulationOptions
+from harness.problem import Shape
 from harness.processes.engine import Engine
 from harness.run import records
 from harness.run.model import compile_artifact

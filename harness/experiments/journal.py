@@ -17,7 +17,7 @@ from typing import Any
 
 from harness import paths
 from harness.errors import CannotRun
-from harness.locks import FileLock
+from harness.files import FileLock
 from harness.run import records
 from harness.run.records import DamagedLine
 

@@ -7,7 +7,7 @@ from itertools import product
 from typing import TypeVar
 
 from harness.errors import UsageProblem
-from harness.problem.shape import Shape
+from harness.problem import Shape
 
 T = TypeVar("T")
 MOST = 10_000_000

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.build.artifacts import Artifact
-from harness.build.kernel_launch import make_launchable
+from harness.build.artifacts import Artifact, make_launchable
 from harness.check.checker import Checked
 from harness.launch.check import CheckOptions, check
-from harness.launch.options import EmulationOptions
+from harness.launch.launching import EmulationOptions
 from harness.run.runner import Request
 
 SCHEDULES = 2

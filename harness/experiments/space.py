@@ -14,10 +14,10 @@ from itertools import product
 from math import ceil
 from typing import Any
 
-from harness.build.catalog import ARCHITECTURES, ELEMENT_BYTES, Space, find_kernel
-from harness.build.config import KernelConfig, try_config
+from harness.build.catalog import ARCHITECTURES, ELEMENT_BYTES, Space
+from harness.build.config import KernelConfig, find_kernel, try_config
 from harness.errors import UsageProblem
-from harness.problem.shape import Shape
+from harness.problem import Shape
 
 FORM = ("cta_group", "mma_shape", "cluster", "ping_pong")
 """The options that decide the geometry, and who computes what of a tile."""

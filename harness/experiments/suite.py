@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import paths
-from harness.build.config import KernelConfig, make_config
-from harness.build.options import OPTIONS
+from harness.build.config import OPTIONS, KernelConfig, make_config
 from harness.errors import UsageProblem
-from harness.problem.inputs import KINDS
-from harness.problem.shape import Shape, parse_shape
+from harness.problem import KINDS, Shape, parse_shape
 
 SCHEMA = 1
 DEVICES = ("emulator", "gpu")

@@ -13,18 +13,15 @@ from math import prod
 from typing import Any
 
 from harness.build.artifacts import is_built
-from harness.build.catalog import find_kernel
-from harness.build.config import KernelConfig, try_config
-from harness.build.presets import chosen_options
+from harness.build.config import KernelConfig, chosen_options, find_kernel, try_config
 from harness.errors import CannotRun, UsageProblem
 from harness.experiments.job import Job, Record, SourceMismatch, compile_all, failure, made_by, perform
 from harness.experiments.journal import Journal, is_unsound, verdict_of
 from harness.experiments.ranges import parse_shapes
 from harness.experiments.sweep_spec import Sweep
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.processes.engine import Done, Engine
-from harness.run.device import choose_device
-from harness.run.runner import check_memory
+from harness.run.runner import check_memory, choose_device
 
 _ANY_NUMBER = re.compile(r"(?<![A-Za-z]{2})\d+(\.\d+)?")
 """Refusals that differ in their numbers alone have one reason. Those in names stay: ``kernel8``."""

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from harness.build.catalog import ARCHITECTURES, KERNELS, find_kernel
-from harness.build.options import TUNABLE, Option
-from harness.build.presets import find_preset
+from harness.build.catalog import ARCHITECTURES, KERNELS
+from harness.build.config import TUNABLE, Option, find_kernel, find_preset
 from harness.errors import UsageProblem
 from harness.experiments.job import KINDS
 from harness.experiments.ranges import parse_numbers, parse_shapes, parse_values
-from harness.launch.options import LARGEST_SEED
-from harness.problem.inputs import KINDS as INPUTS
+from harness.launch.launching import LARGEST_SEED
+from harness.problem import KINDS as INPUTS
 
 SCHEMA = 1
 DEVICES = ("emulator", "gpu", "model")

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
+from harness.build.compiler import versions
 from harness.build.config import KernelConfig
-from harness.build.toolchain import versions
 from harness.errors import CannotRun
 from harness.experiments.job import Device, Job, Kind, Record, SourceMismatch, compile_all, made_by, perform
 from harness.experiments.race import MOST_ROUNDS, Runner, race
 from harness.experiments.space import Choices
 from harness.experiments.times import TimeVerdict, compare_times
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.processes.engine import Engine
 from harness.processes.worker_process import JobTimeout
 from harness.run.records import new_record

@@ -1,4 +1,7 @@
-"""What is known of each GPU before anything is measured: one TOML file each, the only place for these figures."""
+"""What is known of each GPU before anything is measured, and which kernels it can run.
+
+The figures are in one TOML file for each GPU, the only place for them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from harness.errors import CannotRun
 
 FOLDER = Path(__file__).parent
 USUAL = {"sm_90": "h200", "sm_100": "b200"}
@@ -66,3 +71,36 @@ def facts(name: str) -> GpuFacts:
 def usual_gpu(target: str) -> GpuFacts:
     """The GPU that a target such as sm_90a stands for; of one that nobody knows the largest."""
     return facts(next((name for arch, name in USUAL.items() if target.startswith(arch)), "b200"))
+
+
+ARCH_BY_CAPABILITY = {(9, 0): "sm_90a", (10, 0): "sm_100a"}
+"""Instructions marked "a" exist on exactly one compute capability (PTX ISA 11.1.2, .target)."""
+GPUS_BY_ARCH = {
+    "sm_90a": "H100, H200 or GH200 (compute capability 9.0)",
+    "sm_100a": "B200 or GB200 (compute capability 10.0)",
+}
+
+
+def arch_of_gpu(major: int, minor: int) -> str:
+    """The target of the kernels a GPU runs.
+
+    Raises CannotRun for a GPU that has neither wgmma nor tcgen05, consumer Blackwell (12.0) among them.
+    """
+    arch = ARCH_BY_CAPABILITY.get((major, minor))
+    if arch is None:
+        needed = "; ".join(f"{name}: {gpus}" for name, gpus in GPUS_BY_ARCH.items())
+        raise CannotRun(f"no kernel here runs on a GPU of compute capability {major}.{minor} ({needed})")
+    return arch
+
+
+def check_arch(wanted: str, major: int, minor: int, gpu: str) -> None:
+    """Raises CannotRun unless the GPU runs kernels for ``wanted``."""
+    if ARCH_BY_CAPABILITY.get((major, minor)) != wanted:
+        raise CannotRun(
+            f"kernels for {wanted} need {GPUS_BY_ARCH[wanted]}; this GPU is {gpu}, compute capability {major}.{minor}"
+        )
+
+
+def kind_of(name: str) -> str:
+    """By the name that the driver gives it: ``nvidia-h200`` of an NVIDIA H200."""
+    return "-".join(name.lower().split())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.launch.elements import DataType, find_type, fits
-from harness.launch.spec import NULL, Argument, Null, Raw, Reference, Scalar, Struct
+from harness.launch.spec import NULL, Argument, DataType, Null, Raw, Reference, Scalar, Struct, find_type, fits
 from harness.launch.toml_table import Table, is_whole
 
 

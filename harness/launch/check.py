@@ -10,8 +10,7 @@ from harness.check.findings import Report
 from harness.check.redundant import unneeded
 from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
-from harness.launch.launching import run
-from harness.launch.options import TOLERANT, EmulationOptions
+from harness.launch.launching import TOLERANT, EmulationOptions, run
 from harness.launch.spec import Launchable
 from harness.processes.engine import in_order
 

@@ -16,9 +16,8 @@ from harness.emulator.names import find_name, readable_name
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, HarnessError, UsageProblem
 from harness.files import read_text_file
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import Outcome, run
+from harness.launch.launching import EmulationOptions, Outcome, run
 from harness.launch.listing import ListedKernel, list_kernels
-from harness.launch.options import EmulationOptions
 from harness.launch.spec import Launchable, read_ptx
 from harness.processes.engine import in_order
 

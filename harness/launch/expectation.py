@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UsageProblem
-from harness.launch.elements import DataType
 from harness.launch.expression import Expression, ExpressionError
-from harness.launch.values import as_numbers, load_file, to_type
+from harness.launch.memory import as_numbers, load_file, to_type
+from harness.launch.spec import DataType
 
 SHOWN = 10
 

@@ -29,13 +29,24 @@ from harness.emulator.memory.tensor_map import ELEMENT_TYPES
 from harness.errors import UsageProblem
 from harness.files import read_text_file
 from harness.launch.argument_reader import ArgumentReader
-from harness.launch.elements import DATA_TYPES, DataType, find_type, fits
 from harness.launch.expectation import Holds
 from harness.launch.expression import Expression, ExpressionError, parse_expression
-from harness.launch.options import LARGEST_SEED
-from harness.launch.spec import INITS, NULL, Buffer, Fill, Launch, Launchable, Map
+from harness.launch.launching import LARGEST_SEED
+from harness.launch.memory import CHUNK
+from harness.launch.spec import (
+    DATA_TYPES,
+    INITS,
+    NULL,
+    Buffer,
+    DataType,
+    Fill,
+    Launch,
+    Launchable,
+    Map,
+    find_type,
+    fits,
+)
 from harness.launch.toml_table import LARGEST_SIZE, Table, is_whole
-from harness.launch.values import CHUNK
 
 LARGEST_SHARED = 232_448
 MOST_BYTES = 192 << 30

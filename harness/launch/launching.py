@@ -1,27 +1,79 @@
-"""Runs a launchable on an emulated GPU: memory, launches in order, expectations."""
+"""Runs a launchable on an emulated GPU: memory, launches in order, expectations; under one schedule or several."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
 from harness.emulator import Device, EmulatorError, Finding, LaunchError, LaunchResult, Module, PtxSyntaxError
 from harness.emulator.machine.counters import MAXIMA
+from harness.emulator.machine.events import Sink
 from harness.emulator.machine.grid import emulated_name
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.sections import blank_kernels, kernel_sections
 from harness.errors import CannotRun, UsageProblem
-from harness.launch.listing import compiler_of, target_of
+from harness.launch.listing import compiler_of
 from harness.launch.memory import Memory
-from harness.launch.options import STRICT, EmulationOptions
-from harness.launch.spec import Launch, Launchable, Verdict
+from harness.launch.spec import Launch, Launchable, Verdict, target_of
+from harness.processes.engine import in_order
+
+Accumulation = Literal["f32", "tensor_core"]
+Schedule = Literal["fifo", "random"]
+LARGEST_SEED = 2**32 - 1
+"""Of inputs, and of random schedules."""
+
+
+@dataclass(frozen=True)
+class EmulationOptions:
+    """Says how to emulate. jobs: processes. resident_clusters: at once, None: as many as the GPU holds. max_steps: warp
+    instructions, timeout: seconds; None: no limit. strict: a breach of a rule that hardware is known to tolerate is an
+    error, except for the rules in allow. sinks get every event.
+    """
+
+    accumulation: Accumulation = "f32"
+    schedule: Schedule = "fifo"
+    seed: int = 0
+    jobs: int = 1
+    resident_clusters: int | None = None
+    max_steps: int | None = None
+    timeout: float | None = None
+    strict: bool = True
+    allow: tuple[str, ...] = ()
+    sinks: tuple[Sink, ...] = ()
+
+    @property
+    def schedule_name(self) -> str:
+        return f"{self.schedule} schedule{f' of seed {self.seed}' if self.schedule == 'random' else ''}"
+
+
+STRICT = EmulationOptions()
+TOLERANT = EmulationOptions(strict=False)
+
+
+def name_schedules(schedule: str, seed: int, count: int = 1) -> str:
+    """Names the schedules of `under_schedules` for people, with their seeds."""
+    if count == 1:
+        return f"{schedule} schedule" + (f", seed {seed}" if schedule == "random" else "")
+    random = f"a random one of seed {seed}" if count == 2 else f"random ones of seeds {seed} to {seed + count - 2}"
+    return f"{count} schedules: fifo, and {random}"
+
+
+def under_schedules(options: EmulationOptions, count: int) -> list[EmulationOptions]:
+    """Returns the options under so many schedules: fifo, and random ones with seeds that follow one another. A single
+    one is the schedule that the options name.
+    """
+    if count == 1:
+        return [options]
+    seeds = range(options.seed, options.seed + count - 1)
+    return [replace(options, schedule="fifo"), *(replace(options, schedule="random", seed=seed) for seed in seeds)]
+
 
 Progress = Callable[[int, int], None]
 
@@ -260,3 +312,70 @@ def add_counters(several: list[dict[str, Any]]) -> dict[str, Any]:
             else:
                 total[name] = total.get(name, 0) + value
     return total
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Holds what one schedule gave: an outcome, or why there is none. options: with this schedule."""
+
+    options: EmulationOptions
+    outcome: Outcome | None
+    error: str = ""
+
+    @property
+    def seed(self) -> int | None:
+        """Of a random schedule."""
+        return None if self.options.schedule == "fifo" else self.options.seed
+
+    @property
+    def name(self) -> str:
+        return "fifo" if self.seed is None else f"seed {self.seed}"
+
+    def require(self) -> Outcome:
+        """Returns the outcome. Raises CannotRun if there is none."""
+        if self.outcome is None:
+            raise CannotRun(self.error)
+        return self.outcome
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome is not None and self.outcome.passed
+
+
+def run_schedules(
+    what: Launchable,
+    options: EmulationOptions,
+    count: int,
+    progress: Progress | None = None,
+    keep: Collection[str] | None = None,
+) -> Iterator[Tried]:
+    """Yields one after the other as they are done, in the order of `under_schedules`. Processes share the clusters of a
+    single run; several run side by side. keep: as of `harness.launch.launching.run`.
+
+    progress is called with parts done, and all of them. Raises UsageProblem for what a launch file asks wrongly.
+    """
+    each = under_schedules(options if count == 1 else replace(options, jobs=1), count)
+    if count == 1 or options.jobs == 1:
+        for number, one in enumerate(each):
+            yield _try(what, keep, one, _share(progress, number, count))
+        return
+    for number, tried in enumerate(in_order(partial(_try, what, keep), each, min(options.jobs, count)), 1):
+        if progress:
+            progress(number, count)
+        yield tried
+
+
+def _try(
+    what: Launchable, keep: Collection[str] | None, options: EmulationOptions, progress: Progress | None = None
+) -> Tried:
+    try:
+        return Tried(options, run(what, options, progress, keep=keep))
+    except CannotRun as error:
+        return Tried(options, None, str(error))
+
+
+def _share(progress: Progress | None, before: int, count: int) -> Progress | None:
+    """The progress of one of several runs, as a part of them all."""
+    if progress is None:
+        return None
+    return lambda done, total: progress(before * total + done, count * total)

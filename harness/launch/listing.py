@@ -14,6 +14,7 @@ from harness.emulator.ptx.sections import Section, blank_kernels, kernel_section
 from harness.emulator.translate.layout import Layout
 from harness.emulator.translate.refusals import problem_of, unimplemented
 from harness.errors import CannotRun
+from harness.launch.spec import target_of
 
 _LINE = re.compile(r"PTX line (\d+):\s*(.*)", re.S)
 TENSOR_MAP_BYTES = 128
@@ -122,11 +123,6 @@ def list_kernels(text: str) -> Listing:
         tuple(_list_kernel(text, section) for section in sections),
         tuple(symbols),
     )
-
-
-def target_of(directive: str) -> str:
-    """Returns the target alone: ``sm_100a`` of ``sm_100a, debug``."""
-    return directive.partition(",")[0].strip()
 
 
 def _list_kernel(text: str, section: Section) -> ListedKernel:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.launch.elements import DATA_TYPES
 from harness.launch.listing import ListedKernel, ListedParameter, Listing
-from harness.launch.spec import INITS
+from harness.launch.spec import DATA_TYPES, INITS
 
 _NUMBERS = {"f16": "0.0", "f32": "0.0", "f64": "0.0"}
 

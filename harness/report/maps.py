@@ -12,7 +12,7 @@ from typing import Any
 from harness.build.config import KernelConfig, try_config
 from harness.errors import UsageProblem
 from harness.experiments.journal import read
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.report.figure import SETTINGS, Figure, color
 
 Record = Mapping[str, Any]

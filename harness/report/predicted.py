@@ -12,7 +12,7 @@ from harness.build.artifacts import Artifact, build, is_built
 from harness.build.config import KernelConfig
 from harness.errors import CannotRun
 from harness.experiments.job import sources
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.timing.constants import Gpu
 from harness.timing.simulate import simulate
 from harness.timing.timeline import CtaKey, Recorder, Span, Timeline

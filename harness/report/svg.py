@@ -8,7 +8,7 @@ from math import prod
 from textwrap import wrap
 
 from harness.build.catalog import STAYING
-from harness.build.plan import Plan, SharedPart
+from harness.build.planner import Plan, SharedPart
 from harness.report.text import (
     Cta,
     Mark,

@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import Any
 
 from harness.build.catalog import ARCHITECTURES, ELEMENT_BYTES
-from harness.build.plan import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
+from harness.build.planner import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
 
 Mark = Callable[["Cta", int], str]
 """What a CTA's picture of the cluster shows in the place of a rank."""

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.build.catalog import KERNELS
-from harness.build.config import KernelConfig
-from harness.build.presets import configure
+from harness.build.config import KernelConfig, configure
 from harness.errors import CannotRun, HarnessError
 from harness.gpus import usual_gpu
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.report.predicted import CTA, predicted_timeline
 from harness.report.timeline_picture import picture
 from harness.report.timelines import compare

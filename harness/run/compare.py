@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.build.config import KernelConfig
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT
 from harness.run.runner import Outcome
 
 Value = int | float | str | None
@@ -150,13 +149,6 @@ def verdict(entry: Entry) -> str:
     if not validation.passed:
         return f"WRONG: {validation.mismatches:,}"
     return "exact" if validation.exact else "within tolerance"
-
-
-def exit_code(entries: Sequence[Entry]) -> int:
-    """A wrong result outweighs a kernel that could not run."""
-    if any(entry.outcome and not entry.outcome.validation.passed for entry in entries):
-        return EXIT_WRONG_RESULT
-    return EXIT_OK if all(entry.outcome for entry in entries) else EXIT_CANNOT_RUN
 
 
 def performance(entry: Entry) -> list[tuple[str, str]]:

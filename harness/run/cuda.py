@@ -14,12 +14,12 @@ from harness.emulator.arguments import pack
 from harness.emulator.memory.address_space import PARAM_WINDOW
 from harness.emulator.names import find_name
 from harness.errors import CannotRun, UsageProblem
+from harness.gpus import kind_of
 from harness.launch.launching import Launched, Outcome, load_module
-from harness.launch.listing import list_kernels, target_of
+from harness.launch.listing import list_kernels
 from harness.launch.memory import Memory
-from harness.launch.spec import Launch, Launchable
+from harness.launch.spec import Launch, Launchable, target_of
 from harness.run.driver import AlignedBytes, Driver
-from harness.run.kinds import kind_of
 
 
 class LoadedLaunchable:

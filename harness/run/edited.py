@@ -11,7 +11,7 @@ from harness.build.artifacts import Artifact
 from harness.emulator.ptx.sections import kernel_sections
 from harness.errors import UsageProblem
 from harness.launch.spec import read_ptx
-from harness.problem.shape import Shape
+from harness.problem import Shape
 
 _TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.M)
 

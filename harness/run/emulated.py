@@ -16,20 +16,17 @@ from pathlib import Path
 import numpy as np
 
 from harness import paths
-from harness.build.artifacts import Artifact
-from harness.build.kernel_launch import OUTPUT
-from harness.build.plan import Plan, TensorMapArgument
+from harness.build.artifacts import OUTPUT, Artifact
+from harness.build.planner import Plan, TensorMapArgument
 from harness.driver.gpu_model import GpuModel, gpu_model
 from harness.driver.log import LaunchRecord, Log
 from harness.driver.server import run_program
 from harness.driver.state import Gpu
 from harness.emulator import Counters, LaunchResult
 from harness.errors import CannotRun
-from harness.launch.launching import Launched, Outcome, about_device
-from harness.launch.options import EmulationOptions
+from harness.launch.launching import EmulationOptions, Launched, Outcome, about_device
 from harness.launch.spec import Launchable
-from harness.problem.dtypes import element_type
-from harness.problem.inputs import Inputs
+from harness.problem import Inputs, element_type
 from harness.run.model import compile_artifact
 
 GPU_OF_ARCH = {"sm_100a": "b200", "sm_90a": "h200"}

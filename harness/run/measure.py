@@ -1,28 +1,29 @@
 """A kernel on one problem on this machine's GPU: validated, then timed beside the vendor's GEMM.
 
 The samples of one process resemble each other more than those of two: where its memory lies, and how warm the GPU
-was, stay with a process. So a time that is to be compared comes from several processes, and the process is the unit.
-"""
+was, stay with a process. So a time that is to be compared comes from several processes, and the process is the unit."""
 
 from __future__ import annotations
 
+import os
 import statistics as standard
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.build.artifacts import Artifact
+from harness.build.compiler import Gpu
 from harness.build.config import KernelConfig
-from harness.build.toolchain import Gpu
 from harness.errors import CannotRun
-from harness.problem.shape import Shape
-from harness.run import statistics
-from harness.run.capability import check_arch
+from harness.gpus import check_arch
+from harness.problem import Shape, Validation
+from harness.processes.worker_process import WorkerProcess
+from harness.processes.worker_process import request as pickled
+from harness.run import statistics, worker
 from harness.run.model import compile_artifact, compile_vendor
-from harness.run.supervisor import Outcome, supervise
+from harness.run.runner import VENDORS, device_kind
 
-VENDORS = ("cublas", "max")
-"""cuBLAS, and MAX's own matmul, which each process compiles anew."""
 CAP_SECONDS = 10.0
 """Longest time to sample one kernel, if the medians stay uncertain."""
 
@@ -211,3 +212,114 @@ def _summarize(medians: list[float], samples: list[float], flops: int) -> dict[s
     seconds = standard.median(medians)
     summary = statistics.summarize(samples).as_dict()
     return {"seconds": seconds, "tflops": flops / seconds / 1e12, "summary": summary, "samples": samples}
+
+
+DOING = {
+    "starting": "starting",
+    "started": "loading the model",
+    "loaded": "running the kernel for the first time",
+    "launched": "being validated",
+    "checked": "warming up",
+    "sampled": "being timed",
+}
+"""What the process does after each event."""
+
+
+@dataclass
+class Outcome:
+    """What came back. ``failure`` is None if the process finished; ``phase`` is the last event before a failure."""
+
+    events: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failure: str | None = None
+    phase: str = "starting"
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def doing(self) -> str:
+        return DOING.get(self.phase, self.phase)
+
+    def take(self, event: tuple[str, dict[str, Any]]) -> None:
+        """Keeps what the process has told."""
+        name, fields = event
+        if name == "note":
+            self.notes.append(fields["message"])
+        else:
+            self.events[name] = fields
+            self.phase = name
+
+
+def supervise(
+    request: dict[str, Any], timeout: float, serve: Callable[[dict[str, Any]], None] = worker.serve
+) -> Outcome:
+    """Serves one request in a process of its own. timeout: seconds between two events, after which it is ended.
+
+    A process that crashes, hangs or raises makes a failure in the outcome; what it reported before is kept.
+    """
+    outcome = Outcome()
+    start = time.monotonic()
+    # Devices are numbered as nvidia-smi numbers them, so that CUDA_VISIBLE_DEVICES means the same everywhere.
+    order = {"CUDA_DEVICE_ORDER": os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
+    with WorkerProcess(order, one_thread=False) as process:
+        process.submit(pickled(serve, request, timeout), timeout)
+        reply = process.result(outcome.take)
+    if reply.kind == "late":
+        outcome.failure = f"no sign of life for {timeout:g} s while {outcome.doing}; the GPU process was ended"
+    elif reply.kind == "died":
+        last = next((line.strip() for line in reversed(reply.log.splitlines()) if line.strip()), "no message")
+        outcome.failure = f"{reply.ending.replace('the process', 'the GPU process')} while {outcome.doing}: {last}"
+    elif reply.kind == "error":
+        outcome.failure = str(reply.value)
+    outcome.seconds = time.monotonic() - start
+    return outcome
+
+
+def run_on_gpu(
+    artifacts: Sequence[Artifact],
+    shape: Shape,
+    gpu: Gpu,
+    *,
+    inputs: str,
+    seed: int,
+    timeout: float,
+    processes: int = 1,
+    vendors: Sequence[str] = VENDORS,
+) -> list[tuple[Validation, dict[str, Any]] | CannotRun]:
+    """Of each build, which take turns: (the verdict, the fields of the record that depend on the device).
+
+    CannotRun if it gave no output to judge; what was measured before a later failure is kept in the record, with the
+    failure as the reason.
+    """
+    measured = measure(
+        artifacts, shape, gpu, inputs=inputs, seed=seed, timeout=timeout, processes=processes, vendors=vendors
+    )
+    found: list[tuple[Validation, dict[str, Any]] | CannotRun] = []
+    for artifact, one in zip(artifacts, measured, strict=True):
+        try:
+            found.append(_describe(artifact, shape, gpu, one))
+        except CannotRun as error:
+            found.append(error)
+    return found
+
+
+def _describe(artifact: Artifact, shape: Shape, gpu: Gpu, measured: Measurement) -> tuple[Validation, dict[str, Any]]:
+    if measured.validation is None:
+        label = f"{artifact.config.label} on {gpu.name}, C[{shape.m},{shape.n}], K={shape.k}"
+        raise CannotRun(f"{label}: {measured.failure or 'the GPU process reported nothing'}")
+    timing: dict[str, Any] = {"seconds": None, "reason": measured.failure or "not measured: wrong result"}
+    if measured.timing:
+        timing = measured.timing | {"reason": measured.failure}
+    fields = {
+        "device": {
+            "kind": device_kind(gpu),
+            "name": gpu.name,
+            "compute_capability": gpu.compute_capability,
+            "driver": gpu.driver,
+            **{str(k): measured.device[k] for k in ("multiprocessors", "torch", "uuid") if k in measured.device},
+        },
+        "counters": {},
+        "timing": timing,
+        "launches": measured.launches,
+        "notes": measured.notes,
+    }
+    return Validation.from_plain(measured.validation), fields

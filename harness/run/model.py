@@ -14,15 +14,13 @@ from typing import Any
 
 from harness import cache, paths
 from harness.build.artifacts import model_key
+from harness.build.compiler import package_version, parameters, readable_errors
 from harness.build.config import KernelConfig, make_config
-from harness.build.mojo_source import parameters
-from harness.build.programs import readable_errors
-from harness.build.toolchain import package_version
 from harness.driver.toolchains import toolchain_variables
 from harness.errors import CannotRun
-from harness.problem.shape import Shape
+from harness.gpus import kind_of
+from harness.problem import Shape
 from harness.processes.program import run as run_program
-from harness.run.kinds import kind_of
 from harness.run.tuned import configuration_for
 
 COMPILE_SECONDS = 600

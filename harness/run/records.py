@@ -20,7 +20,7 @@ from typing import Any
 
 from harness import paths
 from harness.errors import CannotRun
-from harness.git import git
+from harness.paths import git
 
 SCHEMA = 1
 SAMPLES = "samples"

@@ -1,4 +1,4 @@
-"""One run of a kernel: build, emulate under one schedule or several, validate, record."""
+"""One run of a kernel: on which device, build, emulate under one schedule or several, validate, record."""
 
 from __future__ import annotations
 
@@ -10,35 +10,80 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.build.artifacts import Artifact, build
+from harness.build.artifacts import OUTPUT, Artifact, build, judged, to_launchable
+from harness.build.catalog import Kernel
+from harness.build.compiler import Gpu, find_gpus, package_version, versions
 from harness.build.config import KernelConfig
-from harness.build.kernel_launch import OUTPUT, judged, to_launchable
-from harness.build.plan import Plan
-from harness.build.toolchain import Gpu, versions
+from harness.build.planner import Plan
 from harness.emulator import Finding
 from harness.errors import CannotRun
+from harness.gpus import arch_of_gpu, check_arch, kind_of, usual_gpu
+from harness.launch.launching import STRICT, EmulationOptions, Tried, run_schedules, under_schedules
 from harness.launch.launching import Outcome as EmulatedOutcome
-from harness.launch.options import STRICT, EmulationOptions, under_schedules
-from harness.launch.schedules import Tried, run_schedules
-from harness.problem.dtypes import element_type
-from harness.problem.inputs import Inputs, make_inputs
-from harness.problem.reference import Reference, compute_reference
-from harness.problem.shape import Shape
-from harness.problem.validation import Validation
+from harness.problem import Inputs, Reference, Shape, Validation, compute_reference, element_type, make_inputs
 from harness.run import records
-from harness.run.backend import device_kind, run_on_gpu
-from harness.run.emulated import gpu_for, run_on_emulated_gpu
-from harness.run.measure import VENDORS
+
+
+class NoDevice(CannotRun):
+    """There is no GPU that could be used, and why. The emulator always could."""
+
+
+EMULATED_GPU = "emulated-gpu"
+CHOICES = ("auto", "gpu", "emulator", EMULATED_GPU)
+
+
+def choose_device(wanted: str, kernel: Kernel, arch: str) -> tuple[Gpu | None, str]:
+    """The GPU to use (None: the emulator) and the architecture to compile for.
+
+    ``auto`` takes a GPU that runs the kernel, else the emulator. ``gpu`` insists, and says why it cannot be had.
+    ``emulated-gpu`` is the emulator too, with MAX's host code before it. arch may be ``auto``: the GPU's own, or the
+    kernel's first.
+    """
+    emulated = kernel.archs[0] if arch == "auto" else arch
+    if wanted in ("emulator", EMULATED_GPU):
+        return None, emulated
+    try:
+        return _usable_gpu(kernel, arch)
+    except CannotRun as error:
+        if wanted == "gpu":
+            raise NoDevice(str(error)) from None
+        return None, emulated
+
+
+def _usable_gpu(kernel: Kernel, arch: str) -> tuple[Gpu, str]:
+    gpus = find_gpus()
+    if not gpus:
+        raise CannotRun("no NVIDIA GPU was found (nvidia-smi lists none)")
+    gpu = gpus[0]
+    major, minor = (int(part) for part in gpu.compute_capability.split("."))
+    if arch != "auto":
+        check_arch(arch, major, minor, gpu.name)
+    own = arch_of_gpu(major, minor)
+    if own not in kernel.archs:
+        raise CannotRun(f"{kernel.name} is written for {', '.join(kernel.archs)}; {gpu.name} runs {own}")
+    if package_version("torch") is None:
+        raise CannotRun(
+            "a GPU run needs torch (pip install '.[torch]') for its inputs, reference and the vendor's GEMM"
+        )
+    return gpu, own
+
 
 _log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
+VENDORS = ("cublas", "max")
+"""cuBLAS, and MAX's own matmul, which each process compiles anew."""
+
+
+def device_kind(gpu: Gpu) -> str:
+    """Names the record file of a kind of GPU, for example ``nvidia-h200``."""
+    return kind_of(gpu.name)
 
 
 @dataclass(frozen=True)
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
-    schedules: how many it must be right under, see `harness.launch.options.under_schedules`; processes of the emulation
-    share them. processes: how many time it on a GPU, one after the other. vendors: see `harness.run.measure`.
+    schedules: how many it must be right under, see `harness.launch.launching.under_schedules`; processes of the
+    emulation share them. processes: how many time it on a GPU, one after the other. vendors: see `harness.run.measure`.
     emulation: how the emulator runs it. through_max: whether MAX launches it there, on the emulated driver, and not the
     harness itself. ptx: where edited PTX is from that the artifact holds, if it does. ptxas: whether PTX is an
     error that ptxas refuses.
@@ -62,7 +107,7 @@ class Request:
     def device_kind(self) -> str:
         if self.gpu:
             return device_kind(self.gpu)
-        return f"emulated-{gpu_for(self.config.arch).key if self.through_max else self.config.arch}"
+        return f"emulated-{usual_gpu(self.config.arch).name if self.through_max else self.config.arch}"
 
 
 @dataclass(frozen=True)
@@ -136,6 +181,8 @@ def run_in_turns(
             except CannotRun as error:
                 found.append(error)
         return found
+    from harness.run.measure import run_on_gpu  # only here: what a GPU needs is not for the emulator
+
     answers = run_on_gpu(
         artifacts,
         request.shape,
@@ -202,6 +249,8 @@ def _emulate(
     what = to_launchable(artifact, plan, inputs)
     several: Iterator[Tried]
     if request.through_max:
+        from harness.run.emulated import run_on_emulated_gpu  # only here: MAX on the emulated driver
+
         several = (
             Tried(one, run_on_emulated_gpu(artifact, plan, what, inputs, one))
             for one in under_schedules(request.emulation, request.schedules)
@@ -231,7 +280,7 @@ def _emulated_fields(request: Request, counters: dict, done: Sequence[EmulatedOu
     options = request.emulation
     device = {
         "kind": request.device_kind,
-        "name": f"emulated {gpu_for(request.config.arch).name if request.through_max else request.config.arch}",
+        "name": f"emulated {usual_gpu(request.config.arch).title if request.through_max else request.config.arch}",
         "accumulation": options.accumulation,
         "schedule": options.schedule,
         "schedule_seed": options.seed,

@@ -15,9 +15,8 @@ from typing import Any
 from harness import paths
 from harness.build.config import KernelConfig, try_config
 from harness.errors import CannotRun, UsageProblem
-from harness.files import write_text
-from harness.locks import FileLock
-from harness.problem.shape import Shape
+from harness.files import FileLock, write_text
+from harness.problem import Shape
 
 SCHEMA = 1
 _NAMED = ("kernel", "arch", "dtype")

@@ -15,11 +15,7 @@ from typing import Any
 
 from harness.build.config import KernelConfig
 from harness.errors import CannotRun, HarnessError
-from harness.problem.dtypes import element_type
-from harness.problem.inputs import EXACT_KINDS, make_inputs
-from harness.problem.reference import Reference
-from harness.problem.shape import Shape
-from harness.problem.validation import allowed_error, validate
+from harness.problem import EXACT_KINDS, Reference, Shape, allowed_error, element_type, make_inputs, validate
 from harness.processes.program import end_with_parent
 from harness.processes.worker import tell
 from harness.run import statistics, telemetry

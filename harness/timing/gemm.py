@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from harness.build.catalog import ELEMENT_BYTES
-from harness.build.plan import CounterArgument, Plan, TensorMapArgument
+from harness.build.planner import CounterArgument, Plan, TensorMapArgument
 from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.timing.cache import Panel, Place, Tiles

@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from harness.build.config import KernelConfig
-from harness.build.kernel_launch import regions_of
-from harness.build.options import parse_settings
-from harness.build.plan import Plan, parse_plan
-from harness.build.presets import configure
+from harness.build.artifacts import regions_of
+from harness.build.config import KernelConfig, configure, parse_settings
+from harness.build.planner import Plan, parse_plan
 from harness.emulator.machine.state import Region
 from harness.errors import UsageProblem
-from harness.problem.shape import Shape, parse_shape
+from harness.problem import Shape, parse_shape
 from harness.timing.survey_archive import BEGIN, GLOBAL_TIMER, POINT, SM, START, STOP, Site, Survey
 from harness.timing.timeline import CtaKey, Span, Timeline, whole
 

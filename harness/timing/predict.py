@@ -15,11 +15,10 @@ from typing import Any
 from harness.build.artifacts import Artifact
 from harness.build.config import KernelConfig, make_config
 from harness.errors import UsageProblem
-from harness.launch.launching import Launched, Outcome, run
+from harness.launch.launching import TOLERANT, EmulationOptions, Launched, Outcome, run
 from harness.launch.listing import list_kernels
-from harness.launch.options import TOLERANT, EmulationOptions
 from harness.launch.spec import Launchable
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.timing.constants import Gpu
 from harness.timing.limits import TENSOR, Limit, limits
 from harness.timing.machine import TimedDevice, TimedMachine, Trace

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.build.artifacts import Artifact
-from harness.build.kernel_launch import counter_buffer, launch_of, maps_of
-from harness.build.plan import CounterArgument, Plan, TensorMapArgument
-from harness.launch.elements import DATA_TYPES
-from harness.launch.launching import run
-from harness.launch.options import EmulationOptions
-from harness.launch.spec import Buffer, Fill, Launchable
-from harness.problem.dtypes import element_type
+from harness.build.artifacts import Artifact, counter_buffer, launch_of, maps_of
+from harness.build.planner import CounterArgument, Plan, TensorMapArgument
+from harness.launch.launching import EmulationOptions, run
+from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launchable
+from harness.problem import element_type
 from harness.timing.cache import Hits, hits
 from harness.timing.constants import Gpu
 from harness.timing.first_use import FirstUse

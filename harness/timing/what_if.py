@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.build.options import TUNABLE
+from harness.build.config import TUNABLE
 from harness.errors import UsageProblem
 from harness.timing.constants import Gpu
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from harness.cli.clear_errors import ClearErrors
+from harness.cli.main import ClearErrors
 from harness.cli.options import FiniteRange, NamedPath, check_folder, given_options
 from harness.errors import EXIT_FINDINGS, EXIT_OK, UsageProblem
 from metrology.probes import gpu

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.launch.launching import EmulationOptions
 from harness.launch.launching import run as run_launchable
-from harness.launch.options import EmulationOptions
 from metrology.probes.probe import Outputs, Probe, outputs_of
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from harness.emulator import Swizzle, TensorMap
 from harness.emulator.units.operands import Accumulation
 from harness.launch import spec
-from harness.launch.elements import DATA_TYPES
+from harness.launch.spec import DATA_TYPES
 from metrology.probes.ptx import HOPPER, for_target
 
 MOST_ANSWER_BYTES = 64 << 20

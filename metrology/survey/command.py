@@ -11,11 +11,11 @@ import click
 from rich.console import Console
 
 from harness.build.catalog import ARCHITECTURES
-from harness.build.toolchain import find_gpus, find_mojo
+from harness.build.compiler import find_gpus, find_mojo
 from harness.cli.options import NamedPath, check_folder, check_output, given_options, write_output
 from harness.cli.render import show_line
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem
-from harness.run.capability import arch_of_gpu
+from harness.gpus import arch_of_gpu
 from harness.timing.constants import Constant, Gpu, find_gpu, gpu_names
 from harness.timing.survey_archive import StepResult, Survey
 from metrology.survey import archive, run

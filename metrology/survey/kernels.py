@@ -22,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.gpus import arch_of_gpu
 from harness.run import telemetry
-from harness.run.capability import arch_of_gpu
 from harness.run.cuda import LoadedLaunchable
 from harness.run.driver import Driver, Parameter
 from metrology.survey import CHECK

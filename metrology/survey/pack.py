@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.build.artifacts import Artifact, build
-from harness.build.ptxas import assemble
-from harness.build.toolchain import ptxas_version
+from harness.build.compiler import assemble, ptxas_version
 from harness.errors import CannotRun
 from metrology.survey.runs import TRACED, Run
 from metrology.survey.trace.instrument import Room, instrument

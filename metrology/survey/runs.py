@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.build.catalog import KERNELS
-from harness.build.config import KernelConfig, make_config
-from harness.build.presets import PRESETS, chosen_options
+from harness.build.config import PRESETS, KernelConfig, chosen_options, make_config
 from harness.errors import UsageProblem
-from harness.problem.shape import Shape, parse_shape
+from harness.problem import Shape, parse_shape
 from metrology.survey import CHECK, FIT, HOLD_OUT
 
 SQUARES = ("512", "1024", "2048", "4096", "8192")

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from metrology import validation
 from metrology.bench_vs_cublas import parse_kernel
 from metrology.validation import Measured, Row, read_recording, verdicts

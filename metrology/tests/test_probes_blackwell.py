@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.build.toolchain import ptxas_version
+from harness.build.compiler import ptxas_version
 from harness.errors import CannotRun
 from metrology.probes import emulator
 from metrology.probes.catalogue import BLACKWELL, PROBES, for_target

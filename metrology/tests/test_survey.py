@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from harness.build.toolchain import Gpu
+from harness.build.compiler import Gpu
 from harness.cli.main import main
 from harness.errors import CannotRun, UsageProblem
 from harness.paths import ROOT

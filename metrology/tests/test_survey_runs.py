@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.build.presets import PRESETS
+from harness.build.config import PRESETS
 from metrology.survey import CHECK, FIT, HOLD_OUT
 from metrology.survey.runs import CHANGES, TRACED, checks, runs
 

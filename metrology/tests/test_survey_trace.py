@@ -10,9 +10,9 @@ import pytest
 from fake_cuda import FakeCuda
 
 from harness.build.artifacts import build
-from harness.build.plan import parse_plan
+from harness.build.planner import parse_plan
 from harness.errors import CannotRun
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.run.driver import Driver
 from harness.timing.measured import Trace, timeline
 from harness.timing.survey_archive import Site

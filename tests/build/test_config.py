@@ -9,10 +9,9 @@ from itertools import combinations, product
 import pytest
 
 from harness.build.catalog import ARCHITECTURES, KERNELS
-from harness.build.config import KernelConfig, make_config
-from harness.build.options import OPTIONS
+from harness.build.config import OPTIONS, KernelConfig, make_config
 from harness.errors import UsageProblem
-from harness.problem.shape import Shape
+from harness.problem import Shape
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

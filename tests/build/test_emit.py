@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli.main import main
-from harness.problem.shape import Shape
+from harness.problem import Shape
 
 KERNEL = ["kernel6", "--cluster", "2x1"]
 

@@ -7,8 +7,7 @@ from dataclasses import fields
 import click
 import pytest
 
-from harness.build.config import KernelConfig, make_config
-from harness.build.options import OPTIONS, TUNABLE, parse_settings
+from harness.build.config import OPTIONS, TUNABLE, KernelConfig, make_config, parse_settings
 from harness.cli.main import main
 from harness.errors import UsageProblem
 from harness.experiments.sweep_spec import make_sweep

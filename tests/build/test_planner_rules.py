@@ -7,7 +7,7 @@ import random
 
 from harness.build import planner
 from harness.errors import UsageProblem
-from harness.problem.shape import Shape
+from harness.problem import Shape
 
 DRAWN = 600
 USUAL = {

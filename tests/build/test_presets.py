@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.build.catalog import KERNELS
-from harness.build.presets import PRESETS, configure
+from harness.build.config import PRESETS, configure
 from harness.errors import UsageProblem
 from harness.report.published import published_figures
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.build.artifacts import plan_json
+from harness.build.artifacts import plan_json, regions_of
 from harness.build.config import make_config
-from harness.build.kernel_launch import regions_of
-from harness.build.plan import parse_plan
-from harness.problem.shape import Shape
+from harness.build.planner import parse_plan
+from harness.problem import Shape
 
 
 def test_the_wording_for_people_changes_no_name():

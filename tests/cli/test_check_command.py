@@ -10,16 +10,15 @@ from click.testing import CliRunner
 
 import harness.cli.check
 import harness.cli.main
-from harness.build.artifacts import Artifact
-from harness.build.kernel_launch import make_launchable
+from harness.build.artifacts import Artifact, make_launchable
 from harness.check import RULES
 from harness.check.checker import Checked, together
 from harness.check.findings import Report
 from harness.cli.check_output import Shown, tell
 from harness.launch.check import CheckOptions
 from harness.launch.check import check as check_launchables
-from harness.launch.options import EmulationOptions
-from harness.problem.shape import parse_shape
+from harness.launch.launching import EmulationOptions
+from harness.problem import parse_shape
 
 SMALL = ["--shape", "256,256,128", "--cluster", "2x1", "--schedules", "2"]
 

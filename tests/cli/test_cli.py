@@ -24,7 +24,7 @@ import harness.cli.run
 from harness import paths
 from harness.build.artifacts import Artifact
 from harness.build.catalog import KERNELS
-from harness.build.toolchain import Gpu
+from harness.build.compiler import Gpu
 from harness.cli.render import show_table
 from harness.emulator import Deadlock
 from harness.launch.memory import Memory
@@ -389,7 +389,7 @@ def test_an_unexpected_error_is_no_traceback(harness_command, artifacts, monkeyp
     def broken(*_, **__):
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr("harness.launch.schedules.run", broken)
+    monkeypatch.setattr("harness.launch.launching.run", broken)
     result = harness_command("run", "kernel6", *SMALL)
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-1] == (
@@ -407,7 +407,7 @@ def test_no_compiler(harness_command, monkeypatch, tmp_path):
 
 
 def test_device_gpu_without_a_gpu(harness_command, no_compiler, monkeypatch):
-    monkeypatch.setattr("harness.run.device.find_gpus", list)
+    monkeypatch.setattr("harness.run.runner.find_gpus", list)
     result = harness_command("run", "kernel6", "--device", "gpu")
     assert result.exit_code == 3
     assert result.stderr.count("\n") == 1
@@ -427,8 +427,8 @@ def test_device_gpu_without_a_gpu(harness_command, no_compiler, monkeypatch):
     ],
 )
 def test_device_gpu_that_cannot_be_used(harness_command, no_compiler, monkeypatch, gpu, arguments, message):
-    monkeypatch.setattr("harness.run.device.find_gpus", lambda: [gpu])
-    monkeypatch.setattr("harness.run.device.package_version", lambda name: None)
+    monkeypatch.setattr("harness.run.runner.find_gpus", lambda: [gpu])
+    monkeypatch.setattr("harness.run.runner.package_version", lambda name: None)
     result = harness_command("run", "kernel6", "--device", "gpu", *arguments)
     assert result.exit_code == 3
     assert message in result.stderr and result.stderr.count("\n") == 1
@@ -489,14 +489,14 @@ def test_a_reader_that_goes_away():
 
 INTERRUPTED = """
 import sys, time
-import harness.launch.schedules
+import harness.launch.launching
 from harness.cli.main import main
 
 def emulate(*args, **kwargs):
     print("emulating", flush=True)
     time.sleep(60)
 
-harness.launch.schedules.run = emulate
+harness.launch.launching.run = emulate
 main(prog_name="harness")
 """
 

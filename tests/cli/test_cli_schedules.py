@@ -17,9 +17,8 @@ import harness.cli.run
 from harness.build.config import make_config
 from harness.cli.options import ConfigOptions, RunOptions, config_options, run_options, shape_option
 from harness.cli.repeat import command_of
-from harness.launch.launching import run
-from harness.launch.options import EmulationOptions, under_schedules
-from harness.problem.shape import Shape
+from harness.launch.launching import EmulationOptions, run, under_schedules
+from harness.problem import Shape
 from harness.run.runner import Request
 
 # A kernel whose stages are released twice: right in the order of issue, while a random one (here of seed 0) hangs.
@@ -88,7 +87,7 @@ def test_a_wrong_result_under_one_schedule(artifacts, monkeypatch, results_dir):
         output = 0 * outcome.contents["C"]
         return replace(outcome, contents={"C": output}, verdicts=(what.expectations[0].judge(output, {}),))
 
-    monkeypatch.setattr("harness.launch.schedules.run", wrong_for_seed_5)
+    monkeypatch.setattr("harness.launch.launching.run", wrong_for_seed_5)
     result = harness_command("run", "kernel6", *SIZE, "--schedules", 4, "--schedule-seed", 4, "--seed", 3)
     assert result.exit_code == 4
     assert "--seed 3 --device emulator --schedule random --schedule-seed 5" in result.stdout

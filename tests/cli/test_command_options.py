@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from harness.cli import progress
+from harness.cli import render
 from harness.cli.main import main
 from harness.paths import ROOT
 
@@ -77,14 +77,14 @@ def test_a_log_says_why_something_is_compiled_and_what_is_started(tmp_path, monk
 
 
 def test_a_line_says_how_far_it_is_where_there_is_no_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "SECONDS", 0.05)
-    with progress.progress_bar("emulating kernel6", "clusters") as report:
+    monkeypatch.setattr(render, "SECONDS", 0.05)
+    with render.progress_bar("emulating kernel6", "clusters") as report:
         time.sleep(0.2)
         report(1_000, 2_000)
         time.sleep(0.2)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) >= 4 and lines[0] == "emulating kernel6: 0 s"
     assert lines[-1] == "emulating kernel6: 0 s, 1,000 of 2,000 clusters"
-    with progress.progress_bar("emulating kernel6", "clusters"):
+    with render.progress_bar("emulating kernel6", "clusters"):
         pass
     assert capsys.readouterr().err == "", "what is done at once needs no line"

@@ -11,15 +11,13 @@ import pytest
 from driver_programs import PROGRAMS
 from driver_programs import run as run_program
 
-from harness.build.artifacts import build
+from harness.build.artifacts import build, to_launchable
 from harness.build.config import make_config
-from harness.build.kernel_launch import to_launchable
-from harness.build.plan import TensorMapArgument
+from harness.build.planner import TensorMapArgument
 from harness.driver.gpu_model import gpu_model
 from harness.emulator.memory.tensor_map_bytes import NBYTES, Fields
-from harness.launch.options import EmulationOptions
-from harness.problem.inputs import make_inputs
-from harness.problem.shape import Shape
+from harness.launch.launching import EmulationOptions
+from harness.problem import Shape, make_inputs
 from harness.run import emulated
 from harness.run.runner import Request, run
 

@@ -23,8 +23,8 @@ from harness.driver.recording import Recorder
 from harness.driver.server import run_program
 from harness.driver.state import Gpu
 from harness.launch.launch_file import read_launch_file
+from harness.launch.launching import EmulationOptions
 from harness.launch.launching import run as ptx_run
-from harness.launch.options import EmulationOptions
 
 TESTS = Path(__file__).parents[1]
 PTX = TESTS / "data" / "cuda" / "driver_kernels.ptx"

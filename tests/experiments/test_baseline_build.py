@@ -13,7 +13,7 @@ from test_bench_command import CASES, H200, alter_ptx, bench, results, suite  # 
 import harness.experiments.bench as runs
 from harness.experiments.baseline_build import _build_in, _unpack, build_commit
 from harness.experiments.suite import load_suite
-from harness.git import find_commit, git
+from harness.paths import find_commit, git
 from harness.run import records
 
 HEAD = find_commit("HEAD")
@@ -35,8 +35,8 @@ def test_the_sources_are_unpacked_by_the_first_python_3_11_too(monkeypatch, tmp_
     unpack = tarfile.TarFile.extractall
     monkeypatch.delattr(tarfile, "data_filter", raising=False)
     monkeypatch.setattr(tarfile.TarFile, "extractall", lambda self, path: unpack(self, path))
-    _unpack(git("archive", "--format=tar", HEAD, "harness/git.py"), tmp_path)
-    assert (tmp_path / "harness" / "git.py").is_file()
+    _unpack(git("archive", "--format=tar", HEAD, "harness/paths.py"), tmp_path)
+    assert (tmp_path / "harness" / "paths.py").is_file()
 
 
 def test_commits_from_before_the_packages_were_renamed_can_be_built(tmp_path):

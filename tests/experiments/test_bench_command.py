@@ -22,7 +22,7 @@ from click.testing import CliRunner
 import harness.build.artifacts
 import harness.cli.main
 import harness.experiments.bench as runs
-from harness.build.toolchain import Gpu
+from harness.build.compiler import Gpu
 from harness.cli.bench_output import MARKDOWN_LIMIT, Outcome, to_markdown
 from harness.errors import CannotRun
 from harness.experiments.facts import Change

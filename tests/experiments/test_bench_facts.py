@@ -11,7 +11,7 @@ from bench_support import bench_record
 from harness.experiments.facts import Change, changes, count_instructions, not_compared, static_facts
 from harness.experiments.suite import Case
 from harness.experiments.verdict import exit_code, judge
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.run.runner import Request, run
 
 SHAPE = Shape(256, 512, 128)

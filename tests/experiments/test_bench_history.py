@@ -12,7 +12,7 @@ from bench_support import CASE, EMULATED, H200, bench_record
 from harness.errors import UsageProblem
 from harness.experiments import history
 from harness.experiments.history import History, Machine, Pointer, check_name, key_of, machine_of, resolve
-from harness.git import find_commit
+from harness.paths import find_commit
 from harness.run import records
 
 HERE = Machine("emulated sm_100a", None)

@@ -12,7 +12,7 @@ from harness.build.config import make_config
 from harness.cli.main import main
 from harness.experiments import sweep_table as table
 from harness.experiments.job import Job
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.report import timeline_section
 from harness.report.maps import draw, load_maps, maps
 from harness.timing.timeline import Timeline

@@ -8,7 +8,7 @@ from harness.errors import UsageProblem
 from harness.experiments.ranges import parse_numbers, parse_shapes
 from harness.experiments.sweep import plan
 from harness.experiments.sweep_spec import make_sweep, read_sweep
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.timing.constants import find_gpu
 from harness.timing.what_if import parse_changes
 

@@ -17,8 +17,8 @@ import harness.cli.main
 import harness.cli.running
 import harness.cli.tune
 from harness.build.catalog import KERNELS
+from harness.build.compiler import Gpu
 from harness.build.config import make_config
-from harness.build.toolchain import Gpu
 from harness.cli.options import ConfigOptions
 from harness.cli.sweep import Where
 from harness.errors import CannotRun, UsageProblem
@@ -26,7 +26,7 @@ from harness.experiments.job import compile_together
 from harness.experiments.race import race
 from harness.experiments.space import geometry, space_of
 from harness.experiments.tune import How, tune
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.processes.engine import Done
 from harness.processes.worker_process import JobTimeout
 from harness.run import tuned as store
@@ -266,7 +266,7 @@ def test_what_is_kept_is_explained_without_a_gpu(results_dir):
 def test_without_a_gpu_it_is_said_what_can_be_done(results_dir, monkeypatch):
     """Also where something is kept, but for another architecture than is asked for."""
     store.keep("nvidia-h200", ENTRY)
-    monkeypatch.setattr("harness.run.device.find_gpus", lambda: [])
+    monkeypatch.setattr("harness.run.runner.find_gpus", lambda: [])
     for words in (["--shape", "512"], ["--shape", "4096", "--explain", "--arch", "sm_100a"]):
         result = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", *words])
         assert (result.exit_code, result.stdout) == (3, "")

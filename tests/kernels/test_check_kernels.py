@@ -8,8 +8,7 @@ from kernel_runs import run, sizes
 
 from conftest import COMMON, SERIES
 from harness.build.artifacts import Artifact
-from harness.build.config import KernelConfig
-from harness.build.presets import PRESETS, configure
+from harness.build.config import PRESETS, KernelConfig, configure
 from harness.check import Checker
 
 FEW = [("fifo", 0), ("random", 1)]

@@ -9,11 +9,10 @@ import subprocess
 import pytest
 
 from harness.build.artifacts import Artifact
+from harness.build.compiler import compiled, driver_source
 from harness.build.config import make_config
-from harness.build.mojo_source import driver_source
 from harness.build.planner import planner
-from harness.build.programs import compiled
-from harness.problem.shape import Shape
+from harness.problem import Shape
 
 CONFIGS = {
     "kernel5 pair": make_config("kernel5", cluster=(4, 4)),

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from kernel_runs import cluster_tile, run, sizes
 
 from harness.build.catalog import ARCHITECTURES, KERNELS
-from harness.build.config import KernelConfig, make_config
-from harness.build.presets import PRESETS, configure
-from harness.problem.dtypes import ELEMENT_TYPES
-from harness.problem.shape import Shape
+from harness.build.config import PRESETS, KernelConfig, configure, make_config
+from harness.problem import ELEMENT_TYPES, Shape
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 from kernel_runs import cluster_tile, run
 
 from harness.build.config import KernelConfig, make_config
-from harness.problem.shape import Shape
+from harness.problem import Shape
 
 ELEMENT_BYTES = 2
 # cluster, CTAs of an MMA: the part of the bytes of A and of B that need not be read, as (CTAs that share) - 1 of

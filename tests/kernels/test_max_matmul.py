@@ -16,8 +16,7 @@ import pytest
 from driver_programs import PROGRAMS
 
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import run
-from harness.launch.options import EmulationOptions
+from harness.launch.launching import EmulationOptions, run
 
 # One compilation, which takes long, serves them all.
 pytestmark = [

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from harness.build.toolchain import ptxas_version
+from harness.build.compiler import ptxas_version
 from harness.cli.main import main
 from harness.experiments import history
 

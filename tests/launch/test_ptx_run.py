@@ -13,9 +13,7 @@ from ptx_programs import STORE_R1, WORDS, source
 
 import harness.cli.main
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import run
-from harness.launch.options import TOLERANT
-from harness.launch.schedules import run_schedules
+from harness.launch.launching import TOLERANT, run, run_schedules
 
 SGEMM = f"""ptx = "{FOLDER}/sgemm.ptx"
 [buffers]

@@ -38,7 +38,7 @@ from harness.check import Checker
 from harness.emulator import EmulatorError
 from harness.emulator.machine.events import Issued
 from harness.errors import CannotRun
-from harness.problem.shape import Shape
+from harness.problem import Shape
 
 KERNELS = ("kernel5", "kernel6", "kernel7", "kernel8")
 SHAPES = (("sm_100a", (2, 1)), ("sm_100a", (2, 2)), ("sm_100a", (4, 2)), ("sm_90a", (2, 1)))

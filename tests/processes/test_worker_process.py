@@ -56,7 +56,7 @@ process.result()
 COMPILER = """
 import sys
 from pathlib import Path
-from harness.build.programs import _run_mojo
+from harness.build.compiler import _run_mojo
 _run_mojo(["sh", "-c", f"echo $$ > {sys.argv[1]}; exec sleep 600"], Path("."))
 """
 

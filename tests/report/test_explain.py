@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from harness.build.artifacts import plan_json
 from harness.build.catalog import KERNELS
 from harness.build.config import make_config
-from harness.build.plan import Plan, parse_plan
+from harness.build.planner import Plan, parse_plan
 from harness.cli.main import main
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.report.svg import as_svg
 from harness.report.text import WIDTH, as_dict, as_text, budget, ctas
 

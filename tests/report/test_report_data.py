@@ -6,7 +6,7 @@ import pytest
 from bench_support import H200, bench_record, series_records
 
 from harness.experiments.facts import static_facts
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.report import data
 from harness.report.state import state_of
 from harness.run import records

@@ -14,7 +14,7 @@ import pytest
 from harness import cache
 from harness.build.config import make_config
 from harness.paths import ROOT
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.report import predicted, timeline_section
 from harness.report.predicted import CTA, predicted_timeline
 from harness.report.timeline_picture import PLOT, picture

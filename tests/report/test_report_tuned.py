@@ -4,7 +4,7 @@ import pytest
 
 from harness.build.config import make_config
 from harness.paths import ROOT
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.report import tuned
 from harness.report.data import Results
 from harness.report.page import page

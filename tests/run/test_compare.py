@@ -146,7 +146,7 @@ def test_a_wrong_result_outweighs_one_that_is_missing(series, answers):
 
 
 def shape():
-    return harness.problem.shape.Shape(256, 256, 64)
+    return harness.problem.Shape(256, 256, 64)
 
 
 def test_a_time_on_a_gpu_is_shown_with_the_ratio_to_the_vendor(series):

@@ -9,8 +9,7 @@ import pytest
 from driver_programs import run as run_program
 
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import run
-from harness.launch.options import TOLERANT
+from harness.launch.launching import TOLERANT, run
 from harness.paths import ROOT
 
 LAUNCHES = ROOT / "tests/data/launches"

@@ -2,11 +2,9 @@
 
 import pytest
 
-from harness.build.catalog import find_kernel
-from harness.build.config import make_config
-from harness.problem.shape import Shape
-from harness.run.device import EMULATED_GPU, choose_device
-from harness.run.runner import Request
+from harness.build.config import find_kernel, make_config
+from harness.problem import Shape
+from harness.run.runner import EMULATED_GPU, Request, choose_device
 
 
 @pytest.mark.parametrize(("arch", "kind"), [("sm_100a", "emulated-b200"), ("sm_90a", "emulated-h200")])

@@ -6,11 +6,11 @@ import pytest
 
 from harness.build.artifacts import build
 from harness.build.catalog import KERNELS
+from harness.build.compiler import find_gpus
 from harness.build.config import make_config
-from harness.build.toolchain import find_gpus
 from harness.errors import CannotRun
-from harness.problem.shape import Shape
-from harness.run.capability import arch_of_gpu, check_arch
+from harness.gpus import arch_of_gpu, check_arch
+from harness.problem import Shape
 from harness.run.measure import measure
 
 GPUS = find_gpus()

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness.build.toolchain import Gpu, find_gpus
+from harness.build.compiler import Gpu, find_gpus
 from harness.cli.main import main
-from harness.problem.shape import Shape
-from harness.problem.validation import Mismatch, Validation, WrongTile
-from harness.run.measure import measure
-from harness.run.supervisor import Outcome
+from harness.problem import Mismatch, Shape, Validation, WrongTile
+from harness.run.measure import Outcome, measure
 
 B200 = Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1")
 RIGHT = Validation(True, False, 65536, 0, 0, 0.25, 1e-3, "some", (128, 256), 2)
@@ -42,8 +40,8 @@ def gpu_run(artifacts, monkeypatch, tmp_path):
 
     def run(outcome: Outcome):
         requests = []
-        monkeypatch.setattr("harness.run.device.find_gpus", lambda: [B200])
-        monkeypatch.setattr("harness.run.device.package_version", lambda name: "2.13")
+        monkeypatch.setattr("harness.run.runner.find_gpus", lambda: [B200])
+        monkeypatch.setattr("harness.run.runner.package_version", lambda name: "2.13")
         monkeypatch.setattr("harness.run.measure.compile_artifact", lambda config: (Path("model.mef"), True))
         monkeypatch.setattr("harness.run.measure.compile_vendor", lambda config: Path("vendor.mef"))
         monkeypatch.setattr(

@@ -11,7 +11,7 @@ import work
 
 from harness.build.config import make_config
 from harness.run import statistics
-from harness.run.supervisor import supervise
+from harness.run.measure import supervise
 
 
 def serve(then: str, timeout: float = 30):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.build.config import make_config
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.run import worker
 
 torch = pytest.importorskip("torch")

@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageProblem
-from harness.launch.values import CHUNK, index_operand, row_scales
-from harness.problem.dtypes import ELEMENT_TYPES
-from harness.problem.inputs import KINDS, make_inputs
-from harness.problem.shape import Shape
+from harness.launch.memory import CHUNK, index_operand, row_scales
+from harness.problem import ELEMENT_TYPES, KINDS, Shape, make_inputs
 
 SHAPE = Shape(512, 768, 640)
 

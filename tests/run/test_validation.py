@@ -8,11 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.problem.dtypes import BF16, ELEMENT_TYPES, FP16
-from harness.problem.inputs import Inputs, make_inputs
-from harness.problem.reference import compute_reference
-from harness.problem.shape import Shape
-from harness.problem.validation import validate
+from harness.problem import BF16, ELEMENT_TYPES, FP16, Inputs, Shape, compute_reference, make_inputs, validate
 
 TILE = (128, 256)
 SHAPE = Shape(300, 520, 264)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.run.measure import describe
 
 H200 = {"kind": "nvidia-h200", "name": "NVIDIA H200", "driver": "570.1"}

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from harness import cache
-from harness.build.toolchain import find_mojo
+from harness.build.compiler import find_mojo
 from harness.driver.gpu_model import gpu_model
 from harness.driver.log import Log
 from harness.driver.server import run_program
 from harness.driver.state import Gpu
-from harness.launch.options import EmulationOptions
+from harness.launch.launching import EmulationOptions
 
 PROGRAMS = Path(__file__).parents[1] / "data/programs"
 NVCC_FLAGS = ("-std=c++17", "-cudart", "shared", "-gencode", "arch=compute_90a,code=compute_90a")

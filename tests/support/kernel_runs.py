@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from harness.build.artifacts import Artifact
+from harness.build.artifacts import OUTPUT, Artifact, judged, to_launchable
 from harness.build.config import KernelConfig
-from harness.build.kernel_launch import OUTPUT, judged, to_launchable
-from harness.build.plan import Plan
+from harness.build.planner import Plan
+from harness.launch.launching import EmulationOptions
 from harness.launch.launching import run as launch
-from harness.launch.options import EmulationOptions
 from harness.launch.spec import Launchable
-from harness.problem.inputs import make_inputs
-from harness.problem.shape import Shape
-from harness.problem.validation import Validation
+from harness.problem import Shape, Validation, make_inputs
 
 BLOCK_K = 64
 

@@ -10,7 +10,7 @@ import pytest
 from harness.build.artifacts import build
 from harness.build.config import make_config
 from harness.emulator import TensorMap
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.timing.boxes import Parts, alignment, parts
 from harness.timing.constants import find_gpu
 from harness.timing.gemm import Gemm, Spread

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from harness.build.artifacts import build
-from harness.build.presets import configure
+from harness.build.config import configure
 from harness.emulator.memory.tensor_map import TensorMap
-from harness.problem.shape import Shape
+from harness.problem import Shape
 from harness.timing.constants import find_gpu
 from harness.timing.first_use import FirstUse
 from harness.timing.gemm import Gemm, gained

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness.build.artifacts import build
-from harness.build.presets import configure
-from harness.problem.shape import Shape
+from harness.build.config import configure
+from harness.problem import Shape
 from harness.timing.constants import find_gpu
 from harness.timing.predict import predict
 from harness.timing.simulate import simulate

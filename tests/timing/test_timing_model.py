@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from harness.build.artifacts import Artifact, build
-from harness.build.presets import configure
-from harness.problem.shape import Shape, parse_shape
+from harness.build.config import configure
+from harness.problem import Shape, parse_shape
 from harness.timing.constants import find_gpu
 from harness.timing.limits import EPILOGUE, LAUNCH, PROLOGUE, TAIL, TENSOR, WAITS, limits
 from harness.timing.predict import predict

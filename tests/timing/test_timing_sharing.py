@@ -8,8 +8,8 @@ import pytest
 
 from harness.build.artifacts import Artifact, build
 from harness.build.config import make_config
-from harness.build.plan import CounterArgument
-from harness.problem.shape import Shape
+from harness.build.planner import CounterArgument
+from harness.problem import Shape
 from harness.timing.constants import ENDLESS, find_gpu
 from harness.timing.gemm import Gemm, Spread
 from harness.timing.limits import limits

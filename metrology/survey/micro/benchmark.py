@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.emulator import Swizzle
 from harness.launch import spec
-from harness.launch.elements import DATA_TYPES
+from harness.launch.spec import DATA_TYPES
 from metrology.probes.ptx import for_target
 
 COLUMNS = 4096

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.run.capability import arch_of_gpu
+from harness.gpus import arch_of_gpu
 from harness.run.cuda import LoadedLaunchable
 from harness.run.driver import CLUSTER_DIMENSION, Attribute, Driver, LaunchConfig
 from metrology.probes.ptx import for_target

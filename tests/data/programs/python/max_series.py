@@ -14,7 +14,7 @@ from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
 from harness import paths
 from harness.build.config import KernelConfig
-from harness.problem.dtypes import element_type
+from harness.problem import element_type
 from harness.run.model import MAX_DTYPES, OPERATION, op_parameters
 
 asked = [(KernelConfig.from_json(text), shape) for text, shape in json.loads(sys.argv[1])]

@@ -1,9 +1,15 @@
-"""Compares an output with the reference, and says where it is wrong.
+"""The problem C[M,N] = A[M,K] . B[N,K]^T: its sizes, element types and inputs, and when a result is right.
 
-Exact inputs (``integer``, ``index``): every element must equal the reference rounded once. Zeros of either
-sign are equal.
+Values of A and B:
 
-Random inputs: an element x of the exact product may be missed by
+* ``normal``: standard normal. ``uniform``: uniform in [-1, 1). Both rounded to the element type.
+* ``integer``: whole numbers in -4..4. Every sum stays below 2^24 in magnitude up to K = 2^20, so that f32
+  accumulation is exact in any order and the output must be equal to the last bit. (The largest fp16, 65504,
+  is 9 standard deviations of such a sum at K = 2^20 and 38 at K = 65536: it is not met.)
+* ``index``: values that tell rows, columns and slices of K apart; see `harness.launch.memory.index_operand`.
+
+With exact inputs (``integer``, ``index``) every element must equal the reference rounded once. Zeros of either
+sign are equal. With random inputs an element x of the exact product may be missed by
 
     u * |x|  +  2^-22 * sqrt(K) * |a| * |b|
 
@@ -23,11 +29,171 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
+from harness.errors import UsageProblem
 from harness.launch.expectation import SHOWN, json_number
-from harness.problem.dtypes import ElementType
-from harness.problem.reference import Reference
+from harness.launch.memory import index_operand
+
+# Rows of A and B are K elements apart and rows of C are N elements apart. Tensor maps take strides that are
+# multiples of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled), which is 8 elements of 2 bytes.
+STRIDE_ELEMENTS = 8
+# Tensor coordinates are signed 32-bit (PTX ISA, cp.async.bulk.tensor), also those of CTAs outside the problem, as a
+# grid is rounded up to whole clusters. The same number is in kernels/common/launch_plan.mojo.
+LARGEST = 2**31 - 4096
+
+
+@dataclass(frozen=True)
+class Shape:
+    """M, N, K in elements."""
+
+    m: int
+    n: int
+    k: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("M", self.m), ("N", self.n), ("K", self.k)):
+            if not 1 <= value <= LARGEST:
+                raise UsageProblem(f"shape {self}: {name}={value} must be between 1 and {LARGEST}")
+        for name, value in (("N", self.n), ("K", self.k)):
+            if value % STRIDE_ELEMENTS:
+                near = min(-(-value // STRIDE_ELEMENTS), LARGEST // STRIDE_ELEMENTS) * STRIDE_ELEMENTS
+                raise UsageProblem(
+                    f"shape {self}: {name}={value} must be a multiple of {STRIDE_ELEMENTS} "
+                    f"(TMA needs rows that are multiples of 16 bytes); use {name}={near}"
+                )
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the product: one multiplication and one addition per term."""
+        return 2 * self.m * self.n * self.k
+
+
+def parse_shape(text: str) -> Shape:
+    """Reads ``M,N,K``, or one number for a cube."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) not in (1, 3) or not all(part.isascii() and part.isdecimal() for part in parts):
+        raise UsageProblem(
+            f"shape {text!r} is not M,N,K or one number, positive and whole; write for example 512,512,512"
+        )
+    if any(len(part) > 12 for part in parts):
+        raise UsageProblem(f"shape {text!r}: every size must be between 1 and {LARGEST}")
+    numbers = [int(part) for part in parts]
+    return Shape(*(numbers * 3 if len(numbers) == 1 else numbers))
+
+
+@dataclass(frozen=True)
+class ElementType:
+    """One floating-point type.
+
+    ptx: its name in PTX. unit_roundoff: half an ulp of 1, relative. smallest_normal: below it numbers are
+    evenly spaced.
+    """
+
+    name: str
+    ptx: str
+    numpy: np.dtype
+    unit_roundoff: float
+    smallest_normal: float
+
+    @property
+    def bytes(self) -> int:
+        return self.numpy.itemsize
+
+
+BF16 = ElementType("bf16", "bf16", np.dtype(ml_dtypes.bfloat16), 2.0**-8, 2.0**-126)
+FP16 = ElementType("fp16", "f16", np.dtype(np.float16), 2.0**-11, 2.0**-14)
+ELEMENT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16)}
+
+
+def element_type(name: str) -> ElementType:
+    """Looks up a type by name."""
+    if name not in ELEMENT_TYPES:
+        raise UsageProblem(f"dtype {name!r} is not supported; use one of: {', '.join(ELEMENT_TYPES)}")
+    return ELEMENT_TYPES[name]
+
+
+KINDS = ("normal", "integer", "index", "uniform")
+EXACT_KINDS = ("integer", "index")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A [M, K] and B [N, K], row-major, and how they were made."""
+
+    a: np.ndarray
+    b: np.ndarray
+    kind: str
+    seed: int
+
+    @property
+    def exact(self) -> bool:
+        """True if the f32 result has no rounding error, so that the output must match exactly."""
+        return self.kind in EXACT_KINDS
+
+
+def make_inputs(shape: Shape, dtype: str, kind: str, seed: int) -> Inputs:
+    """Draws A and B; the same arguments give the same values."""
+    if kind not in KINDS:
+        raise UsageProblem(f"inputs {kind!r} are not known; use one of: {', '.join(KINDS)}")
+    numpy_type = element_type(dtype).numpy
+    rng = np.random.default_rng(seed)
+    draw = _DRAW[kind]
+    a = draw(shape.m, shape.k, rng).astype(numpy_type)
+    b = draw(shape.n, shape.k, rng).astype(numpy_type)
+    return Inputs(a, b, kind, seed)
+
+
+def _normal(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.standard_normal((rows, k), dtype=np.float32)
+
+
+def _uniform(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.random((rows, k), dtype=np.float32) * 2 - 1
+
+
+def _integer(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.integers(-4, 5, size=(rows, k), dtype=np.int8).astype(np.float32)
+
+
+_DRAW = {"normal": _normal, "uniform": _uniform, "integer": _integer, "index": index_operand}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """C [M, N] in f32 or f64, and the length of each row of A and of B, which bounds rounding errors.
+
+    exact: the f32 sums have no rounding error, so that the output must be `values` rounded once.
+    """
+
+    values: np.ndarray
+    a_norms: np.ndarray
+    b_norms: np.ndarray
+    k: int
+    exact: bool
+
+    def rounded(self, dtype: ElementType) -> np.ndarray:
+        """`values` rounded to nearest even in the output type, as f32."""
+        return self.values.astype(dtype.numpy).astype(np.float32)
+
+
+def compute_reference(inputs: Inputs) -> Reference:
+    """A . B^T by the BLAS under NumPy: in f32 where that is exact, in f64 for random values."""
+    work = np.float32 if inputs.exact else np.float64
+    a: np.ndarray = inputs.a.astype(work)
+    b: np.ndarray = inputs.b.astype(work)
+    return Reference(
+        values=a @ b.T,
+        a_norms=np.linalg.norm(a, axis=1),
+        b_norms=np.linalg.norm(b, axis=1),
+        k=a.shape[1],
+        exact=inputs.exact,
+    )
+
 
 ACCUMULATION_ERROR = 2.0**-22
 
