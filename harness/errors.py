@@ -45,5 +45,5 @@ def needs(extra: str) -> None:
     if missing:
         raise CannotRun(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; install the extra: "
-            f"pip install 'blackwell-matmul-lab[{extra}]', in a checkout pip install -e '.[{extra}]'"
+            f"in a checkout pip install -e '.[{extra}]', of a wheel pip install 'blackwell-matmul-lab[{extra}]'"
         )

@@ -47,7 +47,7 @@ class Option:
     from that which is wanted; bound: how a nearer one is proposed.
     off: the flag that turns a switch off. label: its name in the id of a suite's case, if not its own. default:
     what it is where nothing is asked for, if no kernel decides that. persistent: only of kernels whose CTAs compute
-    tile after tile.
+    tile after tile. least: the smallest number that the command line takes.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Option:
     label: str = ""
     default: Any = None
     persistent: bool = False
+    least: int = 0
 
     @property
     def words(self) -> str:
@@ -181,7 +182,7 @@ OPTIONS = {
         Option("clc_depth", "number", f"Responses of cluster launch control that are kept.  {THE_KERNELS}",
                written=_one_of(CLC_DEPTHS), several="1:3", offered=CLC_DEPTHS, persistent=True),
         Option("sms", "number", "SMs that a persistent launch uses.  [default: a B200's or H200's]", several="64,132",
-               offered=tuple(range(1, LARGEST_CLUSTER + 1)), bound="{} or more", persistent=True),
+               offered=tuple(range(1, LARGEST_CLUSTER + 1)), bound="{} or more", persistent=True, least=1),
         Option("ping_pong", "switch", f"On sm_90a: warpgroups take tiles in turn, or halves of each.  {THE_KERNELS}",
                several="true,false", off="--cooperative", persistent=True),
     )
@@ -447,7 +448,7 @@ def _first_allowed(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Preset:
     """options: what it sets, by the names of `make_config`. stages: depth by kernel, where it sets one. walk: what it
-    sets for kernels that compute tile after tile.
+    sets for kernels that compute tile after tile. least: the smallest number that the command line takes.
     """
 
     name: str

@@ -215,7 +215,7 @@ def config_option(option: Option) -> Callable[[Command], Command]:
     if option.kind == "switch":
         return click.option(f"{option.flag}/{option.off}", default=None, help=option.help)
     kinds: dict[str, Any] = {
-        "number": click.INT,
+        "number": click.IntRange(option.least) if option.least else click.INT,
         "pair": Parsed(option.written, option.parse),
         "word": click.Choice(["auto", *option.choices] if option.name == "arch" else option.choices),
     }

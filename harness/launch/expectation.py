@@ -97,7 +97,7 @@ class Holds:
         try:
             return expression.evaluate(values)
         except ExpressionError as error:
-            raise UsageProblem(f"{self.where}: {error}; they must go together") from None
+            raise UsageProblem(f"{self.where}: {error}; change the expression") from None
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,9 @@ class Expression:
         except (ValueError, TypeError, IndexError, MemoryError, OverflowError) as error:
             shapes = ", ".join(f"{name} {list(values[name].shape)}" for name in self.names)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ExpressionError(f"{self.text}: {reason} ({shapes})") from error
+            if isinstance(error, OverflowError):
+                reason = "a number becomes larger than any that a buffer can hold"
+            raise ExpressionError(f"{self.text}: {reason}{f' ({shapes})' if shapes else ''}") from error
 
 
 def parse_expression(text: str, names: tuple[str, ...]) -> Expression:

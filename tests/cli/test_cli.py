@@ -75,6 +75,7 @@ BAD_REQUESTS = [
     (["kernel6", "--cluster", "1x1"], "use 2x1, or cta group 1"),
     (["kernel6", "--cluster", "3x2"], "3 CTAs along M cannot be split into pairs"),
     (["kernel6", "--cluster", "8x4"], "has 32 CTAs; a cluster has at most 16"),
+    (["kernel8", "--sms", "0"], "0 is not in the range x>=1"),
     (["kernel6", "--stages", "0"], "the ring needs at least 1; kernel6 takes 1 to 5 here; use 1\n"),
     (
         ["kernel6", "--stages", "6"],
