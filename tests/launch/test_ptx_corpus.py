@@ -17,6 +17,7 @@ from test_ptx_run import SCALE, SGEMM
 import harness.cli.main
 from harness.emulator import RULES
 from harness.emulator.instructions.table import TABLE
+from harness.launch import coverage
 from harness.launch.coverage import coverage_page, try_form
 from harness.launch.forms import FORMS, MODULE, TARGETS
 from harness.launch.launch_file import read_launch_file
@@ -180,3 +181,9 @@ def test_ptxas_takes_every_form_for_one_of_the_targets(tmp_path):
 def test_a_form_that_is_only_in_part_understood_is_not_implemented():
     for statement in ("add.s32 %r0, %r1;", "add.s32 %r0, %r99999;", "add.noise.s32 %r0, %r1, %r2;", "add.s32 %r0 %r1"):
         assert try_form(statement).targets == ()
+
+
+def test_the_table_of_instructions_does_not_depend_on_what_was_imported_first(monkeypatch):
+    lines = list(coverage._instructions())
+    monkeypatch.setattr(coverage, "TABLE", dict(reversed(TABLE.items())))
+    assert list(coverage._instructions()) == lines
