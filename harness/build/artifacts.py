@@ -97,7 +97,7 @@ class Artifact:
         refusal = refusal_in(self.statistics())
         if refusal:
             file = f"{self.edited}: " if self.edited else ""
-            raise CannotRun(f"{file}ptxas refuses the PTX: {refusal}; mend it, or add --no-ptxas")
+            raise CannotRun(f"{file}ptxas refuses the PTX: {refusal}; fix it, or add --no-ptxas")
 
     @cached_property
     def _statistics(self) -> dict:

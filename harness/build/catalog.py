@@ -14,7 +14,7 @@ from harness.gpus import GpuFacts, usual_gpu
 ELEMENT_BYTES = 2
 EPILOGUE_WIDTHS = (64, 32, 16)
 RASTER_GROUPS = (1, 4, 8, 16)  # columns of cluster tiles that are walked along M together
-CLC_DEPTHS = (3, 2, 1)  # answers of cluster launch control about the next tile that are kept
+CLC_DEPTHS = (3, 2, 1)  # CLC response slots
 SCHEDULERS = ("clc", "static", "dynamic", "none")
 STAYING = ("static", "dynamic")  # schedulers that launch no more clusters than run at the same time
 LARGEST_CLUSTER = 16
@@ -64,7 +64,7 @@ Space = Mapping[str, tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of the series. archs: what it is written for, the default first. walks_tiles: its CTAs compute tiles
+    """One kernel of the series. archs: what it is written for, the default first. is_persistent: its CTAs compute tiles
     in an order of their own; otherwise each computes the tile at its place in the grid. tilings: by architecture, what
     it chooses from for a problem, its default first; none where it has one for every problem. space: by architecture,
     the values of each option that are tried when it is tuned.
@@ -73,7 +73,7 @@ class Kernel:
     name: str
     summary: str
     archs: tuple[str, ...]
-    walks_tiles: bool = False
+    is_persistent: bool = False
     tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict)
     space: Mapping[str, Space] = field(default_factory=dict)
 
@@ -108,7 +108,7 @@ SPACE_8: dict[str, Space] = {
     },
 }
 
-# The factors: medians of what an H200 took for 15 problems. Ping-pong took 0.97 to 1.01 where it needs as many rounds.
+# The factors: medians of what an H200 took for 15 problems. Ping-pong took 0.97 to 1.01 where it needs as many waves.
 HOPPER_TILINGS = (
     Tiling((256, 128), (1, 2), 1.0),
     Tiling((128, 128), (2, 1), 0.995, ping_pong=True),
@@ -130,21 +130,21 @@ KERNELS = {
         ),
         Kernel(
             name="kernel6",
-            summary="+ a ring of stages between specialised warps: producer, MMA, epilogue",
+            summary="+ a multi-stage pipeline between specialised warps: producer, MMA, epilogue",
             archs=("sm_100a", "sm_90a"),
             space=SPACE_6,
         ),
         Kernel(
             name="kernel7",
-            summary="+ a write-out through two small tiles in turn, which makes room for a sixth stage",
+            summary="+ a double-buffered epilogue store, which makes room for a sixth stage",
             archs=("sm_100a", "sm_90a"),
             space=SPACE_6,
         ),
         Kernel(
             name="kernel8",
-            summary="+ CTAs that stay: tiles come to them, and one is written while the next is multiplied",
+            summary="+ persistent CTAs: one tile is written while the next is multiplied",
             archs=("sm_100a", "sm_90a"),
-            walks_tiles=True,
+            is_persistent=True,
             tilings={"sm_90a": HOPPER_TILINGS},
             space=SPACE_8,
         ),

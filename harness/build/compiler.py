@@ -44,13 +44,13 @@ class Gpu:
 
 
 def find_mojo() -> Path | None:
-    """The Mojo compiler: HARNESS_MOJO, else the one installed beside this Python, else the one on PATH."""
+    """The Mojo compiler: HARNESS_MOJO, else the one installed next to this Python, else the one on PATH."""
     override = os.environ.get("HARNESS_MOJO")
     if override:
         return Path(override)
-    beside = Path(sys.executable).with_name("mojo")
-    if beside.exists():
-        return beside
+    neighbour = Path(sys.executable).with_name("mojo")
+    if neighbour.exists():
+        return neighbour
     found = shutil.which("mojo")
     return Path(found) if found else None
 
@@ -493,8 +493,8 @@ def find_nvdisasm() -> str | None:
     triton = importlib.util.find_spec("triton")
     if found or triton is None or triton.origin is None:
         return found
-    beside = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    return str(beside) if beside.exists() else None
+    neighbour = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    return str(neighbour) if neighbour.exists() else None
 
 
 def parse_statistics(text: str) -> dict:

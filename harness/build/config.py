@@ -26,7 +26,7 @@ from harness.build.catalog import (
     Kernel,
     Tiling,
 )
-from harness.build.planner import Refusal
+from harness.build.planner import ConfigError
 from harness.errors import UsageProblem
 from harness.gpus import usual_gpu
 from harness.problem import ELEMENT_TYPES, Shape, element_type
@@ -179,11 +179,12 @@ OPTIONS = {
                distance=lambda one, other: abs(one - other), persistent=True),
         Option("accumulators", "number", f"Accumulators in tensor memory, filled in turn.  {THE_KERNELS}",
                written="1|2", several="1,2", offered=(1, 2), persistent=True),
-        Option("clc_depth", "number", f"Responses of cluster launch control that are kept.  {THE_KERNELS}",
+        Option("clc_depth", "number", f"CLC response slots.  {THE_KERNELS}",
                written=_one_of(CLC_DEPTHS), several="1:3", offered=CLC_DEPTHS, persistent=True),
-        Option("sms", "number", "SMs that a persistent launch uses.  [default: a B200's or H200's]", several="64,132",
-               offered=tuple(range(1, LARGEST_CLUSTER + 1)), bound="{} or more", persistent=True, least=1),
-        Option("ping_pong", "switch", f"On sm_90a: warpgroups take tiles in turn, or halves of each.  {THE_KERNELS}",
+        Option("sms", "number", "SMs to fill with persistent clusters.  [default: a B200's or H200's]",
+               several="64,132", offered=tuple(range(1, LARGEST_CLUSTER + 1)), bound="{} or more", persistent=True,
+               least=1),
+        Option("ping_pong", "switch", f"On sm_90a: each warpgroup its own tiles, or halves of each.  {THE_KERNELS}",
                several="true,false", off="--cooperative", persistent=True),
     )
 }  # fmt: skip
@@ -206,7 +207,7 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
 
 FEW_CLUSTERS, OUTSIDE_SLOWER = 8, 1.5
 """Where a CTA of the last clusters along M lies outside of C altogether, and clusters along M are few, the tiles of an
-H200 took 1.2 to 1.6 times as long as their rounds say (777x8192x8192: one cluster of 4); with 24 along M it did not
+H200 took 1.2 to 1.6 times as long as their waves say (777x8192x8192: one cluster of 4); with 24 along M it did not
 show."""
 
 
@@ -237,10 +238,10 @@ def _cost(tiling: Tiling, shape: Shape, sms: int) -> float:
     """All CTAs that fit compute a tile at the same time, so what counts is how often they do, times the tile's size."""
     (rows, columns), (cm, cn) = tiling.mma_shape, tiling.cluster
     clusters = ceil(shape.m / (rows * cm)) * ceil(shape.n / (columns * cn))
-    rounds = ceil(clusters / max(1, sms // (cm * cn)))
+    waves = ceil(clusters / max(1, sms // (cm * cn)))
     ctas_m = ceil(shape.m / rows)
     outside = ctas_m % cm and ceil(ctas_m / cm) <= FEW_CLUSTERS
-    return rounds * rows * columns * tiling.slower * (OUTSIDE_SLOWER if outside else 1)
+    return waves * rows * columns * tiling.slower * (OUTSIDE_SLOWER if outside else 1)
 
 
 Change = Mapping[str, Any]
@@ -248,8 +249,8 @@ Change = Mapping[str, Any]
 SHOWN = 2
 
 
-def advise(refusal: Refusal, asked: Change, works: Callable[[Change], bool]) -> UsageProblem:
-    """The refusal with the ways out that work with all else that is asked for.
+def advise(refusal: ConfigError, asked: Change, works: Callable[[Change], bool]) -> UsageProblem:
+    """Adds suggestions to an error: the changes that work with all else that is asked for.
 
     Where none does, as there is more wrong, the fewest options are named that are best left out.
     """
@@ -356,7 +357,7 @@ class KernelConfig:
     @property
     def _walk(self) -> str:
         """The order of tiles and who gets them, for a kernel that has one."""
-        if not find_kernel(self.kernel).walks_tiles:
+        if not find_kernel(self.kernel).is_persistent:
             return ""
         details = f" on {self.sms} SMs" if self.sms else f" depth {self.clc_depth}" if self.clc_depth else ""
         return (
@@ -399,12 +400,12 @@ def make_config(kernel: str, *, shape: Shape | None = None, **asked: Any) -> Ker
     options = {"kernel": kernel, **given, "arch": None if given["arch"] == "auto" else given["arch"]}
     try:
         return _complete(options, shape)
-    except Refusal as refusal:
-        raise advise(refusal, options, lambda changed: _works(changed, shape)) from None
+    except ConfigError as error:
+        raise advise(error, options, lambda changed: _works(changed, shape)) from None
 
 
 def try_config(kernel: str, *, shape: Shape | None = None, **asked: Any) -> KernelConfig:
-    """As `make_config`, for those who try many: raises `Refusal` as it is, without looking for ways out."""
+    """As `make_config`, for those who try many: raises `ConfigError` as it is, without looking for suggestions."""
     options: dict[str, Any] = {field.name: None for field in fields(KernelConfig)} | {"kernel": kernel, **asked}
     if options["arch"] == "auto":
         options["arch"] = None
@@ -423,7 +424,7 @@ def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
     kernel = find_kernel(asked["kernel"])
     arch = asked["arch"] or kernel.archs[0]
     if arch not in kernel.archs:
-        raise Refusal(f"{kernel.name} is written for {' and '.join(kernel.archs)}, not for {arch!r}", "arch")
+        raise ConfigError(f"{kernel.name} is written for {' and '.join(kernel.archs)}, not for {arch!r}", "arch")
     dtype = asked["dtype"] or "bf16"
     element_type(dtype)
     fixed = {"arch": arch, "dtype": dtype}
@@ -434,13 +435,15 @@ def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
 
 
 def _first_allowed(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The first that the rules allow, completed; raises `Refusal` for the first rule that the first of all breaks."""
-    first: Refusal | None = None
+    """Returns the first choice that the rules allow, completed; raises `ConfigError` for a rule that the
+    first breaks.
+    """
+    first: ConfigError | None = None
     for choice in choices:
         try:
             return planner.complete(choice)
-        except Refusal as refusal:
-            first = first or refusal
+        except ConfigError as error:
+            first = first or error
     assert first is not None, "there is a choice at least"
     raise first
 
@@ -469,7 +472,7 @@ PRESETS = {
         Preset("cute-04", "MMA by a pair, multicast in a 4x4 cluster", {**PAIR, "cluster": (4, 4)}),
         Preset(
             "1cta",
-            "MMA by one CTA, no cluster, 4 stages (3 beside the whole tile of C that kernel6 keeps)",
+            "MMA by one CTA, no cluster, 4 stages (3 next to the whole tile of C that kernel6 keeps)",
             {**ONE_CTA, "cluster": (1, 1)},
             stages={"kernel6": 3, "kernel7": 4, "kernel8": 4},
         ),
@@ -493,7 +496,7 @@ PRESETS = {
         ),
         Preset(
             "tilus-v6",
-            "fp16, a 256x256 tile by a pair; CTAs that stay, cluster launch control, two accumulators",
+            "fp16, a 256x256 tile by a pair; persistent CTAs, cluster launch control, two accumulators",
             {**PAIR, "dtype": "fp16", "cluster": (2, 1), "epilogue_width": 32},
             stages={"kernel6": 5, "kernel7": 6, "kernel8": 6},
             walk={"scheduler": "clc", "raster_group": 8, "accumulators": 2},
@@ -512,7 +515,7 @@ def chosen_options(kernel: str, preset: str | None, options: dict[str, Any]) -> 
     if preset is None:
         return asked
     found = find_preset(preset)
-    walk = found.walk if find_kernel(kernel).walks_tiles else {}
+    walk = found.walk if find_kernel(kernel).is_persistent else {}
     return {**found.options, **walk, "stages": found.stages.get(kernel), **asked}
 
 

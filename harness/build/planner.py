@@ -25,7 +25,7 @@ from harness.problem import Shape
 from harness.processes.program import end, start
 
 
-class Refusal(UsageProblem):
+class ConfigError(UsageProblem):
     """A rule that a configuration breaks. subject: the option it is about. instead: others that can be set otherwise in
     its place.
     """
@@ -86,7 +86,7 @@ def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
 
 
 def complete(options: Mapping[str, Any]) -> dict[str, Any]:
-    """All choices of a configuration, by the names of the plan. Raises `Refusal` for one that breaks a rule."""
+    """All choices of a configuration, by the names of the plan. Raises `ConfigError` for one that breaks a rule."""
     words = _words(options)
     odd = next((word for word in words if not word.isprintable() or " " in word), None)
     if odd is not None:
@@ -96,7 +96,7 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
     answer = json.loads(_answer(_line(options)))
     if "refused" in answer:
         refused = answer["refused"]
-        raise Refusal(refused["message"], refused["subject"], tuple(filter(None, refused["instead"].split(","))))
+        raise ConfigError(refused["message"], refused["subject"], tuple(filter(None, refused["instead"].split(","))))
     if "error" in answer:
         raise UsageProblem(answer["error"])
     return answer["config"]

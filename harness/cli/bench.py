@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.build.artifacts import is_built
 from harness.cli import bench_output as output
-from harness.cli.main import written_clearly
+from harness.cli.main import try_write
 from harness.cli.options import FiniteRange, check_output, group, offering, schedule_seed_option, schedules_option
 from harness.cli.render import several, show_line, show_table
 from harness.cli.repeat import check_command_of, command_of
@@ -281,13 +281,13 @@ def _write(outcome: output.Outcome, files: Files, show_all: bool) -> bool:
     """Writes files before the screen, whose reader may go away. Tells whether all could be written."""
     paths = files.by_format()
     results = [
-        written_clearly(partial(write_text, path, output.FORMATS[form](outcome)))
+        try_write(partial(write_text, path, output.FORMATS[form](outcome)))
         for form, path in paths.items()
         if path != "-"
     ]
     for form, path in paths.items():
         if path == "-":
-            results.append(written_clearly(partial(click.echo, output.FORMATS[form](outcome), nl=False)))
+            results.append(try_write(partial(click.echo, output.FORMATS[form](outcome), nl=False)))
     console = Console(stderr="-" in paths.values())
-    results.append(written_clearly(lambda: output.show(console, outcome, show_all)))
+    results.append(try_write(lambda: output.show(console, outcome, show_all)))
     return all(results)

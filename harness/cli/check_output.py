@@ -13,7 +13,7 @@ from rich.console import Console
 from harness.check.checker import Checked, chosen
 from harness.check.findings import RULES, Finding, as_sarif, by_cause
 from harness.cli import render
-from harness.cli.main import written_clearly
+from harness.cli.main import try_write
 from harness.cli.options import check_output, group, json_option, strict_option, write_output
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT
 
@@ -80,9 +80,9 @@ def _tell(found: Sequence[Checked], shown: Shown) -> bool:
         files.append(("report", shown.json_path, {"reports": [one.as_dict() for one in found]}))
     done = []
     for what, path, data in files:
-        if written_clearly(partial(write_output, json.dumps(data, indent=2) + "\n", path)):
+        if try_write(partial(write_output, json.dumps(data, indent=2) + "\n", path)):
             done.append(f"{what} written to {path}")
-    shown_too = shown.json_path == "-" or written_clearly(lambda: _show_all(found, done))
+    shown_too = shown.json_path == "-" or try_write(lambda: _show_all(found, done))
     return shown_too and len(done) == len(files)
 
 

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from harness.build.artifacts import build_with_notice
-from harness.cli.main import written_clearly
+from harness.cli.main import try_write
 from harness.cli.options import (
     ConfigOptions,
     OutputOptions,
@@ -94,11 +94,11 @@ def _report_comparison(
         data = {**compare.as_dict(entries), "published": [asdict(figure) for figure in published]}
         if predictions:
             data["predictions"] = [prediction.as_dict() for prediction in predictions]
-        written = written_clearly(lambda: write_output(as_json(data), json_path))
+        written = try_write(lambda: write_output(as_json(data), json_path))
     if json_path == "-":
         return written
     place = json_path if written else None
-    return written_clearly(lambda: _show_comparison(shape, entries, published, predictions, place)) and written
+    return try_write(lambda: _show_comparison(shape, entries, published, predictions, place)) and written
 
 
 def _show_comparison(

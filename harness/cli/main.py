@@ -19,7 +19,7 @@ from harness.errors import EXIT_CANNOT_RUN, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAG
 
 
 class ClearErrors(click.Command):
-    """Mixed into the class of a command or of a group of commands."""
+    """Gives a command, or a group of commands, one line and an exit code for each error."""
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
         kwargs["standalone_mode"] = False
@@ -31,26 +31,26 @@ class ClearErrors(click.Command):
             error.show()
             code = EXIT_USAGE
         except click.ClickException as error:
-            code = complain(_with_a_way_out(error), EXIT_USAGE)
+            code = print_error(_with_hint(error), EXIT_USAGE)
         except HarnessError as error:
-            code = complain(str(error), error.exit_code)
+            code = print_error(str(error), error.exit_code)
         except (KeyboardInterrupt, click.Abort):
-            code = complain("interrupted", EXIT_INTERRUPTED)
+            code = print_error("interrupted", EXIT_INTERRUPTED)
         except MemoryError as error:
-            code = complain(f"out of memory ({error}); use a smaller --shape", EXIT_CANNOT_RUN)
+            code = print_error(f"not enough memory ({error}); use a smaller --shape", EXIT_CANNOT_RUN)
         except OSError as error:
-            code = complain(explain_os_error(error), EXIT_CANNOT_RUN)
+            code = print_error(explain_os_error(error), EXIT_CANNOT_RUN)
         except Exception as error:
             if os.environ.get("HARNESS_TRACEBACK"):
                 raise
             what = f"{type(error).__name__}: {error}".replace("\n", " ")
-            code = complain(f"unexpected {what}; set HARNESS_TRACEBACK=1 to see where", EXIT_CANNOT_RUN)
+            code = print_error(f"unexpected {what}; set HARNESS_TRACEBACK=1 to see where", EXIT_CANNOT_RUN)
         for stream in (sys.stdout, sys.stderr):
             _give_up_if_broken(stream)
         sys.exit(code if isinstance(code, int) else EXIT_OK)
 
 
-def _with_a_way_out(error: click.ClickException) -> str:
+def _with_hint(error: click.ClickException) -> str:
     """One line. Click says what a value may be, and which option was meant, but not where to look for all of them."""
     message = error.format_message().replace("\n", " ")
     says_it = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
@@ -60,25 +60,25 @@ def _with_a_way_out(error: click.ClickException) -> str:
     return f"{message.removesuffix('.')}; see {error.ctx.command_path} --help"
 
 
-def complain(message: str, code: int) -> int:
-    """Says on standard error what is wrong; returns the exit code."""
+def print_error(message: str, code: int) -> int:
+    """Prints an error on standard error; returns the exit code."""
     _say(f"harness: error: {message}")
     return code
 
 
 def warn(message: str) -> None:
-    """Says on standard error what went wrong beside the matter."""
+    """Prints a warning on standard error."""
     _say(f"harness: warning: {message}")
 
 
-def written_clearly(write: Callable[[], None]) -> bool:
+def try_write(write: Callable[[], None]) -> bool:
     """Returns whether a finished result could be written; says why not. Its own exit code must not be lost with it."""
     try:
         write()
     except CannotRun as error:
-        complain(str(error), error.exit_code)
+        print_error(str(error), error.exit_code)
     except OSError as error:
-        complain(explain_os_error(error), EXIT_CANNOT_RUN)
+        print_error(explain_os_error(error), EXIT_CANNOT_RUN)
         _give_up_if_broken(sys.stdout)
     else:
         return True

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from harness.cli import ptx_output as output
 from harness.cli.check import check_command
-from harness.cli.main import written_clearly
+from harness.cli.main import try_write
 from harness.cli.options import (
     NamedPath,
     check_output,
@@ -101,9 +101,9 @@ def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None
     written = True
     if json_path:
         text = json.dumps([row.as_dict() for row in rows], indent=2) + "\n"
-        written &= written_clearly(lambda: write_output(text, json_path))
+        written &= try_write(lambda: write_output(text, json_path))
     if json_path != "-":
-        written &= written_clearly(lambda: output.show_corpus(Console(), folder, rows))
+        written &= try_write(lambda: output.show_corpus(Console(), folder, rows))
     return exit_code(rows) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 

@@ -30,7 +30,7 @@ def check_command_of(request: Request, schedules: int) -> str:
 
 def _config(config: KernelConfig) -> list[str]:
     """Everything that the kernel has a use for; a number is 0 where it has none."""
-    walks = find_kernel(config.kernel).walks_tiles
+    walks = find_kernel(config.kernel).is_persistent
     given = {option: getattr(config, name) for name, option in OPTIONS.items() if walks or not option.persistent}
     return [word for option, value in given.items() if value != 0 or value is False for word in option.arguments(value)]
 

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from harness.build.artifacts import build_with_notice
-from harness.cli.main import written_clearly
+from harness.cli.main import try_write
 from harness.cli.options import (
     ConfigOptions,
     NamedPath,
@@ -97,9 +97,9 @@ def run_command(
         if entry.outcome:
             written &= _keep(entry.outcome, entries, len(requests), output)
             if dump and not entry.outcome.validation.passed:
-                written &= written_clearly(partial(_dump, entry.outcome, dump))
+                written &= try_write(partial(_dump, entry.outcome, dump))
     if output.json_path == "-":
-        written &= written_clearly(lambda: _write_records(entries, len(requests), "-"))
+        written &= try_write(lambda: _write_records(entries, len(requests), "-"))
     return exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
@@ -116,12 +116,12 @@ def _keep(outcome: Outcome, entries: Sequence[compare.Entry], kernels: int, outp
     record_file = None if output.no_save else save(outcome)
     if output.json_path not in (None, "-"):
         path = str(output.json_path)
-        written = written_clearly(lambda: _write_records(entries, kernels, path))
+        written = try_write(lambda: _write_records(entries, kernels, path))
         if written:
             places.append(("written", path))
     if record_file:
         places.append(("added", record_file))
-    return written_clearly(lambda: _show(outcome, output.json_path == "-", places)) and written
+    return try_write(lambda: _show(outcome, output.json_path == "-", places)) and written
 
 
 def _show(outcome: Outcome, as_json: bool, places: Sequence[tuple[str, object]]) -> None:

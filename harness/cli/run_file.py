@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from harness.build.compiler import refusal_of
-from harness.cli.main import written_clearly
+from harness.cli.main import try_write
 from harness.cli.options import GPU_SILENCE, OutputOptions, RunOptions, check_output, given_options, write_output
 from harness.cli.ptx_output import show_mistakes, show_outcome
 from harness.cli.render import progress_bar, show_line
@@ -46,11 +46,11 @@ def run_file(path: Path, run: RunOptions, output: OutputOptions, dump: Path | No
         with progress_bar(f"emulating {path.name}", "clusters") as progress:
             tried = list(run_schedules(what, options, run.schedules, progress, keep))
     outcome = _first_failure(tried)
-    written = dump is None or written_clearly(partial(_dump, outcome, dump))
+    written = dump is None or try_write(partial(_dump, outcome, dump))
     place = output.json_path
-    if place and not written_clearly(partial(_write_record, outcome, tried, place)):
+    if place and not try_write(partial(_write_record, outcome, tried, place)):
         written, place = False, None
-    written &= written_clearly(lambda: _show(outcome, tried, output.json_path == "-", place))
+    written &= try_write(lambda: _show(outcome, tried, output.json_path == "-", place))
     if not outcome.passed:
         return EXIT_WRONG_RESULT
     return EXIT_OK if written else EXIT_CANNOT_RUN

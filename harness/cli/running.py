@@ -15,7 +15,7 @@ from harness.build.artifacts import Artifact
 from harness.build.catalog import KERNELS
 from harness.build.compiler import Gpu
 from harness.build.config import OPTIONS, KernelConfig, find_kernel
-from harness.cli.main import complain, warn
+from harness.cli.main import print_error, warn
 from harness.cli.options import (
     GPU_SILENCE,
     ConfigOptions,
@@ -156,7 +156,7 @@ def attempt_all(pairs: Sequence[tuple[Request, Artifact]], labels: Sequence[str]
         for number, (entry, label) in enumerate(zip(in_order(_run_or_reason, alone, jobs), labels, strict=True), 1):
             report(number, len(alone))
             if entry.failure:
-                complain(f"{label}{entry.failure}", EXIT_CANNOT_RUN)
+                print_error(f"{label}{entry.failure}", EXIT_CANNOT_RUN)
             yield entry
 
 
@@ -179,7 +179,7 @@ def attempt(request: Request, artifact: Artifact, label: str = "") -> Entry:
         with progress_bar(f"emulating {request.config.kernel}", "clusters") as report:
             return Entry(request.config, run_request(request, artifact, progress=report), edited=request.ptx)
     except CannotRun as error:
-        complain(f"{label}{_with_repeat(error)}", EXIT_CANNOT_RUN)
+        print_error(f"{label}{_with_repeat(error)}", EXIT_CANNOT_RUN)
         return Entry(request.config, None, str(error), request.ptx)
 
 

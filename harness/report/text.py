@@ -46,7 +46,7 @@ class Cta:
 class Budget:
     """Shared memory of one CTA, in bytes. whole_tile: what C would take if all of it had its place.
 
-    stages_with_whole_tile: how deep the ring could be beside that.
+    stages_with_whole_tile: how deep the ring could be with it.
     """
 
     used: int
@@ -137,7 +137,7 @@ def budget_note(plan: Plan) -> str:
     saved += f" {kib(found.whole_tile - found.output)}"
     deeper = found.stages - found.stages_with_whole_tile
     if deeper > 0:
-        saved += f", room for {deeper} more stage{'s' if deeper > 1 else ''} than beside the whole tile"
+        saved += f", room for {deeper} more stage{'s' if deeper > 1 else ''} than with the whole tile"
     return f"{ring}; {saved}."
 
 
@@ -328,7 +328,7 @@ def _by_rows(pictures: list[list[str]], of: list[Cta], cm: int) -> list[list[lis
 
 
 def _side_by_side(rows: list[list[list[str]]], cn: int, columns: int) -> list[str]:
-    """Pictures beside each other, as many as fit in the columns."""
+    """Pictures side by side, as many as fit in the columns."""
     width = max(2 * cn - 1, len("rank 15"))
     fit = max(1, (columns - 2) // (width + 3))
     lines: list[str] = []
@@ -336,7 +336,7 @@ def _side_by_side(rows: list[list[list[str]]], cn: int, columns: int) -> list[st
         for first in range(0, len(row), fit):
             group = row[first : first + fit]
             lines += [
-                "  " + "   ".join(line.ljust(width) for line in beside).rstrip() for beside in zip(*group, strict=True)
+                "  " + "   ".join(line.ljust(width) for line in rows).rstrip() for rows in zip(*group, strict=True)
             ]
             lines.append("")
     return lines[:-1]

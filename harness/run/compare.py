@@ -152,7 +152,7 @@ def verdict(entry: Entry) -> str:
 
 
 def performance(entry: Entry) -> list[tuple[str, str]]:
-    """TFLOPS, and the ratio to each vendor's GEMM that was timed beside the kernel, for a GPU run."""
+    """TFLOPS, and the ratio to each vendor's GEMM that was timed with the kernel, for a GPU run."""
     timing: dict[str, Any] = entry.outcome.record["timing"] if entry.outcome else {}
     tflops = timing.get("tflops")
     rows = [("TFLOPS", "not measured" if tflops is None else f"{tflops:.1f}")]

@@ -1,4 +1,4 @@
-"""A kernel on one problem on this machine's GPU: validated, then timed beside the vendor's GEMM.
+"""A kernel on one problem on this machine's GPU: validated, then timed against the vendor's GEMM.
 
 The samples of one process resemble each other more than those of two: where its memory lies, and how warm the GPU
 was, stay with a process. So a time that is to be compared comes from several processes, and the process is the unit."""
@@ -166,7 +166,7 @@ def _times(outcome: Outcome) -> dict[str, Any] | None:
 
 
 def _combine(found: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any] | None:
-    """The timing of all processes: `describe` of their samples, with each process by itself beside it."""
+    """The timing of all processes: `describe` of their samples, with each process by itself."""
     if not found:
         return None
     timing = describe([one["samples"] for one in found], shape)

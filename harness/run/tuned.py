@@ -129,7 +129,7 @@ def load(path: Path) -> list[Entry]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CannotRun(f"{path} cannot be read ({error}); mend it, or leave it out with --no-tuned") from None
+        raise CannotRun(f"{path} cannot be read ({error}); fix it, or leave it out with --no-tuned") from None
 
 
 def _entry(table: Mapping[str, Any]) -> Entry:

@@ -118,8 +118,8 @@ def test_sizes_are_read():
 @pytest.mark.parametrize(
     ("shape", "tile", "cluster", "ping_pong"),
     [
-        ((4096, 4096, 4096), (128, 128), (2, 1), True),  # twice as many rounds as 256x128, of half the size
-        ((8192, 8192, 8192), (128, 192), (2, 1), False),  # 20.8 rounds, 21 paid for; of 256x128 15.5 and 16
+        ((4096, 4096, 4096), (128, 128), (2, 1), True),  # twice as many waves as 256x128, of half the size
+        ((8192, 8192, 8192), (128, 192), (2, 1), False),  # 20.8 waves, 21 paid for; of 256x128 15.5 and 16
         ((512, 4096, 4096), (128, 128), (2, 1), True),  # half as many tiles of 256x128 as the GPU has SMs
         (
             (2500, 5120, 13824),

@@ -34,7 +34,7 @@ def test_a_kernel_that_is_added_as_the_page_says_runs(tmp_path):
     insert(config, ']\n"""The kernels by name.', ', "kernel9"')
     step = 'if self.kernel == "kernel9":\n            return 9\n        '
     insert(config, 'return 8 if self.kernel == "kernel8" else 0', step)
-    entry = '        Kernel(name="kernel9", summary="+ what is mine", archs=("sm_100a",), walks_tiles=True),\n'
+    entry = '        Kernel(name="kernel9", summary="+ what is mine", archs=("sm_100a",), is_persistent=True),\n'
     insert(tmp_path / "harness" / "build" / "catalog.py", '        Kernel(\n            name="kernel5"', entry)
 
     def harness(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ def test_every_preset_fits_every_kernel(preset, kernel):
     config = configure(kernel, preset)
     for name, value in PRESETS[preset].options.items():
         assert getattr(config, name) == value
-    if KERNELS[kernel].walks_tiles:
+    if KERNELS[kernel].is_persistent:
         assert all(getattr(config, name) == value for name, value in PRESETS[preset].walk.items())
     assert config.stages == PRESETS[preset].stages.get(kernel, configure(kernel, preset).stages)
 

@@ -51,7 +51,7 @@ ODD = [
     make_config("kernel7", arch="sm_90a", cluster=(2, 1), epilogue_width=16, mma_shape=(128, 48)),
     make_config("kernel7", arch="sm_90a", cluster=(2, 1), epilogue_width=64, stages=2),
     configure("kernel7", "tilus-tile", epilogue_width=16),
-    # CTAs that stay: one cluster for all tiles, or two; every group, and clusters of every kind.
+    # Persistent CTAs: one cluster for all tiles, or two; every group, and clusters of every kind.
     *(
         make_config("kernel8", scheduler="static", sms=cm * cn, cluster=(cm, cn), raster_group=group, accumulators=a)
         for (cm, cn), group, a in (
