@@ -154,7 +154,7 @@ BAD_REQUESTS = [
     (["kernel7", "--ptx", "nowhere.ptx"], "cannot read nowhere.ptx: No such file or directory; name a .ptx file"),
     (["kernel7", "kernel6", "--ptx", "nowhere.ptx"], "2 kernels are named; name one"),
     (["kernel7", "--allow", "nothing"], "'nothing' is not one of 'race-shared'"),
-    (["kernel7", "--schedules", "0"], "0 is not in the range x>=1"),
+    (["kernel7", "--schedules", "0"], "0 is not in the range 1<=x<=10000"),
     (["kernel7", "--json", "no/folder/x"], "--json 'no/folder/x' is not a file in an existing folder"),
     (["kernel7", "--sarif", "no/folder/x"], "--sarif 'no/folder/x' is not a file in an existing folder"),
 ]
