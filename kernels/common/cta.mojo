@@ -67,7 +67,8 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def response_empty(self, slot: UInt32) -> UInt32:
-        """With the schedule clc in the CTA of rank 0, which sends the requests; dynamic: in every CTA, for its own roles."""
+        """With the schedule clc in the CTA of rank 0, which sends the requests; dynamic: in every CTA, for its own roles.
+        """
         return self.shared + UInt32(Self.layout.response_empty) + slot * 8
 
     @inline(.always)

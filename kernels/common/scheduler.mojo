@@ -92,7 +92,8 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def cluster_is_out_of_bounds(self) -> Bool:
-        """Whether no CTA of the cluster owns a row of C: the last band goes on where C ends, if C has no whole bands."""
+        """Whether no CTA of the cluster owns a row of C: the last band goes on where C ends, if C has no whole bands.
+        """
         comptime if Self.config.is_persistent() or Self.config.band_m == 0:
             return False
         comptime cluster_m = UInt32(Self.config.cluster_m)
@@ -137,7 +138,8 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def release_response(self, cta: Cta[Self.config], slot: UInt32):
-        """Arrives on the empty barrier of a response: at rank 0, or at the thread that collects releases for its CTA."""
+        """Arrives on the empty barrier of a response: at rank 0, or at the thread that collects releases for its CTA.
+        """
         comptime collects = Self.config.counts_tiles()
         mbarrier_arrive_cluster(address_in(cta.response_empty(slot), cta.rank if collects else 0))
 
