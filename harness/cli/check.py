@@ -94,7 +94,7 @@ _how_options = group(
     click.option(
         "--schedule-seed",
         type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
-        help="The random schedules have the seeds that follow it.  [default: that of the inputs]",
+        help="Seed of the random schedule; of several, that of the first.  [default: that of the inputs]",
     ),
     emulator_options,
     click.option("--timeout", type=FiniteRange(1), help="Time limit of a run, in seconds."),

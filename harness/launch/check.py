@@ -22,8 +22,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Says how to run a check. schedules: the first is fifo, the others are random, with the seeds that follow the
-    emulation's. redundant: look for synchronisation that could be left out, too.
+    """Says how to run a check. schedules: the first is fifo, the others are random, from the emulation's seed on.
+    redundant: look for synchronisation that could be left out, too.
 
     emulation: how; its jobs are processes among which the schedules are dealt out. Where it does not say how many
     clusters are resident, the last schedule of a persistent kernel has one.
@@ -82,7 +82,7 @@ def _work(what: Launchable, options: CheckOptions, number: int) -> Work:
     emulation = replace(options.emulation, jobs=1, strict=False, schedule="random" if number else "fifo")
     if emulation.resident_clusters is None and what.persistent and 0 < number == options.schedules - 1:
         emulation = replace(emulation, resident_clusters=1)
-    return Work(what, replace(emulation, seed=emulation.seed + number))
+    return Work(what, replace(emulation, seed=emulation.seed + max(0, number - 1)))
 
 
 def _with_redundant(checked: Checked, what: Launchable, options: CheckOptions) -> Checked:

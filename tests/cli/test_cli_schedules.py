@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from dataclasses import replace
 
 import click
@@ -35,6 +36,7 @@ def released_twice(artifacts, monkeypatch, tmp_path):
     """From now on the command line runs this kernel6."""
     good = artifacts[2, 1]
     (tmp_path / "kernel.ptx").write_text(RELEASED_TWICE(good.ptx))
+    shutil.copy(good.folder / "artifact.json", tmp_path)
     bad = replace(good, folder=tmp_path)
     monkeypatch.setattr(harness.cli.run, "build_with_notice", lambda configs: [bad for _ in configs])
     monkeypatch.setattr(harness.build.artifacts, "build", lambda configs: [bad for _ in configs])

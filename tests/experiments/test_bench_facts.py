@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,7 @@ def with_ptx(artifact, folder, pattern: str, replacement: str):
     """The same kernel with altered PTX."""
     altered, count = re.subn(pattern, replacement, artifact.ptx, count=1)
     assert count == 1 and altered != artifact.ptx
+    shutil.copy(artifact.folder / "artifact.json", folder)
     (folder / "kernel.ptx").write_text(altered)
     return replace(artifact, folder=folder)
 

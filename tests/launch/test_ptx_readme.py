@@ -26,8 +26,8 @@ def test_the_launch_file_of_the_readme_runs(tmp_path):
 
 
 def test_commands_of_the_readme_are_understood():
-    commands = re.findall(r"^    harness (ptx \w+)", README, re.M)
-    assert {"ptx list", "ptx init", "ptx run", "ptx check", "ptx corpus", "ptx coverage"} == set(commands)
+    commands = re.findall(r"^    harness (ptx \w+|run sgemm.toml|check sgemm.toml)", README, re.M)
+    assert {"ptx list", "ptx init", "ptx corpus", "ptx coverage", "run sgemm.toml", "check sgemm.toml"} == set(commands)
     for command in commands:
         assert CliRunner().invoke(main, [*command.split(), "--help"]).exit_code == 0
 

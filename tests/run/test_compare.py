@@ -12,6 +12,7 @@ from click.testing import CliRunner
 import harness.run.runner
 from harness.build.catalog import KERNELS
 from harness.cli.main import main
+from harness.cli.running import exit_code
 from harness.errors import CannotRun
 from harness.launch.memory import Memory
 from harness.run import compare
@@ -141,8 +142,8 @@ def test_a_wrong_result_outweighs_one_that_is_missing(series, answers):
     outcome = harness.run.runner.run(harness.run.runner.Request(series["kernel6"].config, shape()))
     bad = replace(outcome, validation=replace(outcome.validation, passed=False))
     missing = compare.Entry(outcome.request.config, None, "stuck")
-    assert compare.exit_code([missing, compare.Entry(outcome.request.config, bad)]) == 4
-    assert compare.exit_code([missing, compare.Entry(outcome.request.config, outcome)]) == 3
+    assert exit_code([missing, compare.Entry(outcome.request.config, bad)]) == 4
+    assert exit_code([missing, compare.Entry(outcome.request.config, outcome)]) == 3
 
 
 def shape():
