@@ -90,17 +90,6 @@ class Artifact:
 
     def statistics(self) -> dict:
         """What ptxas says about the kernel (see `harness.build.compiler`); of compiled PTX asked once per version."""
-        return self._statistics
-
-    def require_accepted(self) -> None:
-        """Raises CannotRun if ptxas is there, and refuses the PTX."""
-        refusal = refusal_in(self.statistics())
-        if refusal:
-            file = f"{self.edited}: " if self.edited else ""
-            raise CannotRun(f"{file}ptxas refuses the PTX: {refusal}; fix it, or add --no-ptxas")
-
-    @cached_property
-    def _statistics(self) -> dict:
         version = ptxas_version()
         if version is None:
             return {"error": why_no_ptxas()}
@@ -111,6 +100,13 @@ class Artifact:
             return self._assemble(kept, version)
         except (OSError, CannotRun) as error:  # a full disk must not cost a result its record
             return {"error": f"ptxas could not be asked: {error}"}
+
+    def require_accepted(self) -> None:
+        """Raises CannotRun if ptxas is there, and refuses the PTX."""
+        refusal = refusal_in(self.statistics())
+        if refusal:
+            file = f"{self.edited}: " if self.edited else ""
+            raise CannotRun(f"{file}ptxas refuses the PTX: {refusal}; fix it, or add --no-ptxas")
 
     def _assemble(self, kept: Path, version: str) -> dict:
         with cache.temporary_folder() as temporary:
