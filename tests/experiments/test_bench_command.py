@@ -285,7 +285,7 @@ def test_a_kernel_that_is_right_by_luck_is_unsound(bench, suite, monkeypatch, tm
     assert verdicts(bench, *one) == (0, {"NEW"})
     code, text, _ = bench(*one)
     assert code == 0 and "1 case against last: 1 SAME" in text
-    assert "synchronisation checked of 1 cases: 1 sound" in text
+    assert "synchronisation checked of 1 case: 1 sound" in text
     [_, record] = map(json.loads, (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines())
     found = record["soundness"]
     assert (found["schedules"], found["errors"], found["failure"], found["correct"]) == (2, 0, None, True)
