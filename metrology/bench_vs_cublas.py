@@ -2,17 +2,21 @@
 
     python metrology/bench_vs_cublas.py pack FOLDER --shape 4096 --kernel kernel8 --kernel "kernel8 scheduler=dynamic"
     python FOLDER/bench_vs_cublas.py time FOLDER --processes 3 --json FILE
+    python FOLDER/bench_vs_cublas.py alone FOLDER --json FILE
     ncu --clock-control none --metrics sm__cycles_elapsed.max,... python FOLDER/bench_vs_cublas.py once FOLDER
 
 `pack` compiles for sm_90a and needs Mojo and ptxas, but no GPU: the folder can be carried to the machine that has one.
 There, PyTorch, click, pynvml and ml_dtypes are enough. A kernel is launched as its launch plan says, checked and given
 operands as `harness survey` does it.
 
-The contestants take turns, in an order that is drawn anew each time, as at the power limit who ran before counts. A
-sample is the time of a CUDA graph of launches that go through several sets of inputs, together twice the L2 cache, so
-that none finds its operands there.
-The first quarter of the samples is warm-up: `ratios` leaves it out. Every result is first compared with that of cuBLAS
-on small integers, where both are exact.
+A sample is the time of a CUDA graph of launches that go through several sets of inputs, together twice the L2 cache, so
+that none finds its operands there. Every result is first compared with that of cuBLAS on small integers, where both are
+exact.
+
+`time` lets the contestants take turns graph by graph, in an order that is drawn anew each time, as at the power limit
+who ran before counts: they share one clock. The first quarter of the samples is warm-up: `ratios` leaves it out.
+`alone` gives each contestant the GPU for seconds, back to back, and lets it cool before the next one: each has the
+clock that its own power allows, and what it takes of energy is its own.
 """
 
 from __future__ import annotations
@@ -22,8 +26,10 @@ import random
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +44,13 @@ from metrology.survey.kernels import Packed, check, draw_sets, set_count
 ARCH = "sm_90a"
 SAMPLE_SECONDS = 0.025
 ROUNDS = 20
+ALONE_SECONDS = 5.5
+"""How long a contestant runs alone. Of that, SETTLING at the start, while clock and power settle, does not count."""
+SETTLING = 1.0
+COOLING_SECONDS = 4.0
+"""Longest pause before the next contestant; it ends when the GPU is as cool as before the first."""
+IN_FLIGHT = 4
+"""Graphs that wait on the GPU while one runs, so that it is never idle."""
 INPUTS = ("normal", "-1, 0, 1")
 
 
@@ -112,9 +125,8 @@ def seconds_of(graph: Any, while_it_runs: Callable[[], None] = lambda: None) -> 
     return start.elapsed_time(end) / 1000
 
 
-def measure(kernels: list[Kernel], kind: str) -> dict[str, Any]:
-    """Samples of cuBLAS and of each kernel, taken in turn: seconds a launch."""
-    import pynvml
+def graphs_of(kernels: list[Kernel], kind: str) -> tuple[dict[str, Any], int, int]:
+    """A graph of launches for cuBLAS and for each kernel; how many launches each has, and how many sets of inputs."""
     import torch
 
     run = kernels[0].run
@@ -127,7 +139,14 @@ def measure(kernels: list[Kernel], kind: str) -> dict[str, Any]:
     torch.cuda.synchronize()
     once = seconds_of(graph_of(contestants["cublas"], 10)) / 10
     count = max(len(sets), round(SAMPLE_SECONDS / once))
-    graphs = {name: graph_of(launches, count) for name, launches in contestants.items()}
+    return {name: graph_of(launches, count) for name, launches in contestants.items()}, count, len(sets)
+
+
+def measure(kernels: list[Kernel], kind: str) -> dict[str, Any]:
+    """Samples of cuBLAS and of each kernel, taken in turn: seconds a launch."""
+    import pynvml
+
+    graphs, count, sets = graphs_of(kernels, kind)
     pynvml.nvmlInit()
     device = pynvml.nvmlDeviceGetHandleByIndex(0)
     telemetry: list[tuple[int, int]] = []
@@ -143,11 +162,70 @@ def measure(kernels: list[Kernel], kind: str) -> dict[str, Any]:
             samples[name].append(round(seconds_of(graphs[name], look) / count, 9))
     late = telemetry[len(telemetry) // 4 :]
     return {
-        "input_sets": len(sets),
+        "input_sets": sets,
         "launches_per_sample": count,
         "sm_clock_mhz_and_power_w": [round(statistics.median(values)) for values in zip(*late, strict=True)],
         "seconds": samples,
     }
+
+
+def measure_alone(kernels: list[Kernel], kind: str, rounds: int) -> dict[str, Any]:
+    """What cuBLAS and each kernel do alone, each for seconds, in turns: lists with one entry for each round."""
+    import pynvml
+
+    graphs, count, sets = graphs_of(kernels, kind)
+    pynvml.nvmlInit()
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    cool = _celsius(device)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in graphs}
+    for _ in range(rounds):
+        for name, graph in graphs.items():
+            found[name].append(steady_state(graph, count, device))
+            end = time.monotonic() + COOLING_SECONDS
+            while time.monotonic() < end and _celsius(device) > cool:
+                time.sleep(0.1)
+    return {"input_sets": sets, "launches_per_graph": count, "celsius_before": cool, "alone": found}
+
+
+def steady_state(graph: Any, count: int, device: Any) -> dict[str, float]:
+    """Replays a graph of so many launches back to back. Returns of what is steady: seconds and joules a launch, the
+    median of the SM clock in MHz and of the power in W, and the temperature at its end.
+    """
+    import pynvml
+    import torch
+
+    torch.cuda.synchronize()
+    start, events, joules, clocks, watts = time.monotonic(), [], [], [], []
+    while time.monotonic() < start + ALONE_SECONDS:
+        graph.replay()
+        events.append(torch.cuda.Event(enable_timing=True))
+        events[-1].record()
+        if len(events) > IN_FLIGHT:
+            events[-1 - IN_FLIGHT].synchronize()
+        if time.monotonic() > start + SETTLING:
+            joules.append((len(events) - 1 - IN_FLIGHT, pynvml.nvmlDeviceGetTotalEnergyConsumption(device) / 1000))
+            clocks.append(pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM))
+            watts.append(pynvml.nvmlDeviceGetPowerUsage(device) / 1000)
+    celsius = _celsius(device)
+    torch.cuda.synchronize()
+    first, last = joules[0][0], joules[-1][0]
+    # The counter steps forward some ten times a second: between two of its steps nothing is cut off.
+    steps = [now for before, now in pairwise(joules) if now[1] != before[1]]
+    (since, before), (until, after) = steps[0], steps[-1]
+    return {
+        "seconds": round(events[first].elapsed_time(events[last]) / 1000 / ((last - first) * count), 9),
+        "joules": round((after - before) / ((until - since) * count), 6),
+        "sm_clock_mhz": statistics.median(clocks),
+        "watts": round(statistics.median(watts), 1),
+        "celsius": celsius,
+    }
+
+
+def _celsius(device: Any) -> int:
+    import pynvml
+
+    degrees: int = pynvml.nvmlDeviceGetTemperature(device, pynvml.NVML_TEMPERATURE_GPU)
+    return degrees
 
 
 def ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
@@ -169,6 +247,16 @@ def load(folder: Path) -> dict[tuple[int, int, int], list[Kernel]]:
     for run in packed.runs:
         problem = run["plan"]["problem"]
         loaded.setdefault((problem["m"], problem["n"], problem["k"]), []).append(Kernel(run, packed))
+    return loaded
+
+
+def load_checked(folder: Path) -> dict[tuple[int, int, int], list[Kernel]]:
+    """The same, once the results are right."""
+    loaded = load(folder)
+    for shape, kernels in loaded.items():
+        for kernel in kernels:
+            if wrong := check(kernel.packed, kernel.run):
+                raise click.ClickException(f"{kernel.name} at {' x '.join(map(str, shape))}: {wrong}")
     return loaded
 
 
@@ -197,10 +285,7 @@ def pack(folder: Path, shapes: tuple[str, ...], kernels: tuple[str, ...]) -> Non
 def time_them(folder: Path, inputs: tuple[str, ...], processes: int, json_path: Path | None, child: int | None) -> None:
     """Check, then time, in so many processes, one after the other."""
     if child is not None:
-        for shape, kernels in load(folder).items():
-            for kernel in kernels:
-                if wrong := check(kernel.packed, kernel.run):
-                    raise click.ClickException(f"{kernel.name} at {' x '.join(map(str, shape))}: {wrong}")
+        for shape, kernels in load_checked(folder).items():
             for kind in inputs:
                 about = {"process": child, "shape": shape, "inputs": kind}
                 print(json.dumps(about | measure(kernels, kind)), flush=True)
@@ -217,6 +302,42 @@ def time_them(folder: Path, inputs: tuple[str, ...], processes: int, json_path: 
         write(json_path, folder, found)
     for line in table(found):
         click.echo(line)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--inputs", type=click.Choice(INPUTS), multiple=True, default=INPUTS)
+@click.option("--shape", "shapes", multiple=True, help="Only these of the folder, as M,N,K.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write what was measured there.")
+def alone(folder: Path, inputs: tuple[str, ...], shapes: tuple[str, ...], rounds: int, json_path: Path | None) -> None:
+    """Check, then give each contestant the GPU for itself, in turns."""
+    found: list[dict[str, Any]] = []
+    for shape, kernels in load_checked(folder).items():
+        if shapes and ",".join(map(str, shape)) not in shapes:
+            continue
+        for kind in inputs:
+            found.append({"shape": shape, "inputs": kind, **measure_alone(kernels, kind, rounds)})
+            for line in table_alone(found[-1]):
+                click.echo(line)
+            if json_path:
+                write(json_path, folder, found)
+
+
+def table_alone(run: dict[str, Any]) -> list[str]:
+    """Of each contestant: the medians over the rounds, and the range of the ratio to cuBLAS round by round."""
+    m, n, k = run["shape"]
+    lines = []
+    for name, rounds in run["alone"].items():
+        pairs = sorted(a["seconds"] / b["seconds"] for a, b in zip(run["alone"]["cublas"], rounds, strict=True))
+        middle = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+        tflops = 2 * m * n * k / middle["seconds"] / 1e12
+        lines.append(
+            f"{m}x{n}x{k} {run['inputs']:9} {middle['sm_clock_mhz']:.0f} MHz {middle['watts']:.0f} W "
+            f"{middle['celsius']:.0f} C {1000 * middle['joules']:8.2f} mJ {tflops:6.1f} "
+            f"TFLOPS {statistics.median(pairs):.4f} [{pairs[0]:.4f}, {pairs[-1]:.4f}] {name}"
+        )
+    return lines
 
 
 def write(path: Path, folder: Path, found: list[dict[str, Any]]) -> None:

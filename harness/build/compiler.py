@@ -28,6 +28,7 @@ from rich.markup import escape
 
 from harness import cache, paths
 from harness.errors import EXIT_USAGE, CannotRun
+from harness.gpus import kind_of
 from harness.processes.program import run as run_program
 
 QUERY_SECONDS = 60
@@ -41,6 +42,11 @@ class Gpu:
     compute_capability: str
     memory: str
     driver: str
+
+    @property
+    def kind(self) -> str:
+        """Names its record file, for example ``nvidia-h200``."""
+        return kind_of(self.name)
 
 
 def find_mojo() -> Path | None:

@@ -47,7 +47,7 @@ def _show_rules(context: click.Context, parameter: click.Parameter, asked: bool)
 
 @dataclass(frozen=True)
 class How:
-    """How to run what is checked. seed: of the inputs, and of the random schedules unless they have their own."""
+    """How to run what is checked. seed: of the inputs; those of the random schedules follow it, unless given."""
 
     schedules: int
     inputs: str
@@ -64,7 +64,7 @@ class How:
     def options(self) -> CheckOptions:
         emulation = EmulationOptions(
             accumulation=self.accumulation,
-            seed=self.seed if self.schedule_seed is None else self.schedule_seed,
+            seed=self.seed + 1 if self.schedule_seed is None else self.schedule_seed,
             jobs=self.jobs,
             resident_clusters=self.resident_clusters,
             max_steps=self.max_steps,
@@ -94,7 +94,7 @@ _how_options = group(
     click.option(
         "--schedule-seed",
         type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
-        help="Seed of the random schedule; of several, that of the first.  [default: that of the inputs]",
+        help="Seed of the random schedule; of several, that of the first.  [default: 1, or one more than the inputs']",
     ),
     emulator_options,
     click.option("--timeout", type=FiniteRange(1), help="Time limit of a run, in seconds."),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -159,6 +160,8 @@ class Commands(ClearErrors, click.Group):
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(import_module(f"harness.cli.{module}"), name)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `harness.__main__` has it until here
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return command
 
 

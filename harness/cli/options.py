@@ -294,8 +294,6 @@ def _seed_of_schedules(*names: str) -> Callable[[Command], Command]:
 
 schedule_seed_option = _seed_of_schedules("--schedule-seed")
 """Where ``--seed`` is for the inputs."""
-launch_seed_option = _seed_of_schedules("--schedule-seed", "--seed", "schedule_seed")
-"""Of launch files, whose inputs have seeds of their own."""
 program_seed_option = _seed_of_schedules("--schedule-seed", "--seed", "seed")
 """Of programs, which have inputs of their own."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -24,7 +25,6 @@ from harness.cli.options import (
     RunOptions,
     check_output,
     given_options,
-    launch_seed_option,
     launch_timeout_option,
     refuse_seed_of_fifo,
 )
@@ -44,7 +44,6 @@ from harness.run.runner import (
     ScheduleProblem,
     check_memory,
     choose_device,
-    device_kind,
 )
 from harness.run.runner import run as run_request
 from harness.run.tuned import configuration_for
@@ -133,7 +132,7 @@ def _configuration(kernel: str, shape: Shape, asked: ConfigOptions, gpu: Gpu | N
         return plain
     console = Console(stderr=True)
     found = configuration_for(
-        device_kind(gpu), kernel, plain.arch, plain.dtype, shape, lambda message: show_line(console, message, "yellow")
+        gpu.kind, kernel, plain.arch, plain.dtype, shape, lambda message: show_line(console, message, "yellow")
     )
     if found is None or found == plain:
         return plain
@@ -241,15 +240,9 @@ def refuse_what_kernels_have(file: Path, *more: str) -> None:
 
 
 def for_launch_files(command: click.Command, text: str, without: Collection[str] = ()) -> click.Command:
-    """Returns a command of ``harness ptx``: the same, with the options that launch files have. The seed of the
-    schedules may be called --seed there, as no inputs are drawn. text: its help.
-    """
-    replaced: dict[str | None, click.Parameter] = {
-        "timeout": _parameter(launch_timeout_option),
-        "schedule_seed": _parameter(launch_seed_option),
-    }
+    """Returns a command of ``harness ptx``: the same, with the options that launch files have. text: its help."""
     left_out = (*OF_KERNELS, "kernels", *without)
-    kept = [replaced.get(p.name, p) for p in command.params if p.name not in left_out]
+    kept = [_of_launch_files(p) for p in command.params if p.name not in left_out]
     callback = command.callback
     assert callback is not None
 
@@ -259,6 +252,18 @@ def for_launch_files(command: click.Command, text: str, without: Collection[str]
         return callback(**{**defaults, **values})
 
     return click.Command(command.name, params=[_FILES, *kept], callback=with_defaults, help=text)
+
+
+def _of_launch_files(parameter: click.Parameter) -> click.Parameter:
+    """The same option as launch files have it: a limit for each launch; and the seed of the schedules may be called
+    --seed, as no inputs are drawn.
+    """
+    if parameter.name == "timeout":
+        return _parameter(launch_timeout_option)
+    if parameter.name == "schedule_seed":
+        parameter = copy(parameter)
+        parameter.opts = [*parameter.opts, "--seed"]
+    return parameter
 
 
 def _parameter(option: Any) -> click.Parameter:

@@ -22,7 +22,7 @@ from harness.experiments.tune import FIGURES, How, Tuned, as_dict, evidence_of
 from harness.experiments.tune import tune as run_tune
 from harness.problem import ELEMENT_TYPES, KINDS, Shape
 from harness.run import tuned as store
-from harness.run.runner import NoDevice, check_memory, choose_device, device_kind
+from harness.run.runner import NoDevice, check_memory, choose_device
 from harness.run.tuned import class_of
 
 
@@ -143,7 +143,7 @@ def _device(kernel: str, device: str, arch: str, where: Where) -> tuple[str | No
     except NoDevice as error:
         raise CannotRun(f"{error}; --device model predicts, and --device emulator counts bytes") from None
     assert gpu is not None
-    return device_kind(gpu), chosen
+    return gpu.kind, chosen
 
 
 def _show(console: Console, found: Tuned, explain: bool) -> None:

@@ -10,7 +10,7 @@ from harness.check.findings import Report
 from harness.check.redundant import unneeded
 from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
-from harness.launch.launching import TOLERANT, EmulationOptions, run
+from harness.launch.launching import TOLERANT, EmulationOptions, run, under_schedules
 from harness.launch.spec import Launchable
 from harness.processes.engine import in_order
 
@@ -49,7 +49,7 @@ def check(several: Sequence[Launchable], options: CheckOptions, progress: Progre
     Raises UsageProblem for what a launch file asks wrongly.
     """
     count = options.schedules
-    work = [_work(what, options, number) for what in several for number in range(count)]
+    work = [one for what in several for one in _work(what, options)]
     if progress:
         progress(0, len(work))
     found = []
@@ -77,12 +77,13 @@ def check_once(work: Work) -> Checked:
     return Checked(what.label, dict(what.about), str(what.ptx), checker.report(), failure, correct)
 
 
-def _work(what: Launchable, options: CheckOptions, number: int) -> Work:
-    """One of the schedules; see `CheckOptions`."""
-    emulation = replace(options.emulation, jobs=1, strict=False, schedule="random" if number else "fifo")
-    if emulation.resident_clusters is None and what.persistent and 0 < number == options.schedules - 1:
-        emulation = replace(emulation, resident_clusters=1)
-    return Work(what, replace(emulation, seed=emulation.seed + max(0, number - 1)))
+def _work(what: Launchable, options: CheckOptions) -> list[Work]:
+    """The schedules of one launchable; see `CheckOptions`."""
+    emulation = replace(options.emulation, jobs=1, strict=False, schedule="fifo")
+    each = under_schedules(emulation, options.schedules)
+    if emulation.resident_clusters is None and what.persistent and len(each) > 1:
+        each[-1] = replace(each[-1], resident_clusters=1)
+    return [Work(what, one) for one in each]
 
 
 def _with_redundant(checked: Checked, what: Launchable, options: CheckOptions) -> Checked:
@@ -93,9 +94,9 @@ def _with_redundant(checked: Checked, what: Launchable, options: CheckOptions) -
 
     def outcomes(ptx: str, sinks: tuple[Sink, ...]) -> object:
         found = []
-        for number in sorted({0, options.schedules - 1}):
-            work = _work(replace(what, text_given=ptx), options, number)
-            once = check_once(replace(work, more=sinks))
+        work = _work(replace(what, text_given=ptx), options)
+        for one in work[:1] + work[1:][-1:]:
+            once = check_once(replace(one, more=sinks))
             found.append((once.failure, once.correct, {finding.rule for finding in once.report.findings}))
             if once.failure or not once.correct:
                 break

@@ -22,7 +22,7 @@ from harness.processes.worker_process import WorkerProcess
 from harness.processes.worker_process import request as pickled
 from harness.run import statistics, worker
 from harness.run.model import compile_artifact, compile_vendor
-from harness.run.runner import VENDORS, device_kind
+from harness.run.records import VENDORS
 
 CAP_SECONDS = 10.0
 """Longest time to sample one kernel, if the medians stay uncertain."""
@@ -311,7 +311,7 @@ def _describe(artifact: Artifact, shape: Shape, gpu: Gpu, measured: Measurement)
         timing = measured.timing | {"reason": measured.failure}
     fields = {
         "device": {
-            "kind": device_kind(gpu),
+            "kind": gpu.kind,
             "name": gpu.name,
             "compute_capability": gpu.compute_capability,
             "driver": gpu.driver,

@@ -26,6 +26,8 @@ SCHEMA = 1
 SAMPLES = "samples"
 """The field of a timing, and of each vendor's in it, that has its raw samples; the folder beside a record file where
 they are kept."""
+VENDORS = ("cublas", "max")
+"""Whose GEMMs a record compares with: cuBLAS, and MAX's own matmul, which each process compiles anew."""
 
 
 @dataclass(frozen=True)

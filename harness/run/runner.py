@@ -17,7 +17,7 @@ from harness.build.config import KernelConfig
 from harness.build.planner import Plan
 from harness.emulator import Finding
 from harness.errors import CannotRun
-from harness.gpus import arch_of_gpu, check_arch, kind_of, usual_gpu
+from harness.gpus import arch_of_gpu, check_arch, usual_gpu
 from harness.launch.launching import STRICT, EmulationOptions, Tried, run_schedules, under_schedules
 from harness.launch.launching import Outcome as EmulatedOutcome
 from harness.problem import Inputs, Reference, Shape, Validation, compute_reference, element_type, make_inputs
@@ -70,13 +70,6 @@ def _usable_gpu(kernel: Kernel, arch: str) -> tuple[Gpu, str]:
 
 _log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
-VENDORS = ("cublas", "max")
-"""cuBLAS, and MAX's own matmul, which each process compiles anew."""
-
-
-def device_kind(gpu: Gpu) -> str:
-    """Names the record file of a kind of GPU, for example ``nvidia-h200``."""
-    return kind_of(gpu.name)
 
 
 @dataclass(frozen=True)
@@ -99,14 +92,14 @@ class Request:
     gpu: Gpu | None = None
     timeout: float = 60.0
     processes: int = 1
-    vendors: tuple[str, ...] = VENDORS
+    vendors: tuple[str, ...] = records.VENDORS
     ptx: Path | None = None
     ptxas: bool = True
 
     @property
     def device_kind(self) -> str:
         if self.gpu:
-            return device_kind(self.gpu)
+            return self.gpu.kind
         return f"emulated-{usual_gpu(self.config.arch).name if self.through_max else self.config.arch}"
 
 

@@ -107,9 +107,8 @@ def test_warnings_are_errors_if_asked_for(check, altered):
     ptx = altered(r"fence\.mbarrier_init\.release\.cluster;", "")
     lenient, strict = (check("kernel7", *SMALL, "--ptx", ptx, *more) for more in ([], ["--strict"]))
     assert (lenient.exit_code, strict.exit_code) == (0, 1)
-    # Copies into stages and commits signal barriers of the other CTA; at how many places depends on the schedules.
-    assert lenient.stdout.startswith("warning init: ")
-    assert re.search(r"no errors, 2 warnings at \d+ places", lenient.stdout)
+    # Copies into two stages and two commits signal barriers of the other CTA.
+    assert lenient.stdout.startswith("warning init: ") and "no errors, 2 warnings at 8 places" in lenient.stdout
     assert strict.stdout.startswith("error init: ")
 
 
