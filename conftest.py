@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,10 @@ from harness.build.artifacts import Artifact, build
 from harness.build.catalog import KERNELS
 from harness.build.config import KernelConfig, configure, make_config
 from harness.build.planner import planner as compiled_planner
+
+# A shell has jobs in the background ignore Ctrl-C, and so would what the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))
 # What several files use, compiled together.
