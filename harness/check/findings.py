@@ -55,6 +55,7 @@ _ERRORS = {
     "clc-after-failure": "A CTA that has seen a failed launch-control request does not make another.",
     "clc-exit-pending": "A CTA does not exit while a launch-control request of it is in flight.",
     "clc-failed-coordinates": "The coordinates of a failed launch-control request are not used.",
+    "clc-declined": "Work that launch control has not handed out is done by clusters that start later.",
     "memory": "Memory is written before it is read.",
 }
 _WARNINGS = {

@@ -309,8 +309,8 @@ def strict_option(default: bool, shown: str) -> Callable[[Command], Command]:
 def refuse_seed_of_fifo(schedule: str, parameter: str, or_else: str = "") -> None:
     """Refuses a seed that is given and would not be used."""
     given = given_options(parameter)
-    if schedule == "fifo" and given:
-        raise UsageProblem(f"{given[0]} is for random schedules, and fifo is run; add --schedule random{or_else}")
+    if schedule != "random" and given:
+        raise UsageProblem(f"{given[0]} is for random schedules, and {schedule} is run; add --schedule random{or_else}")
 
 
 schedule_option = click.option(
@@ -318,7 +318,8 @@ schedule_option = click.option(
     type=click.Choice(get_args(Schedule)),
     default="fifo",
     show_default=True,
-    help="Order in which the emulator completes things.",
+    help="Order in which the emulator completes things. declining: fifo, and every other request to cluster launch "
+    "control is answered 'none left'.",
 )
 
 

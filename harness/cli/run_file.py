@@ -79,7 +79,7 @@ def _first_failure(tried: Sequence[Tried]) -> Outcome:
         if one.outcome is None and len(tried) == 1:
             raise CannotRun(one.error)
         if one.outcome is None:
-            alone = "fifo" if one.seed is None else f"random --schedule-seed {one.seed}"
+            alone = one.options.schedule if one.seed is None else f"random --schedule-seed {one.seed}"
             raise CannotRun(f"{one.error}\nto see it alone: --schedule {alone}")
         if not one.passed:
             return one.outcome

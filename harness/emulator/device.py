@@ -116,14 +116,15 @@ class Device:
     """An emulated GPU: its global memory, and how it runs things.
 
     ``accumulation``: "f32" multiplies with the host's float32 BLAS; "tensor_core" models the hardware's truncating
-    accumulation bit by bit (slow). ``schedule``: "fifo" (fast, always the same order) or "random" (adversarial order
-    and delays drawn from ``seed``; the same seed gives the same run).
+    accumulation bit by bit (slow). ``schedule``: "fifo" (fast, always the same order), "random" (adversarial order and
+    delays drawn from ``seed``; the same seed gives the same run), or "declining" (fifo, and cluster launch control
+    answers every other time that no cluster is left).
     """
 
     def __init__(
         self,
         accumulation: Literal["f32", "tensor_core"] = "f32",
-        schedule: Literal["fifo", "random"] = "fifo",
+        schedule: Literal["fifo", "random", "declining"] = "fifo",
         seed: int = 0,
         memory: GlobalMemory | None = None,
         constants: GlobalMemory | None = None,
@@ -247,7 +248,7 @@ class Device:
         if any("vprintf" in site.text for site in code.sites):
             return "what is printed has an order"
         if self._schedule != "fifo":
-            return "a random schedule draws from one sequence for all clusters"
+            return f"a {self._schedule} schedule draws from one sequence for all clusters"
         return ""
 
     def launch(

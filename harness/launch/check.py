@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.check.checker import Checked, Checker, together
-from harness.check.findings import Report
+from harness.check.findings import Finding, Report
 from harness.check.redundant import unneeded
 from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
@@ -26,7 +26,8 @@ class CheckOptions:
     redundant: look for synchronisation that could be left out, too.
 
     emulation: how; its jobs are processes among which the schedules are dealt out. Where it does not say how many
-    clusters are resident, the last schedule of a persistent kernel has one.
+    clusters are resident, the last schedule of a persistent kernel has one. Of several, a kernel that asks
+    cluster launch control gets one more, in which it is declined every other time.
     """
 
     schedules: int = 4
@@ -48,19 +49,35 @@ def check(several: Sequence[Launchable], options: CheckOptions, progress: Progre
 
     Raises UsageProblem for what a launch file asks wrongly.
     """
-    count = options.schedules
-    work = [one for what in several for one in _work(what, options)]
+    work = [_work(what, options) for what in several]
+    every = [one for each in work for one in each]
     if progress:
-        progress(0, len(work))
+        progress(0, len(every))
     found = []
-    for done, one in enumerate(in_order(check_once, work, min(options.emulation.jobs, len(work))), 1):
+    for done, one in enumerate(in_order(check_once, every, min(options.emulation.jobs, len(every))), 1):
         found.append(one)
         if progress:
-            progress(done, len(work))
-    checked = [together(found[n * count : (n + 1) * count]) for n in range(len(several))]
+            progress(done, len(every))
+    runs = iter(found)
+    checked = [_together([next(runs) for _ in each], each) for each in work]
     return (
         [_with_redundant(*one, options) for one in zip(checked, several, strict=True)] if options.redundant else checked
     )
+
+
+def _together(runs: list[Checked], work: Sequence[Work]) -> Checked:
+    """Joins the schedules of a launchable. One that is right in fifo, and not where it is declined, has a finding."""
+    checked = together(runs)
+    wrong = {one.emulation.schedule for one, run in zip(work, runs, strict=True) if run.failure or run.correct is False}
+    if "declining" not in wrong or "fifo" in wrong:
+        return checked
+    message = "the kernel relies on cluster launch control to hand out every cluster that has not started"
+    finding = Finding(
+        "clc-declined", "error", f"{message}: it is not right where that answers 'none' while clusters pend", None,
+        missing="clusters that start later do what was not handed out",
+        mend="let every cluster that starts do its own tile first, and take 'none' for no proof that all are done",
+    )  # fmt: skip
+    return replace(checked, report=Report((finding, *checked.report.findings)))
 
 
 def check_once(work: Work) -> Checked:
@@ -83,6 +100,8 @@ def _work(what: Launchable, options: CheckOptions) -> list[Work]:
     each = under_schedules(emulation, options.schedules)
     if emulation.resident_clusters is None and what.persistent and len(each) > 1:
         each[-1] = replace(each[-1], resident_clusters=1)
+    if "clusterlaunchcontrol" in what.text and len(each) > 1:
+        each.insert(1, replace(emulation, schedule="declining"))
     return [Work(what, one) for one in each]
 
 

@@ -25,7 +25,7 @@ from harness.launch.spec import Launch, Launchable, Verdict, target_of
 from harness.processes.engine import in_order
 
 Accumulation = Literal["f32", "tensor_core"]
-Schedule = Literal["fifo", "random"]
+Schedule = Literal["fifo", "random", "declining"]
 LARGEST_SEED = 2**32 - 1
 """Of inputs, and of random schedules."""
 
@@ -325,11 +325,11 @@ class Tried:
     @property
     def seed(self) -> int | None:
         """Of a random schedule."""
-        return None if self.options.schedule == "fifo" else self.options.seed
+        return self.options.seed if self.options.schedule == "random" else None
 
     @property
     def name(self) -> str:
-        return "fifo" if self.seed is None else f"seed {self.seed}"
+        return self.options.schedule if self.seed is None else f"seed {self.seed}"
 
     def require(self) -> Outcome:
         """Returns the outcome. Raises CannotRun if there is none."""

@@ -118,6 +118,9 @@ class Clock:
     def spurious_failure(self) -> bool:
         return False
 
+    def declines(self) -> bool:
+        return False
+
     def budget(self) -> int:
         return 0
 

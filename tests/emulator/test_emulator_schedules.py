@@ -39,7 +39,7 @@ def test_the_fifo_schedule_makes_no_trouble():
 
 @pytest.mark.parametrize("name", ["", "Fifo", "lifo"])
 def test_other_schedules_are_refused(name):
-    with pytest.raises(ValueError, match="must be fifo or random"):
+    with pytest.raises(ValueError, match="must be fifo, random or declining"):
         make_schedule(name, 0)
 
 

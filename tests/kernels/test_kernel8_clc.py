@@ -64,7 +64,7 @@ def run(
 def test_every_tile_exactly_once(built, config, resident):
     rows, columns = cluster_tile(config)
     for size in ((3 * rows - 5, 2 * columns - 8, 168), (2 * rows, columns, 64), (rows - 1, 8, 8)):
-        for schedule, seed in (("fifo", 0), ("random", 1), ("random", 2)):
+        for schedule, seed in (("fifo", 0), ("declining", 0), ("random", 1), ("random", 2)):
             counters, validation = run(built[config], size, resident, schedule, seed)
             assert validation.mismatches == 0, (size, schedule, seed)
             assert counters["tma_global_bytes_written"] == 2 * size[0] * size[1]

@@ -7,6 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 from cuda_programs import FOLDER
+from launch_control import persistent
 from ptx_programs import WORDS, source
 
 import harness.cli.main
@@ -94,3 +95,31 @@ C = "A @ B"
 def test_what_the_file_asks_wrongly_is_a_usage_error(launch_file):
     done = check(launch_file("ret;", ONE.replace('"out"', '"nothing"')))
     assert done.exit_code == 2 and done.stderr.count("\n") == 1
+
+
+CLUSTERS = """ptx = "{ptx}"
+launch = {{ kernel = "persistent", grid = 6, block = 64, arguments = ["counts", "origin"] }}
+expect.counts = "ones([6, 2])"
+[buffers]
+counts = {{ dtype = "u32", shape = [6, 2], init = "zeros" }}
+origin = {{ dtype = "u32", shape = 6, init = "zeros" }}
+"""
+NOTHING_LATER = "mov.u32 %r7, %ctaid.x; setp.ne.u32 %p7, %r7, 0; @%p7 bra DONE; mov.b32 %r4, 0;"
+"""Clusters that start later leave: launch control would have handed their tiles out."""
+
+
+@pytest.mark.parametrize("relies", [True, False])
+def test_a_kernel_that_relies_on_launch_control_to_hand_out_everything(tmp_path, relies):
+    text = persistent()
+    (tmp_path / "kernel.ptx").write_text(text.replace("mov.b32 %r4, 0;", NOTHING_LATER) if relies else text)
+    (tmp_path / "launch.toml").write_text(CLUSTERS.format(ptx=tmp_path / "kernel.ptx"))
+    done = check(tmp_path / "launch.toml", "--resident-clusters", 1, "--schedules", 2, "--json", "-")
+    [found] = json.loads(done.stdout)["reports"]
+    assert found["schedules"] == 3
+    assert [f["rule"] for f in found["findings"] if f["severity"] == "error"] == ["clc-declined"] * relies
+    assert done.exit_code == (4 if relies else 0), done.output
+    once = CliRunner().invoke(
+        harness.cli.main.main,
+        ["run", str(tmp_path / "launch.toml"), "--resident-clusters", "1", "--schedule", "declining"],
+    )
+    assert once.exit_code == (4 if relies else 0), once.output

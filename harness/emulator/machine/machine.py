@@ -284,7 +284,7 @@ class Machine:
         self._report()
 
     def _grant(self) -> int | None:
-        if self.schedule.spurious_failure():
+        if self.schedule.declines():
             return None
         number = self.clusters.grant()
         if number is not None:

@@ -4,6 +4,9 @@
 they were issued, one whenever no warp can run. ``RandomSchedule`` looks for trouble: random priorities over warps and
 over classes of operations (after Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding
 bugs", ASPLOS 2010), with pre-emption, long delays, early and late completion. The same seed gives the same run.
+
+Cluster launch control may answer that no cluster is left while some still are: seen on a B300 that two processes share
+(QuACK, 2026). ``DecliningSchedule`` answers so every other time, the random one now and then.
 """
 
 from __future__ import annotations
@@ -40,6 +43,10 @@ class FifoSchedule:
     def spurious_failure(self) -> bool:
         return False
 
+    def declines(self) -> bool:
+        """Whether launch control answers that no cluster is left, whatever is."""
+        return False
+
     def budget(self) -> int:
         """How many blocks a warp runs before others may; 0: as many as it likes."""
         return 0
@@ -51,6 +58,18 @@ class FifoSchedule:
         if self._pending:
             return self._pending.popleft()
         return None
+
+
+class DecliningSchedule(FifoSchedule):
+    """The same, but cluster launch control declines every other request, the first one among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._declined = False
+
+    def declines(self) -> bool:
+        self._declined = not self._declined
+        return self._declined
 
 
 class RandomSchedule:
@@ -90,6 +109,9 @@ class RandomSchedule:
 
     def spurious_failure(self) -> bool:
         return self.rng.random() < 0.1
+
+    def declines(self) -> bool:
+        return self.spurious_failure()
 
     def budget(self) -> int:
         return self.rng.choice((1, 3, 10, 100))
@@ -148,9 +170,11 @@ Schedule = FifoSchedule | RandomSchedule
 
 
 def make_schedule(name: str, seed: int) -> Schedule:
-    """``fifo`` or ``random``."""
+    """Returns the schedule of that name; the seed is of a random one."""
     if name == "fifo":
         return FifoSchedule()
+    if name == "declining":
+        return DecliningSchedule()
     if name == "random":
         return RandomSchedule(seed)
-    raise ValueError(f"schedule '{name}': must be fifo or random")
+    raise ValueError(f"schedule '{name}': must be fifo, random or declining")
