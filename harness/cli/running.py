@@ -175,7 +175,8 @@ def _with_repeat(error: CannotRun) -> str:
 def attempt(request: Request, artifact: Artifact, label: str = "") -> Entry:
     """Runs, and shows how far that is. Says so if there is no result; label: of what."""
     try:
-        with progress_bar(f"emulating {request.config.kernel}", "clusters") as report:
+        doing = "running" if request.gpu or request.through_max else "emulating"
+        with progress_bar(f"{doing} {request.config.kernel}", "clusters") as report:
             return Entry(request.config, run_request(request, artifact, progress=report), edited=request.ptx)
     except CannotRun as error:
         print_error(f"{label}{_with_repeat(error)}", EXIT_CANNOT_RUN)

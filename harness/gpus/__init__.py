@@ -101,6 +101,21 @@ def check_arch(wanted: str, major: int, minor: int, gpu: str) -> None:
         )
 
 
+def check_target(target: str, capability: str, gpu: str) -> None:
+    """Raises CannotRun unless PTX for this target runs on a GPU of this compute capability: ``sm_90`` on 9.0 and all
+    later ones, ``sm_90a`` on 9.0 alone, ``sm_100f`` on 10.0 and later ones of its family (PTX ISA 9.7, ``.target``).
+    """
+    major, minor = (int(part) for part in capability.split("."))
+    number = int("".join(filter(str.isdigit, target)))
+    wanted = divmod(number, 10)
+    if target.endswith("a"):
+        runs = (major, minor) == wanted
+    else:
+        runs = (major, minor) >= wanted and not (target.endswith("f") and major != wanted[0])
+    if not runs:
+        raise CannotRun(f"the PTX is for {target}, and {gpu} has compute capability {capability}; emulate it")
+
+
 def kind_of(name: str) -> str:
     """By the name that the driver gives it: ``nvidia-h200`` of an NVIDIA H200."""
     return "-".join(name.lower().split())

@@ -14,7 +14,7 @@ from harness.emulator.arguments import pack
 from harness.emulator.memory.address_space import PARAM_WINDOW
 from harness.emulator.names import find_name
 from harness.errors import CannotRun, UsageProblem
-from harness.gpus import kind_of
+from harness.gpus import check_target, kind_of
 from harness.launch.launching import Launched, Outcome, load_module
 from harness.launch.listing import list_kernels
 from harness.launch.memory import Memory
@@ -34,6 +34,8 @@ class LoadedLaunchable:
         self.what = what
         self.driver = driver or Driver()
         self.module = load_module(what)
+        gpu = self.driver.describe()
+        check_target(target_of(self.module.target), gpu["compute_capability"], gpu["name"])
         self._allocated: list[int] = []
         self._image = self.driver.load_module(what.text.encode())
         try:

@@ -8,7 +8,8 @@ import pytest
 
 from harness import paths
 from harness.emulator.machine.grid import residency
-from harness.gpus import facts, names, usual_gpu
+from harness.errors import CannotRun
+from harness.gpus import check_target, facts, names, usual_gpu
 
 
 def test_the_kernels_know_the_same_gpcs():
@@ -33,3 +34,26 @@ def test_the_emulated_gpu_has_the_sms_of_the_usual_one(target, sms):
 
 def test_clusters_fit_into_gpcs_as_an_h200_answered():
     assert [facts("h200").resident_clusters(size) for size in (2, 4, 8, 16)] == [66, 30, 15, 7]
+
+
+@pytest.mark.parametrize(
+    ("target", "on"),
+    [
+        ("sm_80", ["9.0", "10.0", "10.3", "12.0"]),
+        ("sm_90a", ["9.0"]),
+        ("sm_100", ["10.0", "10.3", "12.0"]),
+        ("sm_100a", ["10.0"]),
+        ("sm_100f", ["10.0", "10.3"]),
+        ("sm_103", ["10.3", "12.0"]),
+    ],
+)
+def test_ptx_runs_on_the_gpus_of_its_target(target, on):
+    def runs(capability: str) -> bool:
+        try:
+            check_target(target, capability, "a GPU")
+        except CannotRun as error:
+            assert str(error) == f"the PTX is for {target}, and a GPU has compute capability {capability}; emulate it"
+            return False
+        return True
+
+    assert [capability for capability in ("9.0", "10.0", "10.3", "12.0") if runs(capability)] == on

@@ -66,3 +66,10 @@ def test_what_a_gpu_cannot_do_is_said(capfd, tmp_path):
     done = run_program(capfd, "h200", sys.executable, "-c", PROGRAM, path)
     assert done.code == 1
     assert "UsageProblem: " in done.err and "buffers.x: address = 0x7000000000: a GPU places buffers itself" in done.err
+
+
+def test_ptx_for_another_gpu_is_refused_before_it_is_loaded(capfd):
+    done = run_program(capfd, "h200", sys.executable, "-c", PROGRAM, LAUNCHES / "triton_softmax_sm100.toml")
+    assert (
+        done.code == 1 and "the PTX is for sm_100a, and NVIDIA H200 has compute capability 9.0; emulate it" in done.err
+    )
