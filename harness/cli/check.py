@@ -22,6 +22,7 @@ from harness.cli.options import (
     emulator_options,
     group,
     ptxas_option,
+    seed_option,
     shape_option,
     what_argument,
 )
@@ -84,13 +85,7 @@ _how_options = group(
         help="Number of schedules: the first in the order of issue, the others random.",
     ),
     click.option("--inputs", type=click.Choice(KINDS), default="integer", show_default=True, help="Values of A and B."),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, LARGEST_SEED),
-        default=0,
-        show_default=True,
-        help="Seed of the inputs.",
-    ),
+    seed_option,
     click.option(
         "--schedule-seed",
         type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),

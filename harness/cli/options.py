@@ -313,6 +313,9 @@ def refuse_seed_of_fifo(schedule: str, parameter: str, or_else: str = "") -> Non
         raise UsageProblem(f"{given[0]} is for random schedules, and {schedule} is run; add --schedule random{or_else}")
 
 
+seed_option = click.option(
+    "--seed", type=click.IntRange(0, LARGEST_SEED), default=0, show_default=True, help="Seed of the inputs."
+)
 schedule_option = click.option(
     "--schedule",
     type=click.Choice(get_args(Schedule)),
@@ -392,13 +395,7 @@ run_options = group(
         help="Values of A and B; integer and index must match exactly.  "
         "[default: normal on a GPU, where values change the speed, else integer]",
     ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, LARGEST_SEED),
-        default=0,
-        show_default=True,
-        help="Seed of the inputs.",
-    ),
+    seed_option,
     schedules_option(1, "1"),
     schedule_option,
     schedule_seed_option,

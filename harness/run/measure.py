@@ -274,7 +274,7 @@ def supervise(
     return outcome
 
 
-def run_on_gpu(
+def run_through_max(
     artifacts: Sequence[Artifact],
     shape: Shape,
     gpu: Gpu,

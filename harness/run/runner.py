@@ -174,9 +174,9 @@ def run_in_turns(
             except CannotRun as error:
                 found.append(error)
         return found
-    from harness.run.measure import run_on_gpu  # only here: what a GPU needs is not for the emulator
+    from harness.run.measure import run_through_max  # only here: what a GPU needs is not for the emulator
 
-    answers = run_on_gpu(
+    answers = run_through_max(
         artifacts,
         request.shape,
         request.gpu,
