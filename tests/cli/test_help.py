@@ -16,19 +16,29 @@ from harness.cli.main import main
 from harness.paths import ROOT
 
 
-def commands(group: click.Group = main, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def pages(group: click.Group = main, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words before ``--help``: none, those of each group, those of each command."""
     yield before
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
-            yield from commands(command, (*before, name))
+            yield from pages(command, (*before, name))
         else:
             yield (*before, name)
 
 
-@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+PAGES = list(pages())
+
+
+def test_every_command_has_a_page():
+    assert len(PAGES) >= 25 and {("run",), ("ptx",), ("ptx", "run")} <= set(PAGES)
+
+
+@pytest.mark.parametrize("words", PAGES, ids=" ".join)
 def test_help_fits_the_screen_and_cuts_no_sentence(words):
     shown = CliRunner().invoke(main, [*words, "--help"]).stdout
-    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert shown.startswith("Usage: ") and max(len(line) for line in shown.splitlines()) <= 80
     listed = shown.partition("\nCommands:\n")[2].splitlines()
     assert not [line for line in listed if line.endswith("...")]
 

@@ -1,4 +1,4 @@
-"""The files that set the project up: what they name exists, and they agree with each other."""
+"""The files that set the project up: they agree with each other, and what they run works."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import importlib
 import importlib.metadata
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -37,11 +40,15 @@ def test_pixi_has_the_same_packages():
     assert default == requirements(PROJECT["dependencies"])
     extras = {name: requirements(lines) for name, lines in PROJECT["optional-dependencies"].items()}
     assert extras["test"].pop(PROJECT["name"]) == f"[{','.join(EXTRAS)}]"
-    assert set(EXTRAS) < set(PIXI["environments"]["default"])
-    assert "torch" in PIXI["environments"]["gpu"] and "torch" not in PIXI["environments"]["default"]
     assert {name: feature["pypi-dependencies"] for name, feature in PIXI["feature"].items()} == extras
-    assert all(set(features) <= set(PIXI["feature"]) for features in PIXI["environments"].values())
     assert PIXI["dependencies"]["python"] == PROJECT["requires-python"]
+
+
+def test_pixi_environments_use_features_that_exist():
+    environments = {name: set(features) for name, features in PIXI["environments"].items()}
+    assert set(environments) == {"default", "gpu", "modular", "docs"}
+    assert environments["default"] == {*EXTRAS, "test", "dev"} and environments["gpu"] == {*EXTRAS, "test", "torch"}
+    assert all(features <= set(PIXI["feature"]) for features in environments.values())
 
 
 def test_pixi_expects_the_c_library_that_the_wheels_need():
@@ -74,9 +81,12 @@ def make(*arguments: str) -> subprocess.CompletedProcess:
     [
         ("run", ""),
         ("bench", "[bench,report,sweep]"),
+        ("report", "[bench,report,sweep]"),
         ("test", "[test]"),
+        ("test-quick", "[test]"),
         ("test-gpu", "[test,torch]"),
         ("lint", "[test,dev]"),
+        ("fmt", "[test,dev]"),
         ("docs", "[docs]"),
     ],
 )
@@ -88,12 +98,89 @@ def test_make_installs_what_a_job_needs_and_says_so(tmp_path, job, extras):
     assert set(named) <= set(PROJECT["optional-dependencies"])
 
 
+JOBS = {
+    "run": ["python -m harness run kernel6"],
+    "bench": ["python -m harness bench"],
+    "report": ["python -m harness report"],
+    "test": ["python -m pytest -n 2 --dist loadgroup --quiet"],
+    "test-quick": ["python -m pytest -n 2 --dist loadgroup --quiet -m 'not slow'"],
+    "test-gpu": ["python -m pytest -m gpu --quiet"],
+    "docs": ["python -m mkdocs build --strict"],
+    "lint": [
+        "ruff check .",
+        "ruff format --check .",
+        "mblack --check --quiet --preview --line-length 120 kernels",
+        "mypy",
+        "lint-imports",
+    ],
+    "fmt": ["ruff check --fix .", "ruff format .", "mojo format --quiet --line-length 120 kernels"],
+}
+
+
+def test_pixi_has_the_jobs():
+    assert set(TASKS) == set(JOBS)
+    assert set(JOBS) == set(re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split())
+
+
 @needs_make
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_of_pixi_is_the_job_of_make_in_an_environment_that_is_ready(tmp_path, task):
     assert TASKS[task] == f"make {task} READY=$CONDA_PREFIX"
     plan = make("--dry-run", task, f"READY={tmp_path}", f"VENV={tmp_path / 'venv'}")
     assert plan.returncode == 0 and f"{tmp_path}/bin/" in plan.stdout and "venv" not in plan.stdout
+
+
+BIN = Path(sys.executable).parent
+
+
+def commands_of(job: str) -> list[str]:
+    """What a job runs with the programs beside this Python, without the variables that it sets."""
+    lines = make("--dry-run", job, f"READY={BIN.parent}").stdout.splitlines()
+    return [line[line.index(f" {BIN}/") + 1 :] if line.startswith("PATH=") else line for line in lines]
+
+
+@needs_make
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_runs_what_it_is_for(job):
+    assert [command.removeprefix(f"{BIN}/") for command in commands_of(job)] == JOBS[job]
+
+
+# What is added to a command so that a test can run it: it writes nothing into the checkout, and ends soon.
+HARMLESS = {
+    "run": [],
+    "bench": ["--filter", "kernel6 bf16 2x1 1024"],
+    "report": ["--help"],  # it needs a history; tests/report/test_report_page.py runs it
+    "test": ["--collect-only", "tests/run"],  # this is the run of the tests
+    "test-quick": ["--collect-only", "tests/run"],
+    "test-gpu": ["--collect-only", "tests/run"],
+}
+
+
+@needs_make
+@pytest.mark.parametrize("job", HARMLESS)
+def test_jobs_work(job, artifacts):
+    [command] = commands_of(job)
+    words = [*shlex.split(command), *HARMLESS[job]]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_make
+@pytest.mark.parametrize("job", ["lint", "fmt"])
+def test_style_jobs_work(job, tmp_path):
+    """On a copy, as fmt writes. What they say about the checkout is up to `make lint`."""
+    for folder in ("kernels", "harness"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for program, *arguments in map(shlex.split, commands_of(job)):
+        if not Path(program).exists():
+            pytest.skip(f"{program} is not installed (pip install -e '.[dev]')")
+        if Path(program).name in ("mypy", "lint-imports"):
+            assert not arguments
+            arguments = ["--help"]  # the checks themselves take half a minute
+        done = subprocess.run([program, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        # 1: ruff and mblack have something to say about the style; 2 and more: the command itself is wrong.
+        assert done.returncode <= (Path(program).name in ("ruff", "mblack")), done.stdout + done.stderr
 
 
 @needs_make
@@ -115,6 +202,18 @@ def test_make_without_a_usable_python(tmp_path):
     assert not (tmp_path / "venv").exists()
 
 
+def test_continuous_integration_runs_style_and_tests():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    commands = [line for line in script.read_text().splitlines() if line and not line.startswith(("#", "set ", "cd "))]
+    assert commands == ["make lint", "make test"]
+
+
+def test_pre_commit_checks_what_lint_checks():
+    entries = re.findall(r"entry: (.*)", (ROOT / ".pre-commit-config.yaml").read_text())
+    assert entries == ["make lint"]
+
+
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -127,13 +226,45 @@ def test_workflows_are_pinned_and_cached(path):
         assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action), action
         assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
     assert "cache: pip" in text
-    for target in re.findall(r"run: make ([\w-]+)$", text, re.MULTILINE):
-        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
 
 
-@pytest.mark.parametrize(
-    "line", re.findall(r"- ((?:run|check) all .*)", (WORKFLOWS[0].parent / "nightly.yml").read_text())
-)
+def workflow(name: str) -> str:
+    return (ROOT / ".github" / "workflows" / f"{name}.yml").read_text()
+
+
+@needs_make
+@pytest.mark.parametrize("name", ["tests", "nightly"])
+def test_workflows_make_what_the_makefile_has(name):
+    targets = re.findall(r"run: make (\S+)$", workflow(name), re.MULTILINE)
+    assert targets
+    for target in targets:
+        plan = make("--dry-run", "--always-make", target)
+        assert plan.returncode == 0 and "pip " in plan.stdout, plan.stderr
+
+
+def test_a_workflow_runs_style_tests_and_pages():
+    assert re.findall(r"- run: (.*)", workflow("tests")) == ["make lint", "make test", "make docs"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_may_read_and_only_that_of_pull_requests_may_comment(path):
+    granted = re.findall(r"^permissions:\n((?:  .*\n)+)", path.read_text(), re.MULTILINE)
+    assert granted == ["  contents: read\n" + "  pull-requests: write\n" * (path.stem == "bench")]
+    assert path.read_text().count("permissions:") == 1 and "write-all" not in path.read_text()
+
+
+def test_only_a_token_that_may_write_comments():
+    text = workflow("bench")
+    step = text[text.index("- name: Comment with the table") : text.index("- name: Fail on a regression")]
+    condition = re.search(r" if: >-\n(.*?)\n +env:", step, re.DOTALL)[1].split()
+    assert " ".join(condition) == (
+        "github.event.pull_request.head.repo.full_name == github.repository && github.actor != 'dependabot[bot]'"
+    )
+    assert "--body-file out/comment.md" in step and "steps.artifact.outputs.artifact-url" in step
+    assert text.index("upload-artifact") < text.index("gh pr comment")
+
+
+@pytest.mark.parametrize("line", re.findall(r"- ((?:run|check) all .*)", workflow("nightly")))
 def test_the_nightly_commands_are_understood(line):
     done = CliRunner().invoke(main, [*line.split(), "1000", "--arch", "sm_90a", "--jobs", "4", "--help"])
     assert done.exit_code == 0, done.output
