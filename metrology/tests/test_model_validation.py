@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import click
 import pytest
 from click.testing import CliRunner
 
+from harness.build.config import KernelConfig
 from harness.problem import Shape
 from metrology import validation
 from metrology.bench_vs_cublas import parse_kernel
+from metrology.survey.runs import Run, runs
 from metrology.validation import Measured, Row, read_recording, verdicts
 
 
@@ -46,6 +51,23 @@ def test_names_lead_back_to_configurations():
     config, shape = validation.parse_run("kernel8 mma_shape=128x256 cluster=2x1 ping_pong=False at 8192x4096x640")
     assert (config.kernel, config.cluster, config.ping_pong) == ("kernel8", (2, 1), False)
     assert shape == Shape(8192, 4096, 640)
+
+
+def test_every_name_of_the_recording_leads_back_to_the_configuration_that_was_measured():
+    """The runs that a survey still makes, and the options that the names of the others have."""
+    known = {run.name: (run.config("sm_90a"), run.shape) for run in runs("sm_90a")}
+    seen = 0
+    for run in read_recording():
+        config, shape = validation.parse_run(run.name)
+        assert Run(config.kernel, options_named(run.name, config), shape, run.use).name == run.name
+        if run.name in known:
+            assert (config, shape) == known[run.name]
+            seen += 1
+    assert seen == len(known)
+
+
+def options_named(name: str, config: KernelConfig) -> tuple[tuple[str, Any], ...]:
+    return tuple((option, getattr(config, option)) for option in re.findall(r" (\w+)=", name))
 
 
 def test_an_option_that_is_off_is_off():

@@ -280,6 +280,19 @@ def test_a_file_that_is_not_as_it_was_compiled_is_made_again(fake, tmp_path, nam
     assert capsys.readouterr().err == notice
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, truncate, edit, lose_checksum])
+def test_a_planner_that_is_not_as_it_was_compiled_is_made_again(fake, damage, capsys):
+    path = planner.planner()
+    good, once = path.read_bytes(), "compiling the planner (once) with Mojo ...\n"
+    assert capsys.readouterr().err == once
+    damage(path)
+    assert build_module.plan_json(TWO[0], Shape(8, 8, 8)) == "// 8 8\n"
+    assert path.read_bytes() == good and cache.is_whole(path)
+    assert calls(fake) == 2
+    notice = f"harness: {path} is not what was compiled (its checksum differs); it is made again\n"
+    assert capsys.readouterr().err == ("" if damage is Path.unlink else notice) + once
+
+
 @pytest.mark.parametrize("damage", [truncate, lose_checksum])
 def test_figures_of_ptxas_that_are_damaged_are_asked_for_again(fake, monkeypatch, damage, capsys):
     monkeypatch.setattr(build_module, "ptxas_version", lambda: "1.2")

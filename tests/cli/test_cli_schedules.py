@@ -18,7 +18,8 @@ import harness.cli.run
 from harness.build.config import make_config
 from harness.cli.options import ConfigOptions, RunOptions, config_options, run_options, shape_option
 from harness.cli.repeat import command_of
-from harness.launch.launching import EmulationOptions, run, under_schedules
+from harness.launch import launching
+from harness.launch.launching import EmulationOptions, Tried, run, under_schedules
 from harness.problem import Shape
 from harness.run.runner import Request
 
@@ -50,6 +51,23 @@ def test_one_schedule_is_that_which_is_asked_for():
 def test_of_several_one_is_fifo_and_the_seeds_follow():
     each = under_schedules(EmulationOptions(seed=7), 4)
     assert [(one.schedule, one.seed) for one in each] == [("fifo", 7), ("random", 7), ("random", 8), ("random", 9)]
+
+
+@pytest.mark.parametrize(
+    ("count", "jobs", "of_each", "processes"), [(1, 2, 2, []), (3, 1, 1, []), (3, 2, 1, [2]), (3, 8, 1, [3])]
+)
+def test_processes_share_the_schedules_and_not_the_clusters_of_one(monkeypatch, count, jobs, of_each, processes):
+    started = []
+
+    def in_order(work, each, jobs):
+        started.append(jobs)
+        return map(work, each)
+
+    monkeypatch.setattr(launching, "in_order", in_order)
+    monkeypatch.setattr(launching, "_try", lambda what, keep, options, progress=None: Tried(options, None))
+    ran = [one.options for one in launching.run_schedules(None, EmulationOptions(seed=7, jobs=jobs), count)]
+    assert [one.jobs for one in ran] == [of_each] * count and started == processes
+    assert [(one.schedule, one.seed) for one in ran] == [("fifo", 7), ("random", 7), ("random", 8)][:count]
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])

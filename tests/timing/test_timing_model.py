@@ -81,6 +81,23 @@ def test_the_parts_add_up_to_the_launch() -> None:
     assert all(part.cycles >= 0 for part in parts)
 
 
+@pytest.mark.parametrize("detail", [1, 60])
+@pytest.mark.parametrize(("kernel", "shape"), [("kernel7", "2056,4104,192"), ("kernel8", "4096,4096,192")])
+def test_tensor_cores_work_as_long_as_the_problem_takes_them(kernel: str, shape: str, detail: int) -> None:
+    """However few clusters are simulated: all 64 rows of which one lies in C, at N / 2 cycles and a little for 16 of K
+    and 64 of M. So not in the columns of tiles outside of C that kernel7 has, nor in half of a last row.
+    """
+    gpu, problem = find_gpu("h200"), parse_shape(shape)
+    config = configure(kernel, arch="sm_90a", shape=problem)
+    [found] = build([config])
+    run = simulate(found, found.plan(problem), gpu, CLOCK, detail=detail)
+    [tensor] = [part.cycles for part in limits(run.machine, run.used) if part.name == TENSOR]
+    columns = config.mma_shape[1]
+    parts = -(-problem.m // 64) * -(-problem.n // columns)
+    work = parts * (problem.k // 16) * (columns / 2 + gpu["tensor.per_instruction"]) / gpu.sms
+    assert tensor == pytest.approx(work, rel=1e-3)
+
+
 def test_a_cta_that_lives_within_another_one_of_its_sm_takes_nothing_from_it() -> None:
     sm = Sm()
     sm.lives = [Life(1, 0, 10, 50), Life(0, 0, 0, 100)]
