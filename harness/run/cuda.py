@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -43,18 +44,26 @@ class LoadedLaunchable:
             self._wanted = {self.memory.maps[name]: wanted for name, wanted in what.maps.items()}
             self.launchers = [self._launcher(launch) for launch in what.launches]
         except BaseException:
-            self.close()
+            self._give_up()
             raise
 
     def __enter__(self) -> LoadedLaunchable:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._give_up()
 
     def close(self) -> None:
         while self._allocated:
             self.driver.free(self._allocated.pop())
+
+    def _give_up(self) -> None:
+        """Closes it on the way of an error, which is to be seen: a GPU that has faulted frees nothing."""
+        with suppress(CannotRun):
+            self.close()
 
     def run(self) -> None:
         """Makes all launches, in order, and waits for them."""

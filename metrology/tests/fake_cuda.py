@@ -1,4 +1,7 @@
-"""The CUDA driver library, as much of it as `harness.run.driver` calls, played by the emulated GPU."""
+"""The CUDA driver library, as much of it as `harness.run.driver` calls, played by the emulated GPU.
+
+What it is called with is checked: numbers of attributes and options are those of cuda.h.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,26 @@ import numpy as np
 
 from harness.emulator import Device, Module, TensorMap
 from harness.emulator.memory.tensor_map_bytes import encode
-from harness.run.driver import CLUSTER_DIMENSION, MAX_DYNAMIC_SHARED_SIZE_BYTES, SWIZZLES, TENSOR_MAP_TYPES
+from harness.run.driver import SWIZZLES, TENSOR_MAP_TYPES
 
 ATTRIBUTES = {16: 4, 75: 9, 76: 0}
 """Four multiprocessors, compute capability 9.0."""
 INVALID_IMAGE = 200
+ERRORS = {
+    INVALID_IMAGE: b"CUDA_ERROR_INVALID_IMAGE",
+    218: b"CUDA_ERROR_INVALID_PTX",
+    700: b"CUDA_ERROR_ILLEGAL_ADDRESS",
+    999: b"CUDA_ERROR_UNKNOWN",
+}
+ERROR_LOG_BUFFER, ERROR_LOG_BUFFER_SIZE_BYTES = 5, 6
+MAX_DYNAMIC_SHARED_SIZE_BYTES, NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 8, 14
+CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6
 
 
 class FakeCuda:
-    """Addresses are those of the device; handles are numbers. alive: what is allocated."""
+    """Addresses are those of the device; handles are numbers. alive: what is allocated; promotions: those of all tensor
+    maps.
+    """
 
     def __init__(self, device: Device | None = None) -> None:
         self.device = device or Device()
@@ -26,6 +40,7 @@ class FakeCuda:
         self.modules: list[Module] = []
         self.functions: list[tuple[Module, str]] = []
         self.shared: dict[int, int] = {}
+        self.promotions: set[int] = set()
         self.captured: list[Callable[[], None]] | None = None
         self.graphs: list[list[Callable[[], None]]] = []
 
@@ -44,7 +59,7 @@ class FakeCuda:
         raise AttributeError(name)
 
     def cuGetErrorName(self, code, result):
-        return _give(result, b"CUDA_ERROR_OF_THE_TEST")
+        return _give(result, ERRORS[code])
 
     def cuDeviceGetAttribute(self, result, number, device):
         return _give(result, ATTRIBUTES[number])
@@ -79,18 +94,24 @@ class FakeCuda:
         return 0
 
     def cuModuleLoadDataEx(self, result, image, count, options, values):
+        assert count == 2 and list(options) == [ERROR_LOG_BUFFER, ERROR_LOG_BUFFER_SIZE_BYTES]
+        assert values[0] and values[1]
         if not image.endswith(b"\0") or b".version" not in image:
             return INVALID_IMAGE
         self.modules.append(Module.from_text(image[:-1].decode()))
         return _give(result, len(self.modules))
 
     def cuModuleGetFunction(self, result, module, name):
-        self.functions.append((self.modules[module.value - 1], name.decode()))
+        loaded, entry = self.modules[module.value - 1], name.decode()
+        assert entry in loaded.entries
+        self.functions.append((loaded, entry))
         return _give(result, len(self.functions))
 
     def cuFuncSetAttribute(self, function, attribute, value):
         if attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES:
             self.shared[function.value] = value
+        else:
+            assert (attribute, value) == (NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
         return 0
 
     def cuTensorMapEncodeTiled(
@@ -108,7 +129,9 @@ class FakeCuda:
             swizzles[swizzle],
             fill_nan=bool(fill),
         )
-        assert place.value % 64 == 0 and interleave == 0
+        assert place.value % 64 == 0 and interleave == 0 and promotion in (0, 1, 2, 3)
+        assert rank == tensor_map.rank == len(dims) == len(box) == len(steps) and len(strides) == max(1, rank - 1)
+        self.promotions.add(promotion)
         ctypes.memmove(place, encode(tensor_map), 128)
         return 0
 
@@ -117,15 +140,18 @@ class FakeCuda:
         module, entry = self.functions[function.value - 1]
         sizes = [parameter.size for parameter in module.code(entry).kernel.parameters]
         images = [ctypes.string_at(pointers[i], size) for i, size in enumerate(sizes)]
-        clusters = [tuple(a.value[:3]) for a in config.attributes[: config.count] if a.id == CLUSTER_DIMENSION]
-        assert config.shared <= self.shared.get(function.value, 0) and extra is None
+        given = {attribute.id: tuple(attribute.value[:3]) for attribute in config.attributes[: config.count]}
+        assert len(given) == config.count and extra is None
+        cluster = given.pop(CLUSTER_DIMENSION, None)
+        assert given in ({}, {PROGRAMMATIC_STREAM_SERIALIZATION: (1, 0, 0)})
+        assert config.shared == self.shared[function.value]
 
         def launch() -> None:
             self.device.launch(
                 module,
                 entry,
                 grid=tuple(config.grid),
-                cluster=clusters[0] if clusters else None,
+                cluster=cluster,
                 block=tuple(config.block),
                 dynamic_smem=config.shared,
                 arguments=images,

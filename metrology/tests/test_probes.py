@@ -119,13 +119,13 @@ def test_the_driver_calls_launch_the_same_as_the_emulator(name, tmp_path):
     probe = ALL[name]
     cuda = FakeCuda(Device(accumulation=probe.accumulation))
     assert differences(answers(name), run_on_driver(probe, cuda, tmp_path)) == []
-    assert not cuda.alive
+    assert not cuda.alive and cuda.promotions <= {0}
 
 
 def test_a_failing_driver_call_is_named(tmp_path):
     cuda = FakeCuda()
     cuda.cuModuleLoadDataEx = lambda *arguments: 218
-    with pytest.raises(CannotRun, match="cuModuleLoadDataEx failed: CUDA_ERROR_OF_THE_TEST"):
+    with pytest.raises(CannotRun, match=r"cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_PTX \(218\)"):
         run_on_driver(PROBES["elect_sync"], cuda, tmp_path)
 
 
@@ -216,7 +216,8 @@ def recording_of(name):
     """The machine and the entry that is kept for a probe, which must not have changed since."""
     folder = Path(__file__).parents[2] / "tests/data" / "hardware"
     data = recording.read(RECORDING if name in FOREIGN else folder / "h200.json")
-    again = "record it again: python tests/foreign_probes.py" if name in FOREIGN else "python -m metrology.probes"
+    program = "metrology/tests/foreign_probes.py" if name in FOREIGN else "-m metrology.probes"
+    again = f"record it again: python {program}"
     assert name in data["probes"], f"{name} was not recorded on {data['machine']['gpu']}; {again}"
     entry = data["probes"][name]
     assert "error" not in entry, f"{name} failed on {data['machine']['gpu']}: {entry.get('error')}; {again}"

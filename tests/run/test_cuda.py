@@ -73,3 +73,12 @@ def test_ptx_for_another_gpu_is_refused_before_it_is_loaded(capfd):
     assert (
         done.code == 1 and "the PTX is for sm_100a, and NVIDIA H200 has compute capability 9.0; emulate it" in done.err
     )
+
+
+def test_a_fault_is_said_and_not_that_memory_cannot_be_freed_after_it(capfd, tmp_path):
+    path = tmp_path / "launch.toml"
+    text = (LAUNCHES / "cute_axpy_sm90.toml").read_text().replace('"../', f'"{LAUNCHES.parent}/')
+    path.write_text(text.replace('{ fields = ["y", 1000] }', "{ fields = [4096, 0, 1000, 0] }"))
+    done = run_program(capfd, "h200", sys.executable, "-c", PROGRAM, path)
+    assert done.code == 1
+    assert f"CannotRun: {path}: launch: cuCtxSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS (700)" in done.err
