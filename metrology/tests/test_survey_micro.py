@@ -25,6 +25,7 @@ from metrology.survey.micro import (
 from metrology.survey.micro.benchmark import OUT, Tensor
 from metrology.survey.micro.catalogue import BENCHMARKS
 from metrology.survey.micro.ptx import HEAD
+from metrology.survey.micro.questions import QUESTIONS
 
 MOST_CTAS = 4
 ROWS = 512
@@ -66,6 +67,10 @@ def test_it_ends_and_every_cta_writes_its_clocks(benchmark, case):
     assert written.all() or (case.ptx.startswith("message") and written[0])
     assert (clocks[written, 1] > clocks[written, 0]).all() and (clocks[written, 3] > clocks[written, 2]).all()
     json.dumps(benchmark.read(case, clocks), allow_nan=False)
+
+
+def test_every_question_has_its_benchmark():
+    assert {name: benchmark.question for name, benchmark in BENCHMARKS.items()} == QUESTIONS
 
 
 def test_launches_are_within_what_a_gpu_allows():
