@@ -25,9 +25,11 @@ from harness import paths
 from harness.build.artifacts import Artifact
 from harness.build.catalog import KERNELS
 from harness.build.compiler import Gpu
+from harness.build.config import make_config
 from harness.cli.render import show_table
 from harness.emulator import Deadlock
 from harness.launch.memory import Memory
+from harness.problem import Shape
 
 SMALL = ["--shape", "256,512,128", "--cluster", "2x1"]
 
@@ -525,12 +527,15 @@ def test_the_package_is_found_from_any_folder(tmp_path):
     assert Path(paths.ROOT, "kernels", "emit.mojo").is_file()
 
 
-def test_the_benchmark_times_each_size(artifacts):
-    done = CliRunner().invoke(harness.benchmark.main, ["--sizes", "64,128", "--repeat", "1"])
+def test_the_benchmark_times_each_size():
+    done = CliRunner().invoke(harness.benchmark.main, ["kernel7", "--sizes", "64,128", "--repeat", "1"])
     assert done.exit_code == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()[1:]]
     assert [row[0] for row in rows] == ["64^3", "128^3"]
     assert all(float(row[2]) > 0 and row[3] == "x" for row in rows), "times of NumPy's matmul"
+    config = make_config("kernel7")
+    measured = [harness.benchmark.measure(config, Shape(n, n, n), 1, False)["instructions"] for n in (64, 128)]
+    assert [int(row[4].replace(",", "")) for row in rows] == measured
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from harness.driver.device_attributes import NAMES, NUMBERS
 from harness.driver.gpu_model import DRIVER, FOLDER, gpu_model, gpu_names
 from harness.emulator.machine import grid
 from harness.emulator.memory.address_space import RESERVED_SHARED
-from harness.gpus import facts
 
 FACTS = json.loads((Path(__file__).parents[1] / "data/hardware/h200_device_facts.json").read_text())
 
@@ -27,12 +26,15 @@ def test_the_h200_is_as_recorded_but_for_what_the_emulated_driver_has_not():
     assert [model.stack_bytes, model.printf_bytes, model.heap_bytes] == [FACTS["limits"][n] for n in "012"]
 
 
+SMS = {"b200": 148, "h100": 132, "h200": 132}
+
+
 @pytest.mark.parametrize("name", gpu_names())
 def test_models_fit_the_emulator(name):
     model = gpu_model(name.upper())
     arch = ARCHITECTURES[model.target]
     assert model.target == f"sm_{model.capability[0]}{model.capability[1]}a"
-    assert model["multiprocessor_count"] == facts(name).sms
+    assert model["multiprocessor_count"] == SMS[name] == grid.residency(model.target, 1, 200 * 1024, 128, None)
     assert model["max_shared_memory_per_block_optin"] == arch.shared_memory
     assert model["max_shared_memory_per_multiprocessor"] == grid.SM_SHARED
     assert model["reserved_shared_memory_per_block"] == RESERVED_SHARED

@@ -205,5 +205,7 @@ def test_barriers_in_different_states_are_told_apart():
     with pytest.raises(Deadlock) as error:
         launch(body, threads=128, grid=4, cluster=4, module_scope=WORDS)
     text = str(error.value)
-    assert "pending: 1 of 1 arrivals, 48 bytes" in text and " 0 bytes" not in text
+    one, others = "CTA rank 1: phase 0 (parity 0)", "CTA ranks 0, 2-3: phase 0 (parity 0)"
+    assert f"{one}, pending: 1 of 1 arrivals, 48 bytes, last arrival: nobody\n" in text
+    assert f"{others}, pending: 1 of 1 arrivals, last arrival: nobody\n" in text
     assert len(waits(text.splitlines())) == 2

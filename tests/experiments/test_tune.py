@@ -36,6 +36,15 @@ from harness.run.tuned import ShapeClass, class_of
 SHAPE = Shape(4096, 4096, 4096)
 
 
+def test_a_tile_scheduler_is_no_address_of_a_cluster():
+    done = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", "--cluster-address", "static"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == (
+        "harness: error: --cluster-address 'static' is not the address of a Dask scheduler, such as "
+        "tcp://10.0.0.1:8786; leave it out for a cluster of this machine\n"
+    )
+
+
 def test_a_race_finds_the_best_in_spite_of_noise():
     """Sixteen that are half a per cent to eight per cent slower, under noise of half a per cent."""
     found, runs = 0, 0

@@ -66,6 +66,11 @@ def test_ptx_and_plan_describe_the_same_kernel(built, name):
     assert ("complete_tx::bytes.multicast::cluster" in ptx) == shared
 
 
+def test_each_configuration_has_an_entry_of_its_own(built):
+    entries = {artifact.plan(Shape(8, 8, 8)).entry for artifact in built.values()}
+    assert len(entries) == len(CONFIGS)
+
+
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not on PATH")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_ptxas_accepts_it_without_spills(built, name, tmp_path):
@@ -101,7 +106,12 @@ def test_bad_arguments_of_the_planner_are_one_line(arguments, message):
 
 def test_bad_arguments_of_a_program_with_ptx_are_one_line():
     with compiled(driver_source([CONFIGS["kernel5 one CTA"].options()])) as program:
-        for arguments, message in [((), "usage: ptx INDEX"), (("plan", 0), "usage: "), (("ptx", 9), "there are 1")]:
+        for arguments, message in [
+            ((), "usage: ptx INDEX"),
+            (("ptx",), "usage: ptx INDEX"),
+            (("plan", 0), "usage: ptx INDEX"),
+            (("ptx", 9), "configuration 9 does not exist: there are 1"),
+        ]:
             done = ask(program, *arguments)
             assert (done.returncode, done.stdout) == (2, "")
             assert message in done.stderr and done.stderr.count("\n") == 1
