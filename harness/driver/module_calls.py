@@ -75,7 +75,7 @@ class Function:
 
     @property
     def registers(self) -> int:
-        return registers_at_entry(self.kernel.directives) or _ASSUMED_REGISTERS
+        return registers_at_entry(self.kernel) or _ASSUMED_REGISTERS
 
     @property
     def most_threads(self) -> int:

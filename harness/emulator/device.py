@@ -357,7 +357,7 @@ def _capacity(code: Code, launch: Launch, target: str, asked: int | None) -> int
             raise LaunchError(f"resident_clusters {asked}: must be at least 1")
         return asked
     shared = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
-    return residency(target, launch.cluster_size, shared, launch.threads, registers_at_entry(code.kernel.directives))
+    return residency(target, launch.cluster_size, shared, launch.threads, registers_at_entry(code.kernel))
 
 
 def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:

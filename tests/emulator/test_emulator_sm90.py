@@ -67,6 +67,10 @@ def set_registers(body: str, directives: str = LIMITS, threads: int = 384, **dev
     gpu.launch(Module.from_text(text), grid=1, block=threads, arguments=[gpu.alloc(4)])
 
 
+def at_entry(directives: str, body: str = "ret;") -> int | None:
+    return registers_at_entry(Module.from_text(source(body, directives=directives)).find("kernel"))
+
+
 @pytest.mark.parametrize(
     ("threads", "ctas", "registers"),
     [
@@ -81,12 +85,21 @@ def set_registers(body: str, directives: str = LIMITS, threads: int = 384, **dev
     ],
 )
 def test_registers_at_entry_are_those_ptxas_gives(threads, ctas, registers):
-    assert registers_at_entry({"maxntid": (threads, 1, 1), "minnctapersm": (ctas,)}) == registers
+    assert at_entry(f".maxntid {threads}, 1, 1 .minnctapersm {ctas}") == registers
+
+
+@pytest.mark.parametrize(
+    ("threads", "dec", "inc", "registers"),
+    [(256, 24, 232, 232), (256, 24, 240, 240), (256, 152, 160, 160), (192, 24, 240, 240), (384, 24, 240, 168)],
+)
+def test_no_warp_starts_with_more_registers_than_are_asked_for(threads, dec, inc, registers):
+    body = f"setmaxnreg.dec.sync.aligned.u32 {dec}; setmaxnreg.inc.sync.aligned.u32 {inc};"
+    assert at_entry(f".maxntid {threads}, 1, 1 .minnctapersm 1", body) == registers
 
 
 def test_registers_at_entry_by_directive_or_unknown():
-    assert registers_at_entry({"maxnreg": (96,), "maxntid": (384,)}) == 96
-    assert registers_at_entry({"maxntid": (384,)}) is None
+    assert at_entry(".maxnreg 96 .maxntid 384, 1, 1") == 96
+    assert at_entry(".maxntid 384, 1, 1") is None
 
 
 PRODUCER_FIRST = """
@@ -116,7 +129,7 @@ def test_nothing_is_counted_where_the_registers_at_entry_are_open():
 @pytest.mark.parametrize(("verb", "count", "rule"), [("dec", 200, "at most"), ("inc", 40, "at least")])
 def test_setmaxnreg_in_the_wrong_direction(verb, count, rule):
     with pytest.raises(Fault, match=rf"setmaxnreg.{verb} to {count} registers; the warp has 168, it must be {rule}"):
-        set_registers(f"setmaxnreg.{verb}.sync.aligned.u32 {count};")
+        set_registers(f"setmaxnreg.inc.sync.aligned.u32 168; setmaxnreg.{verb}.sync.aligned.u32 {count};")
 
 
 def test_setmaxnreg_differs_within_a_warpgroup():

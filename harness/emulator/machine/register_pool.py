@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.emulator.errors import Fault
 from harness.emulator.machine.lanes import WARP_SIZE
+from harness.emulator.ptx.ast import Immediate, Kernel
 
 REGISTERS = 65_536
 """32-bit registers of one SM (CUDA Programming Guide, compute capabilities 9.0 and 10.0)."""
@@ -16,11 +17,13 @@ WARPS = 4
 """setmaxnreg acts on warpgroups, and registers are shared out to four warps at a time."""
 
 
-def registers_at_entry(directives: dict[str, tuple[int, ...]]) -> int | None:
+def registers_at_entry(kernel: Kernel) -> int | None:
     """Registers per thread with which the warps start, or None if the kernel's directives leave it open.
 
-    The rule for .maxntid with .minnctapersm is what ptxas 13.0 does for sm_90a.
+    The rule for .maxntid with .minnctapersm is what ptxas 13.0 does for sm_90a: no warp starts with more than the most
+    that a setmaxnreg.inc of the kernel asks for.
     """
+    directives = kernel.directives
     if "maxnreg" in directives:
         return directives["maxnreg"][0]
     threads = directives.get("maxntid") or directives.get("reqntid")
@@ -29,7 +32,14 @@ def registers_at_entry(directives: dict[str, tuple[int, ...]]) -> int | None:
     granted = WARPS * WARP_SIZE
     per_cta = REGISTERS // directives["minnctapersm"][0]
     share = per_cta // (-(-prod(threads) // granted) * granted)
-    return min(LARGEST, share // GRANULE * GRANULE)
+    asked = [
+        operand.value
+        for i in kernel.instructions
+        if i.opcode == "setmaxnreg" and i.has("inc")
+        for operand in i.operands
+        if isinstance(operand, Immediate)
+    ]
+    return min(LARGEST, share // GRANULE * GRANULE, max(asked, default=LARGEST))
 
 
 class RegisterPool:

@@ -169,7 +169,7 @@ class Grid:
         """How many arrivals there were at mbarriers of other CTAs than the thread's own."""
         self.wakeups: Wakeups[Fragment] = Wakeups()
         self.shared_bytes = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
-        self.registers_at_entry = registers_at_entry(code.kernel.directives)
+        self.registers_at_entry = registers_at_entry(code.kernel)
         self.next_granted: Callable[[], int | None] = lambda: None
         self.clock = 0
         self.clock_reads = 0
