@@ -27,14 +27,14 @@ from harness.emulator.machine.state import Fragment
 from harness.emulator.memory import tensor_map_bytes
 from harness.emulator.memory.address_space import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT, WINDOWS, space_of
 from harness.emulator.memory.tensor_map import Im2colMap, TensorMap
-from harness.emulator.memory.tensor_map_bytes import FIELDS, NBYTES, WITH_ORDINAL
+from harness.emulator.memory.tensor_map_bytes import FIELDS, NBYTES, READ_BYTES, WITH_ORDINAL
 from harness.emulator.ptx.ast import Immediate, Instruction, Operand
 
 ALIGNMENT = 64
 
 
 def _read(f: Fragment, address: int) -> bytes:
-    """The 128 bytes at a generic address."""
+    """The 128 bytes at a generic address; zeros for those that the hardware does not read, which may be unwritten."""
     if address % ALIGNMENT:
         raise Fault(f"the tensor map address 0x{address:x} is not a multiple of {ALIGNMENT}", "alignment")
     space = space_of(address)
@@ -46,9 +46,10 @@ def _read(f: Fragment, address: int) -> bytes:
         return data
     if space == "shared":
         cta, offset = f.cta.cluster.cta_at(where, "a tensor map")
-        return cta.shared.read(offset, NBYTES).tobytes()
+        return cta.shared.read(offset, READ_BYTES).tobytes().ljust(NBYTES, b"\0")
     if space in ("global", "const"):
-        return (f.grid.memory if space == "global" else f.grid.constants).read(where, NBYTES).tobytes()
+        device = f.grid.memory if space == "global" else f.grid.constants
+        return device.read(where, READ_BYTES).tobytes().ljust(NBYTES, b"\0")
     raise Fault(f"the tensor map address 0x{address:x} is in {space} memory", "tensor-map")
 
 
@@ -155,7 +156,8 @@ def replace(f: Fragment, site: Site, field: str, ordinal: int, address: Value, v
     """``tensormap.replace``: every lane changes one field."""
     for lane in f.lanes:
         where = lane_value(address, lane)
-        _write(f, site, where, tensor_map_bytes.replace(_read(f, where), field, ordinal, lane_value(value, lane)))
+        changed = tensor_map_bytes.replace(_read(f, where), field, ordinal, lane_value(value, lane))
+        _write(f, site, where, changed[:READ_BYTES])
 
 
 def _generic(i: Instruction, pointer: str) -> str:
@@ -183,14 +185,14 @@ def _replace(i: Instruction, w: Translator) -> Effect:
 
 
 def copy(f: Fragment, site: Site, destination: Value, source: Value) -> None:
-    """``tensormap.cp_fenceproxy``: the warp copies a map from its shared memory to global memory."""
+    """``tensormap.cp_fenceproxy``: the warp copies what is read of a map from its shared memory to global memory."""
     f.require_whole_warp()
     to, where = f.uniform(destination, "the destination"), f.uniform(source, "the source")
     if where >> RANK_SHIFT != f.cta.rank:
         raise Fault(f"copies a tensor map from 0x{where:08x}, which is not in the CTA's own shared memory", "address")
-    data = _read(f, where + WINDOWS["shared"])
+    data = _read(f, where + WINDOWS["shared"])[:READ_BYTES]
     if f.grid.sink is not None:
-        f.grid.sink(Access(f.agent, site, "read", "shared", f.cta.rank, where & OFFSET_MASK, 8, NBYTES // 8, None))
+        f.grid.sink(Access(f.agent, site, "read", "shared", f.cta.rank, where & OFFSET_MASK, 8, READ_BYTES // 8, None))
     _write(f, site, to, data)
     if f.grid.sink is not None:
         f.grid.sink(Fenced(f.agent, site, to))

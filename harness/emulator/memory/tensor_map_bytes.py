@@ -244,9 +244,9 @@ WITH_ORDINAL = ("global_dim", "global_stride", "box_dim", "element_stride")
 
 
 def replace(data: bytes, field: str, ordinal: int, value: int) -> bytes:
-    """The bytes with one field changed. The rank is given less one; sizes are given as they are."""
-    if not is_tensor_map(data):
-        raise Fault("the bytes to be changed are not those of a tensor map", "tensor-map")
+    """The bytes with one field changed. The rank is given less one; sizes are given as they are. The bytes need be no
+    map yet: Triton begins with zeros, and gives every field.
+    """
     words = list(_WORDS.unpack(data))
 
     def put(word: int, first: int, bits: int, number: int) -> None:
