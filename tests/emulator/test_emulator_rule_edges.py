@@ -165,6 +165,17 @@ def test_memory_freed_before_the_wait_still_gives_its_values_and_a_warning():
     assert fault(body, strict=True).rule == "tmem-freed"
 
 
+def test_a_generic_address_given_as_one_of_shared_memory_is_taken_with_a_warning():
+    alloc = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 "
+    generic = f"cvt.u64.u32 %rd5, %r3; cvta.shared.u64 %rd5, %rd5; {alloc}[%rd5]"
+    body = FILLED.replace(f"{alloc}[%r3]", generic)
+    body += LOAD + WAIT + "mad.lo.u32 %r1, %r11, 100, %r10;" + FREE
+    out = launch(body + STORE_R1 + "ret;", module_scope=WORDS)
+    assert (out.words(32) == 100 * (LANES + 50) + LANES).all()
+    assert [w.rule for w in out.result.warnings] == ["generic-address"]
+    assert fault(body, strict=True).rule == "generic-address"
+
+
 def test_memory_next_to_that_of_a_load_may_be_freed():
     other = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r3+4], 32; bar.warp.sync -1;"
     other += "ld.shared.b32 %r9, [%r3+4];"

@@ -25,7 +25,7 @@ from harness.emulator.machine import events
 from harness.emulator.machine.events import Site
 from harness.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, lane_array, lane_value, stack_rows
 from harness.emulator.machine.state import Cta, Fragment, PendingLoad, PendingStore
-from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, shared_from_generic, space_of
 from harness.emulator.memory.tmem import Place, place
 from harness.emulator.ptx.ast import Immediate, Instruction
 
@@ -51,6 +51,12 @@ def alloc(f: Fragment, site: Site, destination: Value, columns: Value, group: in
     f.require_whole_warp()
     cta = f.cta
     address, count = lane_value(destination, f.lanes[0]), lane_value(columns, f.lanes[0])
+    if address >= WINDOWS["shared"] and space_of(address) == "shared":
+        # ThunderKittens does so: the hardware takes the low 32 bits, which are the shared address.
+        f.grid.findings.warn(
+            "generic-address", site, f"the generic address 0x{address:x} is given as one of shared::cta"
+        )
+        address = shared_from_generic(address)
     if address >> RANK_SHIFT != cta.rank:
         raise Fault(
             f"tcgen05.alloc writes its result to 0x{address:08x}, which is not in the CTA's own shared memory",
