@@ -53,11 +53,13 @@ class InFlight:
 
     @property
     def shape(self) -> object:
-        """Tells MMAs apart: by accumulator, and by the part of the instruction descriptor with M and N."""
+        """Tells MMAs apart: by accumulator, and by bits 17 to 28 of the instruction descriptor, which hold M and N. Those
+        above are the number of A's scale factors in their column, which changes from K step to K step.
+        """
         if self.operation.kind != "mma":
             return self.operation.kind
         mma = self.operation.detail["mma"]
-        return mma.d_address, mma.idesc >> 17
+        return mma.d_address, mma.idesc >> 17 & 0xFFF
 
     @cached_property
     def _order(self) -> Rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 from handovers import CTA_BARRIER, Table, only, outcome, wait
@@ -25,6 +26,7 @@ from test_check_handovers_tensor import (
     operands,
 )
 
+from harness.check.in_flight import InFlight
 from harness.emulator import Device, Module
 
 WARPS, ACCUMULATORS, BARRIERS = 3, 2, 6
@@ -172,3 +174,15 @@ def test_no_race_is_missed_and_none_invented(program):
         found = reported(program, schedule, seed)
         assert found <= expected
         assert {program.ops[a].place for a, _ in found} == {program.ops[a].place for a, _ in expected}
+
+
+def test_multiplications_are_of_one_shape_whichever_scale_factors_of_a_column_they_take():
+    def shape(descriptor: int) -> object:
+        mma = SimpleNamespace(d_address=0, idesc=descriptor)
+        operation = SimpleNamespace(kind="mma", detail={"mma": mma})
+        return InFlight(operation, None, None).shape
+
+    m128_n128 = 128 >> 4 << 24 | 128 >> 3 << 17
+    same = [m128_n128 | a_id << 29 | b_id << 4 for a_id in range(4) for b_id in range(4)]
+    assert {shape(descriptor) for descriptor in same} == {shape(m128_n128)}
+    assert shape(128 >> 4 << 24 | 256 >> 3 << 17) != shape(m128_n128) != shape(256 >> 4 << 24 | 128 >> 3 << 17)
