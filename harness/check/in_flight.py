@@ -53,8 +53,8 @@ class InFlight:
 
     @property
     def shape(self) -> object:
-        """Tells MMAs apart: by accumulator, and by bits 17 to 28 of the instruction descriptor, which hold M and N. Those
-        above are the number of A's scale factors in their column, which changes from K step to K step.
+        """Tells MMAs apart: by accumulator, and by bits 17 to 28 of the instruction descriptor, which hold M and N. The
+        bits above say which of a column's scale factors are A's, which changes from K step to K step.
         """
         if self.operation.kind != "mma":
             return self.operation.kind
