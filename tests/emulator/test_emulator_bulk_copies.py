@@ -5,8 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from ptx_programs import launch
+from ptx_programs import WORDS, launch, source
 
+from harness.check import Checker
 from harness.emulator import Device, Fault, Module, TensorMap
 from harness.emulator.machine import events
 from harness.emulator.memory.tensor_map_bytes import encode
@@ -365,3 +366,39 @@ def test_bytes_that_are_no_tensor_map():
     with pytest.raises(Fault, match="is not that of a tensor map"):
         device.launch(Module.from_text(FROM_MEMORY.format(body="", target="sm_90a")), grid=1, block=32,
                       arguments=[out, bytes(320), pointer])  # fmt: skip
+
+
+STORES = {
+    "tensor": "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd3, {%r6, %r7}], [%r5];",
+    "bytes": "cp.async.bulk.global.shared::cta.bulk_group [%rd5], [%r5], 32;",
+    "reduction": "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%rd3, {%r6, %r7}], [%r5];",
+}
+
+
+@pytest.mark.parametrize(("groups", "copies"), [(1, 1), (4, 4)])
+@pytest.mark.parametrize("name", STORES)
+def test_all_lanes_may_store_together(name, groups, copies):
+    # CuTe DSL's epilogues do so: lanes with the same operands make one copy; a reduction is made by each lane.
+    body = f"""
+    mov.b64 %rd3, map; cvta.param.u64 %rd3, %rd3;
+    mov.b32 %r3, words; shl.b32 %r4, %r0, 2; add.u32 %r4, %r3, %r4;
+    st.shared.b32 [%r4], %r0; st.shared.b32 [%r4+128], %r0; st.shared.b32 [%r4+256], %r0; st.shared.b32 [%r4+384], %r0;
+    fence.proxy.async.shared::cta; bar.warp.sync -1;
+    rem.u32 %r7, %r0, {groups}; mov.b32 %r6, 0; mad.lo.u32 %r5, %r7, 128, %r3;
+    mul.wide.u32 %rd5, %r7, 32; add.s64 %rd5, %rd0, %rd5;
+    {STORES[name]}
+    cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+    ret;
+    """
+    device = Device()
+    out = device.upload(np.zeros((4, 8), np.uint32), "out")
+    box = TensorMap.tiled(out, "u32", (4, 8), (1, 8))
+    checker = Checker()
+    text = source(body, WORDS, parameters=["map map"])
+    result = device.launch(Module.from_text(text), grid=1, block=32, arguments=[out, box], sinks=[checker])
+    expected = np.zeros((4, 8), np.uint32)
+    expected[:groups] = np.arange(8) * (32 // groups if name == "reduction" else 1)
+    assert (device.download(out, np.uint32, (4, 8)) == expected).all()
+    assert result.counters.tma_stores == (32 if name == "reduction" else copies)
+    if name != "reduction":
+        assert not checker.report().errors

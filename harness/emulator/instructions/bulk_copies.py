@@ -6,7 +6,7 @@ shared memory end on an mbarrier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -77,6 +77,20 @@ def check(nbytes: int, *addresses: int) -> None:
 # ---- to global memory ----
 
 
+def storing_lanes(f: Fragment, *operands: Value) -> Iterable[int]:
+    """The lanes that a copy to global memory is made for: one for each distinct set of operands, the first that has it.
+
+    So ptxas 13.0 compiles them (UTMASTG, UBLKCP.G.S): the machine instruction has its operands in uniform registers and
+    is repeated until each set had its turn. All other bulk copies it repeats for each lane.
+    """
+    if len(f.lanes) == 1:
+        return f.lanes
+    first: dict[tuple[int, ...], int] = {}
+    for lane in f.lanes:
+        first.setdefault(tuple([lane_value(value, lane) for value in operands]), lane)
+    return first.values()
+
+
 class Departure:
     """Something on its way from shared to global memory, in the thread's open bulk group.
 
@@ -141,7 +155,8 @@ def to_global(
     f: Fragment, site: Site, how: Reduction, destination: Value, source: Value, size: Value, mask: Value
 ) -> None:
     """mask: of the bytes of every 16 that are written (``.cp_mask``), or None."""
-    for lane in f.lanes:
+    operands = (destination, source, size, 0 if mask is None else mask)
+    for lane in storing_lanes(f, *operands) if how is None else f.lanes:
         to, at, nbytes = (lane_value(v, lane) for v in (destination, source, size))
         offset = own_offset(f, at, "the source of a bulk copy")
         check(nbytes, to, offset)

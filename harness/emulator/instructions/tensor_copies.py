@@ -17,6 +17,7 @@ from harness.emulator.instructions.bulk_copies import (
     operation_of,
     own_offset,
     reduced,
+    storing_lanes,
 )
 from harness.emulator.instructions.table import (
     Effect,
@@ -213,7 +214,7 @@ def bring(
 
 def scatter(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value) -> None:
     """``...tile::scatter4``: four rows go to rows of their own."""
-    for lane in f.lanes:
+    for lane in storing_lanes(f, address, *start, source):
         _, tmap = tensor_map_at(f, site, lane_value(address, lane))
         one, four = _rows(tmap)
         starts = _row_starts(tmap, start, lane)
@@ -290,7 +291,7 @@ def load_pixels(
 
 def store_pixels(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value) -> None:
     """``...im2col_no_offs`` to global memory."""
-    for lane in f.lanes:
+    for lane in storing_lanes(f, address, *start, source):
         _, tmap = im2col_map_at(f, site, lane_value(address, lane))
         places = _pixels(f, tmap, start, (), lane)
         offset = box_offset(f, lane_value(source, lane))
@@ -515,7 +516,7 @@ class _Store:
 def tma_store(f: Fragment, site: Site, map_address: Value, coordinates: tuple[Value, ...], source: Value) -> None:
     """``cp.async.bulk.tensor`` from shared to global, in the thread's open bulk group."""
     grid = f.grid
-    for lane in f.lanes:
+    for lane in storing_lanes(f, map_address, *coordinates, source):
         _, tmap = tensor_map_at(f, site, lane_value(map_address, lane))
         where = lane_value(source, lane)
         if where >> RANK_SHIFT != f.cta.rank:
