@@ -159,7 +159,10 @@ class GenericProxy:
         reads, writes = event.mode != "write", event.mode != "read"
         if strong and reads:
             self._learn(event, thread, scope)
-        record = _record(thread, agent, site, writes, scope)
+        stored = None
+        if event.mode == "write" and isinstance(event.where, int) and isinstance(event.values, int):
+            stored = (event.where, event.values)
+        record = _record(thread, agent, site, writes, scope, stored)
         observer = Observer(thread.peek())
         nbytes = event.nbytes * event.items
         if event.space == "shared":
@@ -241,17 +244,19 @@ class GenericProxy:
             _fence_threads(thread, SCOPES.get(site.scope, 0))
 
 
-def _record(thread: Thread, agent: Agent, site: Site, writes: bool, scope: int) -> Record:
+def _record(
+    thread: Thread, agent: Agent, site: Site, writes: bool, scope: int, stored: tuple[int, int] | None
+) -> Record:
     """Gives the same record as long as the thread learns and tells nothing."""
     if thread.recorded_at != thread.version:
         thread.recorded_at = thread.version
         thread.records.clear()
         thread.order = thread.clock.rows[ORDER].copy()
-    key = (site.index, agent.lanes, writes)
+    key = (site.index, agent.lanes, writes, stored)
     record = thread.records.get(key)
     if record is None:
         space, order = thread.clock.space, thread.order
-        record = Record(space, thread.own, thread.time, "generic", writes, agent, site, order, scope)
+        record = Record(space, thread.own, thread.time, "generic", writes, agent, site, order, scope, stored)
         thread.records[key] = record
     return record
 

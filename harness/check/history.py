@@ -41,10 +41,11 @@ class Record:
     "free", "st.async" (or red.async), "map" (a tensor copy reads its tensor map).
 
     ``order``: what its agent knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed,
-    volatile, acquire or release access, else WEAK. ``shape``: of an MMA: its accumulator and size.
+    volatile, acquire or release access, else WEAK. ``shape``: of an MMA: its accumulator and size. ``stored``: of a
+    store of one value to one address: both.
     """
 
-    __slots__ = ("agent", "id", "kind", "order", "scope", "shape", "site", "space", "time", "who", "writes")
+    __slots__ = ("agent", "id", "kind", "order", "scope", "shape", "site", "space", "stored", "time", "who", "writes")
     _ids = 0
 
     def __init__(
@@ -58,6 +59,7 @@ class Record:
         site: Site,
         order: Rows | None = None,
         scope: int = WEAK,
+        stored: tuple[int, int] | None = None,
     ) -> None:
         Record._ids += 1
         self.id = Record._ids
@@ -70,6 +72,7 @@ class Record:
         self.site = site
         self.order = order
         self.scope = scope
+        self.stored = stored
         self.shape: object = None
 
     def knew(self, other: Record) -> bool:

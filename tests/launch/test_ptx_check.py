@@ -97,6 +97,15 @@ def test_what_the_file_asks_wrongly_is_a_usage_error(launch_file):
     assert done.exit_code == 2 and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("value", "severity"), [("7", "note"), ("%r8", "error")])
+def test_all_warps_may_write_the_same_value_to_one_place(launch_file, value, severity):
+    body = "shr.u32 %r8, %r0, 5; mov.b32 %r4, words; mov.b32 %r5, {}; st.shared.b32 [%r4], %r5; bar.sync 0; ret;"
+    done = check(launch_file(body.format(value)), "--notes", "--json", "-")
+    [found] = json.loads(done.stdout)["reports"]
+    assert [(f["rule"], f["severity"]) for f in found["findings"]] == [("race-shared", severity)]
+    assert done.exit_code == (severity == "error")
+
+
 CLUSTERS = """ptx = "{ptx}"
 launch = {{ kernel = "persistent", grid = 6, block = 64, arguments = ["counts", "origin"] }}
 expect.counts = "ones([6, 2])"
