@@ -115,8 +115,8 @@ class LaunchResult:
 class Device:
     """An emulated GPU: its global memory, and how it runs things.
 
-    ``accumulation``: "f32" multiplies with the host's float32 BLAS; "tensor_core" models the hardware's truncating
-    accumulation bit by bit (slow). ``schedule``: "fifo" (fast, always the same order), "random" (adversarial order and
+    ``accumulation``: "f32" multiplies with the host's float32 BLAS; "tensor_core" follows what is published of the
+    hardware bit by bit (slow). ``schedule``: "fifo" (fast, always the same order), "random" (adversarial order and
     delays drawn from ``seed``; the same seed gives the same run), or "declining" (fifo, and cluster launch control
     answers every other time that no cluster is left).
     """

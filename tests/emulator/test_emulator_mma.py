@@ -13,7 +13,7 @@ from emulator_reference import SPAN_BYTES, accumulator_place, operand_byte, swiz
 from harness.emulator.errors import Fault
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.memory.tmem import TensorMemory, place
-from harness.emulator.units import numerics
+from harness.emulator.units import sums
 from harness.emulator.units.mma import MmaUnit
 from harness.emulator.units.operands import PANEL_SLICES
 
@@ -386,7 +386,7 @@ def test_tensor_core_mode_differs_from_f32_only_in_rounding():
         results[accumulation] = read_d(pair, 128, 32).view(np.float32)
     expected = np.zeros((128, 32), np.float32)
     for k in range(0, 64, 16):
-        bits = numerics.tensor_core_dot(a[:, k : k + 16], b[:, k : k + 16], expected, "bf16", "bf16", "f32")
+        bits = sums.tensor_core_dot(a[:, k : k + 16], b[:, k : k + 16], expected, "bf16", "bf16", "f32", sums.BLACKWELL)
         expected = bits.view(np.float32)
     assert (results["tensor_core"] == expected).all()
     assert (results["f32"] != expected).any()

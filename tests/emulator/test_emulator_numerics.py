@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.emulator.units import numerics
+from harness.emulator.units import numerics, sums
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
@@ -28,7 +28,7 @@ def exact_parts(value: float, smallest: int) -> tuple[Fraction, int]:
 
 def slow_dot(a, b, c, input_type) -> float:
     """The bit-level model for one f32 element, in rational numbers."""
-    smallest = numerics.MIN_EXPONENT[input_type]
+    smallest = sums.MIN_EXPONENT[input_type]
     terms = []
     for x, y in zip(a, b, strict=True):
         (sx, ex), (sy, ey) = exact_parts(float(x), smallest), exact_parts(float(y), smallest)
@@ -61,7 +61,7 @@ def test_bit_level_model(input_type, spread):
     a[2] = np.float32(TYPES[input_type](1e-39 if input_type == "bf16" else 3e-7))  # subnormal
     c = random(m, n).astype(np.float32)
     c[:, 0] = 0
-    got = numerics.tensor_core_dot(a, b, c, input_type, input_type, "f32").view(np.float32)
+    got = sums.tensor_core_dot(a, b, c, input_type, input_type, "f32", sums.HOPPER).view(np.float32)
     for row, column in itertools.product(range(m), range(n)):
         assert got[row, column] == slow_dot(a[row], b[column], c[row, column], input_type), (row, column)
     if spread:
@@ -73,7 +73,7 @@ def test_bit_level_model_cuts_toward_zero():
     a[0, :2], a[1], b[0] = (2.0**-12, 2.0**-11), 2.0**-14, 2.0**-12
     for sign in (1, -1):
         c = np.full((2, 1), sign, np.float32)
-        got = numerics.tensor_core_dot(a, sign * b, c, "bf16", "bf16", "f32").view(np.float32)
+        got = sums.tensor_core_dot(a, sign * b, c, "bf16", "bf16", "f32", sums.HOPPER).view(np.float32)
         # Row 0: 1 + 2^-24 + 2^-23 survives the alignment and is cut to f32; nearest would be 1 + 2^-22.
         assert got[0, 0] == sign * (1 + 2.0**-23)
         # Row 1: sixteen products of 2^-26 are each below the 25 fractional bits, though together 2^-22.
@@ -89,10 +89,10 @@ def test_bit_level_model_special_values():
     a[2, 3] = np.nan
     c[3] = -np.inf
     a[4], b_large = 2.0**127, 2.0**127
-    got = numerics.tensor_core_dot(a, b, c, "bf16", "bf16", "f32")
+    got = sums.tensor_core_dot(a, b, c, "bf16", "bf16", "f32", sums.HOPPER)
     assert got[:4, 0].tolist() == [0x7F800000, 0x7FFFFFFF, 0x7FFFFFFF, 0xFF800000]
     assert got[4, 0] == 0x7F800000 and got[5].view(np.float32)[0] == 16
-    got = numerics.tensor_core_dot(a[4:5], b * b_large, c[:1], "bf16", "bf16", "f32")
+    got = sums.tensor_core_dot(a[4:5], b * b_large, c[:1], "bf16", "bf16", "f32", sums.HOPPER)
     assert got[0, 0] == 0x7F800000
 
 
@@ -205,7 +205,7 @@ def test_bit_level_model_agrees_with_an_h200(kind, a, b, c, d):
         for x in (a, b)
     )
     start = np.array([[c]], np.uint32).view(np.float32)
-    assert numerics.tensor_core_dot(row, column, start, kind, kind, "f32")[0, 0] == d
+    assert sums.tensor_core_dot(row, column, start, kind, kind, "f32", sums.HOPPER)[0, 0] == d
 
 
 def test_tf32_rounding_as_seen_on_an_h200():

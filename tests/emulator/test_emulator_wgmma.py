@@ -8,7 +8,7 @@ import pytest
 from emulator_reference import operand_byte, swizzled
 
 from harness.emulator import Deadlock, Device, Fault, Module, Swizzle
-from harness.emulator.units.numerics import tensor_core_dot
+from harness.emulator.units import sums
 from harness.emulator.units.wgmma import from_registers, to_registers
 from metrology.probes import emulator, matrix
 from metrology.probes.probe import Case, Pointer
@@ -70,7 +70,7 @@ class TestTiles:
         expected = np.zeros((64, 16), np.float32)
         for k in range(0, tile.k, 16):
             slices = (x[:, k : k + 16].astype(np.float32) for x in (a, b))
-            expected = tensor_core_dot(*slices, expected, "bf16", "bf16", "f32").view(np.float32)
+            expected = sums.tensor_core_dot(*slices, expected, "bf16", "bf16", "f32", sums.HOPPER).view(np.float32)
         assert (tile.product(found["d"]).view(np.uint32) == expected.view(np.uint32)).all()
         plain = a.astype(np.float32) @ b.astype(np.float32).T
         assert (tile.product(found["d"]) != plain).any()

@@ -198,7 +198,7 @@ def operand_positions(
 
 
 _F8F6F4 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
-_TYPES: dict[str, dict[int, str]] = {
+TYPES: dict[str, dict[int, str]] = {
     "f16": {0: "f16", 1: "bf16"},
     "tf32": {2: "tf32"},
     "f8f6f4": _F8F6F4,
@@ -208,7 +208,7 @@ _TYPES: dict[str, dict[int, str]] = {
     "mxf4nvf4": {1: "e2m1"},
 }
 """Types of A and B by their codes."""
-_D_TYPES_OF_KIND = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16", 1: "f32"}, "i8": {2: "s32"}}
+D_TYPES_OF_KIND = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16", 1: "f32"}, "i8": {2: "s32"}}
 SCALED = ("mxf8f6f4", "mxf4", "mxf4nvf4")
 DEPTH = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
 """Elements along K: always 32 bytes of shared memory."""
@@ -268,7 +268,7 @@ def decode(kind: str, value: int, group: int, weights: bool = False) -> Shape:
 
     if bits(2, 2):
         raise Fault(f"{what} {value:#x}: sparse matrices (bit 2) are not supported", "unsupported")
-    types = _TYPES[kind]
+    types = TYPES[kind]
     wide_b = kind not in ("mxf4", "mxf4nvf4")
     codes = (bits(7, 9), bits(10, 12 if wide_b else 11))
     for name, code in zip("AB", codes, strict=True):
@@ -292,7 +292,7 @@ def decode(kind: str, value: int, group: int, weights: bool = False) -> Shape:
         zero((0, 1), (6, 6), (23, 23), (29, 31) if not weights else (29, 29))
         if kind != "i8":
             zero((3, 3))
-        found = _D_TYPES_OF_KIND[kind].get(bits(4, 5))
+        found = D_TYPES_OF_KIND[kind].get(bits(4, 5))
         if found is None or (kind == "f16" and found == "f16" and (a_type, b_type) != ("f16", "f16")):
             raise Fault(
                 f"{what} {value:#x}: D type code {bits(4, 5)} does not go with {a_type} and {b_type}", "descriptor"

@@ -78,6 +78,7 @@ UE8M0 = Format("ue8m0", 8, 8, 0, 127, False, 0xFF, signed=False)
 FORMATS = {f.name: f for f in (F16, BF16, TF32, F32, F64, E4M3, E5M2, E2M3, E3M2, E2M1, UE4M3, UE8M0)}
 
 
+@np.errstate(invalid="ignore")
 def decode(bits: NDArray[Any], form: Format) -> Numbers:
     """The numbers that bit patterns stand for; higher bits of small formats are ignored."""
     if form is F64:

@@ -20,7 +20,7 @@ from harness.emulator.errors import Fault
 from harness.emulator.memory.descriptors import InstructionDescriptor, decode_instruction, decode_sm100
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.memory.tmem import LANES, TensorMemory, split_address
-from harness.emulator.units import numerics
+from harness.emulator.units import sums
 from harness.emulator.units.operands import PANEL_SLICES, Accumulation, K, Operand, Panels, operand
 
 
@@ -183,7 +183,7 @@ class MmaUnit:
 
     Args:
         accumulation: "f32" multiplies and adds in f32 (exact for integers below 2^24); "tensor_core" follows
-            the published bit-level model of the hardware, instruction by instruction, and is slow.
+            the published rules of the hardware (`sums`), instruction by instruction, and is slow.
     """
 
     def __init__(self, accumulation: Accumulation = "f32") -> None:
@@ -274,21 +274,13 @@ class MmaUnit:
         if idesc.negate:
             a = -a
         rows = idesc.m // len(pair)
-        old = np.zeros((idesc.m, idesc.n), np.float32)
+        old = np.zeros((idesc.m, idesc.n), np.uint32)
         if accumulate:
             for i, cta in enumerate(pair):
                 for block in blocks:
-                    bits = cta.tmem.data[block.lanes, block.columns]
-                    values = (
-                        bits.view(np.float32) if idesc.d_type == "f32" else numerics.f16_to_f32(bits.astype(np.uint16))
-                    )
-                    old[i * rows : (i + 1) * rows][block.target] = values
-        if self.accumulation == "tensor_core":
-            result = numerics.tensor_core_dot(a, b, old, idesc.a_type, idesc.b_type, idesc.d_type)
-        elif idesc.d_type == "f32":
-            result = (a @ b.T + old).view(np.uint32)
-        else:
-            result = numerics.f32_to_f16_storage(a @ b.T + old)
+                    old[i * rows : (i + 1) * rows][block.target] = cta.tmem.data[block.lanes, block.columns]
+        types = (idesc.a_type, idesc.b_type, idesc.d_type)
+        result = sums.dot(a, b, old, *types, self.accumulation, K, sums.BLACKWELL)
         for i, cta in enumerate(pair):
             share = result[i * rows : (i + 1) * rows]
             for block in blocks:

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 from harness.emulator.errors import Fault
 from harness.emulator.memory.descriptors import DEPTH, Shape, decode, decode_sm100
 from harness.emulator.memory.tmem import LANES, TensorMemory, split_address
-from harness.emulator.units import formats, numerics
+from harness.emulator.units import formats, numerics, sums
 from harness.emulator.units.mma import Block, Cta, accumulator_layout
 from harness.emulator.units.operands import AnyOperand, any_operand, to_numbers
 
 QUADRANT = 32
 A_COLUMNS = 8
 """32-bit columns that a row of A takes in tensor memory."""
-_BLOCK_BITS = 35
-"""Fraction bits in which the sums of scaled blocks of e2m1 are added (MMA-Sim, arXiv 2511.10909)."""
 
 
 class KindMma(NamedTuple):
@@ -112,7 +110,7 @@ def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str) -> int:
         a = np.concatenate([_fetch_from_tmem(cta.tmem, what, shape) for cta in ctas])
     if shape.negate:
         a = -a
-    scale = _scale_factors(what, shape, ctas) if what.vectors else None
+    scales = _scale_factors(what, shape, ctas) if what.vectors else None
     blocks, first, end = what.layout()
     rows = shape.m // len(ctas)
     old = np.zeros((shape.m, shape.n), np.uint32)
@@ -121,7 +119,11 @@ def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str) -> int:
         if what.accumulate:
             for block in blocks:
                 old[i * rows : (i + 1) * rows][block.target] = cta.tmem.data[block.lanes, block.columns]
-    result = _compute(what, shape, a, b, old, scale, accumulation)
+    if what.shift and what.accumulate:
+        c = old.view(np.float32) if shape.d_type == "f32" else numerics.f16_to_f32(old.astype(np.uint16))
+        c = np.ldexp(c, -what.shift)
+        old = c.view(np.uint32) if shape.d_type == "f32" else numerics.f32_to_f16_storage(c)
+    result = compute(shape, a, b, old, scales, accumulation)
     kept = _kept(what)
     for i, cta in enumerate(ctas):
         share = result[i * rows : (i + 1) * rows]
@@ -223,49 +225,22 @@ def _scales(
 # ---- arithmetic ----
 
 
-def _compute(
-    what: KindMma,
+def compute(
     shape: Shape,
     a: NDArray[Any],
     b: NDArray[Any],
     old: NDArray[np.uint32],
-    scale: tuple[NDArray[Any], NDArray[Any]] | None,
+    scales: tuple[NDArray[Any], NDArray[Any]] | None,
     accumulation: str,
 ) -> NDArray[np.uint32]:
-    """Bits of D [M, N]."""
+    """Bits of D [M, N] = A . B^T + the old D: numbers [M, K] and [N, K], and their scale factors [.., vectors].
+
+    B and its factors may also be those of each row of A, [M, N, ..].
+    """
     if shape.d_type == "s32":
-        return numerics.integer_dot(a, b, old, shape.saturate)
-    if what.shift and what.accumulate:
-        c = old.view(np.float32) if shape.d_type == "f32" else numerics.f16_to_f32(old.astype(np.uint16))
-        c = np.ldexp(c, -what.shift)
-        old = c.view(np.uint32) if shape.d_type == "f32" else numerics.f32_to_f16_storage(c)
-    if scale is None:
-        step = DEPTH[what.kind]
-        return numerics.dot(a, b, old, shape.a_type, shape.b_type, shape.d_type, accumulation, step)
-    return _scaled(what, shape, a, b, old, scale, accumulation)
-
-
-def _scaled(
-    what: KindMma,
-    shape: Shape,
-    a: NDArray[Any],
-    b: NDArray[Any],
-    old: NDArray[np.uint32],
-    scale: tuple[NDArray[Any], NDArray[Any]],
-    accumulation: str,
-) -> NDArray[np.uint32]:
-    """Every block's sum is scaled by both factors. The bit-level model adds the blocks as single terms."""
-    per = a.shape[1] // what.vectors
-    c = old.view(np.float32).astype(np.float64)
-    with np.errstate(all="ignore"):
-        terms = [c]
-        for v in range(what.vectors):
-            part = slice(v * per, (v + 1) * per)
-            terms.append((a[:, part] @ b[:, part].T) * np.outer(scale[0][:, v], scale[1][:, v]))
-        if accumulation != "tensor_core":
-            total = terms[0].astype(np.float32)
-            for term in terms[1:]:
-                total = total + term.astype(np.float32)
-            return np.where(np.isnan(total), np.uint32(numerics.CANONICAL_NAN_F32), total.view(np.uint32))
-        bits = numerics.ALIGNED_FRACTION_BITS if what.kind == "mxf8f6f4" else _BLOCK_BITS
-        return numerics.aligned_sum(terms, bits)
+        return sums.integer_dot(a, b, old, shape.saturate)
+    if scales is not None:
+        types = (shape.a_type, shape.b_type, shape.scale)
+        return sums.scaled_dot(shape.kind, types, a, b, old, scales, accumulation)
+    types = (shape.a_type, shape.b_type, shape.d_type)
+    return sums.dot(a, b, old, *types, accumulation, a.shape[1], sums.BLACKWELL)

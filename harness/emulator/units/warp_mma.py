@@ -1,7 +1,8 @@
 """The tensor core as one warp uses it: mma.sync (PTX ISA 9.7.14.5), its fragments and its arithmetic.
 
 A fragment is one matrix spread over the registers of 32 threads: register r of thread t holds neighbours along K, of
-row t / 4 of A, and of column t / 4 of B. Arithmetic follows the accumulation of the device, as tcgen05.mma does.
+row t / 4 of A, and of column t / 4 of B. Arithmetic follows the accumulation of the device, on every GPU as on
+an H200.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.emulator.units import float_math, numerics, sparsity
+from harness.emulator.units import float_math, sparsity, sums
 from harness.emulator.units.formats import FORMATS, decode
 
 ELEMENT_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f64": 64}
@@ -112,13 +113,14 @@ def multiply(
 def _compute(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
     """Bits of D [m, n] from numbers, and the bits of C."""
     if form.d_type == "s32":
-        return numerics.integer_dot(a, b, c, form.saturate)
+        return sums.integer_dot(a, b, c, form.saturate)
     with np.errstate(all="ignore"):
         if form.d_type == "f64":
             return _fused_sums(a, b, c)
         if form.a_type in ("e4m3", "e5m2") and accumulation == "tensor_core":
             return _compute_fp8(form, a, b, c)
-        return numerics.dot(a, b, c, form.a_type, form.b_type, form.d_type, accumulation, _STEP[form.a_type])
+        types = (form.a_type, form.b_type, form.d_type)
+        return sums.dot(a, b, c, *types, accumulation, _STEP[form.a_type], sums.HOPPER)
 
 
 def _fused_sums(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
@@ -137,7 +139,7 @@ def _compute_fp8(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) 
     of_four = np.arange(a.shape[1]) % 4
     total = np.zeros(c.shape, np.uint32)
     for part in (of_four < 2, of_four >= 2):
-        total = numerics.dot(a[:, part], b[..., part], total, "f16", "f16", form.d_type, "tensor_core", 16)
+        total = sums.dot(a[:, part], b[..., part], total, "f16", "f16", form.d_type, "tensor_core", 16, sums.HOPPER)
     kind = FORMATS[form.d_type]
     result = float_math.add(decode(c, kind), decode(total, kind))
     return np.asarray(float_math.finish(result, kind, "rn")).astype(np.uint32)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from harness.emulator.memory.bytes import CHUNK_DTYPE
 from harness.emulator.memory.descriptors import Major, decode_sm90
 from harness.emulator.memory.shared import SharedMemory
-from harness.emulator.units import numerics, sparsity
+from harness.emulator.units import numerics, sparsity, sums
 from harness.emulator.units.mma import MmaUnit
 from harness.emulator.units.operands import BITS, PANEL_SLICES, SLICE, AnyOperand, K, Operand, any_operand, operand
 
@@ -105,8 +105,6 @@ def _make_any_plan(form: Form, a_descriptor: int, b_descriptor: int) -> AnyPlan:
 
 
 _FP8 = ("e4m3", "e5m2")
-_FP8_FRACTION_BITS = 13
-"""A Hopper tensor core adds fp8 products with fewer bits (MMA-Sim, arXiv 2511.10909)."""
 
 
 class Accumulator:
@@ -207,7 +205,7 @@ class Accumulator:
         b = plan.b.values(shared.chunks.take(plan.b.positions)[None, None].view(np.uint16))
         element = plan.form.element
         signed = -a if plan.form.negate else a
-        result = numerics.tensor_core_dot(signed, b, self._values, element, element, "f32")
+        result = sums.tensor_core_dot(signed, b, self._values, element, element, "f32", sums.HOPPER)
         self._values = result.view(np.float32)
 
     def _execute_any(
@@ -229,15 +227,15 @@ class Accumulator:
             codes = [sparsity.codes_of_warp(words, form.selector, form.element, form.k) for words in metadata]
             b = sparsity.chosen(b, sparsity.kept_positions(np.concatenate(codes), form.element))
         if form.d_type == "s32":
-            result = numerics.integer_dot(a, b, self._values.view(np.uint32), form.saturate)
+            result = sums.integer_dot(a, b, self._values.view(np.uint32), form.saturate)
             self._values = result.view(np.float32)
             return
         a = -a if form.negate else a
         halves = form.d_type == "f16"
         old = numerics.f32_to_f16_storage(self._values) if halves else self._values.view(np.uint32)
-        bits = _FP8_FRACTION_BITS if form.element in _FP8 else numerics.ALIGNED_FRACTION_BITS
+        window = sums.HOPPER_FP8 if form.element in _FP8 else sums.HOPPER
         types = (form.element, form.b_element or form.element, form.d_type)
-        found = numerics.dot(a, b, old, *types, accumulation, form.kept, bits)
+        found = sums.dot(a, b, old, *types, accumulation, form.kept, window)
         self._values = numerics.f16_to_f32(found.astype(np.uint16)) if halves else found.view(np.float32)
 
 

@@ -88,8 +88,8 @@ def _rules(name: str, kind: Scaled) -> Probe:
         read=read,
         explain=by_answer(read),
         accumulation="tensor_core",
-        assumption="Each block is summed exactly; blocks and the old D are aligned to the largest and cut to 35 bits "
-        "below it (MMA-Sim, arXiv 2511.10909).",
+        assumption="Groups of 16 are summed exactly, and cut to 35 bits below the old D or below the largest pair of "
+        "factors: published for B200, sf-tensor/tcgen05, MODEL.md.",
     )
 
 
@@ -132,7 +132,8 @@ def _random(name: str, kind: Scaled) -> Probe:
         read=read,
         explain=explain,
         accumulation="tensor_core",
-        assumption="Blocks of mxf4 and nvf4 are summed exactly and cut to 35 bits, those of mxf8 cut to 25.",
+        assumption="Products of mxf8 are cut to 25 bits; those of mxf4 and nvf4 are summed exactly in groups, "
+        "which are cut to 35: published for B200, sf-tensor/tcgen05, MODEL.md.",
     )
 
 

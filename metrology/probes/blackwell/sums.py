@@ -27,10 +27,10 @@ D_CODES = {"f16": 0, "f32": 1, "s32": 2}
 NARROW = ("e2m3", "e3m2", "e2m1")
 SATURATE = 1 << 3
 MODEL = (
-    "Aligned to the largest term, cut to 25 bits below it, added exactly, cut to f32 or rounded to f16. The ISA leaves "
-    "order and rounding open."
+    "Aligned to the largest term, cut to 25 bits below it, added exactly, cut to f32 or rounded to f16: published for "
+    "B200, sf-tensor/tcgen05, MODEL.md. The ISA leaves order and rounding open."
 )
-FP8 = MODEL + " On Hopper fp8 is cut to 13 bits; here it is taken to be as f16."
+FP8 = MODEL + " On Hopper fp8 is cut to 13 bits; here it is as f16."
 
 
 def _rows(rng: np.random.Generator, element: str, rows: int, kind: str) -> np.ndarray:
