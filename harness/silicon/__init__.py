@@ -1,0 +1,1 @@
+"""What others have published of a chip, held against the emulated GPU and the timing model."""
