@@ -10,6 +10,7 @@ import click
 from harness.cli.exec_output import as_json, show_summary
 from harness.cli.options import (
     NamedPath,
+    accumulation_option,
     check_output,
     group,
     launch_timeout_option,
@@ -29,6 +30,7 @@ from harness.launch.launching import EmulationOptions
 emulation_options = group(
     "emulation",
     EmulationOptions,
+    accumulation_option,
     schedule_option,
     program_seed_option,
     click.option(
@@ -80,7 +82,7 @@ def exec_command(
     emulated = Gpu(gpu_model(gpu), emulation, log, Recorder(record) if record else None, check)
     code = run_program(command, emulated, os.environ)
     if json_path:
-        write_output(as_json(log, gpu, code), json_path)
+        write_output(as_json(log, gpu, code, emulation.accumulation), json_path)
     if not quiet:
         show_summary(log, gpu)
     return EXIT_CANNOT_RUN if log.failure else code

@@ -15,11 +15,12 @@ from harness.driver.log import LaunchRecord, Log
 from harness.run import records
 
 
-def as_json(log: Log, gpu: str, code: int) -> str:
+def as_json(log: Log, gpu: str, code: int, accumulation: str) -> str:
     """``{"launches": [...], "unhandled": [...], ...}``"""
     record = {
         **records.new_record(),
         "gpu": gpu,
+        "accumulation": accumulation,
         "exit_code": code,
         "failure": log.failure or None,
         "processes": log.processes,

@@ -342,15 +342,18 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
+accumulation_option = click.option(
+    "--accumulation",
+    type=click.Choice(get_args(Accumulation)),
+    default="f32",
+    show_default=True,
+    help="Arithmetic of the emulated tensor core.",
+)
+
+
 # How an emulated run goes.
 emulator_options = together(
-    click.option(
-        "--accumulation",
-        type=click.Choice(get_args(Accumulation)),
-        default="f32",
-        show_default=True,
-        help="Arithmetic of the emulated tensor core.",
-    ),
+    accumulation_option,
     click.option(
         "--jobs",
         type=click.IntRange(1),

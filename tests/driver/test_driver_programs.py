@@ -370,6 +370,37 @@ def test_a_program_that_ends_while_its_kernel_runs_ends_the_emulation():
     assert code == 5 and time.monotonic() - started < 20
 
 
+SUM = """
+TEXT = '''.version 8.6
+.target sm_90
+.address_size 64
+.visible .entry sum(.param .u64 result) {
+.reg .b32 %a, %b; .reg .f32 %c, %d<4>; .reg .u64 %result;
+mov.b32 %a, 0x04000400; mov.b32 %b, 0x0C000C00; mov.f32 %c, 0f3F800000; // 2^-14, 2^-12, 1
+mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
+    {%d0, %d1, %d2, %d3}, {%a, %a, %a, %a}, {%b, %b}, {%c, %c, %c, %c};
+ld.param.u64 %result, [result];
+st.global.f32 [%result], %d0;
+ret;
+}'''
+kernel, = load(TEXT, "sum")
+place = asked("cuMemAlloc_v2", 4)
+launch(kernel, 1, 32, place)
+call("cuCtxSynchronize")
+print(download(place, c_uint, 1)[0] - 0x3F800000)
+"""
+
+
+@pytest.mark.parametrize(("accumulation", "more"), [("f32", "2"), ("tensor_core", "0")])
+def test_programs_add_up_as_they_are_told_to(accumulation, more, tmp_path):
+    """1 and 16 products of 2^-26: a tensor core cuts off each of them."""
+    path = tmp_path / "out.json"
+    words = ("--accumulation", accumulation, "--json", str(path), "--", *command(SUM))
+    with harness(*words, stdout=subprocess.PIPE) as process:
+        assert process.communicate()[0] == f"{more}\n" and process.returncode == 0
+    assert json.loads(path.read_text())["accumulation"] == accumulation
+
+
 def leftovers() -> set[str]:
     """Files that could be left of an emulated GPU: none, as its memory and its socket have no files."""
     return {str(path) for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob("*emulated*gpu*")}
@@ -420,7 +451,7 @@ def test_the_synchronisation_of_every_launch_is_checked_if_asked_for():
     assert not sound.findings
     [finding] = racy.findings
     assert finding.severity == "error"
-    assert json.loads(as_json(log, "b200", code))["launches"][1]["findings"][0]["rule"] == finding.rule
+    assert json.loads(as_json(log, "b200", code, "f32"))["launches"][1]["findings"][0]["rule"] == finding.rule
     _, log = run_script(script)
     assert not log.launches[1].findings
 
