@@ -50,3 +50,14 @@ def alignment(box: TensorMap) -> int:
 def row_of(box: TensorMap) -> int:
     """Returns the bytes of a box that lie one after another in global memory."""
     return box.box[0] * box.element.bytes
+
+
+def lines_of(box: TensorMap) -> int:
+    """Returns the lines of L2 that the rows of a box are asked for as, if each begins with one."""
+    row = row_of(box)
+    return box.box_bytes // row * -(-row // LINE)
+
+
+def in_a_row(box: TensorMap) -> bool:
+    """Returns whether all of a box lies in one piece of global memory: each row begins where the one before ends."""
+    return bool(box.strides) and box.strides[0] == row_of(box)

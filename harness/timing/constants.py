@@ -86,16 +86,23 @@ class Gpu:
         return self.with_values({**values, "tensor.overhead": 0.0, "tensor.per_instruction": 1.0, "dram.latency": 0.0})
 
     @property
+    def has_tcgen05(self) -> bool:
+        """Returns whether its tensor cores are Blackwell's, which have constants that Hopper's have not."""
+        return self.arch.startswith("sm_10")
+
+    @property
     def sms(self) -> int:
         return sum(self.gpcs)
 
     @property
     def compared(self) -> bool:
-        """Returns whether the error of the model was found on such a GPU; else it is a guess."""
-        return self.constants["model.error"].status == "measured"
+        """Returns whether the error of the model was found on such a GPU, by us or by others; else it is a guess."""
+        return self.constants["model.error"].status in ("measured", "published")
 
     def error_in_words(self, percent: float) -> str:
         """Returns a remark on the cycles, to stand next to a prediction."""
+        if self.constants["model.error"].status == "published":
+            return f"the cycles may be wrong by {percent:.0f} %, by what others have published of the {self.title}"
         if self.compared:
             return f"the cycles may be wrong by {percent:.0f} %"
         return f"±{percent:.0f} % of the cycles is a guess, as no {self.title} was compared with the model"

@@ -17,16 +17,15 @@ from harness.emulator.machine.state import Cta
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.units.mma import Mma
 from harness.emulator.units.tensor_kinds import KindMma
-from harness.timing.boxes import LINE, SECTOR, alignment, parts, row_of
+from harness.timing.boxes import LINE, SECTOR, alignment, in_a_row, lines_of, parts, row_of
 from harness.timing.constants import ENDLESS, Gpu
 from harness.timing.first_use import FirstUse
+from harness.timing.tcgen05 import K_BYTES, MmaTimes, form_of
 
 SUB_PARTITIONS = 4
 WGMMA_ROWS = 64
 MOST_AT_ONCE = 64
 """Multiplications that a tensor core is remembered to have been given."""
-K_BYTES = 32
-"""Bytes of a row of A or B in one multiplication, whatever the type."""
 LEFT = 0.2
 """Of a wait for DRAM, the part that is left however far others are ahead: 90 to 120 of 490 cycles in kernels with
 events on an H200."""
@@ -169,6 +168,7 @@ class Sm:
         self.behind = behind
         self.issue = [Unit() for _ in range(SUB_PARTITIONS)]
         self.tensor = Tensor()
+        self.boxes = Unit()
         self.tma = Unit()
         self.port = Unit()
         self.maps: set[int] = set()
@@ -245,6 +245,7 @@ class Units:
         self.port_rate = gpu["l2.port"]
         self.tma_issue = gpu["tma.issue"]
         self.tma_rate = gpu["tma.rate"]
+        self.tma_box, self.tma_line = (gpu["tma.box"], gpu["tma.line"]) if gpu.has_tcgen05 else (0.0, 0.0)
         self.fill_rates = [gpu["l2.fill_bandwidth"] / memory.clock * part for part in memory.outside]
         self.cut_rows = gpu["tma.cut_rows"]
         self.split = {
@@ -264,6 +265,7 @@ class Units:
         self.distances = Random(0)
         """Always the same: what is predicted does not change from run to run."""
         self.dram_latency = gpu["dram.latency"] * memory.clock
+        self.dram_in_a_row = gpu["dram.in_a_row"] if gpu.has_tcgen05 else 1.0
         self.descriptor_latency = gpu["tma.descriptor"]
         self.cold = gpu["dram.cold"] if memory.miss > 0 else 0.0
         self.store_rate = gpu["tma.store_rate"]
@@ -278,6 +280,8 @@ class Units:
         self.tensor_queue = gpu["tensor.queue"]
         self.commit_latency = gpu["tensor.commit"]
         self.shared_rate = gpu["shared.port"]
+        if gpu.has_tcgen05:
+            self.mma_times = MmaTimes(gpu)
         self.remote = gpu["barrier.remote"]
         self.cluster_control = gpu["launch.cluster_control"]
         self.descriptors: set[tuple[int, int, int]] = set()
@@ -344,19 +348,33 @@ class Units:
             part = parts(load.tmap, load.coordinates)
             # What is left of a cut row lies in no more lines than the whole row does.
             longer = max(self.split[aligned], self.cut_rows if part.cut else 1.0)
-            sent = sm.tma.serve(at, self.tma_issue + nbytes * longer / self.tma_rate)
+            sent = self._send(at, load.tmap, longer, sm)
             sent += self._first_load(load, cta, sm)
             self.memory.traffic.loads += 1
             # How several SMs are answered together was fitted to sectors of boxes that are not multicast.
             times = self._sectors(load) if cast else 1.0
             wave = self._walk(load, cta)
             arrives = self.read_memory(at, part.inside, sent, aligned, times, sm.behind)
-            arrives += self.dram_wait(aligned, *self._new(load, wave))
+            new, ahead = self._new(load, wave)
+            if in_a_row(load.tmap):
+                new *= self.dram_in_a_row
+            arrives += self.dram_wait(aligned, new, ahead)
             if part.filled:
                 filled = self.memory.fill.serve(at, part.filled / self.fill_rates[wave])
                 arrives = max(arrives, filled + self.hit_latency)
             self._last_load = (load, arrives)
         return self._last_load[1] - nbytes * self._sectors(load) / self.port_rate
+
+    def _send(self, at: float, box: TensorMap, longer: float, sm: Sm) -> float:
+        """Returns when an SM's engine has asked for all of a box. longer: how many times as long its rows take.
+
+        On a B200 it looks at one box every so many cycles, and asks for one line every so many, however few of its
+        bytes a row needs; the one while it does the other. No more is known of Hopper's than how both add up.
+        """
+        if self.tma_box:
+            at = sm.boxes.serve(at, self.tma_box)
+        cycles = max(box.box_bytes / self.tma_rate, lines_of(box) * self.tma_line)
+        return sm.tma.serve(at, self.tma_issue + cycles * longer)
 
     def take(self, at: float, load: Any, sm: Sm) -> float:
         """An SM takes a box through its port, where boxes come one after another as they arrive."""
@@ -437,17 +455,12 @@ class Units:
 
     def mma(self, at: float, what: Mma | KindMma, sms: list[Sm]) -> float:
         """Returns when a tcgen05.mma of one CTA or of a pair is done; both tensor cores work in step."""
-        group = len(sms)
-        shape = what.plan().idesc if isinstance(what, Mma) else what.shape()
-        a_rows = 0 if isinstance(what, KindMma) and what.a_in_tmem else shape.m // group
-        # 128 rows of a pair are 64 of each CTA, which then works on half of the columns at a time.
-        compute = shape.n / 4 if group == 2 and shape.m == 128 else shape.n / 2
-        operands = (a_rows + shape.n // group) * K_BYTES / self.shared_rate
+        form = form_of(what)
         start = max(at, *(sm.tensor.free for sm in sms))
-        cycles = max(compute, operands) * self.tensor_overhead + self.tensor_each
-        done = max(sm.tensor.serve(start, cycles) for sm in sms)
-        self.multiplied = (done - cycles, done)
-        return done + self.tensor_latency
+        cycles = self.mma_times.interval(form, loaded=True)
+        taken = max(sm.tensor.serve(start, cycles) for sm in sms)
+        self.multiplied = (taken - cycles, taken)
+        return taken - cycles + self.mma_times.latency(form)
 
     def in_order(self, pipe: Any, done: float) -> float:
         """Operations of one pipe are done in the order in which they were issued."""
