@@ -133,6 +133,7 @@ COMMANDS = {
     "check": "check:check_command",
     "clean": "clean:clean",
     "compare": "compare:compare_command",
+    "confront": "confront:confront_command",
     "doctor": "doctor:doctor_command",
     "exec": "exec:exec_command",
     "explain": "inspection:explain",

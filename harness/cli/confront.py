@@ -1,0 +1,124 @@
+"""``harness confront``: what others have published of a GPU, against the emulator and the timing model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from harness.cli.options import as_json, check_output, json_option, write_output
+from harness.cli.render import progress_bar, show_line, show_table
+from harness.errors import EXIT_OK, UsageProblem
+from harness.silicon.tables import SHIPPED, Source, find_tables, gpus_with_tables, read_sources, read_table
+from harness.silicon.times import Confrontation, confront
+from harness.timing.constants import find_gpu
+
+
+@click.command("confront")
+@click.argument("gpu_name", metavar="GPU")
+@click.option(
+    "--data",
+    "folder",
+    metavar="DIR",
+    help="A folder with tables of the same names and columns.  [default: those that are shipped]",
+)
+@json_option
+def confront_command(gpu_name: str, folder: str | None, json_path: str | None) -> int:
+    """Hold the emulator and the timing model against what others have published of a GPU.
+
+    Sums of the tensor core are compared bit by bit; times are predicted, and the errors shown: what is predicted less
+    what was published, over what was published.
+    """
+    check_output(json_path, "--json")
+    if gpu_name not in gpus_with_tables():
+        raise UsageProblem(
+            f"GPU '{gpu_name}': there are no published tables of it; there are some of {', '.join(gpus_with_tables())}"
+        )
+    sums_files, table_files = find_tables(SHIPPED / gpu_name if folder is None else Path(folder))
+    tables = [read_table(path) for path in table_files]
+    gpu = find_gpu(gpu_name)
+    sums = _confront_sums(sums_files)
+    found: list[Confrontation] = []
+    done, total = 0, sum(len(table.rows) for table in tables)
+    with progress_bar("predicting", "rows") as report:
+        for table in tables:
+            found += confront(table, gpu, partial(_report, report, done, total))
+            done += len(table.rows)
+    if json_path is not None:
+        data = {"sums": sums, "tables": [each.as_dict() for each in found]}
+        write_output(as_json(data), json_path)
+    if json_path != "-":
+        _show(Console(), gpu.title, sums, found, read_sources(gpu_name))
+    return EXIT_OK
+
+
+def _report(report: Callable[[int, int], None], before: int, total: int, ready: int) -> None:
+    """Of a table some rows are ready; so many were before."""
+    report(before + ready, total)
+
+
+def _confront_sums(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """Returns plain data for JSON, a file at a time."""
+    if not files:
+        return []
+    from harness.silicon.sums import confront_sums
+
+    answers = [(path, confront_sums(path)) for path in files]
+    return [
+        {"file": path.name, "cases": each.cases, "different": each.different, "refused": each.refused}
+        for path, each in answers
+    ]
+
+
+def _show(
+    console: Console,
+    title: str,
+    sums: Sequence[dict[str, Any]],
+    found: Sequence[Confrontation],
+    sources: dict[str, Source],
+) -> None:
+    show_line(console, f"Published of a {title} by others, against what the model predicts. Nothing here is measured.")
+    if sums:
+        rows = ([each["file"], *(f"{each[key]:,}" for key in ("cases", "different", "refused"))] for each in sums)
+        show_table(console, "\nsums of the tensor core, bit by bit", ("file", "cases", "different", "refused"), rows)
+    if found:
+        columns = (
+            "table",
+            "rows",
+            "mean error",
+            "largest",
+            "refused",
+            "the row with the largest: published, predicted",
+        )
+        show_table(console, "\ntimes", columns, map(_line, found))
+    show_table(console, "\nwhose they are", ("table", "source", "what it shows"), _sources(sums, found, sources))
+
+
+def _line(found: Confrontation) -> list[str]:
+    mean, worst = found.mean_error, found.worst
+    refused = len(found.rows) - len(found.answered)
+    if mean is None or worst is None or worst.predicted is None:
+        return [found.name, f"{len(found.rows):,}", "", "", f"{refused:,}", ""]
+    last = f"{worst.what}: {worst.published:,.5g}, {worst.predicted:,.5g} {found.unit}"
+    return [
+        found.name,
+        f"{len(found.rows):,}",
+        f"{100 * mean:.1f} %",
+        f"{100 * worst.error:+.1f} %",
+        f"{refused:,}",
+        last,
+    ]
+
+
+def _sources(
+    sums: Sequence[dict[str, Any]], found: Sequence[Confrontation], sources: dict[str, Source]
+) -> Iterable[list[str]]:
+    names = dict.fromkeys([Path(each["file"]).stem for each in sums] + [each.name for each in found])
+    for name in names:
+        if name in sources:
+            source = sources[name]
+            yield [name, f"{source.source}, {source.date}, {source.licence}", source.what]
