@@ -28,7 +28,7 @@ from harness.timing.constants import find_gpu
 )
 @json_option
 def confront_command(gpu_name: str, folder: str | None, json_path: str | None) -> int:
-    """Hold the emulator and the timing model against what others have published of a GPU.
+    """Hold what we emulate and predict against published figures.
 
     Sums of the tensor core are compared bit by bit; times are predicted, and the errors shown: what is predicted less
     what was published, over what was published.
