@@ -24,6 +24,7 @@ from harness.report.published import published_figures
 from harness.report.svg import as_svg
 from harness.report.timeline_section import plan_timelines
 from harness.report.tuned import tuned_tables
+from harness.silicon.times import confront_shipped
 
 if TYPE_CHECKING:
     from harness.report.page import PlanPicture
@@ -72,7 +73,7 @@ def report(output: Path, results: Path | None) -> None:
         )
     published = published_figures()
     with progress_bar("drawing", "pictures") as progress:
-        figures = [*draw_all(found.devices, published), *map(draw, maps)]
+        figures = [*draw_all(found.devices, published, confront_shipped()), *map(draw, maps)]
         launched = _launched(found)
         planned = plan_timelines(folder, {arch for _, arch in launched} | {one.arch for one in maps})
         done = _Counter(progress, len(figures) + planned.count + len(launched))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import matplotlib
@@ -10,13 +11,15 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 from harness.experiments.history import case_of
+from harness.gpus import facts
 from harness.report import data
 from harness.report.data import Device, Record, Saving
 from harness.report.figure import SETTINGS, VENDORS, Figure, color
 from harness.report.published import PublishedFigure
+from harness.silicon.times import Confrontation
 
 WIDTH = 9.0
 SHARED_CLOCK = (
@@ -26,14 +29,21 @@ SHARED_CLOCK = (
 """What a reader of ratios has to know."""
 
 
-def draw_all(devices: Sequence[Device], published: Sequence[PublishedFigure]) -> list[Figure]:
-    """Every figure that there are numbers for; GPUs have one each, as their times share no axis."""
+def draw_all(
+    devices: Sequence[Device],
+    published: Sequence[PublishedFigure],
+    confrontations: Mapping[str, Sequence[Confrontation]] = MappingProxyType({}),
+) -> list[Figure]:
+    """Every figure that there are numbers for; GPUs have one each, as their times share no axis. confrontations: with
+    published tables, by GPU.
+    """
     with matplotlib.rc_context(SETTINGS):
         found: list[Figure | None] = []
         for device in devices:
             found += [measured(device), steps(device), multicast(device), history(device), roofline(device)]
         for gpu in dict.fromkeys(one.gpu for one in published):
             found.append(by_others(gpu, [one for one in published if one.gpu == gpu]))
+        found += [confronted(gpu, each) for gpu, each in confrontations.items()]
     return [figure for figure in found if figure]
 
 
@@ -89,6 +99,46 @@ def by_others(gpu: str, published: Sequence[PublishedFigure]) -> Figure:
         ("whose", "kernel", "TFLOPS"),
         rows,
         "published",
+    )
+
+
+def confronted(gpu: str, found: Sequence[Confrontation]) -> Figure | None:
+    """Draws what others have published of a GPU against what the model predicts: a panel for each table, a dot for each
+    row; on the line both are the same.
+    """
+    found = [one for one in found if one.answered]
+    if not found:
+        return None
+    across = 3
+    down = -(-len(found) // across)
+    canvas = Canvas(figsize=(WIDTH, 2.9 * down + 0.3), layout=ConstrainedLayoutEngine(hspace=0.1))
+    rows: list[tuple[str, ...]] = []
+    panels = list(canvas.subplots(down, across, squeeze=False).flat)
+    for axis, one in zip(panels, found, strict=False):
+        pairs = [(row.published, row.predicted or 0) for row in one.answered]
+        ends = [min(min(pair) for pair in pairs) * 0.9, max(max(pair) for pair in pairs) * 1.1]
+        axis.plot(ends, ends, color=color("muted"), linewidth=1)
+        axis.scatter(*zip(*pairs, strict=True), s=9, color=color("vendor"), edgecolors="none", zorder=3)
+        axis.set(xscale="log", yscale="log", xlabel=f"published, {one.unit}", ylabel="predicted", title=one.name)
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_major_locator(LogLocator(subs=(1, 2, 5) if ends[1] / ends[0] < 15 else (1,)))
+            side.set_major_formatter(EngFormatter(sep=""))
+            side.set_minor_formatter(NullFormatter())
+        worst = one.worst
+        assert worst is not None and one.mean_error is not None
+        shown = f"{100 * one.mean_error:.1f} %", f"{100 * worst.error:+.1f} %"
+        rows.append((one.name, f"{len(one.answered):,}", *shown, worst.what))
+    for axis in panels[len(found) :]:
+        axis.set_axis_off()
+    return Figure(
+        f"confronted-{gpu}",
+        f"Published of a {facts(gpu).title} by others, against the model",
+        "Panels of dots, one for each row of a published table: what was published across, what the model predicts "
+        "upward, on logarithmic axes. Nothing here was measured by us; `harness confront` has the sources.",
+        canvas,
+        ("table", "rows", "mean error", "largest", "the row with the largest"),
+        rows,
+        "published, predicted",
     )
 
 

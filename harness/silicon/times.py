@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 from typing import Any
 
 from harness.silicon.copies import Copies, cycles_of_box, latency_of_first
 from harness.silicon.mainloop import Mainloop, cycles_of_step
-from harness.silicon.tables import Row, Table
-from harness.timing.constants import Gpu
+from harness.silicon.tables import SHIPPED, Row, Table, find_tables, gpus_with_tables, read_table
+from harness.timing.constants import Gpu, find_gpu
 from harness.timing.tcgen05 import MmaForm, MmaTimes
 
 LATENCY = "mma_intervals latency"
@@ -85,6 +86,17 @@ def confront(table: Table, gpu: Gpu, progress: Progress = lambda ready: None) ->
         progress(number)
     names = (table.name, LATENCY)
     return [Confrontation(name, unit, column) for name, column in zip(names, zip(*found, strict=True), strict=False)]
+
+
+@cache
+def confront_shipped() -> dict[str, list[Confrontation]]:
+    """Returns the tables that are shipped, confronted, by GPU."""
+    found: dict[str, list[Confrontation]] = {}
+    for name in gpus_with_tables():
+        gpu = find_gpu(name)
+        _, tables = find_tables(SHIPPED / name)
+        found[name] = [one for path in tables for one in confront(read_table(path), gpu)]
+    return found
 
 
 def _form(row: Row) -> MmaForm | str:

@@ -32,6 +32,7 @@ FIGURES = {
     "measured-nvidia-h200",
     "published-nvidia-b200",
     "published-blackwell",
+    "confronted-b200",
     "history-nvidia-h200",
     "history-emulated-sm_100a",
     "steps-emulated-sm_100a",
