@@ -19,6 +19,7 @@ from harness.check.model import Model
 from harness.check.operations import AsynchronousOperations
 from harness.check.tensor_core import TensorMemoryLife
 from harness.check.termination import check_ended, check_missed, note_error
+from harness.check.verdict import Word
 from harness.emulator.machine import events
 from harness.emulator.machine.events import GridStarted
 
@@ -175,8 +176,8 @@ class Checked:
     """Holds what a check of a program has given, over all its schedules.
 
     ``label``: the program and how it is launched, in one line. ``about``: the same as data. ``file``: of its PTX.
-    ``failure``: why a run did not come to its end, or nothing. ``correct``: whether the result is right, None without
-    one.
+    ``failure``: why a run did not come to its end, or nothing; ``ended``: what that says of the program. ``correct``:
+    whether the result is right, None without one.
     """
 
     label: str
@@ -186,6 +187,7 @@ class Checked:
     failure: str
     correct: bool | None
     schedules: int = 1
+    ended: Word = "clean"
 
     @property
     def is_sound(self) -> bool:
@@ -209,6 +211,7 @@ def together(runs: Sequence[Checked]) -> Checked:
         runs[0],
         report=merged([run.report for run in runs]),
         failure=next((run.failure for run in runs if run.failure), ""),
+        ended=next((run.ended for run in runs if run.failure), "clean"),
         correct=False if False in verdicts else None if None in verdicts else True,
         schedules=len(runs),
     )

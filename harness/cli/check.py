@@ -144,15 +144,18 @@ def check_command(
         for what in several if ptxas else ():
             require_accepted(what)
     else:
-        several = _kernels(kernels_named(kernels), shape, config, ptx, how, ptxas)
+        several = launchables(kernels_named(kernels), shape, config, ptx, how.inputs, how.seed, ptxas)
     with progress_bar(f"checking {', '.join(map(str, kernels))}", "schedules") as progress:
         found = check(several, how.options, progress)
     return tell(found, replace(shown, notes=shown.notes or how.redundant))
 
 
-def _kernels(
-    names: Sequence[str], shape: Shape, config: ConfigOptions, ptx: Path | None, how: How, ptxas: bool
+def launchables(
+    names: Sequence[str], shape: Shape, config: ConfigOptions, ptx: Path | None, inputs: str, seed: int, ptxas: bool
 ) -> list[Launchable]:
+    """Returns what is launched of kernels of ours. ptx: takes the place of the compiled PTX of one. inputs, seed: of A
+    and B. ptxas: whether PTX is an error that ptxas refuses.
+    """
     if ptx is not None and len(names) != 1:
         raise UsageProblem(
             f"--ptx {ptx} takes the place of one kernel's PTX, and {len(names)} kernels are named; name one"
@@ -166,4 +169,4 @@ def _kernels(
         artifacts = [put_in_place(edited, artifacts, shape)[0]]
     for artifact in artifacts if ptxas else ():
         artifact.require_accepted()
-    return [make_launchable(artifact, shape, how.inputs, how.seed) for artifact in artifacts]
+    return [make_launchable(artifact, shape, inputs, seed) for artifact in artifacts]

@@ -146,6 +146,7 @@ COMMANDS = {
     "sweep": "sweep:sweep",
     "timeline": "timeline:timeline_command",
     "tune": "tune:tune",
+    "verify": "verify:verify_command",
 }
 """Each command with its module in `harness.cli` and its name there."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.check import Checker
+from harness.check.verdict import how_it_ended
 from harness.driver.api import handles
 from harness.driver.log import Dims, LaunchRecord
 from harness.driver.memory import SPARE, HostMemoryShort, free_bytes
@@ -140,6 +141,7 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
         shape.dynamic_shared,
         session.number,
         parameters=parameters,
+        kernel_read=kernel,
     )
     checker = Checker() if gpu.check else None
     workers = gpu.options.jobs
@@ -200,6 +202,7 @@ def _failed(session: Session, record: LaunchRecord, error: EmulatorError) -> Non
     log = session.gpu.log
     session.printed.append(error.output)
     record.error, record.result = f"{type(error).__name__}: {error}", f"CUDA_ERROR_{result_of(error)}"
+    record.ended = how_it_ended(error)
     where = f"launch {record.number}, kernel '{record.kernel}'"
     if isinstance(error, Fault) and error.rule == "unsupported":
         log.failed(f"{where}: {error}")

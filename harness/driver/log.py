@@ -6,8 +6,11 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.check.findings import Finding
+from harness.check.verdict import Verdict, Word, fidelity, races
 from harness.emulator.machine.counters import Counters
-from harness.emulator.rules import Finding
+from harness.emulator.ptx.ast import Kernel
+from harness.emulator.rules import Finding as Warned
 
 Dims = tuple[int, int, int]
 
@@ -31,11 +34,15 @@ class LaunchRecord:
     seconds: float = 0.0
     error: str = ""
     result: str = ""
-    warnings: tuple[Finding, ...] = ()
+    warnings: tuple[Warned, ...] = ()
     parameters: bytes = b""
     """The block that the kernel got; it is not part of the record."""
-    findings: tuple[Any, ...] = ()
-    """Of the synchronisation checker, if it was asked for (`harness.check.findings.Finding`)."""
+    findings: tuple[Finding, ...] = ()
+    """Of the synchronisation checker, if it was asked for."""
+    ended: Word = "clean"
+    """What an error says of the program."""
+    kernel_read: Kernel | None = None
+    """The kernel as it was read; it is not part of the record."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
@@ -95,3 +102,25 @@ class Log:
             self._said.add(why)
             self.say(why)
         self.failure = self.failure or why.splitlines()[0]
+
+
+def judge(log: Log, program: str, code: int) -> Verdict:
+    """Returns the verdict on a program whose launches were checked. code: its exit code."""
+    reasons: list[tuple[Word, str]] = []
+    for launch in log.launches:
+        where = f"launch {launch.number}, kernel '{launch.kernel}'"
+        if launch.error:
+            reasons.append((launch.ended, f"{where}: {launch.error}"))
+        reasons += [(word, f"{where}: {reason}") for word, reason in races(launch.findings)]
+    if code:
+        reasons.append(("wrong" if log.launches else "incomplete", f"the program ended with code {code}"))
+    if log.failure:
+        reasons.append(("incomplete", f"the emulated GPU could not do what the program asked for: {log.failure}"))
+    for name, count in sorted(log.unhandled.items()):
+        reasons.append(("incomplete", f"{name} is not supported, called {count} times"))
+    if not log.launches:
+        reasons.append(("incomplete", "the program has launched nothing on the emulated GPU"))
+    kernels = {launch.kernel: launch.kernel_read for launch in log.launches if launch.kernel_read is not None}
+    findings = tuple(finding for launch in log.launches for finding in launch.findings)
+    compared = ("what the program compares itself",) if log.launches else ()
+    return Verdict(program, tuple(reasons), findings, len(log.launches), 1, compared, fidelity(kernels.values()))

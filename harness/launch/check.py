@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from harness.check.checker import Checked, Checker, together
 from harness.check.findings import Finding, Report
 from harness.check.redundant import unneeded
+from harness.check.verdict import Verdict, Word, fidelity, how_it_ended, races
 from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
-from harness.launch.launching import TOLERANT, EmulationOptions, run, under_schedules
+from harness.launch.launching import TOLERANT, EmulationOptions, load_module, run, under_schedules
 from harness.launch.spec import Launchable
 from harness.processes.engine import in_order
 
@@ -85,13 +86,36 @@ def check_once(work: Work) -> Checked:
     what = work.what
     checker = Checker(roles=what.roles)
     failure, correct = "", None
+    ended: Word = "clean"
     try:
         correct = run(what, replace(work.emulation, sinks=(checker, *work.more)), keep=()).passed
     except CannotRun as error:
-        failure = str(error)
+        failure, ended = str(error), how_it_ended(error.__cause__)
         if isinstance(error.__cause__, Exception):
             checker.failed(error.__cause__)
-    return Checked(what.label, dict(what.about), str(what.ptx), checker.report(), failure, correct)
+    return Checked(what.label, dict(what.about), str(what.ptx), checker.report(), failure, correct, ended=ended)
+
+
+def judge(what: Launchable, checked: Checked) -> Verdict:
+    """Returns the verdict on a launchable whose check has given this."""
+    reasons = races(checked.report.findings)
+    if checked.failure:
+        reasons.append((checked.ended, f"a run did not come to its end: {checked.failure}"))
+    elif checked.correct is False:
+        reasons.append(("wrong", "a result is wrong"))
+    if not what.expectations:
+        reasons.append(("incomplete", "no result is expected, so none was compared"))
+    module = load_module(what)
+    kernels = {kernel.name: kernel for kernel in (module.find(launch.kernel) for launch in what.launches)}
+    return Verdict(
+        what.label,
+        tuple(reasons),
+        checked.report.findings,
+        len(what.launches),
+        checked.schedules,
+        tuple(expectation.buffer for expectation in what.expectations),
+        fidelity(kernels.values()),
+    )
 
 
 def _work(what: Launchable, options: CheckOptions) -> list[Work]:

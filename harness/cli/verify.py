@@ -1,0 +1,148 @@
+"""``harness verify``: one verdict on a kernel, a launch file or a program."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+from xml.etree import ElementTree
+
+import click
+from rich.console import Console
+
+from harness.build.catalog import KERNELS
+from harness.check.findings import as_sarif
+from harness.check.verdict import Verdict
+from harness.cli.check import launchables
+from harness.cli.main import try_write
+from harness.cli.options import (
+    MOST_SCHEDULES,
+    ConfigOptions,
+    FiniteRange,
+    accumulation_option,
+    check_output,
+    config_options,
+    json_option,
+    shape_option,
+    write_output,
+)
+from harness.cli.render import progress_bar, show_line
+from harness.cli.running import one_launch_file, refuse_what_kernels_have
+from harness.driver.gpu_model import gpu_model, gpu_names
+from harness.driver.log import Log
+from harness.driver.log import judge as judge_program
+from harness.driver.server import run_program
+from harness.driver.state import Gpu
+from harness.errors import EXIT_CANNOT_RUN
+from harness.launch.check import CheckOptions, check, judge
+from harness.launch.launch_file import read_launch_file
+from harness.launch.launching import Accumulation, EmulationOptions
+from harness.problem import Shape
+
+_STYLES = {"clean": "bold green", "incomplete": "bold yellow"}
+
+
+@click.command("verify")
+@click.option("--gpu", type=click.Choice(gpu_names()), default="b200", show_default=True, help="GPU of a program.")
+@shape_option
+@config_options
+@click.option(
+    "--schedules",
+    type=click.IntRange(1, MOST_SCHEDULES),
+    default=4,
+    show_default=True,
+    help="Number of schedules of a kernel or launch file; a program has one.",
+)
+@accumulation_option
+@click.option("--timeout", type=FiniteRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]")
+@json_option
+@click.option("--sarif", "sarif_path", metavar="PATH", help="Write the findings there as SARIF 2.1.0.")
+@click.option("--junit", "junit_path", metavar="PATH", help="Write the verdict there as JUnit XML.")
+@click.argument("words", nargs=-1, required=True, metavar="KERNEL|LAUNCH.toml|-- PROGRAM [ARGUMENTS...]")
+def verify_command(
+    gpu: str,
+    shape: Shape,
+    config: ConfigOptions,
+    schedules: int,
+    accumulation: Accumulation,
+    timeout: float | None,
+    json_path: str | None,
+    sarif_path: str | None,
+    junit_path: str | None,
+    words: tuple[str, ...],
+) -> int:
+    """Give one verdict: clean, wrong, racy, hung or incomplete.
+
+    Runs a kernel, a launch file, or a program that uses the CUDA driver, on the emulated GPU, compares the results,
+    checks the synchronisation, and says what the verdict rests on. What could not be looked at is incomplete, never
+    clean.
+
+    Exit codes: 0 clean, 1 racy, 2 usage, 3 hung, 4 wrong, 5 incomplete.
+    """
+    for name, path in (("--json", json_path), ("--sarif", sarif_path), ("--junit", junit_path)):
+        check_output(path, name)
+    emulation = EmulationOptions(accumulation=accumulation, seed=1, timeout=timeout, strict=False)
+    if words[0] in KERNELS or words[0].endswith(".toml"):
+        verdict, file = _of_launchable(words, shape, config, schedules, emulation)
+    else:
+        verdict, file = _of_program(words, gpu, emulation)
+    files = []
+    if sarif_path:
+        files.append((sarif_path, json.dumps(as_sarif([(file, verdict.report)]), indent=2)))
+    if junit_path:
+        files.append((junit_path, as_junit(verdict)))
+    if json_path:
+        files.append((json_path, json.dumps(verdict.as_dict(), indent=2, allow_nan=False)))
+    written = [try_write(partial(write_output, text + "\n", path)) for path, text in files]
+    if json_path != "-":
+        _show(Console(), verdict)
+    return verdict.exit_code if all(written) else EXIT_CANNOT_RUN
+
+
+def _of_launchable(
+    words: tuple[str, ...], shape: Shape, config: ConfigOptions, schedules: int, emulation: EmulationOptions
+) -> tuple[Verdict, str]:
+    if len(words) > 1:
+        raise click.UsageError(f"verify looks at one kernel or launch file, and {len(words)} are named; name one")
+    path = one_launch_file(words)
+    if path is not None:
+        refuse_what_kernels_have(path)
+        what = read_launch_file(path)
+    else:
+        [what] = launchables(words, shape, config, None, "index", 0, ptxas=True)
+    with progress_bar(f"verifying {words[0]}", "schedules") as progress:
+        [checked] = check([what], CheckOptions(schedules, emulation), progress)
+    return judge(what, checked), str(what.ptx)
+
+
+def _of_program(words: tuple[str, ...], gpu: str, emulation: EmulationOptions) -> tuple[Verdict, str]:
+    log = Log()
+    code = run_program(words, Gpu(gpu_model(gpu), emulation, log, check=True), os.environ)
+    return judge_program(log, " ".join(words), code), words[0]
+
+
+def as_junit(verdict: Verdict) -> str:
+    """Returns JUnit XML with one test case: a failure of what is wrong, racy or hung, skipped if it is incomplete."""
+    word = verdict.word
+    failed, skipped = word not in ("clean", "incomplete"), word == "incomplete"
+    counts = {"tests": "1", "failures": str(int(failed)), "skipped": str(int(skipped))}
+    suite = ElementTree.Element("testsuite", {"name": "harness verify", **counts})
+    case = ElementTree.SubElement(suite, "testcase", classname="harness.verify", name=verdict.target)
+    if word != "clean":
+        outcome = ElementTree.SubElement(case, "failure" if failed else "skipped", message=word)
+        outcome.text = "\n".join(reason for _, reason in verdict.reasons)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+
+
+def _show(console: Console, verdict: Verdict) -> None:
+    for word, reason in verdict.reasons:
+        show_line(console, f"{word}: {reason}")
+    for how, names in verdict.fidelity.items():
+        total = sum(names.values())
+        most = ", ".join(f"{name} ({count})" for name, count in list(names.items())[:3] if name != "all")
+        show_line(console, f"{total:,} instructions of the kernels: {how}{f': {most}' if most else ''}")
+    compared = ", ".join(verdict.compared) or "nothing"
+    launches = f"{verdict.launches} launch{'' if verdict.launches == 1 else 'es'}"
+    schedules = f"{verdict.schedules} schedule{'' if verdict.schedules == 1 else 's'}"
+    show_line(console, f"{launches}, {schedules}; compared: {compared}")
+    show_line(console, f"{verdict.target}: {verdict.word}", _STYLES.get(verdict.word, "bold red"))

@@ -1,0 +1,128 @@
+"""``harness verify``: one verdict for each way in which a kernel or a program can end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+from ptx_programs import STORE_R1, WORDS, source
+
+from harness.check.verdict import EXIT_CODES, fidelity
+from harness.cli.main import main
+from harness.emulator import Module
+
+LAUNCH = """ptx = "kernel.ptx"
+launch = {{ kernel = "kernel", grid = 1, block = 64, arguments = ["out"] }}
+{expect}
+[buffers]
+out = {{ dtype = "u32", shape = 64, init = "zeros" }}
+"""
+SHARED = "mov.b32 %r4, words; shl.b32 %r3, %r0, 2; add.u32 %r3, %r3, %r4; st.shared.b32 [%r3], %r0; {} "
+NEIGHBOUR = SHARED + "xor.b32 %r5, %r3, 128; ld.shared.b32 %r1, [%r5];" + STORE_R1
+"""Each thread takes what a thread of the other warp has put into shared memory; `{}`: what stands between."""
+BODIES = {
+    "clean": NEIGHBOUR.format("bar.sync 0;"),
+    "wrong": NEIGHBOUR.format("bar.sync 0;").replace("xor.b32 %r5, %r3, 128", "mov.b32 %r5, %r3"),
+    "fault": "ld.global.b32 %r1, [%rd0+4096];" + STORE_R1,
+    "racy": NEIGHBOUR.format(
+        "bar.sync 0; st.shared.b32 [%r3], %r0; xor.b32 %r6, %r3, 128; ld.shared.b32 %r7, [%r6]; bar.sync 0;"
+    ),
+    "hung": "setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared.b64 [words], 1; bar.sync 0;"
+    "W: mbarrier.try_wait.parity.shared.b64 %p1, [words], 0; @!%p1 bra W;" + STORE_R1,
+    "unsupported": "tcgen05.shift.cta_group::1.down [%r0];" + STORE_R1,
+}
+EXPECTED = {"fault": "wrong", "unsupported": "incomplete"}
+
+
+def verify(*words: object):
+    return CliRunner().invoke(main, ["verify", *map(str, words)])
+
+
+def launch_file(folder: Path, body: str, expect: str = 'expect.out = "roll(arange(64), 32)"') -> Path:
+    (folder / "kernel.ptx").write_text(source(body + "ret;", WORDS))
+    (folder / "launch.toml").write_text(LAUNCH.format(expect=expect))
+    return folder / "launch.toml"
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_each_end_has_its_verdict_and_exit_code(tmp_path, name):
+    done = verify(launch_file(tmp_path, BODIES[name]), "--json", "-")
+    found = json.loads(done.stdout)
+    word = EXPECTED.get(name, name)
+    assert (found["verdict"], done.exit_code) == (word, EXIT_CODES[word]), done.output
+    assert found["launches"] == 1 and found["fidelity"]["schedules"] == 4
+    assert found["fidelity"]["compared"] == ["out"]
+    assert bool(found["reasons"]) == (word != "clean")
+    assert bool([f for f in found["findings"] if f["severity"] == "error"]) == (name in ("racy", "hung"))
+
+
+def test_what_is_not_compared_is_not_clean(tmp_path):
+    done = verify(launch_file(tmp_path, BODIES["clean"], expect=""), "--json", "-")
+    [reason] = json.loads(done.stdout)["reasons"]
+    assert done.exit_code == 5 and reason == {
+        "verdict": "incomplete",
+        "reason": "no result is expected, so none was compared",
+    }
+
+
+def test_files_for_other_programs(tmp_path):
+    path = launch_file(tmp_path, BODIES["racy"])
+    done = verify(path, "--sarif", tmp_path / "found.sarif", "--junit", tmp_path / "found.xml")
+    assert done.exit_code == 1 and done.stdout.splitlines()[-1].endswith(": racy")
+    [run] = json.loads((tmp_path / "found.sarif").read_text())["runs"]
+    assert {result["ruleId"] for result in run["results"]} == {"race-shared"}
+    suite = ElementTree.parse(tmp_path / "found.xml").getroot()
+    assert (suite.get("failures"), suite.get("skipped")) == ("1", "0")
+    failure = suite.find("testcase/failure")
+    assert failure.get("message") == "racy" and "race-shared" in failure.text
+
+
+def test_a_kernel_of_ours(artifacts):
+    done = verify("kernel6", "--shape", "300,520,200", "--cluster", "2x1")
+    assert done.exit_code == 0, done.output
+    assert "1 launch, 4 schedules; compared: C" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "word"), [("clean", "clean"), ("racy", "racy"), ("hung", "hung"), ("fault", "wrong")])
+def test_a_program(tmp_path, name, word):
+    (tmp_path / "kernel.ptx").write_text(source(BODIES[name] + "ret;", WORDS))
+    (tmp_path / "program.py").write_text(
+        "import os, sys\nfrom driver_client import *\nstart()\n"
+        f'kernel, = load(open({str(tmp_path / "kernel.ptx")!r}).read(), "kernel")\n'
+        "out = upload((c_uint * 64)())\nlaunch(kernel, 1, 64, out)\n"
+        "os._exit(0 if cu.cuCtxSynchronize() == 0 else 9)\n"
+    )
+    command = [sys.executable, "-m", "harness", "verify", "--json", str(tmp_path / "verdict.json"), "--"]
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[1] / 'support'}:{Path(__file__).parents[2]}"}
+    done = subprocess.run([*command, sys.executable, tmp_path / "program.py"], env=environment, capture_output=True)
+    found = json.loads((tmp_path / "verdict.json").read_text())
+    assert (found["verdict"], done.returncode) == (word, EXIT_CODES[word]), done.stderr.decode()
+    assert found["launches"] == 1
+
+
+def test_a_program_that_launches_nothing_is_incomplete():
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "verify", "--", "true"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5 and "has launched nothing" in done.stdout
+
+
+def test_several_targets_are_refused():
+    done = verify("kernel6", "kernel7")
+    assert done.exit_code == 2 and "name one" in done.stderr
+
+
+def test_how_far_instructions_can_be_trusted():
+    body = "mov.u32 %r1, %clock; ex2.approx.f32 %r2, %r1; tcgen05.wait::ld.sync.aligned; add.u32 %r1, %r1, 1; ret;"
+    assert fidelity([Module.from_text(source(body)).find("kernel")]) == {
+        "exact": {"all": 4},
+        "not modelled": {"mov.u32": 1},
+        "bounded": {"ex2.approx.f32": 1},
+        "by the ISA alone": {"tcgen05.wait::ld.sync.aligned": 1},
+    }
