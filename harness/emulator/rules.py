@@ -146,6 +146,10 @@ _WARNINGS = {
         "A phase is waited for before the barrier completes the one after it.",
         "`mbarrier.test_wait`, `try_wait`: phaseParity",
     ),
+    "wgmma-fence": (
+        "wgmma.fence stands between an access to accumulator registers and the wgmma that takes them.",
+        "`wgmma.fence`",
+    ),
     "generic-address": (
         "An address operand of .shared::cta is an address in shared memory.",
         "`tcgen05.alloc`",

@@ -101,7 +101,8 @@ def multiply(
     if not written:
         binding = member.bindings.get(d)
     if binding is None:
-        binding, initial = member.bind(f, f.warp.fragments, d, form.n, keep)
+        warn = partial(f.grid.findings.warn, "wgmma-fence", site)
+        binding, initial = member.bind(f, f.warp.fragments, d, form.n, keep, warn)
     key = (d, form, a_descriptor, b, keep)
     turn = member.issued - group.submitted
     if turn == len(group.steps):

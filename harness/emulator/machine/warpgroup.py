@@ -10,7 +10,7 @@ in every step does not move them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -195,9 +195,17 @@ class Member:
         self.bindings: dict[RegisterList, Binding] = {}
 
     def bind(
-        self, f: Lanes, fragments: Iterable[Lanes], registers: RegisterList, n: int, keep: bool
+        self,
+        f: Lanes,
+        fragments: Iterable[Lanes],
+        registers: RegisterList,
+        n: int,
+        keep: bool,
+        warn: Callable[[str], None],
     ) -> tuple[Binding, Any]:
-        """The binding that a 64 x n wgmma adds to, and the old values if they come from registers."""
+        """The binding that a 64 x n wgmma adds to, and the old values if they come from registers. warn: is told that a
+        fence is missing, which ptxas puts there itself.
+        """
         held = registers.read(f.registers)
         binding = self.bindings.get(registers)
         if set(map(type, held)) == _NOTHING:
@@ -211,10 +219,9 @@ class Member:
             # Some registers were written since the wait: the others are still in the accumulator.
             self._publish(fragments)
         if not self.fenced:
-            raise Fault(
-                f"takes the registers {registers} as they are in the registers, "
-                "but no wgmma.fence.sync.aligned stands between their last access and this instruction",
-                "wgmma",
+            warn(
+                f"takes the registers {registers} as they are in the registers, but no wgmma.fence.sync.aligned stands "
+                "between their last access and this instruction; ptxas injects one (C7519)"
             )
         self._release_overlapping(registers, fragments)
         if keep:
