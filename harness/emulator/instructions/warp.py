@@ -5,18 +5,61 @@ PTX ISA 9.7.9.6 and 9.7.13.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
 import numpy as np
 
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.floats import extremum
 from harness.emulator.instructions.table import Effect, Translator, Unsupported, instruction, only, only_form
-from harness.emulator.machine.divergence import complete_meeting
+from harness.emulator.machine.divergence import complete_meeting, part
 from harness.emulator.machine.events import Site, WarpSynced
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value, mask_of
 from harness.emulator.machine.state import Fragment
 from harness.emulator.ptx.ast import Dual, Instruction, Register, Sink
 
 _ONE_HOT = [np.arange(WARP_SIZE) == lane for lane in range(WARP_SIZE)]
+
+
+def _groups(f: Fragment, mask: Value) -> list[Fragment]:
+    """The parts of a fragment that name the same members: tiles of a warp are groups of their own."""
+    if isinstance(mask, int):
+        return [f]
+    named: dict[int, int] = {}
+    for lane in f.lanes:
+        members = int(mask[lane])
+        named[members] = named.get(members, 0) | 1 << lane
+    return [f] if len(named) == 1 else [part(f, lanes) for lanes in named.values()]
+
+
+def by_group(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a ``.sync`` instruction executed by each group of lanes whose member masks are the same, by itself.
+
+    run: of one group, with the member mask as its last argument; returns a value or a tuple of them.
+    """
+
+    @wraps(run)
+    def each(f: Fragment, site: Site, *arguments: Any) -> Any:
+        groups = _groups(f, arguments[-1])
+        if len(groups) == 1:
+            return run(f, site, *arguments)
+        found = [(group, run(group, site, *arguments)) for group in groups]
+        if not isinstance(found[0][1], tuple):
+            return _joined([(group, value) for group, value in found])
+        return tuple(_joined([(group, values[n]) for group, values in found]) for n in range(len(found[0][1])))
+
+    return each
+
+
+def _joined(found: list[tuple[Fragment, Value]]) -> np.ndarray:
+    """One array of what groups have computed, each for its lanes."""
+    dtype = np.bool_ if isinstance(found[0][1], bool) or getattr(found[0][1], "dtype", None) == np.bool_ else np.uint32
+    joined: np.ndarray = np.zeros(WARP_SIZE, dtype)
+    for group, value in found:
+        joined[group.lane_index] = value if isinstance(value, int) else value[group.lane_index]
+    return joined
 
 
 def check_members(f: Fragment, site: Site, mask: Value) -> int:
@@ -43,6 +86,11 @@ def shuffle(
     f: Fragment, site: Site, mode: str, value: Value, b: Value, c: Value, mask: Value, defined: int
 ) -> tuple[Value, Value, int]:
     """``shfl.sync``: (value, in-range predicate) per lane, and the lanes whose value is defined."""
+    groups = _groups(f, mask)
+    if len(groups) > 1:
+        found = [(group, shuffle(group, site, mode, value, b, c, mask, defined)) for group in groups]
+        values, inside = (_joined([(group, parts[n]) for group, parts in found]) for n in (0, 1))
+        return values, inside, sum(parts[2] & group.mask for group, parts in found)
     check_members(f, site, mask)
     if value is None:
         raise Fault("shuffles a register in which a wgmma accumulates that was not waited for", "wgmma")
@@ -100,6 +148,7 @@ def _shfl(i: Instruction, w: Translator) -> Effect:
     return Effect(shuffle_value, arguments, (destination,), partial=value)
 
 
+@by_group
 def vote(f: Fragment, site: Site, mode: str, predicate: Value, mask: Value) -> Value:
     """``vote.sync``: all, any, uni or ballot over the member lanes."""
     check_members(f, site, mask)
@@ -117,6 +166,7 @@ def _vote(i: Instruction, w: Translator) -> Effect:
     return Effect(vote, [repr(i.modifiers[1]), predicate, mask], i.operands[:1])
 
 
+@by_group
 def reduce(f: Fragment, site: Site, operation: str, is_signed: bool, value: Value, mask: Value) -> int:
     """``redux.sync`` on 32-bit integers."""
     check_members(f, site, mask)
@@ -130,6 +180,7 @@ def reduce(f: Fragment, site: Site, operation: str, is_signed: bool, value: Valu
     return result & 0xFFFFFFFF
 
 
+@by_group
 def reduce_floats(
     f: Fragment, site: Site, operation: str, magnitudes: bool, nan: bool, value: Value, mask: Value
 ) -> int:
@@ -165,6 +216,7 @@ def _redux(i: Instruction, w: Translator) -> Effect:
     return Effect(reduce, [repr(i.modifiers[1]), str(i.modifiers[-1] == "s32"), value, mask], i.operands[:1])
 
 
+@by_group
 def match_any(f: Fragment, site: Site, value: Value, mask: Value) -> Value:
     """``match.any.sync``: for each lane, the lanes that have the same value."""
     members = check_members(f, site, mask) & f.mask
@@ -181,6 +233,7 @@ def match_any(f: Fragment, site: Site, value: Value, mask: Value) -> Value:
     return found
 
 
+@by_group
 def match_all(f: Fragment, site: Site, value: Value, mask: Value) -> tuple[int, bool]:
     """``match.all.sync``: the mask and true if all lanes have the same value, else 0 and false."""
     members = check_members(f, site, mask)
@@ -211,6 +264,7 @@ def _activemask(i: Instruction, w: Translator) -> Effect:
     return Effect(active_mask, [], i.operands[:1])
 
 
+@by_group
 def elect(f: Fragment, site: Site, mask: Value) -> tuple[int, Value]:
     """``elect.sync``: the lowest lane of the mask. Returns (its lane, the predicate)."""
     members = check_members(f, site, mask) & f.mask
@@ -228,6 +282,12 @@ def _elect(i: Instruction, w: Translator) -> Effect:
 
 def warp_sync(f: Fragment, site: Site, mask: Value) -> object:
     """``bar.warp.sync``: the living lanes of the mask meet, wherever in the program each of them is."""
+    groups = _groups(f, mask)
+    if len(groups) > 1:
+        # Tiles of a warp, each of which is here already.
+        for group in groups:
+            check_members(group, site, mask)
+        return None
     members = f.uniform(mask, "the member mask")
     if f.mask & ~members:
         raise Fault(
