@@ -36,6 +36,7 @@ from harness.emulator.translate.program import translate
 from harness.emulator.translate.refusals import check_module
 from harness.emulator.units.mma import MmaUnit
 from harness.emulator.workers import run_in_processes
+from harness.gpus import usual_gpu
 
 SHARED_MEMORY_LIMIT = 232_448
 """Largest shared memory of one CTA: 227 KB on sm_90 and sm_100 (CUDA Programming Guide, compute capabilities)."""
@@ -321,6 +322,7 @@ class Device:
             sink = fan_out(tuple(sinks))
             unit, constants = self._mma_unit, self._constants
             grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants)
+            grid.sms = usual_gpu(architecture(module.target)).sms
             clusters = Clusters(shape.cluster_count, capacity, shape.cluster_size, schedule.rng)
             return grid, self._make_machine(grid, schedule, clusters, limits)
 

@@ -1,4 +1,4 @@
-"""Tiles of a warp: lanes with different member masks execute one instruction together, each group by itself."""
+"""Tiles of a warp, which execute one instruction each by itself where their member masks differ; and SMs."""
 
 from __future__ import annotations
 
@@ -66,3 +66,13 @@ def test_lanes_of_a_tile_that_name_others_are_not_with_them():
 def test_a_shuffle_across_tiles_is_refused():
     with pytest.raises(Fault, match="which does not take part"):
         launch(tile(8) + "shfl.sync.bfly.b32 %r1, %r4, 8, 31, %r3; ret;")
+
+
+@pytest.mark.parametrize(("target", "sms"), [("sm_90a", 132), ("sm_100a", 148)])
+def test_ctas_are_on_sms_in_turn(target, sms):
+    body = """
+    mov.u32 %r2, %smid; mov.u32 %r3, %nsmid; mov.u32 %r4, %ctaid.x;
+    mul.wide.u32 %rd1, %r4, 8; add.s64 %rd1, %rd0, %rd1; st.global.v2.b32 [%rd1], {%r2, %r3}; ret;
+    """
+    found = launch(body, grid=300, words=600, target=target, cluster=2).words(600).reshape(300, 2)
+    assert (found == [[cta % sms, sms] for cta in range(300)]).all()

@@ -170,6 +170,8 @@ class Grid:
         self.wakeups: Wakeups[Fragment] = Wakeups()
         self.shared_bytes = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
         self.registers_at_entry = registers_at_entry(code.kernel)
+        self.sms = 1
+        """Of the GPU."""
         self.next_granted: Callable[[], int | None] = lambda: None
         self.clock = 0
         self.clock_reads = 0
@@ -264,6 +266,8 @@ class Cta:
         self.rank = rank
         self.index = index
         self.window = rank << RANK_SHIFT
+        self.sm = (cluster.number * grid.launch.cluster_size + rank) % grid.sms
+        """Its SM, if the first wave were dealt out in order; later ones follow in turn."""
         self.shared = SharedMemory(grid.shared_bytes)
         self.tmem = TensorMemory()
         self.mbarriers: dict[int, MBarrier] = {}
