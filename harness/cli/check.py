@@ -29,6 +29,7 @@ from harness.cli.options import (
 from harness.cli.render import progress_bar
 from harness.cli.run_file import require_accepted
 from harness.cli.running import kernels_named, launch_files_named, refuse_what_kernels_have
+from harness.emulator.memory.unwritten import Uninitialised
 from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check
 from harness.launch.launch_file import read_launch_file
@@ -58,6 +59,7 @@ class How:
     jobs: int
     resident_clusters: int | None
     max_steps: int | None
+    uninitialised: Uninitialised
     timeout: float | None
     redundant: bool
 
@@ -70,6 +72,7 @@ class How:
             resident_clusters=self.resident_clusters,
             max_steps=self.max_steps,
             timeout=self.timeout,
+            uninitialised=self.uninitialised,
         )
         return CheckOptions(self.schedules, emulation, self.redundant)
 

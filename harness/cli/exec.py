@@ -17,6 +17,7 @@ from harness.cli.options import (
     program_seed_option,
     refuse_seed_of_fifo,
     schedule_option,
+    uninitialised_option,
     write_output,
 )
 from harness.driver.gpu_model import gpu_model, gpu_names
@@ -40,6 +41,7 @@ emulation_options = group(
         show_default=True,
         help="Worker processes, for launches whose clusters are independent.",
     ),
+    uninitialised_option("report"),
     launch_timeout_option,
     click.option(
         "--max-steps", type=click.IntRange(1), help="Limit of warp instructions of a launch; a billion by default."
@@ -77,7 +79,7 @@ def exec_command(
     Exit codes: the program's own; 2 usage, 3 if the emulated GPU could not do what the program asked for.
     """
     check_output(json_path, "--json")
-    refuse_seed_of_fifo(emulation.schedule, "seed")
+    refuse_seed_of_fifo(emulation.schedule, emulation.uninitialised, "seed")
     log = Log()
     emulated = Gpu(gpu_model(gpu), emulation, log, Recorder(record) if record else None, check)
     code = run_program(command, emulated, os.environ)

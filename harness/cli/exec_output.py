@@ -12,6 +12,7 @@ from harness.check.findings import Finding, by_cause
 from harness.cli.render import show_line
 from harness.driver.gpu_model import gpu_model
 from harness.driver.log import LaunchRecord, Log
+from harness.emulator import rules
 from harness.run import records
 
 
@@ -74,8 +75,13 @@ def _dims(sizes: tuple[int, int, int]) -> str:
 
 def _remarks(log: Log) -> list[str]:
     lines = []
-    warnings = Counter(f"{w.rule}: {w.message}" for launch in log.launches for w in launch.warnings)
-    lines += [f"warning, in {_times(count)}: {text}" for text, count in warnings.items()]
+    warnings: dict[tuple[str, str, int], list[rules.Finding]] = {}
+    for launch in log.launches:
+        for warning in launch.warnings:
+            warnings.setdefault((launch.kernel, warning.rule, warning.line), []).append(warning)
+    for (_, rule, _), same in warnings.items():
+        often = sum(warning.count for warning in same)
+        lines.append(f"warning, in {_times(len(same))}, {often:,} times: {rule}: {same[0].message}")
     causes = [cause for launch in log.launches for cause in by_cause(launch.findings) if cause[0].severity != "note"]
     findings = Counter(map(_finding, causes))
     lines += [f"{_times(count)}: {text}" for text, count in findings.items()]

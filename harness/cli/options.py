@@ -25,6 +25,7 @@ from click.core import ParameterSource
 
 from harness.build.catalog import KERNELS
 from harness.build.config import OPTIONS, PRESETS, KernelConfig, Option, chosen_options, configure
+from harness.emulator.memory.unwritten import Uninitialised
 from harness.emulator.rules import WARNINGS
 from harness.errors import UsageProblem
 from harness.files import write_text
@@ -251,6 +252,7 @@ class RunOptions:
     timeout: float | None
     strict: bool
     allow: tuple[str, ...]
+    uninitialised: Uninitialised
     tuned: bool = True
     ptxas: bool = True
 
@@ -269,6 +271,7 @@ class RunOptions:
             timeout=self.timeout,
             strict=strict,
             allow=self.allow,
+            uninitialised=self.uninitialised,
         )
 
 
@@ -306,10 +309,10 @@ def strict_option(default: bool, shown: str) -> Callable[[Command], Command]:
     )
 
 
-def refuse_seed_of_fifo(schedule: str, parameter: str, or_else: str = "") -> None:
+def refuse_seed_of_fifo(schedule: str, uninitialised: str, parameter: str, or_else: str = "") -> None:
     """Refuses a seed that is given and would not be used."""
     given = given_options(parameter)
-    if schedule != "random" and given:
+    if "random" not in (schedule, uninitialised) and given:
         raise UsageProblem(f"{given[0]} is for random schedules, and {schedule} is run; add --schedule random{or_else}")
 
 
@@ -351,6 +354,17 @@ accumulation_option = click.option(
 )
 
 
+def uninitialised_option(default: Uninitialised) -> Callable[[Command], Command]:
+    return click.option(
+        "--uninitialised",
+        type=click.Choice(get_args(Uninitialised)),
+        default=default,
+        show_default=True,
+        help="What kernels get that read memory before it is written: an error, or a warning and bytes of 0xFF "
+        "(report), of zero, or drawn from the schedule's seed.",
+    )
+
+
 # How an emulated run goes.
 emulator_options = together(
     accumulation_option,
@@ -371,6 +385,7 @@ emulator_options = together(
         type=click.IntRange(1),
         help="Limit of warp instructions of an emulated run; a billion by default.",
     ),
+    uninitialised_option("fault"),
 )
 allow_option = click.option(
     "--allow",

@@ -45,6 +45,8 @@ def _emulation(request: Request) -> list[str]:
         words += ["--schedule-seed", str(options.seed)]
     if options.accumulation != "f32":
         words += ["--accumulation", options.accumulation]
+    if options.uninitialised != "fault":
+        words += ["--uninitialised", options.uninitialised]
     if options.jobs > 1:
         words += ["--jobs", str(options.jobs)]
     for name in ("resident_clusters", "max_steps", "timeout"):

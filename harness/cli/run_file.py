@@ -65,7 +65,8 @@ def require_accepted(what: Launchable) -> None:
 
 def _on_gpu(what: Launchable, run: RunOptions, keep: Sequence[str] | None) -> Tried:
     """Runs it in a process of its own, as a GPU may hang."""
-    given = given_options("schedules", "schedule", "accumulation", "resident_clusters", "max_steps", "strict", "allow")
+    emulators = ("schedules", "schedule", "accumulation", "resident_clusters", "max_steps", "strict", "allow")
+    given = given_options(*emulators, "uninitialised")
     if given:
         raise UsageProblem(f"{', '.join(given)} is for the emulator; leave it out, or take --device emulator")
     with Processes(1) as engine:

@@ -83,7 +83,7 @@ def check_schedules(run: RunOptions) -> None:
             "out, or run it alone"
         )
     if run.schedules == 1:
-        refuse_seed_of_fifo(run.schedule, "schedule_seed", ", or --schedules N")
+        refuse_seed_of_fifo(run.schedule, run.uninitialised, "schedule_seed", ", or --schedules N")
 
 
 def read_edited_for(path: Path | None, run: RunOptions) -> tuple[EditedPtx | None, RunOptions]:

@@ -170,6 +170,7 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
         raise
     except EmulatorError as error:
         _failed(session, record, error)
+        record.warnings = error.warnings
         if checker:
             checker.failed(error)
     else:

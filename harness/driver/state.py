@@ -77,7 +77,10 @@ class Session:
         options = self.gpu.options
         self.memory = WindowMemory(self.file, DEVICE, self.pinned)
         self.constants = WindowMemory(self.file, CONSTANT)
-        self.device = Device(options.accumulation, options.schedule, options.seed, self.memory, self.constants)
+        memories = self.memory, self.constants
+        self.device = Device(
+            options.accumulation, options.schedule, options.seed, *memories, uninitialised=options.uninitialised
+        )
         self.limits: dict[int, int] = {}
         self.mapped: dict[int, Any] = {}
         """Of virtual memory management: mappings by address."""

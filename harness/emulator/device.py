@@ -27,6 +27,7 @@ from harness.emulator.memory.address_space import CONST_WINDOW, RESERVED_SHARED,
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.memory.tensor_map_bytes import encode
+from harness.emulator.memory.unwritten import FAULT, Uninitialised
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.parser import parse_module
@@ -129,14 +130,18 @@ class Device:
         seed: int = 0,
         memory: GlobalMemory | None = None,
         constants: GlobalMemory | None = None,
+        uninitialised: Uninitialised = "fault",
     ):
-        """``memory``, ``constants``: places for global and constant memory, if they are not to be the device's own."""
+        """``memory``, ``constants``: places for global and constant memory, if they are not to be the device's own.
+        ``uninitialised``: what kernels get that read memory before it is written (`Unwritten`), by default an error.
+        """
         self._memory = memory if memory is not None else GlobalMemory()
         self._constants = constants if constants is not None else GlobalMemory(FIRST_CONSTANT)
         """Constant memory, by addresses in its own space."""
         self._mma_unit = MmaUnit(accumulation)
         self._schedule = schedule
         self._seed = seed
+        self._uninitialised = uninitialised
         self._loaded: dict[Module, Symbols] = {}
         self._maps = 0
         """Tensor maps in global memory, by address."""
@@ -321,8 +326,10 @@ class Device:
             findings = Findings(strict, allow)
             sink = fan_out(tuple(sinks))
             unit, constants = self._mma_unit, self._constants
-            grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants)
+            unwritten = self._uninitialised, self._seed
+            grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants, *unwritten)
             grid.sms = usual_gpu(architecture(module.target)).sms
+            self._memory.unwritten = self._constants.unwritten = grid.unwritten
             clusters = Clusters(shape.cluster_count, capacity, shape.cluster_size, schedule.rng)
             return grid, self._make_machine(grid, schedule, clusters, limits)
 
@@ -342,7 +349,10 @@ class Device:
                 counters, findings = machine.run(progress), running.findings
             except EmulatorError as error:
                 error.output = "".join(p.text for p in printed)
+                error.warnings = running.findings.as_tuple()
                 raise
+            finally:
+                self._memory.unwritten = self._constants.unwritten = FAULT
         return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple(), tuple(printed))
 
 

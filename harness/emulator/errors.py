@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from harness.emulator.rules import RULES
+from harness.emulator.rules import RULES, Finding
 
 
 class EmulatorError(Exception):
-    """Base class of everything the emulator raises on purpose. ``output``: what a kernel had printed until then."""
+    """Base class of everything the emulator raises on purpose. ``output``: what a kernel had printed until then;
+    ``warnings``: what had been found.
+    """
 
     output = ""
+    warnings: tuple[Finding, ...] = ()
 
 
 class PtxSyntaxError(EmulatorError):

@@ -162,6 +162,10 @@ _WARNINGS = {
         "Nothing arrives at an mbarrier after mbarrier.inval.",
         "`mbarrier.inval`",
     ),
+    "tmem-outside": (
+        "tcgen05.ld and tcgen05.st stay within the columns that the CTA has allocated.",
+        "`tcgen05.alloc`; Tensor Memory Allocation",
+    ),
     "tmem-freed": (
         "Tensor memory is freed after the loads from it have been waited for.",
         "`tcgen05.dealloc`, `tcgen05.wait`",

@@ -9,6 +9,7 @@ from harness.check.checker import Checked, Checker, together
 from harness.check.findings import Finding, Report
 from harness.check.redundant import unneeded
 from harness.check.verdict import Verdict, Word, fidelity, how_it_ended, races
+from harness.emulator import Finding as Warned
 from harness.emulator.machine.events import Sink
 from harness.errors import CannotRun
 from harness.launch.launching import TOLERANT, EmulationOptions, load_module, run, under_schedules
@@ -87,13 +88,19 @@ def check_once(work: Work) -> Checked:
     checker = Checker(roles=what.roles)
     failure, correct = "", None
     ended: Word = "clean"
+    warnings: tuple[Warned, ...] = ()
     try:
-        correct = run(what, replace(work.emulation, sinks=(checker, *work.more)), keep=()).passed
+        outcome = run(what, replace(work.emulation, sinks=(checker, *work.more)), keep=())
+        correct, warnings = outcome.passed, outcome.warnings
     except CannotRun as error:
         failure, ended = str(error), how_it_ended(error.__cause__)
         if isinstance(error.__cause__, Exception):
             checker.failed(error.__cause__)
-    return Checked(what.label, dict(what.about), str(what.ptx), checker.report(), failure, correct, ended=ended)
+    unwritten = tuple(
+        Finding("memory", "warning", w.message, None, count=w.count) for w in warnings if w.rule == "uninitialised"
+    )
+    report = Report((*checker.report().findings, *unwritten))
+    return Checked(what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended)
 
 
 def judge(what: Launchable, checked: Checked) -> Verdict:

@@ -15,6 +15,7 @@ from harness.emulator import Device, EmulatorError, Finding, LaunchError, Launch
 from harness.emulator.machine.counters import MAXIMA
 from harness.emulator.machine.events import Sink
 from harness.emulator.machine.grid import emulated_name
+from harness.emulator.memory.unwritten import Uninitialised
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.sections import blank_kernels, kernel_sections
@@ -34,7 +35,8 @@ LARGEST_SEED = 2**32 - 1
 class EmulationOptions:
     """Says how to emulate. jobs: processes. resident_clusters: at once, None: as many as the GPU holds. max_steps: warp
     instructions, timeout: seconds; None: no limit. strict: a breach of a rule that hardware is known to tolerate is an
-    error, except for the rules in allow. sinks get every event.
+    error, except for the rules in allow. uninitialised: what kernels get that read memory before it is written, an
+    error or bytes (of 0xFF, of zero, drawn from the seed) and a warning. sinks get every event.
     """
 
     accumulation: Accumulation = "f32"
@@ -46,6 +48,7 @@ class EmulationOptions:
     timeout: float | None = None
     strict: bool = True
     allow: tuple[str, ...] = ()
+    uninitialised: Uninitialised = "fault"
     sinks: tuple[Sink, ...] = ()
 
     @property
@@ -195,7 +198,9 @@ def run(
     for wanted in what.maps.values():
         if wanted.gpu_swizzle:
             raise CannotRun(f"{what.place(f'maps.{wanted.name}')}: swizzle {wanted.gpu_swizzle} is a GPU's alone")
-    device = device or Device(options.accumulation, options.schedule, options.seed)
+    device = device or Device(
+        options.accumulation, options.schedule, options.seed, uninitialised=options.uninitialised
+    )
     start = time.perf_counter()
     try:
         memory = Memory(what, device, module)
@@ -289,7 +294,8 @@ def _launch(
         raise CannotRun(f"LaunchError: {error}") from error
     except EmulatorError as error:
         where = f"{what.place(launch.where)}: " if what.file else ""
-        raise CannotRun(f"{where}{type(error).__name__}: {error}") from error
+        found = "".join(f"\n  warning {w.rule}: {w.message}" for w in error.warnings)
+        raise CannotRun(f"{where}{type(error).__name__}: {error}{found}") from error
     return Launched(launch.where, kernel.name, launch.grid, result)
 
 

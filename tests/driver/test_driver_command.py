@@ -78,3 +78,18 @@ def test_functions_that_the_supplied_libraries_lack_are_named(tmp_path, capfd):
     assert done.exit_code == 3
     said = done.stderr + capfd.readouterr().err
     assert "the program needs cudaOfTheFuture, which the emulated driver's libraries have not" in said
+
+
+@pytest.mark.parametrize(("words", "mode"), [([], "report"), (["--uninitialised", "fault"], "fault")])
+def test_programs_go_on_when_they_read_what_nobody_has_written(words, mode, monkeypatch):
+    """Programs that run on a GPU read such bytes and do not use them."""
+    seen = []
+    monkeypatch.setattr("harness.cli.exec.run_program", lambda command, gpu, environment: seen.append(gpu) or 0)
+    assert CliRunner().invoke(main, ["exec", *words, "--", "true"]).exit_code == 0
+    assert seen[0].options.uninitialised == mode
+
+
+def test_a_seed_is_for_random_bytes_too():
+    refused = CliRunner().invoke(main, ["exec", "--seed", "3", "--", "true"])
+    assert refused.exit_code == 2 and "--schedule random" in refused.output
+    assert CliRunner().invoke(main, ["exec", "--seed", "3", "--uninitialised", "random", "--", "true"]).exit_code == 0

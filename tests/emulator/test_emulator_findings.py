@@ -58,6 +58,15 @@ tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r4}, [%r2];
 """
 )
 
+BEYOND = (
+    ALLOCATE
+    + """
+tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2+{column}], {{%r0}};
+tcgen05.wait::st.sync.aligned;
+mov.b32 %r1, %r0;
+"""
+)
+
 PEER = """
 mov.b32 %r3, words;
 setp.ne.u32 %p1, %r0, 0;
@@ -118,6 +127,13 @@ CASES = {
         LOADED + "add.u32 %r1, %r4, 9;",
         LOADED + "tcgen05.wait::ld.sync.aligned; add.u32 %r1, %r4, 9;",
         LANES + 9,
+        after=FREE,
+    ),
+    "tmem-outside": Case(
+        BEYOND.format(column=64),
+        BEYOND.format(column=24),
+        LANES,
+        count=1,
         after=FREE,
     ),
     "peer-exited": Case(

@@ -181,6 +181,10 @@ class TestAllocation:
     @pytest.mark.parametrize("column", [30, 60])
     def test_access_outside_the_allocation(self, column):
         tmem = TensorMemory()
+        there = place("32x32b", 4, column, 0)
+        with pytest.raises(Fault, match="not allocated; nothing is allocated"):
+            tmem.store(there, np.zeros((4, 32), np.uint32))
         tmem.allocate(32)
-        with pytest.raises(Fault, match=r"not allocated; allocated columns: 0\.\.31"):
-            tmem.store(place("32x32b", 4, column, 0), np.zeros((4, 32), np.uint32))
+        assert tmem.not_allocated(there) == f"columns {column}..{column + 3}: not allocated; allocated columns: 0..31"
+        tmem.store(there, np.full((4, 32), 7, np.uint32))
+        assert (tmem.load(there) == 7).all()

@@ -291,3 +291,33 @@ def test_packed_types_lie_in_memory_as_the_hardware_has_them(write, tmp_path):
             f'block = {len(expected)}\narguments = ["out", "x"]\n'
         )
         assert run(read_launch_file(path)).contents["out"].tolist() == expected
+
+
+UNWRITTEN = """ptx = "unwritten.ptx"
+[buffers]
+out = {{ dtype = "i32", shape = [32], init = "zeros" }}
+[launch]
+grid = 1
+block = 32
+arguments = ["out"]
+[expect]
+out = "out + {value}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "value", "code"), [("fault", 0, 3), ("zero", 0, 0), ("report", -1, 0), ("zero", 1, 4)]
+)
+def test_memory_that_nobody_has_written_is_read(mode, value, code, write):
+    """An error by default, else a value and a warning that is shown with a right result, too; so says check."""
+    text = UNWRITTEN.format(value=value)
+    read = "mov.b32 %r3, words; mad.lo.u32 %r4, %r0, 4, %r3; ld.shared.b32 %r1, [%r4];"
+    write(source(read + STORE_R1 + "ret;", WORDS), "unwritten.ptx")
+    file = write(text)
+    done = command(file, "--uninitialised", mode)
+    assert done.exit_code == code
+    assert "is read but was never written" in " ".join(done.output.split())
+    checked = CliRunner().invoke(
+        harness.cli.main.main, ["check", str(file), "--schedules", "1", "--uninitialised", mode]
+    )
+    assert checked.exit_code == code and "never written" in " ".join(checked.output.split())

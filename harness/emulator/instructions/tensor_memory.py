@@ -192,6 +192,13 @@ def _block(f: Fragment, where: Place) -> tuple[events.Region, ...]:
     return (events.TensorBlock(f.cta.rank, where.lanes, range(where.first_column, where.end_column)),)
 
 
+def _warn_outside(f: Fragment, site: Site, spot: Place) -> None:
+    """A B200 runs accesses beyond the CTA's own columns (the runners of sf-tensor/tcgen05 make them in every case)."""
+    where = f.cta.tmem.not_allocated(spot)
+    if where:
+        f.grid.findings.warn("tmem-outside", site, f"touches tensor memory {where}")
+
+
 def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], address: Value) -> None:
     """``tcgen05.ld``: its registers may be used after ``tcgen05.wait::ld``. where: shape, .xN, pack, split.
 
@@ -201,6 +208,7 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
     shape, num, pack, split = where
     cta = f.cta
     spot = place(shape, num, f.uniform(address, "the tensor memory address"), f.warp.index % 4, pack, split)
+    _warn_outside(f, site, spot)
     for store in f.pending_stores:
         if np.isin(spot.flat, store.positions).any():
             raise Fault(
@@ -308,6 +316,7 @@ def store(f: Fragment, site: Site, values: Sequence[Value], where: tuple[Any, ..
     f.require_whole_warp()
     shape, num, unpack, split = where
     spot = place(shape, num, f.uniform(address, "the tensor memory address"), f.warp.index % 4, unpack, split)
+    _warn_outside(f, site, spot)
     rows = stack_rows(values)
     f.cta.tmem.store(spot, rows)
     f.grid.wakeups.changes += 1

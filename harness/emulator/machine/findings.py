@@ -25,6 +25,10 @@ class Findings:
         """Note a breach, or raise Fault if it is not tolerated."""
         if not self.tolerates(rule):
             raise Fault(message, rule)
+        self.note(rule, site, message)
+
+    def note(self, rule: str, site: Site, message: str) -> None:
+        """Keep a finding that is none of strictness."""
         self.add(Finding(rule, f"PTX line {site.line}: {site.text}: {message}", line=site.line), site.index)
 
     def add(self, finding: Finding, index: int) -> None:

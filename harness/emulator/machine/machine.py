@@ -443,6 +443,7 @@ class Machine:
     # ---- asynchronous operations ----
 
     def _complete(self, operation: AsyncOperation) -> None:
+        self.grid.completing = operation
         try:
             operation.run()
         except Fault as error:

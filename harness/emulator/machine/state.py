@@ -7,6 +7,7 @@ loops fast.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from harness.emulator.memory.local import LocalMemory
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.memory.tmem import TensorMemory
+from harness.emulator.memory.unwritten import Uninitialised, Unwritten
 from harness.emulator.units.mma import MmaUnit
 
 NO_LOCAL = LocalMemory(0)
@@ -150,8 +152,12 @@ class Grid:
         sink: events.Sink | None,
         symbols: Mapping[str, int] | None = None,
         constants: GlobalMemory | None = None,
+        uninitialised: Uninitialised = "fault",
+        seed: int = 0,
     ) -> None:
-        """symbols: addresses of the module's variables, each in its own state space; constants: .const memory."""
+        """symbols: addresses of the module's variables, each in its own state space; constants: .const memory;
+        uninitialised, seed: as of `Unwritten`.
+        """
         self.symbols = symbols or {}
         self.constants = constants or GlobalMemory()
         self.printed: list[Printed] = []
@@ -162,6 +168,9 @@ class Grid:
         self.choices = choices
         self.findings = findings
         self.sink = sink
+        self.unwritten = Unwritten(uninitialised, seed, self._note_unwritten)
+        self.completing: AsyncOperation | None = None
+        """The asynchronous operation that was carried out last."""
         self.counters = Counters()
         self.computes = True
         """Whether tensor copies and multiplications move and compute data; if not, only their signals are given."""
@@ -181,6 +190,15 @@ class Grid:
         operation.fragment.cta.cluster.in_flight += 1
         self.wakeups.changes += 1
         self.choices.submit(operation)
+
+    def _note_unwritten(self, message: str) -> None:
+        """Memories do not know who reads: it is the instruction whose code is on the stack, or what completes."""
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_code.co_filename != self.code.filename:
+            frame = frame.f_back
+        index = None if frame is None else self.code.instruction_at[frame.f_lineno - 1]
+        site = self.completing.site if index is None and self.completing is not None else self.code.sites[index or 0]
+        self.findings.note("uninitialised", site, message)
 
     def operation(
         self,
@@ -268,8 +286,8 @@ class Cta:
         self.window = rank << RANK_SHIFT
         self.sm = (cluster.number * grid.launch.cluster_size + rank) % grid.sms
         """Its SM, if the first wave were dealt out in order; later ones follow in turn."""
-        self.shared = SharedMemory(grid.shared_bytes)
-        self.tmem = TensorMemory()
+        self.shared = SharedMemory(grid.shared_bytes, grid.unwritten)
+        self.tmem = TensorMemory(grid.unwritten)
         self.mbarriers: dict[int, MBarrier] = {}
         self.invalidated: dict[int, MBarrier] = {}
         """mbarriers that mbarrier.inval has ended, until others are initialised in their place."""
@@ -378,7 +396,7 @@ class Warp:
         """%tid.x, .y and .z."""
         self.fragments: list[Fragment] = []
         frame = cta.grid.code.local_bytes
-        self.local = LocalMemory(frame) if frame else NO_LOCAL
+        self.local = LocalMemory(frame, cta.grid.unwritten) if frame else NO_LOCAL
         self.copies: CopyQueues | None = None
         """The queues of the warp's cp.async copies, from the first one on."""
         self.member: Member | None = None

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from harness.emulator.errors import Fault
 from harness.emulator.memory.address_space import GLOBAL_WINDOW
 from harness.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, common_bytes, round_up
+from harness.emulator.memory.unwritten import FAULT, Unwritten
 
 
 @contextmanager
@@ -64,18 +65,19 @@ class Allocation:
         """First address behind the block."""
         return self.base + self.data.size
 
-    def check_valid(self, offset: int, nbytes: int) -> None:
-        """Fault if a byte of the range was never written."""
+    def check_valid(self, offset: int, nbytes: int, unwritten: Unwritten) -> None:
+        """Deal with bytes of the range that were never written."""
         if self.valid is None:
             return
         valid = self.valid[offset : offset + nbytes]
         if not valid.all():
             first = offset + int(valid.argmin())
-            raise Fault(
+            fault = Fault(
                 f"global memory byte {self.base + first:#x} (byte {first} of '{self.name}') "
                 "is read but was never written",
                 "uninitialised",
             )
+            unwritten.read(fault, self.data[offset : offset + nbytes], valid)
 
     def mark_valid(self, offset: int, nbytes: int) -> None:
         """Note that a range has been written."""
@@ -98,6 +100,8 @@ class GlobalMemory:
 
     def __init__(self, first: int = GLOBAL_WINDOW) -> None:
         """first: the first address that is handed out."""
+        self.unwritten = FAULT
+        """What reading bytes gives that were never written."""
         self.allocations: list[Allocation] = []
         self._bases: list[int] = []
         self._next = first
@@ -190,7 +194,7 @@ class GlobalMemory:
         """A view of `nbytes` written bytes. Copy it if it must outlive the next write."""
         self._check_aligned(address, align)
         block, offset = self.find(address, nbytes)
-        block.check_valid(offset, nbytes)
+        block.check_valid(offset, nbytes, self.unwritten)
         return block.data[offset : offset + nbytes]
 
     def write(self, address: int, values: NDArray[np.uint8], align: int = 1) -> None:
@@ -229,7 +233,7 @@ class GlobalMemory:
         if block.valid is not None and not (block.shadow[nbytes].take(index) == ALL_VALID[nbytes]).all():
             for position, offset in enumerate(offsets.tolist()):
                 with _of_lane(position):
-                    block.check_valid(offset, nbytes)
+                    block.check_valid(offset, nbytes, self.unwritten)
         return block.words[nbytes].take(index)
 
     def scatter(self, addresses: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from harness.emulator.errors import Fault
 from harness.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, aligned_bytes, round_up
+from harness.emulator.memory.unwritten import FAULT, Unwritten
 
 THREADS = 32
 
@@ -16,8 +17,9 @@ THREADS = 32
 class LocalMemory:
     """Poisoned at the start, as shared memory is; addresses are byte offsets in a thread's frame."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, unwritten: Unwritten = FAULT) -> None:
         self.size = nbytes
+        self._unwritten = unwritten
         self._pitch = round_up(nbytes, CHUNK)
         data, valid = aligned_bytes(THREADS * self._pitch), aligned_bytes(THREADS * self._pitch)
         self._words = {n: data.view(dtype) for n, dtype in UNSIGNED.items()}
@@ -47,7 +49,8 @@ class LocalMemory:
             at = int(offsets[unwritten][0])
             fault = Fault(f"local memory of {nbytes} bytes at 0x{at:x} is read but was never written", "uninitialised")
             fault.position = int(np.flatnonzero(unwritten)[0])
-            raise fault
+            bytes_read = index[:, None] * nbytes + np.arange(nbytes)
+            self._unwritten.read(fault, self._words[1], self._valid[1].view(np.bool_), bytes_read)
         return self._words[nbytes][index]
 
     def store(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int, values: Any) -> None:

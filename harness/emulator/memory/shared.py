@@ -1,7 +1,8 @@
 """The shared memory of one CTA.
 
 It starts poisoned. A shadow array of booleans, one per byte, says which bytes were ever written; a read that meets an
-unwritten byte is a Fault, because the program would see whatever the previous kernel left there.
+unwritten byte is a Fault, because the program would see whatever the previous kernel left there, or what `unwritten`
+makes of it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from harness.emulator.errors import Fault
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.emulator.memory.bytes import ALL_VALID, CHUNK, CHUNK_DTYPE, UNSIGNED, aligned_bytes, round_up
+from harness.emulator.memory.unwritten import FAULT, Unwritten
 
 _VALID_CHUNK = np.ones(CHUNK, np.bool_).view(CHUNK_DTYPE)[0]
 MBARRIER_BYTES = 8
@@ -51,11 +53,12 @@ class SharedMemory:
     to False only through `poison` or `reset`: ranges found valid are remembered until then.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, unwritten: Unwritten = FAULT) -> None:
         if size < RESERVED_SHARED:
             raise ValueError(f"shared memory size {size}: must include the {RESERVED_SHARED} reserved bytes")
         padded = round_up(size, CHUNK)
         self.size = size
+        self._unwritten = unwritten
         self.data = aligned_bytes(padded)
         self.valid = aligned_bytes(padded).view(np.bool_)
         self.chunks = self.data.view(CHUNK_DTYPE)
@@ -129,16 +132,17 @@ class SharedMemory:
             )
 
     def check_valid(self, offset: int, nbytes: int) -> None:
-        """Fault if a byte of the range was never written."""
+        """Deal with bytes of the range that were never written."""
         valid = self.valid[offset : offset + nbytes]
         if not valid.all():
             first = offset + int(valid.argmin())
-            raise Fault(
+            fault = Fault(
                 f"shared memory byte {first:#x} is read but was never written "
                 f"(access of {nbytes} bytes at {offset:#x})",
                 "uninitialised",
                 first,
             )
+            self._unwritten.read(fault, self.data[offset : offset + nbytes], valid)
 
     def mark_valid(self, first: int, end: int, key: Hashable) -> None:
         """The bytes first .. end - 1, which are those that the `key` of `check_chunks` names, have been written."""
@@ -147,7 +151,7 @@ class SharedMemory:
             self._known_valid.add(key)
 
     def check_chunks(self, index: NDArray[np.integer], key: Hashable = None) -> None:
-        """Fault unless every 16-byte chunk of `index` is in range and fully written.
+        """Fault unless every 16-byte chunk of `index` is in range; deal with bytes that were never written.
 
         A `key` that names this very index array makes the next check of it a set look-up, until `poison` or
         `reset`.
@@ -159,11 +163,13 @@ class SharedMemory:
             flat = np.asarray(index).ravel()
             bad = flat[~self.valid.reshape(-1, CHUNK)[flat].all(axis=1)].min()
             first = int(bad) * CHUNK + int(self.valid[bad * CHUNK : bad * CHUNK + CHUNK].argmin())
-            raise Fault(
+            fault = Fault(
                 f"shared memory byte {first:#x} is read but was never written (16-byte chunk access)",
                 "uninitialised",
                 first,
             )
+            rows = (-1, CHUNK)
+            self._unwritten.read(fault, self.data.reshape(rows), self.valid.reshape(rows), flat)
         if key is not None:
             self._known_valid.add(key)
 
@@ -230,8 +236,9 @@ class SharedMemory:
         except IndexError:
             pass
         fault = self._explain_vector(offsets, nbytes, reading=True)
-        assert fault is not None, "a vector access was refused although every lane is legal"
-        raise fault
+        if fault is not None:
+            raise fault
+        return self._words[nbytes].take(index)
 
     def scatter(self, offsets: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]) -> None:
         """Store one naturally aligned integer per lane; where lanes collide, the last one stays."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.errors import Fault
+from harness.emulator.memory.unwritten import FAULT, Unwritten
 
 LANES = 128
 COLUMNS = 512
@@ -47,7 +48,8 @@ class TensorMemory:
     every access through the methods below does so first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unwritten: Unwritten = FAULT) -> None:
+        self.unwritten = unwritten
         self.data = np.zeros((LANES, COLUMNS), np.uint32)
         self.valid = np.zeros((LANES, COLUMNS), np.bool_)
         self._flat = self.data.reshape(-1)
@@ -142,6 +144,12 @@ class TensorMemory:
                 "tmem-alloc",
             )
 
+    def not_allocated(self, place: Place) -> str:
+        """What an access touches beside the CTA's allocations; nothing if it stays within them, or there are none."""
+        if not self._allocated_mask or self._allocated_mask & place.units == place.units:
+            return ""
+        return f"columns {place.first_column}..{place.end_column - 1}: not allocated; {self._describe()}"
+
     # -- writes that were put off ------------------------------------------------------------------
 
     def _overlapping(self, first: int, end: int) -> list[PendingWrite]:
@@ -153,6 +161,18 @@ class TensorMemory:
             if write.first_column < end and first < write.end_column:
                 write.flush()
 
+    def check_accumulator(self, lanes: slice, columns: slice) -> None:
+        """Deal with words of a part of D that were never written."""
+        written = self.valid[lanes, columns]
+        if not written.all():
+            lane, column = (int(x) for x in np.argwhere(~written)[0])
+            fault = Fault(
+                f"tcgen05.mma adds to D at tensor memory lane {lanes.start + lane}, column {columns.start + column}"
+                ", which was never written",
+                "uninitialised",
+            )
+            self.unwritten.read(fault, self.data, self.valid, (lanes, columns))
+
     # -- tcgen05.ld and tcgen05.st -----------------------------------------------------------------
 
     def load(self, place: Place) -> NDArray[np.uint32]:
@@ -160,11 +180,12 @@ class TensorMemory:
         self._prepare(place)
         if np.count_nonzero(self._flat_valid.take(place.flat)) != place.flat.size:
             bad = int(place.flat[~self._flat_valid[place.flat]].min())
-            raise Fault(
+            fault = Fault(
                 f"tcgen05.ld {place.shape} reads tensor memory lane {bad // COLUMNS}, column {bad % COLUMNS}"
                 ", which was never written",
                 "uninitialised",
             )
+            self.unwritten.read(fault, self._flat, self._flat_valid, place.flat)
         if not place.packed:
             return self._flat.take(place.flat)
         low, high = self._flat.take(place.flat) & 0xFFFF
@@ -185,7 +206,7 @@ class TensorMemory:
         self._flat_valid[place.flat] = True
 
     def _prepare(self, place: Place) -> None:
-        if self._allocated_mask & place.units != place.units:
+        if not self._allocated_mask:
             self.check_allocated(place.first_column, place.end_column, "this access")
         if self.pending:
             self.settle(place.first_column, place.end_column)

@@ -256,7 +256,7 @@ class MmaUnit:
                 write.retire()
             if accumulate:
                 for block in blocks:
-                    _check_valid(tmem, block)
+                    tmem.check_accumulator(block.lanes, block.columns)
         return blocks
 
     def _execute(
@@ -289,16 +289,6 @@ class MmaUnit:
                 written = slice(None) if kept is None else ~kept[i, block.lanes]
                 target[written] = share[block.target][written]
                 valid[written] = True
-
-
-def _check_valid(tmem: TensorMemory, block: Block) -> None:
-    valid = tmem.valid[block.lanes, block.columns]
-    if not valid.all():
-        lane, column = (int(x) for x in np.argwhere(~valid)[0])
-        raise Fault(
-            f"tcgen05.mma adds to D at tensor memory lane {block.lanes.start + lane}, column "
-            f"{block.columns.start + column}, which was never written"
-        )
 
 
 def _kept_lanes(lane_mask: Sequence[int] | None, cta_group: int) -> NDArray[np.bool_] | None:

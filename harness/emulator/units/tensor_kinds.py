@@ -146,7 +146,8 @@ def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: slice, what: str
     if not tmem.valid[lanes, columns].all():
         lane, column = (int(x) for x in np.argwhere(~tmem.valid[lanes, columns])[0])
         at = f"lane {int(lanes[lane])}, column {columns.start + column}"
-        raise Fault(f"{what} is read at tensor memory {at}, which was never written", "uninitialised")
+        fault = Fault(f"{what} is read at tensor memory {at}, which was never written", "uninitialised")
+        tmem.unwritten.read(fault, tmem.data, tmem.valid, (lanes, columns))
     return np.ascontiguousarray(tmem.data[lanes, columns])
 
 
@@ -167,13 +168,7 @@ def _claim(tmem: TensorMemory, blocks: list[Block], first: int, end: int, accumu
         write.flush()
         write.retire()
     for block in blocks if accumulate else ():
-        if not tmem.valid[block.lanes, block.columns].all():
-            lane, column = (int(x) for x in np.argwhere(~tmem.valid[block.lanes, block.columns])[0])
-            raise Fault(
-                f"tcgen05.mma adds to D at tensor memory lane {block.lanes.start + lane}, column "
-                f"{block.columns.start + column}, which was never written",
-                "uninitialised",
-            )
+        tmem.check_accumulator(block.lanes, block.columns)
 
 
 def _kept(what: KindMma) -> NDArray[np.bool_] | None:

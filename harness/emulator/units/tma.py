@@ -116,7 +116,7 @@ class _Inside:
     def global_view(self, memory: GlobalMemory, reading: bool) -> tuple[NDArray[np.uint8], int]:
         """Byte view [.., dim 1, dim 0 bytes] of the part in global memory, and its size in bytes.
 
-        What is read must be valid; what will be written is marked valid.
+        What is read is written, or dealt with; what will be written is marked valid.
         """
         tmap = self.tmap
         layout = tmap.whole_box if self.complete else tmap.byte_layout(self.counts)
@@ -126,18 +126,20 @@ class _Inside:
             if not reading:
                 valid[...] = True
             elif not valid.all():
-                self._report_poison(block, offset, valid)
+                data = np.ndarray(layout.shape, np.uint8, block.data, offset, layout.strides)
+                memory.unwritten.read(self._unwritten(block, offset, valid), data, valid)
         return np.ndarray(layout.shape, np.uint8, block.data, offset, layout.strides), layout.nbytes
 
-    def _report_poison(self, block: Allocation, offset: int, valid: NDArray[np.bool_]) -> None:
+    def _unwritten(self, block: Allocation, offset: int, valid: NDArray[np.bool_]) -> Fault:
         position = np.argwhere(~valid)[0]
         byte = offset + int(position @ np.array(valid.strides))
         at = [int(p) for p in position[::-1]]
         at[0] //= self.tmap.global_bytes
         where = tuple(f + p for f, p in zip(self.first, at, strict=True))
-        raise Fault(
+        return Fault(
             f"TMA load reads byte {byte} of '{block.name}' ({block.base + byte:#x}), which was never written "
-            f"(element {where} of the box)"
+            f"(element {where} of the box)",
+            "uninitialised",
         )
 
     def dense_view(self, dense: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -233,14 +235,13 @@ def read_box(
     place = _place_of(tmap, offset)
     shared.check_range(place.first, place.nbytes)
     inside = _Inside(tmap, coords) if coords is not None else None
-    dense = shared.chunks.take(place.positions).view(np.uint8)
     if inside is None or inside.complete:
         shared.check_chunks(place.positions, place)
     elif not inside.empty:
         valid = shared.valid.view(CHUNK_DTYPE).take(place.positions).view(np.uint8)
         if not inside.dense_view(valid).all():
             shared.check_chunks(place.positions)
-    return dense
+    return shared.chunks.take(place.positions).view(np.uint8)
 
 
 # ---- im2col mode ----
