@@ -162,6 +162,14 @@ _WARNINGS = {
         "Nothing arrives at an mbarrier after mbarrier.inval.",
         "`mbarrier.inval`",
     ),
+    "scale-copies": (
+        "The scale factors of an MMA are the same in all quadrants of lanes, and those of B in both CTAs of a pair.",
+        "`tcgen05.mma`: Block Scaling, layout of the scale factors",
+    ),
+    "type-code": (
+        "Instruction descriptors of kind::f8f6f4 name a type that exists: code 2 is none.",
+        "`tcgen05`: Instruction descriptor",
+    ),
     "tmem-outside": (
         "tcgen05.ld and tcgen05.st stay within the columns that the CTA has allocated.",
         "`tcgen05.alloc`; Tensor Memory Allocation",

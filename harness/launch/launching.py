@@ -198,9 +198,7 @@ def run(
     for wanted in what.maps.values():
         if wanted.gpu_swizzle:
             raise CannotRun(f"{what.place(f'maps.{wanted.name}')}: swizzle {wanted.gpu_swizzle} is a GPU's alone")
-    device = device or Device(
-        options.accumulation, options.schedule, options.seed, uninitialised=options.uninitialised
-    )
+    device = device or Device(options.accumulation, options.schedule, options.seed, uninitialised=options.uninitialised)
     start = time.perf_counter()
     try:
         memory = Memory(what, device, module)

@@ -252,6 +252,53 @@ def test_blocks_are_scaled(kind, a_type, b_type, scale, size, vectors, accumulat
     np.testing.assert_array_equal(words.view(np.float32), wide_a @ wide_b.T)
 
 
+OWN_SCALES = """
+shr.u32 %r30, %r0, 5; add.u32 %r31, %r30, {a}; add.u32 %r32, %r30, {b};
+mul.lo.u32 %r31, %r31, 0x01010101; mul.lo.u32 %r32, %r32, 0x01010101;
+setp.gt.u32 %p6, %r30, {last};
+@%p6 bra NOT_MINE;
+tcgen05.st.sync.aligned.32x32b.x4.b32 [%r20], {{%r31, %r31, %r31, %r31}};
+tcgen05.st.sync.aligned.32x32b.x2.b32 [%r21], {{%r32, %r32}};
+tcgen05.wait::st.sync.aligned;
+NOT_MINE: bar.sync 0;
+"""
+"""Each warp writes the scale factors of A and B in its own quadrant, 2^(warp + a - 127) and 2^(warp + b - 127)."""
+
+
+def test_a_quadrant_of_d_takes_the_scale_factors_of_its_own_lanes():
+    """A B200 was seen to take those for row 0. They should be the same everywhere: else a warning, or an error."""
+    rng = np.random.default_rng(11)
+    a, b = values(rng, "e4m3", (128, 32)), values(rng, "e4m3", (N, 32))
+    what = instruction_descriptor("mxf8f6f4", 128, "e4m3", "e4m3", scale="ue8m0")
+    mma = f"tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r10], %rd4, %rd5, {what}, [%r20], [%r21], %p4;"
+    rows = rows_of_bytes(a, "e4m3", "mxf8f6f4"), rows_of_bytes(b, "e4m3", "mxf8f6f4")
+    differing = OWN_SCALES.format(a=127, b=125, last=3)
+    quadrant = np.arange(128)[:, None] // 32
+    found = run("mxf8f6f4", mma, *rows, before=differing).view(np.float32)
+    np.testing.assert_array_equal(found, 2.0 ** (2 * quadrant - 2) * (a @ b.T))
+    with pytest.raises(Fault, match="differ between quadrants") as error:
+        run("mxf8f6f4", mma, *rows, before=differing, strict=True)
+    assert error.value.rule == "scale-copies"
+    only_the_first = OWN_SCALES.format(a=127, b=125, last=0)
+    with pytest.raises(Fault, match="lane 32, column 129, which was never written"):
+        run("mxf8f6f4", mma, *rows, before=only_the_first)
+    found = run("mxf8f6f4", mma, *rows, before=only_the_first, device=Device(uninitialised="report")).view(np.float32)
+    np.testing.assert_array_equal(found[:32], 0.25 * (a @ b.T)[:32])
+    assert np.isnan(found[32:]).all()
+
+
+def test_a_type_code_that_names_no_type_is_a_warning():
+    rng = np.random.default_rng(12)
+    a, b = values(rng, "e4m3", (128, 32)), values(rng, "e4m3", (N, 32))
+    what = instruction_descriptor("f8f6f4", 128, "e4m3", "e4m3") | 2 << 7
+    mma = f"tcgen05.mma.cta_group::1.kind::f8f6f4 [%r10], %rd4, %rd5, {what}, %p4;"
+    rows = rows_of_bytes(a, "e4m3", "f8f6f4"), rows_of_bytes(b, "e4m3", "f8f6f4")
+    np.testing.assert_array_equal(run("f8f6f4", mma, *rows).view(np.float32), a @ b.T)
+    with pytest.raises(Fault, match="type code 2 of A or B is that of no type") as error:
+        run("f8f6f4", mma, *rows, strict=True)
+    assert error.value.rule == "type-code"
+
+
 @pytest.mark.parametrize(("m", "parts"), [(128, 1), (64, 2), (32, 4)])
 def test_weight_stationary_layouts(m, parts):
     """With fewer rows, parts of the columns stand one above the other."""

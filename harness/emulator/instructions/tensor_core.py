@@ -28,7 +28,7 @@ from harness.emulator.machine.events import Operation, Site
 from harness.emulator.machine.lanes import Value, lane_value
 from harness.emulator.machine.state import AsyncOperation, Cta, Fragment
 from harness.emulator.memory.address_space import OFFSET_MASK, SHARED_WINDOW, shared_from_generic
-from harness.emulator.memory.descriptors import SCALED, Major, decode_sm100, operand_positions
+from harness.emulator.memory.descriptors import NO_TYPE, SCALED, Major, decode_sm100, operand_positions
 from harness.emulator.memory.tmem import split_address
 from harness.emulator.ptx.ast import Immediate, Instruction, Memory, Vector
 from harness.emulator.units.mma import Mma, accumulator_layout
@@ -86,11 +86,14 @@ def mma_of_kind(
             form.vectors,
             (factors[0], factors[1]) if factors else (0, 0),
         )
+        codes = {what.idesc >> 7 & 7, what.idesc >> 10 & 7}
+        if form.kind == "f8f6f4" and NO_TYPE in codes:
+            grid.findings.warn("type-code", site, f"type code {NO_TYPE} of A or B is that of no type; here it is e4m3")
         for member in ctas:
             member.mma_in_flight += 1
         grid.counters.mma_instructions += 1
         operation = _tell_of_kind(f, site, ctas, what) if grid.sink is not None else None
-        run = partial(_multiply_of_kind, f, ctas, what, operation)
+        run = partial(_multiply_of_kind, f, site, ctas, what, operation)
         grid.submit(AsyncOperation("mma", run, f, site, pipe(f, lane), what))
 
 
@@ -123,14 +126,18 @@ def _tell_of_kind(f: Fragment, site: Site, ctas: Sequence[Cta], what: KindMma) -
     return f.grid.operation("mma", f, site, reads=read, writes=d, mma=what, ctas=tuple(c.rank for c in ctas))
 
 
-def _multiply_of_kind(f: Fragment, ctas: Sequence[Cta], what: KindMma, operation: Operation | None) -> None:
+def _multiply_of_kind(f: Fragment, site: Site, ctas: Sequence[Cta], what: KindMma, operation: Operation | None) -> None:
     grid = f.grid
+
+    def warn(rule: str, message: str) -> None:
+        grid.findings.warn(rule, site, message)
+
     for cta in ctas:
         cta.check_alive("an MMA uses")
     if operation is not None and grid.sink is not None:
         grid.sink(events.Started(operation))
     if grid.computes:
-        grid.counters.mma_flops += multiply(what, ctas, grid.mma_unit.accumulation)
+        grid.counters.mma_flops += multiply(what, ctas, grid.mma_unit.accumulation, warn)
     for cta in ctas:
         cta.mma_in_flight -= 1
     if operation is not None and grid.sink is not None:

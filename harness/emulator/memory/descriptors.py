@@ -197,11 +197,13 @@ def operand_positions(
     return positions
 
 
+NO_TYPE = 2
+"""The code of no type of kind::f8f6f4, with which a B200 multiplies all the same: nobody has said as what."""
 _F8F6F4 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 TYPES: dict[str, dict[int, str]] = {
     "f16": {0: "f16", 1: "bf16"},
     "tf32": {2: "tf32"},
-    "f8f6f4": _F8F6F4,
+    "f8f6f4": {**_F8F6F4, NO_TYPE: "e4m3"},
     "i8": {0: "u8", 1: "s8"},
     "mxf8f6f4": _F8F6F4,
     "mxf4": {1: "e2m1"},

@@ -6,7 +6,7 @@ and its relatives, integers, block scaling, A in tensor memory, ``.ws``, a scale
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -23,6 +23,9 @@ from harness.emulator.units.operands import AnyOperand, any_operand, to_numbers
 QUADRANT = 32
 A_COLUMNS = 8
 """32-bit columns that a row of A takes in tensor memory."""
+
+
+Warn = Callable[[str, str], None]
 
 
 class KindMma(NamedTuple):
@@ -97,8 +100,8 @@ def a_lanes(address: int, rows: int, pair_halves: bool) -> NDArray[np.intp]:
     return row % 16 + 32 * (row // 16) + lane
 
 
-def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str) -> int:
-    """Execute it on one CTA or a pair; returns the operations, 2 * M * N * K."""
+def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str, warn: Warn) -> int:
+    """Execute it on one CTA or a pair; returns the operations, 2 * M * N * K. warn: is told of a rule and a breach."""
     if len(ctas) != what.cta_group:
         raise Fault(f"tcgen05.mma with cta_group::{what.cta_group} needs {what.cta_group} CTAs, got {len(ctas)}")
     shape = what.shape()
@@ -110,7 +113,6 @@ def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str) -> int:
         a = np.concatenate([_fetch_from_tmem(cta.tmem, what, shape) for cta in ctas])
     if shape.negate:
         a = -a
-    scales = _scale_factors(what, shape, ctas) if what.vectors else None
     blocks, first, end = what.layout()
     rows = shape.m // len(ctas)
     old = np.zeros((shape.m, shape.n), np.uint32)
@@ -123,7 +125,10 @@ def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str) -> int:
         c = old.view(np.float32) if shape.d_type == "f32" else numerics.f16_to_f32(old.astype(np.uint16))
         c = np.ldexp(c, -what.shift)
         old = c.view(np.uint32) if shape.d_type == "f32" else numerics.f32_to_f16_storage(c)
-    result = compute(shape, a, b, old, scales, accumulation)
+    if what.vectors:
+        result = _compute_scaled(what, shape, ctas, a, b, old, accumulation, warn)
+    else:
+        result = compute(shape, a, b, old, None, accumulation)
     kept = _kept(what)
     for i, cta in enumerate(ctas):
         share = result[i * rows : (i + 1) * rows]
@@ -139,13 +144,15 @@ def _fetch(cta: Cta, operand: AnyOperand) -> NDArray[Any]:
     return operand.numbers(cta.shared.chunks.take(operand.positions))
 
 
-def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: slice, what: str) -> NDArray[np.uint32]:
-    """Written words [lanes, columns] of tensor memory."""
-    tmem.check_allocated(columns.start, columns.stop, what)
-    tmem.settle(columns.start, columns.stop)
-    if not tmem.valid[lanes, columns].all():
-        lane, column = (int(x) for x in np.argwhere(~tmem.valid[lanes, columns])[0])
-        at = f"lane {int(lanes[lane])}, column {columns.start + column}"
+def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: NDArray[np.intp], what: str) -> NDArray[np.uint32]:
+    """Written words of tensor memory, at lanes and columns that are broadcast together."""
+    first, end = int(columns.min()), int(columns.max()) + 1
+    tmem.check_allocated(first, end, what)
+    tmem.settle(first, end)
+    written = tmem.valid[lanes, columns]
+    if not written.all():
+        lane, column = (int(x[~written][0]) for x in np.broadcast_arrays(lanes, columns))
+        at = f"lane {lane}, column {column}"
         fault = Fault(f"{what} is read at tensor memory {at}, which was never written", "uninitialised")
         tmem.unwritten.read(fault, tmem.data, tmem.valid, (lanes, columns))
     return np.ascontiguousarray(tmem.data[lanes, columns])
@@ -157,7 +164,7 @@ def _fetch_from_tmem(tmem: TensorMemory, what: KindMma, shape: Shape) -> NDArray
     rows = shape.m // what.cta_group
     lanes = a_lanes(what.a, rows, what.cta_group == 2 and rows == 64)
     column = split_address(what.a)[1]
-    words = _read(tmem, lanes, slice(column, column + A_COLUMNS), "A of tcgen05.mma")
+    words = _read(tmem, lanes[:, None], column + np.arange(A_COLUMNS), "A of tcgen05.mma")
     return to_numbers(words.view(np.uint8), shape.a_type, what.kind in ("mxf4", "mxf4nvf4"))
 
 
@@ -187,34 +194,64 @@ def scale_columns(address: int, rows: int) -> slice:
     return slice(column, column + -(-rows // QUADRANT))
 
 
-def _scale_factors(what: KindMma, shape: Shape, ctas: Sequence[Cta]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The scale factors of A [M, vectors] and B [N, vectors].
+def _compute_scaled(
+    what: KindMma,
+    shape: Shape,
+    ctas: Sequence[Cta],
+    a: NDArray[Any],
+    b: NDArray[Any],
+    old: NDArray[np.uint32],
+    accumulation: str,
+    warn: Warn,
+) -> NDArray[np.uint32]:
+    """Bits of D [M, N], part by part, as every CTA has scale factors in each quadrant of its lanes.
 
-    Every CTA has those of its own rows of A, and of all columns of B."""
+    A quadrant of D is computed with its own. They should be the same in all; where they are not, a B200 was seen to do
+    so for row 0 (sf-tensor/tcgen05, tcgen05_block_scaled_probe.cu, 2026).
+    """
+    result = np.zeros_like(old)
     rows = shape.m // len(ctas)
-    of_a = np.concatenate([_scales(cta.tmem, what, shape, what.scales[0], rows, shape.a_id) for cta in ctas])
-    of_b = [_scales(cta.tmem, what, shape, what.scales[1], shape.n, shape.b_id) for cta in ctas]
-    if len(of_b) == 2 and not np.array_equal(of_b[0], of_b[1]):
-        # Each CTA computes its rows of D with its own copy.
-        raise Fault(
-            "the scale factors of B differ between the CTAs of the pair, which is not implemented", "unsupported"
-        )
-    return of_a, of_b[0]
+    for i, cta in enumerate(ctas):
+        for block in what.layout()[0]:
+            columns = block.target[1]
+            for quadrant in range(block.lanes.start // QUADRANT, block.lanes.stop // QUADRANT):
+                first = block.target[0].start + quadrant * QUADRANT - block.lanes.start
+                own = np.arange(first, first + QUADRANT)
+                numbers = np.arange(columns.start, columns.stop)
+                scales = (
+                    _scales([cta], what, shape, what.scales[0], own, shape.a_id, quadrant, warn),
+                    _scales([cta, *ctas], what, shape, what.scales[1], numbers, shape.b_id, quadrant, warn),
+                )
+                part = slice(i * rows + first, i * rows + first + QUADRANT)
+                result[part, columns] = compute(shape, a[part], b[columns], old[part, columns], scales, accumulation)
+    return result
 
 
 def _scales(
-    tmem: TensorMemory, what: KindMma, shape: Shape, address: int, rows: int, identifier: int
+    ctas: Sequence[Cta],
+    what: KindMma,
+    shape: Shape,
+    address: int,
+    numbers: NDArray[np.intp],
+    identifier: int,
+    quadrant: int,
+    warn: Warn,
 ) -> NDArray[np.float64]:
-    """Row r: lane r % 32, column r / 32, as many bytes as there are vectors from the one the descriptor names on."""
+    """Those of some rows of A, or columns of B: number r has lane r % 32 of a quadrant and column r / 32, as many bytes
+    as there are vectors from the one the descriptor names on. ctas: whose they are, and others that have a copy.
+    """
     if identifier % what.vectors:
         raise Fault(f"scale factor id {identifier} must be a multiple of {what.vectors}", "descriptor")
-    columns = scale_columns(address, rows)
-    words = _read(tmem, np.arange(LANES), columns, "a scale factor of tcgen05.mma").reshape(4, QUADRANT, -1)
-    if (words != words[0]).any():
-        raise Fault("scale factors must be the same in all four quadrants of 32 lanes", "operand")
-    codes = np.ascontiguousarray(words[0].T).reshape(-1, 1).view(np.uint8)[:rows]
-    chosen = codes[:, identifier : identifier + what.vectors]
-    return formats.decode(chosen, formats.FORMATS[shape.scale])
+    lanes, columns = numbers % QUADRANT, split_address(address)[1] + numbers // QUADRANT
+    words = _read(ctas[0].tmem, lanes + quadrant * QUADRANT, columns, "a scale factor of tcgen05.mma")
+    copies = (lanes + QUADRANT * np.arange(4)[:, None], columns)
+    used = np.uint32(((1 << 8 * what.vectors) - 1) << 8 * identifier)
+    if any(((cta.tmem.data[copies] ^ words) & used).any() or not cta.tmem.valid[copies].all() for cta in ctas):
+        warn(
+            "scale-copies", "its scale factors differ between quadrants of 32 lanes, or CTAs, or are not in all of them"
+        )
+    codes = words.reshape(-1, 1).view(np.uint8)
+    return formats.decode(codes[:, identifier : identifier + what.vectors], formats.FORMATS[shape.scale])
 
 
 # ---- arithmetic ----
