@@ -166,6 +166,10 @@ _WARNINGS = {
         "The scale factors of an MMA are the same in all quadrants of lanes, and those of B in both CTAs of a pair.",
         "`tcgen05.mma`: Block Scaling, layout of the scale factors",
     ),
+    "sparse-metadata": (
+        "The sparsity metadata of an MMA has codes that keep two elements of four, or one of two of tf32.",
+        "`tcgen05.mma.sp`: Sparse matrices",
+    ),
     "type-code": (
         "Instruction descriptors of kind::f8f6f4 name a type that exists: code 2 is none.",
         "`tcgen05`: Instruction descriptor",

@@ -32,7 +32,7 @@ from harness.emulator.memory.descriptors import NO_TYPE, SCALED, Major, decode_s
 from harness.emulator.memory.tmem import split_address
 from harness.emulator.ptx.ast import Immediate, Instruction, Memory, Vector
 from harness.emulator.units.mma import Mma, accumulator_layout
-from harness.emulator.units.tensor_kinds import A_COLUMNS, KindMma, a_lanes, multiply, scale_columns
+from harness.emulator.units.tensor_kinds import A_COLUMNS, KindMma, a_lanes, metadata_columns, multiply, scale_columns
 
 # ---- every kind and form but the commonest ----
 
@@ -51,6 +51,7 @@ class Form(NamedTuple):
     shift: int
     weights: bool
     vectors: int
+    sparse: bool = False
 
 
 def mma_of_kind(
@@ -64,6 +65,7 @@ def mma_of_kind(
     masks: Sequence[Value] | None,
     accumulate: Value,
     scales: Sequence[Value],
+    metadata: Value = 0,
 ) -> None:
     """Every active lane issues one MMA."""
     grid = f.grid
@@ -85,6 +87,7 @@ def mma_of_kind(
             form.weights,
             form.vectors,
             (factors[0], factors[1]) if factors else (0, 0),
+            lane_value(metadata, lane) if form.sparse else None,
         )
         codes = {what.idesc >> 7 & 7, what.idesc >> 10 & 7}
         if form.kind == "f8f6f4" and NO_TYPE in codes:
@@ -112,6 +115,9 @@ def _tell_of_kind(f: Fragment, site: Site, ctas: Sequence[Cta], what: KindMma) -
             column = split_address(what.a)[1]
             span = range(int(lanes.min()), int(lanes.max()) + 1)
             reads.append(events.TensorBlock(cta.rank, span, range(column, column + A_COLUMNS)))
+        if what.metadata is not None:
+            columns = metadata_columns(what.metadata, what.kind)
+            reads.append(events.TensorBlock(cta.rank, range(128), range(columns.start, columns.stop)))
         for address, count in (
             zip(what.scales, (shape.m // what.cta_group, shape.n), strict=True) if what.vectors else ()
         ):
@@ -166,7 +172,8 @@ def _any_mma(i: Instruction, w: Translator) -> Effect:
     """tcgen05.mma, but for what `tensor_core` does itself."""
     kind, group = _kind(i), cta_group(i)
     sizes = [m for m in i.modifiers if m in ("block16", "block32") or m.startswith("scale_vec::")]
-    only(i, GROUPS, f"kind::{kind}", _COLLECTORS, "block_scale", sizes)
+    sparse = i.has("sp")
+    only(i, GROUPS, f"kind::{kind}", _COLLECTORS, "block_scale", sizes, "sp")
     scaled = kind in SCALED
     vectors = 0
     if scaled != i.has("block_scale") or len(sizes) > (1 if scaled else 0):
@@ -176,7 +183,7 @@ def _any_mma(i: Instruction, w: Translator) -> Effect:
         if size not in _VECTORS[kind]:
             raise Unsupported
         vectors = _VECTORS[kind][size]
-    a, rest = i.operands[1], i.operands[4:]
+    a, rest = i.operands[1], i.operands[4 + sparse :]
     scales: list[str] = []
     if scaled:
         if len(rest) < 3:
@@ -194,29 +201,38 @@ def _any_mma(i: Instruction, w: Translator) -> Effect:
         shift = immediate(rest.pop())
     if len(rest) != 1 or not 0 <= shift <= 15:
         raise Unsupported
-    form = Form(kind, isinstance(a, Memory), group, shift, False, vectors)
+    form = Form(kind, isinstance(a, Memory), group, shift, False, vectors, sparse)
     return _effect(i, w, form, masks, w.read(rest[0], "pred"), scales)
 
 
 def _effect(i: Instruction, w: Translator, form: Form, masks: str, accumulate: str, scales: Sequence[str]) -> Effect:
-    destination, a, b, descriptor = i.operands[:4]
+    destination, a, b, *metadata, descriptor = i.operands[: 4 + form.sparse]
     a_value = w.pointer(a) if form.a_in_tmem else w.read(a, "b64")
     operands = [w.pointer(memory(destination)), a_value, w.read(b, "b64"), w.read(descriptor, "b32")]
     factors = tuple_of(scales) if scales else "()"
-    return Effect(mma_of_kind, [w.constant(Form, *form), *operands, masks, accumulate, factors])
+    pointers = [w.pointer(memory(m)) for m in metadata]
+    return Effect(mma_of_kind, [w.constant(Form, *form), *operands, masks, accumulate, factors, *pointers])
 
 
+@instruction("tcgen05.mma.sp", operands=range(6, 10), writes=0, family="mma", targets=TENSOR_MEMORY)
+def _mma_sp(i: Instruction, w: Translator) -> Effect:
+    """A sparse A."""
+    return _any_mma(i, w)
+
+
+@instruction("tcgen05.mma.ws.sp", operands=range(6, 8), writes=0, family="mma", targets=TENSOR_MEMORY)
 @instruction("tcgen05.mma.ws", operands=range(5, 7), writes=0, family="mma", targets=TENSOR_MEMORY)
 def _mma_ws(i: Instruction, w: Translator) -> Effect:
     """Weight stationary; the mask of zero columns must be the immediate 0, if it is there."""
     kind = _kind(i)
-    only(i, "ws", "cta_group::1", f"kind::{kind}", _WS_COLLECTORS)
+    sparse = i.has("sp")
+    only(i, "ws", "sp", "cta_group::1", f"kind::{kind}", _WS_COLLECTORS)
     if kind in SCALED or cta_group(i) != 1:
         raise Unsupported
-    if len(i.operands) == 6 and not (isinstance(i.operands[5], Immediate) and i.operands[5].value == 0):
+    if len(i.operands) == 6 + sparse and not (isinstance(i.operands[-1], Immediate) and i.operands[-1].value == 0):
         raise Unsupported
-    form = Form(kind, isinstance(i.operands[1], Memory), 1, 0, True, 0)
-    return _effect(i, w, form, "None", w.read(i.operands[4], "pred"), [])
+    form = Form(kind, isinstance(i.operands[1], Memory), 1, 0, True, 0, sparse)
+    return _effect(i, w, form, "None", w.read(i.operands[4 + sparse], "pred"), [])
 
 
 # ---- copies from shared to tensor memory ----

@@ -238,26 +238,26 @@ class Shape:
     b_id: int = 0
 
 
-def _valid_n(kind: str, group: int, weights: bool) -> tuple[int, ...]:
+def _valid_n(kind: str, group: int, weights: bool, sparse: bool) -> tuple[int, ...]:
     if weights:
-        return (64, 128, 256)
+        return (64, 128) if sparse else (64, 128, 256)
     if kind == "i8":
         return tuple(range(32, 257, 32)) if group == 2 else (8, 16, 24, 32, *range(48, 257, 16))
     step = 8 * group
     return tuple(range(step, 257, step))
 
 
-def _valid_m(kind: str, group: int, weights: bool) -> tuple[int, ...]:
+def _valid_m(kind: str, group: int, weights: bool, sparse: bool) -> tuple[int, ...]:
     if weights:
         return (32, 64, 128)
     if kind in SCALED:
-        return (128,) if group == 1 else (128, 256)
+        return (128,) if group == 1 else (256,) if sparse else (128, 256)
     return (64, 128) if group == 1 else (128, 256)
 
 
 @lru_cache(maxsize=512)
-def decode(kind: str, value: int, group: int, weights: bool = False) -> Shape:
-    """Decode for a kind; weights: ``.ws``. Fault on values the instruction does not have."""
+def decode(kind: str, value: int, group: int, weights: bool = False, sparse: bool = False) -> Shape:
+    """Decode for a kind; weights: ``.ws``; sparse: ``.sp``. Fault on values the instruction does not have."""
     what = f"tcgen05.mma kind::{kind} instruction descriptor"
 
     def bits(first: int, last: int) -> int:
@@ -268,8 +268,11 @@ def decode(kind: str, value: int, group: int, weights: bool = False) -> Shape:
             if bits(first, last):
                 raise Fault(f"{what} {value:#x}: reserved bits {first}..{last} must be 0", "descriptor")
 
-    if bits(2, 2):
-        raise Fault(f"{what} {value:#x}: sparse matrices (bit 2) are not supported", "unsupported")
+    if bits(2, 2) != sparse:
+        form = "with" if sparse else "without"
+        raise Fault(f"{what} {value:#x}: bit 2 (sparse) must be {int(sparse)} {form} .sp", "descriptor")
+    if sparse and bits(0, 1):
+        raise Fault(f"{what} {value:#x}: sparsity selector {bits(0, 1)} is not supported; use 0", "unsupported")
     types = TYPES[kind]
     wide_b = kind not in ("mxf4", "mxf4nvf4")
     codes = (bits(7, 9), bits(10, 12 if wide_b else 11))
@@ -279,9 +282,9 @@ def decode(kind: str, value: int, group: int, weights: bool = False) -> Shape:
             raise Fault(f"{what} {value:#x}: {name} type code {code} must be one of {known}", "descriptor")
     a_type, b_type = (types[code] for code in codes)
     m, n = bits(24, 28) << 4, bits(17, 22) << 3
-    if m not in _valid_m(kind, group, weights):
-        raise Fault(f"{what} {value:#x}: M = {m} must be one of {_valid_m(kind, group, weights)}", "descriptor")
-    if n not in _valid_n(kind, group, weights):
+    if m not in _valid_m(kind, group, weights, sparse):
+        raise Fault(f"{what} {value:#x}: M = {m} must be one of {_valid_m(kind, group, weights, sparse)}", "descriptor")
+    if n not in _valid_n(kind, group, weights, sparse):
         raise Fault(f"{what} {value:#x}: N = {n} is not one that the instruction has", "descriptor")
     scale, ids, d_type = "", (0, 0), "f32"
     if kind in SCALED:

@@ -19,8 +19,13 @@ from harness.emulator.memory.tmem import LANES, TensorMemory, split_address
 from harness.emulator.units import formats, numerics, sums
 from harness.emulator.units.mma import Block, Cta, accumulator_layout
 from harness.emulator.units.operands import AnyOperand, any_operand, to_numbers
+from harness.emulator.units.sparsity import chosen
 
 QUADRANT = 32
+CODES, TF32_CODES = (4, 8, 12, 9, 13, 6, 14), (4, 14)
+"""Of sparsity metadata: two indices of two bits each. Others name elements, too, which need not be two."""
+SPARSE_ROWS = 16
+"""Rows whose sparsity metadata stands together."""
 A_COLUMNS = 8
 """32-bit columns that a row of A takes in tensor memory."""
 
@@ -31,6 +36,7 @@ Warn = Callable[[str, str], None]
 class KindMma(NamedTuple):
     """One instruction. a: descriptor, or tensor memory address if ``a_in_tmem``. vectors: scale factors a row and
     operand, 0 without block scaling; scales: the addresses of those of A and B. shift: D is divided by 2^shift first.
+    metadata: address of what says which elements of a sparse A are kept.
     """
 
     kind: str
@@ -46,32 +52,48 @@ class KindMma(NamedTuple):
     weights: bool = False
     vectors: int = 0
     scales: tuple[int, int] = (0, 0)
+    metadata: int | None = None
 
     def shape(self) -> Shape:
-        return decode(self.kind, self.idesc, self.cta_group, self.weights)
+        return decode(self.kind, self.idesc, self.cta_group, self.weights, self.sparse)
+
+    @property
+    def sparse(self) -> bool:
+        return self.metadata is not None
+
+    @property
+    def depth(self) -> int:
+        """Elements along K, of a sparse A before it was thinned out."""
+        return DEPTH[self.kind] * (2 if self.sparse else 1)
 
     def operands(self) -> tuple[AnyOperand | None, AnyOperand]:
         """A (None if it is in tensor memory) and B, of one CTA."""
-        shape, depth = self.shape(), DEPTH[self.kind]
+        shape = self.shape()
         packed = self.kind in ("mxf4", "mxf4nvf4")
         a = None
         if not self.a_in_tmem:
             rows = shape.m // self.cta_group
-            a = any_operand(decode_sm100(self.a), rows, depth, shape.a_major, shape.a_type, packed)
+            a = any_operand(decode_sm100(self.a), rows, DEPTH[self.kind], shape.a_major, shape.a_type, packed)
         columns = shape.n // self.cta_group
-        return a, any_operand(decode_sm100(self.b_descriptor), columns, depth, shape.b_major, shape.b_type, packed)
+        b = any_operand(
+            decode_sm100(self.b_descriptor), columns, self.depth, shape.b_major, shape.b_type, packed, 1 + self.sparse
+        )
+        return a, b
 
     def layout(self) -> tuple[list[Block], int, int]:
         """The blocks of D in each CTA's tensor memory, and its first and one-past-last column."""
         shape = self.shape()
         if self.weights and shape.m < LANES:
             return _weights_layout(self.d_address, shape.m, shape.n)
+        if self.sparse and shape.m == 128 and self.cta_group == 2:
+            # Layout C: each CTA's 64 rows as those of M = 64.
+            return accumulator_layout(self.d_address, 64, shape.n, 1)
         return accumulator_layout(self.d_address, shape.m, shape.n, self.cta_group)
 
     @property
     def flops(self) -> int:
         shape = self.shape()
-        return 2 * shape.m * shape.n * DEPTH[self.kind]
+        return 2 * shape.m * shape.n * self.depth
 
 
 @lru_cache(maxsize=256)
@@ -125,8 +147,8 @@ def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str, warn: Warn) 
         c = old.view(np.float32) if shape.d_type == "f32" else numerics.f16_to_f32(old.astype(np.uint16))
         c = np.ldexp(c, -what.shift)
         old = c.view(np.uint32) if shape.d_type == "f32" else numerics.f32_to_f16_storage(c)
-    if what.vectors:
-        result = _compute_scaled(what, shape, ctas, a, b, old, accumulation, warn)
+    if what.vectors or what.sparse:
+        result = _compute_in_parts(what, shape, ctas, a, b, old, accumulation, warn)
     else:
         result = compute(shape, a, b, old, None, accumulation)
     kept = _kept(what)
@@ -161,6 +183,8 @@ def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: NDArray[np.intp]
 def _fetch_from_tmem(tmem: TensorMemory, what: KindMma, shape: Shape) -> NDArray[Any]:
     if shape.a_type in ("e2m3", "e3m2") or (shape.a_type == "e2m1" and what.kind in ("f8f6f4", "mxf8f6f4")):
         raise Fault(f"A of type {shape.a_type} in tensor memory is not implemented", "unsupported")
+    if what.sparse:
+        raise Fault("a sparse A in tensor memory is not implemented", "unsupported")
     rows = shape.m // what.cta_group
     lanes = a_lanes(what.a, rows, what.cta_group == 2 and rows == 64)
     column = split_address(what.a)[1]
@@ -185,16 +209,13 @@ def _kept(what: KindMma) -> NDArray[np.bool_] | None:
     return np.unpackbits(packed, bitorder="little").astype(np.bool_).reshape(what.cta_group, LANES)
 
 
-# ---- scale factors ----
-
-
 def scale_columns(address: int, rows: int) -> slice:
     """Columns that hold the scale factors of so many rows of A, or columns of B: 32 of them each."""
     column = split_address(address)[1]
     return slice(column, column + -(-rows // QUADRANT))
 
 
-def _compute_scaled(
+def _compute_in_parts(
     what: KindMma,
     shape: Shape,
     ctas: Sequence[Cta],
@@ -204,27 +225,90 @@ def _compute_scaled(
     accumulation: str,
     warn: Warn,
 ) -> NDArray[np.uint32]:
-    """Bits of D [M, N], part by part, as every CTA has scale factors in each quadrant of its lanes.
+    """Bits of D [M, N], part by part: what a part is computed with lies in its own lanes of tensor memory.
 
-    A quadrant of D is computed with its own. They should be the same in all; where they are not, a B200 was seen to do
-    so for row 0 (sf-tensor/tcgen05, tcgen05_block_scaled_probe.cu, 2026).
+    So every CTA has scale factors in each quadrant. They should be the same in all; where they are not, a B200 was seen
+    to take for row 0 those of its quadrant (sf-tensor/tcgen05, tcgen05_block_scaled_probe.cu, 2026). Sparsity metadata
+    belongs to the rows of D in its lanes.
     """
     result = np.zeros_like(old)
-    rows = shape.m // len(ctas)
+    rows, step = shape.m // len(ctas), SPARSE_ROWS if what.sparse else QUADRANT
     for i, cta in enumerate(ctas):
         for block in what.layout()[0]:
             columns = block.target[1]
-            for quadrant in range(block.lanes.start // QUADRANT, block.lanes.stop // QUADRANT):
-                first = block.target[0].start + quadrant * QUADRANT - block.lanes.start
-                own = np.arange(first, first + QUADRANT)
-                numbers = np.arange(columns.start, columns.stop)
-                scales = (
-                    _scales([cta], what, shape, what.scales[0], own, shape.a_id, quadrant, warn),
-                    _scales([cta, *ctas], what, shape, what.scales[1], numbers, shape.b_id, quadrant, warn),
-                )
-                part = slice(i * rows + first, i * rows + first + QUADRANT)
-                result[part, columns] = compute(shape, a[part], b[columns], old[part, columns], scales, accumulation)
+            for lane in range(block.lanes.start, block.lanes.stop, step):
+                own = block.target[0].start + lane - block.lanes.start + np.arange(step)
+                part, numbers = i * rows + own, np.arange(columns.start, columns.stop)
+                scales = None
+                if what.vectors:
+                    scales = (
+                        _scales([cta], what, shape, what.scales[0], own, shape.a_id, lane // QUADRANT, warn),
+                        _scales([cta, *ctas], what, shape, what.scales[1], numbers, shape.b_id, lane // QUADRANT, warn),
+                    )
+                of_a, of_b = a[part], b[columns]
+                if what.sparse:
+                    of_a, of_b = _match(of_a, of_b, _kept_positions(cta.tmem, what, shape, lane, warn), shape)
+                result[part, columns] = compute(shape, of_a, of_b, old[part, columns], scales, accumulation)
     return result
+
+
+# ---- a sparse A ----
+
+
+def metadata_columns(address: int, kind: str) -> slice:
+    """Columns that hold the metadata of one MMA."""
+    column = split_address(address)[1]
+    return slice(column, column + (1 if kind in ("f16", "tf32") else 2))
+
+
+def _kept_positions(tmem: TensorMemory, what: KindMma, shape: Shape, lane: int, warn: Warn) -> NDArray[np.intp]:
+    """Where the kept elements of the 16 rows of D from a lane on stand along K: [rows, kept].
+
+    A code of four bits keeps two of four elements, of tf32 one of two, of mxf4 and mxf4nvf4 two of four pairs. Types of
+    16 and 32 bits: lanes 0 to 7 of 16 hold four codes of a row in their lower half, and of the row eight below in their
+    upper one; lanes 8 to 15 the next four. Others: each row's lane holds eight codes in a column, and eight in the
+    next. So CuTe has it (mma_traits_sm100.hpp), and runners that were proved on a B200 (sf-tensor/tcgen05, 2026).
+    """
+    assert what.metadata is not None
+    first, column = split_address(what.metadata)
+    if column % 4 or first != split_address(what.d_address)[0]:
+        raise Fault(
+            f"sparsity metadata at {what.metadata:#x}: columns that are no multiple of 4, and other lanes than those "
+            "of D, are not supported",
+            "unsupported",
+        )
+    columns = metadata_columns(what.metadata, what.kind)
+    lanes = lane + np.arange(SPARSE_ROWS)
+    words = _read(tmem, lanes[:, None], np.arange(columns.start, columns.stop), "sparsity metadata of tcgen05.mma")
+    if what.kind in ("f16", "tf32"):
+        halves = words.view(np.uint16).reshape(2, 8, 2).transpose(2, 1, 0).reshape(SPARSE_ROWS, 2, 1)
+        codes = (halves >> 4 * np.arange(4) & 15).reshape(SPARSE_ROWS, -1).astype(np.intp)
+    else:
+        codes = (words[:, :, None] >> 4 * np.arange(8) & 15).reshape(SPARSE_ROWS, -1).astype(np.intp)
+    kept, start = np.stack([codes & 3, codes >> 2], axis=-1), np.arange(codes.shape[1])
+    allowed = TF32_CODES if what.kind == "tf32" else CODES
+    wrong = codes[~np.isin(codes, allowed)]
+    if wrong.size:
+        warn("sparse-metadata", f"sparsity metadata {int(wrong[0]):#x} is none of {', '.join(map(hex, allowed))}")
+    if what.kind == "tf32":
+        return 2 * start + (kept[..., 0] >> 1)
+    if what.kind in ("mxf4", "mxf4nvf4"):
+        kept = (2 * kept[..., None] + np.arange(2)).reshape(*codes.shape, 4)
+    return (kept + what.depth // len(start) * start[:, None]).reshape(SPARSE_ROWS, -1)
+
+
+def _match(
+    a: NDArray[Any], b: NDArray[Any], positions: NDArray[np.intp], shape: Shape
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A and B as `compute` wants them: B [rows, columns, kept], of the mxf4 kinds A with zeros for what is masked."""
+    if shape.kind not in ("mxf4", "mxf4nvf4"):
+        return a, chosen(b, positions)
+    whole = np.zeros((len(a), b.shape[1]), a.dtype)
+    np.put_along_axis(whole, positions, a, axis=1)
+    return whole, b
+
+
+# ---- scale factors ----
 
 
 def _scales(
