@@ -78,10 +78,10 @@ def _remarks(log: Log) -> list[str]:
     warnings: dict[tuple[str, str, int], list[rules.Finding]] = {}
     for launch in log.launches:
         for warning in launch.warnings:
-            warnings.setdefault((launch.kernel, warning.rule, warning.line), []).append(warning)
-    for (_, rule, _), same in warnings.items():
+            warnings.setdefault((launch.kernel, rules.cause(warning), warning.line), []).append(warning)
+    for same in warnings.values():
         often = sum(warning.count for warning in same)
-        lines.append(f"warning, in {_times(len(same))}, {often:,} times: {rule}: {same[0].message}")
+        lines.append(f"warning, in {_times(len(same))}, {often:,} times: {same[0].rule}: {same[0].message}")
     causes = [cause for launch in log.launches for cause in by_cause(launch.findings) if cause[0].severity != "note"]
     findings = Counter(map(_finding, causes))
     lines += [f"{_times(count)}: {text}" for text, count in findings.items()]

@@ -7,6 +7,7 @@ Under ``strict`` a warning is an error, too, unless its id is allowed.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -200,3 +201,8 @@ class Finding:
     message: str
     count: int = 1
     line: int = 0
+
+
+def cause(finding: Finding) -> str:
+    """What findings that differ in numbers alone, such as addresses, have in common."""
+    return f"{finding.rule}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '', finding.message)}"

@@ -73,6 +73,22 @@ def test_what_was_read_once_stays():
     assert not run.words(32).any() and len(run.result.warnings) == 1
 
 
+def test_one_instruction_that_meets_two_kinds_of_unwritten_memory_has_two_findings():
+    """Of each the first place, and how often: here an A, which nobody has written, and D, to which it is added."""
+    body = (
+        "mov.b32 %r3, words; shr.u32 %r4, %r3, 4; cvt.u64.u32 %rd2, %r4; or.b64 %rd2, %rd2, 0x401000080000;"
+        + ALLOCATE
+        + "mov.b32 %r5, 0x4020490; setp.ne.u32 %p1, 1, 0; elect.sync %r6|%p2, -1; add.u32 %r7, %r3, 2048;"
+        "@%p2 mbarrier.init.shared.b64 [%r7], 1; bar.warp.sync -1;"
+        "@%p2 tcgen05.mma.cta_group::1.kind::f16 [%r2], %rd2, %rd2, %r5, %p1;"
+        "@%p2 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r7];"
+        "WAIT: mbarrier.try_wait.parity.shared.b64 %p5, [%r7], 0; @!%p5 bra WAIT;" + FREE + "ret;"
+    )
+    run = launch(body, module_scope=WORDS, device=Device(uninitialised="report"))
+    shared, tensor = run.result.warnings
+    assert "shared memory byte" in shared.message and "adds to D at tensor memory lane 0" in tensor.message
+
+
 def test_written_bytes_of_a_word_are_kept():
     body = (
         "mov.b32 %r3, words; mov.b32 %r4, 0x1234; st.shared.b16 [%r3+2], %r4; ld.shared.b32 %r1, [%r3];"

@@ -6,16 +6,17 @@ from collections.abc import Collection
 
 from harness.emulator.errors import Fault
 from harness.emulator.machine.events import Site
-from harness.emulator.rules import Finding
+from harness.emulator.rules import Finding, cause
 
 
 class Findings:
-    """Equal findings at one place are one with a count. ``strict``: all are errors but those in ``allow``."""
+    """Findings of one cause at one place are one with a count. ``strict``: all are errors but those in ``allow``."""
 
     def __init__(self, strict: bool, allow: Collection[str]) -> None:
         self.strict = strict
         self.allow = frozenset(allow)
         self._found: dict[tuple[str, int], Finding] = {}
+        """By cause and instruction."""
 
     def tolerates(self, rule: str) -> bool:
         """Whether a breach is a warning only."""
@@ -32,7 +33,7 @@ class Findings:
         self.add(Finding(rule, f"PTX line {site.line}: {site.text}: {message}", line=site.line), site.index)
 
     def add(self, finding: Finding, index: int) -> None:
-        known = self._found.setdefault((finding.rule, index), finding)
+        known = self._found.setdefault((cause(finding), index), finding)
         if known is not finding:
             known.count += finding.count
 
