@@ -1,8 +1,7 @@
 """The entry point of all kernels: launch bounds, cluster shape, and the architecture's kernel."""
 from .common.config import GemmConfig
-from .common.cta import Cta
+from .common.cta import Cta, Problem
 from .common.label import label
-from .common.problem import Problem
 from .common.ptx import tensor_map_address
 from .common.rules import config_error
 from .sm100.run import run as run_sm100

@@ -221,7 +221,7 @@ class Gemm:
 
     def rows_filled(self, number: int) -> float:
         """Returns the rows of boxes of A and B that lie outside although the box does not: filled with zeros for the
-        tile's clusters. A box that would lie wholly outside begins elsewhere (kernels/common/loader.mojo).
+        tile's clusters. A box that would lie wholly outside begins elsewhere (kernels/common/producer.mojo).
         """
         places, problem = self.place(number), self.plan.problem
         extents = zip(places, self.tile, (problem.m, problem.n), "AB", strict=True)

@@ -1,13 +1,7 @@
-"""A CTA: its place in the cluster, and the addresses of what it owns."""
+"""What a launch passes to a CTA, which tile of C it computes, its place in the cluster, and its barriers."""
 from .config import GemmConfig
-from .problem import Problem
-from .ptx import (
-    fence_mbarrier_init,
-    launch_dependents,
-    mbarrier_init,
-    prefetch_tensor_map,
-    griddepcontrol_wait,
-)
+from .pipeline import MBarrier, Pipeline, fence_mbarrier_init
+from .ptx import griddepcontrol_wait, launch_dependents, prefetch_tensor_map
 from .residency import sms_filled
 from .shared_memory import SharedMemory
 from max.gpu import grid_dim, thread_idx
@@ -15,6 +9,29 @@ from max.gpu.memory import external_memory
 from max.gpu.primitives.cluster import block_rank_in_cluster, elect_one_sync
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import syncwarp
+
+
+@fieldwise_init
+struct Problem(TrivialRegisterPassable):
+    """Tensor maps by address, sizes, and the counter of tiles."""
+
+    var a: UInt64
+    var b: UInt64
+    var c: UInt64
+    var k_iterations: UInt32
+    var m: UInt32  # rows of C and of A
+    var n: UInt32  # columns of C, rows of B
+    var clusters_m: UInt32  # cluster tiles along M: C in units of what a cluster computes together
+    var clusters_n: UInt32
+    var counter: UInt64  # one word of global memory, 0 before the launch and after it; no address where none is needed
+
+
+@fieldwise_init
+struct Tile(TrivialRegisterPassable):
+    """Where a CTA works in C. With a CTA pair the columns are those of the MMA they share."""
+
+    var row: Int32  # first row of A and of C
+    var column: Int32  # first column of C, first row of B of the MMA
 
 
 struct Cta[config: GemmConfig](TrivialRegisterPassable):
@@ -39,37 +56,101 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
         return self.rank % UInt32(Self.config.cta_group)
 
     @inline(.always)
-    def full(self, stage: UInt32) -> UInt32:
-        return self.shared + UInt32(Self.layout.full) + stage * 8
+    def leads_mma(self) -> Bool:
+        """Whether it issues the MMA: the even CTA of a pair, or a CTA alone."""
+        return self.in_pair() == 0
 
     @inline(.always)
-    def empty(self, stage: UInt32) -> UInt32:
-        return self.shared + UInt32(Self.layout.empty) + stage * 8
+    def pair(self) -> UInt32:
+        """Mask of the CTAs that share an MMA with this one, itself included."""
+        comptime sharing = Self.config.sharing()
+        return sharing.pair_mask(self.rank)
 
     @inline(.always)
-    def accumulator_full(self, accumulator: UInt32) -> UInt32:
-        """sm_100a: an accumulator is finished; the epilogue waits."""
-        return self.shared + UInt32(Self.layout.accumulator_full) + accumulator * 8
-
-    @inline(.always)
-    def accumulator_empty(self, accumulator: UInt32) -> UInt32:
-        """sm_100a: an accumulator has been read; the MMA thread waits. In the CTA that leads the MMA."""
-        return self.shared + UInt32(Self.layout.accumulator_empty) + accumulator * 8
+    def stage_writers(self) -> UInt32:
+        """Mask of the CTAs whose slices land in the stages of this CTA's MMA."""
+        comptime sharing = Self.config.sharing()
+        return sharing.commit_mask(self.rank)
 
     @inline(.always)
     def response(self, slot: UInt32) -> UInt32:
         """16 bytes that say which tile is next: TileScheduler."""
         return self.shared + UInt32(Self.layout.responses) + slot * 16
 
+    # ---- barriers ----------------------------------------------------------------------------------------------------
     @inline(.always)
-    def response_full(self, slot: UInt32) -> UInt32:
-        return self.shared + UInt32(Self.layout.response_full) + slot * 8
+    def full(self) -> MBarrier:
+        """TMA has filled a stage. Count 1: the producer of the CTA that leads the MMA arrives and announces the bytes of
+        all CTAs of the MMA; TMA delivers them. The MMA thread waits, on sm_90a the consumers."""
+        return {self.shared + UInt32(Self.layout.full)}
 
     @inline(.always)
-    def response_empty(self, slot: UInt32) -> UInt32:
-        """With the schedule clc in the CTA of rank 0, which sends the requests; dynamic: in every CTA, for its own roles.
-        """
-        return self.shared + UInt32(Self.layout.response_empty) + slot * 8
+    def empty(self) -> MBarrier:
+        """All that this CTA loads into a stage has been read. Count `empty_arrivals`: of each MMA that reads it one commit,
+        on sm_90a an arrival of each consumer warpgroup. This CTA's producer waits."""
+        return {self.shared + UInt32(Self.layout.empty)}
+
+    @inline(.always)
+    def accumulator_full(self) -> MBarrier:
+        """sm_100a: an accumulator is finished. Count 1: the last commit of the MMA thread. The epilogue warps wait."""
+        return {self.shared + UInt32(Self.layout.accumulator_full)}
+
+    @inline(.always)
+    def accumulator_empty(self) -> MBarrier:
+        """sm_100a, persistent: an accumulator has been read. Count `accumulator_readers`: each epilogue warp of the CTAs of
+        the MMA arrives in the one that leads it, after its last load from TMEM. The MMA thread waits."""
+        return {self.shared + UInt32(Self.layout.accumulator_empty)}
+
+    @inline(.always)
+    def response_full(self) -> MBarrier:
+        """A response is there. Count 1: this CTA's scheduler thread arrives and announces the bytes that rank 0 sends for,
+        or alone in its cluster brings them. Every role of the CTA waits."""
+        return {self.shared + UInt32(Self.layout.response_full)}
+
+    @inline(.always)
+    def response_empty(self) -> MBarrier:
+        """A response has been read. Count `response_arrivals`. clc: every role of the cluster arrives in the CTA of rank 0,
+        whose scheduler thread waits. dynamic: every role arrives in its own CTA, where the scheduler thread waits; that
+        of rank 0 also hears one arrival of each other CTA."""
+        return {self.shared + UInt32(Self.layout.response_empty)}
+
+    @inline(.always)
+    def stages(self, parity: UInt32) -> Pipeline[Self.config.stages]:
+        """From the producers to the tensor core: slices of A and B."""
+        return {self.full(), self.empty(), parity}
+
+    @inline(.always)
+    def accumulators(self, parity: UInt32) -> Pipeline[Self.config.accumulators]:
+        """From the MMA thread to the epilogue warps: accumulators in TMEM, where they are used again."""
+        return {self.accumulator_full(), self.accumulator_empty(), parity}
+
+    @inline(.always)
+    def responses(self, parity: UInt32) -> Pipeline[max(1, Self.config.response_slots())]:
+        """From the scheduler thread to every role: which tile is next."""
+        return {self.response_full(), self.response_empty(), parity}
+
+    @inline(.always)
+    def response_arrivals(self) -> UInt32:
+        var readers = UInt32(Self.config.response_readers())
+        comptime if Self.config.counts_tiles():
+            readers += UInt32(Self.config.cluster_size() - 1) if self.rank == 0 else 0
+        return readers
+
+    @inline(.always)
+    def init_barriers(self):
+        """One thread."""
+        comptime for stage in range(UInt32(Self.config.stages)):
+            self.full().next(stage).init(1)
+            self.empty().next(stage).init(UInt32(Self.config.empty_arrivals()))
+        comptime if Self.config.has_tmem():
+            comptime for i in range(UInt32(Self.config.accumulators)):
+                self.accumulator_full().next(i).init(1)
+                comptime if Self.config.is_persistent():
+                    self.accumulator_empty().next(i).init(UInt32(Self.config.accumulator_readers()))
+        comptime for slot in range(UInt32(Self.config.response_slots())):
+            self.response_full().next(slot).init(1)
+            self.response_empty().next(slot).init(self.response_arrivals())
+        fence_mbarrier_init()
 
     @inline(.always)
     def wait_for_previous_grid(self):
@@ -98,24 +179,5 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
                 prefetch_tensor_map(problem.a)
                 prefetch_tensor_map(problem.b)
                 prefetch_tensor_map(problem.c)
-                comptime for stage in range(Self.config.stages):
-                    # full: the loading thread of the CTA that leads the MMA arrives and announces the bytes
-                    mbarrier_init(self.full(UInt32(stage)), 1)
-                    # empty: every reader of what this CTA loads
-                    mbarrier_init(self.empty(UInt32(stage)), UInt32(Self.config.empty_arrivals()))
-                comptime if Self.config.has_tmem():
-                    comptime for i in range(Self.config.accumulators):
-                        # full: the MMA thread's last commit
-                        mbarrier_init(self.accumulator_full(UInt32(i)), 1)
-                        comptime if Self.config.is_persistent():
-                            # empty: every epilogue warp of the CTAs of the MMA
-                            mbarrier_init(self.accumulator_empty(UInt32(i)), UInt32(Self.config.accumulator_readers()))
-                comptime for slot in range(Self.config.response_slots()):
-                    # full: who announces the bytes of the response, or brings it; empty: whoever reads it
-                    mbarrier_init(self.response_full(UInt32(slot)), 1)
-                    var readers = UInt32(Self.config.response_readers())
-                    comptime if Self.config.counts_tiles():
-                        readers += UInt32(Self.config.cluster_size() - 1) if self.rank == 0 else 0
-                    mbarrier_init(self.response_empty(UInt32(slot)), readers)
-                fence_mbarrier_init()
+                self.init_barriers()
             syncwarp()

@@ -99,10 +99,9 @@ def stores_since(step: Int, config: GemmConfig) -> Int:
 
 
 @inline(.always)
-def write_step[config: GemmConfig, T: Team, step: Int](team: T, c_map: UInt64):
+def write_step[T: Team, //, config: GemmConfig, step: Int](team: T, pairs: SIMD[DType.uint32, T.words], c_map: UInt64):
     """One step of the tile through its buffer: while TMA stores one buffer, the team fills the next."""
     comptime buffer = step % config.c_buffers()
-    var pairs = team.read[step]()
     comptime if step >= config.c_buffers() or config.is_persistent():
         # TMA must have read what was last in this buffer: one thread waits for TMA, the others for it.
         if team.leads():
@@ -124,7 +123,7 @@ def write_step[config: GemmConfig, T: Team, step: Int](team: T, c_map: UInt64):
 def write_double_buffered[config: GemmConfig, T: Team](team: T, c_map: UInt64):
     """The double-buffered epilogue store: the tile in steps, through two buffers."""
     comptime for step in range(config.epilogue_steps()):
-        write_step[config, T, step](team, c_map)
+        write_step[config, step](team, team.read[step](), c_map)
 
 
 @inline(.always)

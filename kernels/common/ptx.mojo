@@ -1,9 +1,9 @@
-"""PTX instructions the library does not offer in the form a kernel needs: mbarriers, TMA copies, stmatrix.
+"""PTX instructions the library does not offer in the form a kernel needs: TMA copies, stmatrix, cluster launch control.
 
 Addresses in shared memory are 32-bit; a CTA's own address carries its cluster rank in bits 24 and up. Only
 instructions that are not convergent are written as inline assembly (barriers, `elect.sync` and shuffles go through
 the library, because the compiler may duplicate inline assembly into both sides of a branch). Sections: PTX ISA
-9.7.9.27 (tensor copies), 9.7.13.15 (mbarrier), 9.7.14.5.16 (stmatrix).
+9.7.9.27 (tensor copies), 9.7.14.5.16 (stmatrix). Barriers have a file of their own, `pipeline.mojo`.
 """
 from max.gpu.host.nvidia.tma import TMADescriptor
 from std.sys import _RegisterPackType
@@ -61,70 +61,6 @@ def store_async(address: UInt32, value: UInt32, barrier: UInt32):
 def fence_proxy_async():
     """Makes this thread's writes to shared memory visible to TMA and MMA (generic to async proxy, PTX ISA 9.7.13.4)."""
     inlined_assembly["fence.proxy.async.shared::cta;", NoneType, constraints="~{memory}"]()
-
-
-# ---- mbarriers -----------------------------------------------------------------------------------------------------
-@inline(.always)
-def mbarrier_init(barrier: UInt32, arrivals: UInt32):
-    inlined_assembly["mbarrier.init.shared::cta.b64 [$0], $1;", NoneType, constraints="r,r,~{memory}"](
-        barrier, arrivals
-    )
-
-
-@inline(.always)
-def fence_mbarrier_init():
-    """Orders barrier initialisation before a following cluster barrier, for arrivals from other CTAs."""
-    inlined_assembly["fence.mbarrier_init.release.cluster;", NoneType, constraints="~{memory}"]()
-
-
-@inline(.always)
-def mbarrier_arrive_expect_tx(barrier: UInt32, bytes: UInt32):
-    """One arrival, and `bytes` more to come before the phase completes."""
-    inlined_assembly["mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", NoneType, constraints="r,r,~{memory}"](
-        barrier, bytes
-    )
-
-
-@inline(.always)
-def address_in(address: UInt32, rank: UInt32) -> UInt32:
-    """The address of the same offset in the shared memory of the CTA of this rank in the cluster."""
-    return inlined_assembly[
-        "mapa.shared::cluster.u32 $0, $1, $2;", UInt32, constraints="=r,r,r", has_side_effect=False
-    ](address, rank)
-
-
-@inline(.always)
-def mbarrier_arrive_cluster(barrier: UInt32):
-    """One arrival on a barrier of any CTA of the cluster. It orders nothing but this CTA's own accesses, which is enough
-    to say that the tensor core has read a stage: the data itself moves by asynchronous copies."""
-    inlined_assembly["mbarrier.arrive.shared::cluster.b64 _, [$0];", NoneType, constraints="r,~{memory}"](barrier)
-
-
-@inline(.always)
-def mbarrier_wait(barrier: UInt32, parity: UInt32):
-    """Returns when the phase of this parity has completed. On a fresh barrier parity 1 counts as completed."""
-    while not inlined_assembly[
-        "mbarrier.try_wait.parity.shared::cta.b64 $0, [$1], $2;", Bool, constraints="=b,r,r,~{memory}"
-    ](barrier, parity):
-        pass
-
-
-@inline(.always)
-def mbarrier_arrive_release(barrier: UInt32):
-    """As `mbarrier_arrive_cluster`, and what this thread has read or written before is done for who waits with
-    `mbarrier_wait_acquire`, in any CTA of the cluster (PTX ISA 9.7.13.15.13)."""
-    inlined_assembly[
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];", NoneType, constraints="r,~{memory}"
-    ](barrier)
-
-
-@inline(.always)
-def mbarrier_wait_acquire(barrier: UInt32, parity: UInt32):
-    """As `mbarrier_wait`, and what threads of other CTAs did before they arrived is visible."""
-    while not inlined_assembly[
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 $0, [$1], $2;", Bool, constraints="=b,r,r,~{memory}"
-    ](barrier, parity):
-        pass
 
 
 # ---- a counter in global memory ------------------------------------------------------------------------------------

@@ -1,39 +1,27 @@
 """Which part of C a CTA computes, which part comes next, and how a cluster fetches it for all of its roles."""
 from .config import GemmConfig
-from .cta import Cta
-from .problem import Problem
+from .cta import Cta, Problem, Tile
+from .pipeline import CONSUMER, PRODUCER, Pipeline, address_in
 from .ptx import (
     NOTHING_CANCELED,
-    address_in,
     canceled_x,
     fence_proxy_async,
     load_shared,
-    mbarrier_arrive_cluster,
-    mbarrier_arrive_expect_tx,
-    mbarrier_arrive_release,
-    mbarrier_wait,
-    mbarrier_wait_acquire,
     next_number,
     store_async,
     store_shared,
     try_cancel,
 )
 from .raster import Raster
-from .ring import Ring
 from max.gpu import block_idx, grid_dim
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
 
+comptime RESPONSE_BYTES = UInt32(16)
+"""Size of a response of cluster launch control."""
+
 comptime TILE_NUMBER_BYTES = UInt32(4)
 """Size of a response of the dynamic schedule: the number of a tile."""
-
-
-@fieldwise_init
-struct Tile(TrivialRegisterPassable):
-    """Where a CTA works in C. With a CTA pair the columns are those of the MMA they share."""
-
-    var row: Int32  # first row of A and of C
-    var column: Int32  # first column of C, first row of B of the MMA
 
 
 struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
@@ -56,7 +44,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
     var problem: Problem
     var in_cluster: Tile  # where the CTA lies in a cluster tile
     var raster: Raster
-    var responses: Ring[max(1, Self.config.response_slots())]
+    var responses: Pipeline[max(1, Self.config.response_slots())]
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config], problem: Problem):
@@ -66,7 +54,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         self.number = 0
         self.in_cluster = {0, 0}
         self.raster = {UInt32(Self.config.raster_group), problem.clusters_m, problem.clusters_n}
-        self.responses = {parity = 0}
+        self.responses = cta.responses(CONSUMER)
         self.tile = {
             # The grid is the tiles; z counts its bands along M: LaunchPlan
             (Int32(block_idx.z) * Int32(grid_dim.x) + Int32(block_idx.x)) * Int32(Self.config.cta_m()),
@@ -115,33 +103,28 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def next_response[whole_warp: Bool](mut self, cta: Cta[Self.config]) -> UInt32:
-        """The number of the next tile, or one that no tile has."""
-        var slot = self.responses.stage
+        """The number of the next tile, or one that no tile has: waits for a response, reads it, and releases it, at rank 0
+        or with a counter at the thread that collects releases for its CTA."""
+        comptime collects = Self.config.counts_tiles()
+        var response = cta.response(self.responses.stage)
         var number: UInt32
         comptime if Self.config.cancels_clusters():
-            mbarrier_wait(cta.response_full(slot), self.responses.parity)
-            var x = canceled_x(cta.response(slot))
+            self.responses.consumer_wait()
+            var x = canceled_x(response)
             fence_proxy_async()  # the next response is written by the async proxy: not before this read
             number = self.count() if x == NOTHING_CANCELED else x // UInt32(Self.config.cluster_m)
         else:
-            mbarrier_wait_acquire(cta.response_full(slot), self.responses.parity)  # sent by a thread of another CTA
-            number = load_shared(cta.response(slot))
+            self.responses.full().wait_acquire(self.responses.parity)  # sent by a thread of another CTA
+            number = load_shared(response)
         comptime if whole_warp:
             syncwarp()
             if elect_one_sync():
-                self.release_response(cta, slot)
+                self.responses.empty().in_cta(cta.rank if collects else 0).arrive()
             syncwarp()
         else:
-            self.release_response(cta, slot)
+            self.responses.empty().in_cta(cta.rank if collects else 0).arrive()
         self.responses.advance()
         return number
-
-    @inline(.always)
-    def release_response(self, cta: Cta[Self.config], slot: UInt32):
-        """Arrives on the empty barrier of a response: at rank 0, or at the thread that collects releases for its CTA.
-        """
-        comptime collects = Self.config.counts_tiles()
-        mbarrier_arrive_cluster(address_in(cta.response_empty(slot), cta.rank if collects else 0))
 
     @inline(.always)
     def find(mut self):
@@ -165,13 +148,13 @@ def launched_clusters[config: GemmConfig]() -> UInt32:
 def request_tiles[config: GemmConfig](cta: Cta[config], var tiles: TileScheduler[config]):
     """Requests tile after tile from the hardware as response slots become empty: up to `clc_depth` ahead of the slowest role.
     One thread of every CTA: each announces the bytes on its own full barrier, that of rank 0 sends the requests."""
-    var slots = Ring[config.response_slots()](parity=1)
+    var responses = cta.responses(PRODUCER)
     while tiles.has_tile():
-        mbarrier_arrive_expect_tx(cta.response_full(slots.stage), 16)
+        responses.full().arrive_and_expect(RESPONSE_BYTES)
         if cta.rank == 0:
-            mbarrier_wait(cta.response_empty(slots.stage), slots.parity)
-            try_cancel[config.cluster_size() > 1](cta.response(slots.stage), cta.response_full(slots.stage))
-        slots.advance()
+            responses.producer_acquire()
+            try_cancel[config.cluster_size() > 1](cta.response(responses.stage), responses.full().address)
+        responses.advance()
         tiles.advance(cta)
 
 
@@ -192,29 +175,23 @@ def fetch_from_counter[config: GemmConfig](cta: Cta[config], tiles: TileSchedule
     Each cluster begins with a tile that it need not fetch, and gets none once. So a launch takes exactly as many
     numbers as there are tiles, and the counter, which wraps there, is 0 again for the next launch.
     """
-    var slots = Ring[config.response_slots()](parity=1)
+    var responses = cta.responses(PRODUCER)
     var number = tiles.number
     while number < tiles.count():
         # All roles have read the last response, so its phase is over: earlier, the bytes would be announced to that one.
-        mbarrier_wait_acquire(cta.response_empty(slots.stage), slots.parity)
+        responses.empty().wait_acquire(responses.parity)
         comptime if config.cluster_size() > 1:
-            mbarrier_arrive_expect_tx(cta.response_full(slots.stage), TILE_NUMBER_BYTES)
+            responses.full().arrive_and_expect(TILE_NUMBER_BYTES)
         number = launched_clusters[config]() + next_number(tiles.problem.counter, tiles.count() - 1)
+        var response = cta.response(responses.stage)
         comptime if config.cluster_size() > 1:
-            comptime for rank in range(config.cluster_size()):
-                store_async(
-                    address_in(cta.response(slots.stage), UInt32(rank)),
-                    number,
-                    address_in(cta.response_full(slots.stage), UInt32(rank)),
-                )
+            comptime for rank in range(UInt32(config.cluster_size())):
+                store_async(address_in(response, rank), number, responses.full().in_cta(rank).address)
         else:  # st.async is for clusters of more than one CTA
-            store_shared(cta.response(slots.stage), number)
-            mbarrier_arrive_cluster(address_in(cta.response_full(slots.stage), 0))
-        slots.advance()
-    # Drain: the last arrivals of other CTAs must not find this one gone.
-    comptime for _ in range(config.response_slots()):
-        mbarrier_wait(cta.response_empty(slots.stage), slots.parity)
-        slots.advance()
+            store_shared(response, number)
+            responses.full().in_cta(0).arrive()
+        responses.advance()
+    responses.producer_tail()
 
 
 @inline(.always)
@@ -224,12 +201,12 @@ def collect_releases[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[
     The roles could signal it themselves. But what they read must come before what rank 0 writes, in another CTA: that
     takes a fence of cluster scope, which would hold up the consumers at each tile, and holds up nobody here.
     """
-    var slots = Ring[config.response_slots()](parity=0)
+    var responses = cta.responses(CONSUMER)
     var number = tiles.number
     while number < tiles.count():
-        mbarrier_arrive_expect_tx(cta.response_full(slots.stage), TILE_NUMBER_BYTES)
-        mbarrier_wait_acquire(cta.response_full(slots.stage), slots.parity)
-        number = load_shared(cta.response(slots.stage))
-        mbarrier_wait(cta.response_empty(slots.stage), slots.parity)
-        mbarrier_arrive_release(address_in(cta.response_empty(slots.stage), 0))
-        slots.advance()
+        responses.full().arrive_and_expect(TILE_NUMBER_BYTES)
+        responses.full().wait_acquire(responses.parity)
+        number = load_shared(cta.response(responses.stage))
+        responses.empty().wait(responses.parity)
+        responses.empty().in_cta(0).arrive_release()
+        responses.advance()

@@ -5,36 +5,37 @@ whole cluster: the commit that follows an MMA arrives only at the CTAs that wrot
 again when the MMAs that read its slices have all arrived. Afterwards all four warps write out the tile.
 """
 from ..common.config import GemmConfig
-from ..common.cta import Cta
+from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import write_tile
-from ..common.loader import Loader
-from ..common.problem import Problem
-from ..common.ptx import mbarrier_wait
-from ..common.ring import Ring
-from ..common.scheduler import Tile, TileScheduler
-from .epilogue import Epilogue
+from ..common.pipeline import CONSUMER, Ring
+from ..common.producer import Loader
+from ..common.scheduler import TileScheduler
+from .epilogue import wait_for_accumulator
 from .mainloop import Multiplier
+from .tcgen05 import commit
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
 
 
 @inline(.always)
 def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
-    """The K loop. Only the even CTA of a pair waits for full stages and multiplies; both load."""
+    """The K loop. Only the CTA that leads the MMA waits for full stages and multiplies; all load."""
     var loader = Loader[config](cta, problem)
     var multiplier = Multiplier[config](cta)
-    var ring = Ring[1](parity=0)
+    var writers = cta.stage_writers()
+    var place = Ring[1](parity=CONSUMER)
     for k in range(problem.k_iterations):
-        mbarrier_wait(cta.empty(0), ring.parity ^ 1)
-        loader.load(cta, tile, 0, Int32(k) * Int32(config.block_k))
-        if cta.in_pair() == 0:
-            mbarrier_wait(cta.full(0), ring.parity)
-            multiplier.multiply(cta, 0, 0, k > 0)
-        ring.advance()
-    if cta.in_pair() == 0:
-        multiplier.publish(cta, 0)
+        cta.empty().wait(place.parity ^ 1)
+        loader.expect_and_load(cta, tile, 0, Int32(k) * Int32(config.block_k))
+        if cta.leads_mma():
+            cta.full().wait(place.parity)
+            multiplier.multiply(0, 0, k > 0)
+            commit[config.cta_group](cta.empty(), writers)
+        place.advance()
+    if cta.leads_mma():
+        commit[config.cta_group](cta.accumulator_full(), cta.pair())
     # Drain: the last commits of other CTAs must not find this one gone.
-    mbarrier_wait(cta.empty(0), ring.parity ^ 1)
+    cta.empty().wait(place.parity ^ 1)
 
 
 @inline(.always)
@@ -44,4 +45,4 @@ def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
         if elect_one_sync():
             load_and_multiply(cta, problem, tiles.tile)
         syncwarp()
-    write_tile[config](Epilogue[config](cta, tiles.tile, Ring[config.accumulators](parity=0)), problem.c)
+    write_tile[config](wait_for_accumulator(cta, tiles.tile), problem.c)

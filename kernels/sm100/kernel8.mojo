@@ -1,38 +1,48 @@
 """Kernel 8: kernel 7 as a persistent kernel, with two accumulators.
 
     warps 0-3  epilogue   wait for a finished accumulator, write its tile, release it after the last load from TMEM
-    warp 4     producer   one thread fills the ring by TMA, and runs ahead into the next tile
+    warp 4     producer   one thread fills stages by TMA, and runs ahead into the next tile
     warp 5     MMA        one thread of the even CTA of a pair: waits for an empty accumulator, then for full stages
     warp 6     scheduler  with cluster launch control: one thread requests the next tile, ahead of all others
 
-The ring of stages is that of kernel 6, and runs on across tiles. While the epilogues write one accumulator, the MMA
+The pipeline of stages is that of kernel 6, and runs on across tiles. While the epilogues write one accumulator, the MMA
 thread fills the other; it waits for the epilogues of both CTAs of the pair before it fills one again, because its MMAs
 write into the TMEM of both.
 
 Every role gets the same tiles, each from its own TileScheduler.
 """
 from ..common.config import GemmConfig
-from ..common.cta import Cta
-from ..common.epilogue_store import finish_stores, write_double_buffered
-from ..common.loader import produce
-from ..common.problem import Problem
-from ..common.ring import Ring
+from ..common.cta import Cta, Problem
+from ..common.epilogue_store import finish_stores, write_step
+from ..common.pipeline import CONSUMER
+from ..common.producer import produce
 from ..common.scheduler import TileScheduler, request_tiles
-from .epilogue import EPILOGUE_WARPS, Epilogue
-from .kernel6 import PRODUCER_WARP
-from .mainloop import consume
+from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
+from .mainloop import multiply
+from .tcgen05 import fence_before_thread_sync
 from max.gpu.primitives.cluster import elect_one_sync
+from max.gpu.sync import syncwarp
 
+comptime PRODUCER_WARP = EPILOGUE_WARPS
 comptime MMA_WARP = PRODUCER_WARP + 1
 
 
 @inline(.always)
-def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """The epilogue warps: tile after tile, accumulator after accumulator."""
-    var accumulators = Ring[config.accumulators](parity=0)
+def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+    """Four warps write tile after tile, accumulator after accumulator."""
+    comptime last = config.epilogue_steps() - 1
+    var accumulators = cta.accumulators(CONSUMER)
     while tiles.has_tile():
-        var epilogue = Epilogue[config](cta, tiles.tile, accumulators)
-        write_double_buffered[config](epilogue, problem.c)
+        var epilogue = wait_for_accumulator(cta, tiles.tile, accumulators.stage, accumulators.parity)
+        comptime for step in range(config.epilogue_steps()):
+            var values = epilogue.load[step]()
+            comptime if step == last:  # consumer release: this warp has read all of the accumulator
+                fence_before_thread_sync()
+                syncwarp()
+                if elect_one_sync():
+                    epilogue.empty.arrive()
+                syncwarp()
+            write_step[config, step](epilogue, epilogue.rounded(values), problem.c)
         accumulators.advance()
         tiles.advance[whole_warp=True](cta)
         if not tiles.has_tile():
@@ -43,12 +53,12 @@ def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tile
 def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
-        write_tiles(cta, problem, tiles)
+        write(cta, problem, tiles)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
             produce(cta, problem, tiles)
     elif cta.warp == MMA_WARP:
-        consume(cta, problem, tiles)
+        multiply(cta, problem, tiles)
     else:
         comptime if config.fetches_tiles():
             if elect_one_sync():

@@ -4,7 +4,9 @@ Allocation, deallocation and loads are for whole warps and must stand in code th
 commit and fences are for one thread. In a CTA pair one thread of the even CTA issues MMA and commit for both.
 """
 from ..common.config import SWIZZLE_ROW_BYTES, GemmConfig
-from ..common.ptx import Registers, operands, repeat
+from ..common.cta import Cta
+from ..common.pipeline import MBarrier
+from ..common.ptx import Registers, load_shared, operands, repeat
 from std.sys._assembly import inlined_assembly
 
 
@@ -29,6 +31,17 @@ def operand_descriptor(tile: UInt32) -> UInt64:
 
 
 # ---- tensor memory -------------------------------------------------------------------------------------------------
+@inline(.always)
+def tmem_address_slot[config: GemmConfig](cta: Cta[config]) -> UInt32:
+    return cta.shared + UInt32(cta.layout.tmem_address)
+
+
+@inline(.always)
+def tmem_address[config: GemmConfig](cta: Cta[config]) -> UInt32:
+    """Where the first accumulator lies in TMEM. From `start` on."""
+    return load_shared(tmem_address_slot(cta))
+
+
 @inline(.always)
 def tmem_allocate[config: GemmConfig](address_slot: UInt32):
     """One warp of every CTA that shares the MMA; writes the address to shared memory, gives up further allocations."""
@@ -102,8 +115,9 @@ def mma[config: GemmConfig](tmem: UInt32, a: UInt64, b: UInt64, accumulate: Bool
 
 
 @inline(.always)
-def commit[cta_group: Int](barrier: UInt32, mask: UInt16):
-    """One arrival on the barrier at this offset in every CTA of `mask`, after all earlier MMAs of this thread."""
+def commit[cta_group: Int](barrier: MBarrier, ctas: UInt32):
+    """One arrival on the barrier at this offset in every CTA of the mask, once all earlier MMAs of this thread are done.
+    """
     inlined_assembly[
         String(
             "tcgen05.commit.cta_group::",
@@ -112,7 +126,7 @@ def commit[cta_group: Int](barrier: UInt32, mask: UInt16):
         ),
         NoneType,
         constraints="r,h,~{memory}",
-    ](barrier, mask)
+    ](barrier.address, UInt16(ctas))
 
 
 @inline(.always)

@@ -4,8 +4,7 @@ A CTA ends without a further cluster barrier. Nothing can reach it any more: its
 into its stages, and its producer, in the drain, for every arrival on its empty barriers.
 """
 from ..common.config import GemmConfig
-from ..common.cta import Cta
-from ..common.problem import Problem
+from ..common.cta import Cta, Problem
 from max.gpu.primitives.cluster import cluster_arrive_relaxed, cluster_wait
 from max.gpu.sync import named_barrier
 

@@ -1,9 +1,8 @@
 """The epilogue of sm_90a: each consumer warpgroup writes its rows by itself, from its own registers."""
 from ..common.config import GemmConfig
-from ..common.cta import Cta
+from ..common.cta import Cta, Tile
 from ..common.epilogue_store import BoxRows, Team
 from ..common.ptx import pack_pair, tma_store
-from ..common.scheduler import Tile
 from .cta import WARPGROUP, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from std.utils.static_tuple import StaticTuple

@@ -5,13 +5,11 @@ the warpgroups that have read a stage arrive only at the CTAs that wrote into it
 of its slices have all arrived. Afterwards each warpgroup writes out its rows.
 """
 from ..common.config import GemmConfig
-from ..common.cta import Cta
+from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import write_tile
-from ..common.loader import Loader
-from ..common.problem import Problem
-from ..common.ptx import mbarrier_wait
-from ..common.ring import Ring
-from ..common.scheduler import Tile, TileScheduler
+from ..common.pipeline import CONSUMER
+from ..common.producer import Loader
+from ..common.scheduler import TileScheduler
 from .cta import sync_warpgroup
 from .epilogue import Epilogue
 from .mainloop import Consumer
@@ -25,27 +23,27 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
     var loader = Loader[config](cta, problem)
     var consumer = Consumer[config](cta)
     var accumulator = Accumulator[config]()
-    var ring = Ring[1](parity=0)
+    var stage = cta.stages(CONSUMER)
     var multiplies = consumer.owns_rows(tile, problem)
     for k in range(problem.k_iterations):
         if cta.warp == 0:
             # Elected each time: where ptxas cannot see that it is one thread, it puts a loop over threads around each load.
             if elect_one_sync():
-                mbarrier_wait(cta.empty(0), ring.parity ^ 1)
-                loader.load(cta, tile, 0, Int32(k) * Int32(config.block_k))
+                stage.empty().wait(stage.parity ^ 1)
+                loader.expect_and_load(cta, tile, 0, Int32(k) * Int32(config.block_k))
             syncwarp()
-        mbarrier_wait(cta.full(0), ring.parity)
+        stage.consumer_wait()
         if multiplies:
             consumer.multiply(accumulator, 0)
         else:
             sync_warpgroup(consumer.group)  # as a multiplication does: see skip_tile
         accumulator.wait[0]()
         consumer.release(0)
-        ring.advance()
+        stage.advance()
     # Drain: the last arrivals of other CTAs must not find this one gone.
     if cta.warp == 0:
         if elect_one_sync():
-            mbarrier_wait(cta.empty(0), ring.parity ^ 1)
+            stage.empty().wait(stage.parity ^ 1)
         syncwarp()
     return accumulator
 

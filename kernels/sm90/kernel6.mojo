@@ -11,10 +11,9 @@ producer writes a stage again only after all consumers that read its slices have
 A tile of 64 rows has one consumer warpgroup.
 """
 from ..common.config import GemmConfig
-from ..common.cta import Cta
+from ..common.cta import Cta, Problem
 from ..common.epilogue_store import write_tile
-from ..common.loader import produce
-from ..common.problem import Problem
+from ..common.producer import produce
 from ..common.scheduler import TileScheduler
 from .cta import warp_of_group, warpgroup
 from .epilogue import Epilogue

@@ -5,10 +5,9 @@ one, the warps fill the other. That needs 16 KB of shared memory instead of 64 K
 grid is cut into bands, so that CTAs that run together find each other's operands in the L2 cache: see LaunchPlan.
 """
 from ..common.config import GemmConfig
-from ..common.cta import Cta
+from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered
-from ..common.loader import produce
-from ..common.problem import Problem
+from ..common.producer import produce
 from ..common.scheduler import TileScheduler
 from .cta import warp_of_group
 from .epilogue import Epilogue

@@ -13,11 +13,10 @@ Every role gets the same tiles, each from its own TileScheduler. With `ping_pong
 ping_pong.mojo.
 """
 from ..common.config import GemmConfig
-from ..common.cta import Cta
+from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered, write_step
-from ..common.loader import produce
-from ..common.problem import Problem
-from ..common.ring import Ring
+from ..common.pipeline import CONSUMER
+from ..common.producer import produce
 from ..common.scheduler import TileScheduler, fetch_tiles
 from .cta import warp_of_group
 from .epilogue import Epilogue
@@ -52,7 +51,7 @@ struct DeferredEpilogue[config: GemmConfig](SideJob, TrivialRegisterPassable):
     @inline(.always)
     def run[step: Int](self):
         if self.pending:
-            write_step[Self.config, Epilogue[Self.config], step](self.epilogue, self.c_map)
+            write_step[Self.config, step](self.epilogue, self.epilogue.read[step](), self.c_map)
 
     @inline(.always)
     def finish(self):
@@ -65,18 +64,18 @@ struct DeferredEpilogue[config: GemmConfig](SideJob, TrivialRegisterPassable):
 def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """A consumer warpgroup: tile after tile, each written while the next is multiplied."""
     var consumer = Consumer[config](cta)
-    var ring = Ring[config.stages](parity=0)
+    var stages = cta.stages(CONSUMER)
     var deferred = DeferredEpilogue[config](problem.c, Epilogue[config](cta, tiles.tile, Accumulator[config]()))
     while tiles.has_tile():
         var tile = tiles.tile
         if consumer.owns_rows(tile, problem):
             var accumulator = Accumulator[config]()
-            var last = start_tile(cta, consumer, accumulator, ring, problem.k_iterations, deferred)
+            var last = start_tile(cta, consumer, accumulator, stages, problem.k_iterations, deferred)
             tiles.advance[whole_warp=True](cta)  # while the last stages are multiplied
             finish_tile(consumer, accumulator, last)
             deferred.begin(Epilogue[config](cta, tile, accumulator))
         else:
-            skip_tile(cta, consumer, ring, problem.k_iterations)
+            skip_tile(cta, consumer, stages, problem.k_iterations)
             tiles.advance[whole_warp=True](cta)
     deferred.finish()
     finish_stores(deferred.epilogue.leads())

@@ -1,10 +1,7 @@
 """Multiplying stages in the consumer warpgroups, and signalling the CTAs that wrote into a stage when it has been read."""
 from ..common.config import GemmConfig
-from ..common.cta import Cta
-from ..common.problem import Problem
-from ..common.ptx import address_in, mbarrier_arrive_cluster, mbarrier_wait
-from ..common.ring import Ring
-from ..common.scheduler import Tile
+from ..common.cta import Cta, Problem, Tile
+from ..common.pipeline import CONSUMER, MBarrier, Pipeline
 from .cta import sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import Accumulator, operand_descriptor
 
@@ -12,13 +9,11 @@ from .wgmma import Accumulator, operand_descriptor
 struct Consumer[config: GemmConfig](TrivialRegisterPassable):
     """What one consumer warpgroup reads, and whom it signals. All threads of the warpgroup."""
 
-    comptime sharing = Self.config.sharing()
-
     var group: UInt32
     var row: Int32  # of a tile, where this warpgroup's begin
     var a: UInt64
     var b: UInt64
-    var empty: UInt32  # first empty barrier of the CTA whose rank is this thread's lane
+    var empty: MBarrier  # first empty barrier of the CTA whose rank is this thread's lane
     var signals: Bool  # whether that CTA writes into the stages of this one
 
     @inline(.always)
@@ -29,10 +24,9 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
         self.row = Int32(part) * Int32(Self.config.consumer_m())
         self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a) + part * UInt32(rows_bytes))
         self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b))
-        comptime sharing = Self.sharing
         var rank = min(cta.lane, UInt32(Self.config.cluster_size() - 1))
-        self.empty = address_in(cta.empty(0), rank)
-        self.signals = warp_of_group(cta) == 0 and cta.lane == rank and sharing.commit_mask(cta.rank) >> rank & 1 == 1
+        self.empty = cta.empty().in_cta(rank)
+        self.signals = warp_of_group(cta) == 0 and cta.lane == rank and cta.stage_writers() >> rank & 1 == 1
 
     @inline(.always)
     def owns_rows(self, tile: Tile, problem: Problem) -> Bool:
@@ -52,7 +46,7 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
         """One arrival, from one thread each, on the empty barriers of all CTAs that write into the stage. After a wait
         that covers the stage: it holds for the whole warpgroup."""
         if self.signals:
-            mbarrier_arrive_cluster(self.empty + stage * 8)
+            self.empty.next(stage).arrive()
 
 
 trait SideJob(TrivialRegisterPassable):
@@ -81,21 +75,21 @@ def multiply_stage[
     cta: Cta[config],
     consumer: Consumer[config],
     mut accumulator: Accumulator[config],
-    mut ring: Ring[config.stages],
+    mut stages: Pipeline[config.stages],
     mut previous: UInt32,
 ):
     """Starts with the next stage when it is full. While it is multiplied, the one before is released, so that the tensor
     core never runs dry."""
-    mbarrier_wait(cta.full(ring.stage), ring.parity)
-    consumer.multiply[anew=anew](accumulator, ring.stage)
+    stages.consumer_wait()
+    consumer.multiply[anew=anew](accumulator, stages.stage)
     comptime if config.stages == 1:
         accumulator.wait[0]()
-        consumer.release(ring.stage)
+        consumer.release(stages.stage)
     elif not anew:
         accumulator.wait[1]()
         consumer.release(previous)
-    previous = ring.stage
-    ring.advance()
+    previous = stages.stage
+    stages.advance()
 
 
 @inline(.always)
@@ -105,7 +99,7 @@ def start_tile[
     cta: Cta[config],
     consumer: Consumer[config],
     mut accumulator: Accumulator[config],
-    mut ring: Ring[config.stages],
+    mut stages: Pipeline[config.stages],
     k_iterations: UInt32,
     job: Job,
 ) -> UInt32:
@@ -115,15 +109,15 @@ def start_tile[
     The first stages are code of their own, each with its step: registers cannot be indexed at run time.
     """
     var last: UInt32 = 0
-    multiply_stage[anew=True](cta, consumer, accumulator, ring, last)
+    multiply_stage[anew=True](cta, consumer, accumulator, stages, last)
     comptime for step in range(Job.steps):
         job.run[step]()
-        ring.pin()
+        stages.pin()
         if UInt32(step + 1) < k_iterations:
-            multiply_stage(cta, consumer, accumulator, ring, last)
+            multiply_stage(cta, consumer, accumulator, stages, last)
     comptime first = Job.steps + 1
     for _ in range(UInt32(first), max(UInt32(first), k_iterations)):
-        multiply_stage(cta, consumer, accumulator, ring, last)
+        multiply_stage(cta, consumer, accumulator, stages, last)
     return last
 
 
@@ -138,15 +132,15 @@ def finish_tile[config: GemmConfig](consumer: Consumer[config], accumulator: Acc
 @inline(.always)
 def skip_tile[
     config: GemmConfig
-](cta: Cta[config], consumer: Consumer[config], mut ring: Ring[config.stages], k_iterations: UInt32):
+](cta: Cta[config], consumer: Consumer[config], mut stages: Pipeline[config.stages], k_iterations: UInt32):
     """In place of `start_tile` and `finish_tile` where no row of the warpgroup's lies in C: releases every stage unread, as the
     slices that its CTA loads are for others, too, and spends no power on what nobody stores."""
     for _ in range(k_iterations):
-        mbarrier_wait(cta.full(ring.stage), ring.parity)
+        stages.consumer_wait()
         # As after a multiplication, all warps have found the stage full: it may not be taken away from one of them.
         sync_warpgroup(consumer.group)
-        consumer.release(ring.stage)
-        ring.advance()
+        consumer.release(stages.stage)
+        stages.advance()
 
 
 @inline(.always)
@@ -154,9 +148,9 @@ def consume[
     config: GemmConfig
 ](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32) -> Accumulator[config]:
     """The one tile of a CTA that has no other."""
-    var ring = Ring[config.stages](parity=0)
+    var stages = cta.stages(CONSUMER)
     var accumulator = Accumulator[config]()
-    var last = start_tile(cta, consumer, accumulator, ring, k_iterations, NoSideJob())
+    var last = start_tile(cta, consumer, accumulator, stages, k_iterations, NoSideJob())
     finish_tile(consumer, accumulator, last)
     return accumulator
 
@@ -164,5 +158,5 @@ def consume[
 @inline(.always)
 def drain_without_mma[config: GemmConfig](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32):
     """In place of `consume` where the warpgroup owns no rows of C."""
-    var ring = Ring[config.stages](parity=0)
-    skip_tile(cta, consumer, ring, k_iterations)
+    var stages = cta.stages(CONSUMER)
+    skip_tile(cta, consumer, stages, k_iterations)

@@ -12,10 +12,9 @@ and parity tells odd from even phases, no more. So it begins its tile once the o
 on each barrier is in the last phase before its own, or in its own.
 """
 from ..common.config import GemmConfig
-from ..common.cta import Cta
+from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered
-from ..common.problem import Problem
-from ..common.ring import Ring
+from ..common.pipeline import CONSUMER
 from ..common.scheduler import TileScheduler
 from .cta import WARPGROUP, warp_of_group, warpgroup
 from .epilogue import Epilogue
@@ -49,25 +48,25 @@ struct OrderBarrier(TrivialRegisterPassable):
 def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """A consumer warpgroup: every second tile of the CTA."""
     var consumer = Consumer[config](cta)
-    var ring = Ring[config.stages](parity=0)
+    var stages = cta.stages(CONSUMER)
     var order = OrderBarrier(warpgroup(cta))
     if order.group == 1:
         order.arrive()
-        ring.skip(problem.k_iterations)
+        stages.skip(problem.k_iterations)
         tiles.advance(cta)
     while tiles.has_tile():
         order.wait()
         if consumer.owns_rows(tiles.tile, problem):
             var accumulator = Accumulator[config]()
-            var last = start_tile(cta, consumer, accumulator, ring, problem.k_iterations, NoSideJob())
+            var last = start_tile(cta, consumer, accumulator, stages, problem.k_iterations, NoSideJob())
             order.arrive()
             finish_tile(consumer, accumulator, last)
             var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
             write_double_buffered[config](epilogue, problem.c)
         else:
-            skip_tile(cta, consumer, ring, problem.k_iterations)
+            skip_tile(cta, consumer, stages, problem.k_iterations)
             order.arrive()
-        ring.skip(problem.k_iterations)
+        stages.skip(problem.k_iterations)
         tiles.advance(cta)
         tiles.advance(cta)
     finish_stores(warp_of_group(cta) == 0)

@@ -1,7 +1,6 @@
 """A CTA of sm_90a from start to end."""
 from ..common.config import GemmConfig
-from ..common.cta import Cta
-from ..common.problem import Problem
+from ..common.cta import Cta, Problem
 from ..common.scheduler import TileScheduler
 from .cta import start
 from .kernel5 import kernel5

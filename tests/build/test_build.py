@@ -153,7 +153,7 @@ def test_the_planner_of_this_checkout_does_not_depend_on_the_kernels():
     assert {"kernels/plan.mojo", "kernels/common/rules.mojo", "kernels/common/multicast.mojo"} <= found
     assert not [path for path in found if path.startswith(("kernels/sm90/", "kernels/sm100/", "kernels/ops/"))]
     bodies = {line.split()[0] for line in compiler.imported_sources(compiler.driver_source([TWO[0].options()]))}
-    assert {"kernels/sm100/kernel6.mojo", "kernels/sm90/wgmma.mojo", "kernels/common/ring.mojo"} <= bodies
+    assert {"kernels/sm100/kernel6.mojo", "kernels/sm90/wgmma.mojo", "kernels/common/pipeline.mojo"} <= bodies
     assert not [path for path in bodies if path.startswith("kernels/ops/")]
 
 

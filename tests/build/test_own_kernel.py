@@ -28,8 +28,12 @@ def test_a_kernel_that_is_added_as_the_page_says_runs(tmp_path):
     body = (kernels / "sm100" / "kernel8.mojo").read_text()
     (kernels / "sm100" / "kernel9.mojo").write_text(body.replace("def kernel8", "def kernel9"))
     run = kernels / "sm100" / "run.mojo"
-    insert(run, "\n\n@inline", "from .kernel9 import kernel9\n")
-    insert(run, "    else:\n", '    elif config.kernel == "kernel9":\n        kernel9(cta, problem, tiles)\n')
+    insert(run, "from .tcgen05 import", "from .kernel9 import kernel9\n")
+    insert(
+        run,
+        "    else:\n        comptime assert",
+        '    elif config.kernel == "kernel9":\n        kernel9(cta, problem, tiles)\n',
+    )
     config = kernels / "common" / "config.mojo"
     insert(config, ']\n"""The kernels by name.', ', "kernel9"')
     step = 'if self.kernel == "kernel9":\n            return 9\n        '

@@ -1,11 +1,10 @@
-"""Loading stages of A and B by TMA, with multicast to the CTAs of the cluster that need the same slices."""
+"""The producer: loads stages of A and B by TMA, with multicast to the CTAs of the cluster that need the same slices."""
 from .config import SWIZZLE_ROW_BYTES, GemmConfig
-from .cta import Cta
+from .cta import Cta, Problem, Tile
 from .multicast import Slices
-from .problem import Problem
-from .ptx import launch_dependents, mbarrier_arrive_expect_tx, mbarrier_wait, tma_load
-from .ring import Ring
-from .scheduler import Tile, TileScheduler
+from .pipeline import PRODUCER, MBarrier
+from .ptx import launch_dependents, tma_load
+from .scheduler import TileScheduler
 
 
 struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
@@ -30,7 +29,7 @@ struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
         self.part = part
 
     @inline(.always)
-    def load(self, stage: UInt32, barrier: UInt32, tile_row: Int32, k: Int32):
+    def load(self, stage: UInt32, full: MBarrier, tile_row: Int32, k: Int32):
         """Sends this CTA's slices of the tile to all CTAs that need them."""
         comptime for index in range(Self.slices.boxes_per_part()):
             comptime first = index * Self.slices.parts
@@ -39,7 +38,7 @@ struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
                 tma_load[Self.cta_group, Self.slices.parts > 1](
                     stage + self.offset + UInt32(first * Self.box_bytes),
                     self.map,
-                    barrier,
+                    full.address,
                     k,
                     self.inside(tile_row + self.row + Int32(first * Self.slices.box_rows())),
                     self.mask,
@@ -69,35 +68,30 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
         self.b = {problem.b, problem.n, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
 
     @inline(.always)
-    def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32):
-        """Starts the copies of one stage. The full barrier in the even CTA of a pair counts the bytes of both."""
-        var full = cta.full(stage)
-        comptime if Self.config.cta_group == 2:
-            full &= 0xFEFFFFFF  # bit 24 of a shared address is the lowest bit of the CTA's rank
-        if cta.in_pair() == 0:
-            mbarrier_arrive_expect_tx(full, UInt32(Self.config.full_bytes()))
+    def expect_and_load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32):
+        """Fills an empty stage. In the CTA that leads the MMA: arrives on the full barrier, which expects the bytes of all
+        its CTAs. In every CTA: starts the copies, whose bytes that barrier counts."""
+        var full = cta.full().next(stage).in_leader[Self.config.cta_group]()
+        if cta.leads_mma():
+            full.arrive_and_expect(UInt32(Self.config.full_bytes()))
         self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
         self.b.load(cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, tile.column, k)
 
 
 @inline(.always)
 def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """Fills the ring, one stage for each K step of each tile, then waits until every reader has released every stage.
-    One thread of every CTA. The ring runs on from tile to tile: the first stages of the next are loaded while the last
-    of this one are multiplied."""
+    """One thread of every CTA fills a stage for each K step of each tile. It runs ahead: the first stages of the next tile
+    are loaded while the last of this one are multiplied."""
     var loader = Loader[config](cta, problem)
-    var ring = Ring[config.stages](parity=1)
+    var stages = cta.stages(PRODUCER)
     while tiles.has_tile():
         var k: Int32 = 0
         for _ in range(problem.k_iterations):
-            mbarrier_wait(cta.empty(ring.stage), ring.parity)
-            loader.load(cta, tiles.tile, ring.stage, k)
+            stages.producer_acquire()
+            loader.expect_and_load(cta, tiles.tile, stages.stage, k)
             k += Int32(config.block_k)
-            ring.advance()
+            stages.advance()
         tiles.advance(cta)
     comptime if config.overlaps_launches():
         launch_dependents()  # at the latest: see Cta.wait_for_previous_grid
-    # Drain: the last releases by other CTAs must not find this one gone.
-    comptime for _ in range(config.stages):
-        mbarrier_wait(cta.empty(ring.stage), ring.parity)
-        ring.advance()
+    stages.producer_tail()
