@@ -246,6 +246,10 @@ class WindowMemory(GlobalMemory):
         window = next(window for window in self._windows if window.holds(block.base))
         self._file.require(window.offset + block.base - window.base + offset, nbytes)
 
+    def direct(self) -> list[Allocation]:
+        """None: room must be made for what is touched."""
+        return []
+
     def starting_at(self, address: int) -> Allocation | None:
         """Returns the allocation that begins there."""
         position = bisect_left(self._bases, address)

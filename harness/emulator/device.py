@@ -29,6 +29,7 @@ from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.memory.tensor_map_bytes import encode
 from harness.emulator.memory.unwritten import FAULT, Uninitialised
 from harness.emulator.names import find_name, readable_name
+from harness.emulator.native.engine import Engine, Library
 from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.parser import parse_module
 from harness.emulator.rules import RULES, Finding
@@ -131,10 +132,13 @@ class Device:
         memory: GlobalMemory | None = None,
         constants: GlobalMemory | None = None,
         uninitialised: Uninitialised = "fault",
+        library: Library | None = None,
     ):
         """``memory``, ``constants``: places for global and constant memory, if they are not to be the device's own.
         ``uninitialised``: what kernels get that read memory before it is written (`Unwritten`), by default an error.
+        ``library``: the compiled interpreter, which runs plain code natively; without it Python runs everything.
         """
+        self._library = library
         self._memory = memory if memory is not None else GlobalMemory()
         self._constants = constants if constants is not None else GlobalMemory(FIRST_CONSTANT)
         """Constant memory, by addresses in its own space."""
@@ -229,7 +233,12 @@ class Device:
         return make_schedule(self._schedule, self._seed)
 
     def _make_machine(self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits) -> Machine:
-        return Machine(grid, schedule, clusters, limits)
+        return Machine(grid, schedule, clusters, limits, self._make_engine(grid))
+
+    def _make_engine(self, grid: Grid) -> Engine | None:
+        """The native engine of a launch, if there is a library, nobody listens, and the kernel has something for it."""
+        plan = grid.code.native() if self._library is not None and grid.sink is None else None
+        return Engine(self._library, grid, plan) if self._library is not None and plan is not None else None
 
     def _find_symbol(self, name: str, module: Module | None) -> tuple[Symbols, str]:
         if module is not None:

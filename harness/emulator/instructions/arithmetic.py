@@ -5,9 +5,13 @@ The carry is the last operand read. Of a subtraction the carry flag holds the bo
 
 from __future__ import annotations
 
+from typing import Any
+
 from harness.emulator.instructions import floats, values
 from harness.emulator.instructions.table import (
     Assign,
+    Micro,
+    Temporary,
     Translator,
     Unsupported,
     bits_of,
@@ -16,6 +20,8 @@ from harness.emulator.instructions.table import (
     is_integer,
     kind_of,
     mask,
+    micro,
+    narrowed,
     only,
     only_form,
 )
@@ -140,7 +146,19 @@ def _is_plain(i: Instruction, kind: str) -> bool:
 def _float(i: Instruction, w: Translator, kind: str) -> Assign:
     """add, sub, mul, div of f32 and f64, rounded to nearest even."""
     a, b = _sources(i, w, kind)
-    return Assign([(i.operands[0], call(w, values.float_binary, _FLOAT_OPERATIONS[i.opcode], a, b, bits_of(kind)))])
+    value = call(w, values.float_binary, _FLOAT_OPERATIONS[i.opcode], a, b, bits_of(kind))
+    native = (micro(f"{i.opcode}.f32", *_operands(i, kind)),) if kind == "f32" and i.opcode != "div" else ()
+    return Assign([(i.operands[0], value)], micro=native)
+
+
+def _operands(i: Instruction, kind: str) -> tuple[Any, ...]:
+    """Destination, type and sources of a micro-operation."""
+    return (i.operands[0], kind, *i.operands[1:])
+
+
+def _row_bits(kind: str) -> int:
+    """The width of the row that holds a type: 32 or 64."""
+    return max(32, bits_of(kind))
 
 
 @instruction("add", "sub", operands=3)
@@ -155,7 +173,8 @@ def _add(i: Instruction, w: Translator) -> Assign:
     if kind in PACKED_KINDS:
         return _packed(i, w)
     a, b = _integers(i, w, kind)
-    return Assign([(i.operands[0], f"({a} {'+' if i.opcode == 'add' else '-'} {b}) & {mask(kind)}")])
+    native = narrowed([micro(f"{i.opcode}.{_row_bits(kind)}", *_operands(i, kind))], kind)
+    return Assign([(i.operands[0], f"({a} {'+' if i.opcode == 'add' else '-'} {b}) & {mask(kind)}")], micro=native)
 
 
 def _saturated(i: Instruction, w: Translator) -> Assign:
@@ -172,7 +191,17 @@ def _mul(i: Instruction, w: Translator) -> Assign:
         return _float(i, w, kind)
     if kind in floats.KINDS:
         return floats.sum_or_product(i, w, kind)
-    return Assign([(i.operands[0], _product(i, w, kind))])
+    return Assign([(i.operands[0], _product(i, w, kind))], micro=_native_product(i, "mul", kind))
+
+
+def _native_product(i: Instruction, name: str, kind: str) -> tuple[Micro, ...]:
+    """mul and mad as micro-operations."""
+    bits, destination, factors = bits_of(kind), i.operands[0], tuple((o, kind) for o in i.operands[1:3])
+    addend = tuple((o, f"u{2 * bits}" if i.has("wide") else kind) for o in i.operands[3:])
+    if i.has("wide") or i.has("hi"):
+        form = f"{'wide' if i.has('wide') else 'hi'}.{'s' if kind[0] == 's' else 'u'}32"
+        return (Micro(f"{name}.{form}", destination, factors + addend),) if bits == 32 else ()
+    return narrowed([Micro(f"{name}.{_row_bits(kind)}", destination, factors + addend)], kind)
 
 
 def _product(i: Instruction, w: Translator, kind: str) -> str:
@@ -191,7 +220,8 @@ def _product(i: Instruction, w: Translator, kind: str) -> str:
 def _mad(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if i.modifiers == ("rn", "f32"):
-        return Assign([(i.operands[0], call(w, values.fused_multiply_add, *_sources(i, w, kind)))])
+        fused = call(w, values.fused_multiply_add, *_sources(i, w, kind))
+        return Assign([(i.operands[0], fused)], micro=(micro("fma.f32", *_operands(i, kind)),))
     if kind in floats.KINDS:
         return floats.fused(i, w, kind)
     if i.has("cc"):
@@ -201,7 +231,8 @@ def _mad(i: Instruction, w: Translator) -> Assign:
         return Assign([(i.operands[0], call(w, values.add_saturated, high, w.read(i.operands[3], kind), False))])
     product = _product(i, w, kind)
     wide = f"u{2 * bits_of(kind)}" if i.has("wide") else kind
-    return Assign([(i.operands[0], f"(({product}) + {w.read(i.operands[3], wide)}) & {mask(wide)}")])
+    value = f"(({product}) + {w.read(i.operands[3], wide)}) & {mask(wide)}"
+    return Assign([(i.operands[0], value)], micro=_native_product(i, "mad", kind))
 
 
 @instruction("div", "rem", operands=3)
@@ -237,7 +268,10 @@ def _minmax(i: Instruction, w: Translator) -> Assign:
     high = 1 << (bits_of(kind) - 1) if kind[0] == "s" else 0
     function = values.minimum if i.opcode == "min" else values.maximum
     result = call(w, function, *read, high)
-    return Assign([(i.operands[0], call(w, values.maximum, result, 0, high) if relu else result)])
+    has_operation = not relu and (bits_of(kind) >= 32 or not high)
+    name = f"{i.opcode}.{'s' if high else 'u'}{_row_bits(kind)}"
+    native = (micro(name, *_operands(i, kind)),) if has_operation else ()
+    return Assign([(i.operands[0], call(w, values.maximum, result, 0, high) if relu else result)], micro=native)
 
 
 @instruction("neg", "abs", operands=2)
@@ -250,6 +284,14 @@ def _neg(i: Instruction, w: Translator) -> Assign:
     if not is_integer(kind):
         raise Unsupported
     negative = f"(0 - {a}) & {mask(kind)}"
+    destination, source = i.operands
+    bits = _row_bits(kind)
     if i.opcode == "neg":
-        return Assign([(i.operands[0], negative)])
-    return Assign([(i.operands[0], call(w, values.maximum, a, negative, 1 << (bits_of(kind) - 1)))])
+        return Assign(
+            [(destination, negative)], micro=narrowed([micro(f"sub.{bits}", destination, kind, 0, source)], kind)
+        )
+    value = call(w, values.maximum, a, negative, 1 << (bits_of(kind) - 1))
+    between = Temporary(bits == 64)
+    larger = micro(f"max.s{bits}", destination, kind, source, between)
+    native = (micro(f"sub.{bits}", between, kind, 0, source), larger) if bits_of(kind) >= 32 else ()
+    return Assign([(destination, value)], micro=native)

@@ -10,6 +10,8 @@ from harness.emulator.instructions import values
 from harness.emulator.instructions.floats import change_sign
 from harness.emulator.instructions.table import (
     Assign,
+    Micro,
+    Temporary,
     Translator,
     Unsupported,
     bits_of,
@@ -17,6 +19,7 @@ from harness.emulator.instructions.table import (
     instruction,
     is_integer,
     kind_of,
+    micro,
     only,
     only_form,
 )
@@ -90,7 +93,29 @@ def _setp(i: Instruction, w: Translator) -> Assign:
         raise Unsupported
     else:
         pair = [(destination, tests[0])]
-    return Assign([(d, f"{t}{combined}") for d, t in pair if not isinstance(d, Sink)])
+    return Assign([(d, f"{t}{combined}") for d, t in pair if not isinstance(d, Sink)], micro=_native_test(i, kind))
+
+
+def _native_test(i: Instruction, kind: str) -> tuple[Micro, ...]:
+    """setp of one predicate as micro-operations."""
+    destination, a, b, *others = i.operands
+    comparison, *words = i.modifiers[:-1]
+    is_signed = kind[0] == "s" and comparison not in ("eq", "ne")
+    if kind == "f32":
+        if comparison not in ("eq", "lt", "le", "gt", "ge", "neu"):
+            return ()
+        name = f"setp.{comparison}.f32"
+    elif is_integer(kind) and not (is_signed and bits_of(kind) < 32):
+        comparison = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}.get(comparison, comparison)
+        name = f"setp.{comparison}.{'s' if is_signed else 'u'}{max(32, bits_of(kind))}"
+    else:
+        return ()
+    if isinstance(destination, Dual | Sink) or (words and words[0] not in _COMBINE) or len(words) > 1:
+        return ()
+    if not words:
+        return (micro(name, destination, kind, a, b),)
+    between = Temporary()
+    return (micro(name, between, kind, a, b), micro(f"{words[0]}.32", destination, "pred", between, *others))
 
 
 _ONES = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80,
@@ -158,9 +183,11 @@ def _selp(i: Instruction, w: Translator) -> Assign:
     only(i)
     a, b, p = w.read(i.operands[1], kind), w.read(i.operands[2], kind), w.read(i.operands[3], "pred")
     bits = bits_of(kind)
+    sources = tuple(zip(i.operands[1:], (kind, kind, "pred"), strict=True))
+    native = (Micro(f"selp.{max(32, bits)}", i.operands[0], sources),)
     if a.isdigit() and b.isdigit():
-        return Assign([(i.operands[0], call(w, select_constant, p, a, b, bits))])
+        return Assign([(i.operands[0], call(w, select_constant, p, a, b, bits))], micro=native)
     choice = call(w, values.select, p, a, b, bits)
     yes, no, predicate = i.operands[1:]
     result = f"({a} if {p} is True else {b} if {p} is False else {choice})"
-    return Assign([(i.operands[0], result)], selects=(predicate, yes, no))
+    return Assign([(i.operands[0], result)], selects=(predicate, yes, no), micro=native)

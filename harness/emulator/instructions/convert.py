@@ -14,12 +14,17 @@ from harness.emulator.instructions import values
 from harness.emulator.instructions.floats import ROUNDINGS
 from harness.emulator.instructions.table import (
     Assign,
+    Micro,
+    Temporary,
     Translator,
     Unsupported,
     bits_of,
     call,
     instruction,
     is_integer,
+    mask,
+    micro,
+    narrowed,
 )
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
@@ -210,7 +215,8 @@ def _cvt(i: Instruction, w: Translator) -> Assign:
         return Assign([(destination, call(w, saturate_integer, *arguments))])
     if words:
         raise Unsupported
-    return Assign([(destination, _resize(w, value, source, to, destination))])
+    native = _native_resize(i.operands[1], source, to, destination)
+    return Assign([(destination, _resize(w, value, source, to, destination))], micro=native)
 
 
 _STRICT_PAIRS = ("e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "e2m1x2")
@@ -241,7 +247,8 @@ def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str)
     if to in ("bf16x2", "f16x2") and form == "rn":
         one = values.pack_bf16x2 if to == "bf16x2" else values.pack_f16x2
         several = values.pack_bf16x2_many if to == "bf16x2" else values.pack_f16x2_many
-        return Assign([(i.operands[0], call(w, one, *read))], (several, tuple(read)))
+        native = micro(f"pack.{to}", i.operands[0], "b32", *sources)
+        return Assign([(i.operands[0], call(w, one, *read))], (several, tuple(read)), micro=(native,))
     flags = (repr(to), repr(source), repr(words[0]), "relu" in words, "satfinite" in words)
     return Assign([(i.operands[0], call(w, pack_pair, *flags, *read))])
 
@@ -250,9 +257,14 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
     destination = i.operands[0]
     value = w.read(i.operands[1], source)
     if to in ("bf16", "f16") and source == "f32" and words == ["rn"]:
-        return Assign([(destination, call(w, values.round_to_half, value, repr(to)))])
+        native = micro(f"pack.{to}x2", destination, "b32", 0, i.operands[1])
+        return Assign([(destination, call(w, values.round_to_half, value, repr(to)))], micro=(native,))
     if source in ("bf16", "f16") and to == "f32" and not words:
-        return Assign([(destination, call(w, values.half_to_float, value, repr(source)))])
+        if source == "bf16":
+            native = micro("shl.32", destination, "b32", i.operands[1], 16)
+        else:
+            native = micro("f32.from.f16", destination, "b32", i.operands[1])
+        return Assign([(destination, call(w, values.half_to_float, value, repr(source)))], micro=(native,))
     rounding = [m for m in words if m in (*ROUNDINGS, "rna", *INTEGRAL)]
     rest = [m for m in words if m not in rounding]
     narrows = not _holds(_SCALARS[to], _SCALARS[source])
@@ -320,3 +332,29 @@ def _resize(w: Translator, value: str, source: str, to: str, destination: Operan
     if to[0] == "s" and register_bits > bits:
         return call(w, values.sign_extend, value, bits, register_bits)
     return call(w, values.widen, value) if register_bits == 64 and min(source_bits, bits) < 64 else value
+
+
+def _native_resize(operand: Operand, source: str, to: str, destination: Operand) -> tuple[Micro, ...]:
+    """The same as micro-operations, for destinations that are as wide as the type."""
+    held, source_bits, bits = _register_bits(operand, source), bits_of(source), bits_of(to)
+    row, wide = max(32, bits), _register_bits(destination, to)
+    if max(32, wide) != row or (to[0] == "s" and wide > bits) or held < source_bits:
+        return ()
+    value: Operand | Temporary = operand
+    operations: list[Micro] = []
+    if held == 64 and min(source_bits, bits) < 64:
+        value = destination if row == 32 else Temporary()
+        operations.append(micro("trunc.32", value, f"b{held}", operand))
+    if bits < source_bits:
+        operations = operations or [micro("mov.32", destination, f"b{held}", operand)]
+        return narrowed(operations, to)
+    if source_bits == 64:
+        return (micro("mov.64", destination, to, operand),)
+    if source[0] == "s" and bits > source_bits:
+        return narrowed([*operations, micro(f"sext{source_bits}.{row}", destination, "b32", value)], to)
+    if held > source_bits and source_bits < 32:
+        operations.append(micro("and.32", destination if row == 32 else Temporary(), "b32", value, mask(source)))
+        value = destination if row == 32 else Temporary()
+    if row == 64:
+        return (*operations, micro("zext.64", destination, "b32", value))
+    return tuple(operations) or (micro("mov.32", destination, "b32", value),)

@@ -19,6 +19,7 @@ from harness.emulator.instructions.table import (
     call,
     instruction,
     kind_of,
+    micro,
     only_form,
 )
 from harness.emulator.machine.lanes import Value
@@ -205,7 +206,9 @@ def negate_or_absolute(i: Instruction, w: Translator, kind: str) -> Assign:
     if kind.endswith("x2"):
         sign |= sign << 16
     result = f"{value} ^ {sign}" if i.opcode == "neg" else f"{value} & {((1 << bits_of(kind)) - 1) & ~sign}"
-    return Assign([(i.operands[0], result)])
+    name, constant = ("xor", sign) if i.opcode == "neg" else ("and", ((1 << bits_of(kind)) - 1) & ~sign)
+    native = micro(f"{name}.{max(32, bits_of(kind))}", i.operands[0], kind, i.operands[1], constant)
+    return Assign([(i.operands[0], result)], micro=(native,))
 
 
 # ---- functions of one number ----

@@ -6,6 +6,7 @@ from harness.emulator.instructions import values
 from harness.emulator.instructions.compare import truth
 from harness.emulator.instructions.table import (
     Assign,
+    Micro,
     Translator,
     Unsupported,
     bits_of,
@@ -13,6 +14,8 @@ from harness.emulator.instructions.table import (
     instruction,
     kind_of,
     mask,
+    micro,
+    narrowed,
     only,
     only_form,
 )
@@ -26,7 +29,13 @@ def _logic(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     a, b = w.read(i.operands[1], kind), w.read(i.operands[2], kind)
     sign = {"and": "&", "or": "|", "xor": "^"}[i.opcode]
-    return Assign([(i.operands[0], f"{a} {sign} {b}")])
+    native = micro(f"{i.opcode}.{_row_bits(kind)}", i.operands[0], kind, *i.operands[1:])
+    return Assign([(i.operands[0], f"{a} {sign} {b}")], micro=(native,))
+
+
+def _row_bits(kind: str) -> int:
+    """The width of the row that holds a type: 32 or 64."""
+    return 32 if kind == "pred" else max(32, bits_of(kind))
 
 
 @instruction("not", operands=2)
@@ -34,7 +43,12 @@ def _not(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     only(i)
     flip = "True" if kind == "pred" else str(mask(kind))
-    return Assign([(i.operands[0], f"{w.read(i.operands[1], kind)} ^ {flip}")])
+    destination, source = i.operands
+    if kind == "pred":
+        native = micro("not.pred", destination, kind, source)
+    else:
+        native = micro(f"xor.{_row_bits(kind)}", destination, kind, source, mask(kind))
+    return Assign([(destination, f"{w.read(source, kind)} ^ {flip}")], micro=(native,))
 
 
 @instruction("shl", "shr", operands=3)
@@ -50,14 +64,19 @@ def _shift(i: Instruction, w: Translator) -> Assign:
         result = f"({value} << {by}) & {mask(kind)}" if i.opcode == "shl" else f"{value} >> {by}"
     else:
         result = call(w, values.shift_left if i.opcode == "shl" else values.shift_right, value, amount, bits)
-    return Assign([(i.operands[0], result)])
+    is_signed = i.opcode == "shr" and kind[0] == "s"
+    name = f"{i.opcode}.{'s' if is_signed else ''}{_row_bits(kind)}"
+    native = narrowed([Micro(name, i.operands[0], ((i.operands[1], kind), (i.operands[2], "u32")))], kind)
+    return Assign([(i.operands[0], result)], micro=() if is_signed and bits < 32 else native)
 
 
 @instruction("shf", operands=4)
 def _funnel(i: Instruction, w: Translator) -> Assign:
     only(i, "l", "r", "clamp", "wrap")
     low, high, amount = (w.read(o, "b32") for o in i.operands[1:])
-    return Assign([(i.operands[0], call(w, values.funnel_shift, low, high, amount, i.has("l"), i.has("wrap")))])
+    name = f"shf.{'l' if i.has('l') else 'r'}.{'wrap' if i.has('wrap') else 'clamp'}"
+    result = call(w, values.funnel_shift, low, high, amount, i.has("l"), i.has("wrap"))
+    return Assign([(i.operands[0], result)], micro=(micro(name, i.operands[0], "b32", *i.operands[1:]),))
 
 
 @instruction("lop3", operands=range(5, 7))
@@ -82,7 +101,9 @@ def _prmt(i: Instruction, w: Translator) -> Assign:
     mode = i.modifiers[1] if len(i.modifiers) == 2 else ""
     if i.modifiers[0] != "b32" or len(i.modifiers) > 2 or (mode and mode not in values.PERMUTATIONS):
         raise Unsupported
-    return Assign([(i.operands[0], call(w, values.prmt, *(w.read(o, "b32") for o in i.operands[1:]), repr(mode)))])
+    value = call(w, values.prmt, *(w.read(o, "b32") for o in i.operands[1:]), repr(mode))
+    native = () if mode else (micro("prmt.b32", i.operands[0], "b32", *i.operands[1:]),)
+    return Assign([(i.operands[0], value)], micro=native)
 
 
 @instruction("bfe", operands=4)
@@ -92,7 +113,8 @@ def _bfe(i: Instruction, w: Translator) -> Assign:
     value = w.read(i.operands[1], kind)
     position, length = w.read(i.operands[2], "u32"), w.read(i.operands[3], "u32")
     result = call(w, values.bit_field_extract, value, position, length, bits_of(kind), kind[0] == "s")
-    return Assign([(i.operands[0], result)])
+    native = (micro("bfe.u32", i.operands[0], "u32", *i.operands[1:]),) if kind in ("u32", "b32") else ()
+    return Assign([(i.operands[0], result)], micro=native)
 
 
 @instruction("bfi", operands=5)
@@ -110,7 +132,8 @@ def _count(i: Instruction, w: Translator) -> Assign:
     only(i)
     value, bits = w.read(i.operands[1], kind), bits_of(kind)
     function = {"popc": values.popcount, "clz": values.count_leading_zeros, "brev": values.bit_reverse}[i.opcode]
-    return Assign([(i.operands[0], call(w, function, value, bits))])
+    native = (micro(f"{i.opcode}.{bits}", i.operands[0], kind, i.operands[1]),) if bits >= 32 else ()
+    return Assign([(i.operands[0], call(w, function, value, bits))], micro=native)
 
 
 def bit_mask(position: Value, width: Value, clamp: bool) -> Value:

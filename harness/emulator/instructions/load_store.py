@@ -5,7 +5,7 @@ Addresses come as one scalar where all lanes agree, else as 32 lanes. Generic on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.table import (
     Effect,
+    Micro,
     Translator,
     Unsupported,
     bits_of,
@@ -20,6 +21,7 @@ from harness.emulator.instructions.table import (
     instruction,
     kind_of,
     memory,
+    micro,
     only,
     tuple_of,
 )
@@ -38,7 +40,7 @@ from harness.emulator.memory.address_space import (
 )
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.shared import LaneWords, lane_words
-from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
+from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register, Symbol
 
 # ---- what a load makes of the bits it finds ----
 
@@ -480,7 +482,8 @@ def _ld(i: Instruction, w: Translator) -> Effect:
     bits = widths.pop()
     extend = -bits if kind[0] == "s" else WIDEN if bits == 64 else AS_IS
     arguments = [w.pointer(memory(i.operands[1])), str(size), str(len(destinations)), str(extend)]
-    return Effect(function, arguments, destinations)
+    native = _native_loads(i, state_space(i, w, i.operands[1]), kind, destinations, bits)
+    return Effect(function, arguments, destinations, micro=native)
 
 
 def store_128(f: Fragment, site: Site, store: Callable[..., None], address: Value, value: Value) -> None:
@@ -507,4 +510,54 @@ def _st(i: Instruction, w: Translator) -> Effect:
     if space not in _STORE_FUNCTIONS:
         raise Unsupported
     values = tuple_of(w.read(source, kind) for source in sources)
-    return Effect(_STORE_FUNCTIONS[space], [w.pointer(memory(i.operands[0])), str(TYPE_BYTES[kind]), values])
+    arguments = [w.pointer(memory(i.operands[0])), str(TYPE_BYTES[kind]), values]
+    return Effect(_STORE_FUNCTIONS[space], arguments, micro=_native_stores(i, space, kind, sources))
+
+
+# ---- as micro-operations ----
+
+_NATIVE_SPACES = ("shared", "global", "param")
+
+
+def _address(operand: Operand) -> tuple[Operand, str, int]:
+    """An address as a base, its type, and what is added to it."""
+    where = memory(operand)
+    if isinstance(where.base, Symbol):
+        return Symbol(where.base.name, where.base.offset + where.offset), "u64", 0
+    return where.base, where.base.type if isinstance(where.base, Register) else "u64", where.offset
+
+
+def _native_loads(
+    i: Instruction, space: str, kind: str, destinations: Sequence[Operand], bits: int
+) -> tuple[Micro, ...]:
+    """A load that orders nothing, item by item."""
+    base, width, offset = _address(i.operands[1])
+    size = TYPE_BYTES[kind]
+    if space not in _NATIVE_SPACES or i.opcode != "ld" or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
+        return ()
+    if (len(destinations) > 1 and base in destinations) or not all(isinstance(d, Register) for d in destinations):
+        return ()
+    found = []
+    for n, destination in enumerate(destinations):
+        alignment = size * len(destinations) if n == 0 else size
+        found.append(Micro("ld", destination, ((base, width),), space, size, offset + n * size, alignment, n == 0))
+        if kind[0] == "s" and 8 * size < bits:
+            if bits != 32:
+                return ()
+            found.append(micro(f"sext{8 * size}.{bits}", destination, "b32", destination))
+    return tuple(found)
+
+
+def _native_stores(i: Instruction, space: str, kind: str, sources: Sequence[Operand]) -> tuple[Micro, ...]:
+    """A store that orders nothing, item by item."""
+    base, width, offset = _address(i.operands[0])
+    size = TYPE_BYTES[kind]
+    if space not in ("shared", "global") or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
+        return ()
+    return tuple(
+        Micro(
+            "st", None, ((base, width), (source, kind)), space, size, offset + n * size,
+            size * len(sources) if n == 0 else size, n == 0,
+        )
+        for n, source in enumerate(sources)
+    )  # fmt: skip

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from harness.emulator.instructions import values
 from harness.emulator.instructions.load_store import join_halves
 from harness.emulator.instructions.table import (
     Assign,
+    Micro,
     Translator,
     Unsupported,
     bits_of,
     call,
     instruction,
     kind_of,
+    micro,
     only,
     only_form,
 )
@@ -28,7 +32,7 @@ from harness.emulator.memory.address_space import (
     WINDOWS,
     space_of,
 )
-from harness.emulator.ptx.ast import Instruction, Label, Sink, Symbol, Vector
+from harness.emulator.ptx.ast import Instruction, Label, Operand, Sink, Symbol, Vector
 
 # ---- special registers, as expressions ----
 
@@ -132,7 +136,8 @@ def _mov(i: Instruction, w: Translator) -> Assign:
                 (d, call(w, values.narrow, f"{value} >> {n * bits}", bits))
                 for n, d in enumerate(destination.elements)
                 if not isinstance(d, Sink)
-            ]
+            ],
+            micro=_native_parts(destination.elements, source, kind),
         )
     if isinstance(source, Vector):
         bits = bits_of(kind) // len(source.elements)
@@ -141,8 +146,35 @@ def _mov(i: Instruction, w: Translator) -> Assign:
         parts = [
             f"({call(w, values.widen, w.read(s, f'b{bits}'))} << {n * bits})" for n, s in enumerate(source.elements)
         ]
-        return Assign([(destination, call(w, values.narrow, " | ".join(parts), bits_of(kind)))])
-    return Assign([(destination, w.read(source, kind))])
+        value = call(w, values.narrow, " | ".join(parts), bits_of(kind))
+        return Assign([(destination, value)], micro=_native_whole(destination, source.elements, kind))
+    row = 32 if kind == "pred" else max(32, bits_of(kind))
+    return Assign([(destination, w.read(source, kind))], micro=(micro(f"mov.{row}", destination, kind, source),))
+
+
+def _native_parts(parts: Sequence[Operand], source: Operand, kind: str) -> tuple[Micro, ...]:
+    """The two halves of a register, as micro-operations."""
+    if len(parts) != 2 or source in parts or bits_of(kind) not in (32, 64):
+        return ()
+    low, high = parts
+    if kind == "b64" or bits_of(kind) == 64:
+        found = [(low, micro("trunc.32", low, kind, source)), (high, micro("high.32", high, kind, source))]
+    else:
+        found = [(low, micro("and.32", low, kind, source, 0xFFFF)), (high, micro("shr.32", high, kind, source, 16))]
+    return tuple(operation for part, operation in found if not isinstance(part, Sink))
+
+
+def _native_whole(destination: Operand, parts: Sequence[Operand], kind: str) -> tuple[Micro, ...]:
+    """One register of two halves."""
+    if len(parts) != 2 or destination in parts or bits_of(kind) not in (32, 64):
+        return ()
+    low, high = parts
+    if bits_of(kind) == 64:
+        return (micro("join.64", destination, "b32", low, high),)
+    return (
+        micro("shl.32", destination, "b32", high, 16),
+        micro("or.32", destination, "b32", destination, low),
+    )
 
 
 @instruction("cvta", operands=2)
@@ -154,8 +186,9 @@ def _cvta(i: Instruction, w: Translator) -> Assign:
     value = w.address(source) if isinstance(source, Symbol | Label) else w.read(source, "u64")
     window = WINDOWS[i.modifiers[-2].partition("::")[0]]
     if not window:
-        return Assign([(i.operands[0], value)])
-    return Assign([(i.operands[0], f"{value} {'-' if i.has('to') else '+'} {window}")])
+        return Assign([(i.operands[0], value)], micro=(micro("mov.64", i.operands[0], "u64", source),))
+    native = micro("sub.64" if i.has("to") else "add.64", i.operands[0], "u64", source, window)
+    return Assign([(i.operands[0], f"{value} {'-' if i.has('to') else '+'} {window}")], micro=(native,))
 
 
 def is_in_space(address: Value, space: str, rank: int) -> Value:

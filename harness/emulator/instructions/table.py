@@ -61,17 +61,48 @@ class Translator(Protocol):
 
 
 @dataclass(frozen=True)
+class Temporary:
+    """A place for a value between two micro-operations of an instruction."""
+
+    is_wide: bool = False
+
+    def registers(self) -> list[Register]:
+        return []
+
+
+@dataclass(frozen=True)
+class Micro:
+    """One of the operations that the native engine makes of an instruction, by its name in `native.operations`.
+
+    sources: operands, each with the type that it is read as. access: of a load ("ld") or a store ("st") the state
+    space, whose first source is the address and whose second is what is stored; nbytes: of one item; offset: is added
+    to the address; alignment: of the whole access; is_first: whether it is the first item of its instruction.
+    """
+
+    name: str
+    destination: Operand | Temporary | None
+    sources: tuple[tuple[Operand | Temporary, str], ...]
+    access: str = ""
+    nbytes: int = 0
+    offset: int = 0
+    alignment: int = 1
+    is_first: bool = False
+
+
+@dataclass(frozen=True)
 class Assign:
     """Pure: each destination gets the value of an expression, which works on scalars and on 32-lane arrays alike.
 
     several: for an instruction with one result, a function that computes several of them at once, given for each
     operand the tuple of its values, and the expressions of this one's operands. selects: a predicate, the operand taken
-    where it holds, and the other one; only the one that is taken need be defined.
+    where it holds, and the other one; only the one that is taken need be defined. micro: the same as micro-operations
+    of the native engine; none: it has none that do this.
     """
 
     pairs: Sequence[tuple[Operand, str]]
     several: tuple[Callable[..., Any], tuple[str, ...]] | None = None
     selects: tuple[Operand, Operand, Operand] | None = None
+    micro: tuple[Micro, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +114,7 @@ class Effect:
     stores them first, and passes as a last argument whether one of them may have been written since the last such
     instruction.
     partial: a register that need not be defined in all lanes; the function gets those lanes as a last argument, and
-    returns as a last result the lanes in which its first result is defined.
+    returns as a last result the lanes in which its first result is defined. micro: as of `Assign`.
     """
 
     function: Callable[..., Any]
@@ -92,6 +123,7 @@ class Effect:
     poisons: Sequence[Register] = ()
     stores: Sequence[Register] = ()
     partial: Register | None = None
+    micro: tuple[Micro, ...] = ()
 
 
 Emitted = Assign | Effect | None
@@ -235,6 +267,20 @@ def registers(operand: Operand) -> tuple[Register, ...]:
 def call(w: Translator, function: Callable[..., Any], *arguments: object) -> str:
     """Source of a call."""
     return f"{w.use(function)}({', '.join(str(argument) for argument in arguments)})"
+
+
+def micro(name: str, destination: Operand | Temporary, kind: str, *sources: Operand | Temporary | int) -> Micro:
+    """A micro-operation whose sources are read as one type; ints are literals."""
+    operands = (Immediate(s) if isinstance(s, int) else s for s in sources)
+    return Micro(name, destination, tuple((operand, kind) for operand in operands))
+
+
+def narrowed(operations: Sequence[Micro], kind: str) -> tuple[Micro, ...]:
+    """The operations, the last of which may leave more bits than the type has."""
+    last = operations[-1].destination
+    if bits_of(kind) >= 32 or last is None:
+        return tuple(operations)
+    return (*operations, micro("and.32", last, "b32", last, mask(kind)))
 
 
 def tuple_of(expressions: Iterable[str]) -> str:

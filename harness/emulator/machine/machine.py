@@ -13,9 +13,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.emulator.errors import Deadlock, Fault, LimitExceeded, Livelock
 from harness.emulator.machine import events, lifetime, reports
@@ -55,6 +56,20 @@ _log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 
 
+class Engine(Protocol):
+    """Runs blocks in place of their functions. counts: how often it has run each that the machine has not counted."""
+
+    counts: NDArray[np.int64]
+
+    def run(self, f: Fragment, block: int, budget: int) -> tuple[int, int, int]:
+        """Run a block, and perhaps some after it: the last one, what follows, and how many were run before it."""
+
+    def pass_window(self, f: Fragment, blocks: int) -> tuple[int, int] | None:
+        """Run so many blocks: the one that follows, and how many reads the last one has made, which are few unless
+        something was stored. None, and nothing is done: it may come round with nothing changed, or cannot be run.
+        """
+
+
 @dataclass(frozen=True)
 class Limits:
     """How many warp instructions a run may take, and how many seconds; None: as long as it takes.
@@ -89,8 +104,12 @@ class _Look:
 class Machine:
     """Runs one launch."""
 
-    def __init__(self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits) -> None:
+    def __init__(
+        self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits, engine: Engine | None = None
+    ) -> None:
+        """engine: runs what it can natively while nobody listens."""
         self.grid = grid
+        self.engine = engine if grid.sink is None else None
         self.code = grid.code
         self.schedule = schedule
         self.clusters = clusters
@@ -244,7 +263,7 @@ class Machine:
     def _count(self) -> None:
         counters = self.grid.counters
         families: Counter[str] = Counter()
-        for histogram, times in zip(self.code.families, self.block_counts, strict=True):
+        for histogram, times in zip(self.code.families, self._times(), strict=True):
             add_instructions(families, histogram, times)
         counters.instructions = dict(sorted(families.items()))
         counters.clusters = self.clusters.total
@@ -309,10 +328,15 @@ class Machine:
         block = fragment.block
         turn = self.schedule.budget() or FIRST_LOOK
         budget = min(turn, self._unchecked)
+        engine = self.engine
         later = turn - budget
         try:
             while True:
-                following = functions[block](fragment, registers)
+                if engine is None:
+                    following = functions[block](fragment, registers)
+                else:
+                    block, following, before = engine.run(fragment, block, budget)
+                    budget -= before
                 if following >= 0:
                     counts[block] += 1
                     block = following
@@ -366,7 +390,7 @@ class Machine:
         proven = self._polls(fragment, watch)
         if proven is None:
             return False
-        suspect = self.wakeups.changes == changes and 0 < len(watch.polled) <= FEW_PLACES
+        suspect = self.wakeups.changes == changes and 0 < len(watch.polled) + watch.unnamed <= FEW_PLACES
         if proven or (suspect and self.grid.clock_reads == reads and self._tries_patience(fragment)):
             self.pollers.append(_Poller(fragment, self.progress, watch.describe(fragment)))
             return True
@@ -407,6 +431,8 @@ class Machine:
     def _polls(self, fragment: Fragment, watch: _Watch) -> bool | None:
         """Run on and watch: True if it comes round with nothing changed, None if it has stopped."""
         code, grid = self.code, self.grid
+        if self._passes_natively(fragment, watch):
+            return False
         grid.sink = watch
         clock_reads = grid.clock_reads
         saved_block, changes = -1, 0
@@ -440,6 +466,18 @@ class Machine:
             grid.sink = watch.sink
         return False
 
+    def _passes_natively(self, fragment: Fragment, watch: _Watch) -> bool:
+        """Whether the window went by in the native engine. Where what is polled may be asked for, it does not."""
+        _, rounds = self._suspects.get(fragment.agent, (-1, 0))
+        if self.engine is None or self._unchecked < LONGEST_TURN or rounds >= PATIENCE - 1:
+            return False
+        passed = self.engine.pass_window(fragment, WINDOW)
+        if passed is None:
+            return False
+        fragment.block, watch.unnamed = passed
+        fragment.streak += WINDOW
+        return True
+
     # ---- asynchronous operations ----
 
     def _complete(self, operation: AsyncOperation) -> None:
@@ -467,9 +505,15 @@ class Machine:
         if now - self._silent_since > self._silence:
             self._say_where(now, steps)
 
+    def _times(self) -> list[int]:
+        """How often each block has run."""
+        if self.engine is None:
+            return self.block_counts
+        return [n + more for n, more in zip(self.block_counts, self.engine.counts.tolist(), strict=True)]
+
     def _check_steps(self) -> int:
         """The warp instructions so far, which must not be more than the limit."""
-        steps = sum(n * size for n, size in zip(self.block_counts, self._block_sizes, strict=True))
+        steps = sum(n * size for n, size in zip(self._times(), self._block_sizes, strict=True))
         left = self.limits.steps - steps
         if left < 0:
             self._give_up(
@@ -513,6 +557,8 @@ class _Watch:
     def __init__(self, sink: events.Sink | None) -> None:
         self.sink = sink
         self.polled: dict[str, events.Site] = {}
+        self.unnamed = 0
+        """Reads that it was not told of, in a window that ran natively."""
 
     def __call__(self, event: Any) -> None:
         if self.sink is not None:

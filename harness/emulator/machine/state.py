@@ -469,6 +469,7 @@ class Fragment:
         "lane_index",
         "lanes",
         "mask",
+        "native",
         "observed",
         "pending_loads",
         "pending_stores",
@@ -504,6 +505,8 @@ class Fragment:
         self.timed_out = False
         """Whether the look at an mbarrier it is suspended in is to answer no."""
         self.streak = 0
+        self.native: Any = None
+        """Its registers as the native engine has them, once that has run it."""
         self.mask = mask
         self.lanes, self.lane_index = lanes_of(mask)
         self.count = len(self.lanes)

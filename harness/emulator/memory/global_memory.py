@@ -167,6 +167,10 @@ class GlobalMemory:
             "address",
         )
 
+    def direct(self) -> list[Allocation]:
+        """The allocations whose arrays may be read and written without asking; for the time of a launch."""
+        return self.allocations
+
     def ranges(self) -> tuple[tuple[str, int, int], ...]:
         """(name, first address, bytes) of every allocation."""
         return tuple((block.name, block.base, block.data.size) for block in self.allocations)
@@ -240,9 +244,10 @@ class GlobalMemory:
         """Store one naturally aligned integer per lane; where lanes collide, the last one stays."""
         hit = self._one_block(addresses, nbytes)
         if hit is None:
+            each = np.broadcast_to(values, addresses.shape)
             for position, address in enumerate(addresses.tolist()):
                 with _of_lane(position):
-                    self.store_int(address, nbytes, int(values[position]))
+                    self.store_int(address, nbytes, int(each[position]))
             return
         block, offsets = hit
         index = offsets >> (nbytes.bit_length() - 1)

@@ -108,6 +108,17 @@ class SharedMemory:
                     offset,
                 )
 
+    # -- for code that reads and writes the arrays itself ------------------------------------------
+
+    def addresses(self) -> tuple[int, int]:
+        """Where `data` and `valid` lie in the host's memory."""
+        return self.data.ctypes.data, self.valid.ctypes.data
+
+    @property
+    def mbarrier_bounds(self) -> tuple[int, int]:
+        """The bytes between which all live mbarriers lie."""
+        return self._mbarriers_first, self._mbarriers_end
+
     # -- checks ------------------------------------------------------------------------------------
 
     def check_range(self, offset: int, nbytes: int, align: int = 1) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ import numpy as np
 from harness.emulator.errors import PtxSyntaxError
 from harness.emulator.instructions import FAMILIES
 from harness.emulator.instructions.table import UNEXPECTED, Emitted, Unsupported, find
-from harness.emulator.machine.code import Code
+from harness.emulator.machine.code import BlockFunction, Code
 from harness.emulator.machine.events import Site
+from harness.emulator.native.plan import Plan, Planner
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Kernel, ParsedModule
 from harness.emulator.translate import cfg
 from harness.emulator.translate.definedness import Definedness
@@ -40,13 +43,30 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
     names: dict[str, Any] = {**operands.names, **{f"S{site.index}": site for site in sites}}
     exec(compile(source, filename, "exec"), names)  # our own generated code
     accumulators = {r.slot for i in instructions for r in cfg.accumulators(i)}
+    instruction_at = writer.line_instruction
+
+    def write_pieces(number: int, parts: Sequence[cfg.Block]) -> list[BlockFunction]:
+        """Parts of a block as functions; their lines follow those of all blocks."""
+        own = Writer(instructions, emitted, operands, definedness, mask_slots, starting_at)
+        made = own.pieces(parts)
+        text = "\n" * len(instruction_at) + "\n".join(own.lines) + "\n"
+        instruction_at.extend(own.line_instruction)
+        names.update(operands.names)
+        exec(compile(text, filename, "exec"), names)  # our own generated code
+        return [names[name] for name in made]
+
+    def make_plan() -> Plan | None:
+        unloaded_in, tracked_slots = definedness.unloaded_in, set(definedness.tracked)
+        about = (instructions, emitted, blocks, starting_at, unloaded_in, tracked_slots, dtypes)
+        return Planner(*about, operands, write_pieces).plan()
+
     dtypes = _dtypes(kernel)
     initial = [None if slot in accumulators else False if dtype is np.bool_ else 0 for slot, dtype in enumerate(dtypes)]
     return Code(
         kernel=kernel,
         filename=filename,
         source=source,
-        instruction_at=writer.line_instruction,
+        instruction_at=instruction_at,
         sites=sites,
         functions=[names[f"b{block.index}"] for block in blocks],
         first=[block.first for block in blocks],
@@ -59,6 +79,7 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
         static_shared=layout.static_shared,
         local_bytes=kernel.local_bytes,
         symbols=layout.symbols,
+        native=cache(make_plan),
         uses_launch_control=any(i.opcode == "clusterlaunchcontrol" for i in instructions),
         between_clusters=next(
             (

@@ -201,12 +201,29 @@ class Writer:
 
     def block(self, block: Block) -> None:
         """Write one block function."""
+        self._begin(block)
+        self._function(f"b{block.index}", block, True)
+
+    def pieces(self, parts: Sequence[Block]) -> list[str]:
+        """Write the parts of a block as functions of their own; returns their names."""
+        self._begin(parts[0])
+        names = [f"b{parts[0].index}_{number}" for number in range(len(parts))]
+        for name, part in zip(names, parts, strict=True):
+            self._current = None
+            self._assigned.clear()
+            self._function(name, part, part is parts[-1])
+        return names
+
+    def _begin(self, block: Block) -> None:
         self._current = None
         self._open.clear()
         self._assigned.clear()
         self._defined = set(self._definedness.defined_in[block.index])
         self._unloaded = set(self._definedness.unloaded_in[block.index])
-        self.line(f"def b{block.index}(f, R):", 0)
+
+    def _function(self, name: str, block: Block, ends: bool) -> None:
+        """ends: whether the block ends with these instructions."""
+        self.line(f"def {name}(f, R):", 0)
         if block.loads & self._accumulators:
             self.line("if f.warp.member is not None: f.warp.member.publish(f.warp.fragments)")
         for slot in sorted(block.loads):
@@ -228,7 +245,7 @@ class Writer:
             self._definedness.step(i, self._defined)
             load_step(i, self._unloaded)
         self._store_back(block)
-        self.line(f"return {block.successors[0]}")
+        self.line(f"return {block.successors[0] if ends else 0}")
 
     def _store_back(self, block: Block) -> None:
         for slot in sorted(block.writes & block.live_out - self._open):

@@ -1,0 +1,498 @@
+"""Which stretches of a kernel run natively, as micro-operations; worked out when a launch first wants it.
+
+A block whose instructions all have micro-operations is one stretch. Of other blocks those parts are stretches that are
+long enough, and Python functions run the rest; the block stays one block to schedules and counters. What a
+stretch may touch are plain registers: none whose lanes are tracked, and none that something asynchronous reads or
+writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator.errors import PtxSyntaxError
+from harness.emulator.instructions.table import Effect, Emitted, Micro, Temporary, Unsupported
+from harness.emulator.machine.code import EXIT, BlockFunction
+from harness.emulator.native.operations import ACCESSES, BY_NAME, NUMBERS, Control
+from harness.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Register, Special, Symbol
+from harness.emulator.translate.cfg import (
+    BRANCHES,
+    Block,
+    accumulators,
+    destinations,
+    held_operands,
+    is_guard_branch,
+    sources,
+)
+from harness.emulator.translate.definedness import load_step
+
+SHORTEST = 4
+"""Instructions of the shortest stretch in a block that Python runs otherwise."""
+MOST = 0xFFFE
+"""Rows, and locations: their numbers have 16 bits."""
+ROW_BYTES = 256
+NARROW, WIDE, PREDICATE = 0, 1, 2
+"""Kinds of rows: 32 bits a lane, 64, or a predicate."""
+NO_GUARD = 0xFFFF
+NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, NO_LOG, CHOOSES = 1, 2, 4, 8, 16, 32
+
+RECORD = np.dtype(
+    [("op", "u2"), ("guard", "u2"), ("flags", "u2"), ("d", "u2"), ("a", "u2"), ("b", "u2"), ("c", "u2"), ("e", "u2"),
+     ("imm", "u8"), ("yes", "i4"), ("no", "i4")]
+)  # fmt: skip
+"""A micro-operation as the interpreter reads it."""
+
+
+class _NotNative(Exception):
+    """The instruction has no micro-operations that do what it does here."""
+
+
+@dataclass
+class Piece:
+    """A part of a block: instructions ``[first, last)``. start: its first micro-operation, or -1 if Python runs it.
+
+    needs: (slot, row, kind) of the registers that it, or what native code goes on to, may read. function: the part in
+    Python, made when it is first called for.
+    """
+
+    first: int
+    last: int
+    start: int = -1
+    needs: list[tuple[int, int, int]] = field(default_factory=list)
+    reads: set[int] = field(default_factory=set)
+    writes: set[int] = field(default_factory=set)
+    function: BlockFunction | None = None
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The end of a block at which lanes may go separate ways."""
+
+    predicate: int
+    yes: int
+    no: int
+
+
+@dataclass
+class Plan:
+    """All that the engine needs to know of a kernel."""
+
+    pieces: list[list[Piece]]
+    """Of each block; none where Python runs all of it."""
+    branches: dict[int, Branch]
+    joins: list[int]
+    operations: NDArray[Any]
+    entries: NDArray[np.int32]
+    locations: NDArray[np.int32]
+    location_slots: NDArray[np.int32]
+    saved_slots: NDArray[np.int32]
+    most_saved: int
+    rows: int
+    slot_of_row: list[int]
+    template: NDArray[np.uint8]
+    """The first contents of a fragment's rows, literals among them."""
+    filled: Callable[[Any], tuple[Any, ...]]
+    """The values of a fragment's special registers and variables' addresses."""
+    filled_rows: list[tuple[int, int]]
+    """The rows that they go to, each with its kind."""
+    make_functions: Callable[[int], None]
+    """Makes the Python functions of a block's pieces."""
+
+    @property
+    def native_instructions(self) -> int:
+        return sum(piece.last - piece.first for pieces in self.pieces for piece in pieces if piece.start >= 0)
+
+
+class _Rows:
+    """The rows of a fragment's registers, of values between micro-operations, of literals and of special registers."""
+
+    def __init__(self, dtypes: Sequence[Any], operands: Any) -> None:
+        self._dtypes = dtypes
+        self._operands = operands
+        self.registers: dict[int, int] = {}
+        self.kinds: list[int] = []
+        self.literals: list[tuple[int, int]] = []
+        self.expressions: dict[tuple[str, int], int] = {}
+        self._known: dict[Any, int] = {}
+
+    def _new(self, kind: int) -> int:
+        self.kinds.append(kind)
+        return len(self.kinds) - 1
+
+    def kind_of_slot(self, slot: int) -> int:
+        dtype = self._dtypes[slot]
+        if dtype is object:
+            raise _NotNative
+        return PREDICATE if dtype is np.bool_ else WIDE if dtype is np.uint64 else NARROW
+
+    def register(self, slot: int) -> int:
+        if slot not in self.registers:
+            self.registers[slot] = self._new(self.kind_of_slot(slot))
+        return self.registers[slot]
+
+    def literal(self, value: int, kind: int) -> int:
+        key = ("literal", value, kind)
+        if key not in self._known:
+            self._known[key] = self._new(kind)
+            self.literals.append((self._known[key], value))
+        return self._known[key]
+
+    def between(self, kind: int) -> int:
+        if ("between", kind) not in self._known:
+            self._known["between", kind] = self._new(kind)
+        return self._known["between", kind]
+
+    def expression(self, text: str, kind: int) -> int:
+        if (text, kind) not in self.expressions:
+            self.expressions[text, kind] = self._new(kind)
+        return self.expressions[text, kind]
+
+    def read(self, operand: Any, kind: str, excluded: frozenset[int]) -> tuple[int, int]:
+        """(row, kind of the row) of an operand read as a PTX type."""
+        wanted = PREDICATE if kind == "pred" else WIDE if TYPE_BYTES[kind] == 8 else NARROW
+        if isinstance(operand, Temporary):
+            row_kind = WIDE if operand.is_wide else NARROW
+            return self.between(row_kind), row_kind
+        if isinstance(operand, Register):
+            if operand.slot in excluded:
+                raise _NotNative
+            row = self.register(operand.slot)
+            return row, self.kinds[row]
+        if isinstance(operand, Immediate | Special | Symbol):
+            try:
+                text = self._operands.read(operand, kind)
+            except (Unsupported, PtxSyntaxError):
+                raise _NotNative from None
+            if text in ("True", "False"):
+                return self.literal(int(text == "True"), wanted), wanted
+            if text.isdigit():
+                return self.literal(int(text), wanted), wanted
+            if "clock" not in text and "timer" not in text:
+                return self.expression(text, wanted), wanted
+        raise _NotNative
+
+
+Record = dict[str, int]
+
+
+class Planner:
+    """Makes the plan of one kernel."""
+
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        emitted: Sequence[Emitted | Unsupported],
+        blocks: Sequence[Block],
+        starting_at: dict[int, int],
+        unloaded_in: Sequence[set[int]],
+        tracked: set[int],
+        dtypes: Sequence[Any],
+        operands: Any,
+        write_pieces: Callable[[int, Sequence[Block]], list[BlockFunction]],
+    ) -> None:
+        self._instructions = instructions
+        self._emitted = emitted
+        self._blocks = blocks
+        self._starting_at = starting_at
+        self._unloaded_in = unloaded_in
+        self._operands = operands
+        self._write_pieces = write_pieces
+        self._rows = _Rows(dtypes, operands)
+        asynchronous = {r.slot for i in instructions for r in [*accumulators(i), *held_operands(i)]}
+        written = {r.slot for i in instructions for r in destinations(i)}
+        never = {r.slot for i in instructions for r in sources(i)} - written
+        self._excluded = frozenset(asynchronous | tracked | never)
+        self._records: list[Record] = []
+        self._locations: list[set[int]] = []
+        self._saved: list[int] = []
+        self._most_saved = 0
+
+    def plan(self) -> Plan | None:
+        """The plan; None if the kernel is too large for one, or has nothing to run natively."""
+        blocks = self._blocks
+        micro = [self._micro_of_block(block) for block in blocks]
+        pieces = [self._pieces(block, found) for block, found in zip(blocks, micro, strict=True)]
+        if not any(p.start >= 0 for several in pieces for p in several):
+            return None
+        self._locations = [block.live_in for block in blocks]
+        self._locations += [block.live_out | self._guard_of_end(block) for block in blocks]
+        entries = np.full(len(blocks), -1, np.int32)
+        branches: dict[int, Branch] = {}
+        for block, several, found in zip(blocks, pieces, micro, strict=True):
+            live = self._live_within(block, several)
+            for number, piece in enumerate(several):
+                if piece.start < 0:
+                    continue
+                piece.start = len(self._records)
+                if number == 0:
+                    entries[block.index] = piece.start
+                self._encode(block, several, number, found, live, branches)
+        self._find_needs(pieces)
+        if len(self._rows.kinds) > MOST or len(self._locations) > MOST:
+            return None
+        return self._finished(pieces, branches, entries)
+
+    # ---- which instructions, and which pieces ----
+
+    def _micro_of_block(self, block: Block) -> dict[int, list[Record] | None]:
+        """The micro-operations of each instruction that is no branch; None where Python must run it."""
+        unloaded = set(self._unloaded_in[block.index])
+        found: dict[int, list[Record] | None] = {}
+        for index in range(block.first, block.last):
+            i = self._instructions[index]
+            emitted = self._emitted[index]
+            touched = {r.slot for r in [*sources(i), *destinations(i)]}
+            if touched & unloaded or (isinstance(emitted, Effect) and (emitted.poisons or emitted.stores)):
+                return dict.fromkeys(range(block.first, block.last))
+            if i.opcode not in BRANCHES:
+                found[index] = self._records_of(i, emitted)
+            load_step(i, unloaded)
+        return found
+
+    def _records_of(self, i: Instruction, emitted: Emitted | Unsupported) -> list[Record] | None:
+        if isinstance(emitted, Unsupported) or is_guard_branch(i):
+            return None
+        if emitted is None:
+            return []
+        if not emitted.micro:
+            return None
+        try:
+            guard, flags = NO_GUARD, 0
+            if i.guard is not None:
+                guard, _ = self._rows.read(i.guard, "pred", self._excluded)
+                flags = NEGATED if i.guard_negated else 0
+            return [self._record(m, guard, flags) for m in emitted.micro]
+        except _NotNative:
+            return None
+
+    def _record(self, m: Micro, guard: int, flags: int) -> Record:
+        if m.access:
+            return self._access(m, guard, flags)
+        operation = BY_NAME[m.name]
+        if len(operation.sources) != len(m.sources):
+            raise _NotNative
+        rows = []
+        for (operand, kind), wanted in zip(m.sources, operation.sources, strict=True):
+            row, row_kind = self._rows.read(operand, kind, self._excluded)
+            if (row_kind == WIDE) != wanted.endswith("64"):
+                raise _NotNative
+            if isinstance(operand, Register) and kind != "pred" and self._reads_part(operand, kind):
+                raise _NotNative
+            rows.append(row)
+        d, d_kind = self._destination(m)
+        if (d_kind == WIDE) != operation.result.endswith("64"):
+            raise _NotNative
+        flags |= (IS_WIDE if d_kind == WIDE else 0) | (CHOOSES if operation.chooses else 0)
+        rows += [self._rows.literal(0, NARROW)] * (3 - len(rows))
+        return {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, **dict(zip("abc", rows, strict=True))}
+
+    def _reads_part(self, register: Register, kind: str) -> bool:
+        return register.type != "pred" and TYPE_BYTES[register.type] > TYPE_BYTES[kind]
+
+    def _destination(self, m: Micro) -> tuple[int, int]:
+        if isinstance(m.destination, Register | Temporary):
+            return self._rows.read(m.destination, "b32", self._excluded)
+        raise _NotNative
+
+    def _access(self, m: Micro, guard: int, flags: int) -> Record:
+        base, base_kind = self._rows.read(*m.sources[0], self._excluded)
+        flags |= WIDE_ADDRESS if base_kind == WIDE else 0
+        found = {"op": ACCESSES[m.name, m.access, m.nbytes], "guard": guard, "a": base, "e": m.alignment}
+        flags |= FIRST_ITEM if m.is_first else 0
+        found["imm"] = m.offset & 0xFFFFFFFFFFFFFFFF
+        if m.name == "ld":
+            d, kind = self._destination(m)
+            return {**found, "d": d, "flags": flags | (IS_WIDE if kind == WIDE else 0)}
+        value, kind = self._rows.read(*m.sources[1], self._excluded)
+        flags |= IS_WIDE if kind == WIDE else 0
+        return {**found, "b": value, "flags": flags}
+
+    def _guard_of_end(self, block: Block) -> set[int]:
+        """The predicate that decides where a block goes on."""
+        last = block.skips or self._instructions[block.last - 1]
+        ends = block.skips is not None or last.opcode in BRANCHES
+        return {last.guard.slot} if ends and last.guard is not None else set()
+
+    def _end_is_native(self, block: Block) -> bool:
+        last = block.skips or self._instructions[block.last - 1]
+        if block.skips is None and last.opcode not in BRANCHES:
+            return True
+        plain = block.skips is not None or not isinstance(self._emitted[last.index], Unsupported)
+        return last.opcode != "brx" and plain and not self._guard_of_end(block) & self._excluded
+
+    def _pieces(self, block: Block, found: dict[int, list[Record] | None]) -> list[Piece]:
+        """The block in pieces, those that run natively marked by a start of 0; none if there are no such."""
+        end_is_native = self._end_is_native(block)
+        if end_is_native and all(records is not None for records in found.values()):
+            return [self._described(Piece(block.first, block.last, 0))]
+        pieces: list[Piece] = []
+        for index in range(block.first, block.last):
+            # A branch goes with what is before it.
+            native = found[index] is not None if index in found else bool(pieces) and pieces[-1].start == 0
+            native = native and (end_is_native or index in found)
+            if pieces and (pieces[-1].start == 0) == native:
+                pieces[-1].last = index + 1
+            else:
+                pieces.append(Piece(index, index + 1, 0 if native else -1))
+        merged: list[Piece] = []
+        for piece in pieces:
+            if piece.last - piece.first < SHORTEST:
+                piece.start = -1
+            if merged and merged[-1].start == -1 and piece.start == -1:
+                merged[-1].last = piece.last
+            else:
+                merged.append(piece)
+        return [self._described(p) for p in merged] if any(p.start == 0 for p in merged) else []
+
+    def _described(self, piece: Piece) -> Piece:
+        for i in self._instructions[piece.first : piece.last]:
+            piece.reads |= {r.slot for r in sources(i)} - piece.writes
+            piece.writes |= {r.slot for r in destinations(i)}
+        return piece
+
+    def _live_within(self, block: Block, pieces: Sequence[Piece]) -> list[set[int]]:
+        """The registers that are live at the start of each piece, and at the end of the block."""
+        live = [block.live_out | self._guard_of_end(block)]
+        for piece in reversed(pieces):
+            live.append(piece.reads | (live[-1] - piece.writes))
+        return live[::-1]
+
+    # ---- micro-operations ----
+
+    def _encode(
+        self,
+        block: Block,
+        pieces: Sequence[Piece],
+        number: int,
+        found: dict[int, list[Record] | None],
+        live: Sequence[set[int]],
+        branches: dict[int, Branch],
+    ) -> None:
+        piece = pieces[number]
+        saved = sorted(piece.writes & live[number] & self._rows.registers.keys())
+        here = self._location(live[number]) if number else block.index
+        begin = {"op": Control.BEGIN, "d": len(saved), "imm": len(self._saved), "e": here}
+        self._records.append({**begin, "yes": block.index, "no": number})
+        self._saved += [self._rows.registers[slot] for slot in saved]
+        self._most_saved = max(self._most_saved, len(saved))
+        records = [
+            record for index in range(piece.first, piece.last) for record in found.get(index) or ()
+        ]  # those of a branch are none
+        accesses = [n for n, record in enumerate(records) if record["op"] >= min(ACCESSES.values())]
+        if accesses:
+            last = records[accesses[-1]]
+            records[accesses[-1]] = {**last, "flags": last["flags"] | NO_LOG}
+        self._records += records
+        if number + 1 < len(pieces):
+            after = self._location(live[number + 1])
+            self._records.append({"op": Control.LEAVE, "e": after, "yes": block.index, "no": number + 1})
+            return
+        self._records.append(self._end(block, branches))
+
+    def _location(self, live: set[int]) -> int:
+        self._locations.append(live)
+        return len(self._locations) - 1
+
+    def _end(self, block: Block, branches: dict[int, Branch]) -> Record:
+        """Where the block goes on."""
+        here = len(self._blocks) + block.index
+        last = block.skips or self._instructions[block.last - 1]
+        if block.skips is not None:
+            yes, no = block.index + 1, self._starting_at.get(last.index + 1, EXIT)
+        elif last.opcode not in BRANCHES:
+            return {"op": Control.GO, "yes": block.successors[0], "e": here}
+        else:
+            yes = EXIT if last.opcode in ("ret", "exit") else self._starting_at.get(last.targets[0], EXIT)
+            no = block.index + 1 if block.index + 1 in block.successors else EXIT
+        if last.guard is None:
+            return {"op": Control.GO, "yes": yes, "e": here}
+        if last.guard_negated:
+            yes, no = no, yes
+        branches[block.index] = Branch(last.guard.slot, yes, no)
+        predicate = self._rows.register(last.guard.slot)
+        return {"op": Control.BRANCH, "a": predicate, "yes": yes, "no": no, "e": here}
+
+    # ---- all together ----
+
+    def _find_needs(self, pieces: Sequence[Sequence[Piece]]) -> None:
+        """Liveness among the native pieces alone: what Python must hand to the interpreter."""
+        needs: dict[int, set[int]] = {}
+        for block, several in zip(self._blocks, pieces, strict=True):
+            for piece in several:
+                if piece is several[-1]:
+                    piece.reads |= self._guard_of_end(block) - piece.writes
+        changed = True
+        while changed:
+            changed = False
+            for block, several in zip(reversed(self._blocks), reversed(pieces), strict=True):
+                if not several:
+                    continue
+                following = [pieces[s][0] for s in block.successors if s != EXIT and pieces[s]]
+                after = set().union(*(needs.get(p.start, set()) for p in following if p.start >= 0))
+                for piece in several:
+                    if piece.start >= 0:
+                        found = piece.reads | (after - piece.writes if piece is several[-1] else set())
+                        if found != needs.get(piece.start):
+                            needs[piece.start] = found
+                            changed = True
+        for several in pieces:
+            for piece in several:
+                if piece.start >= 0:
+                    slots = sorted(needs[piece.start])
+                    rows = [(slot, self._rows.register(slot)) for slot in slots]
+                    piece.needs = [(slot, row, self._rows.kinds[row]) for slot, row in rows]
+
+    def _finished(self, pieces: list[list[Piece]], branches: dict[int, Branch], entries: NDArray[np.int32]) -> Plan:
+        rows = self._rows
+        operations = np.zeros(len(self._records), RECORD)
+        for name in RECORD.names or ():
+            default = NO_GUARD if name == "guard" else 0
+            operations[name] = [record.get(name, default) for record in self._records]
+        live = [sorted(rows.registers[slot] for slot in at & rows.registers.keys()) for at in self._locations]
+        counts = np.array([len(at) for at in live], np.int32)
+        locations = np.stack([np.cumsum(counts, dtype=np.int32) - counts, counts], axis=1).astype(np.int32)
+        slots = [row | rows.kinds[row] << 16 for at in live for row in at]
+        count = max(4, -(-len(rows.kinds) // 4) * 4)
+        template = np.zeros((count, ROW_BYTES), np.uint8)
+        for row, value in rows.literals:
+            template.view(np.uint64 if rows.kinds[row] == WIDE else np.uint32)[row] = value
+        slot_of_row = [0] * count
+        for slot, row in rows.registers.items():
+            slot_of_row[row] = slot
+        text = f"lambda f: ({''.join(f'{expression}, ' for expression, _ in rows.expressions)})"
+        filled = eval(text, self._operands.names)  # expressions that generated code has, too
+        return Plan(
+            pieces=pieces,
+            branches=branches,
+            joins=[block.join for block in self._blocks],
+            operations=operations,
+            entries=entries,
+            locations=locations,
+            location_slots=np.array(slots or [0], np.int32),
+            saved_slots=np.array(self._saved or [0], np.int32),
+            most_saved=self._most_saved,
+            rows=count,
+            slot_of_row=slot_of_row,
+            template=template.reshape(-1),
+            filled=filled,
+            filled_rows=[(row, rows.kinds[row]) for row in rows.expressions.values()],
+            make_functions=lambda block: self._make_functions(block, pieces[block]),
+        )
+
+    def _make_functions(self, number: int, pieces: Sequence[Piece]) -> None:
+        block = self._blocks[number]
+        live = self._live_within(block, pieces)
+        parts = []
+        for piece, after in zip(pieces, live[1:], strict=True):
+            part = Block(block.index, piece.first, piece.last, None, block.successors, block.join)
+            part.reads, part.writes = set(piece.reads), set(piece.writes)
+            part.loads = set(piece.reads)
+            part.live_out = after if piece is not pieces[-1] else block.live_out
+            parts.append(part)
+        for piece, function in zip(pieces, self._write_pieces(number, parts), strict=True):
+            piece.function = function

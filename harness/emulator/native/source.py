@@ -1,0 +1,61 @@
+"""The Mojo source of the interpreter, complete with the operations of the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.emulator.native.operations import ACCESSES, MOJO_TYPES, OPERATIONS, SPACES, Operation
+
+TEMPLATE = Path(__file__).with_name("interpreter.mojo")
+_ROWS = ("pa", "pb", "px")
+
+
+def _handler(operation: Operation) -> list[str]:
+    lines = [
+        f"    var {name}{name} = load[{MOJO_TYPES[kind]}]({row})"
+        for name, row, kind in zip("abc", _ROWS, operation.sources, strict=False)
+    ]
+    names = dict(zip("abc", ("aa", "bb", "cc"), strict=True))
+    words = _rename(operation.mojo, names)
+    if operation.result == "f32":
+        lines.append(f"    var r = {words}")
+        nan = "SIMD[DType.uint32, 32](0x7FFFFFFF)"
+        lines.append(f"    put(pd, r.eq(r).select(r.to_bits[DType.uint32](), {nan}))")
+    else:
+        lines.append(f"    put[{MOJO_TYPES[operation.result]}](pd, {words})")
+    return lines
+
+
+def _rename(expression: str, names: dict[str, str]) -> str:
+    """An expression with the names of the interpreter's variables in place of a, b and c."""
+    found, word = "", ""
+    for character in expression + " ":
+        if character.isalnum() or character == "_":
+            word += character
+            continue
+        found += names.get(word, word) + character
+        word = ""
+    return found.rstrip()
+
+
+def _access(verb: str, space: str, nbytes: int) -> str:
+    kind = f"{SPACES.index(space)}, {nbytes}"
+    if verb == "ld":
+        return f"result = load_lanes[{kind}](c, pd, pa, same, o, active)"
+    return f"result = 2 if store_lanes[{kind}](c, pa, same, pb, o, active) else -1"
+
+
+def _chain(cases: list[tuple[int, list[str]]]) -> str:
+    """A chain of ifs, which the compiler makes a table of jumps."""
+    lines: list[str] = []
+    for position, (number, body) in enumerate(cases):
+        lines.append(f"{'elif' if position else 'if'} op == {number}:")
+        lines += body
+    return "\n".join(" " * 12 + line for line in lines)
+
+
+def mojo_source() -> str:
+    handlers = _chain([(number, _handler(operation)) for number, operation in enumerate(OPERATIONS)])
+    accesses = _chain([(number, ["    " + _access(*key)]) for key, number in ACCESSES.items()])
+    text = TEMPLATE.read_text(encoding="utf-8")
+    return text.replace("@HANDLERS@\n", handlers + "\n").replace("@ACCESSES@\n", accesses + "\n")
