@@ -19,6 +19,7 @@ from harness.build.artifacts import Artifact, build
 from harness.build.catalog import KERNELS
 from harness.build.config import KernelConfig, configure, make_config
 from harness.build.planner import planner as compiled_planner
+from harness.launch.native import library_for
 
 # A shell has jobs in the background ignore Ctrl-C, and so would what the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -49,6 +50,13 @@ def one_worker_at_a_time(tmp_path_factory, what: str):
     with open(tmp_path_factory.getbasetemp().parent / f"{what}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def native_engine(tmp_path_factory) -> None:
+    """The emulator's native engine is compiled before a test looks at what else is printed."""
+    with one_worker_at_a_time(tmp_path_factory, "native engine"):
+        library_for("native")
 
 
 Builder = Callable[[str, Sequence[KernelConfig]], list[Artifact]]

@@ -3,6 +3,7 @@
     builds/programs/<key>/program            the planner
     builds/kernels/<key>/kernel.ptx, ...     configurations
     builds/models/<key>.mef                  MAX models
+    builds/native/<key>.so                   the emulator's native engine
     builds/timelines/<key>.json              what the timing model predicts of a kernel, for the report
     builds/tmp/                              what is being made
 
@@ -43,7 +44,7 @@ def root() -> Path:
 
 
 def place(kind: str, name: str) -> Path:
-    """Where something is kept, or will be. kind: programs, kernels, models or timelines."""
+    """Where something is kept, or will be. kind: programs, kernels, models, native or timelines."""
     return root() / kind / name
 
 

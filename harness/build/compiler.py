@@ -29,6 +29,7 @@ from rich.markup import escape
 from harness import cache, paths
 from harness.errors import EXIT_USAGE, CannotRun
 from harness.gpus import kind_of
+from harness.mojo import find_mojo
 from harness.processes.program import run as run_program
 
 QUERY_SECONDS = 60
@@ -47,18 +48,6 @@ class Gpu:
     def kind(self) -> str:
         """Names its record file, for example ``nvidia-h200``."""
         return kind_of(self.name)
-
-
-def find_mojo() -> Path | None:
-    """The Mojo compiler: HARNESS_MOJO, else the one installed next to this Python, else the one on PATH."""
-    override = os.environ.get("HARNESS_MOJO")
-    if override:
-        return Path(override)
-    neighbour = Path(sys.executable).with_name("mojo")
-    if neighbour.exists():
-        return neighbour
-    found = shutil.which("mojo")
-    return Path(found) if found else None
 
 
 def require_mojo() -> Path:

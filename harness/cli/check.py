@@ -34,6 +34,7 @@ from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check
 from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions
+from harness.launch.native import Engine
 from harness.launch.spec import Launchable
 from harness.problem import KINDS, Shape
 from harness.run.edited import put_in_place, read_edited
@@ -57,6 +58,7 @@ class How:
     schedule_seed: int | None
     accumulation: Accumulation
     jobs: int
+    engine: Engine
     resident_clusters: int | None
     max_steps: int | None
     uninitialised: Uninitialised
@@ -69,6 +71,7 @@ class How:
             accumulation=self.accumulation,
             seed=self.seed + 1 if self.schedule_seed is None else self.schedule_seed,
             jobs=self.jobs,
+            engine=self.engine,
             resident_clusters=self.resident_clusters,
             max_steps=self.max_steps,
             timeout=self.timeout,

@@ -12,6 +12,7 @@ from harness.cli.options import (
     NamedPath,
     accumulation_option,
     check_output,
+    engine_option,
     group,
     launch_timeout_option,
     program_seed_option,
@@ -42,6 +43,7 @@ emulation_options = group(
         help="Worker processes, for launches whose clusters are independent.",
     ),
     uninitialised_option("report"),
+    engine_option,
     launch_timeout_option,
     click.option(
         "--max-steps", type=click.IntRange(1), help="Limit of warp instructions of a launch; a billion by default."

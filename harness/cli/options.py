@@ -30,6 +30,7 @@ from harness.emulator.rules import WARNINGS
 from harness.errors import UsageProblem
 from harness.files import write_text
 from harness.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions, Schedule
+from harness.launch.native import Engine
 from harness.problem import KINDS, Shape, parse_shape
 from harness.run.runner import CHOICES
 
@@ -247,6 +248,7 @@ class RunOptions:
     schedule_seed: int
     accumulation: Accumulation
     jobs: int
+    engine: Engine
     resident_clusters: int | None
     max_steps: int | None
     timeout: float | None
@@ -266,6 +268,7 @@ class RunOptions:
             schedule=self.schedule,
             seed=self.schedule_seed,
             jobs=self.jobs,
+            engine=self.engine,
             resident_clusters=self.resident_clusters,
             max_steps=self.max_steps,
             timeout=self.timeout,
@@ -365,6 +368,15 @@ def uninitialised_option(default: Uninitialised) -> Callable[[Command], Command]
     )
 
 
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(get_args(Engine)),
+    default="native",
+    show_default=True,
+    help="What runs plain code of the emulated GPU: the native engine, which Mojo compiles once, or Python. The result "
+    "is the same.",
+)
+
 # How an emulated run goes.
 emulator_options = together(
     accumulation_option,
@@ -375,6 +387,7 @@ emulator_options = together(
         show_default=True,
         help="Worker processes.",
     ),
+    engine_option,
     click.option(
         "--resident-clusters",
         type=click.IntRange(1),

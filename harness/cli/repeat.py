@@ -47,6 +47,8 @@ def _emulation(request: Request) -> list[str]:
         words += ["--accumulation", options.accumulation]
     if options.uninitialised != "fault":
         words += ["--uninitialised", options.uninitialised]
+    if options.engine != "native":
+        words += ["--engine", options.engine]
     if options.jobs > 1:
         words += ["--jobs", str(options.jobs)]
     for name in ("resident_clusters", "max_steps", "timeout"):

@@ -22,7 +22,6 @@ from harness.driver.memory import (
     free_bytes,
 )
 from harness.driver.results import CODES, DriverError
-from harness.emulator import Device
 from harness.emulator.memory.global_memory import Allocation
 from harness.launch.launching import EmulationOptions
 
@@ -77,10 +76,7 @@ class Session:
         options = self.gpu.options
         self.memory = WindowMemory(self.file, DEVICE, self.pinned)
         self.constants = WindowMemory(self.file, CONSTANT)
-        memories = self.memory, self.constants
-        self.device = Device(
-            options.accumulation, options.schedule, options.seed, *memories, uninitialised=options.uninitialised
-        )
+        self.device = options.make_device(self.memory, self.constants)
         self.limits: dict[int, int] = {}
         self.mapped: dict[int, Any] = {}
         """Of virtual memory management: mappings by address."""

@@ -15,6 +15,7 @@ from harness.emulator import Device, EmulatorError, Finding, LaunchError, Launch
 from harness.emulator.machine.counters import MAXIMA
 from harness.emulator.machine.events import Sink
 from harness.emulator.machine.grid import emulated_name
+from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.unwritten import Uninitialised
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.ast import Kernel
@@ -22,6 +23,7 @@ from harness.emulator.ptx.sections import blank_kernels, kernel_sections
 from harness.errors import CannotRun, UsageProblem
 from harness.launch.listing import compiler_of
 from harness.launch.memory import Memory
+from harness.launch.native import Engine, library_for
 from harness.launch.spec import Launch, Launchable, Verdict, target_of
 from harness.processes.engine import in_order
 
@@ -36,7 +38,8 @@ class EmulationOptions:
     """Says how to emulate. jobs: processes. resident_clusters: at once, None: as many as the GPU holds. max_steps: warp
     instructions, timeout: seconds; None: no limit. strict: a breach of a rule that hardware is known to tolerate is an
     error, except for the rules in allow. uninitialised: what kernels get that read memory before it is written, an
-    error or bytes (of 0xFF, of zero, drawn from the seed) and a warning. sinks get every event.
+    error or bytes (of 0xFF, of zero, drawn from the seed) and a warning. sinks get every event. engine: what runs plain
+    code; the result is the same.
     """
 
     accumulation: Accumulation = "f32"
@@ -50,6 +53,17 @@ class EmulationOptions:
     allow: tuple[str, ...] = ()
     uninitialised: Uninitialised = "fault"
     sinks: tuple[Sink, ...] = ()
+    engine: Engine = "native"
+
+    def make_device(self, memory: GlobalMemory | None = None, constants: GlobalMemory | None = None) -> Device:
+        """Returns an emulated GPU as these options describe it; memory and constants: as of `Device`."""
+        library = None if self.sinks else library_for(self.engine)
+        return Device(self.accumulation, self.schedule, self.seed, memory, constants, self.uninitialised, library)
+
+    @property
+    def engine_used(self) -> Engine:
+        """Returns the engine that there is: events are Python's alone, and the native one needs a compiler."""
+        return "python" if self.sinks or library_for(self.engine) is None else "native"
 
     @property
     def schedule_name(self) -> str:
@@ -198,7 +212,7 @@ def run(
     for wanted in what.maps.values():
         if wanted.gpu_swizzle:
             raise CannotRun(f"{what.place(f'maps.{wanted.name}')}: swizzle {wanted.gpu_swizzle} is a GPU's alone")
-    device = device or Device(options.accumulation, options.schedule, options.seed, uninitialised=options.uninitialised)
+    device = device or options.make_device()
     start = time.perf_counter()
     try:
         memory = Memory(what, device, module)
@@ -221,6 +235,7 @@ def about_device(target: str, options: EmulationOptions, seconds: float) -> dict
         "accumulation": options.accumulation,
         "schedule": options.schedule,
         "schedule_seed": options.seed,
+        "engine": options.engine_used,
         "emulation_seconds": round(seconds, 3),
     }
 

@@ -278,6 +278,7 @@ def _emulated_fields(request: Request, counters: dict, done: Sequence[EmulatedOu
         "schedule": options.schedule,
         "schedule_seed": options.seed,
         "schedules": request.schedules,
+        "engine": options.engine_used,
         "emulation_seconds": round(sum(result.seconds for outcome in done for result in outcome.results), 3),
     }
     fields: dict = {
