@@ -1,0 +1,479 @@
+"""The native engine against the Python one: the same results, counters, schedules and faults, to the word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from native_engine import library, watched
+from ptx_forms import HEADER as FORMS_HEADER
+from ptx_forms import _each
+from ptx_programs import WORDS, source
+
+from harness.emulator import Device, Livelock, Module
+from harness.emulator.machine.events import Access
+from harness.emulator.machine.machine import Machine
+from harness.emulator.native.engine import DIVERGES, FAILED, LEFT, Engine
+from harness.errors import CannotRun
+from harness.launch.launch_file import read_launch_file
+from harness.launch.launching import EmulationOptions, run
+from harness.paths import ROOT
+
+SGEMM = (ROOT / "tests" / "data" / "cuda" / "sgemm.ptx").read_text()
+LAUNCHES = sorted((ROOT / "tests" / "data" / "launches").glob("*.toml"))
+
+
+class Kept(Device):
+    """Keeps the machine of its last launch."""
+
+    machine: Machine
+
+    def _make_machine(self, *arguments: Any) -> Machine:
+        self.machine = super()._make_machine(*arguments)
+        return self.machine
+
+
+def outcome(
+    text: str, native: bool, *, threads: int = 32, schedule: Any = "fifo", seed: int = 0, **options: Any
+) -> dict[str, Any]:
+    """All that a launch leaves behind, or the words of its failure, with what it had written by then."""
+    device = Kept(schedule=schedule, seed=seed, library=library() if native else None)
+    values = device.upload(np.random.default_rng(1).integers(0, 1 << 32, 1024, np.uint32), "in")
+    out = device.alloc(65536, "out")
+    device.memset(out, 0xEE, 65536)
+    found: dict[str, Any] = {}
+    module = Module(text)
+    names = [p.name for p in module.find(None).parameters]
+    arguments = {"out": out, **({"values": values} if "values" in names else {})}
+    try:
+        result = device.launch(module, grid=2, block=threads, arguments=arguments, **options)
+        found["counters"] = result.counters
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {error}"
+    found["changes"] = device.machine.wakeups.changes
+    return {**found, "out": device.download(out, np.uint8, 65536).tobytes()}
+
+
+def same(text: str, **options: Any) -> dict[str, Any]:
+    """What both engines do alike; the native one has been entered."""
+    expected = outcome(text, False, **options)
+    with watched() as stops:
+        found = outcome(text, True, **options)
+    assert stops.total()
+    assert found == expected
+    return {**expected, "stops": stops}
+
+
+# ---- the text of Python ----
+
+REGISTERS = [("%r", "b32", 4, 4), ("%d", "b64", 8, 4), ("%h", "b16", 2, 4)]
+FORMS = [
+    *_each("{op}.{t} %d0, %d1, %d2;", op="add sub min max", t="u64 s64"),
+    *_each("{op}.{t} %h0, %h1, %h2;", op="add sub min max mul.lo", t="u16 s16"),
+    *_each("{op}.{t} %r0, %r1, %r2;", op="add sub min max mul.lo mul.hi", t="u32 s32"),
+    *_each("{op}.{t} %d0, %d1, %d2;", op="mul.lo mul.hi", t="u64 s64"),
+    *_each("mad.{h}.{t} %r0, %r1, %r2, %r3;", h="lo hi", t="u32 s32"),
+    *_each("m{op}.wide.{t} %d0, %r1, %r2{c};", op="ul", t="u32 s32", c="-"),
+    *_each("mad.wide.{t} %d0, %r1, %r2, %d3;", t="u32 s32"),
+    *_each("{op}.{t} %r0, %r1;", op="neg abs", t="s32"),
+    *_each("{op}.{t} %d0, %d1;", op="neg abs", t="s64"),
+    *_each("{op}.b32 %r0, %r1, %r2;", op="and or xor"),
+    *_each("{op}.b64 %d0, %d1, %d2;", op="and or xor"),
+    *_each("{op}.b16 %h0, %h1, %h2;", op="and or xor"),
+    "not.b32 %r0, %r1;", "not.b64 %d0, %d1;", "not.b16 %h0, %h1;", "not.pred %p2, %p1;", "and.pred %p2, %p1, %p0;",
+    *_each("{op} %r0, %r1, %r2;", op="shl.b32 shr.u32 shr.s32 shr.b32"),
+    *_each("{op} %d0, %d1, %r2;", op="shl.b64 shr.u64 shr.s64"),
+    *_each("{op} %h0, %h1, {n};", op="shl.b16 shr.u16", n="3 15 16 20"),
+    *_each("{op} %r0, %r1, {n};", op="shl.b32 shr.u32 shr.s32", n="0 5 31 32 40"),
+    *_each("{op} %d0, %d1, {n};", op="shl.b64 shr.u64 shr.s64", n="0 5 32 63 64 70"),
+    *_each("shf.{d}.{m}.b32 %r0, %r1, %r2, %r3;", d="l r", m="clamp wrap"),
+    *_each("prmt.b32 %r0, %r1, %r2, {s};", s="%r3 0x5410 0x7632 0xBA98"),
+    "bfe.u32 %r0, %r1, %r2, %r3;", "bfe.u32 %r0, %r1, 8, 8;", "bfe.u32 %r0, %r1, 31, 32;",
+    *_each("{op}.b32 %r0, %r1;", op="popc clz brev"), *_each("{op}.b64 %r0, %d1;", op="popc clz"), "brev.b64 %d0, %d1;",
+    *_each("setp.{c}.{t} %p2, %r1, %r2;", c="eq ne lt le gt ge", t="s32 u32"),
+    *_each("setp.{c}.{t} %p2, %d1, %d2;", c="eq ne lt le gt ge", t="s64 u64"),
+    *_each("setp.{c}.u16 %p2, %h1, %h2;", c="eq ne lt lo ls hi hs"),
+    *_each("setp.lt.{c}.s32 %p2, %r1, %r2, %p1;", c="and or xor"),
+    "setp.lt.and.s32 %p1, %r1, %r2, %p1;", "setp.gt.u32 %p2, %r1, 77;",
+    *_each("setp.{c}.f32 %p2, %r1, %r2;", c="eq ne lt le gt ge equ neu ltu num nan"),
+    "selp.b32 %r0, %r1, %r2, %p1;", "selp.b64 %d0, %d1, %d2, %p1;", "selp.b16 %h0, %h1, %h2, %p1;",
+    "selp.b32 %r0, 1, 0, %p1;", "selp.b32 %r0, %r1, 5, %p1;",
+    *_each("{op}.f32 %r0, %r1, %r2;", op="add sub mul add.rn min max"), "fma.rn.f32 %r0, %r1, %r2, %r3;",
+    *_each("{op}.f32 %r0, %r1;", op="neg abs"), "neg.f64 %d0, %d1;", "neg.f16 %h0, %h1;",
+    *_each("cvt.{a}.{b} %r0, %r1;", a="u32 s32 u16 u8", b="u32 s32 u16 s16 u8 s8"),
+    *_each("cvt.{a}.{b} %d0, %r1;", a="u64 s64", b="u32 s32 u16 s16 u8 s8"),
+    *_each("cvt.{a}.{b} %r0, %d1;", a="u32 s32 u16 u8", b="u64 s64 u32 s32"),
+    *_each("cvt.{a}.{b} %r0, %h1;", a="u32 s32", b="u16 s16 u8 s8"),
+    *_each("cvt.{a}.{b} %h0, %r1;", a="u16 s16 u8", b="u32 s32 u8 s8"),
+    *_each("cvt.{a}.{b} %d0, %h1;", a="u64 s64", b="u16 s16 u8 s8"),
+    *_each("cvt.rn.{t}.f32 %r0, %r1, %r2;", t="bf16x2 f16x2"), *_each("cvt.rn.{t}.f32 %h0, %r1;", t="bf16 f16"),
+    *_each("cvt.f32.{t} %r0, %h1;", t="bf16 f16"),
+    "mov.b64 %d0, {%r1, %r2};", "mov.b64 {%r0, %r3}, %d1;", "mov.b32 %r0, {%h1, %h2};", "mov.b32 {%h0, %h3}, %r1;",
+    "mov.u32 %r0, %laneid;", "mov.u32 %r0, %ctaid.x;", "mov.b32 %r0, buf;", "mov.u64 %d0, buf;", "mov.pred %p2, %p1;",
+    "cvta.shared.u64 %d0, %d1;", "cvta.to.global.u64 %d0, %d1;",
+]  # fmt: skip
+"""Instructions on %r0 to %r3, %d0 to %d3, %h0 to %h3 and predicates: those that have micro-operations, and others."""
+
+EDGES = [
+    0,
+    1,
+    31,
+    32,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    0x7F800000,
+    0xFFC00001,
+    0x7F800001,
+    1,
+    0x80000000,
+    0x477FF000,
+]
+
+
+def program(form: str, guard: str, uniform: bool) -> str:
+    """Loads the registers, of all lanes alike or not, does the instruction, and stores them all."""
+    at = "0" if uniform else "%r9"
+    lines = [f"mov.u32 %r8, %tid.x; mul.lo.u32 %r9, %r8, 32; mov.u32 %r10, {at}; cvt.u64.u32 %d9, %r10;"]
+    lines.append("ld.param.u64 %d10, [values]; add.s64 %d9, %d9, %d10; ld.param.u64 %d11, [out];")
+    for name, kind, size, count in REGISTERS:
+        lines += [f"ld.global.{kind} {name}{n}, [%d9+{(size * (n + 1) + 4 * size) % 64}];" for n in range(count)]
+    lines.append("and.b32 %r11, %r10, 32; setp.eq.u32 %p1, %r11, 0; setp.ne.u32 %p2, %r11, 0; setp.eq.u32 %p0, %r8, 7;")
+    lines.append(f"{guard} {form}")
+    lines.append("mul.wide.u32 %d12, %r8, 128; add.s64 %d11, %d11, %d12;")
+    place = 0
+    for name, kind, size, count in REGISTERS:
+        for n in range(count):
+            lines.append(f"st.global.{kind} [%d11+{place}], {name}{n};")
+            place += size if size > 2 else 2
+        place = -(-place // 8) * 8
+    lines.append("selp.u32 %r12, 1, 0, %p1; st.global.u32 [%d11+112], %r12;")
+    lines.append("selp.u32 %r12, 1, 0, %p2; st.global.u32 [%d11+116], %r12;")
+    header = FORMS_HEADER.format(target="sm_100a").replace(".param .align 64 .b8 map[128]", ".param .u64 values")
+    return header + "\n".join(lines) + "\nret;\n}\n"
+
+
+def test_the_forms_have_micro_operations():
+    """Of most forms; a form that loses its own would be tested against itself."""
+    without = []
+    for form in FORMS:
+        module = Module(program(form, "", False))
+        plan = module.code(None).native()
+        assert plan is not None
+        if plan.native_instructions < len(module.find(None).instructions) - 1:
+            without.append(form)
+    assert len(without) < len(FORMS) // 4, without
+
+
+@pytest.mark.parametrize("guard", ["", "@%p1", "@!%p1"])
+@pytest.mark.parametrize("uniform", [False, True])
+def test_every_form_does_what_the_text_of_python_does(guard, uniform):
+    for form in FORMS:
+        expected = outcome(program(form, guard, uniform), False, threads=30)
+        assert "error" not in expected, (form, expected["error"])
+        assert outcome(program(form, guard, uniform), True, threads=30) == expected, form
+
+
+# ---- faults, and what is taken back ----
+
+PREFIX = """
+mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1;
+mov.b32 %r5, words; shl.b32 %r6, %r0, 2; add.u32 %r7, %r5, %r6;
+"""
+FAULTS = {
+    "never written": "ld.shared.u32 %r1, [%r7];",
+    "never written, one place": "ld.shared.u32 %r1, [%r5+64];",
+    "outside every allocation": "ld.global.u32 %r1, [%rd1+1000000000];",
+    "outside every allocation, store": "st.global.u32 [%rd1+1000000000], %r1;",
+    "not aligned": "ld.global.u32 %r1, [%rd1+2];",
+    "not aligned to the 16 bytes": "st.global.v4.u32 [%rd1], {%r1, %r1, %r1, %r1};",
+    "beyond the CTA's": "st.shared.u32 [%r7+8192], %r1;",
+    "outside every allocation, null": "mov.b64 %rd2, 0; ld.global.u32 %r1, [%rd2];",
+    "mbarriers are opaque": "st.shared.u32 [%r7+2048], %r1;",
+    "reads kernel parameter bytes": "ld.param.u32 %r1, [out+64];",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_has_the_same_words_and_leaves_the_same_behind(name):
+    """Stores before it have happened, once: x = x + 1 is not done twice, in memory or in a register."""
+    body = f"""
+    {PREFIX}
+    add.u32 %r8, %r5, 2048;
+    mov.b32 %r1, 1;
+    mov.b32 %r9, 0;
+    setp.eq.u32 %p1, %r0, 0;
+    @%p1 mbarrier.init.shared.b64 [%r8], 1;
+    st.global.u32 [%rd1], %r9;
+    bar.sync 0;
+    add.u32 %r9, %r9, 1;
+    ld.global.u32 %r10, [%rd1];
+    add.u32 %r10, %r10, %r9;
+    st.global.u32 [%rd1], %r10;
+    st.global.u32 [%rd1+512], %r9;
+    {FAULTS[name]}
+    st.global.u32 [%rd1], %r9;
+    ret;
+    """
+    found = same(source(body, WORDS))
+    assert name.partition(",")[0] in found["error"]
+    assert found["stops"][FAILED]
+    words = np.frombuffer(found["out"], np.uint32)
+    assert words[:32].tolist() == words[128:160].tolist() == [1] * 32
+
+
+def test_stores_of_every_size_are_taken_back():
+    """A block that adds to memory and then does what only Python knows to be legal: all of it happens once.
+
+    That is a store between two mbarriers.
+    """
+    adding = "".join(
+        f"""
+        {guard} ld.global.{kind} {register}, [%rd2+{512 * n}];
+        {guard} add.{kind} {register}, {register}, 1;
+        {guard} st.global.{kind} [%rd2+{512 * n}], {register};
+        """
+        for guard in ("", "@%p1", "@%p2")
+        for n, (kind, register) in enumerate([("u16", "%rs1"), ("u32", "%r1"), ("u64", "%rd3")])
+    )
+    body = f"""
+    mul.wide.u32 %rd2, %r0, 8; add.s64 %rd2, %rd0, %rd2; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1;
+    mov.b32 %r5, words; setp.lt.u32 %p1, %r0, 9; setp.eq.u32 %p2, %r5, %r5; setp.eq.u32 %p3, %r0, 0; mov.b32 %r9, 0;
+    st.global.u8 [%rd2+2048], %r9; st.global.u32 [%rd1+4096], %r9;
+    @%p3 mbarrier.init.shared.b64 [%r5+2048], 1;
+    @%p3 mbarrier.init.shared.b64 [%r5+2064], 1;
+    bar.sync 0;
+    ld.global.u8 %r1, [%rd2+2048]; add.u32 %r1, %r1, 1; st.global.u8 [%rd2+2048], %r1; {adding}
+    ld.global.u8 %r1, [%rd0+2048]; add.u32 %r1, %r1, 1; st.global.u8 [%rd0+2048], %r1;
+    ld.global.u32 %r1, [%rd1+4096]; add.u32 %r1, %r1, 1; st.global.u32 [%rd1+4096], %r1;
+    st.shared.u32 [%r5+2056], %r0;
+    ret;
+    """
+    found = same(source(body, WORDS))
+    assert "error" not in found
+    assert found["stops"][FAILED]
+
+
+def test_what_python_does_in_a_block_is_done_between_native_stretches():
+    body = f"""
+    {PREFIX}
+    st.shared.u32 [%r7], %r0;
+    add.u32 %r1, %r0, 1;
+    add.u32 %r1, %r1, 1;
+    shfl.sync.idx.b32 %r2, %r1, 3, 31, -1;
+    add.u32 %r3, %r2, %r1;
+    add.u32 %r3, %r3, %r1;
+    mul.lo.u32 %r3, %r3, 3;
+    xor.b32 %r3, %r3, %r2;
+    st.global.u32 [%rd1], %r3;
+    ret;
+    """
+    found = same(source(body, WORDS))
+    assert found["stops"][LEFT]
+    assert "error" not in found
+
+
+COLLATZ = """
+    mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1;
+    mov.b32 %r1, 0;
+    add.u32 %r2, %r0, 1;
+    LOOP:
+    setp.eq.u32 %p1, %r2, 1;
+    @%p1 bra DONE;
+    add.u32 %r1, %r1, 1;
+    and.b32 %r3, %r2, 1;
+    setp.eq.u32 %p2, %r3, 0;
+    @%p2 bra EVEN;
+    mad.lo.u32 %r2, %r2, 3, 1;
+    bra LOOP;
+    EVEN:
+    shr.u32 %r2, %r2, 1;
+    bra LOOP;
+    DONE:
+    st.global.u32 [%rd1], %r1;
+    ret;
+"""
+
+
+@pytest.mark.parametrize("schedule, seed", [("fifo", 0), ("random", 1), ("random", 2), ("random", 3)])
+def test_lanes_that_go_separate_ways(schedule, seed):
+    found = same(source(COLLATZ), schedule=schedule, seed=seed, threads=48)
+    assert found["stops"][DIVERGES]
+
+    def steps(n: int) -> int:
+        return 0 if n == 1 else 1 + steps(n // 2 if n % 2 == 0 else 3 * n + 1)
+
+    assert np.frombuffer(found["out"], np.uint32)[:48].tolist() == [steps(n + 1) for n in range(48)]
+
+
+def test_a_loop_that_only_polls_is_found_out_all_the_same():
+    body = "LOOP: ld.global.u32 %r1, [%rd0]; add.u32 %r2, %r1, 1; setp.ne.u32 %p1, %r2, 0; @%p1 bra LOOP; ret;"
+    assert Livelock.__name__ in same(source(body))["error"]
+
+
+ROUND = "add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 3000; @%p1 bra LOOP;"
+LOOPS = {
+    "counts": (ROUND, True),
+    "looks at one place": (f"ld.global.u32 %r2, [%rd0]; {ROUND}", True),
+    "looks at five places": ("".join(f"ld.global.u32 %r2, [%rd0+{4 * n}];" for n in range(5)) + ROUND, False),
+    "adds to a place": (f"ld.global.u32 %r2, [%rd1]; add.u32 %r2, %r2, 1; st.global.u32 [%rd1], %r2; {ROUND}", True),
+    "faults at last": (f"mad.wide.u32 %rd2, %r1, 64, %rd1; st.global.u32 [%rd2], %r1; {ROUND}", True),
+    "splits at last": (f"add.u32 %r3, %r0, 2000; setp.eq.u32 %p2, %r1, %r3; @%p2 bra DONE; {ROUND}", True),
+    "counts to 8": (f"add.u32 %r1, %r1, 1; and.b32 %r1, %r1, 7; {ROUND}", False),
+    "counts to 8, and stores": (f"st.global.u32 [%rd1], %r1; and.b32 %r1, %r1, 7; {ROUND}", True),
+    "stands still, reading": ("ld.global.u32 %r2, [%rd0]; setp.ne.u32 %p1, %r2, 7; @%p1 bra LOOP;", False),
+}
+
+
+@pytest.mark.parametrize("schedule, seed", [("fifo", 0), ("random", 4)])
+@pytest.mark.parametrize("name", LOOPS)
+def test_long_loops(monkeypatch, name, schedule, seed):
+    """The windows in which it is watched whether a loop only polls; they go by natively where that is certain."""
+    text, passes = LOOPS[name]
+    passed = []
+    window = Engine.pass_window
+
+    def noted(self: Engine, f: Any, blocks: int) -> Any:
+        passed.append(window(self, f, blocks))
+        return passed[-1]
+
+    monkeypatch.setattr(Engine, "pass_window", noted)
+    body = f"{PREFIX} mov.b32 %r1, 0; LOOP: {text} DONE: st.global.u32 [%rd1+4096], %r1; ret;"
+    found = same(source(body, WORDS), schedule=schedule, seed=seed, max_steps=200_000)
+    if schedule == "fifo":
+        assert any(passed) == passes
+    assert ("error" in found) == (
+        name in ("faults at last", "counts to 8", "counts to 8, and stores", "stands still, reading")
+    )
+
+
+def test_a_kernel_that_does_nothing():
+    device = Device(library=library())
+    text = ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry nothing()\n{\nret;\n}\n"
+    assert device.launch(Module(text), grid=2, block=64).counters.instructions == {"branch": 4}
+
+
+def test_a_limit_of_steps_is_the_same():
+    text = source("mov.b32 %r1, 0; LOOP: add.u32 %r1, %r1, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra LOOP; ret;")
+    said = []
+    for native in (None, library()):
+        device = Device(library=native)
+        with pytest.raises(Exception, match="warp instructions") as raised:
+            device.launch(Module(text), grid=1, block=32, arguments=[device.alloc(4)], max_steps=10_000)
+        said.append(str(raised.value))
+    assert said[0] == said[1]
+
+
+def test_a_store_counts_as_a_change():
+    body = f"{PREFIX} mov.b32 %r1, 5; st.global.u32 [%rd1], %r1; st.shared.v2.u32 [%r5], {{%r1, %r1}}; ret;"
+    assert same(source(body, WORDS))["changes"] >= 2
+
+
+def test_events_come_from_python_alone():
+    seen: list[Any] = []
+    device = Device(library=library())
+    text = source("mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r0; ret;")
+    with watched() as stops:
+        device.launch(Module(text), grid=1, block=32, arguments=[device.alloc(4096)], sinks=[seen.append])
+    assert not stops.total()
+    assert any(isinstance(event, Access) for event in seen)
+
+
+# ---- registers, block by block ----
+
+
+def test_registers_are_the_same_after_every_turn(monkeypatch):
+    """What is live at the start of the next block, as scalars or arrays, under a schedule of short turns."""
+    traces: list[list[Any]] = []
+    turn = Machine._run
+
+    def noted(self: Machine, fragment: Any) -> bool:
+        answer = turn(self, fragment)
+        block = fragment.block
+        live = self.code.live_in[block] if block >= 0 else ()
+        values = [fragment.registers[slot] for slot in live]
+        shown = [v.tolist() if isinstance(v, np.ndarray) else (type(v).__name__, v) for v in values]
+        traces[-1].append((fragment.warp.index, fragment.mask, block, shown, self.wakeups.changes))
+        return answer
+
+    monkeypatch.setattr(Machine, "_run", noted)
+    for text, threads in ((source(COLLATZ), 48), (SGEMM, 0)):
+        for seed in (1, 2, 3):
+            traces.clear()
+            for native in (None, library()):
+                traces.append([])
+                device = Device(schedule="random", seed=seed, library=native)
+                if threads:
+                    device.launch(Module(text), grid=1, block=threads, arguments=[device.alloc(4096)])
+                else:
+                    buffers = [device.upload(np.ones((64, 64), np.float32)) for _ in range(3)]
+                    shape = {"grid": (2, 1), "block": (32, 32)}
+                    device.launch(Module(text), "sgemm", **shape, arguments=[*buffers, 64, 64])
+            assert traces[0] == traces[1]
+
+
+# ---- whole launches ----
+
+
+@pytest.mark.parametrize("path", LAUNCHES, ids=lambda path: path.stem)
+def test_launch_files_under_both_engines(path):
+    what = read_launch_file(path)
+    for schedule, seed in (("fifo", 0), ("random", 1), ("random", 5)):
+        options = EmulationOptions(schedule=schedule, seed=seed, engine="python", strict=False)
+        found = []
+        for engine in ("python", "native"):
+            try:
+                done = run(what, replace(options, engine=engine))
+                contents = {name: array.tobytes() for name, array in done.contents.items()}
+                found.append((contents, done.counters, done.output, done.warnings))
+            except CannotRun as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+
+
+def test_kernels_of_the_series_under_both_engines(series):
+    from kernel_runs import problem
+
+    for kernel in sorted(series):
+        _, what = problem(series[kernel], (256, 256, 128), "integer")
+        for schedule, seed in (("fifo", 0), ("random", 3)):
+            options = EmulationOptions(schedule=schedule, seed=seed)
+            python, native = (run(what, replace(options, engine=engine)) for engine in ("python", "native"))
+            assert python.counters == native.counters
+            assert all((python.contents[n] == native.contents[n]).all() for n in python.contents)
+
+
+def test_without_the_library_python_runs_everything(monkeypatch, caplog):
+    from harness.launch import native
+
+    native._library.cache_clear()
+    monkeypatch.setenv("HARNESS_MOJO", "/nowhere/mojo")
+    try:
+        assert native.library_for("native") is None
+        assert EmulationOptions().engine_used == "python"
+        assert len(caplog.records) == 1 and "the Mojo compiler was not found" in caplog.text
+    finally:
+        native._library.cache_clear()
+
+
+def test_the_library_is_compiled_once(monkeypatch, tmp_path, capsys):
+    from harness import mojo
+
+    counted = []
+    build = mojo._run
+
+    def noted(command: list[Any], seconds: float) -> str:
+        counted.append(command[1])
+        return build(command, seconds)
+
+    monkeypatch.setattr(mojo, "_run", noted)
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
+    text = '@export\ndef nothing() abi("C") -> Int:\n    return 7\n'
+    first, second = (mojo.shared_library(text, "nothing") for _ in range(2))
+    assert first == second and first.exists()
+    assert counted == ["--version", "build", "--version"]
+    assert capsys.readouterr().err == "harness: compiling nothing, once on this machine\n"
+    with pytest.raises(mojo.NotBuilt, match="error"):
+        mojo.shared_library("nonsense(", "nonsense")

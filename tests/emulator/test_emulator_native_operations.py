@@ -1,0 +1,89 @@
+"""Every micro-operation of the native engine: what Mojo makes of 32 lanes against its meaning for one lane."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_engine import kind_of, run_operation
+
+from harness.emulator.native.operations import BY_NAME, OPERATIONS
+from harness.emulator.native.plan import PREDICATE, WIDE
+
+EDGES = {
+    "32": [0, 1, 2, 7, 8, 31, 32, 33, 63, 64, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000,
+           0x80000001, 0xFFFFFFFE, 0xFFFFFFFF, 0x3F800000, 0xBF800000, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00001,
+           0x7F800001, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x33800000, 0x38800000, 0x477FF000,
+           0x47800000, 0x3F801000, 0x3F808000, 0x3F818000],
+    "64": [0, 1, 31, 63, 64, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, (1 << 64) - 1],
+}  # fmt: skip
+
+
+def numbers(type_name: str) -> st.SearchStrategy[int]:
+    if type_name == "pred":
+        return st.integers(0, 1)
+    bits = 64 if type_name.endswith("64") else 32
+    return st.sampled_from(EDGES[str(bits)]) | st.integers(0, (1 << bits) - 1)
+
+
+def values(type_name: str) -> st.SearchStrategy[object]:
+    """One scalar for all lanes, or 32."""
+    kind = kind_of(type_name)
+    dtype = np.bool_ if kind == PREDICATE else np.uint64 if kind == WIDE else np.uint32
+    scalar = numbers(type_name).map(bool if kind == PREDICATE else int)
+    lanes = st.lists(numbers(type_name), min_size=32, max_size=32).map(lambda found: np.array(found, dtype))
+    return lanes | scalar
+
+
+def lane_of(value: object, lane: int) -> int:
+    return int(value[lane]) if isinstance(value, np.ndarray) else int(value)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_each_lane_is_what_the_table_says(operation, data):
+    sources = [data.draw(values(kind)) for kind in operation.sources]
+    old = data.draw(values(operation.result))
+    guard = data.draw(st.none() | values("pred"))
+    negated = data.draw(st.booleans())
+    found = run_operation(operation.name, sources, old, guard, negated)
+    for lane in range(32):
+        taken = guard is None or bool(lane_of(guard, lane)) != negated
+        expected = operation.lane(*(lane_of(s, lane) for s in sources)) if taken else lane_of(old, lane)
+        assert lane_of(found, lane) == expected, (operation.name, lane, [hex(lane_of(s, lane)) for s in sources])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_every_pair_of_edge_values(operation):
+    """All lanes at once, the pairs one after the other."""
+    edges = [EDGES["64" if kind.endswith("64") else "32"] for kind in operation.sources]
+    edges = [[0, 1] if kind == "pred" else found for kind, found in zip(operation.sources, edges, strict=True)]
+    pairs = [(a, b) for a in edges[0] for b in (edges[1] if len(edges) > 1 else [0])]
+    third = edges[2] if len(edges) > 2 else [0]
+    for start in range(0, len(pairs), 32):
+        some = [pairs[(start + lane) % len(pairs)] for lane in range(32)]
+        lanes = [(*pair, third[(start // 32 + lane) % len(third)])[: len(edges)] for lane, pair in enumerate(some)]
+        types = [np.uint64 if kind_of(kind) == WIDE else np.uint32 for kind in operation.sources]
+        types = [np.bool_ if kind == "pred" else found for kind, found in zip(operation.sources, types, strict=True)]
+        sources = [np.array(column, dtype) for column, dtype in zip(zip(*lanes, strict=True), types, strict=True)]
+        found = run_operation(operation.name, sources, 0)
+        expected = [operation.lane(*values) for values in lanes]
+        assert [int(v) for v in found] == expected
+
+
+def test_a_result_is_a_scalar_where_python_has_one():
+    lanes = np.arange(32, dtype=np.uint32)
+    assert run_operation("add.32", [3, 4], 0) == 7
+    assert isinstance(run_operation("add.32", [3, 4], 0), int)
+    assert isinstance(run_operation("add.32", [lanes, 4], 0), np.ndarray)
+    assert isinstance(run_operation("setp.lt.u32", [3, 4], False), bool)
+    assert isinstance(run_operation("selp.32", [lanes, 4, False], 0), int)
+    assert isinstance(run_operation("selp.32", [lanes, 4, True], 0), np.ndarray)
+    assert run_operation("add.32", [3, 4], 9, guard=False) == 9
+    assert isinstance(run_operation("add.32", [3, 4], 9, guard=lanes > 3), np.ndarray)
+
+
+def test_names_are_unique():
+    assert len(BY_NAME) == len(OPERATIONS)

@@ -1,0 +1,107 @@
+"""Both engines of the emulator, side by side: single micro-operations, and whole launches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from harness.emulator.memory.global_memory import GlobalMemory
+from harness.emulator.memory.shared import SharedMemory
+from harness.emulator.native.engine import Engine, Library
+from harness.emulator.native.operations import BY_NAME, NUMBERS, Control
+from harness.emulator.native.plan import (
+    CHOOSES,
+    IS_WIDE,
+    NARROW,
+    NEGATED,
+    NO_GUARD,
+    PREDICATE,
+    RECORD,
+    ROW_BYTES,
+    WIDE,
+    Piece,
+    Plan,
+)
+from harness.launch.native import library_for
+
+FULL = 0xFFFFFFFF
+DESTINATION, GUARD, ZERO, ROWS = 3, 4, 5, 8
+
+
+@cache
+def library() -> Library:
+    """The interpreter, compiled; the tests need a Mojo compiler."""
+    found = library_for("native")
+    assert found is not None, "the tests of the native engine need a Mojo compiler"
+    return found
+
+
+def kind_of(type_name: str) -> int:
+    return PREDICATE if type_name == "pred" else WIDE if type_name.endswith("64") else NARROW
+
+
+def _records(name: str, guarded: bool, negated: bool) -> np.ndarray:
+    operation = BY_NAME[name]
+    flags = (IS_WIDE if kind_of(operation.result) == WIDE else 0) | (CHOOSES if operation.chooses else 0)
+    sources = [*range(len(operation.sources)), ZERO, ZERO, ZERO][:3]
+    work = {"op": NUMBERS[name], "guard": GUARD if guarded else NO_GUARD, "flags": flags | NEGATED * negated}
+    work |= {"d": DESTINATION, **dict(zip("abc", sources, strict=True))}
+    records = [{"op": Control.BEGIN, "e": 0}, work, {"op": Control.GO, "yes": -1, "e": 1}]
+    table = np.zeros(len(records), RECORD)
+    for field in RECORD.names or ():
+        table[field] = [record.get(field, NO_GUARD if field == "guard" else 0) for record in records]
+    return table
+
+
+def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, negated: bool = False) -> Any:
+    """What one micro-operation makes of register values. old: of its destination; guard: a predicate, or None."""
+    operation = BY_NAME[name]
+    rows = [(n, kind_of(t)) for n, t in enumerate(operation.sources)] + [(DESTINATION, kind_of(operation.result))]
+    rows += [(GUARD, PREDICATE)] if guard is not None else []
+    piece = Piece(0, 1, 0, [(row, row, kind) for row, kind in rows])
+    plan = Plan(
+        pieces=[[piece]],
+        branches={},
+        joins=[-1],
+        operations=_records(name, guard is not None, negated),
+        entries=np.zeros(1, np.int32),
+        locations=np.array([[0, 0], [0, 1]], np.int32),
+        location_slots=np.array([DESTINATION | kind_of(operation.result) << 16], np.int32),
+        saved_slots=np.zeros(1, np.int32),
+        most_saved=0,
+        rows=ROWS,
+        slot_of_row=list(range(ROWS)),
+        template=np.zeros(ROWS * ROW_BYTES, np.uint8),
+        filled=lambda f: (),
+        filled_rows=[],
+        make_functions=lambda block: None,
+    )
+    launch = SimpleNamespace(parameters=b"")
+    code, wakeups = SimpleNamespace(functions=[None]), SimpleNamespace(changes=0)
+    engine = Engine(library(), SimpleNamespace(code=code, launch=launch, memory=GlobalMemory(), wakeups=wakeups), plan)
+    registers = [*sources, *[0] * (3 - len(sources)), old, guard, 0, 0, 0]
+    cta = SimpleNamespace(shared=SharedMemory(1024), window=0)
+    fragment = SimpleNamespace(native=None, registers=registers, mask=FULL, join_block=None, cta=cta)
+    assert engine.run(fragment, 0, 64) == (0, -1, 0)
+    return registers[DESTINATION]
+
+
+@contextmanager
+def watched():
+    """Counts why native code stopped, by status; what is yielded fills while the block runs."""
+    found: Counter[int] = Counter()
+    enter = Engine._run
+
+    def _run(self: Engine, *arguments: Any) -> tuple[int, int, int, int]:
+        answer = enter(self, *arguments)
+        found[answer[0]] += 1
+        return answer
+
+    with mock.patch.object(Engine, "_run", _run):
+        yield found
