@@ -1,6 +1,7 @@
 """How fast the emulator is on this machine: ``python -m harness.benchmark [KERNEL] [--sizes 512,2048,4096]``.
 
-``--jobs 2`` shares the clusters out to two processes; ``--events`` has a sink count every event.
+``--jobs 2`` shares the clusters out to two processes; ``--events`` has a sink count every event. ``--json -``, or a
+file, compares the two engines instead: a few works, each on both in turns, in CPU seconds of this process.
 
 Each size runs in a process of its own, on one core, with the kernel compiled beforehand. Reported are the
 seconds the launch took, everything from PTX text to result included, how many times the seconds of NumPy's
@@ -16,17 +17,24 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import click
 import numpy as np
 
+from harness import paths
 from harness.build.artifacts import build, build_with_notice, make_launchable
 from harness.build.config import KernelConfig, make_config
 from harness.cli.main import ClearErrors
-from harness.cli.options import Parsed
+from harness.cli.options import Parsed, as_json, write_output
+from harness.emulator import Module
 from harness.errors import CannotRun
+from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import EmulationOptions, run
+from harness.launch.native import Engine, library_for
+from harness.launch.spec import Launchable
 from harness.problem import Shape, parse_shape
 
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -69,6 +77,99 @@ def measure_apart(kernel: str, size: int, jobs: int, events: bool) -> dict[str, 
     return json.loads(done.stdout)
 
 
+# ---- the two engines ----
+
+LARGE = Shape(2048, 2048, 2048)
+ROUNDS = 3
+"""How often each engine has its turn; the fastest counts."""
+ENGINES: tuple[Engine, ...] = ("python", "native")
+_MODULE = """.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry work(.param .u64 out, .param .u32 n)
+{
+.reg .pred %p<4>; .reg .b32 %r<16>; .reg .b64 %d<4>;
+ld.param.u64 %d0, [out]; ld.param.u32 %r9, [n]; mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.b32 %r2, 0;
+mad.lo.u32 %r3, %r1, 128, %r0;
+BODY
+mul.wide.u32 %d1, %r3, 4; add.s64 %d1, %d0, %d1; st.global.u32 [%d1], %r2;
+ret;
+}
+"""
+_ADDRESSES = """
+LOOP: shl.b32 %r4, %r0, 3; mad.lo.u32 %r5, %r4, 17, %r2; shr.u32 %r6, %r5, 2; and.b32 %r6, %r6, 1023;
+xor.b32 %r7, %r6, %r0; setp.lt.u32 %p1, %r7, 512; selp.b32 %r8, %r6, %r7, %p1; mul.wide.u32 %d2, %r8, 4;
+add.s64 %d3, %d0, %d2; cvt.u32.u64 %r10, %d3; add.u32 %r2, %r2, %r10; sub.u32 %r9, %r9, 1;
+setp.ne.u32 %p2, %r9, 0; @%p2 bra LOOP;
+"""
+_DIVERGENT = """
+add.u32 %r4, %r3, 1;
+LOOP: setp.le.u32 %p1, %r4, 1; @%p1 bra DONE; add.u32 %r2, %r2, 1; and.b32 %r5, %r4, 1; setp.eq.u32 %p2, %r5, 0;
+@%p2 bra EVEN; mad.lo.u32 %r4, %r4, 3, 1; bra LOOP;
+EVEN: shr.u32 %r4, %r4, 1; bra LOOP;
+DONE:
+"""
+
+
+def _loop(body: str, ctas: int, count: int, engine: Engine) -> None:
+    device = EmulationOptions(engine=engine).make_device()
+    out = device.alloc(4 * 128 * ctas)
+    device.launch(Module(_MODULE.replace("BODY", body)), grid=ctas, block=128, arguments=[out, count])
+
+
+def _sgemm(text: str, size: int, engine: Engine) -> None:
+    device = EmulationOptions(engine=engine).make_device()
+    a, b, c = (device.upload(np.ones((size, size), np.float32)) for _ in range(3))
+    grid = (size // 32, size // 32)
+    device.launch(Module(text), "sgemm", grid=grid, block=(32, 32), arguments=[a, b, c, size, size])
+
+
+def _launchable(what: Launchable, engine: Engine) -> None:
+    run(what, EmulationOptions(engine=engine, strict=False), keep=())
+
+
+def works() -> dict[str, Callable[[Engine], None]]:
+    """What the engines are compared on, by name; the data of the tests among it, in a checkout."""
+    found: dict[str, Callable[[Engine], None]] = {
+        "addresses": partial(_loop, _ADDRESSES, 4, 3000),
+        "divergent": partial(_loop, _DIVERGENT, 8, 0),
+    }
+    data = paths.ROOT / "tests" / "data"
+    if (data / "cuda" / "sgemm.ptx").exists():
+        text = (data / "cuda" / "sgemm.ptx").read_text(encoding="utf-8")
+        found |= {f"nvcc sgemm {size}^3": partial(_sgemm, text, size) for size in (128, 256)}
+    for path in sorted((data / "launches").glob("*.toml")):
+        found[path.stem] = partial(_launchable, read_launch_file(path))
+    what = make_launchable(build([make_config("kernel7")])[0], LARGE, "integer", seed=0)
+    return {**found, "kernel7 2048^3": partial(_launchable, what)}
+
+
+def compare_engines() -> Iterator[dict[str, Any]]:
+    """Yields the CPU seconds of each work on both engines, and their ratio."""
+    for name, work in works().items():
+        seconds: dict[str, list[float]] = {engine: [] for engine in ENGINES}
+        for engine in ENGINES * ROUNDS:
+            began = time.process_time()
+            work(engine)
+            seconds[engine].append(time.process_time() - began)
+        best = {engine: round(min(found), 4) for engine, found in seconds.items()}
+        row: dict[str, Any] = {"work": name, **best, "ratio": round(best["python"] / best["native"], 2)}
+        if name == "kernel7 2048^3":
+            row["numpy"] = round(numpy_seconds(LARGE), 4)
+        yield row
+
+
+def show_engines(path: str) -> None:
+    if library_for("native") is None:
+        raise CannotRun("there is no native engine to compare with Python; install Mojo with `pip install max`")
+    rows = []
+    for row in compare_engines():
+        rows.append(row)
+        ratio = f"{row['python']:>9.3f} {row['native']:>9.3f} {row['ratio']:>7.1f} x"
+        click.echo(f"{row['work']:<32} {ratio}", err=True)
+    write_output(as_json(rows), path)
+
+
 def parse_sizes(text: str) -> list[int]:
     """Reads sizes of cubes, separated by commas."""
     return [parse_shape(part).m for part in text.split(",")]
@@ -80,9 +181,15 @@ def parse_sizes(text: str) -> list[int]:
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="The fastest is shown.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
 @click.option("--events", is_flag=True, help="Have every event made and counted.")
+@click.option("--json", "json_path", metavar="PATH|-", help="Compare the engines, and write that there.")
 @click.option("--child", type=int, hidden=True)
-def main(kernel: str, sizes: list[int], repeat: int, jobs: int, events: bool, child: int | None) -> None:
+def main(
+    kernel: str, sizes: list[int], repeat: int, jobs: int, events: bool, json_path: str | None, child: int | None
+) -> None:
     """Time the emulator on square problems."""
+    if json_path is not None:
+        show_engines(json_path)
+        return
     config = make_config(kernel)
     if child is not None:
         click.echo(json.dumps(measure(config, Shape(child, child, child), jobs, events)))
