@@ -349,6 +349,29 @@ def test_long_loops(monkeypatch, name, schedule, seed):
     )
 
 
+@pytest.mark.parametrize("uninitialised", ["report", "zero", "random"])
+def test_bytes_that_nobody_has_written_are_told_of_alike(uninitialised):
+    """Those are Python's, in a stretch that has stored before it reads them."""
+    text = f"""
+    {PREFIX}
+    st.global.u32 [%rd1+4096], %r0;
+    bar.sync 0;
+    ld.global.u32 %r1, [%rd1+4096]; add.u32 %r1, %r1, 1; st.global.u32 [%rd1+4096], %r1;
+    ld.shared.u32 %r2, [%r7]; add.u32 %r1, %r1, %r2; ld.global.u32 %r2, [%rd1+2048];
+    st.global.u32 [%rd1], %r1; st.global.u32 [%rd1+1024], %r2; ret;
+    """
+    found = []
+    for native in (None, library()):
+        device = Device(seed=3, uninitialised=uninitialised, library=native)
+        out = device.alloc(8192)
+        with watched() as stops:
+            result = device.launch(Module(source(text, WORDS)), grid=1, block=32, arguments=[out])
+        words = [device.download(out + place, np.uint32, 32).tolist() for place in (0, 1024, 4096)]
+        found.append((words, result.warnings, result.counters))
+    assert stops[FAILED] and found[0][1]
+    assert found[0] == found[1]
+
+
 def test_a_kernel_that_does_nothing():
     device = Device(library=library())
     text = ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry nothing()\n{\nret;\n}\n"
