@@ -22,9 +22,9 @@ from harness.emulator.native.plan import PREDICATE, ROW_BYTES, WIDE, Piece, Plan
 
 FAILED, DIVERGES, LEFT, REFUSED = 1, 2, 3, 4
 """Why native code has stopped, other than before a block."""
-TRIALS = 8
+TRIALS = 16
 """How often a place is entered before it is looked at whether that pays."""
-PRICE, ROWS_A_UNIT, FILE_PRICE = 20, 2, 100
+PRICE, ROWS_A_UNIT, FILE_PRICE = 20, 2, 30
 """What an entry costs, in the units in which the interpreter estimates what Python would take, less than a microsecond
 each; how many registers can be handed in for one; and what the first entry of a fragment costs."""
 LOG_ROOM = 16384
