@@ -57,8 +57,11 @@ Progress = Callable[[int, int], None]
 
 
 class Engine(Protocol):
-    """Runs blocks in place of their functions. counts: how often it has run each that the machine has not counted."""
+    """Runs blocks in place of their functions. enters: whether it may be asked to run a block. counts: how often it has
+    run each that the machine has not counted.
+    """
 
+    enters: list[bool]
     counts: NDArray[np.int64]
 
     def run(self, f: Fragment, block: int, budget: int) -> tuple[int, int, int]:
@@ -332,11 +335,11 @@ class Machine:
         later = turn - budget
         try:
             while True:
-                if engine is None:
-                    following = functions[block](fragment, registers)
-                else:
+                if engine is not None and engine.enters[block]:
                     block, following, before = engine.run(fragment, block, budget)
                     budget -= before
+                else:
+                    following = functions[block](fragment, registers)
                 if following >= 0:
                     counts[block] += 1
                     block = following

@@ -126,7 +126,7 @@ class Engine:
         self._grid = grid
         self._rows = plan.rows
         self._pieces = [[_Entry(piece) for piece in pieces] for pieces in plan.pieces]
-        self._enters = [any(entry.is_native for entry in entries) for entries in self._pieces]
+        self.enters = [any(entry.is_native for entry in entries) for entries in self._pieces]
         self.counts = np.zeros(len(code.functions), np.int64)
         """Blocks that ran natively and that the machine has not counted."""
         self._context = np.zeros(len(_Field), np.uint64)
@@ -185,8 +185,6 @@ class Engine:
         Returns the last one that was run, what its block function would have returned, and how many were run before it,
         which are counted.
         """
-        if not self._enters[block]:
-            return block, self._functions[block](f, f.registers), 0
         ran, number = 0, 0
         while True:
             entry = self._pieces[block][number]
@@ -253,7 +251,7 @@ class Engine:
         Returns the block that follows, and how many loads the last one has made, at most four if nothing was stored.
         """
         pieces = self._pieces[f.block]
-        if not (self._enters[f.block] and pieces[0].is_native) or not self._hand_in(f, pieces[0].piece):
+        if not (self.enters[f.block] and pieces[0].is_native) or not self._hand_in(f, pieces[0].piece):
             return None
         if self._call(f, pieces[0].piece, blocks, blocks) == REFUSED:
             return None
@@ -294,5 +292,5 @@ class Engine:
         """Leave a place to Python that native code does too little from."""
         if entry.weight < 0:
             entry.is_native = False
-            self._enters = [any(e.is_native for e in entries) for entries in self._pieces]
+            self.enters[:] = [any(e.is_native for e in entries) for entries in self._pieces]
         entry.entered = entry.weight = 0
