@@ -15,7 +15,10 @@ from metrology.survey.pack import pack
 from metrology.survey.runs import checks, runs
 
 PACKED = "packed"
-FILES = ("__init__.py", "errors.py", "files.py", "paths.py", "timing/__init__.py", "timing/survey_archive.py")
+FILES = (
+    *("__init__.py", "cache.py", "errors.py", "files.py", "mojo.py", "paths.py"),
+    *("timing/__init__.py", "timing/survey_archive.py"),
+)
 PACKAGES = ("harness/emulator", "harness/gpus", "harness/launch", "harness/processes", "harness/run", "metrology")
 SCRIPT = """#!/bin/sh
 # Conducts the survey; the archive is FILE (default: survey.tar.gz here), the time at most SECONDS (default: 600).
