@@ -99,8 +99,8 @@ def test_no_probe_waits_for_ever():
 
 
 def test_what_the_emulator_refuses_is_recorded_only():
-    """What it could answer would have to be compared, but for what the ISA leaves undefined (of scale factors that differ
-    between quadrants it warns), and for CTAs that share an SM's tensor memory: here each has its own.
+    """What it could answer would have to be compared, but for what the ISA leaves undefined, scale factors that differ
+    between quadrants among it, and for CTAs that share an SM's tensor memory: here each has its own.
     """
     undefined = {
         *("mma_collector_of_another_a", "tmem_neighbours_128", "tmem_neighbours_512"),
