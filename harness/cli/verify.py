@@ -23,18 +23,19 @@ from harness.cli.options import (
     accumulation_option,
     check_output,
     config_options,
+    given_options,
     json_option,
     shape_option,
     write_output,
 )
 from harness.cli.render import progress_bar, show_line
-from harness.cli.running import one_launch_file, refuse_what_kernels_have
+from harness.cli.running import OF_KERNELS, one_launch_file, refuse_what_kernels_have
 from harness.driver.gpu_model import gpu_model, gpu_names
 from harness.driver.log import Log
 from harness.driver.log import judge as judge_program
 from harness.driver.server import run_program
 from harness.driver.state import Gpu
-from harness.errors import EXIT_CANNOT_RUN
+from harness.errors import EXIT_CANNOT_RUN, UsageProblem
 from harness.launch.check import CheckOptions, check, judge
 from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import Accumulation, EmulationOptions
@@ -83,9 +84,12 @@ def verify_command(
     for name, path in (("--json", json_path), ("--sarif", sarif_path), ("--junit", junit_path)):
         check_output(path, name)
     emulation = EmulationOptions(accumulation=accumulation, seed=1, timeout=timeout, strict=False)
+    # What kind of thing is looked at decides which options mean something.
     if words[0] in KERNELS or words[0].endswith(".toml"):
+        _refuse(f"{words[0]} is no program", "gpu")
         verdict, file = _of_launchable(words, shape, config, schedules, emulation)
     else:
+        _refuse(f"{words[0]} is a program, which says itself what it launches", *OF_KERNELS, "schedules")
         verdict, file = _of_program(words, gpu, emulation)
     files = []
     if sarif_path:
@@ -100,11 +104,18 @@ def verify_command(
     return verdict.exit_code if all(written) else EXIT_CANNOT_RUN
 
 
+def _refuse(why: str, *parameters: str) -> None:
+    """Options that mean nothing here must not be ignored."""
+    ignored = given_options(*parameters)
+    if ignored:
+        raise UsageProblem(f"{', '.join(ignored)}: {why}; leave {'it' if len(ignored) == 1 else 'them'} out")
+
+
 def _of_launchable(
     words: tuple[str, ...], shape: Shape, config: ConfigOptions, schedules: int, emulation: EmulationOptions
 ) -> tuple[Verdict, str]:
     if len(words) > 1:
-        raise click.UsageError(f"verify looks at one kernel or launch file, and {len(words)} are named; name one")
+        raise UsageProblem(f"verify looks at one kernel or launch file, and {len(words)} are named; name one")
     path = one_launch_file(words)
     if path is not None:
         refuse_what_kernels_have(path)

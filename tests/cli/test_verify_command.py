@@ -118,6 +118,18 @@ def test_several_targets_are_refused():
     assert done.exit_code == 2 and "name one" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["kernel6", "--gpu", "h200"], "--gpu: kernel6 is no program; leave it out"),
+        (["--shape", "256", "--schedules", "2", "--", "true"], "--shape, --schedules: true is a program"),
+    ],
+)
+def test_options_that_mean_nothing_are_not_ignored(words, said):
+    done = verify(*words)
+    assert done.exit_code == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_how_far_instructions_can_be_trusted():
     body = "mov.u32 %r1, %clock; ex2.approx.f32 %r2, %r1; tcgen05.wait::ld.sync.aligned; add.u32 %r1, %r1, 1; ret;"
     assert fidelity([Module.from_text(source(body)).find("kernel")]) == {
