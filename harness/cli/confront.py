@@ -81,7 +81,7 @@ def _show(
     found: Sequence[Confrontation],
     sources: dict[str, Source],
 ) -> None:
-    show_line(console, f"Published of a {title} by others, against what the model predicts. Nothing here is measured.")
+    show_line(console, f"Published of an {title} by others, against what the model predicts. Nothing here is measured.")
     if sums:
         rows = ([each["file"], *(f"{each[key]:,}" for key in ("cases", "different", "refused"))] for each in sums)
         show_table(console, "\nsums of the tensor core, bit by bit", ("file", "cases", "different", "refused"), rows)

@@ -132,7 +132,7 @@ def confronted(gpu: str, found: Sequence[Confrontation]) -> Figure | None:
         axis.set_axis_off()
     return Figure(
         f"confronted-{gpu}",
-        f"Published of a {facts(gpu).title} by others, against the model",
+        f"Published of an {facts(gpu).title} by others, against the model",
         "Panels of dots, one for each row of a published table: what was published across, what the model predicts "
         "upward, on logarithmic axes. Nothing here was measured by us; `harness confront` has the sources.",
         canvas,

@@ -128,6 +128,11 @@ def ptx(loop: Mainloop) -> str:
     init = "".join(
         f"    mbarrier.init.shared::cta.b64 [%base+{barriers + 8 * n}], 1;\n" for n in range(2 * loop.stages)
     )
+    place = f"""    shl.b32 %r1, %stage, 3;
+    add.u32 %r1, %base, %r1;
+    add.u32 %r3, %r1, {empty};
+    add.u32 %r4, %r1, {barriers};
+"""
     turn = f"""    add.u32 %stage, %stage, 1;
     add.u32 %at, %at, {loop.stage_bytes};
     add.u32 %step, %step, 1;
@@ -182,11 +187,7 @@ READY:
     @%p bra MULTIPLY;
     mov.u32 %phase, 1;
 LOAD:
-    shl.b32 %r1, %stage, 3;
-    add.u32 %r1, %base, %r1;
-    add.u32 %r3, %r1, {empty};
-    add.u32 %r4, %r1, {barriers};
-WAIT_EMPTY:
+{place}WAIT_EMPTY:
     mbarrier.try_wait.parity.shared::cta.b64 %p, [%r3], %phase;
     @!%p bra WAIT_EMPTY;
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], {(loop.m + loop.n) * loop.row};
@@ -197,11 +198,7 @@ MULTIPLY:
     mov.u32 %phase, 0;
     setp.ne.u32 %adds, %zero, 0;
 ROUND:
-    shl.b32 %r1, %stage, 3;
-    add.u32 %r1, %base, %r1;
-    add.u32 %r3, %r1, {empty};
-    add.u32 %r4, %r1, {barriers};
-WAIT_FULL:
+{place}WAIT_FULL:
     mbarrier.try_wait.parity.shared::cta.b64 %p, [%r4], %phase;
     @!%p bra WAIT_FULL;
 {multiply}    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r3];
