@@ -19,7 +19,7 @@ from harness.build.artifacts import Artifact, build
 from harness.build.catalog import KERNELS
 from harness.build.config import KernelConfig, configure, make_config
 from harness.build.planner import planner as compiled_planner
-from harness.launch.native import library_for
+from harness.emulator.native.library import library_for
 
 # A shell has jobs in the background ignore Ctrl-C, and so would what the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -5,7 +5,9 @@ A wheel carries the sources and suites inside the package, in ``data/``, a folde
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from harness.errors import CannotRun
@@ -33,6 +35,18 @@ def kernels_dir() -> Path:
     if not path.is_dir():
         raise CannotRun(f"no Mojo sources at {path}: install the harness again, with `pip install .` in a checkout")
     return path
+
+
+def find_mojo() -> Path | None:
+    """The Mojo compiler: HARNESS_MOJO, else the one installed next to this Python, else the one on PATH."""
+    override = os.environ.get("HARNESS_MOJO")
+    if override:
+        return Path(override)
+    neighbour = Path(sys.executable).with_name("mojo")
+    if neighbour.exists():
+        return neighbour
+    found = shutil.which("mojo")
+    return Path(found) if found else None
 
 
 def suites_dir() -> Path:

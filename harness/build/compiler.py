@@ -29,7 +29,7 @@ from rich.markup import escape
 from harness import cache, paths
 from harness.errors import EXIT_USAGE, CannotRun
 from harness.gpus import kind_of
-from harness.mojo import find_mojo
+from harness.paths import find_mojo
 from harness.processes.program import run as run_program
 
 QUERY_SECONDS = 60

@@ -30,11 +30,11 @@ from harness.cli.render import progress_bar
 from harness.cli.run_file import require_accepted
 from harness.cli.running import kernels_named, launch_files_named, refuse_what_kernels_have
 from harness.emulator.memory.unwritten import Uninitialised
+from harness.emulator.native.library import Engine
 from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check
 from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions
-from harness.launch.native import Engine
 from harness.launch.spec import Launchable
 from harness.problem import KINDS, Shape
 from harness.run.edited import put_in_place, read_edited

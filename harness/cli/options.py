@@ -26,11 +26,11 @@ from click.core import ParameterSource
 from harness.build.catalog import KERNELS
 from harness.build.config import OPTIONS, PRESETS, KernelConfig, Option, chosen_options, configure
 from harness.emulator.memory.unwritten import Uninitialised
+from harness.emulator.native.library import Engine
 from harness.emulator.rules import WARNINGS
 from harness.errors import UsageProblem
 from harness.files import write_text
 from harness.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions, Schedule
-from harness.launch.native import Engine
 from harness.problem import KINDS, Shape, parse_shape
 from harness.run.runner import CHOICES
 

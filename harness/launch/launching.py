@@ -18,12 +18,12 @@ from harness.emulator.machine.grid import emulated_name
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.unwritten import Uninitialised
 from harness.emulator.names import find_name, readable_name
+from harness.emulator.native.library import Engine, library_for
 from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.sections import blank_kernels, kernel_sections
 from harness.errors import CannotRun, UsageProblem
 from harness.launch.listing import compiler_of
 from harness.launch.memory import Memory
-from harness.launch.native import Engine, library_for
 from harness.launch.spec import Launch, Launchable, Verdict, target_of
 from harness.processes.engine import in_order
 

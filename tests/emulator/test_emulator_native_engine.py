@@ -469,7 +469,7 @@ def test_kernels_of_the_series_under_both_engines(series):
 
 
 def test_without_the_library_python_runs_everything(monkeypatch, caplog):
-    from harness.launch import native
+    from harness.emulator.native import library as native
 
     native._library.cache_clear()
     monkeypatch.setenv("HARNESS_MOJO", "/nowhere/mojo")
@@ -482,21 +482,21 @@ def test_without_the_library_python_runs_everything(monkeypatch, caplog):
 
 
 def test_the_library_is_compiled_once(monkeypatch, tmp_path, capsys):
-    from harness import mojo
+    from harness.emulator.native import library as mojo
 
     counted = []
-    build = mojo._run
+    build = mojo._answer
 
     def noted(command: list[Any], seconds: float) -> str:
         counted.append(command[1])
         return build(command, seconds)
 
-    monkeypatch.setattr(mojo, "_run", noted)
+    monkeypatch.setattr(mojo, "_answer", noted)
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
     text = '@export\ndef nothing() abi("C") -> Int:\n    return 7\n'
     first, second = (mojo.shared_library(text, "nothing") for _ in range(2))
     assert first == second and first.exists()
     assert counted == ["--version", "build", "--version"]
     assert capsys.readouterr().err == "harness: compiling nothing, once on this machine\n"
-    with pytest.raises(mojo.NotBuilt, match="error"):
+    with pytest.raises(CannotRun, match="error"):
         mojo.shared_library("nonsense(", "nonsense")

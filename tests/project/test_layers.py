@@ -17,7 +17,7 @@ print(*sorted({name.split(".")[0] for name, place in places.items() if "site-pac
 print(*sorted(name.split(".")[1] for name in new if name.count(".") == 1 and name.startswith("harness.")))
 """
 
-BASE = {"cache", "errors", "files", "git", "gpus", "locks", "markdown", "mojo", "paths", "processes"}
+BASE = {"cache", "errors", "files", "git", "gpus", "locks", "markdown", "paths", "processes"}
 EMULATED_GPU = {"emulator", "check", "launch", "driver"}
 
 

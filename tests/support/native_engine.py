@@ -14,6 +14,7 @@ import numpy as np
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.native.engine import Engine, Library
+from harness.emulator.native.library import library_for
 from harness.emulator.native.operations import BY_NAME, NUMBERS, Control
 from harness.emulator.native.plan import (
     CHOOSES,
@@ -28,7 +29,6 @@ from harness.emulator.native.plan import (
     Piece,
     Plan,
 )
-from harness.launch.native import library_for
 
 FULL = 0xFFFFFFFF
 DESTINATION, GUARD, ZERO, ROWS = 3, 4, 5, 8

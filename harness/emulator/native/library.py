@@ -1,0 +1,80 @@
+"""The native engine's library: compiled by Mojo when it is first wanted, once on a machine."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+from harness import cache
+from harness.emulator.native.engine import Library
+from harness.emulator.native.source import mojo_source
+from harness.errors import CannotRun
+from harness.paths import find_mojo
+from harness.processes.program import run
+
+Engine = Literal["native", "python"]
+QUERY_SECONDS = 60
+BUILD_SECONDS = 600
+
+_log = logging.getLogger(__name__)
+
+
+def library_for(engine: Engine) -> Library | None:
+    """The library that an engine needs; None if it needs none, or there is none to be had."""
+    return _library() if engine == "native" else None
+
+
+@functools.cache
+def _library() -> Library | None:
+    try:
+        return Library(shared_library(mojo_source(), "the emulator's native engine"))
+    except (CannotRun, OSError) as error:
+        _log.warning("the emulator runs without its native engine, and slower: %s", error)
+        return None
+
+
+def shared_library(source: str, what: str) -> Path:
+    """The library that a Mojo source is compiled to, from the cache if it is there. what: is said to be compiled.
+
+    A library is known by its source, the compiler's version and the processor. Raises CannotRun.
+    """
+    mojo = find_mojo()
+    if mojo is None or not mojo.exists():
+        raise CannotRun(f"the Mojo compiler was not found{f' at {mojo}' if mojo else ''}")
+    version = _answer([mojo, "--version"], QUERY_SECONDS)
+    key = hashlib.sha256("\0".join((version, _processor(), source)).encode()).hexdigest()[:32]
+    place = cache.place("native", f"{key}.so")
+    if not cache.is_whole(place):
+        print(f"harness: compiling {what}, once on this machine", file=sys.stderr)
+        with cache.temporary_folder() as folder:
+            text, made = Path(folder) / "library.mojo", Path(folder) / "library.so"
+            text.write_text(source, encoding="utf-8")
+            _answer([mojo, "build", "--emit", "shared-lib", text, "-o", made], BUILD_SECONDS)
+            cache.publish_file(made, place)
+    return place
+
+
+def _answer(command: list[str | Path], seconds: float) -> str:
+    try:
+        done = run(command, seconds)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CannotRun(f"{command[0]} cannot be run ({error})") from None
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error" in line]
+        raise CannotRun(f"{command[0]} ends with code {done.returncode}{f': {errors[0]}' if errors else ''}")
+    return done.stdout
+
+
+def _processor() -> str:
+    """What a compiler for this machine makes use of."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    return platform.machine() + next((line for line in lines if line.startswith(("flags", "Features"))), "")
