@@ -64,7 +64,8 @@ def how_it_ended(error: BaseException | None) -> Word:
 @dataclass(frozen=True)
 class Verdict:
     """Says what came of a target. reasons: why it is not clean, each with the verdict that it leads to. findings: the
-    checker's. compared: results that were. fidelity: of the kernels that were launched.
+    checker's. compared: results that were. fidelity: of the kernels that were launched. checked: whether the
+    synchronisation was looked at.
     """
 
     target: str
@@ -74,11 +75,17 @@ class Verdict:
     schedules: int
     compared: tuple[str, ...]
     fidelity: dict[Trust, dict[str, int]]
+    checked: bool = True
 
     @property
     def word(self) -> Word:
         said = {word for word, _ in self.reasons}
         return next((word for word in ORDER if word in said), "clean")
+
+    @property
+    def untouched(self) -> bool:
+        """Returns whether nothing was launched, or asked for that there is not."""
+        return not self.launches and len(self.reasons) <= 1
 
     @property
     def report(self) -> Report:
@@ -101,8 +108,22 @@ class Verdict:
                 "instructions": self.fidelity,
                 "schedules": self.schedules,
                 "compared": list(self.compared),
+                "synchronisation": "checked" if self.checked else "not checked",
             },
         }
+
+    def lines(self) -> list[str]:
+        """Returns what people read: the reasons, what the verdict rests on, and last the word."""
+        found = [f"{word}: {reason}" for word, reason in self.reasons]
+        for how, names in self.fidelity.items():
+            total = sum(names.values())
+            most = ", ".join(f"{name} ({count})" for name, count in list(names.items())[:3] if name != "all")
+            found.append(f"{total:,} instructions of the kernels: {how}{f': {most}' if most else ''}")
+        launches = f"{self.launches} launch{'' if self.launches == 1 else 'es'}"
+        schedules = f"{self.schedules} schedule{'' if self.schedules == 1 else 's'}"
+        unchecked = "" if self.checked else "; the synchronisation was not checked"
+        found.append(f"{launches}, {schedules}; compared: {', '.join(self.compared) or 'nothing'}{unchecked}")
+        return [*found, f"{self.target}: {self.word}"]
 
 
 def races(findings: Sequence[Finding]) -> list[tuple[Word, str]]:

@@ -132,7 +132,8 @@ def _of_program(words: tuple[str, ...], gpu: str, emulation: EmulationOptions) -
     # As exec has it: programs that run well read memory that nobody has written, and do not use what they get.
     emulation = replace(emulation, uninitialised="report")
     code = run_program(words, Gpu(gpu_model(gpu), emulation, log, check=True), os.environ)
-    return judge_program(log, " ".join(words), code), words[0]
+    failure = f"the program ended with code {code}" if code else ""
+    return judge_program(log, " ".join(words), failure, checked=True), words[0]
 
 
 def as_junit(verdict: Verdict) -> str:
@@ -149,14 +150,7 @@ def as_junit(verdict: Verdict) -> str:
 
 
 def _show(console: Console, verdict: Verdict) -> None:
-    for word, reason in verdict.reasons:
-        show_line(console, f"{word}: {reason}")
-    for how, names in verdict.fidelity.items():
-        total = sum(names.values())
-        most = ", ".join(f"{name} ({count})" for name, count in list(names.items())[:3] if name != "all")
-        show_line(console, f"{total:,} instructions of the kernels: {how}{f': {most}' if most else ''}")
-    compared = ", ".join(verdict.compared) or "nothing"
-    launches = f"{verdict.launches} launch{'' if verdict.launches == 1 else 'es'}"
-    schedules = f"{verdict.schedules} schedule{'' if verdict.schedules == 1 else 's'}"
-    show_line(console, f"{launches}, {schedules}; compared: {compared}")
-    show_line(console, f"{verdict.target}: {verdict.word}", _STYLES.get(verdict.word, "bold red"))
+    *lines, word = verdict.lines()
+    for line in lines:
+        show_line(console, line)
+    show_line(console, word, _STYLES.get(verdict.word, "bold red"))

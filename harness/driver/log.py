@@ -104,16 +104,18 @@ class Log:
         self.failure = self.failure or why.splitlines()[0]
 
 
-def judge(log: Log, program: str, code: int) -> Verdict:
-    """Returns the verdict on a program whose launches were checked. code: its exit code."""
+def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
+    """Returns the verdict on a program. failure: what it says itself is wrong, in a line, or nothing. checked: whether
+    the synchronisation of its launches was looked at.
+    """
     reasons: list[tuple[Word, str]] = []
     for launch in log.launches:
         where = f"launch {launch.number}, kernel '{launch.kernel}'"
         if launch.error:
             reasons.append((launch.ended, f"{where}: {launch.error}"))
         reasons += [(word, f"{where}: {reason}") for word, reason in races(launch.findings)]
-    if code:
-        reasons.append(("wrong" if log.launches else "incomplete", f"the program ended with code {code}"))
+    if failure:
+        reasons.append(("wrong" if log.launches else "incomplete", failure))
     if log.failure:
         reasons.append(("incomplete", f"the emulated GPU could not do what the program asked for: {log.failure}"))
     for name, count in sorted(log.unhandled.items()):
@@ -123,4 +125,5 @@ def judge(log: Log, program: str, code: int) -> Verdict:
     kernels = {launch.kernel: launch.kernel_read for launch in log.launches if launch.kernel_read is not None}
     findings = tuple(finding for launch in log.launches for finding in launch.findings)
     compared = ("what the program compares itself",) if log.launches else ()
-    return Verdict(program, tuple(reasons), findings, len(log.launches), 1, compared, fidelity(kernels.values()))
+    trusted = fidelity(kernels.values())
+    return Verdict(program, tuple(reasons), findings, len(log.launches), 1, compared, trusted, checked)

@@ -19,7 +19,7 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -48,18 +48,12 @@ def run_program(
     stderr: takes what the program says on its standard error; None: it goes where this process's goes.
     """
     folder = libraries()
-    name = f"emulated-gpu-{secrets.token_hex(16)}"
-    with (
-        folder_for_ptx() as kept,
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
-    ):
-        listener.bind(f"\0{name}")
-        listener.listen(16)
-        given = _environment(environment, folder, name, kept)
+    with folder_for_ptx() as kept, listening() as (listener, name):
+        given = {**environment, **variables(environment, folder, name, kept)}
         gpu.kept_ptx = Path(given["CUTE_DSL_DUMP_DIR"])
         program = _start(command, given, stderr)
-        with _terminates(program), _Server(listener, gpu) as server:
-            code = server.serve(program)
+        with _terminates(program), Server(listener, gpu) as server:
+            code = _serve_to_its_end(server, program)
     if code == UNRESOLVED and (missing := _unresolved(command[0], folder)):
         gpu.log.failed(f"the program needs {', '.join(missing)}, which the emulated driver's libraries have not")
     return code
@@ -81,10 +75,23 @@ def _names(library: str | Path, which: str) -> set[str]:
     return {line.split()[-1].partition("@")[0] for line in done.stdout.splitlines() if line}
 
 
-def _environment(given: Mapping[str, str], libraries: Path, name: str, kept: Path) -> dict[str, str]:
+@contextlib.contextmanager
+def listening() -> Iterator[tuple[socket.socket, str]]:
+    """Gives a socket that processes can connect to, with its name, for as long as this process uses it."""
+    name = f"emulated-gpu-{secrets.token_hex(16)}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen(16)
+        yield listener, name
+
+
+def variables(given: Mapping[str, str], libraries: Path, name: str, kept: Path) -> dict[str, str]:
+    """Returns the environment variables by which a program finds the emulated GPU: additions to those given, and
+    changes. name: of the socket. kept: the folder for the PTX of compilers.
+    """
     search = [str(libraries), *filter(None, [given.get("LD_LIBRARY_PATH", "")])]
     compilers = toolchain_variables(given) | cute_variables(given, libraries, kept)
-    return {**given, **compilers, "LD_LIBRARY_PATH": os.pathsep.join(search), SOCKET: name}
+    return {**compilers, "LD_LIBRARY_PATH": os.pathsep.join(search), SOCKET: name}
 
 
 @contextlib.contextmanager
@@ -109,16 +116,30 @@ def _start(command: Sequence[str], environment: Mapping[str, str], stderr: IO[by
         raise UsageProblem(f"{command[0]!r} cannot be started: {error.strerror}") from error
 
 
-class _Server:
+def _serve_to_its_end(server: Server, program: subprocess.Popen[bytes]) -> int:
+    """Serves until the program has ended; processes that it leaves behind lose their GPU then."""
+    ended = os.pidfd_open(program.pid)
+    try:
+        server.serve(lambda: program.poll() is None, ended)
+    except BaseException:
+        _end(program)
+        raise
+    finally:
+        os.close(ended)
+    code = program.wait()
+    return code if code >= 0 else 128 - code
+
+
+class Server:
     """Serves the processes of a program. ``sessions``: by connection; None before it has said hello."""
 
     def __init__(self, listener: socket.socket, gpu: Gpu) -> None:
         self._listener = listener
-        self._gpu = gpu
+        self.gpu = gpu
         self._selector = selectors.DefaultSelector()
         self._sessions: dict[socket.socket, Session | None] = {}
 
-    def __enter__(self) -> _Server:
+    def __enter__(self) -> Server:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,25 +147,25 @@ class _Server:
             self._drop(connection)
         self._selector.close()
 
-    def serve(self, program: subprocess.Popen[bytes]) -> int:
-        """Serves until the program has ended; processes that it leaves behind lose their GPU then."""
-        ended = os.pidfd_open(program.pid)
-        try:
-            self._selector.register(ended, selectors.EVENT_READ)
-            self._selector.register(self._listener, selectors.EVENT_READ)
-            while program.poll() is None:
-                for key, _ in self._selector.select():
-                    if key.fileobj is self._listener:
-                        self._accept()
-                    elif isinstance(key.fileobj, socket.socket):
-                        self._serve_one(key.fileobj)
-        except BaseException:
-            _end(program)
-            raise
-        finally:
-            os.close(ended)
-        code = program.wait()
-        return code if code >= 0 else 128 - code
+    def serve(self, going_on: Callable[[], bool], wake: int) -> None:
+        """Serves for as long as it is to go on, which is asked after each event. wake: a file that becomes readable
+        when there is a new answer to this question.
+        """
+        self._selector.register(wake, selectors.EVENT_READ)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        while going_on():
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif isinstance(key.fileobj, socket.socket):
+                    self._serve_one(key.fileobj)
+
+    def use(self, gpu: Gpu) -> None:
+        """Goes on with other options and another log. What has failed is forgotten; memory and modules stay."""
+        self.gpu = gpu
+        for session in self._sessions.values():
+            if session is not None:
+                session.use(gpu)
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -162,7 +183,7 @@ class _Server:
             going_on = self._answer(connection)
         except (BadMessage, OSError) as error:
             if not isinstance(error, ConnectionError):
-                self._gpu.log.failed(f"a process was disconnected: it sent {error}")
+                self.gpu.log.failed(f"a process was disconnected: it sent {error}")
             going_on = False
         except Abandoned:
             going_on = False
@@ -185,7 +206,7 @@ class _Server:
             return False
         if hello != checksum():
             raise BadMessage("the greeting of another version of the library")
-        self._gpu.log.processes += 1
+        self.gpu.log.processes += 1
         file = MappedFile()
         try:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.descriptor]))]
@@ -200,8 +221,8 @@ class _Server:
             if isinstance(error, ValueError):
                 raise BadMessage(str(error)) from error
             raise
-        number = self._gpu.log.processes
-        self._sessions[connection] = Session(self._gpu, number, lambda: _has_ended(connection), file, pinned)
+        number = self.gpu.log.processes
+        self._sessions[connection] = Session(self.gpu, number, lambda: _has_ended(connection), file, pinned)
         return True
 
     def _drop(self, connection: socket.socket) -> None:
@@ -211,9 +232,7 @@ class _Server:
         connection.close()
         if session is not None:
             if any(session.printed):
-                self._gpu.log.note(
-                    "the program has ended without a synchronisation: what kernels printed since is lost"
-                )
+                self.gpu.log.note("the program has ended without a synchronisation: what kernels printed since is lost")
             session.close()
 
 

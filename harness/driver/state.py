@@ -96,6 +96,12 @@ class Session:
         self._start()
         self._handles = handles
 
+    def use(self, gpu: Gpu) -> None:
+        """Goes on with other options. What a kernel did wrong is forgotten; memory, modules and handles stay."""
+        self.gpu, self.error = gpu, 0
+        before, self.device = self.device, gpu.options.make_device(self.memory, self.constants)
+        self.device.take_over(before)
+
     def close(self) -> None:
         """Ends the session of a process. Its pages go now, the mappings when nothing refers to them any more."""
         self.file.clear(0, FILE_BYTES)

@@ -151,6 +151,10 @@ class Device:
         """Tensor maps in global memory, by address."""
         make_schedule(schedule, seed)
 
+    def take_over(self, other: Device) -> None:
+        """Goes on with what another device of the same memory has loaded."""
+        self._loaded, self._maps = other._loaded, other._maps
+
     def upload(self, array: ArrayLike, name: str = "", at: int | None = None) -> int:
         """Copy an array to the device; returns its 64-bit device address. ``at``: as in `alloc`."""
         return self._memory.upload(array, name, at)

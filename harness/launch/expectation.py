@@ -36,43 +36,13 @@ class Holds:
     relative: float = 0.0
     where: str = ""
 
-    @property
-    def rule(self) -> str:
-        return "equal" if self.exact else f"within {self.absolute:g} + {self.relative:g} |x|"
-
     def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Comparison:
         """Judges a buffer: see `harness.launch.spec.Expectation`. Raises UsageProblem for what the launch file asks
         wrongly.
         """
         expected = self._expected(got.shape, first)
-        if self.exact:
-            # Rounded once to the buffer's type, and wrapped around as its sums are.
-            with np.errstate(over="ignore", invalid="ignore"):
-                expected = to_type(expected, self.dtype)
-            expected = as_numbers(expected)
-        values = as_numbers(got)
-        floats, wanted = values.astype(np.float64), expected.astype(np.float64)
-        both_nan = np.isnan(floats) & np.isnan(wanted)
-        with np.errstate(invalid="ignore"):
-            error = np.abs(floats - wanted)
-            if self.exact:
-                right = values == expected
-            else:
-                right = (floats == wanted) | (error <= self.absolute + self.relative * np.abs(wanted))
-        wrong = ~(right | both_nan)
-        finite = np.isfinite(error)
-        places = np.argwhere(wrong)[:SHOWN]
-        return Comparison(
-            self.buffer,
-            self.text,
-            self.rule,
-            self.exact,
-            int(values.size),
-            int(np.count_nonzero(wrong)),
-            int(values.size - np.count_nonzero(np.isfinite(floats))),
-            float(error[finite].max()) if finite.any() else 0.0,
-            tuple(Mistake(tuple(p), float(floats[tuple(p)]), float(wanted[tuple(p)])) for p in places.tolist()),
-        )
+        error = None if self.exact else (self.absolute, self.relative)
+        return compare(self.buffer, self.text, got, expected, self.dtype, error)
 
     def _expected(self, shape: tuple[int, ...], first: Mapping[str, NDArray[Any] | None]) -> NDArray[Any]:
         if self.expression is None:
@@ -98,6 +68,46 @@ class Holds:
             return expression.evaluate(values)
         except ExpressionError as error:
             raise UsageProblem(f"{self.where}: {error}; change the expression") from None
+
+
+def compare(
+    buffer: str,
+    text: str,
+    got: NDArray[Any],
+    expected: NDArray[Any],
+    dtype: DataType,
+    error: tuple[float, float] | None = None,
+) -> Comparison:
+    """Compares what a buffer holds with what it should hold, of the same shape. text: says what that is. error: what an
+    element x may be off by, absolute + relative * \\|x\\|; None: it must be x rounded once to the buffer's type.
+    """
+    if error is None:
+        # Rounded once to the buffer's type, and wrapped around as its sums are.
+        with np.errstate(over="ignore", invalid="ignore"):
+            expected = to_type(expected, dtype)
+        expected = as_numbers(expected)
+    values = as_numbers(got)
+    floats, wanted = values.astype(np.float64), expected.astype(np.float64)
+    both_nan = np.isnan(floats) & np.isnan(wanted)
+    with np.errstate(invalid="ignore"):
+        off = np.abs(floats - wanted)
+        right = values == expected
+        if error is not None:
+            right |= (floats == wanted) | (off <= error[0] + error[1] * np.abs(wanted))
+    wrong = ~(right | both_nan)
+    finite = np.isfinite(off)
+    places = np.argwhere(wrong)[:SHOWN]
+    return Comparison(
+        buffer,
+        text,
+        "equal" if error is None else f"within {error[0]:g} + {error[1]:g} |x|",
+        error is None,
+        int(values.size),
+        int(np.count_nonzero(wrong)),
+        int(values.size - np.count_nonzero(np.isfinite(floats))),
+        float(off[finite].max()) if finite.any() else 0.0,
+        tuple(Mistake(tuple(p), float(floats[tuple(p)]), float(wanted[tuple(p)])) for p in places.tolist()),
+    )
 
 
 @dataclass(frozen=True)

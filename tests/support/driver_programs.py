@@ -53,11 +53,11 @@ def cuda_program(name: str) -> Path:
     return _built(name, sources, ["nvcc", *NVCC_FLAGS, sources[0].name], PROGRAMS / "cuda")
 
 
-def mojo_program(name: str, target: str = "sm_100a") -> Path:
-    """A program of tests/data/programs/mojo as an executable."""
-    source = PROGRAMS / "mojo" / f"{name}.mojo"
+def mojo_program(name: str, target: str = "sm_100a", folder: Path = PROGRAMS / "mojo") -> Path:
+    """A Mojo program, of tests/data/programs/mojo or another folder, as an executable."""
+    source = folder / f"{name}.mojo"
     command = [str(find_mojo()), "build", "--target-accelerator", target, source.name]
-    return _built(f"{name}-{target}", [source], command, PROGRAMS / "mojo")
+    return _built(f"{name}-{target}", [source], command, folder)
 
 
 def _built(name: str, sources: list[Path], command: list[str], folder: Path) -> Path:
