@@ -104,7 +104,7 @@ Planner = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def planner(tmp_path_factory) -> Planner:
-    """Runs `plan M N K name=value ...` of ``kernels/plan.mojo``; compiled once, no kernel is."""
+    """Runs `plan M N K name=value ...` of ``kernels/host/plan.mojo``; compiled once, no kernel is."""
     with one_worker_at_a_time(tmp_path_factory, "planner"):
         program = compiled_planner()
 

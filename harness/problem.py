@@ -40,7 +40,7 @@ from harness.launch.memory import index_operand
 # multiples of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled), which is 8 elements of 2 bytes.
 STRIDE_ELEMENTS = 8
 # Tensor coordinates are signed 32-bit (PTX ISA, cp.async.bulk.tensor), also those of CTAs outside the problem, as a
-# grid is rounded up to whole clusters. The same number is in kernels/common/launch_plan.mojo.
+# grid is rounded up to whole clusters. The same number is in kernels/host/launch_plan.mojo.
 LARGEST = 2**31 - 4096
 
 

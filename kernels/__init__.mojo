@@ -1,2 +1,2 @@
 """Matmul kernels. As a package of custom ops for MAX, this folder offers `matmul` and `matmul_into`."""
-from .ops.matmul import Matmul, MatmulInto
+from .host.matmul import Matmul, MatmulInto

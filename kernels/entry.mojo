@@ -1,9 +1,9 @@
 """The entry point of all kernels: launch bounds, cluster shape, and the architecture's kernel."""
 from .common.config import GemmConfig
 from .common.cta import Cta, Problem
-from .common.label import label
+from .host.label import label
 from .common.ptx import tensor_map_address
-from .common.rules import config_error
+from .host.rules import config_error
 from .sm100.run import run as run_sm100
 from .sm90.run import run as run_sm90
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA

@@ -187,7 +187,7 @@ _MOJO_TYPES = {"bf16": "DType.bfloat16", "fp16": "DType.float16"}
 _PARTS = {"mma_shape": ("mma_m", "mma_n"), "cluster": ("cluster_m", "cluster_n")}
 """The names that the kernels give the two numbers of a pair."""
 
-PLANNER = "from kernels.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
+PLANNER = "from kernels.host.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
 
 
 def parameters(options: Mapping[str, Any]) -> dict[str, str | int | bool]:
@@ -202,20 +202,20 @@ def parameters(options: Mapping[str, Any]) -> dict[str, str | int | bool]:
 
 
 def driver_source(kernels: Sequence[Mapping[str, Any]]) -> str:
-    """A program for ``kernels/emit.mojo``. It knows each configuration, given by its options, by its place in the list.
-    What is left out the kernel chooses."""
+    """A program for ``kernels/host/emit.mojo``. It knows each configuration, given by its options, by its place in the
+    list. What is left out the kernel chooses."""
     return f"{_IMPORTS}\n\ndef main():\n{_emit(kernels, 4)}"
 
 
 def planner_source_with(options: Mapping[str, Any]) -> str:
     """The planner, and a program that holds the PTX of one kernel, in one."""
     return (
-        f"{_IMPORTS}from kernels.plan import plan_main\nfrom std.sys import argv\n\n\ndef main():\n"
+        f"{_IMPORTS}from kernels.host.plan import plan_main\nfrom std.sys import argv\n\n\ndef main():\n"
         f'    if len(argv()) > 1 and argv()[1] == "ptx":\n{_emit([options], 8)}    else:\n        plan_main()\n'
     )
 
 
-_IMPORTS = "from kernels.common.config import GemmConfig\nfrom kernels.emit import emit_main\n"
+_IMPORTS = "from kernels.common.config import GemmConfig\nfrom kernels.host.emit import emit_main\n"
 
 
 def _emit(kernels: Sequence[Mapping[str, Any]], indent: int) -> str:
@@ -229,7 +229,7 @@ def _gemm_config(options: Mapping[str, Any]) -> str:
     kernel = named.pop("kernel")
     named["dtype"] = _MOJO_TYPES[options["dtype"]]
     words = (
-        f"{name}={json.dumps(value) if isinstance(value, str) and name != 'dtype' else value}"
+        f"{name}=StaticString({json.dumps(value)})" if isinstance(value, str) and name != "dtype" else f"{name}={value}"
         for name, value in named.items()
     )
     return f"GemmConfig({json.dumps(kernel)}, {', '.join(words)})"
@@ -294,7 +294,7 @@ def readable_errors(text: str) -> str:
 
 
 class Refused(CannotRun):
-    """A size or a configuration breaks a rule that the kernels have, so the request is wrong: see kernels/plan.mojo."""
+    """A size or a configuration breaks a rule of the kernels, so the request is wrong: see kernels/host/plan.mojo."""
 
     exit_code = EXIT_USAGE
 

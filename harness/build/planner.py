@@ -1,4 +1,4 @@
-"""The compiled planner, ``kernels/plan.mojo``, and the launch plans it computes.
+"""The compiled planner, ``kernels/host/plan.mojo``, and the launch plans it computes.
 
 It alone knows the rules of a configuration and completes one. It stays and answers a line of options with a line, in
 tens of microseconds. A plan has grid, cluster, shared memory, barriers and arguments for one problem; the kernels

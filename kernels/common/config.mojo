@@ -4,10 +4,37 @@
 arithmetic: the kernels evaluate it at compile time, the launch plan and the tests at run time.
 """
 from .multicast import Multicast, Slices
-from .residency import sms_filled
 
-comptime SERIES = [StaticString("kernel5"), "kernel6", "kernel7", "kernel8"]
-"""The kernels by name. What each can do follows from `GemmConfig.step_of_series`."""
+
+@fieldwise_init
+struct Kernel(TrivialRegisterPassable):
+    """One kernel of the series, by what it can do. Shared code asks for these capabilities, never for a name."""
+
+    var name: StaticString
+    var pipelined: Bool  # a ring of stages between warps of different roles; otherwise there is one stage
+    var double_buffers_epilogue: Bool  # C leaves through two small buffers, one stored while the next is written
+    var is_persistent: Bool  # CTAs compute tile after tile; or a CTA's place in the grid is its tile
+
+
+comptime SERIES = [
+    Kernel("kernel5", pipelined=False, double_buffers_epilogue=False, is_persistent=False),
+    Kernel("kernel6", pipelined=True, double_buffers_epilogue=False, is_persistent=False),
+    Kernel("kernel7", pipelined=True, double_buffers_epilogue=True, is_persistent=False),
+    Kernel("kernel8", pipelined=True, double_buffers_epilogue=True, is_persistent=True),
+]
+
+
+def kernel_names() -> List[StaticString]:
+    return [kernel.name for kernel in materialize[SERIES]()]
+
+
+def find_kernel(name: StaticString) -> Kernel:
+    """One without capabilities for a name that is not of the series: `find_error` refuses it."""
+    comptime for kernel in SERIES:
+        if name == kernel.name:
+            return kernel
+    return Kernel(name, pipelined=False, double_buffers_epilogue=False, is_persistent=False)
+
 
 comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
@@ -21,8 +48,7 @@ comptime SWIZZLE_ROW_BYTES = 128
 
 
 struct GemmConfig(TrivialRegisterPassable):
-    """Compile-time choices of a kernel. What follows from its place in the series has a method under "series"; nothing
-    else asks for its name but `run`, which calls it.
+    """Compile-time choices of a kernel.
 
     sm_100a: `mma_m x mma_n` is the shape of one MMA instruction: with `cta_group` 2 that is the tile of a CTA pair, and
     each CTA holds half of its rows.
@@ -31,7 +57,7 @@ struct GemmConfig(TrivialRegisterPassable):
     Any combination can be made; `config_error` (rules.mojo) says what is wrong with one.
     """
 
-    var kernel: StaticString
+    var kernel: Kernel
     var arch: StaticString
     var dtype: DType
     var cta_group: Int  # CTAs that work on one MMA: 1, or 2 (a pair)
@@ -53,109 +79,76 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def __init__(
         out self,
-        kernel: StaticString,
+        name: StaticString,
         *,
         arch: StaticString = "sm_100a",
         dtype: DType = DType.bfloat16,
-        cta_group: Int = 0,
-        mma_m: Int = 0,
+        cta_group: Optional[Int] = None,
+        mma_m: Optional[Int] = None,
         mma_n: Int = 256,
         block_k: Int = 64,
-        stages: Int = 0,
-        cluster_m: Int = 0,
-        cluster_n: Int = 0,
-        epilogue_width: Int = 0,
+        stages: Optional[Int] = None,
+        cluster_m: Optional[Int] = None,
+        cluster_n: Optional[Int] = None,
+        epilogue_width: Optional[Int] = None,
         multicast: Bool = True,
-        band_m: Int = 0,
-        scheduler: StaticString = "",
-        raster_group: Int = 0,
-        accumulators: Int = 0,
-        clc_depth: Int = 0,
-        sms: Int = 0,
+        band_m: Optional[Int] = None,
+        scheduler: Optional[StaticString] = None,
+        raster_group: Optional[Int] = None,
+        accumulators: Optional[Int] = None,
+        clc_depth: Optional[Int] = None,
+        sms: Optional[Int] = None,
         ping_pong: Bool = False,
     ):
-        """Zeros stand for a choice of the kernel's: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA;
-        as many `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a;
-        `epilogue_width` 64, but 32 where the epilogue is double-buffered, or less if that does not divide the columns of
-        a warp; `band_m` 2048 rows for kernel7 on sm_90a, else no bands. So does an empty `scheduler`: in a persistent
-        kernel clc on sm_100a, static on sm_90a; `raster_group` 8, with `ping_pong` and its smaller tiles 16;
-        `accumulators` 2 in TMEM where the kernel is persistent; `clc_depth` 2; `sms` those of a B200 or H200 that such
-        clusters can fill."""
+        """What is not given the kernel chooses: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
+        `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a; `epilogue_width` 64,
+        but 32 where the epilogue is double-buffered, or less if that does not divide the columns of a warp; `band_m` 2048
+        rows for kernel7 on sm_90a, else no bands; in a persistent kernel the `scheduler` clc on sm_100a, static on sm_90a,
+        `raster_group` 8, with `ping_pong` and its smaller tiles 16, and 2 `accumulators` in TMEM; `clc_depth` 2; `sms`
+        those of a B200 or H200 that such clusters can fill."""
+        var blackwell = arch == "sm_100a"
+        var kernel = find_kernel(name)
         self.kernel = kernel
         self.arch = arch
         self.dtype = dtype
-        self.cta_group = cta_group
-        if cta_group == 0:
-            self.cta_group = 2 if arch == "sm_100a" else 1
-        self.mma_m = mma_m if mma_m != 0 else 128 * self.cta_group
+        self.cta_group = cta_group.or_else(2 if blackwell else 1)
+        self.mma_m = mma_m.or_else(128 * self.cta_group)
         self.mma_n = mma_n
         self.block_k = block_k
-        self.stages = stages
-        self.cluster_m = cluster_m
-        self.cluster_n = cluster_n
-        self.epilogue_width = epilogue_width
+        self.stages = 1
+        self.cluster_m = cluster_m.or_else(4 if blackwell else 2)
+        self.cluster_n = cluster_n.or_else(4 if blackwell else 1)
+        self.epilogue_width = epilogue_width.or_else(32 if kernel.double_buffers_epilogue else 64)
         self.multicast = multicast
-        self.band_m = band_m
-        self.scheduler = scheduler
-        self.raster_group = raster_group
-        self.accumulators = accumulators
-        self.clc_depth = clc_depth
-        self.sms = sms
+        self.band_m = 0
+        self.scheduler = "none"
+        self.raster_group = 1
+        self.accumulators = 1
+        self.clc_depth = 0
+        self.sms = 0
         self.ping_pong = ping_pong
-        if band_m == 0 and self.double_buffers_epilogue() and not self.is_persistent() and arch == "sm_90a":
-            self.band_m = 2048 // max(1, self.mma_m)
-        if cluster_m == 0:
-            self.cluster_m = 4 if self.has_tmem() else 2
-        if cluster_n == 0:
-            self.cluster_n = 4 if self.has_tmem() else 1
-        if epilogue_width == 0:
-            self.epilogue_width = 32 if self.double_buffers_epilogue() else 64
+        if not epilogue_width:
             while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
                 self.epilogue_width //= 2
-        if scheduler.byte_length() == 0:
-            self.scheduler = "none"
-            if self.is_persistent():
-                self.scheduler = "clc" if self.has_tmem() else "static"
-        if raster_group == 0:
-            self.raster_group = (16 if ping_pong else 8) if self.is_persistent() else 1
-        if accumulators == 0:
-            self.accumulators = 2 if self.is_persistent() and self.has_tmem() else 1
-        if clc_depth == 0 and self.cancels_clusters():
-            self.clc_depth = 2
-        if sms == 0 and self.fills_sms():
-            self.sms = sms_filled(self.cluster_size(), self.has_tmem())
-        if stages == 0:
-            self.stages = self.stages_that_fit() if self.pipelined() else 1
+        if kernel.double_buffers_epilogue and not kernel.is_persistent and arch == "sm_90a":
+            self.band_m = 2048 // max(1, self.mma_m)
+        self.band_m = band_m.or_else(self.band_m)
+        if kernel.is_persistent:
+            self.scheduler = "clc" if blackwell else "static"
+            self.raster_group = 16 if ping_pong else 8
+            self.accumulators = 2 if blackwell else 1
+        self.scheduler = scheduler.or_else(self.scheduler)
+        self.raster_group = raster_group.or_else(self.raster_group)
+        self.accumulators = accumulators.or_else(self.accumulators)
+        self.clc_depth = clc_depth.or_else(2 if self.cancels_clusters() else 0)
+        self.sms = sms.or_else(sms_filled(self.cluster_size(), blackwell) if self.fills_sms() else 0)
+        self.stages = stages.or_else(self.stages_that_fit() if kernel.pipelined else 1)
 
-    # ---- series --------------------------------------------------------------------------------------------------
-    def step_of_series(self) -> Int:
-        """Each kernel has what the ones before it have."""
-        if self.kernel == "kernel5":
-            return 5
-        if self.kernel == "kernel6":
-            return 6
-        if self.kernel == "kernel7":
-            return 7
-        return 8 if self.kernel == "kernel8" else 0
-
-    def pipelined(self) -> Bool:
-        """A ring of stages between warps of different roles; otherwise there is one stage."""
-        return self.step_of_series() >= 6
-
-    def double_buffers_epilogue(self) -> Bool:
-        """C leaves through two small buffers, one stored while the next is written; otherwise the whole tile has its
-        place in shared memory."""
-        return self.step_of_series() >= 7
-
-    def is_persistent(self) -> Bool:
-        """Tiles have numbers in an order of their own, and CTAs compute tile after tile, unless the scheduler is `none`;
-        otherwise a CTA's place in the grid is its tile."""
-        return self.step_of_series() >= 8
-
+    # ---- schedule ------------------------------------------------------------------------------------------------
     def overlaps_launches(self) -> Bool:
         """A launch may begin while the one before it in the stream ends (programmatic dependent launch): it prepares
         its barriers, and touches global memory once the other is over. Only where it was measured to pay."""
-        return self.step_of_series() >= 8 and not self.has_tmem()
+        return self.kernel.is_persistent and not self.has_tmem()
 
     def is_static(self) -> Bool:
         """A cluster knows all of its tiles from the start."""
@@ -306,7 +299,7 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def c_buffers(self) -> Int:
         """Steps of the epilogue that have their own shared memory: two, used alternately, or all of them."""
-        return 2 if self.double_buffers_epilogue() else self.epilogue_steps()
+        return 2 if self.kernel.double_buffers_epilogue else self.epilogue_steps()
 
     def c_bytes(self) -> Int:
         return self.c_buffers() * self.step_bytes()
@@ -317,8 +310,8 @@ struct GemmConfig(TrivialRegisterPassable):
         where tiles must be fetched. sm_90a: the consumer warpgroups, and a producer warpgroup where it is one of
         its own; its second warp fetches tiles."""
         if not self.has_tmem():
-            return 4 * (self.consumers() + (1 if self.pipelined() else 0))
-        return 4 + (2 if self.pipelined() else 0) + (1 if self.fetches_tiles() else 0)
+            return 4 * (self.consumers() + (1 if self.kernel.pipelined else 0))
+        return 4 + (2 if self.kernel.pipelined else 0) + (1 if self.fetches_tiles() else 0)
 
     def threads(self) -> Int:
         return self.warps() * 32
@@ -330,7 +323,7 @@ struct GemmConfig(TrivialRegisterPassable):
     def fixed_barrier_bytes(self) -> Int:
         """sm_100a: the full barrier of each accumulator, its empty barrier where it is used again, the word for the
         TMEM address. For each response slot 16 bytes and a full and an empty barrier."""
-        var tmem = 8 * (self.accumulators * (2 if self.is_persistent() else 1) + 1) if self.has_tmem() else 0
+        var tmem = 8 * (self.accumulators * (2 if self.kernel.is_persistent else 1) + 1) if self.has_tmem() else 0
         return tmem + 32 * self.response_slots()
 
     def shared_memory_bytes(self) -> Int:
@@ -343,3 +336,46 @@ struct GemmConfig(TrivialRegisterPassable):
     # ---- names ---------------------------------------------------------------------------------------------------
     def dtype_name(self) -> StaticString:
         return "bf16" if self.dtype == DType.bfloat16 else "fp16"
+
+
+def sms_filled(cluster_size: Int, blackwell: Bool) -> Int:
+    """CTAs that run at the same time, one an SM; a cluster lies within one graphics processing cluster (GPC). 132 SMs of
+    an H200, where 66, 30, 15 and 7 clusters of 2, 4, 8 and 16 CTAs were resident at once; 148 of a B200, how they are
+    spread over GPCs is an estimate."""
+    var gpcs = [20, 20, 18, 18, 18, 18, 18, 18] if blackwell else [18, 18, 18, 18, 18, 16, 16, 10]
+    var clusters = 0
+    for sms in gpcs:
+        clusters += sms // cluster_size
+    return clusters * cluster_size
+
+
+struct SharedMemory(TrivialRegisterPassable):
+    """Where things lie in a CTA's dynamic shared memory, as byte offsets from its start: A stages, B stages, C boxes,
+    scheduler responses, then barriers; what concerns accumulators and TMEM exists on sm_100a only. Tiles come first: they
+    are 128-byte swizzled and need 1024-byte alignment (PTX ISA 5.5.7), which every tile size here is a multiple of."""
+
+    var a: Int
+    var b: Int
+    var c: Int
+    var responses: Int
+    var full: Int
+    var empty: Int
+    var accumulator_full: Int
+    var accumulator_empty: Int
+    var response_full: Int
+    var response_empty: Int
+    var tmem_address: Int
+
+    def __init__(out self, config: GemmConfig):
+        self.a = 0
+        self.b = self.a + config.stages * config.a_bytes()
+        self.c = self.b + config.stages * config.b_bytes()
+        self.responses = self.c + config.c_bytes()
+        self.full = self.responses + 16 * config.response_slots()
+        self.empty = self.full + 8 * config.stages
+        self.accumulator_full = self.empty + 8 * config.stages
+        var accumulators = 8 * config.accumulators if config.has_tmem() else 0
+        self.accumulator_empty = self.accumulator_full + accumulators
+        self.response_full = self.accumulator_empty + (accumulators if config.kernel.is_persistent else 0)
+        self.response_empty = self.response_full + 8 * config.response_slots()
+        self.tmem_address = self.response_empty + 8 * config.response_slots()

@@ -1,9 +1,7 @@
 """What a launch passes to a CTA, which tile of C it computes, its place in the cluster, and its barriers."""
-from .config import GemmConfig
+from .config import GemmConfig, SharedMemory, sms_filled
 from .pipeline import MBarrier, Pipeline, fence_mbarrier_init
 from .ptx import griddepcontrol_wait, launch_dependents, prefetch_tensor_map
-from .residency import sms_filled
-from .shared_memory import SharedMemory
 from max.gpu import grid_dim, thread_idx
 from max.gpu.memory import external_memory
 from max.gpu.primitives.cluster import block_rank_in_cluster, elect_one_sync
@@ -145,7 +143,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
         comptime if Self.config.has_tmem():
             comptime for i in range(UInt32(Self.config.accumulators)):
                 self.accumulator_full().next(i).init(1)
-                comptime if Self.config.is_persistent():
+                comptime if Self.config.kernel.is_persistent:
                     self.accumulator_empty().next(i).init(UInt32(Self.config.accumulator_readers()))
         comptime for slot in range(UInt32(Self.config.response_slots())):
             self.response_full().next(slot).init(1)

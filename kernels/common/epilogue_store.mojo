@@ -102,7 +102,7 @@ def stores_since(step: Int, config: GemmConfig) -> Int:
 def write_step[T: Team, //, config: GemmConfig, step: Int](team: T, pairs: SIMD[DType.uint32, T.words], c_map: UInt64):
     """One step of the tile through its buffer: while TMA stores one buffer, the team fills the next."""
     comptime buffer = step % config.c_buffers()
-    comptime if step >= config.c_buffers() or config.is_persistent():
+    comptime if step >= config.c_buffers() or config.kernel.is_persistent:
         # TMA must have read what was last in this buffer: one thread waits for TMA, the others for it.
         if team.leads():
             if elect_one_sync():

@@ -60,7 +60,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
             (Int32(block_idx.z) * Int32(grid_dim.x) + Int32(block_idx.x)) * Int32(Self.config.cta_m()),
             Int32(block_idx.y) * Int32(Self.config.mma_n),
         }
-        comptime if Self.config.is_persistent():
+        comptime if Self.config.kernel.is_persistent:
             self.number = UInt32(block_idx.x) // cluster_m
             self.in_cluster = {
                 Int32(cta.rank % cluster_m) * Int32(Self.config.cta_m()),
@@ -70,7 +70,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def count(self) -> UInt32:
-        comptime if Self.config.is_persistent():
+        comptime if Self.config.kernel.is_persistent:
             return self.problem.clusters_m * self.problem.clusters_n
         return 1
 
@@ -82,7 +82,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
     def cluster_is_out_of_bounds(self) -> Bool:
         """Whether no CTA of the cluster owns a row of C: the last band goes on where C ends, if C has no whole bands.
         """
-        comptime if Self.config.is_persistent() or Self.config.band_m == 0:
+        comptime if Self.config.kernel.is_persistent or Self.config.band_m == 0:
             return False
         comptime cluster_m = UInt32(Self.config.cluster_m)
         var first = UInt32(block_idx.z) * UInt32(grid_dim.x) + UInt32(block_idx.x) // cluster_m * cluster_m

@@ -11,8 +11,7 @@ from ..common.pipeline import CONSUMER, Ring
 from ..common.producer import Loader
 from ..common.scheduler import TileScheduler
 from .epilogue import wait_for_accumulator
-from .mainloop import Multiplier
-from .tcgen05 import commit
+from .tcgen05 import Multiplier, commit
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
 

@@ -18,8 +18,7 @@ from ..common.pipeline import CONSUMER
 from ..common.producer import produce
 from ..common.scheduler import TileScheduler, request_tiles
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
-from .mainloop import multiply
-from .tcgen05 import fence_before_thread_sync
+from .tcgen05 import fence_before_thread_sync, multiply
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
 

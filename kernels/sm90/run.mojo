@@ -15,12 +15,12 @@ def run[config: GemmConfig](cta: Cta[config], problem: Problem):
     if tiles.cluster_is_out_of_bounds():
         return  # the whole cluster, so no CTA waits for it
     start(cta, problem)
-    comptime if config.kernel == "kernel5":
+    comptime if config.kernel.name == "kernel5":
         kernel5(cta, problem, tiles)
-    elif config.kernel == "kernel6":
+    elif config.kernel.name == "kernel6":
         kernel6(cta, problem, tiles)
-    elif config.kernel == "kernel7":
+    elif config.kernel.name == "kernel7":
         kernel7(cta, problem, tiles)
     else:
-        comptime assert config.kernel == "kernel8"
+        comptime assert config.kernel.name == "kernel8"
         kernel8(cta, problem, tiles)

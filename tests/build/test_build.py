@@ -41,9 +41,9 @@ chmod +x "$6"
 """
 
 SOURCES = {
-    "emit": "from .common.config import GemmConfig\nfrom .sm90.body import body\nfrom .x import x\n",
-    "plan": "from .common.rules import rules\nfrom std.sys import argv\n",
-    "common/rules": "from .config import (\n    GemmConfig,\n)\n",
+    "host/emit": "from ..common.config import GemmConfig\nfrom ..sm90.body import body\nfrom ..x import x\n",
+    "host/plan": "from .rules import rules\nfrom std.sys import argv\n",
+    "host/rules": "from ..common.config import (\n    GemmConfig,\n)\n",
     "common/config": "",
     "sm90/body": "from ..common.config import GemmConfig\n",
     "x": "one",
@@ -113,7 +113,7 @@ def test_only_what_is_missing_is_compiled(fake):
 def test_changed_sources_are_compiled_again(fake):
     build(TWO[:1])
     assert is_built(TWO[0])
-    for name in ("x", "emit"):
+    for name in ("x", "host/emit"):
         path = fake / "kernels" / f"{name}.mojo"
         before = path.read_text()
         path.write_text(f"{before}# edited\n")
@@ -130,7 +130,7 @@ def test_sources_that_nothing_imports_do_not_count(fake):
 
 @pytest.mark.parametrize(
     ("edited", "again"),
-    [("sm90/body", False), ("emit", False), ("plan", True), ("common/rules", True), ("common/config", True)],
+    [("sm90/body", False), ("host/emit", False), ("host/plan", True), ("host/rules", True), ("common/config", True)],
 )
 def test_the_planner_is_compiled_again_for_what_it_imports_alone(fake, edited, again):
     """It takes half a minute of CPU, and nearly every edit is one of a kernel's body."""
@@ -142,7 +142,7 @@ def test_the_planner_is_compiled_again_for_what_it_imports_alone(fake, edited, a
 
 
 def test_an_import_of_a_package_counts_all_its_files(fake):
-    (fake / "kernels" / "plan.mojo").write_text("from . import sm90\n")
+    (fake / "kernels" / "host" / "plan.mojo").write_text("from .. import sm90\n")
     first = planner.planner()
     (fake / "kernels" / "sm90" / "body.mojo").write_text("# edited\n")
     assert planner.planner() != first
@@ -150,11 +150,11 @@ def test_an_import_of_a_package_counts_all_its_files(fake):
 
 def test_the_planner_of_this_checkout_does_not_depend_on_the_kernels():
     found = {line.split()[0] for line in compiler.imported_sources(compiler.PLANNER)}
-    assert {"kernels/plan.mojo", "kernels/common/rules.mojo", "kernels/common/multicast.mojo"} <= found
-    assert not [path for path in found if path.startswith(("kernels/sm90/", "kernels/sm100/", "kernels/ops/"))]
+    assert {"kernels/host/plan.mojo", "kernels/host/rules.mojo", "kernels/common/multicast.mojo"} <= found
+    assert not [path for path in found if path.startswith(("kernels/sm90/", "kernels/sm100/", "kernels/host/matmul"))]
     bodies = {line.split()[0] for line in compiler.imported_sources(compiler.driver_source([TWO[0].options()]))}
     assert {"kernels/sm100/kernel6.mojo", "kernels/sm90/wgmma.mojo", "kernels/common/pipeline.mojo"} <= bodies
-    assert not [path for path in bodies if path.startswith("kernels/ops/")]
+    assert not [path for path in bodies if path.startswith("kernels/host/matmul")]
 
 
 def test_each_source_is_read_once(fake, monkeypatch):
@@ -383,13 +383,13 @@ def test_the_driver_names_every_field():
     )
     assert (
         'GemmConfig("kernel7", arch="sm_100a", dtype=DType.float16, cta_group=1, mma_m=64, mma_n=128, stages=3, '
-        'cluster_m=4, cluster_n=2, epilogue_width=16, multicast=True, scheduler="none", raster_group=1, '
-        "accumulators=1, clc_depth=0, sms=0, ping_pong=False)," in driver_source([config.options()])
+        'cluster_m=4, cluster_n=2, epilogue_width=16, multicast=True, scheduler=StaticString("none"), '
+        "raster_group=1, accumulators=1, clc_depth=0, sms=0, ping_pong=False)," in driver_source([config.options()])
     )
 
 
 def test_op_parameters_are_those_of_the_custom_op():
-    source = (paths.ROOT / "kernels" / "ops" / "matmul.mojo").read_text()
+    source = (paths.ROOT / "kernels" / "host" / "matmul.mojo").read_text()
     for parameters in re.findall(r"//,\n(.*?)\n    \]\(", source, re.DOTALL):
         assert re.findall(r"(\w+):", parameters) == list(op_parameters(TWO[0]))
     assert op_parameters(TWO[1])["cluster_m"] == 4
@@ -414,10 +414,10 @@ def test_readable_errors_keep_the_constraint_and_drop_the_chain():
         /tmp/x/driver.mojo:4:5: error: function instantiation failed
         def main():
             ^
-        {paths.ROOT}/kernels/emit.mojo:5:9: note: call expansion failed with parameter value(s): (...)
+        {paths.ROOT}/kernels/host/emit.mojo:5:9: note: call expansion failed with parameter value(s): (...)
             f[5]()
                 ^
-        {paths.ROOT}/kernels/emit.mojo:2:5: note: constraint failed: shared memory: 1 + 2 = 3 bytes
+        {paths.ROOT}/kernels/host/emit.mojo:2:5: note: constraint failed: shared memory: 1 + 2 = 3 bytes
             comptime assert n < 3
             ^
         /x/bin/mojo: error: failed to run the pass manager
@@ -428,14 +428,14 @@ def test_readable_errors_keep_the_constraint_and_drop_the_chain():
 def test_readable_errors_keep_source_lines():
     text = textwrap.dedent(f"""\
         Failed to initialize Crashpad.  Crash reporting will not be available.
-        {paths.ROOT}/kernels/emit.mojo:6:11: error: use of unknown declaration 'thing'
+        {paths.ROOT}/kernels/host/emit.mojo:6:11: error: use of unknown declaration 'thing'
             print(thing)
                   ^~~~~
-        {paths.ROOT}/kernels/emit.mojo:7:1: warning: unused
+        {paths.ROOT}/kernels/host/emit.mojo:7:1: warning: unused
         /x/bin/mojo: error: failed to parse the provided Mojo source module
         """)
     assert readable_errors(text) == (
-        "kernels/emit.mojo:6:11: error: use of unknown declaration 'thing'\n    print(thing)\n          ^~~~~"
+        "kernels/host/emit.mojo:6:11: error: use of unknown declaration 'thing'\n    print(thing)\n          ^~~~~"
     )
 
 

@@ -32,12 +32,12 @@ def test_a_kernel_that_is_added_as_the_page_says_runs(tmp_path):
     insert(
         run,
         "    else:\n        comptime assert",
-        '    elif config.kernel == "kernel9":\n        kernel9(cta, problem, tiles)\n',
+        '    elif config.kernel.name == "kernel9":\n        kernel9(cta, problem, tiles)\n',
     )
     config = kernels / "common" / "config.mojo"
-    insert(config, ']\n"""The kernels by name.', ', "kernel9"')
-    step = 'if self.kernel == "kernel9":\n            return 9\n        '
-    insert(config, 'return 8 if self.kernel == "kernel8" else 0', step)
+    described = config.read_text().splitlines()
+    line = next(line for line in described if line.strip().startswith('Kernel("kernel8"'))
+    insert(config, line, line.replace("kernel8", "kernel9") + "\n")
     entry = '        Kernel(name="kernel9", summary="+ what is mine", archs=("sm_100a",), is_persistent=True),\n'
     insert(tmp_path / "harness" / "build" / "catalog.py", '        Kernel(\n            name="kernel5"', entry)
 

@@ -524,7 +524,7 @@ def test_the_package_is_found_from_any_folder(tmp_path):
         text=True,
     )
     assert done.returncode == 0 and "kernel6" in done.stdout
-    assert Path(paths.ROOT, "kernels", "emit.mojo").is_file()
+    assert Path(paths.ROOT, "kernels", "host", "emit.mojo").is_file()
 
 
 def test_the_benchmark_times_each_size():

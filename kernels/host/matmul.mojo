@@ -7,7 +7,7 @@ import extensibility
 from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from ..common.config import GemmConfig
-from ..common.rules import config_error
+from .rules import config_error
 from .launch import launch
 from max.gpu.host import DeviceContext
 from std.sys.info import _has_sm_9x, _has_sm_100x
@@ -142,7 +142,7 @@ def multiply[
     else:
         raise Error(
             "matmul: ",
-            config.kernel,
+            config.kernel.name,
             (
                 " runs on GPUs of compute capability 9.0 (sm_90a: H100, H200) and 10.0"
                 " (sm_100a: B200); this device is not one"

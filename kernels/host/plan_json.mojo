@@ -1,12 +1,12 @@
 """The launch plan as JSON, for people and for programs that launch or emulate the kernel (schema 1)."""
-from .config import GemmConfig
+from ..common.config import GemmConfig
 from .json import array, numbers, object, pair, quoted, text
 from .label import label
 from .launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
-from .multicast import Slices
-from .plan_barriers import barriers_json
-from .plan_roles import roles_json
-from .raster import Raster
+from ..common.multicast import Slices
+from .barriers import barriers_json
+from .roles import roles_json
+from ..common.raster import Raster
 
 
 def config_json(config: GemmConfig) -> String:
@@ -79,7 +79,7 @@ def other_barriers_detail(config: GemmConfig) -> String:
     var text = String()
     if config.has_tmem():
         text = String(", accumulator ", config.accumulators)
-        if config.is_persistent():
+        if config.kernel.is_persistent:
             text += String(" full and ", config.accumulators, " empty")
     if config.fetches_tiles():
         text += String(", answer ", config.response_slots(), " x (16 bytes, full, empty)")
@@ -116,7 +116,7 @@ def multicast_json(config: GemmConfig) -> String:
 
 def tiles_json(config: GemmConfig, plan: LaunchPlan) -> String:
     """The first tiles in the order in which they are computed, as [row, column] in cluster tiles; null without one."""
-    if not config.is_persistent():
+    if not config.kernel.is_persistent:
         return "null"
     comptime most = 512
     var raster = Raster(UInt32(config.raster_group), UInt32(plan.clusters_m), UInt32(plan.clusters_n))
@@ -168,7 +168,7 @@ def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String) -> String:
     return object(
         [
             pair("schema", 1),
-            text("kernel", config.kernel),
+            text("kernel", config.kernel.name),
             text("arch", config.arch),
             pair("entry", quoted(entry) if entry.byte_length() > 0 else String("null")),
             pair("config", config_json(config)),

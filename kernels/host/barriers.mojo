@@ -1,7 +1,6 @@
 """The barriers of a CTA: where they lie, what completes a phase, who arrives and who waits, for the launch plan."""
-from .config import GemmConfig
+from ..common.config import GemmConfig, SharedMemory
 from .json import array, object, pair, text
-from .shared_memory import SharedMemory
 
 
 def barrier(
@@ -79,7 +78,7 @@ def sm100_barriers(config: GemmConfig) -> List[String]:
             "this CTA's loading thread",
         ),
         barrier(
-            "accumulator full" if config.is_persistent() else "accumulator",
+            "accumulator full" if config.kernel.is_persistent else "accumulator",
             layout.accumulator_full,
             config.accumulators,
             1,
@@ -88,7 +87,7 @@ def sm100_barriers(config: GemmConfig) -> List[String]:
             "the epilogue warps",
         ),
     ]
-    if config.is_persistent():
+    if config.kernel.is_persistent:
         found.append(
             barrier(
                 "accumulator empty",

@@ -2,7 +2,7 @@
 
 These are the only rules: whoever offers configurations asks here (`plan.mojo`).
 """
-from .config import ELEMENT_BYTES, SERIES, SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.config import ELEMENT_BYTES, SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig, kernel_names
 
 
 struct ConfigError(Copyable, Movable):
@@ -34,19 +34,18 @@ def config_error(config: GemmConfig) -> String:
 
 def find_error(config: GemmConfig) -> ConfigError:
     """The first rule that a configuration breaks."""
-    if config.step_of_series() == 0:
-        return ConfigError(
-            "kernel", String("kernel ", config.kernel, " is not one of ", String(", ").join(materialize[SERIES]()))
-        )
+    if config.kernel.name not in kernel_names():
+        var names = String(", ").join(kernel_names())
+        return ConfigError("kernel", String(t"kernel {config.kernel.name} is not one of {names}"))
     if config.dtype != DType.bfloat16 and config.dtype != DType.float16:
-        return ConfigError("dtype", String("dtype ", config.dtype, " is not bfloat16 or float16"))
+        return ConfigError("dtype", String(t"dtype {config.dtype} is not bfloat16 or float16"))
     if config.arch != "sm_100a" and config.arch != "sm_90a":
-        return ConfigError("arch", String("arch ", config.arch, " is not sm_100a or sm_90a"))
+        return ConfigError("arch", String(t"arch {config.arch} is not sm_100a or sm_90a"))
     var wrong = mma_error(config)
     if wrong.is_none():
         wrong = cluster_error(config)
     if wrong.is_none():
-        wrong = schedule_error(config) if config.is_persistent() else one_tile_error(config)
+        wrong = schedule_error(config) if config.kernel.is_persistent else one_tile_error(config)
     if wrong.is_none():
         wrong = epilogue_error(config)
     if wrong.is_none():
@@ -62,62 +61,60 @@ def mma_error(config: GemmConfig) -> ConfigError:
     if config.cta_group != 1 and not (config.cta_group == 2 and config.has_tmem()):
         return ConfigError(
             "cta_group",
-            String("cta group ", config.cta_group, " is not possible on ", config.arch),
+            String(t"cta group {config.cta_group} is not possible on {config.arch}"),
             instead="arch",
         )
-    var shown = String("mma shape ", config.mma_m, "x", config.mma_n, " with cta group ", config.cta_group)
+    var shown = String(t"mma shape {config.mma_m}x{config.mma_n} with cta group {config.cta_group}")
     var smallest = 64 * config.cta_group
     var largest = 128 * config.cta_group if config.has_tmem() else 256
     if config.mma_m != smallest and config.mma_m != 2 * smallest and config.mma_m != largest:
-        var rows = String(smallest, " or ", 2 * smallest) if config.has_tmem() else String("64 or 128 or 256")
-        return ConfigError("mma_shape", String(shown, ": M must be ", rows), instead="cta_group")
+        var rows = String(t"{smallest} or {2 * smallest}") if config.has_tmem() else String("64 or 128 or 256")
+        return ConfigError("mma_shape", String(t"{shown}: M must be {rows}"), instead="cta_group")
     # sm_90a: 128 accumulators a thread.
     var most = 128 if not config.has_tmem() and config.mma_m == 256 else 256
     var step = 16 * config.cta_group
     if config.mma_n < step or config.mma_n > most or config.mma_n % step != 0:
-        return ConfigError("mma_shape", String(shown, ": N must be a multiple of ", step, " up to ", most))
+        return ConfigError("mma_shape", String(t"{shown}: N must be a multiple of {step} up to {most}"))
     if config.block_k * ELEMENT_BYTES != SWIZZLE_ROW_BYTES:
-        return ConfigError("block_k", String("block K ", config.block_k, ": a stage is one 128-byte swizzle row deep"))
+        return ConfigError("block_k", String(t"block K {config.block_k}: a stage is one 128-byte swizzle row deep"))
     return ConfigError()
 
 
 def cluster_error(config: GemmConfig) -> ConfigError:
-    var shown = String("cluster ", config.cluster_m, "x", config.cluster_n)
+    var shown = String(t"cluster {config.cluster_m}x{config.cluster_n}")
     if config.cluster_m < 1 or config.cluster_n < 1:
-        return ConfigError("cluster", String(shown, ": both sizes must be at least 1"))
+        return ConfigError("cluster", String(t"{shown}: both sizes must be at least 1"))
     if config.cluster_size() > 16:
-        return ConfigError("cluster", String(shown, " has ", config.cluster_size(), " CTAs; a cluster has at most 16"))
+        return ConfigError("cluster", String(t"{shown} has {config.cluster_size()} CTAs; a cluster has at most 16"))
     if config.cluster_m % config.cta_group != 0:
         return ConfigError(
             "cluster",
             String(
-                shown,
-                ": ",
-                config.cluster_m,
-                " CTAs along M cannot be split into pairs, which cta group 2 multiplies with",
+                t"{shown}: {config.cluster_m} CTAs along M cannot be split into pairs, which cta group 2 multiplies"
+                t" with"
             ),
             instead="cta_group",
         )
     if config.band_m < 0:
-        return ConfigError("band_m", String("band of ", config.band_m, " CTAs along M: it must be at least 1"))
+        return ConfigError("band_m", String(t"band of {config.band_m} CTAs along M: it must be at least 1"))
     return ConfigError()
 
 
 def one_tile_error(config: GemmConfig) -> ConfigError:
     """A kernel that computes one tile a CTA has nothing to choose about their order."""
-    var rule = String(": ", config.kernel, " computes one tile a CTA, at its place in the grid")
+    var rule = String(t": {config.kernel.name} computes one tile a CTA, at its place in the grid")
     if config.scheduler != "none":
-        return ConfigError("scheduler", String("scheduler ", config.scheduler, rule), instead="kernel")
+        return ConfigError("scheduler", String(t"scheduler {config.scheduler}{rule}"), instead="kernel")
     if config.raster_group != 1:
-        return ConfigError("raster_group", String("raster group ", config.raster_group, rule), instead="kernel")
+        return ConfigError("raster_group", String(t"raster group {config.raster_group}{rule}"), instead="kernel")
     if config.accumulators != 1:
-        return ConfigError("accumulators", String("accumulators ", config.accumulators, rule), instead="kernel")
+        return ConfigError("accumulators", String(t"accumulators {config.accumulators}{rule}"), instead="kernel")
     if config.clc_depth != 0:
-        return ConfigError("clc_depth", String("clc depth ", config.clc_depth, rule), instead="kernel")
+        return ConfigError("clc_depth", String(t"clc depth {config.clc_depth}{rule}"), instead="kernel")
     if config.sms != 0:
-        return ConfigError("sms", String("sms ", config.sms, rule), instead="kernel")
+        return ConfigError("sms", String(t"sms {config.sms}{rule}"), instead="kernel")
     if config.ping_pong:
-        return ConfigError("ping_pong", String("ping-pong", rule), instead="kernel")
+        return ConfigError("ping_pong", String(t"ping-pong{rule}"), instead="kernel")
     return ConfigError()
 
 
@@ -125,9 +122,9 @@ def schedule_error(config: GemmConfig) -> ConfigError:
     """Where the next tile comes from, in which order, and where it is accumulated."""
     var known = config.scheduler == "none" or config.is_static()
     if not known and not (config.cancels_clusters() if config.has_tmem() else config.counts_tiles()):
-        return ConfigError("scheduler", String("scheduler '", config.scheduler, "' is not one of ", config.arch, "'s"))
+        return ConfigError("scheduler", String(t"scheduler '{config.scheduler}' is not one of {config.arch}'s"))
     if config.raster_group != 1 and config.raster_group != 4 and config.raster_group != 8 and config.raster_group != 16:
-        return ConfigError("raster_group", String("raster group ", config.raster_group, " is not one of 1, 4, 8, 16"))
+        return ConfigError("raster_group", String(t"raster group {config.raster_group} is not one of 1, 4, 8, 16"))
     if config.accumulators != 1 and not (config.accumulators == 2 and config.has_tmem()):
         return ConfigError(
             "accumulators",
@@ -140,49 +137,34 @@ def schedule_error(config: GemmConfig) -> ConfigError:
             ),
         )
     if config.cancels_clusters() and (config.clc_depth < 1 or config.clc_depth > 3):
-        return ConfigError("clc_depth", String("clc depth ", config.clc_depth, " is not one of 1, 2, 3"))
+        return ConfigError("clc_depth", String(t"clc depth {config.clc_depth} is not one of 1, 2, 3"))
     if not config.cancels_clusters() and config.clc_depth != 0:
         return ConfigError(
             "clc_depth",
             String(
-                "clc depth ",
-                config.clc_depth,
-                ": the scheduler ",
-                config.scheduler,
-                " has no responses of cluster launch control",
+                t"clc depth {config.clc_depth}: the scheduler {config.scheduler} has no responses of cluster launch"
+                t" control"
             ),
         )
     if config.fills_sms() and config.sms < config.cluster_size():
         return ConfigError(
             "sms",
             String(
-                "sms ",
-                config.sms,
-                ": a cluster of ",
-                config.cluster_m,
-                "x",
-                config.cluster_n,
-                " needs ",
-                config.cluster_size(),
+                t"sms {config.sms}: a cluster of {config.cluster_m}x{config.cluster_n} needs {config.cluster_size()}"
             ),
         )
     if not config.fills_sms() and config.sms != 0:
         return ConfigError(
             "sms",
-            String("sms ", config.sms, ": the scheduler ", config.scheduler, " launches all tiles"),
+            String(t"sms {config.sms}: the scheduler {config.scheduler} launches all tiles"),
             instead="scheduler",
         )
     if config.ping_pong and (config.has_tmem() or not config.is_static()):
         return ConfigError(
             "ping_pong",
             String(
-                "ping-pong with ",
-                config.kernel,
-                " of ",
-                config.arch,
-                " and the scheduler ",
-                config.scheduler,
-                ": the warpgroups of sm_90a take turns on a fixed list of tiles",
+                t"ping-pong with {config.kernel.name} of {config.arch} and the scheduler {config.scheduler}: the"
+                t" warpgroups of sm_90a take turns on a fixed list of tiles"
             ),
             instead="scheduler",
         )
@@ -190,11 +172,8 @@ def schedule_error(config: GemmConfig) -> ConfigError:
         return ConfigError(
             "mma_shape",
             String(
-                "mma shape ",
-                config.mma_m,
-                "x",
-                config.mma_n,
-                " with ping-pong: one warpgroup has all rows of a tile and holds 128x128 or 64x256 accumulators",
+                t"mma shape {config.mma_m}x{config.mma_n} with ping-pong: one warpgroup has all rows of a tile and"
+                t" holds 128x128 or 64x256 accumulators"
             ),
             instead="ping_pong",
         )
@@ -204,17 +183,11 @@ def schedule_error(config: GemmConfig) -> ConfigError:
 def epilogue_error(config: GemmConfig) -> ConfigError:
     var width = config.epilogue_width
     if width != 16 and width != 32 and width != 64:
-        return ConfigError("epilogue_width", String("epilogue width ", width, " is not one of 16, 32, 64"))
+        return ConfigError("epilogue_width", String(t"epilogue width {width} is not one of 16, 32, 64"))
     if config.warp_columns() % width != 0:
         return ConfigError(
             "epilogue_width",
-            String(
-                "epilogue width ",
-                width,
-                " does not divide the ",
-                config.warp_columns(),
-                " accumulator columns of a warp",
-            ),
+            String(t"epilogue width {width} does not divide the {config.warp_columns()} accumulator columns of a warp"),
         )
     return ConfigError()
 
@@ -225,38 +198,26 @@ def sharing_error(config: GemmConfig) -> ConfigError:
     if not a_is_wrong and config.cta_b_rows() >= 8 * config.sharing().b_parts():
         return ConfigError()
     var parts = config.sharing().a_parts() if a_is_wrong else config.sharing().b_parts()
-    var rows = String(config.cta_m(), " rows of A") if a_is_wrong else String(config.cta_b_rows(), " rows of B")
+    var rows = String(t"{config.cta_m()} rows of A") if a_is_wrong else String(t"{config.cta_b_rows()} rows of B")
     return ConfigError(
         "cluster",
-        String(
-            "cluster ",
-            config.cluster_m,
-            "x",
-            config.cluster_n,
-            ": ",
-            parts,
-            " CTAs share ",
-            rows,
-            " and each needs at least 8",
-        ),
+        String(t"cluster {config.cluster_m}x{config.cluster_n}: {parts} CTAs share {rows} and each needs at least 8"),
         instead="multicast",
     )
 
 
 def stages_error(config: GemmConfig) -> ConfigError:
     var most = config.stages_that_fit()
-    if not config.pipelined() and config.stages != 1:
+    if not config.kernel.pipelined and config.stages != 1:
         return ConfigError(
             "stages",
-            String("stages ", config.stages, ": ", config.kernel, " has no pipeline, its only depth is 1"),
+            String(t"stages {config.stages}: {config.kernel.name} has no pipeline, its only depth is 1"),
             instead="kernel",
         )
     if config.stages < 1 and most >= 1:
         return ConfigError(
             "stages",
-            String(
-                "stages ", config.stages, ": the ring needs at least 1; ", config.kernel, " takes 1 to ", most, " here"
-            ),
+            String(t"stages {config.stages}: the ring needs at least 1; {config.kernel.name} takes 1 to {most} here"),
         )
     if config.stages > most or most < 1:
         var stages = max(config.stages, 1)
@@ -265,19 +226,8 @@ def stages_error(config: GemmConfig) -> ConfigError:
         return ConfigError(
             "stages",
             String(
-                "stages ",
-                stages,
-                ": A and B ",
-                operands,
-                " + C ",
-                config.c_bytes(),
-                " + barriers ",
-                barriers,
-                " = ",
-                operands + config.c_bytes() + barriers,
-                ", more than the ",
-                SHARED_MEMORY_LIMIT,
-                " bytes of shared memory",
+                t"stages {stages}: A and B {operands} + C {config.c_bytes()} + barriers {barriers} ="
+                t" {operands + config.c_bytes() + barriers}, more than the {SHARED_MEMORY_LIMIT} bytes of shared memory"
             ),
             instead=StaticString("") if most >= 1 else StaticString("mma_shape"),
         )

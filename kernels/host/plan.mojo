@@ -1,6 +1,6 @@
 """Completes and checks any configuration and prints its launch plan, without compiling the kernel.
 
-    from kernels.plan import plan_main
+    from kernels.host.plan import plan_main
 
     def main():
         plan_main()
@@ -15,11 +15,11 @@ with a null entry name; or one line on standard error and exit code 2 for a conf
 `plan configs` reads lines of options and writes a line for each: {"config": {...}}, complete; {"refused": {"subject",
 "instead", "message"}}, as `ConfigError` in rules.mojo; or {"error": message} for what is no configuration at all.
 """
-from .common.config import SERIES, GemmConfig
-from .common.json import object, pair, text
-from .common.launch_plan import LaunchPlan
-from .common.plan_json import config_json, plan_json
-from .common.rules import ConfigError, find_error
+from ..common.config import GemmConfig, kernel_names
+from .json import object, pair, text
+from .launch_plan import LaunchPlan
+from .plan_json import config_json, plan_json
+from .rules import ConfigError, find_error
 from std.sys import argv, exit, stderr, stdin
 
 
@@ -30,29 +30,16 @@ def whole_number(name: String, text: String) raises -> Int:
         raise Error(name, " '", text, "' is not a whole number")
 
 
-def kernel_name(text: String) raises -> StaticString:
-    comptime for name in SERIES:
-        if text == name:
-            return name
-    raise Error("kernel '", text, "' is not one of ", String(", ").join(materialize[SERIES]()))
-
-
-def scheduler_name(text: String) raises -> StaticString:
-    comptime for name in [StaticString(""), "clc", "static", "dynamic", "none"]:
-        if text == name:
-            return name
-    raise Error("scheduler '", text, "' is not one of clc, static, dynamic, none")
-
-
-def arch_name(text: String) raises -> StaticString:
-    comptime for name in [StaticString("sm_100a"), "sm_90a"]:
-        if text == name:
-            return name
-    raise Error("arch '", text, "' is not sm_100a or sm_90a")
+def word[choices: List[StaticString]](name: String, text: String) raises -> StaticString:
+    """The choice that a text is."""
+    comptime for choice in choices:
+        if text == choice:
+            return choice
+    raise Error(name, " '", text, "' is not one of ", String(", ").join(materialize[choices]()))
 
 
 def configuration(options: List[String]) raises -> GemmConfig:
-    """Options are `name=value`, in any order. One that is given as 0 is 0, and no choice of the kernel's."""
+    """Options are `name=value`, in any order. What is not given the kernel chooses."""
     var values: Dict[String, String] = {}
     for option in options:
         var parts = option.split("=")
@@ -60,63 +47,39 @@ def configuration(options: List[String]) raises -> GemmConfig:
             raise Error("'", option, "' is not of the form name=value")
         values[String(parts[0])] = String(parts[1])
 
-    var zeros: Dict[String, Bool] = {}
+    def number(name: String) raises {mut values} -> Optional[Int]:
+        return whole_number(name, values.pop(name)) if name in values else Optional[Int]()
 
-    def number(name: String, default: Int) raises {mut values, mut zeros} -> Int:
-        var given = name in values
-        var value = whole_number(name, values.pop(name, String(default)))
-        zeros[name] = given and value == 0
-        return value
+    def switch(name: String, default: Bool) raises {mut values} -> Bool:
+        return word[["true", "false"]](name, values.pop(name, "true" if default else "false")) == "true"
 
-    var dtype = values.pop("dtype", "bf16")
-    if dtype != "bf16" and dtype != "fp16":
-        raise Error("dtype '", dtype, "' is not bf16 or fp16")
-    var multicast = values.pop("multicast", "true")
-    if multicast != "true" and multicast != "false":
-        raise Error("multicast '", multicast, "' is not true or false")
+    var scheduler: Optional[StaticString] = None
+    if "scheduler" in values:
+        scheduler = word[["clc", "static", "dynamic", "none"]]("scheduler", values.pop("scheduler"))
+    var dtype = word[["bf16", "fp16"]]("dtype", values.pop("dtype", "bf16"))
     var config = GemmConfig(
-        kernel_name(values.pop("kernel", "kernel6")),
-        arch=arch_name(values.pop("arch", "sm_100a")),
+        word[kernel_names()]("kernel", values.pop("kernel", "kernel6")),
+        arch=word[["sm_100a", "sm_90a"]]("arch", values.pop("arch", "sm_100a")),
         dtype=DType.bfloat16 if dtype == "bf16" else DType.float16,
-        cta_group=number("cta_group", 0),
-        mma_m=number("mma_m", 0),
-        mma_n=number("mma_n", 256),
-        block_k=number("block_k", 64),
-        stages=number("stages", 0),
-        cluster_m=number("cluster_m", 0),
-        cluster_n=number("cluster_n", 0),
-        epilogue_width=number("epilogue_width", 0),
-        multicast=multicast == "true",
-        band_m=number("band_m", 0),
-        scheduler=scheduler_name(values.pop("scheduler", "")),
-        raster_group=number("raster_group", 0),
-        accumulators=number("accumulators", 0),
-        clc_depth=number("clc_depth", 0),
-        sms=number("sms", 0),
-        ping_pong=values.pop("ping_pong", "false") == "true",
+        cta_group=number("cta_group"),
+        mma_m=number("mma_m"),
+        mma_n=number("mma_n").or_else(256),
+        block_k=number("block_k").or_else(64),
+        stages=number("stages"),
+        cluster_m=number("cluster_m"),
+        cluster_n=number("cluster_n"),
+        epilogue_width=number("epilogue_width"),
+        multicast=switch("multicast", True),
+        band_m=number("band_m"),
+        scheduler=scheduler,
+        raster_group=number("raster_group"),
+        accumulators=number("accumulators"),
+        clc_depth=number("clc_depth"),
+        sms=number("sms"),
+        ping_pong=switch("ping_pong", False),
     )
     for name in values:
         raise Error("'", name, "' is not a parameter of a configuration")
-    if zeros["cta_group"]:
-        config.cta_group = 0
-    if zeros["mma_m"]:
-        config.mma_m = 0
-    if zeros["stages"]:
-        config.stages = 0
-    if zeros["cluster_m"]:
-        config.cluster_m = 0
-    if zeros["cluster_n"]:
-        config.cluster_n = 0
-    if zeros["epilogue_width"]:
-        config.epilogue_width = 0
-    if zeros["raster_group"]:
-        config.raster_group = 0
-    if zeros["accumulators"]:
-        config.accumulators = 0
-    if zeros["clc_depth"]:
-        config.clc_depth = 0
-    if zeros["sms"]:
-        config.sms = 0
     return config
 
 

@@ -1,6 +1,6 @@
 """Host launch code: tensor maps and launch attributes straight from the launch plan."""
 from ..common.config import GemmConfig
-from ..common.launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
+from .launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
 from ..entry import gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
 from max.gpu.primitives.grid_controls import PDLLevel, pdl_launch_attributes

@@ -1,5 +1,5 @@
 """What the warps of a CTA do, in words, for the launch plan."""
-from .config import GemmConfig
+from ..common.config import GemmConfig
 from .json import array, object, pair, text
 
 
@@ -17,7 +17,7 @@ def roles_json(config: GemmConfig) -> String:
 def sm100_roles(config: GemmConfig) -> String:
     var set_up = role("set-up", 0, 0, "initialise the barriers, allocate TMEM; free it at the end")
     var epilogue = role("epilogue", 0, 3, "wait for the accumulator, TMEM to registers to shared memory, TMA store")
-    if not config.pipelined():
+    if not config.kernel.pipelined:
         comptime does = (
             "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA; in the CTA that leads"
             " the MMA also wait for the full stage, issue MMAs, commit"
@@ -25,7 +25,7 @@ def sm100_roles(config: GemmConfig) -> String:
         return array([set_up, role("load and mma", 0, 0, does), epilogue])
     comptime load = "one thread: wait for an empty stage, load this CTA's slices of A and B by TMA"
     comptime multiply = "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"
-    if not config.is_persistent():
+    if not config.kernel.is_persistent:
         return array([set_up, epilogue, role("producer", 4, 4, load), role("mma", 5, 5, multiply)])
     comptime write = (
         "tile after tile: wait for a full accumulator, TMEM to registers to shared memory, TMA store; after the last"
@@ -65,12 +65,12 @@ def sm90_roles(config: GemmConfig) -> String:
         "ping-pong, each warpgroup a tile: wait for a full stage, multiply, release the stage to the CTAs that wrote"
         " into it; then, while the other multiplies, registers to shared memory, TMA store"
     )
-    var does: StaticString = multiply_on if config.is_persistent() else multiply
+    var does: StaticString = multiply_on if config.kernel.is_persistent else multiply
     if config.ping_pong:
         does = in_turn
     var roles: List[String] = [role("set-up", 0, 0, "initialise the barriers"), role("consumers", 0, last, does)]
     comptime load = "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA"
-    if not config.pipelined():
+    if not config.kernel.pipelined:
         roles.append(role("load", 0, 0, load))
     else:
         roles.append(role("producer", last + 1, last + 4, load))

@@ -3,7 +3,7 @@
 A driver program names the configurations; all of them are compiled when it is built:
 
     from kernels.common.config import GemmConfig
-    from kernels.emit import emit_main
+    from kernels.host.emit import emit_main
 
     def main() raises:
         emit_main[
@@ -15,13 +15,11 @@ A driver program names the configurations; all of them are compiled when it is b
 
     driver ptx INDEX          PTX on standard output, of a configuration by its number
 
-GemmConfig's parameters and their defaults: arch "sm_100a", dtype bfloat16, mma_n 256, block_k 64, multicast True; the rest
-is the kernel's own choice where it is 0 or empty. A configuration that breaks a rule fails the
-build with `config_error` in the compiler's message. Bad arguments of the program: one line on standard error, exit
-code 2.
+Parameters and defaults are GemmConfig's. A configuration that breaks a rule fails the build with `config_error` in the
+compiler's message. Bad arguments of the program: one line on standard error, exit code 2.
 """
-from .common.config import GemmConfig
-from .entry import gemm
+from ..common.config import GemmConfig
+from ..entry import gemm
 from max.gpu.host import get_gpu_target
 from max.gpu.host.compile import compile_info
 from std.sys import argv, exit, stderr

@@ -3,7 +3,7 @@
 Tensors are row-major: A is [M, K], B is [N, K], C is [M, N]. Tensor maps list dimensions innermost first, in
 elements; a stride is the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
 """
-from .config import ELEMENT_BYTES, GemmConfig
+from ..common.config import ELEMENT_BYTES, GemmConfig
 from std.math import align_up, ceildiv
 
 comptime LARGEST_DIMENSION = (1 << 31) - 4096
@@ -61,7 +61,7 @@ struct LaunchPlan(Copyable):
         self.k = k
         self.clusters_m = ceildiv(m, config.cluster_rows())
         self.clusters_n = ceildiv(n, config.cluster_columns())
-        if config.is_persistent():
+        if config.kernel.is_persistent:
             var clusters = self.clusters_m * self.clusters_n
             if clusters * config.cluster_size() > LARGEST_GRID:
                 raise Error(

@@ -1,0 +1,18 @@
+"""Readable names of configurations, used as the kernels' entry names."""
+from ..common.config import GemmConfig
+
+
+def label(config: GemmConfig) -> String:
+    """Everything in which two kernels can differ."""
+    var tensor_core = String(t"{config.cta_group}cta") if config.has_tmem() else String("wgmma")
+    var name = String(
+        t"{config.kernel.name}_{config.dtype_name()}_{tensor_core}_{config.mma_m}x{config.mma_n}x{config.block_k}"
+        t"_s{config.stages}_c{config.cluster_m}x{config.cluster_n}_e{config.epilogue_width}"
+        t"{'' if config.multicast else '_nomulticast'}"
+    )
+    if not config.kernel.is_persistent:
+        return name^
+    name += String(t"_{config.scheduler}_g{config.raster_group}_a{config.accumulators}")
+    name += String(t"_n{config.sms}") if config.fills_sms() else String()
+    name += String(t"_d{config.clc_depth}") if config.cancels_clusters() else String()
+    return name + ("_pp" if config.ping_pong else "")

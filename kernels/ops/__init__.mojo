@@ -1,1 +1,0 @@
-from .matmul import Matmul, MatmulInto
