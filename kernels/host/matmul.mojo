@@ -1,7 +1,8 @@
 """The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], bf16 or fp16, row-major.
 
-`matmul` returns a new C, `matmul_into` overwrites a buffer of the caller's. Parameters are those of GemmConfig. Both
-raise on shapes that do not match, on sizes that TMA cannot address, and on devices the kernels are not written for.
+`matmul` returns a new C, `matmul_into` overwrites a buffer of the caller's. Parameters are those of GemmConfig; a graph
+must name each that has no default here, so 0 and "" leave the choice to the kernel. Both raise on shapes that do not match,
+on sizes that TMA cannot address, and on devices the kernels are not written for.
 """
 import extensibility
 from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
@@ -14,6 +15,14 @@ from std.sys.info import _has_sm_9x, _has_sm_100x
 
 comptime ARCH = "sm_90a" if _has_sm_9x() else "sm_100a"
 """That of the device the op is compiled for."""
+
+
+def given(value: Int) -> Optional[Int]:
+    return Optional(value) if value != 0 else None
+
+
+def given(value: StaticString) -> Optional[StaticString]:
+    return Optional(value) if value.byte_length() != 0 else None
 
 
 @extensibility.register("matmul")
@@ -48,19 +57,19 @@ struct Matmul:
             kernel,
             arch=ARCH,
             dtype=dtype,
-            cta_group=cta_group,
-            mma_m=mma_m,
+            cta_group=given(cta_group),
+            mma_m=given(mma_m),
             mma_n=mma_n,
-            stages=stages,
-            cluster_m=cluster_m,
-            cluster_n=cluster_n,
-            epilogue_width=epilogue_width,
+            stages=given(stages),
+            cluster_m=given(cluster_m),
+            cluster_n=given(cluster_n),
+            epilogue_width=given(epilogue_width),
             multicast=multicast,
-            scheduler=scheduler,
-            raster_group=raster_group,
-            accumulators=accumulators,
-            clc_depth=clc_depth,
-            sms=sms,
+            scheduler=given(scheduler),
+            raster_group=given(raster_group),
+            accumulators=given(accumulators),
+            clc_depth=given(clc_depth),
+            sms=given(sms),
             ping_pong=ping_pong,
         )
         multiply[target, config](c, a, b, ctx)
@@ -98,19 +107,19 @@ struct MatmulInto:
             kernel,
             arch=ARCH,
             dtype=dtype,
-            cta_group=cta_group,
-            mma_m=mma_m,
+            cta_group=given(cta_group),
+            mma_m=given(mma_m),
             mma_n=mma_n,
-            stages=stages,
-            cluster_m=cluster_m,
-            cluster_n=cluster_n,
-            epilogue_width=epilogue_width,
+            stages=given(stages),
+            cluster_m=given(cluster_m),
+            cluster_n=given(cluster_n),
+            epilogue_width=given(epilogue_width),
             multicast=multicast,
-            scheduler=scheduler,
-            raster_group=raster_group,
-            accumulators=accumulators,
-            clc_depth=clc_depth,
-            sms=sms,
+            scheduler=given(scheduler),
+            raster_group=given(raster_group),
+            accumulators=given(accumulators),
+            clc_depth=given(clc_depth),
+            sms=given(sms),
             ping_pong=ping_pong,
         )
         multiply[target, config](c, a, b, ctx)

@@ -228,7 +228,7 @@ def test_boxes_of_c_are_as_wide_as_their_swizzle(planner: Planner, width: int, s
         ({"cta_group": 3}, "cta group 3 is not possible on sm_100a"),
         ({"block_k": 32}, "block K 32"),
         ({"cta_group": 1, "mma_m": 64, "cluster_m": 1, "cluster_n": 16}, "16 CTAs share 64 rows of A and each needs"),
-        ({"arch": "sm_120a"}, "arch 'sm_120a' is not sm_100a or sm_90a"),
+        ({"arch": "sm_120a"}, "arch 'sm_120a' is not one of sm_100a, sm_90a"),
         (hopper() | {"cta_group": 2}, "cta group 2 is not possible on sm_90a"),
         (hopper(3), "mma shape 192x256 with cta group 1: M must be 64 or 128 or 256"),
         (hopper(4), "mma shape 256x256 with cta group 1: N must be a multiple of 16 up to 128"),
@@ -239,7 +239,7 @@ def test_boxes_of_c_are_as_wide_as_their_swizzle(planner: Planner, width: int, s
             "mma shape 256x64 with ping-pong: one warpgroup has all rows of a tile",
         ),
         ({"band_m": -1}, "band of -1 CTAs along M"),
-        ({"dtype": "fp8"}, "dtype 'fp8' is not bf16 or fp16"),
+        ({"dtype": "fp8"}, "dtype 'fp8' is not one of bf16, fp16"),
         ({"clusterm": 2}, "'clusterm' is not a parameter"),
     ],
 )

@@ -99,18 +99,18 @@ def call(kernel: str, cm: int, cn: int, cta_group: int) -> dict:
 
 
 BLACKWELL = {
-    "kernel5_bf16_2cta_256x256x64_s1_c2x1": call("kernel5", 2, 1, 2),
-    "kernel6_bf16_2cta_256x256x64_s5_c2x2": call("kernel6", 2, 2, 2),
-    "kernel7_bf16_2cta_256x256x64_s6_c4x4": call("kernel7", 4, 4, 2),
-    "kernel7_bf16_2cta_256x256x64_s6_c2x1": call("kernel7", 2, 1, 2),
+    "kernel5_bf16_2cta_256x256x64_s1_c2x1_e64": call("kernel5", 2, 1, 2),
+    "kernel6_bf16_2cta_256x256x64_s5_c2x2_e64": call("kernel6", 2, 2, 2),
+    "kernel7_bf16_2cta_256x256x64_s6_c4x4_e32": call("kernel7", 4, 4, 2),
+    "kernel7_bf16_2cta_256x256x64_s6_c2x1_e32": call("kernel7", 2, 1, 2),
     "kernel8_bf16_2cta_256x256x64_s6_c2x1_e32_static_g8_a2_n148": call("kernel8", 2, 1, 2) | {"scheduler": "static"},
     "kernel8_bf16_2cta_256x256x64_s6_c4x1_e32_clc_g4_a2_d2": call("kernel8", 4, 1, 2)
     | {"scheduler": "clc", "raster_group": 4},
 }
 HOPPER = {
-    "kernel6_bf16_wgmma_128x256x64_s3_c2x2": call("kernel6", 2, 2, 1),
+    "kernel6_bf16_wgmma_128x256x64_s3_c2x2_e64": call("kernel6", 2, 2, 1),
     " is not possible on ": call("kernel6", 2, 2, 2),  # an error, raised when the op runs
-    "kernel7_bf16_wgmma_128x256x64_s4_c2x1": call("kernel7", 2, 1, 1),
+    "kernel7_bf16_wgmma_128x256x64_s4_c2x1_e32": call("kernel7", 2, 1, 1),
     "kernel8_bf16_wgmma_128x256x64_s4_c1x2_e32_static_g16_a1_n100": call("kernel8", 1, 2, 1)
     | {"raster_group": 16, "sms": 100},
     "kernel8_bf16_wgmma_128x256x64_s4_c2x1_e32_dynamic_g8_a1_n132": call("kernel8", 2, 1, 1) | {"scheduler": "dynamic"},
