@@ -6,6 +6,8 @@ or to decide by it, is a Fault (`Undefined` here).
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ptx_programs import WORDS, launch
+from ptx_programs import WORDS, launch, source
 
+from harness.build.compiler import find_gpus
 from harness.emulator import Fault
+from harness.run.driver import Driver
 
 M16, M32, M64 = 0xFFFF, (1 << 32) - 1, (1 << 64) - 1
 R, Q, H, P = (
@@ -307,44 +311,84 @@ def stores(names: list[str]) -> str:
     return text
 
 
+@dataclass
+class Program:
+    """stored: what each thread stores at the end; ends: by thread, its values then, or None if it has left before.
+    undefined: a thread decides by what is unwritten, or stores it."""
+
+    body: str
+    threads: int
+    stored: list[str]
+    ends: list[dict[str, int] | None]
+    undefined: bool
+    schedule: str
+
+    def check(self, words: np.ndarray) -> None:
+        found = words.view(np.uint64).reshape(28, 32)
+        for n, name in enumerate(self.stored):
+            expected = [0 if values is None else values[name] for values in self.ends]
+            assert found[n, : self.threads].tolist() == expected, (name, self.body)
+
+
+def draw(seed: int) -> Program:
+    rng = random.Random(seed)
+    program = Generator(rng).statements(rng.randrange(4, 22), 3, False)
+    threads = rng.choice((32, 32, 20, 1))
+    ends: list[dict[str, int] | None] = []
+    undefined = False
+    for thread in range(threads):
+        values = started(thread)
+        try:
+            execute(program, values)
+            ends.append(values)
+        except Exited:
+            ends.append(None)
+        except Undefined:
+            undefined = True
+    alive = [values for values in ends if values is not None]
+    names = [r for r in (*R, *Q, *H, *P) if all(r in values for values in alive)]
+    lacking = [r for r in (*R, *Q, *H, *P) if r not in names]
+    stored = [*names, *(f"word {n}" for n in range(4))]
+    if alive and lacking and rng.random() < 0.3:
+        stored, undefined = [*stored, rng.choice(lacking)], True
+    labels: list[int] = []
+    body = START + "STARTED: " + "\n".join(s.ptx(labels) for s in program) + "\n" + stores(stored) + "ret;"
+    return Program(body, threads, stored, ends, undefined, rng.choice(("fifo", "random")))
+
+
+NOTHING = np.zeros(64 * 28, np.uint32)
+
+
 @pytest.mark.parametrize("first", range(0, 100, 10))
 def test_every_thread_computes_what_it_would_alone(first):
     outcomes = set()
     for seed in range(first, first + 10):
-        rng = random.Random(seed)
-        program = Generator(rng).statements(rng.randrange(4, 22), 3, False)
-        threads = rng.choice((32, 32, 20, 1))
-        ends: list[dict[str, int] | None] = []
-        undefined = False
-        for thread in range(threads):
-            values = started(thread)
-            try:
-                execute(program, values)
-                ends.append(values)
-            except Exited:
-                ends.append(None)
-            except Undefined:
-                undefined = True
-        alive = [values for values in ends if values is not None]
-        names = [r for r in (*R, *Q, *H, *P) if all(r in values for values in alive)]
-        lacking = [r for r in (*R, *Q, *H, *P) if r not in names]
-        stored = [*names, *(f"word {n}" for n in range(4))]
-        if alive and lacking and rng.random() < 0.3:
-            stored, undefined = [*stored, rng.choice(lacking)], True
-        labels: list[int] = []
-        body = START + "STARTED: " + "\n".join(s.ptx(labels) for s in program) + "\n" + stores(stored) + "ret;"
+        program = draw(seed)
+        outcomes.add(program.undefined)
         options: dict[str, Any] = dict(
-            threads=threads, module_scope=WORDS, schedule=rng.choice(("fifo", "random")), seed=seed
+            threads=program.threads, module_scope=WORDS, schedule=program.schedule, seed=seed, initial=NOTHING
         )
-        outcomes.add(undefined)
-        if undefined:
+        if program.undefined:
             with pytest.raises(Fault) as error:
-                launch(body, initial=np.zeros(64 * 28, np.uint32), **options)
-            assert error.value.rule == "undefined", (seed, body)
-            continue
-        done = launch(body, initial=np.zeros(64 * 28, np.uint32), **options)
-        found = done.words(64 * 28).view(np.uint64).reshape(28, 32)
-        for n, name in enumerate(stored):
-            expected = [0 if values is None else values[name] for values in ends]
-            assert found[n, :threads].tolist() == expected, (seed, name, body)
+                launch(program.body, **options)
+            assert error.value.rule == "undefined", (seed, program.body)
+        else:
+            program.check(launch(program.body, **options).words(64 * 28))
     assert False in outcomes, "some programs are defined"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not find_gpus(), reason="no GPU here")
+def test_a_gpu_computes_the_same():
+    """200 programs: what the one-thread interpreter, and so the emulator, says of them."""
+    driver = Driver()
+    major, minor = driver.describe()["compute_capability"].split(".")
+    out = driver.allocate(NOTHING.nbytes)
+    defined = (program for program in map(draw, itertools.count()) if not program.undefined)
+    for program in itertools.islice(defined, 200):
+        text = source(program.body, WORDS, target=f"sm_{major}{minor}a")
+        driver.upload(out, NOTHING)
+        function = driver.load(text.encode(), "kernel")
+        driver.launcher(function, [ctypes.c_uint64(out)], (1, 1, 1), (program.threads, 1, 1))()
+        driver.synchronize()
+        program.check(driver.download(out, np.empty_like(NOTHING)))
