@@ -143,9 +143,13 @@ class MappedFile:
         self._unasked = 0
         have = free_bytes() - SPARE
         if 2 * nbytes > have:
-            needed = sum(_holes(each, offset, nbytes) for each in self._descriptors)
+            needed = self.missing(offset, nbytes)
             if needed > have:
                 raise HostMemoryShort(needed, have)
+
+    def missing(self, offset: int, nbytes: int) -> int:
+        """Returns how many bytes a range, and its shadow, still take of the host's memory."""
+        return sum(_holes(each, offset, nbytes) for each in self._descriptors)
 
     def clear(self, offset: int, nbytes: int) -> None:
         """Gives back the pages of a range of whole pages: it holds nothing any more."""
@@ -236,19 +240,30 @@ class WindowMemory(GlobalMemory):
 
     def drop(self, block: Allocation) -> None:
         """Frees an allocation; whoever has its pages next finds them poisoned."""
-        window = next(window for window in self._windows if window.holds(block.base))
         self.remove(block)
-        offset = window.offset + block.base - window.base
-        self._file.clear(offset, round_up(block.data.size, PAGE))
+        self._file.clear(self._place(block), round_up(block.data.size, PAGE))
 
     def require(self, block: Allocation, offset: int, nbytes: int) -> None:
         """Makes room for a part of an allocation that is about to be touched. Raises HostMemoryShort."""
+        self._file.require(self._place(block) + offset, nbytes)
+
+    def _place(self, block: Allocation) -> int:
+        """Returns where in the file an allocation begins."""
         window = next(window for window in self._windows if window.holds(block.base))
-        self._file.require(window.offset + block.base - window.base + offset, nbytes)
+        return window.offset + block.base - window.base
 
     def direct(self) -> list[Allocation]:
-        """None: room must be made for what is touched."""
-        return []
+        """Those that the host can back to their last byte. For the others room is made as they are touched."""
+        have = free_bytes() - SPARE
+        found = []
+        for block in self.allocations:
+            needed = 2 * block.data.size
+            if needed > have:
+                needed = self._file.missing(self._place(block), block.data.size)
+            if needed <= have:
+                have -= needed
+                found.append(block)
+        return found
 
     def starting_at(self, address: int) -> Allocation | None:
         """Returns the allocation that begins there."""

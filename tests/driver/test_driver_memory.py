@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from harness.driver.memory import DEVICE, GUARD, PINNED, WINDOWS, MappedFile, Window, WindowMemory
+from harness.driver.memory import DEVICE, GUARD, PINNED, SPARE, WINDOWS, MappedFile, Window, WindowMemory
 from harness.driver.results import DriverError
 from harness.emulator import Fault
 
@@ -71,3 +71,14 @@ def test_freed_memory_is_poisoned_when_it_is_used_again(file):
     assert memory.holding(second) is memory.starting_at(second)
     assert memory.starting_at(second + 1) is None
     assert not np.shares_memory(memory.find(second, 1)[0].data, memory.find(first, 1)[0].data)
+
+
+def test_what_the_host_can_back_may_be_touched_without_asking(file, monkeypatch):
+    """Bytes that are backed already need nothing more."""
+    memory = WindowMemory(file, DEVICE, PINNED)
+    backed, small, large = (memory.alloc_in(DEVICE, size) for size in (1 << 22, 1 << 20, 1 << 30))
+    memory.fill(backed, 1, 1 << 22)
+    monkeypatch.setattr("harness.driver.memory.free_bytes", lambda: SPARE + (2 << 20))
+    assert [block.base for block in memory.direct()] == [backed, small]
+    monkeypatch.setattr("harness.driver.memory.free_bytes", lambda: SPARE + (3 << 30))
+    assert [block.base for block in memory.direct()] == [backed, small, large]
