@@ -317,6 +317,7 @@ def test_weight_stationary_layouts(m, parts):
     ("shape", "rows", "width", "quadrants"),
     [
         ("128x256b", 128, 32, None), ("128x128b", 128, 16, None), ("32x128b.warpx4", 32, 16, [0, 0, 0, 0]),
+        ("warpx4.32x128b", 32, 16, [0, 0, 0, 0]),  # as Triton writes it; ptxas takes it
         ("64x128b.warpx2::02_13", 64, 16, [0, 1, 0, 1]), ("64x128b.warpx2::01_23", 64, 16, [0, 0, 1, 1]),
     ],
 )  # fmt: skip

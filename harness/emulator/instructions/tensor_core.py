@@ -311,7 +311,8 @@ def _copy(
 @instruction("tcgen05.cp", operands=2, writes=0, family="tmem", targets=TENSOR_MEMORY)
 def _cp(i: Instruction, w: Translator) -> Effect:
     group = cta_group(i)
-    shape = ".".join(m for m in i.modifiers[1:] if m not in GROUPS)
+    forms = [m for m in i.modifiers[1:] if m not in GROUPS]
+    shape = ".".join(sorted(forms, key=lambda m: m.startswith("warpx")))  # Triton names the quadrants first
     if shape not in _QUARTERS and shape != _ROWS_OF_4:
         raise Unsupported
     operands = [w.pointer(memory(i.operands[0])), w.read(i.operands[1], "b64")]
