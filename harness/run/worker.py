@@ -22,6 +22,8 @@ from harness.run import statistics, telemetry
 
 L2_BYTES = 64 << 20
 """Inputs are rotated over more than twice this, so that no launch finds its operands in L2 (H200: 60 MB)."""
+MOST_SETS = 512
+"""Problems whose operands take less than 256 KiB do find them there: their sets would number hundreds of thousands."""
 MOST_WORDS = 2000
 """Characters of an unexpected error that are kept."""
 REPORT_SECONDS = 0.5
@@ -164,7 +166,7 @@ def _launch(entry: Any) -> dict[str, Any]:
 
 def _set_count(shape: Shape) -> int:
     one = 2 * (shape.m * shape.k + shape.n * shape.k + shape.m * shape.n)
-    return max(2, -(-2 * L2_BYTES // one) + 1)
+    return min(MOST_SETS, max(2, -(-2 * L2_BYTES // one) + 1))
 
 
 def _operands(request: Request, dtype: Any, index: int) -> tuple[Any, Any, Any]:
