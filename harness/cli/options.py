@@ -363,8 +363,9 @@ def uninitialised_option(default: Uninitialised) -> Callable[[Command], Command]
         type=click.Choice(get_args(Uninitialised)),
         default=default,
         show_default=True,
-        help="What kernels get that read memory before it is written: an error, or a warning and bytes of 0xFF "
-        "(report), of zero, or drawn from the schedule's seed.",
+        help="What kernels get that read memory before it is written: what is an error where it decides something "
+        "(poison), an error at once (fault), or a warning and bytes of 0xFF (report), of zero, or drawn from the "
+        "schedule's seed (random).",
     )
 
 
@@ -398,7 +399,7 @@ emulator_options = together(
         type=click.IntRange(1),
         help="Limit of warp instructions of an emulated run; a billion by default.",
     ),
-    uninitialised_option("fault"),
+    uninitialised_option("poison"),
 )
 allow_option = click.option(
     "--allow",

@@ -45,7 +45,7 @@ def _emulation(request: Request) -> list[str]:
         words += ["--schedule-seed", str(options.seed)]
     if options.accumulation != "f32":
         words += ["--accumulation", options.accumulation]
-    if options.uninitialised != "fault":
+    if options.uninitialised != "poison":
         words += ["--uninitialised", options.uninitialised]
     if options.engine != "native":
         words += ["--engine", options.engine]

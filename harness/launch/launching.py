@@ -37,9 +37,8 @@ LARGEST_SEED = 2**32 - 1
 class EmulationOptions:
     """Says how to emulate. jobs: processes. resident_clusters: at once, None: as many as the GPU holds. max_steps: warp
     instructions, timeout: seconds; None: no limit. strict: a breach of a rule that hardware is known to tolerate is an
-    error, except for the rules in allow. uninitialised: what kernels get that read memory before it is written, an
-    error or bytes (of 0xFF, of zero, drawn from the seed) and a warning. sinks get every event. engine: what runs plain
-    code; the result is the same.
+    error, except for the rules in allow. uninitialised: what kernels get that read memory before it is written, as of
+    `harness.emulator.memory.unwritten`. sinks get every event. engine: what runs plain code; the result is the same.
     """
 
     accumulation: Accumulation = "f32"
@@ -51,7 +50,7 @@ class EmulationOptions:
     timeout: float | None = None
     strict: bool = True
     allow: tuple[str, ...] = ()
-    uninitialised: Uninitialised = "fault"
+    uninitialised: Uninitialised = "poison"
     sinks: tuple[Sink, ...] = ()
     engine: Engine = "native"
 

@@ -338,8 +338,12 @@ def test_a_grant_behind_a_refusal_is_lost_if_nobody_looks_at_it():
 
 
 @pytest.mark.parametrize("coordinates", [COORDINATES, COORDINATES_X])
-def test_coordinates_of_a_refusal_are_reported(coordinates):
+def test_coordinates_of_a_refusal_may_be_taken_but_not_used(coordinates):
+    """Compilers take them first, and look afterwards whether there are any."""
     text = persistent(query=f"{coordinates} {IS_CANCELED} @!%p5 bra REFUSED; {COORDINATES}")
+    assert not any(errors(text, 10, grid=6))
+    used = f"{coordinates} setp.eq.u32 %p9, %r8, 77; @%p9 bra HERE; HERE:"
+    text = persistent(query=f"{used} {IS_CANCELED} @!%p5 bra REFUSED; {COORDINATES}")
     for error in errors(text, 10, grid=6):
         assert isinstance(error, Fault) and error.rule == "clc-failed-coordinates"
         assert "get_first_ctaid" in str(error)

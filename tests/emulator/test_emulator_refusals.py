@@ -249,5 +249,5 @@ def test_an_unknown_instruction_writes_its_first_operand():
     """Where it is not executed that register is unwritten, as it would be of any other instruction."""
     body = "setp.eq.u32 %p1, %r0, 99; @!%p1 bra OVER; frobnicate.b32 %r5, %r0; OVER: add.u32 %r6, %r5, 1;"
     launch(body + "ret;")
-    with pytest.raises(Fault, match="%r6, which was never written in lanes 0xffffffff"):
+    with pytest.raises(Fault, match="%r6, which comes from register %r5, which was never written in lanes 0xffffffff"):
         launch(body + "st.global.b32 [%rd0], %r6; ret;")

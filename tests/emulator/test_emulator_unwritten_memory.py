@@ -141,5 +141,5 @@ def test_a_fault_that_follows_keeps_the_finding():
 
 
 def test_modes_are_checked():
-    with pytest.raises(ValueError, match="uninitialised 'poison': must be fault, report, zero, random"):
-        launch("ret;", device=Device(uninitialised="poison"))
+    with pytest.raises(ValueError, match="uninitialised 'poisoned': must be poison, fault, report, zero, random"):
+        launch("ret;", device=Device(uninitialised="poisoned"))

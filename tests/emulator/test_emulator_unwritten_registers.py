@@ -232,7 +232,7 @@ def test_addressing_global_memory_with_it_is_reported():
     [
         "@%p3 bra OVER; mov.b32 %r4, 1; OVER:",
         "@%p3 st.shared.b32 [%r3], %r0;",
-        "@!%p3 mov.b32 %r4, 1;",
+        "@!%p3 mov.b32 %r4, 1; st.shared.b32 [%r3], %r4;",
         "@%p3 exit;",
     ],
 )
@@ -286,7 +286,7 @@ def test_what_one_warp_has_loaded_before_a_barrier_it_may_use_behind_it():
 
 def test_what_another_warp_has_loaded_is_still_undefined():
     body = ONE_WARP_LOADS + "@!%p1 bra LOADED; add.u32 %r1, %r11, 1;" + STORE_R1 + "ret; LOADED:" + AND_FREES + "ret;"
-    with pytest.raises(Fault, match="%r1, which was never written in lanes 0xffffffff"):
+    with pytest.raises(Fault, match="%r11, which was never written in lanes 0xffffffff"):
         launch(body, threads=64, module_scope=WORDS)
 
 

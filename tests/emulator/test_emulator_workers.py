@@ -119,7 +119,7 @@ FAULTY = """
 mov.u32 %r5, %ctaid.x;
 setp.ne.u32 %p1, %r5, 3;
 @%p1 ret;
-add.s32 %r1, %r9, 1;
+add.s32 %r1, %r9, 1; st.shared.b32 [%r1], %r1;
 ret;
 """
 

@@ -188,6 +188,5 @@ def _selp(i: Instruction, w: Translator) -> Assign:
     if a.isdigit() and b.isdigit():
         return Assign([(i.operands[0], call(w, select_constant, p, a, b, bits))], micro=native)
     choice = call(w, values.select, p, a, b, bits)
-    yes, no, predicate = i.operands[1:]
     result = f"({a} if {p} is True else {b} if {p} is False else {choice})"
-    return Assign([(i.operands[0], result)], selects=(predicate, yes, no), micro=native)
+    return Assign([(i.operands[0], result)], micro=native)

@@ -25,7 +25,8 @@ from harness.emulator.instructions.table import (
 )
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Operation, Site
-from harness.emulator.machine.lanes import Value, lane_value
+from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value
+from harness.emulator.machine.poison import made
 from harness.emulator.machine.state import AsyncOperation, Cta, Fragment
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from harness.emulator.ptx.ast import Instruction
@@ -146,26 +147,17 @@ def _is_canceled(i: Instruction, w: Translator) -> Effect:
     return Effect(is_canceled, [w.read(i.operands[1], "b128")], i.operands[:1])
 
 
-def _given(response: int) -> int:
-    if not response >> 64 & 1:
-        raise Fault(
-            "takes the coordinates of a cluster from a response that says there is none", "clc-failed-coordinates"
-        )
-    return response
-
-
 def first_ctaid(f: Fragment, site: Site, response: Value, axis: int) -> Value:
-    """%ctaid of the given cluster's first CTA along one axis."""
-
-    def of_lane(value: int) -> int:
-        return (_given(value) >> (0, 32, 48)[axis]) & (0xFFFF_FFFF if axis == 0 else 0xFFFF)
-
-    if isinstance(response, int):
-        return of_lane(response)
-    found = np.zeros(32, np.uint32)
+    """%ctaid of the given cluster's first CTA along one axis; poison where the response says that there is none."""
+    found, missing = np.zeros(WARP_SIZE, np.uint32), np.zeros(WARP_SIZE, np.uint32)
     for lane in f.lanes:
-        found[lane] = of_lane(int(response[lane]))
-    return found
+        value = lane_value(response, lane)
+        found[lane] = (value >> (0, 32, 48)[axis]) & (0xFFFF_FFFF if axis == 0 else 0xFFFF)
+        missing[lane] = 0 if value >> 64 & 1 else 0xFFFF_FFFF
+    if isinstance(response, int):
+        found[:], missing[:] = found[f.lanes[0]], missing[f.lanes[0]]
+    origin = f"the coordinates that PTX line {site.line} takes from a response that says there is no cluster"
+    return made(found, missing, origin, "clc-failed-coordinates")
 
 
 def first_ctaids(f: Fragment, site: Site, response: Value) -> tuple[Value, ...]:

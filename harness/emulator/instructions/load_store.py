@@ -29,6 +29,7 @@ from harness.emulator.instructions.values import M64
 from harness.emulator.machine.divergence import part
 from harness.emulator.machine.events import Access, Site
 from harness.emulator.machine.lanes import WARP_SIZE, Value
+from harness.emulator.machine.poison import Poison, carrying, made, merged, moves
 from harness.emulator.machine.state import Cta, Fragment
 from harness.emulator.memory.address_space import (
     OFFSET_MASK,
@@ -83,6 +84,35 @@ def _check_vector(where: Any, nbytes: int, count: int) -> None:
         raise fault
 
 
+def _poison(
+    f: Fragment, site: Site, fault: Fault, peek: Callable[[int], tuple[Any, Any]], nbytes: int, count: int, extend: int
+) -> Result:
+    """What a load gives that has met bytes nobody has written. peek: of an item, its bits and the undefined ones."""
+    if fault.rule != "uninitialised" or f.grid.unwritten.mode != "poison":
+        raise fault
+    found = []
+    for n in range(count):
+        value, missing = (finish(f, np.broadcast_to(part, f.count).copy(), nbytes, extend) for part in peek(n * nbytes))
+        found.append(made(value, missing, f"what PTX line {site.line} loads ({fault})", fault.rule))
+    return found[0] if count == 1 else tuple(found)
+
+
+def _stored(f: Fragment, value: Value) -> tuple[Value, Any]:
+    """The bits to be stored, and which of them are undefined, if any are."""
+    if value is None:
+        raise Fault("stores a register in which a wgmma accumulates that was not waited for", "wgmma")
+    if not isinstance(value, Poison):
+        return value, None
+    if f.grid.unwritten.mode == "fault":
+        return value.used(), None
+    return value.value, value.undefined
+
+
+def _undefined_bytes(undefined: Any, lane: int, nbytes: int) -> list[int]:
+    bits = int(undefined[lane])
+    return [n for n in range(nbytes) if bits >> 8 * n & 0xFF]
+
+
 Result = Any
 """What a load returns: a register value, or a tuple of them."""
 
@@ -134,12 +164,12 @@ def _load(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, count: int
         if count == 1:
             return finish(f, read(where, nbytes), nbytes, extend)
         found = [read(where + n * nbytes, nbytes) for n in range(count)]
-    except Fault:
+    except Fault as fault:
         if isinstance(where, int):
             shared.check_no_mbarrier(where, where + nbytes * count, "read")
         else:
             _check_rank(cta, where)
-        raise
+        return _poison(f, site, fault, lambda at: shared.peek(np.atleast_1d(where) + at, nbytes), nbytes, count, extend)
     return tuple(finish(f, values, nbytes, extend) for values in found)
 
 
@@ -180,9 +210,8 @@ def _store_values(f: Fragment, memory: Any, where: Any, nbytes: int, values: tup
         _check_vector(where, nbytes, len(values))
     mask = (1 << 8 * nbytes) - 1
     stored: list[Any] = []
-    for n, value in enumerate(values):
-        if value is None:
-            raise Fault("stores a register in which a wgmma accumulates that was not waited for", "wgmma")
+    for n, register in enumerate(values):
+        value, undefined = _stored(f, register)
         at = where + n * nbytes if n else where
         if isinstance(where, int):
             # Where lanes store to one place, one of them wins; here it is the last.
@@ -195,6 +224,11 @@ def _store_values(f: Fragment, memory: Any, where: Any, nbytes: int, values: tup
             item = _lanes(f, value) & value.dtype.type(mask) if nbytes < value.dtype.itemsize else _lanes(f, value)
             memory.scatter(at, nbytes, item)
         stored.append(item)
+        if undefined is not None:
+            places = [(at, f.lanes[-1])] if isinstance(where, int) else zip(at.tolist(), f.lanes, strict=True)
+            for place, lane in places:
+                for byte in _undefined_bytes(undefined, lane, nbytes):
+                    memory.poison(place + byte, 1)
     return stored[0] if len(stored) == 1 else tuple(stored)
 
 
@@ -233,6 +267,8 @@ def _join(found: list[tuple[Fragment, Result]], count: int) -> Result:
     if count > 1:
         return tuple(_join([(some, items[n]) for some, items in found], 1) for n in range(count))
     dtype = next((v.dtype for _, v in found if isinstance(v, np.ndarray)), np.dtype(np.uint64))
+    if any(isinstance(v, Poison) for _, v in found):
+        return merged(found, next(v.dtype for _, v in found if isinstance(v, Poison)))
     out: np.ndarray = np.zeros(WARP_SIZE, dtype)
     for some, value in found:
         out[some.lane_index] = value if isinstance(value, int) else value[some.lane_index]
@@ -256,9 +292,12 @@ def _load_device(
     if sink is not None:
         sink(Access(f.agent, site, "read", space, -1, where, nbytes, count, None))
     read: Callable[..., Any] = device.load_int if isinstance(where, int) else device.gather
-    if count == 1:
-        return finish(f, read(where, nbytes), nbytes, extend)
-    return tuple(finish(f, read(where + n * nbytes, nbytes), nbytes, extend) for n in range(count))
+    try:
+        if count == 1:
+            return finish(f, read(where, nbytes), nbytes, extend)
+        return tuple(finish(f, read(where + n * nbytes, nbytes), nbytes, extend) for n in range(count))
+    except Fault as fault:
+        return _poison(f, site, fault, lambda at: device.peek(np.atleast_1d(where) + at, nbytes), nbytes, count, extend)
 
 
 def store_global(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
@@ -319,7 +358,10 @@ def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
         found = local.load(f.lane_index, where + n * nbytes, nbytes)
         return finish(f, int(found[0]) if f.single >= 0 else found, nbytes, extend)
 
-    return item(0) if count == 1 else tuple(item(n) for n in range(count))
+    try:
+        return item(0) if count == 1 else tuple(item(n) for n in range(count))
+    except Fault as fault:
+        return _poison(f, site, fault, lambda at: local.peek(f.lane_index, where + at, nbytes), nbytes, count, extend)
 
 
 def store_local(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
@@ -327,11 +369,13 @@ def store_local(f: Fragment, site: Site, address: Value, nbytes: int, values: tu
     if len(values) > 1:
         _check_vector(where, nbytes, len(values))
     mask, stored = (1 << 8 * nbytes) - 1, []
-    for n, value in enumerate(values):
-        if value is None:
-            raise Fault("stores a register in which a wgmma accumulates that was not waited for", "wgmma")
+    for n, register in enumerate(values):
+        value, undefined = _stored(f, register)
         item = value & mask if isinstance(value, int) else _lanes(f, value) & value.dtype.type(mask)
         local.store(f.lane_index, where + n * nbytes, nbytes, item)
+        for offset, lane in zip(where.tolist(), f.lanes if undefined is not None else (), strict=False):
+            for byte in _undefined_bytes(undefined, lane, nbytes):
+                local.forget(lane, offset + n * nbytes + byte)
         stored.append(item)
     f.grid.wakeups.changes += 1
     if f.grid.sink is not None:
@@ -456,9 +500,10 @@ _STORE_FUNCTIONS: dict[str, Callable[..., None]] = {
 def load_128(f: Fragment, site: Site, load: Callable[..., Result], address: Value) -> Value:
     """``ld.b128``: both halves in one register, which is an int, or an array of them."""
     low, high = load(f, site, address, 8, 2, AS_IS)
-    return join_halves(low, high)
+    return carrying(join_halves)(low, high)
 
 
+@moves(2)
 def join_halves(low: Value, high: Value) -> Value:
     """Two 64-bit values as one of 128 bits."""
     if isinstance(low, int) and isinstance(high, int):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
+from harness.emulator.machine.poison import carrying
 from harness.emulator.ptx.ast import (
     TYPE_BYTES,
     Immediate,
@@ -94,14 +95,12 @@ class Assign:
     """Pure: each destination gets the value of an expression, which works on scalars and on 32-lane arrays alike.
 
     several: for an instruction with one result, a function that computes several of them at once, given for each
-    operand the tuple of its values, and the expressions of this one's operands. selects: a predicate, the operand taken
-    where it holds, and the other one; only the one that is taken need be defined. micro: the same as micro-operations
-    of the native engine; none: it has none that do this.
+    operand the tuple of its values, and the expressions of this one's operands. micro: the same as micro-operations of
+    the native engine; none: it has none that do this.
     """
 
     pairs: Sequence[tuple[Operand, str]]
     several: tuple[Callable[..., Any], tuple[str, ...]] | None = None
-    selects: tuple[Operand, Operand, Operand] | None = None
     micro: tuple[Micro, ...] = ()
 
 
@@ -113,8 +112,7 @@ class Effect:
     and whose value it may leave open until a later wait. stores: registers it reads from the register file: the block
     stores them first, and passes as a last argument whether one of them may have been written since the last such
     instruction.
-    partial: a register that need not be defined in all lanes; the function gets those lanes as a last argument, and
-    returns as a last result the lanes in which its first result is defined. micro: as of `Assign`.
+    micro: as of `Assign`.
     """
 
     function: Callable[..., Any]
@@ -122,7 +120,6 @@ class Effect:
     results: Sequence[Operand] = ()
     poisons: Sequence[Register] = ()
     stores: Sequence[Register] = ()
-    partial: Register | None = None
     micro: tuple[Micro, ...] = ()
 
 
@@ -265,8 +262,8 @@ def registers(operand: Operand) -> tuple[Register, ...]:
 
 
 def call(w: Translator, function: Callable[..., Any], *arguments: object) -> str:
-    """Source of a call."""
-    return f"{w.use(function)}({', '.join(str(argument) for argument in arguments)})"
+    """Source of a call of a function of registers' values."""
+    return f"{w.use(carrying(function))}({', '.join(str(argument) for argument in arguments)})"
 
 
 def micro(name: str, destination: Operand | Temporary, kind: str, *sources: Operand | Temporary | int) -> Micro:

@@ -21,9 +21,11 @@ from harness.emulator.instructions.table import (
     registers,
     tuple_of,
 )
+from harness.emulator.instructions.values import select
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Site
 from harness.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, lane_array, lane_value, stack_rows
+from harness.emulator.machine.poison import Poison, made
 from harness.emulator.machine.state import Cta, Fragment, PendingLoad, PendingStore
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, shared_from_generic, space_of
 from harness.emulator.memory.tmem import Place, place
@@ -220,10 +222,16 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
     if f.grid.sink is not None:
         operation = f.grid.operation("tmem.load", f, site, reads=_block(f, spot), place=spot)
 
-    def read() -> np.ndarray:
+    def read() -> Any:
         if operation is not None and f.grid.sink is not None:
             f.grid.sink(events.Started(operation))
-        values = cta.tmem.load(spot) if f.grid.computes else np.zeros((len(slots), WARP_SIZE), np.uint32)
+        try:
+            values: Any = cta.tmem.load(spot) if f.grid.computes else np.zeros((len(slots), WARP_SIZE), np.uint32)
+        except Fault as fault:
+            if fault.rule != "uninitialised" or f.grid.unwritten.mode != "poison":
+                raise
+            origin = f"what PTX line {site.line} loads ({fault})"
+            values = [made(row, missing, origin, fault.rule) for row, missing in zip(*cta.tmem.peek(spot), strict=True)]
         pending.read = lambda: values
         return values
 
@@ -272,11 +280,12 @@ def _deliver(f: Fragment, pending: PendingLoad) -> None:
         if not lanes:
             continue
         if f.single >= 0:
-            f.registers[slot] = rows[n][f.single].item()
+            row = rows[n]
+            f.registers[slot] = row.of_lane(f.single) if isinstance(row, Poison) else lane_value(row, f.single)
         elif lanes == f.mask:
             f.registers[slot] = rows[n]
         else:
-            f.registers[slot] = np.where(lane_array(lanes), rows[n], f.registers[slot]).astype(np.uint32)
+            f.registers[slot] = select(lane_array(lanes), rows[n], f.registers[slot])
 
 
 def wait_for_loads(f: Fragment, site: Site) -> None:
@@ -317,8 +326,14 @@ def store(f: Fragment, site: Site, values: Sequence[Value], where: tuple[Any, ..
     shape, num, unpack, split = where
     spot = place(shape, num, f.uniform(address, "the tensor memory address"), f.warp.index % 4, unpack, split)
     _warn_outside(f, site, spot)
+    undefined = None
+    if f.grid.unwritten.mode != "fault" and any(isinstance(v, Poison) for v in values):
+        undefined = stack_rows([v.undefined if isinstance(v, Poison) else 0 for v in values])
+        values = [v.value if isinstance(v, Poison) else v for v in values]
     rows = stack_rows(values)
     f.cta.tmem.store(spot, rows)
+    if undefined is not None:
+        f.cta.tmem.forget(spot, undefined)
     f.grid.wakeups.changes += 1
     operation = None
     if f.grid.sink is not None:

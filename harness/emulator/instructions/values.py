@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.machine.lanes import WARP_SIZE
+from harness.emulator.machine.poison import Poison, choose, moves, of_operators
 from harness.emulator.units.float_math import with_nan64
 from harness.emulator.units.numerics import cvt_rn_bf16x2, cvt_rn_f16x2
 
@@ -45,6 +46,7 @@ def signed(value: int, bits: int) -> int:
 # ---- selection ----
 
 
+@of_operators
 def select(predicate: Value, yes: Value, no: Value, bits: int = 32) -> Value:
     """``selp`` and guarded writes; a side that holds nothing leaves the other one."""
     if predicate is True:
@@ -53,15 +55,20 @@ def select(predicate: Value, yes: Value, no: Value, bits: int = 32) -> Value:
         return no
     if yes is None or no is None:
         return yes if no is None else no
+    if isinstance(predicate, Poison) or isinstance(yes, Poison) or isinstance(no, Poison):
+        is_predicate = any(isinstance(v, bool) or getattr(v, "dtype", None) == np.bool_ for v in (yes, no))
+        return choose(predicate, yes, no, np.bool_ if is_predicate else dtype_for(bits))
     chosen: Any = np.where(predicate, yes, no)
     return chosen if chosen.dtype == np.bool_ else chosen.astype(dtype_for(bits), copy=False)
 
 
+@of_operators
 def widen(value: Value) -> Value:
     """A 32-bit value in a 64-bit register."""
     return value if isinstance(value, int) else value.astype(np.uint64)
 
 
+@of_operators
 def narrow(value: Value, bits: int) -> Value:
     """The low bits of a 64-bit (or narrower) value."""
     if isinstance(value, int):
@@ -69,6 +76,7 @@ def narrow(value: Value, bits: int) -> Value:
     return (value & ((1 << bits) - 1)).astype(dtype_for(bits))
 
 
+@moves(1)
 def sign_extend(value: Value, source_bits: int, bits: int) -> Value:
     """The value as a ``bits`` wide two's complement number."""
     high, mask = 1 << (source_bits - 1), (1 << bits) - 1
@@ -86,6 +94,7 @@ def displaced(pointer: Value, offset: int, bits: int) -> Value:
     return (pointer + offset) & ((1 << bits) - 1) if isinstance(pointer, int) else pointer + offset
 
 
+@moves(1)
 def shift_left(value: Value, amount: Value, bits: int) -> Value:
     """``shl``: amounts past the width give zero (PTX ISA 9.7.8.9)."""
     if isinstance(amount, int):
@@ -93,12 +102,14 @@ def shift_left(value: Value, amount: Value, bits: int) -> Value:
     return lanewise(bits, lambda v, n: (v << n) & ((1 << bits) - 1) if n < bits else 0, value, amount)
 
 
+@moves(1)
 def shift_right(value: Value, amount: Value, bits: int) -> Value:
     if isinstance(amount, int):
         return value >> amount if amount < bits else value & 0
     return lanewise(bits, lambda v, n: v >> n if n < bits else 0, value, amount)
 
 
+@moves(1)
 def shift_right_signed(value: Value, amount: Value, bits: int) -> Value:
     mask = (1 << bits) - 1
     return lanewise(bits, lambda v, n: (signed(v, bits) >> min(n, bits - 1)) & mask, value, amount)
@@ -166,6 +177,7 @@ def add_saturated(a: Value, b: Value, subtract: bool) -> Value:
     return lanewise(32, scalar, a, b)
 
 
+@of_operators
 def lop3(a: Value, b: Value, c: Value, table: int) -> Value:
     """Any bitwise function of three inputs, by its truth table (PTX ISA 9.7.8.6)."""
     result: Value = 0
@@ -178,6 +190,7 @@ def lop3(a: Value, b: Value, c: Value, table: int) -> Value:
     return result
 
 
+@moves(2)
 def prmt(a: Value, b: Value, selector: Value, mode: str = "") -> Value:
     """``prmt.b32``: pick four bytes out of {b, a} (PTX ISA 9.7.9.9). mode: nothing, or one of `PERMUTATIONS`."""
 
@@ -205,6 +218,7 @@ PERMUTATIONS: dict[str, Callable[[int], list[int]]] = {
 }
 
 
+@moves(2)
 def funnel_shift(low: Value, high: Value, amount: Value, left: bool, wrap: bool) -> Value:
     """``shf``: shift the 64-bit value {high, low} and keep one half."""
 
@@ -216,6 +230,7 @@ def funnel_shift(low: Value, high: Value, amount: Value, left: bool, wrap: bool)
     return lanewise(32, scalar, low, high, amount)
 
 
+@moves(1)
 def bit_field_extract(value: Value, position: Value, length: Value, bits: int, is_signed: bool) -> Value:
     mask = (1 << bits) - 1
 
@@ -233,6 +248,7 @@ def bit_field_extract(value: Value, position: Value, length: Value, bits: int, i
     return lanewise(bits, scalar, value, position, length)
 
 
+@moves(2)
 def bit_field_insert(field: Value, value: Value, position: Value, length: Value, bits: int) -> Value:
     full = (1 << bits) - 1
 
@@ -252,6 +268,7 @@ def count_leading_zeros(value: Value, bits: int) -> Value:
     return lanewise(32, lambda v: bits - v.bit_length(), value)
 
 
+@moves(1)
 def bit_reverse(value: Value, bits: int) -> Value:
     return lanewise(bits, lambda v: int(f"{v:0{bits}b}"[::-1], 2), value)
 

@@ -17,6 +17,7 @@ from harness.emulator.instructions.table import Effect, Translator, Unsupported,
 from harness.emulator.machine.divergence import complete_meeting, part
 from harness.emulator.machine.events import Site, WarpSynced
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value, mask_of
+from harness.emulator.machine.poison import Poison, made
 from harness.emulator.machine.state import Fragment
 from harness.emulator.ptx.ast import Dual, Instruction, Register, Sink
 
@@ -82,15 +83,17 @@ def check_members(f: Fragment, site: Site, mask: Value) -> int:
     return members
 
 
-def shuffle(
-    f: Fragment, site: Site, mode: str, value: Value, b: Value, c: Value, mask: Value, defined: int
-) -> tuple[Value, Value, int]:
-    """``shfl.sync``: (value, in-range predicate) per lane, and the lanes whose value is defined."""
+def shuffle(f: Fragment, site: Site, mode: str, value: Value, b: Value, c: Value, mask: Value) -> tuple[Value, Value]:
+    """``shfl.sync``: (value, in-range predicate) per lane."""
+    if isinstance(value, Poison):
+        moved, inside = shuffle(f, site, mode, value.value, b, c, mask)
+        undefined, _ = shuffle(f, site, mode, value.undefined, b, c, mask)
+        return made(moved, undefined, value.origin, value.rule), inside
     groups = _groups(f, mask)
     if len(groups) > 1:
-        found = [(group, shuffle(group, site, mode, value, b, c, mask, defined)) for group in groups]
+        found = [(group, shuffle(group, site, mode, value, b, c, mask)) for group in groups]
         values, inside = (_joined([(group, parts[n]) for group, parts in found]) for n in (0, 1))
-        return values, inside, sum(parts[2] & group.mask for group, parts in found)
+        return values, inside
     check_members(f, site, mask)
     if value is None:
         raise Fault("shuffles a register in which a wgmma accumulates that was not waited for", "wgmma")
@@ -98,7 +101,7 @@ def shuffle(
     if mode == "idx" and isinstance(b, int) and bound == 31:
         source = b & 31
         _check_source(f, f.lanes[0], source)
-        return lane_value(value, source), True, -1 if defined >> source & 1 else 0
+        return lane_value(value, source), True
     lanes = np.arange(WARP_SIZE)
     clamp, segment = bound & 31, bound >> 8 & 31
     highest = (lanes & segment) | (clamp & ~segment & 31)
@@ -115,10 +118,9 @@ def shuffle(
     for lane in f.lanes:
         _check_source(f, lane, int(chosen[lane]))
     full = np.broadcast_to(np.asarray(value, np.uint32), WARP_SIZE)[chosen]
-    got = -1 if not f.mask & ~defined else sum(1 << lane for lane in f.lanes if defined >> int(chosen[lane]) & 1)
     if f.single >= 0:
-        return int(full[f.single]), bool(inside[f.single]), got
-    return full, inside, got
+        return int(full[f.single]), bool(inside[f.single])
+    return full, inside
 
 
 def _check_source(f: Fragment, lane: int, source: int) -> None:
@@ -126,12 +128,9 @@ def _check_source(f: Fragment, lane: int, source: int) -> None:
         raise Fault(f"lane {lane} reads lane {source} by shfl.sync, which does not take part", "convergence")
 
 
-def shuffle_value(
-    f: Fragment, site: Site, mode: str, value: Value, b: Value, c: Value, mask: Value, defined: int
-) -> tuple[Value, int]:
+def shuffle_value(f: Fragment, site: Site, mode: str, value: Value, b: Value, c: Value, mask: Value) -> Value:
     """The value that `shuffle` gives, where nobody asks for the predicate."""
-    found, _, got = shuffle(f, site, mode, value, b, c, mask, defined)
-    return found, got
+    return shuffle(f, site, mode, value, b, c, mask)[0]
 
 
 @instruction("shfl", operands=5)
@@ -144,8 +143,8 @@ def _shfl(i: Instruction, w: Translator) -> Effect:
     if not isinstance(value, Register):
         raise Unsupported
     if isinstance(destination, Dual):
-        return Effect(shuffle, arguments, (destination.first, destination.second), partial=value)
-    return Effect(shuffle_value, arguments, (destination,), partial=value)
+        return Effect(shuffle, arguments, (destination.first, destination.second))
+    return Effect(shuffle_value, arguments, (destination,))
 
 
 @by_group

@@ -27,7 +27,6 @@ class Code:
 
     families: histogram of each block's instructions by family, for the counters. live_in: registers that may be read at
     or after the start of each block. dtypes: of a register's array. initial: registers of a warp that starts.
-    lane_masks: registers made by the translator that hold, as an int, the lanes in which another one is defined.
     local_bytes: of a thread's frame. symbols: variables of the device that the kernel names. native: gives the plan of
     what can run natively, or None; it is made when it is first asked for.
     instruction_at: for each line of the generated source, the instruction it belongs to.
@@ -45,7 +44,6 @@ class Code:
     live_in: Sequence[Sequence[int]]
     dtypes: Sequence[Any]
     initial: Sequence[Value]
-    lane_masks: frozenset[int]
     static_shared: int
     local_bytes: int
     symbols: Sequence[str]

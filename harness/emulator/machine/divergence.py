@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.emulator.errors import Fault
-from harness.emulator.machine import events
+from harness.emulator.machine import events, poison
 from harness.emulator.machine.code import EXIT, SPLIT, Code
 from harness.emulator.machine.lanes import WARP_SIZE, Value, mask_of
+from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.state import Fragment, JoinPoint, Warp
 
 
@@ -69,7 +70,9 @@ def _registers_of_lane(f: Fragment, lane: int, slots: Sequence[int]) -> list[Val
     registers = list(f.grid.code.initial)
     for slot in slots:
         value = f.registers[slot]
-        registers[slot] = value.item(lane) if isinstance(value, np.ndarray) else value
+        if isinstance(value, np.ndarray):
+            value = value.item(lane)
+        registers[slot] = value.of_lane(lane) if isinstance(value, Poison) else value
     return registers
 
 
@@ -173,9 +176,7 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
         value = first.registers[slot]
         if value is not second[slot] or len(parts) > 2:
             before = join.before[slot]
-            if slot in code.lane_masks:
-                value = _merge_lane_masks(parts, slot)
-            elif isinstance(before, np.ndarray) and _is_unchanged(parts, slot, before):
+            if isinstance(before, np.ndarray) and _is_unchanged(parts, slot, before):
                 value = before
             else:
                 value = _merge_values([(p, p.registers[slot]) for p in parts], code.dtypes[slot])
@@ -200,17 +201,9 @@ def _is_unchanged(parts: list[Fragment], slot: int, before: np.ndarray) -> bool:
     """Whether a register still is in all fragments what it was before the split."""
     for f in parts:
         value = f.registers[slot]
-        if value is not before and (f.single < 0 or value != before.item(f.single)):
+        if value is not before and (f.single < 0 or type(value) is Poison or value != before.item(f.single)):
             return False
     return True
-
-
-def _merge_lane_masks(parts: list[Fragment], slot: int) -> int:
-    """The lanes in which a register is defined, from what each fragment says of its own."""
-    merged = 0
-    for fragment in parts:
-        merged |= fragment.registers[slot] & fragment.mask
-    return int(merged)
 
 
 def _merge_values(parts: list[tuple[Fragment, Value]], dtype: type) -> Value:
@@ -219,6 +212,8 @@ def _merge_values(parts: list[tuple[Fragment, Value]], dtype: type) -> Value:
         return first
     if all(isinstance(value, int) and value == first for _, value in parts):
         return first
+    if any(type(value) is Poison for _, value in parts):
+        return poison.merged(parts, dtype)
     merged: np.ndarray = np.zeros(WARP_SIZE, dtype)
     for fragment, value in parts:
         if value is not None:

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.errors import Fault
+from harness.emulator.machine.poison import Poison
 
 WARP_SIZE = 32
 FULL_MASK = 0xFFFFFFFF
 
 Value = Any
-"""int or bool where all lanes agree, else an array of 32 items. None: a wgmma accumulates in the register."""
+"""int or bool where all lanes agree, else an array of 32 items. None: a wgmma accumulates in the register. `Poison`:
+bits of it are undefined."""
 
 ALL_LANES = np.arange(WARP_SIZE)
 _BIT_WEIGHTS = (1 << ALL_LANES).astype(np.uint64)
@@ -31,6 +33,8 @@ def mask_of(predicate: Value) -> int:
     """The lanes in which a predicate holds."""
     if isinstance(predicate, np.ndarray):
         return int(predicate @ _BIT_WEIGHTS)
+    if isinstance(predicate, Poison):
+        return mask_of(predicate.used())
     return FULL_MASK if predicate else 0
 
 

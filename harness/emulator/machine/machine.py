@@ -26,6 +26,7 @@ from harness.emulator.machine.counters import Counters, add_instructions
 from harness.emulator.machine.divergence import arrive_at_join, go_on_alone
 from harness.emulator.machine.events import Agent
 from harness.emulator.machine.grid import Clusters
+from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.schedule import START, Schedule
 from harness.emulator.machine.state import AsyncOperation, Cluster, Fragment, Grid, JoinPoint
 
@@ -551,6 +552,8 @@ class Machine:
 
 
 def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Poison) or isinstance(b, Poison):
+        return a is b or (type(a) is type(b) and _same(a.value, b.value) and _same(a.undefined, b.undefined))
     return a is b or (np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b)
 
 

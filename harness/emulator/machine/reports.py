@@ -8,11 +8,13 @@ from collections.abc import Collection, Iterable, Sequence
 
 from harness.emulator.errors import Fault
 from harness.emulator.instructions import values
+from harness.emulator.machine import poison
 from harness.emulator.machine.barriers import CountingBarrier, MBarrier
 from harness.emulator.machine.code import Code
 from harness.emulator.machine.events import Site
 from harness.emulator.machine.grid import Clusters
 from harness.emulator.machine.lanes import FULL_MASK
+from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.state import Cluster, Fragment
 
 FEW_CTAS = 8
@@ -78,8 +80,18 @@ def located(code: Code, error: Exception, fragment: Fragment) -> Exception:
         site = code.sites[index]
         guarded = frame.f_locals.get("t")
         executing = guarded if code.kernel.instructions[index].guard and guarded is not None else fragment
+        undefined = [
+            (name, held)
+            for slot, name in _registers_of(code, index)
+            if isinstance(held := frame.f_locals.get(f"v{slot}"), Poison)
+        ]
         if isinstance(error, Fault):
+            name, held = next(((n, p) for n, p in undefined if str(error).startswith(f"uses {p.origin}")), ("", None))
+            if held is not None and f" {name}," not in held.origin:
+                error = Fault(str(error).replace("uses", f"uses register {name}, which comes from", 1), error.rule)
             return explain(code, error, executing, site)
+        for name, held in undefined:
+            return explain(code, Fault(f"uses register {name}: {held.origin}", held.rule), executing, site)
         for slot, name in _registers_of(code, index):
             if frame.f_locals.get(f"v{slot}", 0) is None:
                 member = fragment.warp.member
@@ -99,11 +111,13 @@ def _raised_by_instruction(error: Exception, code: Code) -> bool:
     if not isinstance(error, ArithmeticError | LookupError | TypeError | ValueError):
         return False
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_code.co_filename in (code.filename, values.__file__)
+    return frame.f_code.co_filename in (code.filename, values.__file__, poison.__file__)
 
 
 def _registers_of(code: Code, index: int) -> Iterable[tuple[int, str]]:
     instruction = code.kernel.instructions[index]
+    if instruction.guard is not None:
+        yield instruction.guard.slot, instruction.guard.name
     for operand in instruction.operands:
         for register in operand.registers():
             yield register.slot, register.name

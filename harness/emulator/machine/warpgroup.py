@@ -68,7 +68,7 @@ class HeldRegisters:
                 if now is value:
                     continue
                 then = value[fragment.single] if fragment.single >= 0 and isinstance(value, np.ndarray) else value
-                if not np.array_equal(now, then):
+                if (np.asarray(now) != then).any():
                     raise Fault(
                         f"register {name} was written while a wgmma that reads A from it was in flight", "wgmma"
                     )

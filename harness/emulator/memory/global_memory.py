@@ -255,6 +255,25 @@ class GlobalMemory:
         if block.valid is not None:
             block.shadow[nbytes][index] = ALL_VALID[nbytes]
 
+    def peek(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What `gather` would give, and which of its bits were never written."""
+        values, missing = [], []
+        for position, address in enumerate(addresses.tolist()):
+            with _of_lane(position):
+                self._check_aligned(address, nbytes)
+                block, offset = self.find(address, nbytes)
+            there = slice(offset, offset + nbytes)
+            written = np.ones(nbytes, np.uint8) if block.valid is None else block.valid[there].view(np.uint8)
+            values.append(block.data[there].tobytes())
+            missing.append(((written ^ 1) * np.uint8(0xFF)).tobytes())
+        dtype = UNSIGNED[nbytes]
+        return np.frombuffer(b"".join(values), dtype), np.frombuffer(b"".join(missing), dtype)
+
+    def poison(self, address: int, nbytes: int) -> None:
+        """Forget what was written to a range."""
+        block, offset = self.find(address, nbytes)
+        block.poisonable()[offset : offset + nbytes] = False
+
     def _one_block(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[Allocation, NDArray[np.int64]] | None:
         """The one allocation all lanes fall into with their offsets in it, or None; alignment is checked."""
         merged = int(np.bitwise_or.reduce(addresses))

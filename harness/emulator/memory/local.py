@@ -53,6 +53,18 @@ class LocalMemory:
             self._unwritten.read(fault, self._words[1], self._valid[1].view(np.bool_), bytes_read)
         return self._words[nbytes][index]
 
+    def peek(
+        self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What `load` would give, and which of its bits were never written."""
+        index = self._index(lanes, offsets, nbytes)
+        missing: NDArray[Any] = (self._valid[nbytes][index] ^ ALL_VALID[nbytes]) * UNSIGNED[nbytes].type(0xFF)
+        return self._words[nbytes][index], missing
+
+    def forget(self, lane: int, offset: int) -> None:
+        """A byte that counts as not written."""
+        self._valid[1][lane * self._pitch + offset] = 0
+
     def store(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int, values: Any) -> None:
         index = self._index(lanes, offsets, nbytes)
         self._words[nbytes][index] = values

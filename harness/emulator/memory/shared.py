@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,14 +191,14 @@ class SharedMemory:
             self.check_range(low * CHUNK, CHUNK)
             self.check_range(high * CHUNK, CHUNK)
 
-    def _explain_vector(self, offsets: NDArray[np.integer], nbytes: int, reading: bool) -> Fault | None:
-        """The Fault of the first lane whose access breaks a rule, if any does."""
+    def _explain_vector(self, offsets: NDArray[np.integer], nbytes: int, reading: bool | None) -> Fault | None:
+        """The Fault of the first lane whose access breaks a rule, if any does. reading: None for the range alone."""
         for position, offset in enumerate(np.asarray(offsets).ravel().tolist()):
             try:
                 self.check_range(offset, nbytes, nbytes)
                 if reading:
                     self.check_valid(offset, nbytes)
-                else:
+                elif reading is False:
                     self.check_no_mbarrier(offset, offset + nbytes)
             except Fault as fault:
                 fault.position = position
@@ -282,6 +283,15 @@ class SharedMemory:
         self._words[words.nbytes][words.index] = values
         self._valid_words[words.nbytes][words.index] = ALL_VALID[words.nbytes]
         return True
+
+    def peek(self, offsets: NDArray[np.integer], nbytes: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What `gather` would give, and which of its bits were never written."""
+        fault = self._explain_vector(offsets, nbytes, reading=None)
+        if fault is not None:
+            raise fault
+        index = offsets // nbytes
+        unwritten = self._valid_words[nbytes].take(index) ^ ALL_VALID[nbytes]
+        return self._words[nbytes].take(index), unwritten * UNSIGNED[nbytes].type(0xFF)
 
     def _word_index(self, offsets: NDArray[np.integer], nbytes: int) -> NDArray[np.integer]:
         # Unwritten bytes, which include the reserved ones, stop a read by themselves, and so does the end.

@@ -171,7 +171,7 @@ class TensorMemory:
                 ", which was never written",
                 "uninitialised",
             )
-            self.unwritten.read(fault, self.data, self.valid, (lanes, columns))
+            self.unwritten.read(fault, self.data, self.valid, (lanes, columns), spreads=True)
 
     # -- tcgen05.ld and tcgen05.st -----------------------------------------------------------------
 
@@ -191,6 +191,19 @@ class TensorMemory:
         low, high = self._flat.take(place.flat) & 0xFFFF
         packed: NDArray[np.uint32] = low | (high << 16)
         return packed
+
+    def peek(self, place: Place) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """What `load` would give, and which of its bits were never written."""
+        values, missing = self._flat.take(place.flat), np.where(self._flat_valid.take(place.flat), 0, 0xFFFFFFFF)
+        if place.packed:
+            values, missing = (part[0] & 0xFFFF | (part[1] & 0xFFFF) << 16 for part in (values, missing))
+        return values, missing.astype(np.uint32)
+
+    def forget(self, place: Place, undefined: NDArray[np.uint32]) -> None:
+        """Of what was just stored, the words with undefined bits count as not written."""
+        if place.packed:
+            undefined = np.stack([undefined & 0xFFFF, undefined >> 16])
+        self._flat_valid[place.flat[undefined != 0]] = False
 
     def store(self, place: Place, registers: NDArray[np.uint32]) -> None:
         """tcgen05.st: write registers [registers, 32 threads] of one warp."""

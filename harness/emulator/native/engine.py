@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.emulator.errors import Fault
 from harness.emulator.machine.code import BLOCKED, Code
 from harness.emulator.machine.divergence import diverge
 from harness.emulator.machine.state import Cta, Fragment, Grid
@@ -225,7 +226,7 @@ class Engine:
                 continue
             try:
                 (file.wide if kind == WIDE else file.narrow)[row] = value
-            except (TypeError, OverflowError):
+            except (Fault, TypeError, OverflowError):
                 return 0
             handed += 1
             file.agree[row] = not isinstance(value, np.ndarray)

@@ -2,8 +2,7 @@
 
 A block whose instructions all have micro-operations is one stretch. Of other blocks those parts are stretches that are
 long enough, and Python functions run the rest; the block stays one block to schedules and counters. What a
-stretch may touch are plain registers: none whose lanes are tracked, and none that something asynchronous reads or
-writes.
+stretch may touch are plain registers: none that nothing writes, and none that something asynchronous reads or writes.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from harness.emulator.translate.cfg import (
     destinations,
     held_operands,
     is_guard_branch,
+    load_step,
     sources,
 )
-from harness.emulator.translate.definedness import load_step
 
 SHORTEST = 4
 """Instructions of the shortest stretch in a block that Python runs otherwise."""
@@ -190,7 +189,6 @@ class Planner:
         blocks: Sequence[Block],
         starting_at: dict[int, int],
         unloaded_in: Sequence[set[int]],
-        tracked: set[int],
         dtypes: Sequence[Any],
         operands: Any,
         write_pieces: Callable[[int, Sequence[Block]], list[BlockFunction]],
@@ -206,7 +204,7 @@ class Planner:
         asynchronous = {r.slot for i in instructions for r in [*accumulators(i), *held_operands(i)]}
         written = {r.slot for i in instructions for r in destinations(i)}
         never = {r.slot for i in instructions for r in sources(i)} - written
-        self._excluded = frozenset(asynchronous | tracked | never)
+        self._excluded = frozenset(asynchronous | never)
         self._records: list[Record] = []
         self._locations: list[set[int]] = []
         self._saved: list[int] = []

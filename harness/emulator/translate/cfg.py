@@ -7,6 +7,7 @@ suspending instruction becomes a branch around it, so that the lanes for which i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -205,3 +206,32 @@ def _post_dominators(blocks: list[Block]) -> None:
     for block in blocks:
         join = immediate.get(block.index, exit_node)
         block.join = EXIT if join == exit_node else join
+
+
+def load_step(i: Instruction, unloaded: set[int]) -> None:
+    """What an instruction does to the set of slots that wait for a tcgen05.ld."""
+    spec = find(i)
+    name = spec.name if spec else ""
+    if name == "tcgen05.wait::ld":
+        unloaded.clear()
+    elif name == "tcgen05.ld":
+        unloaded.update(r.slot for r in destinations(i))
+    elif i.guard is None:
+        unloaded.difference_update(r.slot for r in destinations(i))
+
+
+def unloaded_at_start(blocks: Sequence[Block], instructions: Sequence[Instruction]) -> list[set[int]]:
+    """For each block, the slots that may be destinations of a tcgen05.ld that was not waited for when it starts."""
+    at_start: list[set[int]] = [set() for _ in blocks]
+    work = list(range(len(blocks)))
+    while work:
+        block = blocks[work.pop(0)]
+        unloaded = set(at_start[block.index])
+        for i in instructions[block.first : block.last]:
+            load_step(i, unloaded)
+        for s in block.successors:
+            if s != EXIT and not unloaded <= at_start[s]:
+                at_start[s] |= unloaded
+                if s not in work:
+                    work.append(s)
+    return at_start

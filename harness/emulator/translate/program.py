@@ -14,10 +14,10 @@ from harness.emulator.instructions import FAMILIES
 from harness.emulator.instructions.table import UNEXPECTED, Emitted, Unsupported, find
 from harness.emulator.machine.code import BlockFunction, Code
 from harness.emulator.machine.events import Site
+from harness.emulator.machine.poison import unwritten
 from harness.emulator.native.plan import Plan, Planner
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Kernel, ParsedModule
 from harness.emulator.translate import cfg
-from harness.emulator.translate.definedness import Definedness
 from harness.emulator.translate.layout import Layout
 from harness.emulator.translate.writer import Operands, Writer
 
@@ -31,10 +31,8 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
     instructions = kernel.instructions
     emitted = [_emit(i, operands) for i in instructions]
     blocks, starting_at = cfg.build(kernel)
-    definedness = Definedness(instructions, [None if isinstance(e, Unsupported) else e for e in emitted], blocks)
-    tracked = sorted(definedness.tracked)
-    mask_slots = {slot: kernel.register_count + n for n, slot in enumerate(tracked)}
-    writer = Writer(instructions, emitted, operands, definedness, mask_slots, starting_at)
+    unloaded_in = cfg.unloaded_at_start(blocks, instructions)
+    writer = Writer(instructions, emitted, operands, unloaded_in, starting_at)
     for block in blocks:
         writer.block(block)
     source = "\n".join(writer.lines) + "\n"
@@ -47,7 +45,7 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
 
     def write_pieces(number: int, parts: Sequence[cfg.Block]) -> list[BlockFunction]:
         """Parts of a block as functions; their lines follow those of all blocks."""
-        own = Writer(instructions, emitted, operands, definedness, mask_slots, starting_at)
+        own = Writer(instructions, emitted, operands, unloaded_in, starting_at)
         made = own.pieces(parts)
         text = "\n" * len(instruction_at) + "\n".join(own.lines) + "\n"
         instruction_at.extend(own.line_instruction)
@@ -56,12 +54,16 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
         return [names[name] for name in made]
 
     def make_plan() -> Plan | None:
-        unloaded_in, tracked_slots = definedness.unloaded_in, set(definedness.tracked)
-        about = (instructions, emitted, blocks, starting_at, unloaded_in, tracked_slots, dtypes)
+        about = (instructions, emitted, blocks, starting_at, unloaded_in, dtypes)
         return Planner(*about, operands, write_pieces).plan()
 
     dtypes = _dtypes(kernel)
-    initial = [None if slot in accumulators else False if dtype is np.bool_ else 0 for slot, dtype in enumerate(dtypes)]
+    initial: list[Any] = [
+        None if slot in accumulators else False if dtype is np.bool_ else 0 for slot, dtype in enumerate(dtypes)
+    ]
+    for register in {r.slot: r for i in instructions for r in cfg.sources(i)}.values():
+        if blocks and register.slot in blocks[0].live_in - accumulators:
+            initial[register.slot] = unwritten(register.name, dtypes[register.slot])
     return Code(
         kernel=kernel,
         filename=filename,
@@ -72,10 +74,9 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
         first=[block.first for block in blocks],
         last=[max(block.first, block.last - 1) for block in blocks],
         families=[Counter(_family(i) for i in instructions[b.first : b.last]) for b in blocks],
-        live_in=[_live_with_masks(block.live_in, mask_slots) for block in blocks],
-        dtypes=dtypes + [np.int64] * len(tracked),
-        initial=initial + [0] * len(tracked),
-        lane_masks=frozenset(mask_slots.values()),
+        live_in=[sorted(block.live_in) for block in blocks],
+        dtypes=dtypes,
+        initial=initial,
         static_shared=layout.static_shared,
         local_bytes=kernel.local_bytes,
         symbols=layout.symbols,
@@ -109,10 +110,6 @@ def _emit(i: Instruction, operands: Operands) -> Emitted | Unsupported:
 def _family(i: Instruction) -> str:
     spec = find(i)
     return spec.family if spec is not None else "alu"
-
-
-def _live_with_masks(live: set[int], mask_slots: dict[int, int]) -> list[int]:
-    return sorted(live) + sorted(mask_slots[slot] for slot in live & mask_slots.keys())
 
 
 def _site(i: Instruction) -> Site:

@@ -1,8 +1,7 @@
 """Writes the Python source of basic blocks: operands to expressions, instructions to lines.
 
 A block becomes ``def b7(f, R)``: ``f`` is the fragment that runs, ``R`` its registers. Registers are loaded into locals
-``v12`` at the start and stored back at the end; ``d12`` holds the lanes in which register 12 is defined, for the few
-registers that need it. The function returns the next block, or EXIT, BLOCKED or SPLIT.
+``v12`` at the start and stored back at the end. The function returns the next block, or EXIT, BLOCKED or SPLIT.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from harness.emulator.machine.barriers import SUSPENDED
 from harness.emulator.machine.code import BLOCKED, EXIT
 from harness.emulator.machine.divergence import diverge, diverge_many, restrict
 from harness.emulator.machine.events import Site
-from harness.emulator.machine.lanes import mask_of
+from harness.emulator.machine.poison import carrying_several
 from harness.emulator.machine.state import Fragment
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.emulator.ptx.ast import (
@@ -36,17 +35,16 @@ from harness.emulator.ptx.ast import (
     Special,
     Symbol,
 )
-from harness.emulator.translate.cfg import Block, accumulators, destinations, held_operands, is_guard_branch, sources
-from harness.emulator.translate.definedness import Definedness, load_step
+from harness.emulator.translate.cfg import (
+    Block,
+    accumulators,
+    destinations,
+    held_operands,
+    is_guard_branch,
+    load_step,
+    sources,
+)
 from harness.emulator.translate.layout import Layout
-
-EVERYWHERE = -1
-"""All lanes, as a mask."""
-
-
-def lanes_text(mask: int) -> str:
-    """ "lane 5" or "lanes 0x000000f0"."""
-    return f"lane {mask.bit_length() - 1}" if mask.bit_count() == 1 else f"lanes 0x{mask:08x}"
 
 
 def unsupported(f: Fragment, site: Site) -> None:
@@ -56,26 +54,6 @@ def unsupported(f: Fragment, site: Site) -> None:
 
 def pending(name: str) -> None:
     raise Fault(f"reads register {name} before the wait that makes it readable", "wgmma")
-
-
-def never_written(name: str) -> None:
-    raise Fault(f"reads register {name}, which holds nothing yet: no instruction of the kernel writes it", "undefined")
-
-
-def check_defined(f: Fragment, defined: int, name: str) -> None:
-    """A register is used: it must hold something in all lanes that execute the instruction."""
-    missing = f.mask & ~defined
-    if missing:
-        raise Fault(f"uses register {name}, which was never written in {lanes_text(missing)}", "undefined")
-
-
-def check_decided(f: Fragment, defined: int, name: str) -> None:
-    """The same of a predicate that something is decided by."""
-    missing = f.mask & ~defined
-    if missing:
-        raise Fault(
-            f"decides by predicate {name}, a predicate that was never written in {lanes_text(missing)}", "undefined"
-        )
 
 
 def narrow_literal(bits: int) -> int:
@@ -165,8 +143,7 @@ class Writer:
         instructions: Sequence[Instruction],
         emitted: Sequence[Emitted | Unsupported],
         operands: Operands,
-        definedness: Definedness,
-        mask_slots: dict[int, int],
+        unloaded_in: Sequence[set[int]],
         starting_at: dict[int, int],
     ):
         self.instructions = instructions
@@ -175,19 +152,15 @@ class Writer:
         self._emitted = emitted
         self._operands = operands
         self._use = operands.use
-        self._definedness = definedness
-        self._mask_slots = mask_slots
+        self._unloaded_in = unloaded_in
         self._starting_at = starting_at
         self._accumulators = {r.slot for i in instructions for r in accumulators(i)}
         self._held = {r.slot for i in instructions for r in held_operands(i)}
-        self._written = {r.slot for i in instructions for r in destinations(i)}
-        """Slots that some instruction of the kernel writes."""
         self._current: int | None = None
         self._open: set[int] = set()
         """Slots whose value an instruction of this block has left open: the register file, not the local, has it."""
         self._assigned: set[int] = set()
         """Slots whose value the block has assigned, but not stored to the register file yet."""
-        self._defined: set[int] = set()
         self._unloaded: set[int] = set()
         self._batched: set[int] = set()
         """Instructions already written as part of a batch."""
@@ -218,8 +191,7 @@ class Writer:
         self._current = None
         self._open.clear()
         self._assigned.clear()
-        self._defined = set(self._definedness.defined_in[block.index])
-        self._unloaded = set(self._definedness.unloaded_in[block.index])
+        self._unloaded = set(self._unloaded_in[block.index])
 
     def _function(self, name: str, block: Block, ends: bool) -> None:
         """ends: whether the block ends with these instructions."""
@@ -228,8 +200,6 @@ class Writer:
             self.line("if f.warp.member is not None: f.warp.member.publish(f.warp.fragments)")
         for slot in sorted(block.loads):
             self.line(f"v{slot} = R[{slot}]")
-        for slot in sorted(self._mask_slots.keys() & (block.reads | block.writes)):
-            self.line(f"d{slot} = R[{self._mask_slots[slot]}]")
         if block.skips is not None:
             self._skip(block, block.skips)
             return
@@ -242,7 +212,6 @@ class Writer:
                 return
             if index not in self._batched:
                 self._instruction(i, block)
-            self._definedness.step(i, self._defined)
             load_step(i, self._unloaded)
         self._store_back(block)
         self.line(f"return {block.successors[0] if ends else 0}")
@@ -250,8 +219,6 @@ class Writer:
     def _store_back(self, block: Block) -> None:
         for slot in sorted(block.writes & block.live_out - self._open):
             self.line(f"R[{slot}] = v{slot}")
-        for slot in sorted(self._mask_slots.keys() & block.writes & block.live_out):
-            self.line(f"R[{self._mask_slots[slot]}] = d{slot}")
 
     def _skip(self, block: Block, i: Instruction) -> None:
         """The guard of an instruction that may suspend: lanes for which it is false go around it."""
@@ -259,7 +226,6 @@ class Writer:
         self._branch_on(i, block.index + 1, self._starting_at.get(i.index + 1, EXIT), block)
 
     def _branch(self, i: Instruction, block: Block) -> None:
-        self._check(i, "f")
         if isinstance(self._emitted[i.index], Unsupported):
             self._effect(i, Effect(unsupported))
         if i.opcode == "brx":
@@ -276,7 +242,6 @@ class Writer:
 
     def _branch_on(self, i: Instruction, yes: int, no: int, block: Block) -> None:
         assert i.guard is not None
-        self._check_guard(i)
         guard = f"v{i.guard.slot}"
         if i.guard_negated:
             yes, no = no, yes
@@ -302,10 +267,6 @@ class Writer:
 
     def _fetch(self, i: Instruction) -> None:
         """Get what the register file has and the locals lack."""
-        if i.guard is None:
-            for r in sources(i):
-                if r.slot not in self._written:
-                    self.line(f"{self._use(never_written)}({r.name!r})")
         for r in sources(i):
             if r.slot in self._unloaded:
                 self.line(f"v{r.slot} = {self._use(load_early)}(f, {self._site(i)}, R, {r.slot}, {r.name!r})")
@@ -321,70 +282,19 @@ class Writer:
     def _site(self, i: Instruction) -> str:
         return f"S{i.index}"
 
-    def _check(self, i: Instruction, fragment: str, indent: int = 1, partial: Register | None = None) -> None:
-        """The registers an instruction uses must be defined in the lanes that execute it."""
-        written = {r.slot for r in destinations(i)}
-        used = {r.slot: r for r in sources(i) if r.slot in self._mask_slots and r.slot not in self._defined}
-        for slot, r in used.items():
-            kept_only = slot in written and all(r not in o.registers() for o in i.operands[1:])
-            if not kept_only and r is not i.guard and r != partial:
-                self.line(f"{self._use(check_defined)}({fragment}, d{slot}, {r.name!r})", indent)
-
-    def _check_guard(self, i: Instruction) -> None:
-        guard = i.guard
-        if guard is not None and guard.slot in self._mask_slots and guard.slot not in self._defined:
-            self.line(f"{self._use(check_decided)}(f, d{guard.slot}, {guard.name!r})")
-
     def _assign(self, i: Instruction, assign: Assign, block: Block) -> None:
         if assign.several is not None and self._batch(i, assign, block):
             return
         names = [self._name(destination) for destination, _ in assign.pairs]
         values = [value for _, value in assign.pairs]
-        masks = self._masks_of_result(i, assign)
         if i.guard is None:
             self.line(f"{', '.join(names)} = {', '.join(values)}")
-            for slot, defined in masks.items():
-                self.line(f"d{slot} = {defined}")
         else:
-            self._check_guard(i)
             self.line(f"g = {self._guard(i)}")
             self.line("if g is not False:")
             for name, value in zip(names, values, strict=True):
                 self.line(f"{name} = {self._use(select)}(g, {value}, {name}, {self._bits_of(i)})", 2)
-            if masks:
-                self.line(f"m = {self._use(mask_of)}(g)", 2)
-            for slot, defined in masks.items():
-                self.line(f"d{slot} = (d{slot} & ~m) | (m & {defined})", 2)
         self._note_assigned(destinations(i))
-
-    def _lanes_of(self, operand: Operand) -> str:
-        """The lanes in which an operand is defined."""
-        masks = [
-            f"d{r.slot}" for r in operand.registers() if r.slot in self._mask_slots and r.slot not in self._defined
-        ]
-        return " & ".join(masks) or str(EVERYWHERE)
-
-    def _masks_of_result(self, i: Instruction, assign: Assign) -> dict[int, str]:
-        """The lanes in which the new value is defined, for each destination whose lanes are tracked."""
-        tracked = [r.slot for r in destinations(i) if r.slot in self._mask_slots]
-        if not tracked:
-            return {}
-        if assign.selects is not None:
-            predicate, yes, no = assign.selects
-            chosen = f"{self._use(mask_of)}({self._operands.read(predicate, 'pred')})"
-            either = f"({chosen} & {self._lanes_of(yes)} | ~{chosen} & {self._lanes_of(no)})"
-            return {slot: f"({either} & {self._lanes_of(predicate)})" for slot in tracked}
-        own = {r.slot for r in destinations(i)}
-        used = [
-            f"d{r.slot}"
-            for r in sources(i)
-            if r.slot in self._mask_slots
-            and r.slot not in self._defined
-            and r is not i.guard
-            and (r.slot not in own or any(r in o.registers() for o in i.operands[1:]))
-        ]
-        defined = " & ".join(dict.fromkeys(used)) or str(EVERYWHERE)
-        return {slot: f"({defined})" for slot in tracked}
 
     def _guard(self, i: Instruction) -> str:
         assert i.guard is not None
@@ -411,18 +321,14 @@ class Writer:
         fragment, indent = "f", 1
         spec = find(i)
         if i.guard is not None and not is_guard_branch(i):
-            self._check_guard(i)
             self.line(f"g = {self._guard(i)}")
             self.line(f"t = {self._use(restrict)}(f, g)")
             self.line("if t is not None:")
             fragment, indent = "t", 2
-        self._check(i, fragment, indent, effect.partial)
         arguments = [fragment, self._site(i), *effect.arguments]
         if effect.stores:
             arguments.append(str(not self._open >= poisons))
         call = f"{self._use(effect.function)}({', '.join(arguments)})"
-        if effect.partial is not None:
-            call = f"{call[:-1]}, {self._lanes_of(effect.partial)})"
         if spec is not None and spec.blocks:
             self.line(f"r = {call}", indent)
             self.line("if r is SUSPENDED: return BLOCKED", indent)
@@ -434,11 +340,6 @@ class Writer:
     def _results(self, i: Instruction, effect: Effect, call: str, fragment: str, indent: int) -> None:
         """Assign what an effect returns, in the lanes that have executed it."""
         names = [self._name(destination) for destination in effect.results]
-        written = [r for o in (*effect.results, *effect.poisons) for r in o.registers()]
-        defined = str(EVERYWHERE)
-        if effect.partial is not None:
-            names.append("p")
-            defined = "p"
         if not names:
             if call != "r":
                 self.line(call, indent)
@@ -448,13 +349,8 @@ class Writer:
             temporaries = [f"n{k}" for k in range(len(names))]
             self.line(f"{', '.join(temporaries)} = {call}", indent)
             for name, new in zip(names, temporaries, strict=True):
-                if name == "p":
-                    self.line(f"p = {new}", indent)
-                elif name != "_":
+                if name != "_":
                     self.line(f"{name} = {self._use(select)}(g, {new}, {name}, {self._bits_of(i)})", indent)
-        for slot in (r.slot for r in written if r.slot in self._mask_slots):
-            lanes = defined if fragment == "f" else f"(d{slot} & ~t.mask) | (t.mask & {defined})"
-            self.line(f"d{slot} = {lanes}", indent)
         self._note_assigned(r for o in effect.results for r in o.registers())
 
     # ---- several at once ----
@@ -485,17 +381,12 @@ class Writer:
         columns = zip(*(arguments for _, arguments in batch), strict=True)
         names = ", ".join(f"v{destinations(member)[0].slot}" for member, _ in batch)
         values = ", ".join(f"({', '.join(column)})" for column in columns)
-        self.line(f"{names} = {self._use(function)}({values})")
+        self.line(f"{names} = {self._use(carrying_several(function))}({values})")
         self._batched.update(member.index for member, _ in batch)
         for member, _ in batch:
             self._note_assigned(destinations(member))
         return True
 
     def _may_join(self, i: Instruction) -> bool:
-        """Unguarded, and with registers only that need no care."""
-        named = [*sources(i), *destinations(i)]
-        return (
-            i.guard is None
-            and all(isinstance(o, Register) for o in i.operands)
-            and not any(r.slot in self._mask_slots for r in named)
-        )
+        """Unguarded, and with registers only."""
+        return i.guard is None and all(isinstance(o, Register) for o in i.operands)

@@ -176,7 +176,7 @@ def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: NDArray[np.intp]
         lane, column = (int(x[~written][0]) for x in np.broadcast_arrays(lanes, columns))
         at = f"lane {lane}, column {column}"
         fault = Fault(f"{what} is read at tensor memory {at}, which was never written", "uninitialised")
-        tmem.unwritten.read(fault, tmem.data, tmem.valid, (lanes, columns))
+        tmem.unwritten.read(fault, tmem.data, tmem.valid, (lanes, columns), spreads=True)
     return np.ascontiguousarray(tmem.data[lanes, columns])
 
 
