@@ -3,8 +3,8 @@
 A matrix [rows, K] has elements of 4 or 8 bits, and a scale factor for each block of 16 or 32 of them along K: a [rows,
 K / block] array. An element stands for element * factor; all of C is multiplied by one more number, alpha.
 
-Scale factors lie in memory as cuBLASLt and CUTLASS have them, in atoms of 128 rows x 4 blocks, 512 bytes, row-major: see
-`to_atoms`. Formats: nvfp4 is NVIDIA's (e2m1 and ue4m3, an e4m3 without a sign), the others are those of the OCP
+Scale factors lie in memory as cuBLASLt and CUTLASS have them, in atoms of 128 rows x 4 blocks, 512 bytes, row-major:
+see `to_atoms`. Formats: nvfp4 is NVIDIA's (e2m1 and ue4m3, an e4m3 without a sign), the others are those of the OCP
 Microscaling Formats specification 1.0 (ue8m0, powers of two).
 """
 
@@ -21,9 +21,8 @@ from harness.launch.spec import DATA_TYPES, DataType
 ATOM_ROWS, ATOM_BLOCKS = 128, 4
 LANES = 32
 """Rows of an atom that lie one after the other; the others beside them."""
-ROW_FILLER = 0xFF
-"""What stands for rows that a matrix does not have: NaN of both types. A kernel may read it, and must not let it get
-into other rows."""
+NOT_A_NUMBER = {DATA_TYPES["e4m3"].numpy: 0x7F, DATA_TYPES["ue8m0"].numpy: 0xFF}
+"""What stands for rows that a matrix does not have. A kernel may read it, and must not let it get into other rows."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +70,15 @@ class Scaled:
         return self.elements.astype(np.float64) * np.repeat(self.factors.astype(np.float64), block, axis=1)
 
 
-def to_atoms(factors: NDArray[np.generic], filler: int = ROW_FILLER) -> NDArray[np.uint8]:
+def to_atoms(factors: NDArray[np.generic]) -> NDArray[np.uint8]:
     """The bytes of scale factors [rows, blocks] in memory: [atoms along M or N, atoms along K, 512].
 
-    Row r and block b of an atom: byte 16 * (r % 32) + 4 * (r // 32) + b. Rows that are not there have the filler; blocks
-    beyond K are 0, as a kernel multiplies them by zeros, which must not meet a NaN.
+    Row r and block b of an atom: byte 16 * (r % 32) + 4 * (r // 32) + b. Rows that are not there have NaN;
+    blocks beyond K are 0, as a kernel multiplies them by zeros, which must not meet a NaN.
     """
     rows, blocks = factors.shape
     down, across = -(-rows // ATOM_ROWS), -(-blocks // ATOM_BLOCKS)
-    codes = np.full((down * ATOM_ROWS, across * ATOM_BLOCKS), filler, np.uint8)
+    codes = np.full((down * ATOM_ROWS, across * ATOM_BLOCKS), NOT_A_NUMBER[factors.dtype], np.uint8)
     codes[:, blocks:] = 0
     codes[:rows, :blocks] = factors.view(np.uint8)
     parts = codes.reshape(down, ATOM_ROWS // LANES, LANES, across, ATOM_BLOCKS)

@@ -64,10 +64,10 @@ Space = Mapping[str, tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of the series. archs: what it is written for, and dtypes: of A and B, the defaults first. is_persistent: its CTAs compute tiles
-    in an order of their own; otherwise each computes the tile at its place in the grid. tilings: by architecture, what
-    it chooses from for a problem, its default first; none where it has one for every problem. space: by architecture,
-    the values of each option that are tried when it is tuned.
+    """One kernel of the series. archs: what it is written for, the default first; dtypes: of A and B, likewise.
+    is_persistent: its CTAs compute tiles in an order of their own; otherwise each computes the tile at its place in the
+    grid. tilings: by architecture, what it chooses from for a problem, its default first; none where it has one for
+    every problem. space: by architecture, the values of each option that are tried when it is tuned.
     """
 
     name: str

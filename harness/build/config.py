@@ -152,8 +152,8 @@ OPTIONS = {
     for option in (
         Option("arch", "word", "GPU architecture.  [default: the GPU's, else the kernel's first]",
                choices=tuple(ARCHITECTURES), offered=tuple(ARCHITECTURES)),
-        Option("dtype", "word", "Of A and B, and of C, which is bf16 for block-scaled ones.  [default: bf16, of kernel9 "
-               "nvfp4]", several="bf16,fp16", choices=DTYPES, offered=DTYPES),
+        Option("dtype", "word", "Of A and B; C has the same, or bf16 where they are block-scaled.  [default: bf16, of "
+               "kernel9 nvfp4]", several="bf16,fp16", choices=DTYPES, offered=DTYPES),
         Option("cta_group", "number", "CTAs that work on one MMA: 1, or 2 (a pair).  [default: the architecture's]",
                written="1|2", several="1,2", offered=(1, 2), label="cta_group"),
         Option("mma_shape", "pair", "Tile of one MMA, of both CTAs together in a pair; on sm_90a the tile of a CTA.  "

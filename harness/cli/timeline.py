@@ -169,7 +169,9 @@ def _of_survey(what: str, survey: Survey, asked: _Asked) -> Timeline:
 def _timelines(what: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> list[Timeline]:
     if what != "all" and what not in KERNELS:
         return [_of_file(what, asked)]
-    return [_of_kernel(kernel, shape, config, asked) for kernel in (kernels_of(config.dtype) if what == "all" else [what])]
+    return [
+        _of_kernel(kernel, shape, config, asked) for kernel in (kernels_of(config.dtype) if what == "all" else [what])
+    ]
 
 
 def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> Timeline:

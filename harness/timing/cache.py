@@ -29,8 +29,8 @@ DRAM bytes of an H200)."""
 @dataclass(frozen=True)
 class Tiles:
     """A GEMM as clusters compute it. ``order``: the tiles of C in the order in which they start; ``rows``, ``columns``:
-    of a cluster's tile; ``k``: depth; ``element``, ``output``: bytes of one of A and B, and of C. ``requested``: bytes that a cluster asks L2 for, of
-    one tile: less than its CTAs get, where some of it is multicast.
+    of a cluster's tile; ``k``: depth; ``element``, ``output``: bytes of one of A and B, and of C. ``requested``: bytes
+    that a cluster asks L2 for, of one tile: less than its CTAs get, where some of it is multicast.
     """
 
     order: Sequence[Place]

@@ -390,7 +390,8 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def fixed_barrier_bytes(self) -> Int:
         """sm_100a: the full barrier of each accumulator, its empty barrier where it is used again, the empty barrier of
-        each slot of scale factors, the word for the TMEM address. For each response slot 16 bytes and a full and an empty barrier."""
+        each slot of scale factors, the word for the TMEM address. For each response slot 16 bytes and a full and an empty barrier.
+        """
         var scales = SCALE_SLOTS if self.kernel.is_block_scaled else 0
         var accumulators = self.accumulator_barriers() * (2 if self.kernel.is_persistent else 1)
         return (8 * (accumulators + scales + 1) if self.has_tmem() else 0) + 32 * self.response_slots()

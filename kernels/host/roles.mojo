@@ -31,7 +31,9 @@ def sm100_roles(config: GemmConfig) -> String:
         "tile after tile: wait for a full accumulator, TMEM to registers to shared memory, TMA store; after the last"
         " load from TMEM release the accumulator"
     )
-    var load_on = String("one thread, tile after tile: wait for an empty stage, load this CTA's slices of A and B by TMA")
+    var load_on = String(
+        "one thread, tile after tile: wait for an empty stage, load this CTA's slices of A and B by TMA"
+    )
     var multiply_on = String(
         "one thread of the CTA that leads the MMA, tile after tile: wait for an empty accumulator, then for full"
         " stages, issue MMAs, commit"

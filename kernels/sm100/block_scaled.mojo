@@ -46,7 +46,11 @@ struct ScaledLoader[config: GemmConfig](TrivialRegisterPassable):
         self.operands = {cta, problem}
         self.a = {scales.a, (problem.m + rows - 1) // rows, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
         self.b = {
-            scales.b, (problem.n + rows - 1) // rows, 0, sharing.b_scale_part(cta.rank), sharing.b_scale_mask(cta.rank)
+            scales.b,
+            (problem.n + rows - 1) // rows,
+            0,
+            sharing.b_scale_part(cta.rank),
+            sharing.b_scale_mask(cta.rank),
         }
 
     @inline(.always)
@@ -88,7 +92,9 @@ def scaled_descriptor(config: GemmConfig, step: Int) -> UInt32:
     9.7.16.4.2). The sum is always f32."""
     var format = config.scaling
     var first = step * format.factors % 4
-    var types = first << 4 | format.element_code << 7 | format.element_code << 10 | format.scale_code << 23 | first << 29
+    var types = (
+        first << 4 | format.element_code << 7 | format.element_code << 10 | format.scale_code << 23 | first << 29
+    )
     return UInt32(types | (config.mma_n // 8) << 17 | (config.mma_m // 16) << 24)
 
 
