@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 
 from harness.build.artifacts import Artifact, build
-from harness.build.catalog import KERNELS
+from harness.build.catalog import kernels_of
 from harness.build.config import KernelConfig, configure, make_config
 from harness.build.planner import planner as compiled_planner
 from harness.emulator.native.library import library_for
@@ -27,12 +27,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))
 # What several files use, compiled together.
-SERIES = {kernel: make_config(kernel, cluster=(2, 1)) for kernel in KERNELS}
+BF16_KERNELS = kernels_of("bf16")
+SERIES = {kernel: make_config(kernel, cluster=(2, 1)) for kernel in BF16_KERNELS}
 COMMON = [
     *(make_config("kernel6", cluster=cluster) for cluster in CLUSTERS),
     *SERIES.values(),
-    *(configure(kernel, "2cta", stages=1) for kernel in KERNELS),
-    *(make_config(kernel, arch="sm_90a") for kernel in KERNELS),
+    *(configure(kernel, "2cta", stages=1) for kernel in BF16_KERNELS),
+    *(make_config(kernel, arch="sm_90a") for kernel in BF16_KERNELS),
 ]
 
 
@@ -87,7 +88,7 @@ def artifacts(common) -> dict[tuple[int, int], Artifact]:
 
 @pytest.fixture(scope="session")
 def series(common) -> dict[str, Artifact]:
-    """Every kernel with its defaults in a 2x1 cluster."""
+    """Every kernel of bf16 with its defaults in a 2x1 cluster."""
     return {kernel: common[config] for kernel, config in SERIES.items()}
 
 

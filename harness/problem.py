@@ -7,6 +7,9 @@ Values of A and B:
   accumulation is exact in any order and the output must be equal to the last bit. (The largest fp16, 65504,
   is 9 standard deviations of such a sum at K = 2^20 and 38 at K = 65536: it is not met.)
 * ``index``: values that tell rows, columns and slices of K apart; see `harness.launch.memory.index_operand`.
+* ``codes``: of block-scaled types, elements and scale factors drawn as codes, without NaN.
+
+Block-scaled types: see `harness.block_scaling`. The reference then has exact products, in float64.
 
 With exact inputs (``integer``, ``index``) every element must equal the reference rounded once. Zeros of either
 sign are equal. With random inputs an element x of the exact product may be missed by
@@ -32,6 +35,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from harness.block_scaling import FORMATS, BlockFormat, Scaled, draw
 from harness.errors import UsageProblem
 from harness.launch.expectation import SHOWN, json_number
 from harness.launch.memory import index_operand
@@ -110,25 +114,38 @@ FP16 = ElementType("fp16", "f16", np.dtype(np.float16), 2.0**-11, 2.0**-14)
 ELEMENT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16)}
 
 
+DTYPES = (*ELEMENT_TYPES, *FORMATS)
+"""Of A and B."""
+
+
 def element_type(name: str) -> ElementType:
-    """Looks up a type by name."""
-    if name not in ELEMENT_TYPES:
-        raise UsageProblem(f"dtype {name!r} is not supported; use one of: {', '.join(ELEMENT_TYPES)}")
-    return ELEMENT_TYPES[name]
+    """Returns the type of C, by that of A and B: the same, but bf16 for block-scaled ones."""
+    if name not in DTYPES:
+        raise UsageProblem(f"dtype {name!r} is not supported; use one of: {', '.join(DTYPES)}")
+    return ELEMENT_TYPES.get(name, BF16)
 
 
-KINDS = ("normal", "integer", "index", "uniform")
+def operand_bits(name: str) -> int:
+    """Returns the bits of an element of A and B."""
+    return FORMATS[name].bits if name in FORMATS else 8 * element_type(name).bytes
+
+
+KINDS = ("normal", "integer", "index", "uniform", "codes")
 EXACT_KINDS = ("integer", "index")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """A [M, K] and B [N, K], row-major, and how they were made."""
+    """A [M, K] and B [N, K], row-major, and how they were made. factors: of block-scaled ones, the scale factors of A
+    and of B; alpha: what C is multiplied by.
+    """
 
     a: np.ndarray
     b: np.ndarray
     kind: str
     seed: int
+    factors: tuple[np.ndarray, np.ndarray] | None = None
+    alpha: float = 1.0
 
     @property
     def exact(self) -> bool:
@@ -141,11 +158,27 @@ def make_inputs(shape: Shape, dtype: str, kind: str, seed: int) -> Inputs:
     if kind not in KINDS:
         raise UsageProblem(f"inputs {kind!r} are not known; use one of: {', '.join(KINDS)}")
     numpy_type = element_type(dtype).numpy
+    check_kind(kind, dtype)
     rng = np.random.default_rng(seed)
-    draw = _DRAW[kind]
-    a = draw(shape.m, shape.k, rng).astype(numpy_type)
-    b = draw(shape.n, shape.k, rng).astype(numpy_type)
+    if dtype in FORMATS:
+        return _make_scaled(shape, FORMATS[dtype], kind, seed, rng)
+    a = _DRAW[kind](shape.m, shape.k, rng).astype(numpy_type)
+    b = _DRAW[kind](shape.n, shape.k, rng).astype(numpy_type)
     return Inputs(a, b, kind, seed)
+
+
+def check_kind(kind: str, dtype: str) -> None:
+    """Refuses inputs that a type does not have."""
+    if kind not in _DRAW and dtype not in FORMATS:
+        raise UsageProblem(
+            f"inputs {kind!r} are codes of scale factors, which {dtype} has not; use one of: {', '.join(_DRAW)}"
+        )
+
+
+def _make_scaled(shape: Shape, block_format: BlockFormat, kind: str, seed: int, rng: np.random.Generator) -> Inputs:
+    (a, of_a), (b, of_b) = (draw(kind, block_format, rows, shape.k, rng) for rows in (shape.m, shape.n))
+    alpha = float(np.float32(of_a * of_b))
+    return Inputs(a.elements, b.elements, kind, seed, (a.factors, b.factors), alpha)
 
 
 def _normal(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
@@ -182,10 +215,15 @@ class Reference:
 
 
 def compute_reference(inputs: Inputs) -> Reference:
-    """A . B^T by the BLAS under NumPy: in f32 where that is exact, in f64 for random values."""
-    work = np.float32 if inputs.exact else np.float64
-    a: np.ndarray = inputs.a.astype(work)
-    b: np.ndarray = inputs.b.astype(work)
+    """A . B^T by the BLAS under NumPy: in f32 where that is exact, in f64 for random and block-scaled values."""
+    a: np.ndarray
+    b: np.ndarray
+    if inputs.factors:
+        a, b = (Scaled(*each).numbers() for each in zip((inputs.a, inputs.b), inputs.factors, strict=True))
+        a *= inputs.alpha
+    else:
+        work = np.float32 if inputs.exact else np.float64
+        a, b = inputs.a.astype(work), inputs.b.astype(work)
     return Reference(
         values=a @ b.T,
         a_norms=np.linalg.norm(a, axis=1),

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from harness import cache, paths
+from harness.block_scaling import FORMATS, to_atoms
 from harness.build import planner
 from harness.build.compiler import (
     ask,
@@ -46,7 +47,16 @@ from harness.launch.expression import parse_expression
 from harness.launch.launching import Outcome
 from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Map, Reference, Scalar, WarpRole
 from harness.launch.spec import Argument as LaunchArgument
-from harness.problem import Inputs, Matmul, Shape, Validation, compute_reference, element_type, make_inputs
+from harness.problem import (
+    ELEMENT_TYPES,
+    Inputs,
+    Matmul,
+    Shape,
+    Validation,
+    compute_reference,
+    element_type,
+    make_inputs,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -226,6 +236,7 @@ def _kernel_folder(config: KernelConfig) -> Path:
 
 
 OUTPUT = "C"
+ALPHA = "alpha"
 COUNTER_TYPE = DATA_TYPES["u32"]
 
 
@@ -241,8 +252,7 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
     dtype = DATA_TYPES[element_type(plan.config["dtype"]).ptx]
     output = (plan.problem.m, plan.problem.n)
     buffers = {
-        "A": Buffer("A", dtype, inputs.a.shape, Fill("array", array=inputs.a)),
-        "B": Buffer("B", dtype, inputs.b.shape, Fill("array", array=inputs.b)),
+        **operands(plan.config["dtype"], inputs),
         OUTPUT: Buffer(OUTPUT, dtype, output, Fill("nan")),
     }
     counters = [argument for argument in plan.arguments if isinstance(argument, CounterArgument)]
@@ -254,7 +264,7 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
         artifact.ptx_file,
         buffers,
         maps_of(plan),
-        (launch_of(plan),),
+        (launch_of(plan, inputs.alpha),),
         (matmul, *(_left_at_zero(counter) for counter in counters)),
         text_given=artifact.ptx,
         label=label,
@@ -262,6 +272,19 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
         persistent=plan.tiles is not None,
         roles=tuple(WarpRole(role.name, role.warps) for role in plan.roles),
     )
+
+
+def operands(dtype: str, inputs: Inputs) -> dict[str, Buffer]:
+    """A, B, and the scale factors that they have, by the names of the plan's tensors."""
+    block_format = FORMATS.get(dtype)
+    element = block_format.element if block_format else DATA_TYPES[element_type(dtype).ptx]
+    found = {}
+    for name, values in (("A", inputs.a), ("B", inputs.b)):
+        found[name] = Buffer(name, element, values.shape, Fill("array", array=values))
+    for name, factors in zip(("A scales", "B scales"), inputs.factors or (), strict=False):
+        atoms = to_atoms(factors)
+        found[name] = Buffer(name, DATA_TYPES["u8"], atoms.shape, Fill("array", array=atoms))
+    return found
 
 
 def describe(artifact: Artifact, shape: Shape) -> tuple[str, dict[str, Any]]:
@@ -275,15 +298,19 @@ def counter_buffer(counter: CounterArgument, fill: Fill) -> Buffer:
     return Buffer(counter.name, COUNTER_TYPE, (counter.bytes // 4,), fill)
 
 
-def launch_of(plan: Plan) -> Launch:
-    """The launch that a plan describes. Tensor maps and counters are called as the arguments are."""
+def launch_of(plan: Plan, alpha: float = 1.0) -> Launch:
+    """The launch that a plan describes. Tensor maps and counters are called as the arguments are. alpha: what C is
+    multiplied by, with block scaling; a plan does not know it."""
     return Launch(
         plan.entry,
         plan.grid,
         plan.cluster,
         plan.block,
         plan.dynamic_smem,
-        tuple((argument.name, _argument(argument)) for argument in plan.arguments),
+        tuple(
+            (argument.name, Scalar(alpha) if argument.name == ALPHA else _argument(argument))
+            for argument in plan.arguments
+        ),
         regions=tuple(regions_of(plan)),
     )
 
@@ -297,7 +324,7 @@ def maps_of(plan: Plan) -> dict[str, Map]:
             box=argument.box,
             dims=argument.dims,
             strides=argument.strides,
-            element=element_type(argument.dtype).ptx,
+            element=element_type(argument.dtype).ptx if argument.dtype in ELEMENT_TYPES else argument.dtype,
             swizzle=Swizzle.from_name(argument.swizzle),
             l2_promotion=argument.l2_promotion,
         )

@@ -64,15 +64,16 @@ Space = Mapping[str, tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of the series. archs: what it is written for, the default first. is_persistent: its CTAs compute tiles
-    in an order of their own; otherwise each computes the tile at its place in the grid. tilings: by architecture, what
-    it chooses from for a problem, its default first; none where it has one for every problem. space: by architecture,
-    the values of each option that are tried when it is tuned.
+    """One kernel of the series. archs: what it is written for, the default first; dtypes: of A and B, likewise.
+    is_persistent: its CTAs compute tiles in an order of their own; otherwise each computes the tile at its place in the
+    grid. tilings: by architecture, what it chooses from for a problem, its default first; none where it has one for
+    every problem. space: by architecture, the values of each option that are tried when it is tuned.
     """
 
     name: str
     summary: str
     archs: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("bf16", "fp16")
     is_persistent: bool = False
     tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict)
     space: Mapping[str, Space] = field(default_factory=dict)
@@ -105,6 +106,13 @@ SPACE_8: dict[str, Space] = {
         "scheduler": ("static", "dynamic"),
         "raster_group": RASTER_GROUPS,
         "ping_pong": (False, True),
+    },
+}
+
+SPACE_9: dict[str, Space] = {
+    "sm_100a": {
+        **SPACE_8["sm_100a"],
+        "mma_shape": ((128, 128), (128, 256), (256, 128), (256, 256)),
     },
 }
 
@@ -150,5 +158,18 @@ KERNELS = {
             tilings={"sm_90a": HOPPER_TILINGS},
             space=SPACE_8,
         ),
+        Kernel(
+            name="kernel9",
+            summary="+ block scaling: A and B of 4 or 8 bits, with a scale factor for each block",
+            archs=("sm_100a",),
+            dtypes=("nvfp4", "mxfp8", "mxfp4"),
+            is_persistent=True,
+            space=SPACE_9,
+        ),
     )
 }
+
+
+def kernels_of(dtype: str | None) -> list[str]:
+    """Returns the kernels that multiply a type, which is what "all" names; of bf16 where none is asked for."""
+    return [kernel.name for kernel in KERNELS.values() if (dtype or "bf16") in kernel.dtypes]

@@ -182,7 +182,7 @@ def _answer(program: Path, *arguments: str) -> str:
     ).stdout
 
 
-_MOJO_TYPES = {"bf16": "DType.bfloat16", "fp16": "DType.float16"}
+_MOJO_TYPES = {"bf16": "dtype=DType.bfloat16", "fp16": "dtype=DType.float16"}
 
 _PARTS = {"mma_shape": ("mma_m", "mma_n"), "cluster": ("cluster_m", "cluster_n")}
 """The names that the kernels give the two numbers of a pair."""
@@ -215,7 +215,10 @@ def planner_source_with(options: Mapping[str, Any]) -> str:
     )
 
 
-_IMPORTS = "from kernels.common.config import GemmConfig\nfrom kernels.host.emit import emit_main\n"
+_IMPORTS = (
+    "from kernels.common.block_scaling import find_scaling\nfrom kernels.common.config import GemmConfig\n"
+    "from kernels.host.emit import emit_main\n"
+)
 
 
 def _emit(kernels: Sequence[Mapping[str, Any]], indent: int) -> str:
@@ -227,11 +230,12 @@ def _emit(kernels: Sequence[Mapping[str, Any]], indent: int) -> str:
 def _gemm_config(options: Mapping[str, Any]) -> str:
     named = parameters(options)
     kernel = named.pop("kernel")
-    named["dtype"] = _MOJO_TYPES[options["dtype"]]
-    words = (
-        f"{name}=StaticString({json.dumps(value)})" if isinstance(value, str) and name != "dtype" else f"{name}={value}"
+    dtype = str(named.pop("dtype"))
+    words = [
+        f"{name}=StaticString({json.dumps(value)})" if isinstance(value, str) else f"{name}={value}"
         for name, value in named.items()
-    )
+    ]
+    words.append(_MOJO_TYPES.get(dtype, f'scaling=find_scaling("{dtype}")'))
     return f"GemmConfig({json.dumps(kernel)}, {', '.join(words)})"
 
 

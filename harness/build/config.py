@@ -29,7 +29,7 @@ from harness.build.catalog import (
 from harness.build.planner import ConfigError
 from harness.errors import UsageProblem
 from harness.gpus import usual_gpu
-from harness.problem import ELEMENT_TYPES, Shape, element_type
+from harness.problem import DTYPES, Shape, element_type
 
 SWITCH = {"yes": True, "true": True, "no": False, "false": False}
 """What an option that is on or off can be written as."""
@@ -152,8 +152,8 @@ OPTIONS = {
     for option in (
         Option("arch", "word", "GPU architecture.  [default: the GPU's, else the kernel's first]",
                choices=tuple(ARCHITECTURES), offered=tuple(ARCHITECTURES)),
-        Option("dtype", "word", "Of A, B and C.  [default: bf16]", several="bf16,fp16", choices=tuple(ELEMENT_TYPES),
-               default="bf16"),
+        Option("dtype", "word", "Of A and B; C has the same, or bf16 where they are block-scaled.  [default: bf16, of "
+               "kernel9 nvfp4]", several="bf16,fp16", choices=DTYPES, offered=DTYPES),
         Option("cta_group", "number", "CTAs that work on one MMA: 1, or 2 (a pair).  [default: the architecture's]",
                written="1|2", several="1,2", offered=(1, 2), label="cta_group"),
         Option("mma_shape", "pair", "Tile of one MMA, of both CTAs together in a pair; on sm_90a the tile of a CTA.  "
@@ -425,7 +425,7 @@ def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
     arch = asked["arch"] or kernel.archs[0]
     if arch not in kernel.archs:
         raise ConfigError(f"{kernel.name} is written for {' and '.join(kernel.archs)}, not for {arch!r}", "arch")
-    dtype = asked["dtype"] or "bf16"
+    dtype = asked["dtype"] or kernel.dtypes[0]
     element_type(dtype)
     fixed = {"arch": arch, "dtype": dtype}
     found = fixed | _first_allowed({**asked, **fixed, **tiling} for tiling in tilings(kernel, arch, asked, shape))

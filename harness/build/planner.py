@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness import cache
+from harness.block_scaling import FORMATS, BlockFormat
+from harness.build.catalog import ELEMENT_BYTES
 from harness.build.compiler import PLANNER, ask, compiled, key_of, parameters, planner_source_with, with_notice
 from harness.errors import CannotRun, UsageProblem
 from harness.problem import Shape
@@ -274,6 +276,17 @@ class Plan:
     barriers: tuple[Barrier, ...]
     multicast: tuple[Multicast, ...]
     arguments: tuple[Argument, ...]
+
+    @property
+    def scaling(self) -> BlockFormat | None:
+        """The format of block-scaled A and B."""
+        return FORMATS.get(self.config["dtype"])
+
+    @property
+    def operand_bytes(self) -> float:
+        """What an element of A or B takes in memory, with its part of a scale factor."""
+        block_format = self.scaling
+        return ELEMENT_BYTES if block_format is None else block_format.bits / 8 + 1 / block_format.block
 
     @property
     def tile(self) -> tuple[int, int]:

@@ -150,7 +150,7 @@ def check_command(
         for what in several if ptxas else ():
             require_accepted(what)
     else:
-        several = launchables(kernels_named(kernels), shape, config, ptx, how.inputs, how.seed, ptxas)
+        several = launchables(kernels_named(kernels, config.dtype), shape, config, ptx, how.inputs, how.seed, ptxas)
     with progress_bar(f"checking {', '.join(map(str, kernels))}", "schedules") as progress:
         found = check(several, how.options, progress)
     return tell(found, replace(shown, notes=shown.notes or how.redundant))

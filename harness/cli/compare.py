@@ -65,7 +65,7 @@ def compare_command(
     if gpu is not None:
         config = for_gpu(config, gpu)
     edited, run = read_edited_for(ptx_file, run)
-    requests = make_requests(kernels_named(kernels), shape, config, run, output)
+    requests = make_requests(kernels_named(kernels, config.dtype), shape, config, run, output)
     compiled = build_with_notice([request.config for request in requests])
     in_place = put_in_place(edited, compiled, shape) if edited else {}
     pairs = []

@@ -190,6 +190,11 @@ class ConfigOptions:
         """Returns the architecture of these options; a preset may have one, too."""
         return self.asked.get("arch")
 
+    @property
+    def dtype(self) -> str | None:
+        """Returns the type of A and B that is asked for."""
+        return self.asked.get("dtype")
+
     def wanted_arch(self, kernel: str) -> str:
         """Returns the architecture of these options or of the preset, else ``auto``."""
         return chosen_options(kernel, self.preset, {"arch": self.arch}).get("arch", "auto")

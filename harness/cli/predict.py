@@ -86,7 +86,7 @@ def predict_command(
         raise UsageProblem(f"--timeout {timeout:g} is for a launch file; leave it out")
     config = for_gpu(config, gpu)
     changes = parse_changes(what_if, gpu)
-    names = kernels_named(kernels)
+    names = kernels_named(kernels, config.dtype)
     configs = [config.configure(kernel, shape) for kernel in names]
     changed = [(n, change, _changed(name, config, shape, change)) for n, name in enumerate(names) for change in changes]
     artifacts = build_with_notice([*configs, *(each for _, _, each in changed)])

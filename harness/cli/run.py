@@ -81,7 +81,7 @@ def run_command(
     if file:
         return run_file(file, run, output, dump)
     edited, run = read_edited_for(ptx_file, run)
-    requests = make_requests(kernels_named(kernels), shape, config, run, output)
+    requests = make_requests(kernels_named(kernels, config.dtype), shape, config, run, output)
     if dump and requests[0].gpu:
         raise UsageProblem("--dump keeps what the emulator computed, and a GPU would run this; add --device emulator")
     compiled = build_with_notice([request.config for request in requests])

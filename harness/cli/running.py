@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from harness.build.artifacts import Artifact
-from harness.build.catalog import KERNELS
+from harness.build.catalog import KERNELS, kernels_of
 from harness.build.compiler import Gpu
 from harness.build.config import OPTIONS, KernelConfig, find_kernel
 from harness.cli.main import print_error, warn
@@ -31,7 +31,7 @@ from harness.cli.options import (
 from harness.cli.render import progress_bar, show_line
 from harness.cli.repeat import command_of
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
-from harness.problem import Shape
+from harness.problem import Shape, check_kind
 from harness.processes.engine import in_order
 from harness.run import records
 from harness.run.compare import Entry
@@ -49,9 +49,9 @@ from harness.run.runner import run as run_request
 from harness.run.tuned import configuration_for
 
 
-def kernels_named(words: Sequence[str]) -> list[str]:
-    """Each kernel once, in the order they are named in; ``all`` names all of them."""
-    return list(dict.fromkeys(name for word in words for name in (KERNELS if word == "all" else [word])))
+def kernels_named(words: Sequence[str], dtype: str | None) -> list[str]:
+    """Each kernel once, in the order they are named in; ``all`` names all that multiply the type asked for."""
+    return list(dict.fromkeys(name for word in words for name in (kernels_of(dtype) if word == "all" else [word])))
 
 
 def make_requests(
@@ -121,6 +121,7 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
         timeout=run.timeout or GPU_SILENCE,
         ptxas=run.ptxas,
     )
+    check_kind(request.inputs, request.config.dtype)
     check_memory(shape, request.config.dtype)
     return request
 

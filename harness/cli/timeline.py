@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from harness.build.artifacts import build_with_notice
-from harness.build.catalog import KERNELS
+from harness.build.catalog import KERNELS, kernels_of
 from harness.build.config import OPTIONS
 from harness.cli.options import (
     ConfigOptions,
@@ -154,7 +154,7 @@ def _require_ctas(ctas: tuple[CtaKey, ...] | None, timelines: list[Timeline]) ->
 def _measured(what: str, path: Path, asked: _Asked) -> list[Timeline]:
     """The run of an archive whose name this is, or starts with it; all: one of each kernel of the series."""
     survey = Survey(path)
-    return [_of_survey(word, survey, asked) for word in (KERNELS if what == "all" else [what])]
+    return [_of_survey(word, survey, asked) for word in (kernels_of(None) if what == "all" else [what])]
 
 
 def _of_survey(what: str, survey: Survey, asked: _Asked) -> Timeline:
@@ -169,7 +169,9 @@ def _of_survey(what: str, survey: Survey, asked: _Asked) -> Timeline:
 def _timelines(what: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> list[Timeline]:
     if what != "all" and what not in KERNELS:
         return [_of_file(what, asked)]
-    return [_of_kernel(kernel, shape, config, asked) for kernel in (KERNELS if what == "all" else [what])]
+    return [
+        _of_kernel(kernel, shape, config, asked) for kernel in (kernels_of(config.dtype) if what == "all" else [what])
+    ]
 
 
 def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> Timeline:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from harness.build.catalog import ARCHITECTURES, KERNELS
+from harness.build.catalog import ARCHITECTURES, KERNELS, kernels_of
 from harness.build.config import TUNABLE, Option, find_kernel, find_preset
 from harness.errors import UsageProblem
 from harness.experiments.job import KINDS
@@ -131,7 +131,11 @@ def make_sweep(
     """From texts; device None: what suits the kind. Raises `UsageProblem` for what cannot be read."""
     if not kernels:
         raise UsageProblem(f"no kernel is named; name some of {', '.join(KERNELS)}, or all")
-    named = list(dict.fromkeys(name for word in kernels for name in (KERNELS if word == "all" else [word])))
+    named = list(
+        dict.fromkeys(
+            name for word in kernels for name in (kernels_of(options.get("dtype")) if word == "all" else [word])
+        )
+    )
     for kernel in named:
         find_kernel(kernel)
     for key in options:

@@ -135,10 +135,14 @@ def index_operand(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
     standard deviations at K = 65536: rounding the output hides nothing. These are numbers between 2^-9 and
     2^13, well inside the range of fp16.
     """
+    return index_words(rows, k, rng) * row_scales(rows)[:, None]
+
+
+def index_words(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    """The words of `index_operand` without the scales of rows: 1 and -1."""
     words = _walsh_words()
     drawn = rng.integers(0, len(words), size=(rows, k // CHUNK), dtype=np.uint8)
-    values: NDArray[Any] = words[drawn].reshape(rows, k) * row_scales(rows)[:, None]
-    return values
+    return words[drawn].reshape(rows, k)
 
 
 def row_scales(rows: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.build.catalog import KERNELS
+from harness.build.catalog import kernels_of
 from harness.build.config import KernelConfig, configure
 from harness.errors import CannotRun, HarnessError
 from harness.gpus import usual_gpu
@@ -64,7 +64,7 @@ class Planned:
 
     @property
     def count(self) -> int:
-        return len(self.gpus) * len(KERNELS)
+        return len(self.gpus) * len(kernels_of(None))
 
     def draw(self, each: Callable[[], None]) -> list[GpuTimelines]:
         """each: is called after every kernel."""
@@ -105,7 +105,7 @@ def _of_gpu(gpu: Gpu, planned: Planned, each: Callable[[], None]) -> GpuTimeline
             f"no archive of a survey of an {gpu.title}. On a machine with one, `harness survey -o "
             f"{folder.name}/nvidia-{gpu.name}-survey.tar.gz` measures."
         )
-    for kernel in KERNELS:
+    for kernel in kernels_of(None):
         made = _of_kernel(kernel, gpu, survey)
         if isinstance(made, KernelTimeline):
             found.append(made)

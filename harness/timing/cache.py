@@ -29,8 +29,8 @@ DRAM bytes of an H200)."""
 @dataclass(frozen=True)
 class Tiles:
     """A GEMM as clusters compute it. ``order``: the tiles of C in the order in which they start; ``rows``, ``columns``:
-    of a cluster's tile; ``k``: depth; ``element``: bytes of one. ``requested``: bytes that a cluster asks L2 for, of
-    one tile: less than its CTAs get, where some of it is multicast.
+    of a cluster's tile; ``k``: depth; ``element``, ``output``: bytes of one of A and B, and of C. ``requested``: bytes
+    that a cluster asks L2 for, of one tile: less than its CTAs get, where some of it is multicast.
     """
 
     order: Sequence[Place]
@@ -39,8 +39,9 @@ class Tiles:
     m: int
     n: int
     k: int
-    element: int
+    element: float
     requested: float
+    output: int = 2
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def hits(tiles: Tiles, resident: int, capacity: float) -> Hits:
         there = cache.finds(panels)
         waves.append({panel: 1 - there.get(panel, 0.0) for panel in panels})
         dram += sum(nbytes * waves[-1][panel] for panel, nbytes in panels.items())
-        cache.keeps(panels, output * tiles.element)
-        written += output * tiles.element
+        cache.keeps(panels, output * tiles.output)
+        written += output * tiles.output
     return Hits(dram, tiles.requested * len(tiles.order), written, waves)
 
 

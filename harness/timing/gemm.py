@@ -280,8 +280,11 @@ class Gemm:
         asked = rows + columns
         if not config["multicast"]:
             asked = rows * along_n + columns * along_m // config["cta_group"]
-        requested = asked * problem.k * ELEMENT_BYTES
-        return Tiles(self.order(), rows, columns, problem.m, problem.n, problem.k, ELEMENT_BYTES, requested)
+        element = self.plan.operand_bytes
+        requested = asked * problem.k * element
+        return Tiles(
+            self.order(), rows, columns, problem.m, problem.n, problem.k, element, requested, output=ELEMENT_BYTES
+        )
 
 
 def _spread_out(count: int, total: int, last: int) -> list[int]:

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from harness.errors import UsageProblem
 from harness.timing.constants import Gpu
 
-INPUTS = {"normal": "", "uniform": "", "integer": "power.integers", "index": "power.integers", "zeros": "power.zeros"}
+INPUTS = {
+    "normal": "",
+    "uniform": "",
+    "codes": "",
+    "integer": "power.integers",
+    "index": "power.integers",
+    "zeros": "power.zeros",
+}
 """Kinds of inputs, and the constant by which the energy of a multiplication is smaller than with normal ones."""
 STEPS = 60
 

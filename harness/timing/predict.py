@@ -18,7 +18,7 @@ from harness.errors import UsageProblem
 from harness.launch.launching import TOLERANT, EmulationOptions, Launched, Outcome, run
 from harness.launch.listing import list_kernels
 from harness.launch.spec import Launchable
-from harness.problem import Shape
+from harness.problem import Shape, operand_bits
 from harness.timing.constants import Gpu
 from harness.timing.limits import TENSOR, Limit, limits
 from harness.timing.machine import TimedDevice, TimedMachine, Trace
@@ -127,7 +127,10 @@ def predict(
 
 def _clock(simulation: Simulation, gpu: Gpu, inputs: str) -> Clock:
     found = simulation.hits
-    work = Work(simulation.gemm.flops, found.requested + found.written, found.dram + found.written, simulation.cycles)
+    # A guess: an MMA takes the energy of one of bf16, whose operands have as many bytes.
+    bits = operand_bits(simulation.gemm.plan.config["dtype"])
+    flops = simulation.gemm.flops * bits / 16
+    work = Work(flops, found.requested + found.written, found.dram + found.written, simulation.cycles)
     return clock_of(work, gpu, inputs)
 
 

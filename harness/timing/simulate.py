@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.block_scaling import ATOM_ROWS
 from harness.build.artifacts import Artifact, counter_buffer, launch_of, maps_of
 from harness.build.planner import CounterArgument, Plan, TensorMapArgument
 from harness.launch.launching import EmulationOptions, run
 from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launchable
-from harness.problem import element_type
 from harness.timing.cache import Hits, hits
 from harness.timing.constants import Gpu
 from harness.timing.first_use import FirstUse
@@ -18,7 +18,6 @@ from harness.timing.gemm import Gemm, Spread, gained
 from harness.timing.machine import TimedDevice, TimedMachine, Trace
 from harness.timing.units import Memory
 
-OPERANDS = "ABC"
 FIRST_ADDRESS = 1 << 40
 """The address of A; nothing is read there."""
 
@@ -56,9 +55,12 @@ def simulate(
     found = hits(gemm.traffic(), spread.resident, gpu["l2.bytes"] * gpu["l2.effective"])
     # In a row of launches L2 is full of what the ones before have written.
     left = found.written * spread.share
-    addresses = {name: FIRST_ADDRESS * n for n, name in enumerate(OPERANDS, 1)}
+    maps = [argument for argument in plan.arguments if isinstance(argument, TensorMapArgument)]
+    addresses = {argument.tensor: FIRST_ADDRESS * n for n, argument in enumerate(maps, 1)}
     panels = {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)}
-    fetched = {addresses[a.tensor]: a.l2_promotion for a in plan.arguments if isinstance(a, TensorMapArgument)}
+    if plan.scaling:  # scale factors come with the rows they belong to, from a map whose rows are rows of atoms
+        panels |= {addresses[f"{name} scales"]: (name, rows // ATOM_ROWS) for name, rows in list(panels.values())}
+    fetched = {addresses[argument.tensor]: argument.l2_promotion for argument in maps}
     wave_of, ahead = gemm.waves(spread.resident), gained(gemm, spread.resident)
     first_use = FirstUse(found.waves, panels, wave_of, fetched, ahead)
     outside = gemm.parts(spread, gemm.rows_filled)
@@ -83,8 +85,8 @@ def simulate(
         trace=trace,
         two_fit=gemm.two_fit,
     )
-    dtype = DATA_TYPES[element_type(plan.config["dtype"]).ptx]
-    buffers = {name: Buffer(name, dtype, (1,), Fill("absent"), address=at) for name, at in addresses.items()}
+    nothing = DATA_TYPES["u8"], (1,), Fill("absent")
+    buffers = {name: Buffer(name, *nothing, address=at) for name, at in addresses.items()}
     for counter in (a for a in plan.arguments if isinstance(a, CounterArgument)):
         start = np.zeros(counter.bytes // 4, np.uint32)
         start[0] = gemm.counter_start(counter, spread)

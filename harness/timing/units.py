@@ -282,6 +282,7 @@ class Units:
         self.shared_rate = gpu["shared.port"]
         if gpu.has_tcgen05:
             self.mma_times = MmaTimes(gpu)
+            self.tmem_latency = gpu["tmem.latency"]
         self.remote = gpu["barrier.remote"]
         self.cluster_control = gpu["launch.cluster_control"]
         self.descriptors: set[tuple[int, int, int]] = set()

@@ -1,9 +1,12 @@
 """What a GEMM kernel is compiled for, and the sizes that follow from it.
 
-`C[M, N] = A[M, K] . B[N, K]^T`, all row-major, 16-bit elements, f32 accumulation. Everything here is plain integer
-arithmetic: the kernels evaluate it at compile time, the launch plan and the tests at run time.
+`C[M, N] = A[M, K] . B[N, K]^T`, all row-major, C of 16-bit elements, A and B of the same or block-scaled, f32
+accumulation. Everything here is plain integer arithmetic: the kernels evaluate it at compile time, the launch plan and the
+tests at run time.
 """
+from .block_scaling import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS, SCALE_SLOTS, UNSCALED, BlockScaling, block_scaled_names
 from .multicast import Multicast, Slices
+from std.math import ceildiv
 
 
 @fieldwise_init
@@ -14,14 +17,22 @@ struct Kernel(TrivialRegisterPassable):
     var pipelined: Bool  # a ring of stages between warps of different roles; otherwise there is one stage
     var double_buffers_epilogue: Bool  # C leaves through two small buffers, one stored while the next is written
     var is_persistent: Bool  # CTAs compute tile after tile; or a CTA's place in the grid is its tile
+    var is_block_scaled: Bool  # A and B have scale factors
 
 
 comptime SERIES = [
-    Kernel("kernel5", pipelined=False, double_buffers_epilogue=False, is_persistent=False),
-    Kernel("kernel6", pipelined=True, double_buffers_epilogue=False, is_persistent=False),
-    Kernel("kernel7", pipelined=True, double_buffers_epilogue=True, is_persistent=False),
-    Kernel("kernel8", pipelined=True, double_buffers_epilogue=True, is_persistent=True),
+    Kernel("kernel5", pipelined=False, double_buffers_epilogue=False, is_persistent=False, is_block_scaled=False),
+    Kernel("kernel6", pipelined=True, double_buffers_epilogue=False, is_persistent=False, is_block_scaled=False),
+    Kernel("kernel7", pipelined=True, double_buffers_epilogue=True, is_persistent=False, is_block_scaled=False),
+    Kernel("kernel8", pipelined=True, double_buffers_epilogue=True, is_persistent=True, is_block_scaled=False),
+    Kernel("kernel9", pipelined=True, double_buffers_epilogue=True, is_persistent=True, is_block_scaled=True),
 ]
+
+
+def dtype_names() -> List[StaticString]:
+    """Of A and B."""
+    var names: List[StaticString] = ["bf16", "fp16"]
+    return names + block_scaled_names()
 
 
 def kernel_names() -> List[StaticString]:
@@ -33,15 +44,19 @@ def find_kernel(name: StaticString) -> Kernel:
     comptime for kernel in SERIES:
         if name == kernel.name:
             return kernel
-    return Kernel(name, pipelined=False, double_buffers_epilogue=False, is_persistent=False)
+    return Kernel(name, pipelined=False, double_buffers_epilogue=False, is_persistent=False, is_block_scaled=False)
 
 
 comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
 
 comptime ELEMENT_BYTES = 2
-comptime MMA_K = 16
-"""K of one MMA instruction with 16-bit operands: 32 bytes of A and of B (PTX ISA 9.7.15.2, 9.7.16.2.1)."""
+"""Of C, and of A and B that are not block-scaled."""
+
+comptime MMA_K_BYTES = 32
+"""K of one MMA instruction: 32 bytes of a row of A and of B, whatever their type (PTX ISA 9.7.15.2, 9.7.16.2.1)."""
+
+comptime TMEM_COLUMNS = 512
 
 comptime SWIZZLE_ROW_BYTES = 128
 """One row of a 128-byte swizzled tile; 8 such rows are the repeating pattern (PTX ISA 5.5.7)."""
@@ -59,7 +74,8 @@ struct GemmConfig(TrivialRegisterPassable):
 
     var kernel: Kernel
     var arch: StaticString
-    var dtype: DType
+    var dtype: DType  # of C, and of A and B that are not block-scaled
+    var scaling: BlockScaling  # of A and B
     var cta_group: Int  # CTAs that work on one MMA: 1, or 2 (a pair)
     var mma_m: Int
     var mma_n: Int
@@ -83,10 +99,11 @@ struct GemmConfig(TrivialRegisterPassable):
         *,
         arch: StaticString = "sm_100a",
         dtype: DType = DType.bfloat16,
+        scaling: BlockScaling = UNSCALED,
         cta_group: Optional[Int] = None,
         mma_m: Optional[Int] = None,
         mma_n: Int = 256,
-        block_k: Int = 64,
+        block_k: Optional[Int] = None,
         stages: Optional[Int] = None,
         cluster_m: Optional[Int] = None,
         cluster_n: Optional[Int] = None,
@@ -111,10 +128,11 @@ struct GemmConfig(TrivialRegisterPassable):
         self.kernel = kernel
         self.arch = arch
         self.dtype = dtype
+        self.scaling = scaling
         self.cta_group = cta_group.or_else(2 if blackwell else 1)
         self.mma_m = mma_m.or_else(128 * self.cta_group)
         self.mma_n = mma_n
-        self.block_k = block_k
+        self.block_k = block_k.or_else(8 * SWIZZLE_ROW_BYTES // scaling.bits)
         self.stages = 1
         self.cluster_m = cluster_m.or_else(4 if blackwell else 2)
         self.cluster_n = cluster_n.or_else(4 if blackwell else 1)
@@ -209,14 +227,28 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.cluster_n * self.mma_n
 
     def a_bytes(self) -> Int:
-        return self.cta_m() * self.block_k * ELEMENT_BYTES
+        return self.cta_m() * SWIZZLE_ROW_BYTES
 
     def b_bytes(self) -> Int:
-        return self.cta_b_rows() * self.block_k * ELEMENT_BYTES
+        return self.cta_b_rows() * SWIZZLE_ROW_BYTES
+
+    def atom_row_bytes(self) -> Int:
+        """Scale factors of 128 rows in a stage; 0 without block scaling."""
+        return self.scaling.atoms() * ATOM_BYTES
+
+    def a_scale_bytes(self) -> Int:
+        return self.cta_m() // ATOM_ROWS * self.atom_row_bytes()
+
+    def b_scale_bytes(self) -> Int:
+        """Each CTA of a pair multiplies all columns of B, and needs the factors of all."""
+        return self.mma_n // ATOM_ROWS * self.atom_row_bytes()
+
+    def stage_bytes(self) -> Int:
+        return self.a_bytes() + self.b_bytes() + self.a_scale_bytes() + self.b_scale_bytes()
 
     def full_bytes(self) -> Int:
         """Bytes that arrive on one full barrier: the stage of every CTA that shares the MMA."""
-        return self.cta_group * (self.a_bytes() + self.b_bytes())
+        return self.cta_group * self.stage_bytes()
 
     def cluster_size(self) -> Int:
         return self.cluster_m * self.cluster_n
@@ -247,6 +279,13 @@ struct GemmConfig(TrivialRegisterPassable):
     def b_slices(self) -> Slices:
         return Slices(self.cta_b_rows(), self.sharing().b_parts())
 
+    def a_scale_slices(self) -> Slices:
+        """In rows of atoms."""
+        return Slices(max(1, self.cta_m() // ATOM_ROWS), self.sharing().a_parts(), unit=1)
+
+    def b_scale_slices(self) -> Slices:
+        return Slices(max(1, self.mma_n // ATOM_ROWS), self.sharing().b_scale_parts(), unit=1)
+
     def l2_promotion(self) -> Int:
         """Bytes that a TMA load makes L2 fetch at once, at least. 128 is one row of a box; 256 brings the next K step's
         row, too. On an H200 that gains 6 to 15 % where nothing else loads ahead, with one stage; with more stages it
@@ -268,14 +307,43 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def tmem_columns(self) -> Int:
         """TMEM columns to allocate: a power of two, at least 32 (PTX ISA 9.7.16.7.1). None on sm_90a."""
-        return max(32, self.accumulators * self.accumulator_columns()) if self.has_tmem() else 0
+        if not self.has_tmem():
+            return 0
+        if not self.kernel.is_block_scaled:
+            return max(32, self.accumulators * self.accumulator_columns())
+        return power_of_two(self.scale_column() + SCALE_SLOTS * self.scale_columns())
 
     def accumulator_columns(self) -> Int:
-        """From the start of one accumulator in TMEM to the next: a power of two."""
-        var columns = 16
-        while columns < self.warp_columns():
-            columns *= 2
-        return columns
+        """From the start of one accumulator in TMEM to the next: a power of two. With block scaling as many as leave room
+        for the scale factors, in whole steps of the epilogue: two accumulators of 256 columns overlap."""
+        if not self.kernel.is_block_scaled:
+            return power_of_two(max(16, self.warp_columns()))
+        var room = TMEM_COLUMNS - SCALE_SLOTS * self.scale_columns() - self.warp_columns()
+        return min(self.warp_columns(), room // self.epilogue_width * self.epilogue_width)
+
+    def accumulators_overlap(self) -> Bool:
+        """The MMA may start a tile once the epilogue has read the columns that the accumulators share. There is then one
+        pair of barriers for both, as tiles are accumulated and read in one order."""
+        return self.kernel.is_block_scaled
+
+    def accumulator_barriers(self) -> Int:
+        """Pairs of a full and an empty barrier."""
+        return 1 if self.accumulators_overlap() else self.accumulators
+
+    def shared_steps(self) -> Int:
+        """Steps of the epilogue, at least one, after which it has read the columns that the next tile is accumulated in.
+        """
+        if self.accumulators == 1:
+            return self.epilogue_steps()
+        return max(1, (self.warp_columns() - self.accumulator_columns()) // self.epilogue_width)
+
+    def scale_columns(self) -> Int:
+        """TMEM columns of the scale factors of one stage: those of the CTA's rows of A, then those of B."""
+        return self.scaling.atoms() * ATOM_COLUMNS * (self.cta_m() + self.mma_n) // ATOM_ROWS
+
+    def scale_column(self) -> Int:
+        """Where they begin: behind the accumulators."""
+        return (self.accumulators - 1) * self.accumulator_columns() + self.warp_columns()
 
     def block_rows(self) -> Int:
         """Rows of one box of C: those of the warps that write out together, four of the CTA or a warpgroup."""
@@ -321,21 +389,37 @@ struct GemmConfig(TrivialRegisterPassable):
         return 16 * self.stages + self.fixed_barrier_bytes()
 
     def fixed_barrier_bytes(self) -> Int:
-        """sm_100a: the full barrier of each accumulator, its empty barrier where it is used again, the word for the
-        TMEM address. For each response slot 16 bytes and a full and an empty barrier."""
-        var tmem = 8 * (self.accumulators * (2 if self.kernel.is_persistent else 1) + 1) if self.has_tmem() else 0
-        return tmem + 32 * self.response_slots()
+        """sm_100a: the full barrier of each accumulator, its empty barrier where it is used again, the empty barrier of
+        each slot of scale factors, the word for the TMEM address. For each response slot 16 bytes and a full and an empty barrier.
+        """
+        var scales = SCALE_SLOTS if self.kernel.is_block_scaled else 0
+        var accumulators = self.accumulator_barriers() * (2 if self.kernel.is_persistent else 1)
+        return (8 * (accumulators + scales + 1) if self.has_tmem() else 0) + 32 * self.response_slots()
 
     def shared_memory_bytes(self) -> Int:
-        return self.stages * (self.a_bytes() + self.b_bytes()) + self.c_bytes() + self.barrier_bytes()
+        return self.stages * self.stage_bytes() + self.c_bytes() + self.barrier_bytes()
 
     def stages_that_fit(self) -> Int:
         var free = SHARED_MEMORY_LIMIT - self.c_bytes() - self.fixed_barrier_bytes()
-        return free // max(1, self.a_bytes() + self.b_bytes() + 16)
+        return free // max(1, self.stage_bytes() + 16)
 
     # ---- names ---------------------------------------------------------------------------------------------------
     def dtype_name(self) -> StaticString:
+        """Of A and B."""
+        if self.scaling.factors > 0:
+            return self.scaling.name
+        return self.c_dtype_name()
+
+    def c_dtype_name(self) -> StaticString:
         return "bf16" if self.dtype == DType.bfloat16 else "fp16"
+
+
+def power_of_two(count: Int) -> Int:
+    """The smallest that is at least `count`."""
+    var found = 1
+    while found < count:
+        found *= 2
+    return found
 
 
 def sms_filled(cluster_size: Int, blackwell: Bool) -> Int:
@@ -351,12 +435,14 @@ def sms_filled(cluster_size: Int, blackwell: Bool) -> Int:
 
 struct SharedMemory(TrivialRegisterPassable):
     """Where things lie in a CTA's dynamic shared memory, as byte offsets from its start: A stages, B stages, C boxes,
-    scheduler responses, then barriers; what concerns accumulators and TMEM exists on sm_100a only. Tiles come first: they
+    scale factors, scheduler responses, then barriers; what concerns accumulators and TMEM exists on sm_100a only. Tiles come first: they
     are 128-byte swizzled and need 1024-byte alignment (PTX ISA 5.5.7), which every tile size here is a multiple of."""
 
     var a: Int
     var b: Int
     var c: Int
+    var a_scales: Int
+    var b_scales: Int
     var responses: Int
     var full: Int
     var empty: Int
@@ -364,18 +450,22 @@ struct SharedMemory(TrivialRegisterPassable):
     var accumulator_empty: Int
     var response_full: Int
     var response_empty: Int
+    var scales_empty: Int
     var tmem_address: Int
 
     def __init__(out self, config: GemmConfig):
         self.a = 0
         self.b = self.a + config.stages * config.a_bytes()
         self.c = self.b + config.stages * config.b_bytes()
-        self.responses = self.c + config.c_bytes()
+        self.a_scales = self.c + config.c_bytes()
+        self.b_scales = self.a_scales + config.stages * config.a_scale_bytes()
+        self.responses = self.b_scales + config.stages * config.b_scale_bytes()
         self.full = self.responses + 16 * config.response_slots()
         self.empty = self.full + 8 * config.stages
         self.accumulator_full = self.empty + 8 * config.stages
-        var accumulators = 8 * config.accumulators if config.has_tmem() else 0
+        var accumulators = 8 * config.accumulator_barriers() if config.has_tmem() else 0
         self.accumulator_empty = self.accumulator_full + accumulators
         self.response_full = self.accumulator_empty + (accumulators if config.kernel.is_persistent else 0)
         self.response_empty = self.response_full + 8 * config.response_slots()
-        self.tmem_address = self.response_empty + 8 * config.response_slots()
+        self.scales_empty = self.response_empty + 8 * config.response_slots()
+        self.tmem_address = self.scales_empty + (8 * SCALE_SLOTS if config.kernel.is_block_scaled else 0)

@@ -1,6 +1,7 @@
 """What a launch passes to a CTA, which tile of C it computes, its place in the cluster, and its barriers."""
+from .block_scaling import SCALE_SLOTS
 from .config import GemmConfig, SharedMemory, sms_filled
-from .pipeline import MBarrier, Pipeline, fence_mbarrier_init
+from .pipeline import PRODUCER, MBarrier, Pipeline, fence_mbarrier_init
 from .ptx import griddepcontrol_wait, launch_dependents, prefetch_tensor_map
 from max.gpu import grid_dim, thread_idx
 from max.gpu.memory import external_memory
@@ -113,12 +114,24 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
         return {self.shared + UInt32(Self.layout.response_empty)}
 
     @inline(.always)
+    def scales_empty(self) -> MBarrier:
+        """Block-scaled: a slot of scale factors in TMEM has been read. Count 1: a commit of the MMA thread, which itself
+        waits before it copies into the slot again."""
+        return {self.shared + UInt32(Self.layout.scales_empty)}
+
+    @inline(.always)
     def stages(self, parity: UInt32) -> Pipeline[Self.config.stages]:
         """From the producers to the tensor core: slices of A and B."""
         return {self.full(), self.empty(), parity}
 
     @inline(.always)
-    def accumulators(self, parity: UInt32) -> Pipeline[Self.config.accumulators]:
+    def scale_slots(self) -> Pipeline[SCALE_SLOTS]:
+        """Of the MMA thread alone, which copies scale factors into a slot and uses them, in the order of issue. So nobody
+        waits on a full barrier, and there is none."""
+        return {self.scales_empty(), self.scales_empty(), PRODUCER}
+
+    @inline(.always)
+    def accumulators(self, parity: UInt32) -> Pipeline[Self.config.accumulator_barriers()]:
         """From the MMA thread to the epilogue warps: accumulators in TMEM, where they are used again."""
         return {self.accumulator_full(), self.accumulator_empty(), parity}
 
@@ -141,10 +154,13 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
             self.full().next(stage).init(1)
             self.empty().next(stage).init(UInt32(Self.config.empty_arrivals()))
         comptime if Self.config.has_tmem():
-            comptime for i in range(UInt32(Self.config.accumulators)):
+            comptime for i in range(UInt32(Self.config.accumulator_barriers())):
                 self.accumulator_full().next(i).init(1)
                 comptime if Self.config.kernel.is_persistent:
                     self.accumulator_empty().next(i).init(UInt32(Self.config.accumulator_readers()))
+        comptime if Self.config.kernel.is_block_scaled:
+            comptime for slot in range(UInt32(SCALE_SLOTS)):
+                self.scales_empty().next(slot).init(1)
         comptime for slot in range(UInt32(Self.config.response_slots())):
             self.response_full().next(slot).init(1)
             self.response_empty().next(slot).init(self.response_arrivals())

@@ -56,6 +56,21 @@ struct Multicast(TrivialRegisterPassable):
         return _every(self.cta_group, self.cluster_m // self.cta_group) << (rank - x + x % UInt32(self.cta_group))
 
     @inline(.always)
+    def b_scale_parts(self) -> Int:
+        """CTAs with equal y need the same scale factors of B, in both CTAs of a pair."""
+        return self.cluster_m if self.enabled else 1
+
+    @inline(.always)
+    def b_scale_part(self, rank: UInt32) -> UInt32:
+        return rank % UInt32(self.cluster_m) if self.enabled else 0
+
+    @inline(.always)
+    def b_scale_mask(self, rank: UInt32) -> UInt32:
+        if not self.enabled:
+            return UInt32(1) << rank
+        return _every(1, self.cluster_m) << (rank - rank % UInt32(self.cluster_m))
+
+    @inline(.always)
     def pair_mask(self, rank: UInt32) -> UInt32:
         """The CTAs that share an MMA with this one, itself included."""
         return _every(1, self.cta_group) << (rank - rank % UInt32(self.cta_group))
@@ -80,24 +95,29 @@ struct Multicast(TrivialRegisterPassable):
         return self.a_parts() + self.b_parts() - 1
 
 
-@fieldwise_init
 struct Slices(TrivialRegisterPassable):
     """How `rows` rows of an operand tile are dealt out to `parts` CTAs.
 
     Each box is one TMA copy. Rows that divide evenly make one box a CTA, or several of 64 rows, so that few rows are loaded
-    where a tile lies partly outside of the tensor; otherwise boxes of 8 rows, the smallest unit that keeps the 128-byte
-    swizzle pattern, go to the CTAs in turn and some CTAs load one box fewer.
+    where a tile lies partly outside of the tensor; otherwise boxes of one unit, by default the 8 rows that keep the
+    128-byte swizzle pattern, go to the CTAs in turn and some CTAs load one box fewer.
     """
 
     comptime most_rows = 64
 
     var rows: Int
     var parts: Int
+    var unit: Int
+
+    def __init__(out self, rows: Int, parts: Int, *, unit: Int = 8):
+        self.rows = rows
+        self.parts = parts
+        self.unit = unit
 
     @inline(.always)
     def box_rows(self) -> Int:
-        if self.rows % (8 * self.parts) != 0:
-            return 8
+        if self.rows % (self.unit * self.parts) != 0:
+            return self.unit
         var rows = self.rows // self.parts
         return Self.most_rows if rows % Self.most_rows == 0 else rows
 

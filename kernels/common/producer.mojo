@@ -7,10 +7,10 @@ from .ptx import launch_dependents, tma_load
 from .scheduler import TileScheduler
 
 
-struct Operand[cta_group: Int, slices: Slices](TrivialRegisterPassable):
+struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTES](TrivialRegisterPassable):
     """The slices of one operand tile that this CTA loads, and who receives them."""
 
-    comptime box_bytes = Self.slices.box_rows() * SWIZZLE_ROW_BYTES
+    comptime box_bytes = Self.slices.box_rows() * Self.row_bytes
 
     var map: UInt64
     var rows: Int32  # of the tensor
@@ -74,6 +74,11 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
         var full = cta.full().next(stage).in_leader[Self.config.cta_group]()
         if cta.leads_mma():
             full.arrive_and_expect(UInt32(Self.config.full_bytes()))
+        self.load(cta, tile, stage, k, full)
+
+    @inline(.always)
+    def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32, full: MBarrier):
+        """Starts the copies of this CTA's slices of A and B, from column k of the tensor maps on."""
         self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
         self.b.load(cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, tile.column, k)
 

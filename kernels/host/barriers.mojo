@@ -1,4 +1,5 @@
 """The barriers of a CTA: where they lie, what completes a phase, who arrives and who waits, for the launch plan."""
+from ..common.block_scaling import SCALE_SLOTS
 from ..common.config import GemmConfig, SharedMemory
 from .json import array, object, pair, text
 
@@ -80,23 +81,38 @@ def sm100_barriers(config: GemmConfig) -> List[String]:
         barrier(
             "accumulator full" if config.kernel.is_persistent else "accumulator",
             layout.accumulator_full,
-            config.accumulators,
+            config.accumulator_barriers(),
             1,
             0,
             "the last commit of the MMA thread",
             "the epilogue warps",
         ),
     ]
+    var read: StaticString = "every epilogue warp of the CTAs of the MMA, after its last load from TMEM"
+    if config.accumulators_overlap():
+        read = "every epilogue warp of the CTAs of the MMA, after it has loaded the columns that the accumulators share"
     if config.kernel.is_persistent:
         found.append(
             barrier(
                 "accumulator empty",
                 layout.accumulator_empty,
-                config.accumulators,
+                config.accumulator_barriers(),
                 config.accumulator_readers(),
                 0,
-                "every epilogue warp of the CTAs of the MMA, after its last load from TMEM",
+                read,
                 "the MMA thread",
+            )
+        )
+    if config.kernel.is_block_scaled:
+        found.append(
+            barrier(
+                "scales empty",
+                layout.scales_empty,
+                SCALE_SLOTS,
+                1,
+                0,
+                "a commit of the MMA thread, when the MMAs that use the slot are done",
+                "the MMA thread, before it copies scale factors into the slot",
             )
         )
     return found^

@@ -3,7 +3,9 @@
 Tensors are row-major: A is [M, K], B is [N, K], C is [M, N]. Tensor maps list dimensions innermost first, in
 elements; a stride is the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
 """
+from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS
 from ..common.config import ELEMENT_BYTES, GemmConfig
+from ..common.multicast import Slices
 from std.math import align_up, ceildiv
 
 comptime LARGEST_DIMENSION = (1 << 31) - 4096
@@ -19,20 +21,23 @@ comptime COUNTER_BYTES = 4
 
 @fieldwise_init
 struct TensorMap(Copyable):
-    """A [rows, columns] tensor and the box one copy moves."""
+    """A [rows, columns] tensor and the box one copy moves, in elements of the map: a block-scaled operand is bytes to it,
+    a row of scale-factor atoms words of 8 bytes."""
 
     var tensor: StaticString
+    var dtype: StaticString
+    var element_bytes: Int
     var rows: Int
     var columns: Int
     var box_rows: Int
     var box_columns: Int
 
     def row_bytes(self) -> Int:
-        return self.columns * ELEMENT_BYTES
+        return self.columns * self.element_bytes
 
     def swizzle_bytes(self) -> Int:
-        """Boxes are as wide as their swizzle."""
-        return self.box_columns * ELEMENT_BYTES
+        """Boxes are as wide as their swizzle, but those of atoms, which are not swizzled: 0."""
+        return 0 if self.element_bytes == 8 else self.box_columns * self.element_bytes
 
 
 struct LaunchPlan(Copyable):
@@ -49,13 +54,17 @@ struct LaunchPlan(Copyable):
     var a: TensorMap
     var b: TensorMap
     var c: TensorMap
+    var scales: List[TensorMap]  # of A and of B, with block scaling
     var k_iterations: Int
 
     def __init__(out self, config: GemmConfig, m: Int, n: Int, k: Int) raises:
         """Raises if TMA cannot address the sizes."""
+        var k_multiple = 8
+        if config.kernel.is_block_scaled:  # 16 bytes of a row, and whole blocks
+            k_multiple = max(128 // config.scaling.bits, config.scaling.block())
         check_size("M", m, 1)
         check_size("N", n, 8)
-        check_size("K", k, 8)
+        check_size("K", k, k_multiple)
         self.m = m
         self.n = n
         self.k = k
@@ -89,10 +98,30 @@ struct LaunchPlan(Copyable):
             )
         self.block = config.threads()
         self.dynamic_shared_memory = config.shared_memory_bytes()
-        self.a = TensorMap("A", m, k, config.a_slices().box_rows(), config.block_k)
-        self.b = TensorMap("B", n, k, config.b_slices().box_rows(), config.block_k)
-        self.c = TensorMap("C", m, n, config.block_rows(), config.epilogue_width)
+        self.a = operand_map(config, "A", m, k, config.a_slices())
+        self.b = operand_map(config, "B", n, k, config.b_slices())
+        self.c = TensorMap("C", config.c_dtype_name(), ELEMENT_BYTES, m, n, config.block_rows(), config.epilogue_width)
+        self.scales = []
+        if config.kernel.is_block_scaled:
+            self.scales.append(scale_map(config, "A scales", m, k, config.a_scale_slices()))
+            self.scales.append(scale_map(config, "B scales", n, k, config.b_scale_slices()))
         self.k_iterations = ceildiv(k, config.block_k)
+
+
+def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices) -> TensorMap:
+    """A stage is as wide as one box."""
+    if config.kernel.is_block_scaled:
+        var per_byte = 8 // config.scaling.bits
+        return TensorMap(name, "u8", 1, rows, k // per_byte, slices.box_rows(), config.block_k // per_byte)
+    return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, rows, k, slices.box_rows(), config.block_k)
+
+
+def scale_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices) -> TensorMap:
+    """The rows are rows of atoms: what lies behind the last atom of a row is loaded as zeros, not as the next row."""
+    comptime words = ATOM_BYTES // 8
+    var atoms = ceildiv(k, config.scaling.block() * ATOM_BLOCKS)
+    var box = words * config.scaling.atoms()
+    return TensorMap(name, "u64", 8, ceildiv(rows, ATOM_ROWS), words * atoms, slices.box_rows(), box)
 
 
 def bands(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:

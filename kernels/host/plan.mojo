@@ -15,7 +15,8 @@ with a null entry name; or one line on standard error and exit code 2 for a conf
 `plan configs` reads lines of options and writes a line for each: {"config": {...}}, complete; {"refused": {"subject",
 "instead", "message"}}, as `ConfigError` in rules.mojo; or {"error": message} for what is no configuration at all.
 """
-from ..common.config import GemmConfig, kernel_names
+from ..common.block_scaling import find_scaling
+from ..common.config import GemmConfig, dtype_names, kernel_names
 from .json import object, pair, text
 from .launch_plan import LaunchPlan
 from .plan_json import config_json, plan_json
@@ -56,15 +57,16 @@ def configuration(options: List[String]) raises -> GemmConfig:
     var scheduler: Optional[StaticString] = None
     if "scheduler" in values:
         scheduler = word[["clc", "static", "dynamic", "none"]]("scheduler", values.pop("scheduler"))
-    var dtype = word[["bf16", "fp16"]]("dtype", values.pop("dtype", "bf16"))
+    var dtype = word[dtype_names()]("dtype", values.pop("dtype", "bf16"))
     var config = GemmConfig(
         word[kernel_names()]("kernel", values.pop("kernel", "kernel6")),
         arch=word[["sm_100a", "sm_90a"]]("arch", values.pop("arch", "sm_100a")),
-        dtype=DType.bfloat16 if dtype == "bf16" else DType.float16,
+        dtype=DType.float16 if dtype == "fp16" else DType.bfloat16,
+        scaling=find_scaling(dtype),
         cta_group=number("cta_group"),
         mma_m=number("mma_m"),
         mma_n=number("mma_n").or_else(256),
-        block_k=number("block_k").or_else(64),
+        block_k=number("block_k"),
         stages=number("stages"),
         cluster_m=number("cluster_m"),
         cluster_n=number("cluster_n"),

@@ -1,4 +1,5 @@
 """The launch plan as JSON, for people and for programs that launch or emulate the kernel (schema 1)."""
+from ..common.block_scaling import SCALE_SLOTS
 from ..common.config import GemmConfig
 from .json import array, numbers, object, pair, quoted, text
 from .label import label
@@ -13,7 +14,7 @@ def config_json(config: GemmConfig) -> String:
     return object(
         [
             text("dtype", config.dtype_name()),
-            pair("mma_shape", numbers(config.mma_m, config.mma_n, 16)),
+            pair("mma_shape", numbers(config.mma_m, config.mma_n, config.scaling.mma_k())),
             pair("cta_group", config.cta_group),
             pair("block_k", config.block_k),
             pair("stages", config.stages),
@@ -51,36 +52,29 @@ def shared_memory_json(config: GemmConfig) -> String:
     var c = line("C tile", config.c_bytes(), String(config.cta_m(), " x ", config.mma_n, " x 2"), 1)
     if config.c_bytes() < config.cta_m() * config.mma_n * 2:
         c = ring("C tile", config.c_buffers(), config.step_bytes(), "C tile")
-    return array(
-        [
-            ring("A stages", config.stages, config.a_bytes(), "A stage"),
-            ring("B stages", config.stages, config.b_bytes(), "B stage"),
-            c,
-            line(
-                "barriers",
-                config.barrier_bytes(),
-                String(
-                    "full ",
-                    config.stages,
-                    ", empty ",
-                    config.stages,
-                    other_barriers_detail(config),
-                    ": ",
-                    config.barrier_bytes() // 8,
-                    " x 8",
-                ),
-                0,
-            ),
-        ]
-    )
+    var parts: List[String] = [
+        ring("A stages", config.stages, config.a_bytes(), "A stage"),
+        ring("B stages", config.stages, config.b_bytes(), "B stage"),
+        c,
+    ]
+    if config.kernel.is_block_scaled:
+        parts.append(ring("A scale stages", config.stages, config.a_scale_bytes(), "A scale stage"))
+        parts.append(ring("B scale stages", config.stages, config.b_scale_bytes(), "B scale stage"))
+    var rings = String("full ", config.stages, ", empty ", config.stages)
+    var words = config.barrier_bytes() // 8
+    var detail = String(rings, other_barriers_detail(config), ": ", words, " x 8")
+    parts.append(line("barriers", config.barrier_bytes(), detail, 0))
+    return array(parts)
 
 
 def other_barriers_detail(config: GemmConfig) -> String:
     var text = String()
     if config.has_tmem():
-        text = String(", accumulator ", config.accumulators)
+        text = String(", accumulator ", config.accumulator_barriers())
         if config.kernel.is_persistent:
-            text += String(" full and ", config.accumulators, " empty")
+            text += String(" full and ", config.accumulator_barriers(), " empty")
+        if config.kernel.is_block_scaled:
+            text += String(", scales ", SCALE_SLOTS, " empty")
     if config.fetches_tiles():
         text += String(", answer ", config.response_slots(), " x (16 bytes, full, empty)")
     return String(text, ", TMEM address" if config.has_tmem() else "")
@@ -99,18 +93,19 @@ def multicast_json(config: GemmConfig) -> String:
     var ranks = List[String]()
     for i in range(config.cluster_size()):
         var rank = UInt32(i)
-        ranks.append(
-            object(
-                [
-                    pair("rank", i),
-                    pair("a", Int(sharing.a_mask(rank))),
-                    pair("b", Int(sharing.b_mask(rank))),
-                    pair("commit", Int(sharing.commit_mask(rank))),
-                    pair("a_rows", rows(config.a_slices(), sharing.a_part(rank))),
-                    pair("b_rows", rows(config.b_slices(), sharing.b_part(rank))),
-                ]
-            )
-        )
+        var members: List[String] = [
+            pair("rank", i),
+            pair("a", Int(sharing.a_mask(rank))),
+            pair("b", Int(sharing.b_mask(rank))),
+            pair("commit", Int(sharing.commit_mask(rank))),
+            pair("a_rows", rows(config.a_slices(), sharing.a_part(rank))),
+            pair("b_rows", rows(config.b_slices(), sharing.b_part(rank))),
+        ]
+        if config.kernel.is_block_scaled:
+            members.append(pair("b_scales", Int(sharing.b_scale_mask(rank))))
+            members.append(pair("a_scale_rows", rows(config.a_scale_slices(), sharing.a_part(rank))))
+            members.append(pair("b_scale_rows", rows(config.b_scale_slices(), sharing.b_scale_part(rank))))
+        ranks.append(object(members))
     return array(ranks)
 
 
@@ -128,17 +123,19 @@ def tiles_json(config: GemmConfig, plan: LaunchPlan) -> String:
 
 
 def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
-    def map(name: StaticString, map: TensorMap, dtype: StaticString, promotion: Int) -> String:
+    var promotion = config.l2_promotion()
+
+    def map(name: StaticString, map: TensorMap) {imm promotion} -> String:
         return object(
             [
                 text("name", name),
                 text("kind", "tensor_map"),
                 text("tensor", map.tensor),
-                text("dtype", dtype),
+                text("dtype", map.dtype),
                 pair("dims", numbers(map.columns, map.rows)),
                 pair("strides", numbers(map.row_bytes())),
                 pair("box", numbers(map.box_columns, map.box_rows)),
-                text("swizzle", String(map.swizzle_bytes(), "B")),
+                text("swizzle", String(map.swizzle_bytes(), "B") if map.swizzle_bytes() > 0 else String("none")),
                 pair("l2_promotion", promotion),
             ]
         )
@@ -150,17 +147,17 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     if config.counts_tiles():
         counter = object([text("name", "counter"), text("kind", "counter"), pair("bytes", COUNTER_BYTES)])
 
-    return array(
-        [
-            map("a_map", plan.a, config.dtype_name(), config.l2_promotion()),
-            map("b_map", plan.b, config.dtype_name(), config.l2_promotion()),
-            map("c_map", plan.c, config.dtype_name(), config.l2_promotion()),
-            scalar("k_iterations", plan.k_iterations),
-            scalar("m", plan.m),
-            scalar("n", plan.n),
-            counter,
-        ]
-    )
+    var found: List[String] = [map("a_map", plan.a), map("b_map", plan.b), map("c_map", plan.c)]
+    if config.kernel.is_block_scaled:
+        found.append(map("a_scales_map", plan.scales[0]))
+        found.append(map("b_scales_map", plan.scales[1]))
+    found.append(scalar("k_iterations", plan.k_iterations))
+    found.append(scalar("m", plan.m))
+    found.append(scalar("n", plan.n))
+    found.append(counter^)
+    if config.kernel.is_block_scaled:
+        found.append(scalar("alpha", 1, "f32"))
+    return array(found)
 
 
 def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String) -> String:

@@ -31,11 +31,16 @@ def sm100_roles(config: GemmConfig) -> String:
         "tile after tile: wait for a full accumulator, TMEM to registers to shared memory, TMA store; after the last"
         " load from TMEM release the accumulator"
     )
-    comptime load_on = "one thread, tile after tile: wait for an empty stage, load this CTA's slices of A and B by TMA"
-    comptime multiply_on = (
+    var load_on = String(
+        "one thread, tile after tile: wait for an empty stage, load this CTA's slices of A and B by TMA"
+    )
+    var multiply_on = String(
         "one thread of the CTA that leads the MMA, tile after tile: wait for an empty accumulator, then for full"
         " stages, issue MMAs, commit"
     )
+    if config.kernel.is_block_scaled:
+        load_on = load_on.replace("A and B", "A, B and their scale factors")
+        multiply_on = multiply_on.replace("issue MMAs", "copy scale factors to an empty slot of TMEM, issue MMAs")
     var roles: List[String] = [
         set_up,
         role("epilogue", 0, 3, write),

@@ -2,7 +2,8 @@
 
 These are the only rules: whoever offers configurations asks here (`plan.mojo`).
 """
-from ..common.config import ELEMENT_BYTES, SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig, kernel_names
+from ..common.block_scaling import ATOM_ROWS, block_scaled_names
+from ..common.config import SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig, kernel_names
 
 
 struct ConfigError(Copyable, Movable):
@@ -39,6 +40,14 @@ def find_error(config: GemmConfig) -> ConfigError:
         return ConfigError("kernel", String(t"kernel {config.kernel.name} is not one of {names}"))
     if config.dtype != DType.bfloat16 and config.dtype != DType.float16:
         return ConfigError("dtype", String(t"dtype {config.dtype} is not bfloat16 or float16"))
+    if config.kernel.is_block_scaled != (config.scaling.factors > 0):
+        var takes = String("bf16 or fp16")
+        if config.kernel.is_block_scaled:
+            takes = String(", ").join(block_scaled_names())
+        var message = String(t"dtype {config.dtype_name()}: {config.kernel.name} multiplies {takes}")
+        return ConfigError("dtype", message, instead="kernel")
+    if config.kernel.is_block_scaled and config.arch != "sm_100a":
+        return ConfigError("arch", String(t"arch {config.arch}: block-scaled MMAs are those of sm_100a"))
     if config.arch != "sm_100a" and config.arch != "sm_90a":
         return ConfigError("arch", String(t"arch {config.arch} is not sm_100a or sm_90a"))
     var wrong = mma_error(config)
@@ -65,6 +74,14 @@ def mma_error(config: GemmConfig) -> ConfigError:
             instead="arch",
         )
     var shown = String(t"mma shape {config.mma_m}x{config.mma_n} with cta group {config.cta_group}")
+    if config.kernel.is_block_scaled:
+        var rows = ATOM_ROWS * config.cta_group
+        if config.mma_m != rows or (config.mma_n != ATOM_ROWS and config.mma_n != 2 * ATOM_ROWS):
+            return ConfigError(
+                "mma_shape",
+                String(t"{shown}: block-scaled, it must be {rows}x256 or {rows}x128, whole atoms of scale factors"),
+                instead="cta_group",
+            )
     var smallest = 64 * config.cta_group
     var largest = 128 * config.cta_group if config.has_tmem() else 256
     if config.mma_m != smallest and config.mma_m != 2 * smallest and config.mma_m != largest:
@@ -75,7 +92,7 @@ def mma_error(config: GemmConfig) -> ConfigError:
     var step = 16 * config.cta_group
     if config.mma_n < step or config.mma_n > most or config.mma_n % step != 0:
         return ConfigError("mma_shape", String(t"{shown}: N must be a multiple of {step} up to {most}"))
-    if config.block_k * ELEMENT_BYTES != SWIZZLE_ROW_BYTES:
+    if config.block_k * config.scaling.bits != 8 * SWIZZLE_ROW_BYTES:
         return ConfigError("block_k", String(t"block K {config.block_k}: a stage is one 128-byte swizzle row deep"))
     return ConfigError()
 
@@ -221,7 +238,7 @@ def stages_error(config: GemmConfig) -> ConfigError:
         )
     if config.stages > most or most < 1:
         var stages = max(config.stages, 1)
-        var operands = stages * (config.a_bytes() + config.b_bytes())
+        var operands = stages * config.stage_bytes()
         var barriers = 16 * stages + config.fixed_barrier_bytes()
         return ConfigError(
             "stages",

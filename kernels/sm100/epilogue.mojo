@@ -41,12 +41,20 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         return tmem_load[Self.width, Self.halves](self.tmem + UInt32(step * Self.width))
 
     @inline(.always)
-    def rounded(self, values: Self.Values) -> SIMD[DType.uint32, Self.words]:
-        """To 16 bits, in pairs of adjacent columns."""
+    def rounded(self, values: Self.Values, alpha: Float32 = 1) -> SIMD[DType.uint32, Self.words]:
+        """Multiplied by `alpha`, to 16 bits, in pairs of adjacent columns."""
         var pairs = SIMD[DType.uint32, Self.words]()
         comptime for i in range(Self.words):
-            pairs[i] = pack_pair[Self.config.dtype](values[2 * i], values[2 * i + 1])
+            pairs[i] = pack_pair[Self.config.dtype](alpha * values[2 * i], alpha * values[2 * i + 1])
         return pairs
+
+    @inline(.always)
+    def moved(self, columns: Int32) -> Self:
+        """So many columns further right, in TMEM and in C."""
+        var other = self
+        other.tmem += UInt32(columns)
+        other.column += columns
+        return other
 
     @inline(.always)
     def read[step: Int](self) -> SIMD[DType.uint32, Self.words]:
@@ -85,7 +93,9 @@ def wait_for_accumulator[
 ](cta: Cta[config], tile: Tile, accumulator: UInt32 = 0, parity: UInt32 = 0) -> Epilogue[config]:
     """Consumer wait: returns when the MMA thread has committed the accumulator, which then holds the tile."""
     comptime E = Epilogue[config]
-    cta.accumulator_full().next(accumulator).wait(parity)
+    comptime alone = config.accumulator_barriers() == 1
+    var number: UInt32 = 0 if alone else accumulator
+    cta.accumulator_full().next(number).wait(parity)
     fence_after_thread_sync()
     var row = cta.warp * UInt32(16 * E.halves)
     var box: UInt32 = 0
@@ -95,7 +105,7 @@ def wait_for_accumulator[
     # The lane is in the upper half of a TMEM address.
     comptime columns = UInt32(config.accumulator_columns())
     var tmem = tmem_address(cta) + (cta.warp * 32 << 16) + accumulator * columns
-    var empty = cta.accumulator_empty().next(accumulator).in_cta(cta.rank - cta.in_pair())
+    var empty = cta.accumulator_empty().next(number).in_cta(cta.rank - cta.in_pair())
     var boxes = cta.shared + UInt32(cta.layout.c)
     var rows = BoxRows[E.width](boxes + box * UInt32(config.block_bytes()), row, cta.lane)
     return {tmem, empty, boxes, rows, tile.column, tile.row, cta.warp}

@@ -3,7 +3,7 @@
 Allocation, deallocation and loads are for whole warps and must stand in code that is uniform across the warp; MMA,
 commit and fences are for one thread. In a CTA pair one thread of the even CTA issues MMA and commit for both.
 """
-from ..common.config import ELEMENT_BYTES, MMA_K, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.pipeline import CONSUMER, PRODUCER, MBarrier
 from ..common.ptx import Registers, load_shared, operands, repeat
@@ -164,8 +164,8 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
         var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
         var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
         var tmem = self.tmem + accumulator * UInt32(Self.config.accumulator_columns())
-        comptime for step in range(Self.config.block_k // MMA_K):
-            comptime advance = UInt64(step * MMA_K * ELEMENT_BYTES // 16)
+        comptime for step in range(SWIZZLE_ROW_BYTES // MMA_K_BYTES):
+            comptime advance = UInt64(step * MMA_K_BYTES // 16)
             mma[Self.config](tmem, a + advance, b + advance, accumulate or step > 0)
 
 

@@ -3,7 +3,7 @@
 Everything here is for all 128 threads of a warpgroup, in code that is uniform across it. wgmma is asynchronous: between
 a multiplication and the wait for its group neither the accumulators may be touched nor the stage overwritten.
 """
-from ..common.config import ELEMENT_BYTES, MMA_K, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.config import ELEMENT_BYTES, MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
 from max.gpu.compute.mma import (
     WGMMADescriptor,
     wgmma_async,
@@ -49,14 +49,14 @@ struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
         nothing, whatever the registers hold; so nobody has to set them to zero while the tensor core waits."""
         comptime dtype = Self.config.dtype
         wgmma_fence_aligned()
-        comptime for step in range(Self.config.block_k // MMA_K):
-            comptime advance = UInt64(step * MMA_K * ELEMENT_BYTES // 16)
+        comptime for step in range(SWIZZLE_ROW_BYTES // MMA_K_BYTES):
+            comptime advance = UInt64(step * MMA_K_BYTES // 16)
             comptime for block in range(Self.blocks):
                 comptime rows = UInt64(block * MMA_M * SWIZZLE_ROW_BYTES // 16)
                 self.values[block] = wgmma_async[
                     MMA_M,
                     Self.config.mma_n,
-                    MMA_K,
+                    MMA_K_BYTES // ELEMENT_BYTES,
                     a_type=dtype,
                     b_type=dtype,
                     accum_type=DType.float32,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.build.catalog import KERNELS
+from harness.build.catalog import kernels_of
 from harness.build.config import PRESETS, KernelConfig, chosen_options, make_config
 from harness.errors import UsageProblem
 from harness.problem import Shape, parse_shape
@@ -160,7 +160,7 @@ def checks(arch: str) -> list[Run]:
     asked: list[dict[str, Any]] = [{"cluster": cluster} for cluster in clusters]
     presets = [preset for preset in PRESETS.values() if preset.options["arch"] == arch]
     found = []
-    for kernel in KERNELS:
+    for kernel in kernels_of("bf16"):
         for options in [*asked, *(chosen_options(kernel, preset.name, {}) for preset in presets)]:
             chosen = {name: value for name, value in options.items() if name != "arch" and value is not None}
             run = Run(kernel, tuple(chosen.items()), CHECKED, CHECK)

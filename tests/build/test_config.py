@@ -8,6 +8,7 @@ from itertools import combinations, product
 
 import pytest
 
+from conftest import BF16_KERNELS
 from harness.build.catalog import ARCHITECTURES, KERNELS
 from harness.build.config import OPTIONS, KernelConfig, make_config
 from harness.errors import UsageProblem
@@ -51,7 +52,7 @@ def test_clusters_that_stay_are_as_many_as_run_at_once(arch, cluster):
         assert made.sms == size * AS_AN_H200_ANSWERS[size]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", BF16_KERNELS)
 def test_json_keeps_everything(kernel):
     config = make_config(kernel, dtype="fp16", cta_group=1, cluster=(2, 3), multicast=False)
     assert KernelConfig.from_json(config.to_json()) == config

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from conftest import BF16_KERNELS
 from harness.build.catalog import KERNELS
 from harness.build.config import PRESETS, configure
 from harness.errors import UsageProblem
 from harness.report.published import published_figures
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", BF16_KERNELS)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_fits_every_kernel(preset, kernel):
     config = configure(kernel, preset)

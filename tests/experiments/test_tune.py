@@ -16,6 +16,7 @@ from kernel_runs import run as emulate
 import harness.cli.main
 import harness.cli.running
 import harness.cli.tune
+from conftest import BF16_KERNELS
 from harness.build.catalog import KERNELS
 from harness.build.compiler import Gpu
 from harness.build.config import make_config
@@ -70,7 +71,7 @@ def test_those_without_a_result_are_out_and_a_tie_goes_to_the_first():
     assert ranking[0].out is None and ranking[2].out == 1
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", BF16_KERNELS)
 @pytest.mark.parametrize("arch", ["sm_100a", "sm_90a"])
 def test_every_kernel_has_a_space(kernel, arch):
     choices = space_of(kernel, arch, "bf16", SHAPE)

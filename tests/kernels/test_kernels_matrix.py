@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_runs import cluster_tile, run, sizes
 
-from harness.build.catalog import ARCHITECTURES, KERNELS
+from conftest import BF16_KERNELS
+from harness.build.catalog import ARCHITECTURES
 from harness.build.config import PRESETS, KernelConfig, configure, make_config
 from harness.problem import ELEMENT_TYPES, Shape
 
@@ -22,7 +23,7 @@ BATCH = 40  # configurations in one compilation
 ODD = [
     *(
         make_config(kernel, arch="sm_100a", **options)
-        for kernel in KERNELS
+        for kernel in BF16_KERNELS
         for options in (
             {"cluster": (6, 2)},
             {"cluster": (2, 5), "mma_shape": (128, 256)},
@@ -36,7 +37,7 @@ ODD = [
     ),
     *(
         make_config(kernel, arch="sm_90a", **options)
-        for kernel in KERNELS
+        for kernel in BF16_KERNELS
         for options in (
             {"cluster": (4, 4), "mma_shape": (128, 128)},
             {"cluster": (3, 2), "mma_shape": (128, 64)},
@@ -97,7 +98,7 @@ def matrix() -> list[KernelConfig]:
         *((arch, None) for arch in ARCHITECTURES),
         *((p.options["arch"], n) for n, p in PRESETS.items()),
     ]:
-        for kernel in KERNELS:
+        for kernel in BF16_KERNELS:
             for cluster in CLUSTERS:
                 options = group_options(arch, preset, cluster)
                 if options is None:
@@ -119,7 +120,7 @@ def group_options(arch: str, preset: str | None, cluster: tuple[int, int]) -> di
 
 
 MATRIX = matrix()
-QUICK_ONES = len(ARCHITECTURES) * len(KERNELS) * len(QUICK) * len(ELEMENT_TYPES)
+QUICK_ONES = len(ARCHITECTURES) * len(BF16_KERNELS) * len(QUICK) * len(ELEMENT_TYPES)
 
 
 def cases() -> list:
@@ -173,19 +174,19 @@ def test_exact(artifact_of, index):
 
 def test_the_matrix_has_every_combination():
     found = {(c.arch, c.kernel, c.cluster, c.dtype) for c in MATRIX}
-    assert found >= set(itertools.product(ARCHITECTURES, KERNELS, CLUSTERS, ELEMENT_TYPES))
-    assert {configure(kernel, preset) for kernel in KERNELS for preset in PRESETS} <= set(MATRIX)
+    assert found >= set(itertools.product(ARCHITECTURES, BF16_KERNELS, CLUSTERS, ELEMENT_TYPES))
+    assert {configure(kernel, preset) for kernel in BF16_KERNELS for preset in PRESETS} <= set(MATRIX)
     assert len(MATRIX) == len(set(MATRIX)) > 200
 
 
 @pytest.mark.parametrize("kind", ["normal", "uniform"])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", BF16_KERNELS)
 def test_random_values_within_tolerance(series, kernel, kind):
     _, validation = run(series[kernel], (512, 520, 1024), kind)
     assert validation.passed and not validation.exact and validation.max_abs_error > 0
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", BF16_KERNELS)
 def test_bit_level_accumulation_stays_within_tolerance(series, kernel):
     _, validation = run(series[kernel], (256, 256, 256), "normal", accumulation="tensor_core")
     assert validation.passed

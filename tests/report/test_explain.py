@@ -9,8 +9,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from click.testing import CliRunner
 
+from conftest import BF16_KERNELS
 from harness.build.artifacts import plan_json
-from harness.build.catalog import KERNELS
 from harness.build.config import make_config
 from harness.build.planner import Plan, parse_plan
 from harness.cli.main import main
@@ -56,7 +56,7 @@ def test_narrow_terminals_get_narrow_text(kernel, options, width):
 
 def test_the_budget_of_the_series():
     """One stage of 16 + 16 beside 64 KB of C; 160 + 64; C in 16 KB, and a sixth stage."""
-    five, six, seven, eight = (budget(plan_of(kernel, {})) for kernel in KERNELS)
+    five, six, seven, eight = (budget(plan_of(kernel, {})) for kernel in BF16_KERNELS)
     kilo = 1024
     assert (five.stages, five.stage, five.output) == (1, 32 * kilo, 64 * kilo)
     assert (six.stages * six.stage, six.output, six.whole_tile) == (160 * kilo, 64 * kilo, 64 * kilo)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from conftest import BF16_KERNELS
 from harness.build.artifacts import build
-from harness.build.catalog import KERNELS
 from harness.build.compiler import find_gpus
 from harness.build.config import make_config
 from harness.errors import CannotRun
@@ -36,7 +36,7 @@ needs_gpu = pytest.mark.skipif(ARCH is None, reason="no GPU here that runs sm_90
     [((1024, 1024, 512), "index"), ((500, 296, 584), "normal"), ((8, 8, 8), "integer")],
     ids=lambda value: value if isinstance(value, str) else "x".join(map(str, value)),
 )
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", BF16_KERNELS)
 def test_right_and_launched_as_planned(kernel, size, inputs):
     artifact = build([make_config(kernel, arch=ARCH)])[0]
     shape = Shape(*size)

@@ -298,12 +298,14 @@ def _copy(
     for cta in ctas:
         cta.check_alive("tcgen05.cp uses")
         cta.tmem.check_allocated(columns.start, columns.stop, "tcgen05.cp")
+        cta.mma_in_flight -= 1
+        if not grid.computes:
+            continue
         cta.tmem.settle(columns.start, columns.stop)
         words = cta.shared.read_chunks(positions).view(np.uint32).reshape(len(positions), -1)
         for rows, lanes in _copied_lanes(shape):
             cta.tmem.data[lanes, columns] = words[rows]
             cta.tmem.valid[lanes, columns] = True
-        cta.mma_in_flight -= 1
     if operation is not None and grid.sink is not None:
         grid.sink(events.Finished(operation, operation.writes))
 

@@ -1,0 +1,137 @@
+"""Block-scaled matrices on the host: formats, quantisation, first values, and how scale factors lie in memory.
+
+A matrix [rows, K] has elements of 4 or 8 bits, and a scale factor for each block of 16 or 32 of them along K: a [rows,
+K / block] array. An element stands for element * factor; all of C is multiplied by one more number, alpha.
+
+Scale factors lie in memory as cuBLASLt and CUTLASS have them, in atoms of 128 rows x 4 blocks, 512 bytes, row-major:
+see `to_atoms`. Formats: nvfp4 is NVIDIA's (e2m1 and ue4m3, an e4m3 without a sign), the others are those of the OCP
+Microscaling Formats specification 1.0 (ue8m0, powers of two).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.launch.memory import index_words, row_scales
+from harness.launch.spec import DATA_TYPES, DataType
+
+ATOM_ROWS, ATOM_BLOCKS = 128, 4
+LANES = 32
+"""Rows of an atom that lie one after the other; the others beside them."""
+NOT_A_NUMBER = {DATA_TYPES["e4m3"].numpy: 0x7F, DATA_TYPES["ue8m0"].numpy: 0xFF}
+"""What stands for rows that a matrix does not have. A kernel may read it, and must not let it get into other rows."""
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """block: elements of a row that share a factor. scale: the factors' type, which holds ue4m3, too. largest: binary
+    exponent of the largest element and its value."""
+
+    name: str
+    element: DataType
+    scale: DataType
+    block: int
+    exponent: int
+    largest: float
+
+    @property
+    def bits(self) -> int:
+        return self.element.bits
+
+    @property
+    def powers(self) -> bool:
+        """Returns whether scale factors are powers of two."""
+        return self.scale.name == "ue8m0"
+
+
+FORMATS = {
+    found.name: found
+    for found in (
+        BlockFormat("nvfp4", DATA_TYPES["e2m1"], DATA_TYPES["e4m3"], 16, 2, 6.0),
+        BlockFormat("mxfp8", DATA_TYPES["e4m3"], DATA_TYPES["ue8m0"], 32, 8, 448.0),
+        BlockFormat("mxfp4", DATA_TYPES["e2m1"], DATA_TYPES["ue8m0"], 32, 2, 6.0),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A matrix: elements [rows, K] and factors [rows, K / block], in their own types."""
+
+    elements: NDArray[np.generic]
+    factors: NDArray[np.generic]
+
+    def numbers(self) -> NDArray[np.float64]:
+        """What the elements stand for, exactly: [rows, K]."""
+        block = self.elements.shape[1] // self.factors.shape[1]
+        return self.elements.astype(np.float64) * np.repeat(self.factors.astype(np.float64), block, axis=1)
+
+
+def to_atoms(factors: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """The bytes of scale factors [rows, blocks] in memory: [atoms along M or N, atoms along K, 512].
+
+    Row r and block b of an atom: byte 16 * (r % 32) + 4 * (r // 32) + b. Rows that are not there have NaN;
+    blocks beyond K are 0, as a kernel multiplies them by zeros, which must not meet a NaN.
+    """
+    rows, blocks = factors.shape
+    down, across = -(-rows // ATOM_ROWS), -(-blocks // ATOM_BLOCKS)
+    codes = np.full((down * ATOM_ROWS, across * ATOM_BLOCKS), NOT_A_NUMBER[factors.dtype], np.uint8)
+    codes[:, blocks:] = 0
+    codes[:rows, :blocks] = factors.view(np.uint8)
+    parts = codes.reshape(down, ATOM_ROWS // LANES, LANES, across, ATOM_BLOCKS)
+    return np.ascontiguousarray(parts.transpose(0, 3, 2, 1, 4)).reshape(down, across, ATOM_ROWS * ATOM_BLOCKS)
+
+
+def quantise(values: NDArray[np.floating], block_format: BlockFormat) -> tuple[Scaled, float]:
+    """A matrix near `values` [rows, K], and the number by which it is to be multiplied.
+
+    The largest of a block decides its factor: with powers of two so that it keeps the format's largest exponent, as in
+    the OCP specification 6.3; with ue4m3 so that it becomes the largest element. The largest factor of all becomes
+    448, ue4m3's largest, and alpha makes up for it.
+    """
+    rows, k = values.shape
+    wide = values.astype(np.float64).reshape(rows, k // block_format.block, block_format.block)
+    largest = np.abs(wide).max(axis=2)
+    alpha = 1.0
+    if block_format.powers:
+        exponents = np.frexp(np.where(largest > 0, largest, 1))[1] - 1 - block_format.exponent
+        factors = np.exp2(exponents).astype(block_format.scale.numpy)
+    else:
+        alpha = float(np.float32(largest.max() / (block_format.largest * 448))) or 1.0
+        factors = (largest / (block_format.largest * alpha)).astype(block_format.scale.numpy)
+    by = factors.astype(np.float64)[:, :, None] * alpha
+    quotients = np.divide(wide, by, out=np.zeros_like(wide), where=by > 0)
+    limited = np.clip(quotients, -block_format.largest, block_format.largest)
+    return Scaled(limited.reshape(rows, k).astype(block_format.element.numpy), factors), alpha
+
+
+def draw(kind: str, block_format: BlockFormat, rows: int, k: int, rng: np.random.Generator) -> tuple[Scaled, float]:
+    """First values of a matrix by the names of `harness.problem.KINDS`, and its part of alpha."""
+    blocks = k // block_format.block
+    match kind:
+        case "normal":
+            return quantise(rng.standard_normal((rows, k)), block_format)
+        case "uniform":
+            return quantise(rng.random((rows, k)) * 2 - 1, block_format)
+        case "integer":
+            elements = rng.integers(-4, 5, (rows, k)).astype(np.float32)
+            factors = np.exp2(rng.integers(0, 3, (rows, blocks)).astype(np.float32))
+            return _typed(elements, factors, block_format), 0.5
+        case "index":
+            # A power of two by the row and one by chance: another row's or block's is another number.
+            factors = row_scales(rows)[:, None] * np.exp2(rng.integers(0, 4, (rows, blocks)).astype(np.float32))
+            return _typed(index_words(rows, k, rng), factors, block_format), 0.5
+    assert kind == "codes", kind
+    codes = rng.integers(0, 1 << block_format.bits, (rows, k), dtype=np.uint8)
+    if block_format.bits == 8:
+        codes[codes & 0x7F == 0x7F] = 0  # NaN
+    first, end = (127 - 8, 127 + 8) if block_format.powers else (0, 0x7F)
+    factors = rng.integers(first, end, (rows, blocks), dtype=np.uint8)
+    return Scaled(codes.view(block_format.element.numpy), factors.view(block_format.scale.numpy)), 0.75
+
+
+def _typed(elements: NDArray[np.floating], factors: NDArray[np.floating], block_format: BlockFormat) -> Scaled:
+    return Scaled(elements.astype(block_format.element.numpy), factors.astype(block_format.scale.numpy))

@@ -1,0 +1,172 @@
+"""Block-scaled MMAs of sm_100a: scale factors from global over shared to tensor memory, and the MMA that uses them.
+
+    global memory   atoms, row-major           TMA: one box is the atoms of a stage of 128 rows, side by side
+    shared memory   atoms, 512 bytes each      tcgen05.cp: one atom, 32 rows of 16 bytes, to all four quadrants of lanes
+    tensor memory   4 columns an atom          tcgen05.mma: `factors` bytes of each word, from the one that its ids name
+
+Tensor memory has the accumulators from column 0 on, and behind them SCALE_SLOTS slots: the atoms of A, then those of B,
+each in the order of K.
+"""
+from ..common.block_scaling import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS
+from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.cta import Cta, Problem, Tile
+from ..common.pipeline import MBarrier
+from ..common.producer import Loader, Operand
+from .tcgen05 import fence_after_thread_sync, operand_descriptor, tmem_address
+from std.sys._assembly import inlined_assembly
+
+comptime MMAS = SWIZZLE_ROW_BYTES // MMA_K_BYTES
+"""Of a stage."""
+
+comptime ATOM_WORDS = ATOM_BYTES // 8
+"""The tensor maps of scale factors have elements of 8 bytes, as a box has at most 256 elements in a row."""
+
+
+@fieldwise_init
+struct Scales(TrivialRegisterPassable):
+    """The tensor maps of the scale factors of A and B by address, and the factor of all of C."""
+
+    var a: UInt64
+    var b: UInt64
+    var alpha: Float32
+
+
+# ---- global to shared memory ---------------------------------------------------------------------------------------
+struct ScaledLoader[config: GemmConfig](TrivialRegisterPassable):
+    """Fills stages. One thread of every CTA."""
+
+    var operands: Loader[Self.config]
+    var a: Operand[Self.config.cta_group, Self.config.a_scale_slices(), Self.config.atom_row_bytes()]
+    var b: Operand[Self.config.cta_group, Self.config.b_scale_slices(), Self.config.atom_row_bytes()]
+
+    @inline(.always)
+    def __init__(out self, cta: Cta[Self.config], problem: Problem, scales: Scales):
+        comptime sharing = Self.config.sharing()
+        comptime rows = UInt32(ATOM_ROWS)
+        self.operands = {cta, problem}
+        self.a = {scales.a, (problem.m + rows - 1) // rows, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
+        self.b = {
+            scales.b,
+            (problem.n + rows - 1) // rows,
+            0,
+            sharing.b_scale_part(cta.rank),
+            sharing.b_scale_mask(cta.rank),
+        }
+
+    @inline(.always)
+    def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k_step: Int32, full: MBarrier):
+        """Starts the copies of this CTA's slices of A, B and their scale factors, whose bytes `full` counts."""
+        comptime atoms = Int32(Self.config.scaling.atoms() * ATOM_WORDS)
+        comptime a_bytes = UInt32(Self.config.a_scale_bytes())
+        comptime b_bytes = UInt32(Self.config.b_scale_bytes())
+        self.operands.load(cta, tile, stage, k_step * SWIZZLE_ROW_BYTES, full)
+        var a = cta.shared + UInt32(cta.layout.a_scales) + stage * a_bytes
+        var b = cta.shared + UInt32(cta.layout.b_scales) + stage * b_bytes
+        self.a.load(a, full, tile.row // ATOM_ROWS, k_step * atoms)
+        self.b.load(b, full, tile.column // ATOM_ROWS, k_step * atoms)
+
+
+# ---- shared to tensor memory ---------------------------------------------------------------------------------------
+@inline(.always)
+def atom_descriptor(address: UInt32) -> UInt64:
+    """32 rows of 16 bytes, one after the other, not swizzled (PTX ISA 9.7.16.4.1)."""
+    comptime version = UInt64(1) << 46
+    comptime group_of_8_rows = UInt64(8 * 16 // 16) << 32
+    return version | group_of_8_rows | UInt64((address & 0x3FFFF) >> 4)
+
+
+@inline(.always)
+def copy_atom[cta_group: Int](tmem: UInt32, atom: UInt64):
+    """In each CTA of the MMA, from its own shared memory. Asynchronous: MMAs that this thread issues later find the
+    factors there, a commit tells when the atom has been read (PTX ISA 9.7.16.6, 9.7.16.9)."""
+    inlined_assembly[
+        String("tcgen05.cp.cta_group::", cta_group, ".32x128b.warpx4 [$0], $1;"),
+        NoneType,
+        constraints="r,l,~{memory}",
+    ](tmem, atom)
+
+
+# ---- MMA -----------------------------------------------------------------------------------------------------------
+def scaled_descriptor(config: GemmConfig, step: Int) -> UInt32:
+    """Shape and types of the MMA, and the first byte of an atom's words that MMA `step` of a stage uses (PTX ISA
+    9.7.16.4.2). The sum is always f32."""
+    var format = config.scaling
+    var first = step * format.factors % 4
+    var types = (
+        first << 4 | format.element_code << 7 | format.element_code << 10 | format.scale_code << 23 | first << 29
+    )
+    return UInt32(types | (config.mma_n // 8) << 17 | (config.mma_m // 16) << 24)
+
+
+@inline(.always)
+def scaled_mma[
+    config: GemmConfig, step: Int
+](tmem: UInt32, a: UInt64, b: UInt64, a_scales: UInt32, b_scales: UInt32, accumulate: Bool):
+    """D = A.B with scale factors, plus the old D if `accumulate`. Asynchronous, as all MMAs."""
+    comptime descriptor = scaled_descriptor(config, step)
+    comptime kind = String(".kind::", config.scaling.kind, ".block_scale.scale_vec::", config.scaling.factors, "X")
+    inlined_assembly[
+        String("tcgen05.mma.cta_group::", config.cta_group, kind, " [$0], $1, $2, $3, [$4], [$5], $6;"),
+        NoneType,
+        constraints="r,l,l,r,r,r,b,~{memory}",
+    ](tmem, a, b, descriptor, a_scales, b_scales, accumulate)
+
+
+struct ScaledMultiplier[config: GemmConfig](TrivialRegisterPassable):
+    """One thread of the CTA that leads the MMA."""
+
+    comptime atoms = Self.config.scaling.atoms()
+    comptime b_rows = Self.config.mma_n // ATOM_ROWS  # of atoms
+    comptime b_columns = Self.b_rows * ATOM_COLUMNS  # of one K step of atoms
+
+    var a: UInt64
+    var b: UInt64
+    var a_atoms: UInt64
+    var b_atoms: UInt64
+    var tmem: UInt32
+    var scales: UInt32  # in TMEM
+
+    @inline(.always)
+    def __init__(out self, cta: Cta[Self.config]):
+        self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a))
+        self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b))
+        self.a_atoms = atom_descriptor(cta.shared + UInt32(cta.layout.a_scales))
+        self.b_atoms = atom_descriptor(cta.shared + UInt32(cta.layout.b_scales))
+        self.tmem = tmem_address(cta)
+        self.scales = self.tmem + UInt32(Self.config.scale_column())
+
+    @inline(.always)
+    def copy_scales(self, stage: UInt32, slot: UInt32):
+        """Starts to copy the scale factors of a full stage to a slot of tensor memory."""
+        fence_after_thread_sync()
+        var to = self.scales + slot * UInt32(Self.config.scale_columns())
+        var a = self.a_atoms + UInt64(stage * UInt32(Self.config.a_scale_bytes() // 16))
+        var b = self.b_atoms + UInt64(stage * UInt32(Self.config.b_scale_bytes() // 16))
+        comptime for k in range(Self.atoms):
+            copy_atom[Self.config.cta_group](to + UInt32(k * ATOM_COLUMNS), a + UInt64(k * ATOM_BYTES // 16))
+        to += UInt32(Self.atoms * ATOM_COLUMNS)
+        comptime for k in range(Self.atoms):
+            comptime for row in range(Self.b_rows):
+                comptime atom = row * Self.atoms + k
+                comptime column = k * Self.b_columns + row * ATOM_COLUMNS
+                copy_atom[Self.config.cta_group](to + UInt32(column), b + UInt64(atom * ATOM_BYTES // 16))
+
+    @inline(.always)
+    def multiply(self, stage: UInt32, slot: UInt32, accumulator: UInt32, accumulate: Bool):
+        """Starts to add a full stage, with the scale factors of a slot, to an accumulator, or to nothing."""
+        var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
+        var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
+        var tmem = self.tmem + accumulator * UInt32(Self.config.accumulator_columns())
+        var a_scales = self.scales + slot * UInt32(Self.config.scale_columns())
+        var b_scales = a_scales + UInt32(Self.atoms * ATOM_COLUMNS)
+        comptime for step in range(MMAS):
+            comptime advance = UInt64(step * MMA_K_BYTES // 16)
+            comptime atom = step * Self.config.scaling.factors // 4
+            scaled_mma[Self.config, step](
+                tmem,
+                a + advance,
+                b + advance,
+                a_scales + UInt32(atom * ATOM_COLUMNS),
+                b_scales + UInt32(atom * Self.b_columns),
+                accumulate or step > 0,
+            )

@@ -1,0 +1,112 @@
+"""Kernel 9: kernel 8 with block-scaled A and B.
+
+Elements have 4 or 8 bits, and each block of 16 or 32 neighbours along K shares a scale factor (block_scaling.mojo). The
+roles, the warps and the ring of stages are those of kernel 8. What is new:
+
+    producer   a stage also holds scale factors, and its full barrier counts their bytes too
+    MMA        copies the stage's scale factors to tensor memory, and multiplies. The copy comes before the MMAs, as both
+               execute in the order of their issue; but nothing orders it behind the MMAs before it. So there are two
+               slots in tensor memory, and the copy waits for the commit of the stage that used its slot last
+    epilogue   scale factors take columns of tensor memory, and two accumulators of 256 have to overlap. So the columns
+               that both share are read first, and released then; the MMA starts the next tile while the rest is read
+
+There is one pair of barriers for both accumulators: tile n is accumulated once the shared columns of tile n - 1 have been
+read. Its accumulator is the parity of n, which is the parity that its barriers are waited for with.
+"""
+from ..common.config import GemmConfig
+from ..common.cta import Cta, Problem
+from ..common.epilogue_store import finish_stores, write_step
+from ..common.pipeline import CONSUMER, PRODUCER
+from ..common.scheduler import TileScheduler, request_tiles
+from .block_scaled import ScaledLoader, ScaledMultiplier, Scales
+from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
+from .kernel8 import MMA_WARP, PRODUCER_WARP
+from .tcgen05 import commit, fence_before_thread_sync
+from max.gpu.primitives.cluster import elect_one_sync
+from max.gpu.sync import syncwarp
+
+
+@inline(.always)
+def produce[config: GemmConfig](cta: Cta[config], problem: Problem, scales: Scales, var tiles: TileScheduler[config]):
+    """One thread of every CTA fills a stage for each K step of each tile."""
+    var loader = ScaledLoader[config](cta, problem, scales)
+    var stages = cta.stages(PRODUCER)
+    while tiles.has_tile():
+        for k_step in range(problem.k_iterations):
+            stages.producer_acquire()
+            var full = stages.full().in_leader[config.cta_group]()
+            if cta.leads_mma():  # producer commit: one arrival for all CTAs of the MMA, and all bytes
+                full.arrive_and_expect(UInt32(config.full_bytes()))
+            loader.load(cta, tiles.tile, stages.stage, Int32(k_step), full)
+            stages.advance()
+        tiles.advance(cta)
+    stages.producer_tail()
+
+
+@inline(.always)
+def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+    """One thread of the CTA that leads the MMA."""
+    var multiplier = ScaledMultiplier[config](cta)
+    var writers = cta.stage_writers()
+    var stages = cta.stages(CONSUMER)
+    var slots = cta.scale_slots()
+    var accumulators = cta.accumulators(PRODUCER)
+    while tiles.has_tile():
+        accumulators.producer_acquire()
+        var accumulator = (accumulators.parity ^ 1) % UInt32(config.accumulators)
+        for k_step in range(problem.k_iterations):
+            stages.consumer_wait()
+            slots.producer_acquire()
+            multiplier.copy_scales(stages.stage, slots.stage)
+            multiplier.multiply(stages.stage, slots.stage, accumulator, k_step > 0)
+            commit[config.cta_group](stages.empty(), writers)  # consumer release
+            commit[config.cta_group](slots.empty(), UInt32(1) << cta.rank)  # the slot has been read
+            stages.advance()
+            slots.advance()
+        commit[config.cta_group](accumulators.full(), cta.pair())  # producer commit
+        accumulators.advance()
+        tiles.advance(cta)
+    slots.producer_tail()
+
+
+@inline(.always)
+def write[config: GemmConfig](cta: Cta[config], problem: Problem, alpha: Float32, var tiles: TileScheduler[config]):
+    """Four warps write tile after tile: accumulator 0 from right to left, accumulator 1 from left to right."""
+    comptime width = Int32(config.epilogue_width)
+    var accumulators = cta.accumulators(CONSUMER)
+    while tiles.has_tile():
+        var accumulator = accumulators.parity % UInt32(config.accumulators)
+        var epilogue = wait_for_accumulator(cta, tiles.tile, accumulator, accumulators.parity)
+        comptime for step in range(config.epilogue_steps()):
+            comptime mirrored = Int32(config.epilogue_steps() - 1 - step)
+            var part = epilogue.moved((mirrored - Int32(step)) * width if accumulator == 0 else 0)
+            var values = part.load[step]()
+            comptime if step == config.shared_steps() - 1:  # consumer release: this warp has read what the next tile needs
+                fence_before_thread_sync()
+                syncwarp()
+                if elect_one_sync():
+                    epilogue.empty.arrive()
+                syncwarp()
+            write_step[config, step](part, part.rounded(values, alpha), problem.c)
+        accumulators.advance()
+        tiles.advance[whole_warp=True](cta)
+        if not tiles.has_tile():
+            finish_stores(epilogue.leads())
+
+
+@inline(.always)
+def kernel9[config: GemmConfig](cta: Cta[config], problem: Problem, scales: Scales, tiles: TileScheduler[config]):
+    """What the threads of a CTA do between its start and its end."""
+    if cta.warp < EPILOGUE_WARPS:
+        write(cta, problem, scales.alpha, tiles)
+    elif cta.warp == PRODUCER_WARP:
+        if elect_one_sync():
+            produce(cta, problem, scales, tiles)
+    elif cta.warp == MMA_WARP:
+        if cta.leads_mma():
+            if elect_one_sync():
+                multiply(cta, problem, tiles)
+    else:
+        comptime if config.fetches_tiles():
+            if elect_one_sync():
+                request_tiles(cta, tiles)
