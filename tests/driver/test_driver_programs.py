@@ -289,7 +289,7 @@ def test_memory_that_was_never_written_stays_so(capfd):
     add, = load(PTX, "add")
     launch(add, 1, 128, b, b, a, c_int(128))
     assert result_of("cuCtxSynchronize") == "CUDA_ERROR_LAUNCH_FAILED"
-    """)
+    """, uninitialised="fault")
     assert code == 0
     assert "3600 of 4000 bytes were never written" in capfd.readouterr().err
     assert "is read but was never written" in log.launches[0].error
