@@ -140,12 +140,13 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
         shape.block,
         shape.dynamic_shared,
         session.number,
+        cooperative=shape.cooperative,
         parameters=parameters,
         kernel_read=kernel,
     )
     checker = Checker() if gpu.check else None
     workers = gpu.options.jobs
-    if workers > 1 and (checker or session.device.why_one_worker(function.code)):
+    if workers > 1 and (shape.cooperative or checker or session.device.why_one_worker(function.code)):
         workers = 1
     if gpu.recorder is not None:
         gpu.recorder.keep(session, function, parameters, record)
@@ -157,6 +158,7 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
             block=shape.block,
             cluster=cluster,
             dynamic_smem=shape.dynamic_shared,
+            cooperative=shape.cooperative,
             arguments=[parameters[p.offset : p.offset + p.size] for p in kernel.parameters],
             watch=partial(_stop_if_gone, session),
             sinks=(checker,) if checker else (),

@@ -30,6 +30,7 @@ class LaunchRecord:
     block: Dims
     dynamic_shared: int
     process: int
+    cooperative: bool = False
     counters: Counters = field(default_factory=Counters)
     seconds: float = 0.0
     error: str = ""

@@ -281,7 +281,8 @@ def test_variables_and_copies_between_everything():
 
 
 def test_memory_that_was_never_written_stays_so(capfd):
-    code, log = run_script("""
+    code, log = run_script(
+        """
     a, b = asked("cuMemAlloc_v2", 4000), asked("cuMemAlloc_v2", 4000)
     call("cuMemsetD8_v2", a, c_uint(0), 400)
     call("cuMemcpyDtoD_v2", b, a, 4000)          # what was not written is not written there either
@@ -289,7 +290,9 @@ def test_memory_that_was_never_written_stays_so(capfd):
     add, = load(PTX, "add")
     launch(add, 1, 128, b, b, a, c_int(128))
     assert result_of("cuCtxSynchronize") == "CUDA_ERROR_LAUNCH_FAILED"
-    """)
+    """,
+        uninitialised="fault",
+    )
     assert code == 0
     assert "3600 of 4000 bytes were never written" in capfd.readouterr().err
     assert "is read but was never written" in log.launches[0].error

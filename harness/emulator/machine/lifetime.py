@@ -9,6 +9,7 @@ from harness.emulator.machine.code import Code
 from harness.emulator.machine.divergence import leave
 from harness.emulator.machine.events import Site
 from harness.emulator.machine.state import Cluster, Cta, Fragment
+from harness.emulator.names import short_name
 
 
 def exit(f: Fragment, site: Site) -> None:
@@ -62,7 +63,7 @@ def check_ended(code: Code, cluster: Cluster) -> None:
         for barrier in cta.mbarriers.values():
             if barrier.bytes:
                 raise Fault(
-                    f"kernel '{code.kernel.name}', cluster {cluster.index}: the launch ended with "
+                    f"kernel '{short_name(code.kernel.name)}', cluster {cluster.index}: the launch ended with "
                     f"{barrier.bytes} bytes pending on {barrier}: expect_tx and the copies' bytes differ",
                     "mbarrier-bytes",
                     barrier.offset,

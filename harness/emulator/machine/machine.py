@@ -29,6 +29,7 @@ from harness.emulator.machine.grid import Clusters
 from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.schedule import START, Schedule
 from harness.emulator.machine.state import AsyncOperation, Cluster, Fragment, Grid, JoinPoint
+from harness.emulator.names import short_name
 
 FIRST_LOOK = 64
 """Blocks a warp runs without waiting before it is looked at whether it only polls."""
@@ -547,7 +548,8 @@ class Machine:
     def _give_up(self, why: str) -> None:
         running = self.clusters.living
         raise LimitExceeded(
-            f"kernel '{self.code.kernel.name}' was ended: {why}\n" + reports.where_everybody_is(self.code, running)
+            f"kernel '{short_name(self.code.kernel.name)}' was ended: {why}\n"
+            + reports.where_everybody_is(self.code, running)
         )
 
 
