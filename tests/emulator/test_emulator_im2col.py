@@ -7,6 +7,8 @@ import pytest
 from ptx_programs import launch
 
 from harness.emulator import Device, Fault, Im2colMap, TensorMap
+from harness.emulator.memory.global_memory import GlobalMemory
+from harness.emulator.units.tma import load_column, pixel_addresses
 
 CHANNELS, PIXELS = 8, 16
 ROOM = ".shared .align 1024 .b8 words[512]; .shared .align 8 .b64 full;"
@@ -75,6 +77,20 @@ def test_a_column_starts_anywhere_and_steps():
         wanted[row] = x[0, h, w, 8:]
     # Behind the last image there is nothing.
     assert found.tolist() == wanted.tolist()
+
+
+def test_a_column_has_up_to_1024_pixels():
+    x = images(1, 40, 30, CHANNELS)
+    memory = GlobalMemory()
+    device = Device(memory=memory)
+    tensor_map = im2col_map(device, x, lower=(0, 0), upper=(0, 0), pixels=1024)
+    places = pixel_addresses(tensor_map, (0, 3, 5, 0), (0, 0))
+    dense, nbytes = load_column(memory, tensor_map, places)
+    assert nbytes == 1024 * CHANNELS * 4
+    first = 5 * 30 + 3
+    assert dense.view(np.float32).tolist() == x.reshape(-1, CHANNELS)[first : first + 1024].ravel().tolist()
+    with pytest.raises(ValueError, match="pixels = 1025"):
+        im2col_map(device, x, pixels=1025)
 
 
 def test_pixels_are_stored():

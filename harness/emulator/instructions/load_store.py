@@ -449,7 +449,8 @@ SPACES = {
 _ORDER = ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys")
 HINTS = (
     *_ORDER, "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::no_allocate", "L1::evict_last", "L1::evict_first",
-    "L1::evict_normal", "L1::evict_unchanged", "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint",
+    "L1::evict_normal", "L1::evict_unchanged", "L2::evict_last", "L2::evict_normal", "L2::evict_first",
+    "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint",
 )  # fmt: skip
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 

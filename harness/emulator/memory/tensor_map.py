@@ -301,8 +301,8 @@ class TensorMap:
         return sum((d - 1) * p for d, p in zip(self.dims, self.pitches, strict=True)) + self.global_bytes
 
 
-MAX_PIXELS = 256
-"""A column may have 1024 pixels; more than 256 are not implemented."""
+MAX_PIXELS = 1024
+"""Pixels of a column (CUDA Driver API, cuTensorMapEncodeIm2col)."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ class Im2colMap(TensorMap):
     Attributes:
         lower, upper: corners of the box that pixels are taken from, width first: `lower` from the start of each spatial
             dimension, `upper` from its end.
-        pixels: of one column, which is what an instruction fetches: 1..256.
+        pixels: of one column, which is what an instruction fetches: 1..1024.
         element_strides: the step from pixel to pixel in each spatial dimension.
     """
 
