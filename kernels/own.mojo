@@ -3,9 +3,7 @@ from .common.config import GemmConfig, Kernel
 from .common.cta import Cta, Problem
 from .common.scheduler import TileScheduler
 
-comptime KERNEL = Kernel(
-    "", pipelined=False, double_buffers_epilogue=False, is_persistent=False, is_block_scaled=False
-)
+comptime KERNEL = Kernel("", pipelined=False, double_buffers_epilogue=False, is_persistent=False, is_block_scaled=False)
 
 
 @inline(.always)
