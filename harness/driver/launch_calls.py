@@ -17,7 +17,7 @@ from harness.driver.state import Abandoned, Session
 from harness.emulator import Deadlock, EmulatorError, Fault, LaunchError, LimitExceeded, PtxSyntaxError
 from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
-from harness.emulator.names import readable_name
+from harness.emulator.names import readable_name, short_name
 
 PORTABLE_CLUSTER = 8
 LARGEST_CLUSTER = 16
@@ -206,7 +206,7 @@ def _failed(session: Session, record: LaunchRecord, error: EmulatorError) -> Non
     session.printed.append(error.output)
     record.error, record.result = f"{type(error).__name__}: {error}", f"CUDA_ERROR_{result_of(error)}"
     record.ended = how_it_ended(error)
-    where = f"launch {record.number}, kernel '{record.kernel}'"
+    where = f"launch {record.number}, kernel '{short_name(record.kernel)}'"
     if isinstance(error, Fault) and error.rule == "unsupported":
         log.failed(f"{where}: {error}")
     else:

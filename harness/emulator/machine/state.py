@@ -164,6 +164,8 @@ class Grid:
         self.symbols = symbols or {}
         self.constants = constants or GlobalMemory()
         self.printed: list[Printed] = []
+        self.freed: list[Any] = []
+        """Allocations that kernels have freed: the native engine may still know where they were."""
         self.code = code
         self.launch = launch
         self.memory = memory
