@@ -7,8 +7,6 @@ import pytest
 from ptx_programs import launch
 
 from harness.emulator import Device, Fault, Im2colMap, TensorMap
-from harness.emulator.memory.global_memory import GlobalMemory
-from harness.emulator.units.tma import load_column, pixel_addresses
 
 CHANNELS, PIXELS = 8, 16
 ROOM = ".shared .align 1024 .b8 words[512]; .shared .align 8 .b64 full;"
@@ -17,11 +15,11 @@ mov.b32 %r2, words; mov.b32 %r3, full; setp.eq.u32 %p1, %r0, 0;
 @%p1 mbarrier.init.shared.b64 [%r3], 1; bar.sync 0;
 mov.b32 %r4, {c}; mov.b32 %r5, {w}; mov.b32 %r6, {h}; mov.b32 %r7, {n};
 mov.b16 %rs1, {offset_w}; mov.b16 %rs2, {offset_h};
-@%p1 mbarrier.arrive.expect_tx.shared.b64 %rd9, [%r3], 512;
+@%p1 mbarrier.arrive.expect_tx.shared.b64 %rd9, [%r3], {nbytes};
 @%p1 cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes
      [%r2], [map, {{%r4, %r5, %r6, %r7}}], [%r3], {{%rs1, %rs2}};
 W: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra W;
-mad.lo.u32 %r8, %r0, 16, %r2; mad.wide.u32 %rd6, %r0, 16, %rd0;
+mad.lo.u32 %r8, %r0, 16, %r2; add.u32 %r8, %r8, {nbytes}; sub.u32 %r8, %r8, 512; mad.wide.u32 %rd6, %r0, 16, %rd0;
 ld.shared.v4.b32 {{%r4, %r5, %r7, %r8}}, [%r8]; st.global.v4.b32 [%rd6], {{%r4, %r5, %r7, %r8}}; ret;
 """
 
@@ -37,10 +35,13 @@ def im2col_map(device: Device, x: np.ndarray, **fields) -> Im2colMap:
     return Im2colMap(device.upload(x), "f32", (c, w, h, n), strides, (CHANNELS, 1, 1, 1), **given)
 
 
-def column(device: Device, tensor_map: TensorMap, **start) -> np.ndarray:
-    """What an instruction fetches."""
-    body = PROGRAM.format(**{"c": 0, "w": -1, "h": -1, "n": 0, "offset_w": 0, "offset_h": 0, **start})
-    run = launch(body, words=128, module_scope=ROOM, parameters=["map map"], arguments=[tensor_map], device=device)
+def column(device: Device, tensor_map: TensorMap, pixels: int = PIXELS, **start) -> np.ndarray:
+    """The last PIXELS pixels of what an instruction fetches."""
+    nbytes = 4 * CHANNELS * pixels
+    given = {"c": 0, "w": -1, "h": -1, "n": 0, "offset_w": 0, "offset_h": 0, "nbytes": nbytes, **start}
+    room = ROOM.replace("512", str(nbytes))
+    run = launch(PROGRAM.format(**given), words=128, module_scope=room, parameters=["map map"], arguments=[tensor_map],
+                 device=device)  # fmt: skip
     return run.words(128).view(np.float32).reshape(PIXELS, CHANNELS)
 
 
@@ -80,15 +81,11 @@ def test_a_column_starts_anywhere_and_steps():
 
 
 def test_a_column_has_up_to_1024_pixels():
+    device = Device()
     x = images(1, 40, 30, CHANNELS)
-    memory = GlobalMemory()
-    device = Device(memory=memory)
-    tensor_map = im2col_map(device, x, lower=(0, 0), upper=(0, 0), pixels=1024)
-    places = pixel_addresses(tensor_map, (0, 3, 5, 0), (0, 0))
-    dense, nbytes = load_column(memory, tensor_map, places)
-    assert nbytes == 1024 * CHANNELS * 4
-    first = 5 * 30 + 3
-    assert dense.view(np.float32).tolist() == x.reshape(-1, CHANNELS)[first : first + 1024].ravel().tolist()
+    found = column(device, im2col_map(device, x, lower=(0, 0), upper=(0, 0), pixels=1024), 1024, w=3, h=5)
+    last = 5 * 30 + 3 + 1024
+    assert found.tolist() == x.reshape(-1, CHANNELS)[last - PIXELS : last].tolist()
     with pytest.raises(ValueError, match="pixels = 1025"):
         im2col_map(device, x, pixels=1025)
 
