@@ -14,6 +14,7 @@ import numpy as np
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.native.engine import Engine, Library
+from harness.emulator.native.layout import Said
 from harness.emulator.native.library import library_for
 from harness.emulator.native.operations import BY_NAME, NUMBERS, Control
 from harness.emulator.native.plan import (
@@ -80,6 +81,9 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
         template=np.zeros(ROWS * ROW_BYTES, np.uint8),
         filled=lambda f: (),
         filled_rows=[],
+        live_rows=[[], [(DESTINATION, DESTINATION, kind_of(operation.result))]],
+        barriers=[],
+        has_all_rows=[True],
         make_functions=lambda block: None,
     )
     launch = SimpleNamespace(parameters=b"")
@@ -94,14 +98,19 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
 
 @contextmanager
 def watched():
-    """Counts why native code stopped, by status; what is yielded fills while the block runs."""
+    """Counts why native code stopped, by `Answer`; what is yielded fills while the block runs."""
     found: Counter[int] = Counter()
-    enter = Engine._run
+    enter, turns = Engine._run, Engine._answer
 
     def _run(self: Engine, *arguments: Any) -> tuple[int, int, int, int]:
         answer = enter(self, *arguments)
         found[answer[0]] += 1
         return answer
 
-    with mock.patch.object(Engine, "_run", _run):
+    def _answer(self: Engine, *arguments: Any) -> list[int]:
+        said = turns(self, *arguments)
+        found[said[Said.STATUS]] += 1
+        return said
+
+    with mock.patch.object(Engine, "_run", _run), mock.patch.object(Engine, "_answer", _answer):
         yield found

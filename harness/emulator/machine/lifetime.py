@@ -15,13 +15,10 @@ from harness.emulator.names import short_name
 def exit(f: Fragment, site: Site) -> None:
     """Lanes leave the kernel: barriers for everybody no longer wait for them."""
     cta, grid = f.cta, f.grid
-    cta.alive -= f.count
     if grid.sink is not None:
         grid.sink(events.Exited(f.agent))
-    leave(f)
+    depart(f)
     grid.wakeups.changes += 1
-    if not f.warp.alive:
-        grid.counters.warps_finished += 1
     if cta.exited:
         _check_exit(f, cta, site)
     for barrier in cta.named:
@@ -32,6 +29,14 @@ def exit(f: Fragment, site: Site) -> None:
     cluster.barrier.leave(cluster.living_threads, arrived)
     if cta.exited and grid.sink is not None:
         grid.sink(events.CtaEnded(cluster.number, cta.rank))
+
+
+def depart(f: Fragment) -> None:
+    """Lanes are no longer there. Barriers are not told."""
+    f.cta.alive -= f.count
+    leave(f)
+    if not f.warp.alive:
+        f.grid.counters.warps_finished += 1
 
 
 def _check_exit(f: Fragment, cta: Cta, site: Site) -> None:

@@ -261,6 +261,13 @@ class Control(IntEnum):
     BRANCH = 1002
     LEAVE = 1003
     """The block goes on with an instruction that Python runs."""
+    BARRIER = 1004
+
+
+BARRIER = "bar.sync"
+"""The micro-operation of a barrier: its sources are the barrier's number and, if it is given, the count of threads; an
+alignment of 32 says that all lanes of the warp must come together.
+"""
 
 
 SPACES = ("shared", "global", "param")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.emulator.native.layout import constants
 from harness.emulator.native.operations import ACCESSES, MOJO_TYPES, OPERATIONS, SPACES, Operation
 
 TEMPLATE = Path(__file__).with_name("interpreter.mojo")
@@ -58,4 +59,5 @@ def mojo_source() -> str:
     handlers = _chain([(number, _handler(operation)) for number, operation in enumerate(OPERATIONS)])
     accesses = _chain([(number, ["    " + _access(*key)]) for key, number in ACCESSES.items()])
     text = TEMPLATE.read_text(encoding="utf-8")
+    text = text.replace("@LAYOUT@\n", constants() + "\n")
     return text.replace("@HANDLERS@\n", handlers + "\n").replace("@ACCESSES@\n", accesses + "\n")
