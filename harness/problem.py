@@ -324,6 +324,21 @@ class Matmul:
         """first: not needed, the reference has been computed."""
         return validate(got, self.reference, self.dtype, self.tile)
 
+    def differences(self, got: np.ndarray, first: Mapping[str, np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns what each element should be, and which are not."""
+        expected = self.reference.rounded(self.dtype)
+        return expected, wrong_elements(
+            got.astype(np.float32), expected, self.reference, allowed_error(self.reference, self.dtype)
+        )
+
+
+def wrong_elements(got: np.ndarray, expected: np.ndarray, reference: Reference, allowed: np.ndarray) -> np.ndarray:
+    """Returns which elements are further off than allowed. expected: the reference, rounded to the output type."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        # Written so that a NaN is wrong.
+        wrong: np.ndarray = ~(np.abs(got - (expected if reference.exact else reference.values)) <= allowed)
+    return wrong
+
 
 def validate(output: np.ndarray, reference: Reference, dtype: ElementType, tile: tuple[int, int]) -> Validation:
     """Compares output [M, N] with the reference; tile: rows and columns of C that one CTA writes."""
@@ -331,9 +346,7 @@ def validate(output: np.ndarray, reference: Reference, dtype: ElementType, tile:
     expected = reference.rounded(dtype)
     finite = np.isfinite(got)
     allowed = allowed_error(reference, dtype)
-    with np.errstate(invalid="ignore", over="ignore"):
-        # Written so that a NaN is wrong.
-        wrong = ~(np.abs(got - (expected if reference.exact else reference.values)) <= allowed)
+    wrong = wrong_elements(got, expected, reference, allowed)
     # In f64: differences and squares of the largest f32 would overflow.
     error = np.where(finite, got, expected).astype(np.float64) - expected
     size = float(np.linalg.norm(expected.astype(np.float64)))

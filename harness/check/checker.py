@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from harness.check.barriers import MBarriers, ThreadBarriers, check_bytes
-from harness.check.findings import Names, Report, merged
+from harness.check.findings import Finding, Names, Report, merged
 from harness.check.generic import GenericProxy, TensorMaps
 from harness.check.lanes import LaneMeetings
 from harness.check.model import Model
@@ -28,10 +28,14 @@ class Checker:
     """Give it to ``Device.launch(sinks=[...])``, one for all launches of a program; then ask for its `report`.
 
     Between launches everything is ordered. ``regions``: names of parts of dynamic shared memory (by default those of
-    each launch). ``roles``: of warps, each with a ``name`` and ``warps``.
+    each launch). ``roles``: of warps, each with a ``name`` and ``warps``. ``tell``: is told of each new finding when it
+    is found.
     """
 
-    def __init__(self, regions: Sequence[Any] = (), roles: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, regions: Sequence[Any] = (), roles: Sequence[Any] = (), tell: Callable[[Finding], None] | None = None
+    ) -> None:
+        self._tell = tell
         self._regions = tuple(regions)
         self._roles = tuple(roles)
         self._launches: list[_CheckedLaunch] = []
@@ -44,6 +48,8 @@ class Checker:
 
     def _started(self, event: GridStarted) -> None:
         launch = _CheckedLaunch(event, self._regions, self._roles)
+        if self._tell is not None:
+            launch.model.findings.tell = self._tell
         self._launches.append(launch)
         self._take = {**launch.take, GridStarted: self._started}
 

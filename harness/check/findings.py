@@ -7,7 +7,7 @@ what could be better. One rule may give findings of several severities: ``severi
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -142,10 +142,11 @@ class Report:
 
 
 class CollectedFindings:
-    """Collects findings by what makes them equal: rule, severity and instructions."""
+    """Collects findings by what makes them equal: rule, severity and instructions. tell: is told of each new one."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], list[Any]] = {}
+        self.tell: Callable[[Finding], None] = lambda finding: None
 
     def seen(self, rule: str, severity: Severity, first: Any, second: Any) -> bool:
         """Count a finding at two sites; False if it is new and has to be added."""
@@ -158,6 +159,7 @@ class CollectedFindings:
     def add(self, finding: Finding, first: Any, second: Any) -> None:
         assert finding.rule in RULES, finding.rule
         self._found[finding.rule, finding.severity, first, second] = [finding, finding.count]
+        self.tell(finding)
 
     def has(self, rule: str) -> bool:
         return any(key[0] == rule for key in self._found)

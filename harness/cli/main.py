@@ -134,6 +134,7 @@ COMMANDS = {
     "clean": "clean:clean",
     "compare": "compare:compare_command",
     "confront": "confront:confront_command",
+    "debug": "debug:debug_command",
     "doctor": "doctor:doctor_command",
     "exec": "exec:exec_command",
     "explain": "inspection:explain",

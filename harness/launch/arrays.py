@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from harness.check.verdict import Verdict
 from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check, judge
-from harness.launch.expectation import Comparison, compare
+from harness.launch.expectation import Comparison, compare, differences
 from harness.launch.launching import EmulationOptions, run
 from harness.launch.memory import as_numbers
 from harness.launch.spec import (
@@ -21,6 +21,7 @@ from harness.launch.spec import (
     Argument,
     Buffer,
     DataType,
+    Differences,
     Fill,
     Launch,
     Launchable,
@@ -42,8 +43,14 @@ class _Equals:
     tolerance: float
 
     def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Comparison:
-        error = (self.tolerance, self.tolerance) if self.tolerance else None
-        return compare(self.buffer, "the array given", got, as_numbers(self.wanted), self.dtype, error)
+        return compare(self.buffer, "the array given", got, as_numbers(self.wanted), self.dtype, self._error)
+
+    def differences(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Differences:
+        return differences(got, as_numbers(self.wanted), self.dtype, self._error)
+
+    @property
+    def _error(self) -> tuple[float, float] | None:
+        return (self.tolerance, self.tolerance) if self.tolerance else None
 
 
 def run_ptx(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from harness.errors import UsageProblem
 from harness.launch.expression import Expression, ExpressionError
 from harness.launch.memory import as_numbers, load_file, to_type
-from harness.launch.spec import DataType
+from harness.launch.spec import DataType, Differences
 
 SHOWN = 10
 
@@ -40,9 +40,15 @@ class Holds:
         """Judges a buffer: see `harness.launch.spec.Expectation`. Raises UsageProblem for what the launch file asks
         wrongly.
         """
-        expected = self._expected(got.shape, first)
-        error = None if self.exact else (self.absolute, self.relative)
-        return compare(self.buffer, self.text, got, expected, self.dtype, error)
+        return compare(self.buffer, self.text, got, self._expected(got.shape, first), self.dtype, self._error)
+
+    def differences(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Differences:
+        """Returns element by element what `judge` counts."""
+        return differences(got, self._expected(got.shape, first), self.dtype, self._error)
+
+    @property
+    def _error(self) -> tuple[float, float] | None:
+        return None if self.exact else (self.absolute, self.relative)
 
     def _expected(self, shape: tuple[int, ...], first: Mapping[str, NDArray[Any] | None]) -> NDArray[Any]:
         if self.expression is None:
@@ -81,6 +87,29 @@ def compare(
     """Compares what a buffer holds with what it should hold, of the same shape. text: says what that is. error: what an
     element x may be off by, absolute + relative * \\|x\\|; None: it must be x rounded once to the buffer's type.
     """
+    expected, wrong = differences(got, expected, dtype, error)
+    floats, wanted = as_numbers(got).astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        off = np.abs(floats - wanted)
+    finite = np.isfinite(off)
+    places = np.argwhere(wrong)[:SHOWN]
+    return Comparison(
+        buffer,
+        text,
+        "equal" if error is None else f"within {error[0]:g} + {error[1]:g} |x|",
+        error is None,
+        int(got.size),
+        int(np.count_nonzero(wrong)),
+        int(got.size - np.count_nonzero(np.isfinite(floats))),
+        float(off[finite].max()) if finite.any() else 0.0,
+        tuple(Mistake(tuple(p), float(floats[tuple(p)]), float(wanted[tuple(p)])) for p in places.tolist()),
+    )
+
+
+def differences(
+    got: NDArray[Any], expected: NDArray[Any], dtype: DataType, error: tuple[float, float] | None = None
+) -> Differences:
+    """Returns what each element should be, and which are not. The arguments are those of `compare`."""
     if error is None:
         # Rounded once to the buffer's type, and wrapped around as its sums are.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -90,24 +119,10 @@ def compare(
     floats, wanted = values.astype(np.float64), expected.astype(np.float64)
     both_nan = np.isnan(floats) & np.isnan(wanted)
     with np.errstate(invalid="ignore"):
-        off = np.abs(floats - wanted)
         right = values == expected
         if error is not None:
-            right |= (floats == wanted) | (off <= error[0] + error[1] * np.abs(wanted))
-    wrong = ~(right | both_nan)
-    finite = np.isfinite(off)
-    places = np.argwhere(wrong)[:SHOWN]
-    return Comparison(
-        buffer,
-        text,
-        "equal" if error is None else f"within {error[0]:g} + {error[1]:g} |x|",
-        error is None,
-        int(values.size),
-        int(np.count_nonzero(wrong)),
-        int(values.size - np.count_nonzero(np.isfinite(floats))),
-        float(off[finite].max()) if finite.any() else 0.0,
-        tuple(Mistake(tuple(p), float(floats[tuple(p)]), float(wanted[tuple(p)])) for p in places.tolist()),
-    )
+            right |= (floats == wanted) | (np.abs(floats - wanted) <= error[0] + error[1] * np.abs(wanted))
+    return expected, ~(right | both_nan)
 
 
 @dataclass(frozen=True)

@@ -265,6 +265,10 @@ class Verdict(Protocol):
         """Returns plain data for JSON."""
 
 
+Differences = tuple[NDArray[Any], NDArray[np.bool_]]
+"""What each element of a buffer should be, and which are not."""
+
+
 class Expectation(Protocol):
     """What a buffer should hold at the end."""
 
@@ -273,6 +277,9 @@ class Expectation(Protocol):
 
     def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Verdict:
         """Compares what the buffer holds. first: what all buffers held before the first launch, None: unknown."""
+
+    def differences(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Differences:
+        """Returns element by element what `judge` counts."""
 
 
 @dataclass(frozen=True)

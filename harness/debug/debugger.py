@@ -1,0 +1,249 @@
+"""The debugger as Python: a recording, a place in it, and ways to go forward and back.
+
+with debug(launchable) as d:
+    d.to("wrong")
+    print("\\n".join(d.why("C[3,517]")))
+    d.step_back()
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from harness.debug.names import Names, line_of, read_index
+from harness.debug.recording import Recording, record
+from harness.debug.status import Status
+from harness.debug.stopped import Stopped
+from harness.debug.targets import Target, Targets
+from harness.debug.why import Chain, Why, lines_of
+from harness.debug.writers import Writers
+from harness.emulator.machine import events
+from harness.emulator.machine.events import Agent, Site
+from harness.errors import UsageProblem
+from harness.launch.launch_file import read_launch_file
+from harness.launch.launching import EmulationOptions
+from harness.launch.spec import Launchable
+
+CONTEXT = 2
+"""Lines of PTX shown before and after an instruction."""
+THREAD_EVENTS = (events.Resumed, events.Rejoined, events.Diverged, events.BytesLanded)
+"""Events with an agent that are no instruction of it."""
+
+
+class Debugger:
+    """Goes through a recording. position: how many events have happened. warp: (cluster, CTA, warp) that steps."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.position = 0
+        self.warp: tuple[int, int, int] | None = None
+        self.breakpoints: dict[int, Target] = {}
+        self._last_breakpoint = 0
+        self._names: dict[int, Names] = {}
+        self._stopped: tuple[int, Stopped] | None = None
+
+    def __enter__(self) -> Debugger:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stopped = None
+
+    @cached_property
+    def writers(self) -> Writers:
+        return Writers(self.recording)
+
+    @property
+    def names(self) -> Names:
+        """Returns the names of the launch that the position is in."""
+        launch = self.recording.launch_at(self.position)
+        if launch not in self._names:
+            self._names[launch] = Names(self.recording, launch)
+        return self._names[launch]
+
+    # ---- forward and back ----
+
+    def target(self, text: str) -> Target:
+        """Reads where to go: see `harness.debug.targets.FORMS`."""
+        return Targets(self.recording, self.writers).read(text, self.names)
+
+    def add_breakpoint(self, text: str) -> int:
+        """Returns its number."""
+        target = self.target(text)
+        self._last_breakpoint += 1
+        self.breakpoints[self._last_breakpoint] = target
+        return self._last_breakpoint
+
+    def run(self) -> str:
+        """Goes on to the next breakpoint, or to the end. Returns why it has stopped there."""
+        return self._go([*self.breakpoints.values()], forward=True)
+
+    def run_back(self) -> str:
+        """Goes back to the breakpoint before, or to the start."""
+        return self._go([*self.breakpoints.values()], forward=False)
+
+    def to(self, text: str) -> str:
+        """Goes on to the next place that a text names; stays if there is none. Raises UsageProblem for a text that
+        names nothing.
+        """
+        return self._to(text, forward=True)
+
+    def back_to(self, text: str) -> str:
+        """Goes back to the last such place before."""
+        return self._to(text, forward=False)
+
+    def step(self, count: int = 1) -> str:
+        """Goes on to the next event of the selected warp; the first step selects whose event is next."""
+        return self._step(count, lambda before, after: True)
+
+    def step_back(self, count: int = 1) -> str:
+        """Goes back to the event of the selected warp before."""
+        return self._step(-count, lambda before, after: True)
+
+    def next(self, count: int = 1) -> str:
+        """Goes on to the warp's next source line, or PTX line where there is none."""
+        return self._step(count, _other_line)
+
+    def next_back(self, count: int = 1) -> str:
+        return self._step(-count, _other_line)
+
+    def _go(self, targets: list[Target], forward: bool) -> str:
+        found = []
+        for target in targets:
+            at = _following(target.positions, self.position) if forward else _preceding(target.positions, self.position)
+            if at is not None:
+                found.append((at, target))
+        if not found:
+            self.position = len(self.recording) if forward else 0
+            return self.recording.end if forward else "the start: nothing has happened yet"
+        self.position, target = min(found, key=lambda f: f[0]) if forward else max(found, key=lambda f: f[0])
+        self._follow()
+        return target.said_at(self.position) or target.what
+
+    def _to(self, text: str, forward: bool) -> str:
+        target = self.target(text)
+        at = _following(target.positions, self.position) if forward else _preceding(target.positions, self.position)
+        if at is None:
+            there = f" {'after' if forward else 'before'} event {self.position:,}" if target.positions else ""
+            return f"{text}: there is none in this run{there}"
+        self.position = at
+        self._follow()
+        return target.said_at(at) or target.what
+
+    def _follow(self) -> None:
+        """The warp whose event this is steps from here on."""
+        agent = agent_of(self.event)
+        if agent is not None:
+            self.warp = agent[:3]
+
+    def _step(self, count: int, stops: Callable[[Site | None, Site | None], bool]) -> str:
+        forward = count > 0
+        at, site, left = self.position, self._site(self.position), abs(count)
+        while left:
+            at += 1 if forward else -1
+            if not 0 < at <= len(self.recording):
+                self.position = len(self.recording) if forward else 0
+                return self.recording.end if forward else "the start: nothing has happened yet"
+            event = self.recording.events[at - 1]
+            agent = agent_of(event)
+            if agent is None or isinstance(event, THREAD_EVENTS) or self.warp not in (None, agent[:3]):
+                continue
+            if self.warp is None:
+                self.warp = agent[:3]
+            if stops(site, self._site(at)):
+                site, left = self._site(at), left - 1
+        self.position = at
+        return ""
+
+    # ---- what there is to see ----
+
+    @property
+    def event(self) -> Any:
+        """Returns the last event that has happened; None at the start."""
+        return self.recording.events[self.position - 1] if self.position else None
+
+    def _site(self, position: int) -> Site | None:
+        event = self.recording.events[position - 1] if position else None
+        operation = getattr(event, "operation", None)
+        return operation.site if operation is not None else getattr(event, "site", None)
+
+    def where(self) -> Iterator[str]:
+        """Yields the position, what has just happened, and the lines of PTX around it."""
+        if not self.position:
+            yield f"at the start of {len(self.recording):,} events"
+            return
+        yield f"event {self.position:,} of {len(self.recording):,}: {self.names.event(self.event)}"
+        site = self._site(self.position)
+        lines = self.recording.code_at(self.position).kernel.text
+        if site is None or not lines:
+            return
+        for number in range(max(1, site.line - CONTEXT), min(len(lines), site.line + CONTEXT) + 1):
+            yield f"  {'>' if number == site.line else ' '} {number:>5} | {lines[number - 1].strip()[:110]}"
+
+    @property
+    def status(self) -> Status:
+        """Returns where everybody is."""
+        first = self.recording.launches[self.recording.launch_at(self.position)] if self.recording.launches else 1
+        return Status(self.recording.events[first - 1 : self.position], first, self.names)
+
+    @property
+    def stopped(self) -> Stopped:
+        """Returns the machine as it is here. It is run again up to here, with the Python engine, which takes as long as
+        the run has taken until then; once for each position.
+        """
+        if not self.position:
+            raise UsageProblem("nothing has run yet; continue first")
+        if self._stopped is None or self._stopped[0] != self.position:
+            self._stopped = self.position, Stopped(self.recording, self.position)
+        return self._stopped[1]
+
+    def chain(self, text: str) -> Chain:
+        """Returns what has made an element of a buffer, ``C[3,517]``, as it is here."""
+        name, bracket, index = text.strip().partition("[")
+        placed = self.recording.placed.get(name)
+        if placed is None or not bracket or not index.endswith("]"):
+            known = ", ".join(self.recording.placed)
+            raise UsageProblem(
+                f"'{text}' is no element of a buffer ({known}); write {next(iter(self.recording.placed))}[0,0]"
+            )
+        why = Why(self.recording, self.writers, self.names, self.recording.launch_at(self.position))
+        return why.element(placed, read_index(index[:-1], placed), self.position)
+
+    def why(self, text: str) -> list[str]:
+        """Returns the chain as lines of text."""
+        return lines_of(self.chain(text), self.names)
+
+
+def debug(what: Launchable | str | Path, options: EmulationOptions | None = None) -> Debugger:
+    """Records a run of a launchable, or of a launch file, and returns a debugger at its start.
+
+    options: schedule, seed and how memory is poisoned. Raises UsageProblem for what a launch file asks wrongly,
+    CannotRun for a kernel that is not understood.
+    """
+    launchable = what if isinstance(what, Launchable) else read_launch_file(Path(what))
+    return Debugger(record(launchable, options or EmulationOptions()))
+
+
+def agent_of(event: Any) -> Agent | None:
+    """Who has done it; of an asynchronous operation, nobody but when it is issued."""
+    return getattr(event, "agent", None) if not isinstance(event, events.BytesLanded) else None
+
+
+def _other_line(before: Site | None, after: Site | None) -> bool:
+    if before is None or after is None:
+        return before is not after
+    return line_of(before) != line_of(after) if not after.source else before.source != after.source
+
+
+def _following(positions: tuple[int, ...], position: int) -> int | None:
+    n = bisect_right(positions, position)
+    return positions[n] if n < len(positions) else None
+
+
+def _preceding(positions: tuple[int, ...], position: int) -> int | None:
+    n = bisect_left(positions, position)
+    return positions[n - 1] if n else None

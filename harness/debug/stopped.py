@@ -1,0 +1,105 @@
+"""The machine as it is at a position: the run is made again, and stopped after so many events."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.debug.recording import Recording, Watched
+from harness.emulator.machine.events import Agent
+from harness.emulator.machine.machine import Machine
+from harness.emulator.machine.state import Cta, Fragment
+from harness.errors import CannotRun, UsageProblem
+from harness.launch.launching import run
+
+
+class _Here(BaseException):
+    """The event has come. Nothing of the machine catches it."""
+
+
+class Stopped:
+    """A machine that was stopped in the middle. Its tensor memory is settled: what is multiplied late is done."""
+
+    def __init__(self, recording: Recording, position: int) -> None:
+        self.device = Watched(recording.options)
+        self._running: tuple[Agent, dict[str, Any]] | None = None
+        count = 0
+
+        def watch(event: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == position:
+                self._keep_registers(event)
+                raise _Here
+
+        with suppress(_Here, CannotRun):
+            run(recording.what, replace(recording.options, sinks=(watch,)), device=self.device, keep=())
+
+    @property
+    def machine(self) -> Machine:
+        if not self.device.machines:
+            raise UsageProblem("nothing has run yet; continue first")
+        return self.device.machines[-1]
+
+    def _keep_registers(self, event: Any) -> None:
+        """In the middle of a block registers are local variables of the block's function, v and their slot."""
+        agent = getattr(event, "agent", None)
+        frame = sys._getframe(1)
+        filename = self.machine.code.filename if self.device.machines else ""
+        while agent is not None and frame is not None:
+            if frame.f_code.co_filename == filename:
+                self._running = agent, dict(frame.f_locals)
+                return
+            frame = frame.f_back  # type: ignore[assignment]
+
+    def cta(self, cluster: int, rank: int) -> Cta:
+        for running in self.machine.clusters.running:
+            if running.number == cluster and rank < len(running.ctas):
+                return running.ctas[rank]
+        raise UsageProblem(f"CTA {rank} of cluster {cluster} does not run here; `warps` shows who does")
+
+    def fragments(self, cluster: int, cta: int, warp: int) -> list[Fragment]:
+        warps = self.cta(cluster, cta).warps
+        if warp >= len(warps):
+            raise UsageProblem(f"warp {warp}: the CTA has {len(warps)} warps")
+        return warps[warp].fragments
+
+    def shared(self, cluster: int, cta: int, offset: int, nbytes: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """Bytes of shared memory, and which were ever written."""
+        memory = self.cta(cluster, cta).shared
+        if not 0 <= offset <= offset + nbytes <= memory.data.size:
+            raise UsageProblem(
+                f"shared memory of a CTA has {memory.data.size:,} bytes; 0x{offset:x} + {nbytes} is beyond"
+            )
+        part = slice(offset, offset + nbytes)
+        return memory.data[part].copy(), memory.valid[part].astype(np.bool_).copy()
+
+    def tensor(self, cluster: int, cta: int) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+        """Tensor memory [128 lanes, 512 columns], and which words were ever written."""
+        memory = self.cta(cluster, cta).tmem
+        memory.settle()
+        return memory.data.copy(), memory.valid.astype(np.bool_).copy()
+
+    def registers(self, fragment: Fragment, wanted: Collection[str]) -> Iterator[tuple[str, str, Any]]:
+        """Name, type and value of registers of a fragment: of those that are wanted, or else of all that may be read
+        from here on. A value is one for all lanes, or 32.
+        """
+        code = self.machine.code
+        live = set(code.live_in[fragment.block]) if fragment.block >= 0 else set()
+        known: dict[int, tuple[str, str]] = {}
+        for instruction in code.kernel.instructions:
+            for operand in instruction.operands:
+                for register in operand.registers():
+                    if register.name in wanted or (not wanted and register.slot in live):
+                        known[register.slot] = register.name, register.type
+        if wanted and not known:
+            raise UsageProblem(f"{' '.join(wanted)}: the kernel has no such register")
+        local = self._running[1] if self._running is not None and self._running[0] == fragment.agent else {}
+        for slot, (name, kind) in sorted(known.items()):
+            yield name, kind, local.get(f"v{slot}", fragment.registers[slot])

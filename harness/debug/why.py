@@ -1,0 +1,581 @@
+"""Why an element is what it is: the chain of what made it, backwards, and the first step at which it is wrong.
+
+Global memory <- a store, or a TMA store <- shared memory <- a store of the epilogue <- registers <- tensor memory or
+the accumulator of a wgmma <- multiplications, K step by K step <- stages <- TMA boxes <- elements of A and B. What goes
+on between registers is followed in the text of the PTX (`harness.debug.slices`).
+
+A K step is right if the row of A and the row of B are those of the element, if both are at the same place along K, and
+if no place along K is multiplied twice or left out. That needs no values, and finds a stage that is read too early as
+well as one that is filled with the wrong box.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from harness.debug.boxes import address_of, dense_of
+from harness.debug.names import Names, element, line_of, mnemonic
+from harness.debug.operands import Product, Run, register_product, tensor_product
+from harness.debug.recording import Placed, Recording
+from harness.debug.slices import Source, sources_of
+from harness.debug.writers import CHUNK, Memory, Write, Writers
+from harness.emulator.machine import events
+from harness.emulator.machine.events import Access, Agent
+from harness.emulator.translate.cfg import destinations
+
+MOST_LINKS = 12
+"""No sane chain of copies is longer; one that is goes round in a circle."""
+SHOWN_STEPS = 10
+COLUMNS = 512
+"""Of tensor memory."""
+
+
+Element = tuple[Placed, tuple[int, ...]]
+"""An element of a buffer."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One thing that had a part in an element. event: its number, 0: none."""
+
+    event: int
+    text: str
+
+
+@dataclass
+class KStep:
+    """Multiplications that read the same stage. a, b: the elements that they have multiplied, in order; None: no
+    element of a buffer. loads: the writes that brought them. wrong: why it is not what must be.
+    """
+
+    first: int
+    last: int
+    reads: int
+    a: list[Element | None] = field(default_factory=list)
+    b: list[Element | None] = field(default_factory=list)
+    loads: tuple[Write | None, Write | None] = (None, None)
+    stages: tuple[str, str] = ("", "")
+    wrong: str = ""
+    sum: float | None = None
+
+
+@dataclass
+class Chain:
+    """The answer: links from the element backwards, the K steps in the order of time, and what is wrong first."""
+
+    title: str
+    links: list[Link] = field(default_factory=list)
+    steps: list[KStep] = field(default_factory=list)
+    verdict: str = ""
+    wrong_at: int = 0
+    """The event of the first step that is wrong; 0: none is known."""
+
+
+class Why:
+    """Answers for one launch of a recording."""
+
+    def __init__(self, recording: Recording, writers: Writers, names: Names, launch: int) -> None:
+        self._recording = recording
+        self._writers = writers
+        self._names = names
+        self._launch = launch
+        self._code = recording.codes[launch]
+        self._issued: dict[tuple[int, int, int, int], list[tuple[int, Any]]] = {}
+        end = recording.launches[launch + 1] - 1 if launch + 1 < len(recording.launches) else len(recording)
+        for number in range(recording.launches[launch], end + 1):
+            event = recording.events[number - 1]
+            site = (
+                event.operation.site if type(event) is events.Issued else event.site if type(event) is Access else None
+            )
+            if site is not None:
+                self._issued.setdefault((*event.agent[:3], site.index), []).append((number, event))
+
+    def element(self, placed: Placed, index: Sequence[int], before: int) -> Chain:
+        """The chain of an element as it is at a position."""
+        chain = Chain(self._title(placed, tuple(index), before))
+        address = placed.byte_of(index)
+        self._global(chain, address, max(1, placed.dtype.bits // 8), before)
+        if chain.steps:
+            self._judge(chain, placed, tuple(index))
+        return chain
+
+    def _title(self, placed: Placed, index: tuple[int, ...], before: int) -> str:
+        name = element(placed.name, index)
+        if placed.name not in self._recording.differences or before < len(self._recording):
+            return name
+        expected, wrong = self._recording.differences[placed.name]
+        got, written = self._recording.contents[placed.name]
+        if not written[index]:
+            return f"{name} was not written, and must be {float(expected[index]):g}"
+        must = f", and must be {float(expected[index]):g}" if wrong[index] else ", which is right"
+        return f"{name} is {float(got[index]):g}{must}"
+
+    # ---- memory ----
+
+    def _global(self, chain: Chain, address: int, nbytes: int, before: int) -> None:
+        write = self._writers.last(("global",), address, address + nbytes, before)
+        if write is None:
+            chain.links.append(Link(0, f"nothing has written {self._names.address(address)} by event {before}"))
+            return
+        if write.access is not None:
+            self._stored(chain, write, address)
+            return
+        operation = write.operation
+        assert operation is not None
+        source = operation.reads[0] if operation.reads else None
+        if isinstance(source, events.SharedChunks) and isinstance(write.region, events.GlobalBox):
+            dense = dense_of(write.region.tensor_map, tuple(write.region.coordinates), address)
+            if dense is not None:
+                offset = int(source.chunks.ravel()[dense // CHUNK]) * CHUNK + dense % CHUNK
+                self._copied(chain, write, source.cta, offset)
+                self._shared(chain, source.cta, offset, nbytes, write.started)
+                return
+        if isinstance(source, events.SharedBytes) and isinstance(write.region, events.GlobalItems):
+            offset = source.offset + address - int(write.region.addresses[0])
+            self._copied(chain, write, source.cta, offset)
+            self._shared(chain, source.cta, offset, nbytes, write.started)
+            return
+        chain.links.append(Link(write.event, self._names.event(self._recording.events[write.event - 1])))
+
+    def _copied(self, chain: Chain, write: Write, cta: int, offset: int) -> None:
+        operation = write.operation
+        assert operation is not None
+        text = (
+            f"{operation.kind} from {self._names.shared(offset, cta)}, read at event {write.started}, issued by "
+            f"{self._names.agent(operation.agent)}, {line_of(operation.site)}"
+        )
+        chain.links.append(Link(write.event, text))
+
+    def _shared(self, chain: Chain, cta: int, offset: int, nbytes: int, before: int) -> None:
+        if len(chain.links) > MOST_LINKS:
+            return
+        write = self._last_shared(chain, cta, offset, nbytes, before)
+        if write is None:
+            chain.links.append(Link(0, f"{self._names.shared(offset, cta)} was not written by then: it is poison"))
+            chain.verdict, chain.wrong_at = "what is read there has not been written yet", before
+            return
+        if write.access is not None:
+            self._stored(chain, write, offset)
+            return
+        operation = write.operation
+        assert operation is not None
+        origin = self._origin(write, offset // CHUNK)
+        what = self._names.address(origin) if origin is not None else "outside of the tensor"
+        text = f"{operation.kind} of {what} to {self._names.shared(offset, cta)}, {line_of(operation.site)}"
+        chain.links.append(Link(write.event, text))
+
+    def _last_shared(self, chain: Chain, cta: int, offset: int, nbytes: int, before: int) -> Write | None:
+        memory: Memory = ("shared", self._launch, self._cluster(chain), cta)
+        return self._writers.last(memory, offset, offset + nbytes, before)
+
+    def _cluster(self, chain: Chain) -> int:
+        """The cluster that has made the element: that of the last link."""
+        event = self._recording.events[next(link.event for link in reversed(chain.links) if link.event) - 1]
+        agent = event.operation.agent if hasattr(event, "operation") else event.agent
+        return int(agent.cluster)
+
+    def _stored(self, chain: Chain, write: Write, place: int) -> None:
+        """A thread has stored it from a register."""
+        access = write.access
+        assert access is not None
+        site = access.site
+        lane, number, byte = _from_register(access, place)
+        who = self._names.warp(*access.agent[:3])
+        chain.links.append(Link(write.event, f"{mnemonic(site)} by {who}, lane {lane}, {line_of(site)}"))
+        operand = self._code.kernel.instructions[site.index].operands
+        registers = operand[1].registers() if len(operand) > 1 else []
+        if access.mode == "write" and number < len(registers):
+            sources = sources_of(self._code, site.index, registers[number], byte)
+            self._registers(chain, access.agent, lane, sources, write.event)
+
+    # ---- registers ----
+
+    def _registers(self, chain: Chain, agent: Agent, lane: int, sources: list[Source], before: int) -> None:
+        """The last of the sources that the warp has executed."""
+        executed = []
+        for source in sources:
+            happened = self._issued.get((*agent[:3], source.instruction.index), [])
+            last = next(((n, e) for n, e in reversed(happened) if n < before and _has(e, lane)), None)
+            if last is not None:
+                executed.append((last, source))
+        if not executed:
+            what = ", ".join(
+                sorted({f"{s.instruction.text.split()[0]}, PTX line {s.instruction.line}" for s in sources})
+            )
+            chain.links.append(Link(0, f"registers of the thread; they come from {what or 'no memory'}"))
+            return
+        (number, event), source = max(executed, key=lambda found: found[0][0])
+        if source.shuffled:
+            chain.links.append(Link(0, "registers that lanes have exchanged (shfl): followed for the same lane"))
+        if isinstance(event, Access):
+            self._loaded(chain, number, event, lane, source, len(executed))
+        elif event.operation.kind == "tmem.load":
+            place = event.operation.detail["place"].flat
+            flat = (
+                place[int(source.byte >= 2), source.position, lane] if place.ndim > 2 else place[source.position, lane]
+            )
+            row, column = divmod(int(flat), COLUMNS)
+            text = f"tcgen05.ld of lane {row}, column {column} of CTA {agent.cta} by {self._names.warp(*agent[:3])}"
+            started = self._writers.started(event.operation) or number
+            chain.links.append(Link(started, f"{text}, {line_of(event.operation.site)}"))
+            self._tensor(chain, agent.cluster, agent.cta, row, column, started)
+        else:
+            self._accumulated(chain, agent, lane, source, before)
+
+    def _loaded(self, chain: Chain, number: int, access: Access, lane: int, source: Source, ways: int) -> None:
+        site = access.site
+        more = f"; one of {ways} loads that the value may depend on" if ways > 1 else ""
+        place = _place_of_lane(access, lane, source.position, source.byte)
+        what = self._names.shared(place, access.cta) if access.space == "shared" else self._names.address(place)
+        text = (
+            f"{mnemonic(site)} of {what} by {self._names.warp(*access.agent[:3])}, lane {lane}, {line_of(site)}{more}"
+        )
+        chain.links.append(Link(number, text))
+        if access.space == "shared":
+            self._shared(chain, access.cta, place, 1, number)
+
+    def _accumulated(self, chain: Chain, agent: Agent, lane: int, source: Source, before: int) -> None:
+        """wgmma: from its last multiplication into these registers back to the first of the tile."""
+        names = [r.name for r in destinations(source.instruction)]
+        memory: Memory = ("registers", self._launch, agent.cluster, agent.cta, agent.warp)
+        products: list[tuple[Write, Product]] = []
+        tile_end = 0
+        for write in self._writers.backwards(memory, before):
+            assert write.operation is not None
+            if list(write.region.names) != names:
+                continue
+            if products and tile_end == 0:
+                tile_end = self._last_epilogue(agent, products[0][0].event)
+            if products and write.event < tile_end:
+                break
+            register = 2 * source.position + int(source.byte >= 2) if self._is_half(write) else source.position
+            product = register_product(write.operation, agent.warp, register, lane)
+            products.append((write, product))
+            if not product.accumulates:
+                break
+        self._multiplied(chain, agent.cluster, products[::-1], f"registers of {self._names.warp(*agent[:3])}")
+
+    @staticmethod
+    def _is_half(write: Write) -> bool:
+        assert write.operation is not None
+        return bool(write.operation.detail["form"].d_type == "f16")
+
+    def _last_epilogue(self, agent: Agent, before: int) -> int:
+        """The last time that the warp has stored to global memory: what was multiplied before was another tile's."""
+        stores = (
+            number
+            for (*who, _), happened in self._issued.items()
+            if tuple(who) == agent[:3]
+            for number, event in happened
+            if number < before and isinstance(event, Access) and event.mode == "write" and event.space == "global"
+        )
+        return max(stores, default=-1)
+
+    # ---- the tensor core ----
+
+    def _tensor(self, chain: Chain, cluster: int, cta: int, lane: int, column: int, before: int) -> None:
+        products: list[tuple[Write, Product]] = []
+        for write in self._writers.backwards(("tensor", self._launch, cluster, cta), before):
+            if not write.holds(lane, column):
+                continue
+            assert write.operation is not None
+            if write.operation.kind != "mma":
+                if not products:
+                    text = f"{write.operation.kind} by {self._names.agent(write.operation.agent)}"
+                    chain.links.append(Link(write.event, f"{text}, {line_of(write.operation.site)}"))
+                break
+            product = tensor_product(write.operation, cta, lane, column)
+            if product is None:
+                continue
+            products.append((write, product))
+            if not product.accumulates:
+                break
+        if not products and not any(link.event and "tmem" in link.text for link in chain.links[-1:]):
+            chain.verdict, chain.wrong_at = "nothing was accumulated there by then", before
+        self._multiplied(chain, cluster, products[::-1], f"tensor memory lane {lane}, column {column} of CTA {cta}")
+
+    def _multiplied(self, chain: Chain, cluster: int, products: list[tuple[Write, Product]], where: str) -> None:
+        if not products:
+            return
+        kind = products[-1][0].operation
+        assert kind is not None
+        text = f"{len(products)} {kind.site.verb} into {where}, {line_of(kind.site)}"
+        chain.links.append(Link(products[-1][0].event, text))
+        known: dict[tuple[int, int, int], Write | None] = {}
+        for write, product in products:
+            a, a_load, a_stage = self._fetched(cluster, product.a, write.started, known)
+            b, b_load, b_stage = self._fetched(cluster, product.b, write.started, known)
+            step = chain.steps[-1] if chain.steps else None
+            if step is None or step.loads != (a_load, b_load):
+                step = KStep(write.event, write.event, write.started, loads=(a_load, b_load), stages=(a_stage, b_stage))
+                chain.steps.append(step)
+            step.a += a
+            step.b += b
+            step.last = write.event
+
+    def _fetched(
+        self, cluster: int, runs: tuple[Run, ...] | None, started: int, known: dict[tuple[int, int, int], Write | None]
+    ) -> tuple[list[Element | None], Write | None, str]:
+        """The elements of buffers that lie in these places when a multiplication reads them."""
+        if runs is None:
+            return [], None, "registers or tensor memory"
+        found: list[Element | None] = []
+        write = None
+        for run in runs:
+            memory: Memory = ("shared", self._launch, cluster, run.cta)
+            write = self._writers.last(memory, run.chunk * CHUNK, (run.chunk + 1) * CHUNK, started)
+            address = self._origin(write, run.chunk) if write is not None else None
+            placed = self._names.buffer_at(address) if address is not None else None
+            if placed is None or address is None:
+                found += [None] * run.count
+                continue
+            flat = (address - placed.address) * 8 // placed.dtype.bits + run.first
+            for n in range(run.count):
+                found.append((placed, tuple(int(i) for i in np.unravel_index(flat + n, placed.shape))))
+        return found, write, self._stage(write, runs[0])
+
+    def _stage(self, write: Write | None, run: Run) -> str:
+        """The name of the region that a place is in; without regions, where the box begins that has filled it."""
+        offset = run.chunk * CHUNK
+        if write is not None and write.operation is not None:
+            offset = write.operation.detail.get("offset", offset)
+        name, plus, rest = self._names.shared(offset, run.cta).partition(" + ")
+        return f"{name} of{rest.partition(' of')[2]}" if plus else name
+
+    def _origin(self, write: Write, chunk: int) -> int | None:
+        """The address in global memory from which a chunk of shared memory was filled; None: not from there."""
+        operation, region = write.operation, write.region
+        if operation is None:
+            return self._origin_of_store(write, chunk)
+        source = operation.reads[0] if operation.reads else None
+        if isinstance(region, events.SharedChunks) and isinstance(source, events.GlobalBox):
+            places = np.flatnonzero(region.chunks.ravel() == chunk)
+            coordinates = tuple(source.coordinates)
+            return address_of(source.tensor_map, coordinates, int(places[0]) * CHUNK) if len(places) else None
+        if isinstance(region, events.SharedBytes) and isinstance(source, events.GlobalItems):
+            return int(source.addresses[0]) + chunk * CHUNK - region.offset
+        if isinstance(region, events.SharedItems) and isinstance(source, events.GlobalItems):
+            inside = chunk * CHUNK - np.asarray(region.offsets)
+            lanes = np.flatnonzero((inside >= 0) & (inside < region.nbytes))
+            if len(lanes) and inside[lanes[0]] < source.nbytes[lanes[0]]:
+                return int(source.addresses[lanes[0]] + inside[lanes[0]])
+        return None
+
+    def _origin_of_store(self, write: Write, chunk: int) -> int | None:
+        """The thread has loaded it from global memory and stored it to shared memory."""
+        access = write.access
+        assert access is not None
+        if access.site.opcode != "st":
+            return None
+        start = chunk * CHUNK
+        lane, number, byte = _from_register(access, start)
+        registers = self._code.kernel.instructions[access.site.index].operands[1].registers()
+        if number >= len(registers):
+            return None
+        for source in sources_of(self._code, access.site.index, registers[number], byte):
+            happened = self._issued.get((*access.agent[:3], source.instruction.index), [])
+            last = next((e for n, e in reversed(happened) if n < write.event and _has(e, lane)), None)
+            if isinstance(last, Access) and last.space == "global" and not source.shuffled:
+                return _place_of_lane(last, lane, source.position, source.byte)
+        return None
+
+    # ---- what is wrong ----
+
+    def _judge(self, chain: Chain, placed: Placed, index: tuple[int, ...]) -> None:
+        """Finds the first K step that is not what must be; `KStep.wrong` and the verdict say why."""
+        axes = [_k_axis([step.a for step in chain.steps]), _k_axis([step.b for step in chain.steps])]
+        wanted = [_wanted_row(chain, which, axes[which], placed, index) for which in range(2)]
+        done: dict[int, int] = {}
+        sums: float | None = 0.0
+        extent = 0
+        for number, step in enumerate(chain.steps, 1):
+            problem = ""
+            for which, (elements, axis) in enumerate(zip((step.a, step.b), axes, strict=True)):
+                there = [e for e in elements if e is not None]
+                if elements and not there and step.loads[which] is None:
+                    problem = problem or f"{step.stages[which]} was not written by then"
+                if axis is None or not there:
+                    continue
+                extent = max(extent, there[0][0].shape[axis])
+                row = _without(there[0][1], axis)
+                if row != wanted[which]:
+                    name, must = there[0][0].name, _row(wanted[which])
+                    problem = problem or f"row {_row(row)} of {name} is multiplied in place of row {must}"
+            for left, right in zip(step.a, step.b, strict=False):
+                if left is None or right is None or None in axes:
+                    continue
+                k, other = left[1][axes[0]], right[1][axes[1]]  # type: ignore[index]
+                if k != other:
+                    problem = problem or f"K = {k} of {left[0].name} meets K = {other} of {right[0].name}"
+                elif k in done:
+                    problem = problem or f"K = {k} is multiplied again, after step {done[k]}"
+                done.setdefault(k, number)
+            sums = _sum(sums, step, self._recording, self._writers)
+            step.sum, step.wrong = sums, problem
+            if problem and not chain.wrong_at:
+                chain.verdict = f"step {number} is the first that is wrong: {problem}"
+                chain.wrong_at = step.reads
+        missing = sorted(set(range(extent)) - done.keys()) if done and not chain.wrong_at else []
+        if missing:
+            chain.verdict = f"K = {missing[0]} is never multiplied, nor are {len(missing) - 1:,} others of {extent:,}"
+            chain.wrong_at = chain.steps[-1].last
+        elif not chain.wrong_at and done:
+            chain.verdict = f"each of the {extent:,} places along K is multiplied once, with the right partner"
+
+
+def lines_of(chain: Chain, names: Names) -> list[str]:
+    """The chain as text."""
+    said = [chain.title]
+    said += [
+        f"  {f'event {link.event}':>13}  {link.text}" if link.event else f"  {'':>13}  {link.text}"
+        for link in chain.links
+    ]
+    steps = list(enumerate(chain.steps, 1))
+    wrong = next((n for n, step in steps if step.wrong), 0)
+    shown = (
+        {*range(1, 4), len(steps), wrong - 1, wrong, wrong + 1}
+        if len(steps) > SHOWN_STEPS
+        else set(range(len(steps) + 1))
+    )
+    left_out = False
+    for number, step in steps:
+        if number not in shown:
+            if not left_out:
+                said.append(f"  {'':>13}    ...")
+            left_out = True
+            continue
+        left_out = False
+        said.append(f"  {f'event {step.reads}':>13}    step {number}: {_step(step)}")
+        if step.wrong:
+            said.append(f"  {'':>13}      WRONG: {step.wrong}")
+            for load in step.loads:
+                if load is not None and load.operation is not None:
+                    by = f"{names.operation(load.operation)}, issued by {names.agent(load.operation.agent)}"
+                    said.append(f"  {f'event {load.event}':>13}      filled by {by}")
+    if chain.verdict:
+        said.append(chain.verdict)
+    return said
+
+
+def _step(step: KStep) -> str:
+    sides = []
+    for elements, stage, load in zip((step.a, step.b), step.stages, step.loads, strict=True):
+        what = _span(elements)
+        sides.append(
+            f"{what} from {stage}{f' (event {load.event})' if load else ''}" if elements else f"a matrix in {stage}"
+        )
+    total = f"; sum so far {step.sum:g}" if step.sum is not None else ""
+    return f"{' x '.join(sides)}{total}"
+
+
+def _span(elements: list[Element | None]) -> str:
+    """``A[3,0:64]``."""
+    there = [e for e in elements if e is not None]
+    if not there:
+        return "nothing of a buffer"
+    axis = _k_axis([there])
+    ks = [index[axis] for _, index in there] if axis is not None else [0]
+    index = [str(i) for i in there[0][1]]
+    if axis is not None:
+        index[axis] = f"{min(ks)}:{max(ks) + 1}"
+    return element(there[0][0].name, index)
+
+
+def _k_axis(steps: Iterable[Sequence[Element | None]]) -> int | None:
+    """The dimension along which the elements of a multiplication differ."""
+    for elements in steps:
+        there = [e[1] for e in elements if e is not None]
+        for first, second in pairwise(there):
+            differing = [n for n, (x, y) in enumerate(zip(first, second, strict=False)) if x != y]
+            if len(differing) == 1:
+                return differing[0]
+    return None
+
+
+def _without(index: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return index[:axis] + index[axis + 1 :]
+
+
+def _row(row: tuple[int, ...]) -> str:
+    return ",".join(map(str, row))
+
+
+def _wanted_row(chain: Chain, which: int, axis: int | None, placed: Placed, index: tuple[int, ...]) -> tuple[int, ...]:
+    """The row of A or of B that belongs to an element: its own, also where the operands have changed places; that which
+    most steps have, where the element does not lie in a matrix of such rows.
+    """
+    rows: Counter[tuple[int, ...]] = Counter()
+    extent = 0
+    for step in chain.steps:
+        for there in ((step.a, step.b)[which])[:1]:
+            if there is not None and axis is not None:
+                rows[_without(there[1], axis)] += 1
+                extent = _without(there[0].shape, axis)[0] if len(there[0].shape) == 2 else 0
+    if len(index) == 2:
+        for own in ((index[which],), (index[1 - which],)):
+            if own in rows:
+                return own
+        if extent == placed.shape[which]:
+            return (index[which],)
+    return rows.most_common(1)[0][0] if rows else ()
+
+
+def _sum(sums: float | None, step: KStep, recording: Recording, writers: Writers) -> float | None:
+    """The sum with the products of a step; None: some value is not known."""
+    if sums is None or len(step.a) != len(step.b):
+        return None
+    for left, right in zip(step.a, step.b, strict=True):
+        if left is None or right is None:
+            continue
+        for placed, _ in (left, right):
+            if placed.first is None or placed.dtype.packed:
+                return None
+        sums += float(left[0].first[left[1]]) * float(right[0].first[right[1]])  # type: ignore[index]
+    return sums
+
+
+def _has(event: Any, lane: int) -> bool:
+    return bool(event.agent.lanes >> lane & 1)
+
+
+def _lanes(agent: Agent) -> list[int]:
+    return [lane for lane in range(32) if agent.lanes >> lane & 1]
+
+
+def _place_of_lane(access: Access, lane: int, register: int, byte: int) -> int:
+    """Where a lane has loaded a byte of one of its registers from."""
+    starts = np.atleast_1d(np.asarray(access.where))
+    if access.site.opcode == "ldmatrix":
+        row, column = lane // 4, 2 * (lane % 4) + byte // 2
+        if "trans" in access.site.modifiers:
+            row, column = column, row
+        return int(starts[8 * register + row]) + 2 * column + byte % 2
+    lanes = _lanes(access.agent)
+    start = starts[lanes.index(lane)] if len(starts) == len(lanes) else starts[0]
+    return int(start) + register * access.nbytes + byte
+
+
+def _from_register(access: Access, place: int) -> tuple[int, int, int]:
+    """Lane, number of the register among those that are stored, and byte in it, from which a byte was written."""
+    starts = np.atleast_1d(np.asarray(access.where)).astype(np.int64)
+    inside = place - starts
+    size = access.nbytes * access.items
+    hit = np.flatnonzero((inside >= 0) & (inside < size))
+    # A wider element begins before the byte asked for, or the access is wider than it.
+    position = int(hit[-1]) if len(hit) else int(np.argmin(np.abs(inside)))
+    byte = max(0, int(inside[position]))
+    if access.site.opcode == "stmatrix":
+        matrix, row = divmod(position, 8)
+        column = byte // 2
+        if "trans" in access.site.modifiers:
+            return 4 * column + row // 2, matrix, 2 * (row % 2)
+        return 4 * row + column // 2, matrix, byte % 4
+    lanes = _lanes(access.agent)
+    lane = lanes[position] if len(starts) == len(lanes) else lanes[-1]
+    return lane, byte // access.nbytes, byte % access.nbytes
