@@ -112,6 +112,18 @@ FORMS = [
     *_each("cvt.{a}.{b} %d0, %h1;", a="u64 s64", b="u16 s16 u8 s8"),
     *_each("cvt.rn.{t}.f32 %r0, %r1, %r2;", t="bf16x2 f16x2"), *_each("cvt.rn.{t}.f32 %h0, %r1;", t="bf16 f16"),
     *_each("cvt.f32.{t} %r0, %h1;", t="bf16 f16"),
+    *_each("{op}{z}.f32 %r0, %r1, %r2;", op="add sub mul div.approx div.full min max", z="- .ftz"),
+    "min.NaN.f32 %r0, %r1, %r2;", "max.ftz.NaN.f32 %r0, %r1, %r2;", "max.f32 %r0, %r1, %r2, %r3;",
+    "fma.rn.ftz.f32 %r0, %r1, %r2, %r3;", "div.rn.f32 %r0, %r1, %r2;",
+    *_each("{op}.approx{z}.f32 %r0, %r1;", op="rcp sqrt rsqrt ex2 lg2", z="- .ftz"), "sqrt.rn.f32 %r0, %r1;",
+    *_each("cvt.rn.f32.{t} %r0, %r1;", t="s32 u32"),
+    "shfl.sync.bfly.b32 %r0, %r1, 1, 31, -1;", "shfl.sync.idx.b32 %r0, %r1, 3, 31, -1;",
+    "shfl.sync.up.b32 %r0, %r1, 2, 0, -1;", "shfl.sync.down.b32 %r0, %r1, 1, 0x1C1D, -1;",
+    "shfl.sync.idx.b32 %r0, %r1, %r2, 0x1803, -1;",
+    *_each("redux.sync.{op} %r0, %r1, -1;", op="add.s32 and.b32 or.b32 xor.b32 min.s32 max.s32 min.u32 max.u32"),
+    *_each("redux.sync.{op}.f32 %r0, %r1, -1;", op="min max min.NaN max.NaN max.abs"),
+    *_each("vote.sync.{m}.pred %p2, %p1, -1;", m="all any uni"), "vote.sync.ballot.b32 %r0, %p1, -1;",
+    "elect.sync _|%p2, -1;",
     "mov.b64 %d0, {%r1, %r2};", "mov.b64 {%r0, %r3}, %d1;", "mov.b32 %r0, {%h1, %h2};", "mov.b32 {%h0, %h3}, %r1;",
     "mov.u32 %r0, %laneid;", "mov.u32 %r0, %ctaid.x;", "mov.b32 %r0, buf;", "mov.u64 %d0, buf;", "mov.pred %p2, %p1;",
     "cvta.shared.u64 %d0, %d1;", "cvta.to.global.u64 %d0, %d1;",
@@ -172,9 +184,9 @@ def test_the_forms_have_micro_operations():
 @pytest.mark.parametrize("guard", ["", "@%p1", "@!%p1"])
 @pytest.mark.parametrize("uniform", [False, True])
 def test_every_form_does_what_the_text_of_python_does(guard, uniform):
-    for form in FORMS:
+    for form in FORMS[len(guard) % 2 :: 2] if guard else FORMS:
         expected = outcome(program(form, guard, uniform), False, threads=30)
-        assert "error" not in expected, (form, expected["error"])
+        assert "error" not in expected or (guard and ".sync" in form), (form, expected["error"])
         assert outcome(program(form, guard, uniform), True, threads=30) == expected, form
 
 

@@ -32,6 +32,12 @@ from harness.emulator.native.plan import (
 )
 
 FULL = 0xFFFFFFFF
+
+
+class TakenBack(Exception):
+    """Native code has found something out of the ordinary."""
+
+
 DESTINATION, GUARD, ZERO, ROWS = 3, 4, 5, 8
 
 
@@ -61,11 +67,18 @@ def _records(name: str, guarded: bool, negated: bool) -> np.ndarray:
 
 
 def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, negated: bool = False) -> Any:
-    """What one micro-operation makes of register values. old: of its destination; guard: a predicate, or None."""
+    """What one micro-operation makes of register values. old: of its destination; guard: a predicate, or None.
+
+    Raises TakenBack.
+    """
     operation = BY_NAME[name]
     rows = [(n, kind_of(t)) for n, t in enumerate(operation.sources)] + [(DESTINATION, kind_of(operation.result))]
     rows += [(GUARD, PREDICATE)] if guard is not None else []
     piece = Piece(0, 1, 0, [(row, row, kind) for row, kind in rows])
+
+    def leave(f: Any, registers: Any) -> int:
+        raise TakenBack
+
     plan = Plan(
         pieces=[[piece]],
         branches={},
@@ -87,7 +100,7 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
         make_functions=lambda block: None,
     )
     launch = SimpleNamespace(parameters=b"")
-    code, wakeups = SimpleNamespace(functions=[None]), SimpleNamespace(changes=0)
+    code, wakeups = SimpleNamespace(functions=[leave]), SimpleNamespace(changes=0)
     engine = Engine(library(), SimpleNamespace(code=code, launch=launch, memory=GlobalMemory(), wakeups=wakeups), plan)
     registers = [*sources, *[0] * (3 - len(sources)), old, guard, 0, 0, 0]
     cta = SimpleNamespace(shared=SharedMemory(1024), window=0)

@@ -318,7 +318,9 @@ def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, sour
     if len(rounding) != 1 or not set(rest) <= {"sat"}:
         raise Unsupported
     arguments = (repr(to), repr(source), repr(rounding[0]), "sat" in rest, w.read(i.operands[1], source))
-    return Assign([(i.operands[0], call(w, integer_to_float, *arguments))])
+    has_operation = to == "f32" and source in ("s32", "u32") and words == ["rn"]
+    native = (micro(f"f32.from.{source}", i.operands[0], source, i.operands[1]),) if has_operation else ()
+    return Assign([(i.operands[0], call(w, integer_to_float, *arguments))], micro=native)
 
 
 def _resize(w: Translator, value: str, source: str, to: str, destination: Operand) -> str:

@@ -47,6 +47,8 @@ from harness.emulator.native.plan import PREDICATE, ROW_BYTES, WIDE, Piece, Plan
 
 TRIALS = 16
 """How often a place is entered before it is looked at whether that pays."""
+FEWEST_TURNS = 1.5
+"""Native turns that there must be on average where they begin; else fragments are run one by one."""
 PRICE, ROWS_A_UNIT, FILE_PRICE = 20, 2, 30
 """What an entry costs, in the units in which the interpreter estimates what Python would take, less than a microsecond
 each; how many registers can be handed in for one; and what the first entry of a fragment costs."""
@@ -178,14 +180,16 @@ class _File:
 
 
 class _Entry:
-    """A piece of a block, and how well it has paid to run it natively in this launch."""
+    """A piece of a block, and how well it has paid to run it natively in this launch. begins: whether native turns may
+    begin with it; rounds, turns: how often they have, and how many there were then.
+    """
 
-    __slots__ = ("entered", "is_native", "piece", "weight")
+    __slots__ = ("begins", "entered", "is_native", "piece", "rounds", "turns", "weight")
 
     def __init__(self, piece: Piece) -> None:
         self.piece = piece
-        self.is_native = piece.start >= 0
-        self.entered = self.weight = 0
+        self.is_native = self.begins = piece.start >= 0
+        self.entered = self.weight = self.rounds = self.turns = 0
 
 
 class _Round:
@@ -289,7 +293,7 @@ class Engine:
 
     def _note_entries(self) -> None:
         self.enters[:] = [any(e.is_native and not e.piece.synchronises for e in entries) for entries in self._pieces]
-        self.begins[:] = [bool(entries) and entries[0].is_native for entries in self._pieces]
+        self.begins[:] = [bool(entries) and entries[0].is_native and entries[0].begins for entries in self._pieces]
 
     def _visit(self, cta: Cta) -> None:
         """Make a CTA's shared memory that of the context."""
@@ -388,9 +392,10 @@ class Engine:
 
         Returns the block that follows, and how many loads the last one has made, at most four if nothing was stored.
         """
-        if not self.begins[f.block] or not self.enters[f.block]:
+        pieces = self._pieces[f.block]
+        if not pieces or not pieces[0].is_native or pieces[0].piece.synchronises:
             return None
-        piece = self._pieces[f.block][0].piece
+        piece = pieces[0].piece
         if not self._hand_in(f, piece.needs) or self._call(f, piece, blocks, blocks) == Answer.REFUSED:
             return None
         said = self._take_over(f)
@@ -487,6 +492,12 @@ class Engine:
         self._take_back(ready, now, given if not is_open else -1, self._touched[:touched].tolist())
         entry.entered += 1
         entry.weight += c[Context.WEIGHT] - now.price
+        entry.rounds += 1
+        entry.turns += taken
+        if entry.rounds == TRIALS:
+            entry.begins = entry.turns >= FEWEST_TURNS * TRIALS
+            self._note_entries()
+            entry.rounds = entry.turns = 0
         if entry.entered == TRIALS:
             self._judge(entry)
         current = now.objects.get(said[Said.CURRENT])

@@ -5,6 +5,7 @@
 # fragment, `run_turns` gives fragments their turns, and splits and joins them, for as long as Python is not needed.
 # @LAYOUT@ stands for the constants of `layout.py`, @HANDLERS@ for the operations of `operations.py`.
 
+from std.math import sqrt
 from std.bit import bit_reverse, count_leading_zeros, count_trailing_zeros, pop_count
 
 comptime Bytes = Pointer[UInt8, MutUntrackedOrigin]
@@ -15,6 +16,7 @@ comptime ROW = 256
 comptime RESERVED = UInt64(1024)
 
 @LAYOUT@
+@EXCHANGES@
 # Flags of a micro-operation.
 comptime NEGATED = 1
 comptime WIDE = 2
@@ -25,9 +27,10 @@ comptime CHOOSES = 32
 comptime ALIGNED = 64
 comptime COUNTED = 128
 
-# What Python takes for a turn and for a barrier, in the units of an operation's weight.
+# What Python takes for a turn, a barrier and a shuffle, in the units of an operation's weight.
 comptime TURN_WEIGHT = 8
 comptime BARRIER_WEIGHT = 12
+comptime EXCHANGE_WEIGHT = 20
 
 comptime SPACE_SHARED = 0
 comptime SPACE_GLOBAL = 1
@@ -146,6 +149,203 @@ def to_f16(a: Lanes) -> Lanes:
 @inline(.always)
 def from_f16(a: Lanes) -> SIMD[DType.float32, 32]:
     return SIMD[DType.float16, 32](from_bits=a.cast[DType.uint16]()).cast[DType.float32]()
+
+
+comptime Floats = SIMD[DType.float32, 32]
+comptime Doubles = SIMD[DType.float64, 32]
+
+
+@inline(.always)
+def canonical(a: Floats) -> Lanes:
+    """The bits of numbers; every NaN is the same."""
+    return a.eq(a).select(a.to_bits[DType.uint32](), Lanes(0x7FFFFFFF))
+
+
+@inline(.always)
+def flush(a: Floats) -> Floats:
+    """Subnormal numbers as zeros of their sign."""
+    var bits = a.to_bits[DType.uint32]()
+    return Floats(from_bits=(bits & 0x7F800000).eq(0).select(bits & 0x80000000, bits))
+
+
+@inline(.always)
+def quotient(a: Floats, b: Floats) -> Floats:
+    """Of div.approx: of a divisor beyond 2**126 the quotient is a zero, or NaN of an infinity."""
+    var bits = b.to_bits[DType.uint32]() & 0x7FFFFFFF
+    var huge = bits.gt(0x7E800000) & bits.lt(0x7F800000)
+    var sign = Floats(from_bits=(b.to_bits[DType.uint32]() & 0x80000000) | 0x3F800000)
+    return huge.select(a * 0 * sign, a / b)
+
+
+@inline(.always)
+def root(a: Floats) -> Floats:
+    return sqrt(a)
+
+
+@inline(.always)
+def one_by_root(a: Floats) -> Floats:
+    return (1 / sqrt(a.cast[DType.float64]())).cast[DType.float32]()
+
+
+@inline(.always)
+def is_negative(a: Floats) -> SIMD[DType.bool, 32]:
+    return a.to_bits[DType.uint32]().ge(0x80000000)
+
+
+@inline(.always)
+def least(a: Floats, b: Floats) -> Floats:
+    """The smaller of two numbers, -0 before +0; a NaN loses."""
+    var first = a.lt(b) | (a.eq(b) & is_negative(a)) | ~b.eq(b)
+    return first.select(a, b)
+
+
+@inline(.always)
+def greatest(a: Floats, b: Floats) -> Floats:
+    var first = a.gt(b) | (a.eq(b) & ~is_negative(a)) | ~b.eq(b)
+    return first.select(a, b)
+
+
+@inline(.always)
+def or_nan(found: Floats, a: Floats, b: Floats) -> Floats:
+    return (a.eq(a) & b.eq(b)).select(found, Floats(from_bits=Lanes(0x7FFFFFFF)))
+
+
+@inline(.always)
+def is_certain(a: Doubles, mask: UInt32) -> Bool:
+    """Whether numbers that are off by less than 2**-48 of themselves are rounded to f32 as the exact ones are."""
+    var low = (a * (1 - 2.0**-48)).cast[DType.float32]().to_bits[DType.uint32]()
+    var high = (a * (1 + 2.0**-48)).cast[DType.float32]().to_bits[DType.uint32]()
+    return (low.eq(high) | (lane_bits() & Lanes(mask)).eq(0)).reduce_and()
+
+
+@inline(.never)
+def power_of_two(a: Floats) -> Doubles:
+    """2 to the power of a number: of its fraction by the exponential series, to 2**-52 or so."""
+    var x = min(max(a, Floats(-1000)), Floats(1000)).cast[DType.float64]()
+    var whole = round(x)
+    var f = (x - whole) * 0.6931471805599453
+    var sum = Doubles(1)
+    comptime for back in range(13):
+        sum = 1 + f * sum * (1.0 / Float64(13 - back))
+    var scale = Doubles(from_bits=(whole.cast[DType.int64]() + 1023).cast[DType.uint64]() << 52)
+    return a.eq(a).select(sum * scale, a.cast[DType.float64]())
+
+
+@inline(.never)
+def logarithm(a: Floats) -> Doubles:
+    """The logarithm to base 2: the exponent, and the series of the inverse hyperbolic tangent for the fraction."""
+    var bits = a.cast[DType.float64]().to_bits[DType.uint64]()
+    var exponent = (bits >> 52).cast[DType.int64]() - 1023
+    var m = Doubles(from_bits=(bits & 0xFFFFFFFFFFFFF) | (UInt64(1023) << 52))
+    var large = m.gt(1.4142135623730951)
+    m = large.select(m * 0.5, m)
+    exponent = large.select(exponent + 1, exponent)
+    var s = (m - 1) / (m + 1)
+    var square = s * s
+    var sum = Doubles(0)
+    comptime for back in range(14):
+        sum = sum * square + 1.0 / Float64(27 - 2 * back)
+    var found = exponent.cast[DType.float64]() + s * sum * 2.8853900817779268
+    var zero = Doubles(0)
+    found = a.eq(0).select(-1 / zero, found)
+    found = a.lt(0).select(zero / zero, found)
+    return (a.eq(a) & a.ne(Floats(1) / 0)).select(found, a.cast[DType.float64]())
+
+
+# ---- what lanes do together ----
+
+
+@inline(.never)
+def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees: Bool, mask: UInt32, members: UInt32) -> Int:
+    """One of shfl, vote, redux and elect. 1: all lanes agree; 0: they may differ; -1: something is out of the ordinary."""
+    if mask & ~members != 0 or members & UInt32(look(f, FRAGMENT_ALIVE)) & ~mask != 0:
+        return -1
+    var active = (lane_bits() & Lanes(mask)).ne(0)
+    if op <= SHFL_BFLY:
+        var lanes = ramp[DType.uint32](1).cast[DType.int32]()
+        var by = (load[DType.uint32](b) & 31).cast[DType.int32]()
+        var bound = get[DType.uint32](x)
+        var clamp = (bound & 31).cast[DType.int32]()
+        var segment = ((bound >> 8) & 31).cast[DType.int32]()
+        var lowest = lanes & segment
+        var highest = lowest | (clamp & ~segment & 31)
+        var wanted = lanes ^ by
+        if op == SHFL_IDX:
+            wanted = lowest | (by & ~segment & 31)
+        elif op == SHFL_UP:
+            wanted = lanes - by
+        elif op == SHFL_DOWN:
+            wanted = lanes + by
+        var inside = wanted.ge(highest) if op == SHFL_UP else wanted.le(highest)
+        var chosen = inside.select(wanted, lanes) & 31
+        var values = load[DType.uint32](a)
+        var found = Lanes(0)
+        for lane in range(32):
+            var source = Int(chosen[lane])
+            if (mask >> UInt32(lane)) & 1 != 0 and (mask >> UInt32(source)) & 1 == 0:
+                return -1
+            found[lane] = values[source]
+        put(to, found)
+        return Int(agrees)
+    if op <= VOTE_BALLOT:
+        var ballot = mask_of(a) & mask
+        var answer = ballot
+        if op == VOTE_ALL:
+            answer = UInt32(ballot == mask)
+        elif op == VOTE_ANY:
+            answer = UInt32(ballot != 0)
+        elif op == VOTE_UNI:
+            answer = UInt32(ballot == mask or ballot == 0)
+        put(to, Lanes(answer))
+        return 1
+    if op == ELECT:
+        put(to, (lane_bits() & Lanes(mask & (~mask + 1))).ne(0).cast[DType.uint32]())
+        return 0
+    var values = load[DType.uint32](a)
+    if op >= REDUX_MIN_F32:
+        put(to, reduce_floats(op, values, active))
+        return 1
+    var result = UInt32(0)
+    if op == REDUX_ADD:
+        result = active.select(values, Lanes(0)).reduce_add()
+    elif op == REDUX_OR:
+        result = active.select(values, Lanes(0)).reduce_or()
+    elif op == REDUX_AND:
+        result = active.select(values, Lanes(FULL)).reduce_and()
+    elif op == REDUX_XOR:
+        for lane in range(32):
+            result ^= values[lane] if active[lane] else UInt32(0)
+    elif op == REDUX_MIN_U32:
+        result = active.select(values, Lanes(FULL)).reduce_min()
+    elif op == REDUX_MAX_U32:
+        result = active.select(values, Lanes(0)).reduce_max()
+    elif op == REDUX_MIN_S32:
+        var numbers = values.cast[DType.int32]()
+        result = active.select(numbers, SIMD[DType.int32, 32](0x7FFFFFFF)).reduce_min().cast[DType.uint32]()
+    else:
+        var numbers = values.cast[DType.int32]()
+        result = active.select(numbers, SIMD[DType.int32, 32](-0x80000000)).reduce_max().cast[DType.uint32]()
+    put(to, Lanes(result))
+    return 1
+
+
+@inline(.always)
+def reduce_floats(op: Int, values: Lanes, active: SIMD[DType.bool, 32]) -> Lanes:
+    """The least or the greatest number of the lanes, in all lanes."""
+    var numbers = Floats(from_bits=active.select(values, Lanes(0x7FFFFFFF)))
+    var any_nan = (active & ~numbers.eq(numbers)).reduce_or()
+    comptime for step in range(5):
+        comptime distance = 1 << step
+        var others = numbers
+        comptime for lane in range(32):
+            others[lane] = numbers[lane ^ distance]
+        if op == REDUX_MIN_F32 or op == REDUX_MIN_NAN_F32:
+            numbers = least(numbers, others)
+        else:
+            numbers = greatest(numbers, others)
+    if any_nan and (op == REDUX_MIN_NAN_F32 or op == REDUX_MAX_NAN_F32):
+        return Lanes(0x7FFFFFFF)
+    return canonical(numbers)
 
 
 # ---- memory ----
@@ -624,7 +824,7 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                 pd = scratch
                 var holds = mask_of(pg)
                 active = mask & (~holds if flags & NEGATED != 0 else holds)
-        var agrees = UInt8(0)
+        var agrees: UInt8
         if op >= 900:
             if active == 0:
                 continue
@@ -639,6 +839,20 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                 changes += Int(flags & FIRST_ITEM != 0)
                 continue
             loads += Int(flags & FIRST_ITEM != 0)
+            agrees = UInt8(result)
+        elif op >= 800:
+            weight += EXCHANGE_WEIGHT
+            var members = half(o, 14)
+            var result = -1
+            if get[DType.uint8](agree, members) != 0 and (op > SHFL_BFLY or get[DType.uint8](agree, x) != 0):
+                var same = get[DType.uint8](agree, a) != 0
+                if op == SHFL_IDX and get[DType.uint8](agree, b) != 0 and get[DType.uint32](px) == 31:
+                    same = True
+                var named = get[DType.uint32](file, ROW * members)
+                result = exchange(op, f, target, pa, pb, px, same, mask, named)
+            if result == -1:
+                status = ANSWER_FAILED
+                break
             agrees = UInt8(result)
         else:
             var ua = get[DType.uint8](agree, a)

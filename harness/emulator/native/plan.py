@@ -18,7 +18,7 @@ from harness.emulator.errors import PtxSyntaxError
 from harness.emulator.instructions.table import Effect, Emitted, Micro, Temporary, Unsupported
 from harness.emulator.machine.code import EXIT, BlockFunction
 from harness.emulator.native.layout import NAMED_BARRIERS
-from harness.emulator.native.operations import ACCESSES, BARRIER, BY_NAME, NUMBERS, Control
+from harness.emulator.native.operations import ACCESSES, BARRIER, BY_NAME, EXCHANGES, NUMBERS, OPERATIONS, Control
 from harness.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Register, Special, Symbol
 from harness.emulator.translate.cfg import (
     BRANCHES,
@@ -40,6 +40,9 @@ NARROW, WIDE, PREDICATE = 0, 1, 2
 """Kinds of rows: 32 bits a lane, 64, or a predicate."""
 NO_GUARD = 0xFFFF
 NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, NO_LOG, CHOOSES, ALIGNED, COUNTED = 1, 2, 4, 8, 16, 32, 64, 128
+
+FALLIBLE = {*ACCESSES.values(), *EXCHANGES.values(), *(NUMBERS[o.name] for o in OPERATIONS if o.nearly)}
+"""Operations that may find something out of the ordinary."""
 
 RECORD = np.dtype(
     [("op", "u2"), ("guard", "u2"), ("flags", "u2"), ("d", "u2"), ("a", "u2"), ("b", "u2"), ("c", "u2"), ("e", "u2"),
@@ -287,6 +290,8 @@ class Planner:
             return self._access(m, guard, flags)
         if m.name == BARRIER:
             return self._barrier(m)
+        if m.name in EXCHANGES:
+            return self._exchange(m, guard)
         operation = BY_NAME[m.name]
         if len(operation.sources) != len(m.sources):
             raise _NotNative
@@ -312,6 +317,17 @@ class Planner:
         if isinstance(m.destination, Register | Temporary):
             return self._rows.read(m.destination, "b32", self._excluded)
         raise _NotNative
+
+    def _exchange(self, m: Micro, guard: int) -> Record:
+        """The mask of those who take part goes where a load has its alignment."""
+        if guard != NO_GUARD:
+            raise _NotNative
+        *rows, members = [self._rows.read(operand, kind, self._excluded) for operand, kind in m.sources]
+        d, d_kind = self._destination(m)
+        if WIDE in (d_kind, members[1], *(kind for _, kind in rows)):
+            raise _NotNative
+        found = [row for row, _ in rows] + [self._rows.literal(0, NARROW)] * (3 - len(rows))
+        return {"op": EXCHANGES[m.name], "d": d, "e": members[0], **dict(zip("abc", found, strict=True))}
 
     def _barrier(self, m: Micro) -> Record:
         found = [self._rows.read(operand, kind, self._excluded) for operand, kind in m.sources]
@@ -412,10 +428,10 @@ class Planner:
         records = [
             record for index in range(piece.first, piece.last) for record in found.get(index) or ()
         ]  # those of a branch are none
-        accesses = [n for n, record in enumerate(records) if record["op"] >= min(ACCESSES.values())]
-        if accesses:
-            last = records[accesses[-1]]
-            records[accesses[-1]] = {**last, "flags": last["flags"] | NO_LOG}
+        fallible = [n for n, record in enumerate(records) if record["op"] in FALLIBLE]
+        if fallible:
+            last = records[fallible[-1]]
+            records[fallible[-1]] = {**last, "flags": last.get("flags", 0) | NO_LOG}
         self._records += records
         if number + 1 < len(pieces):
             if pieces[number + 1].start >= 0:
