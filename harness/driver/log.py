@@ -68,13 +68,15 @@ class Log:
     """Keeps what happened.
 
     ``unhandled``: functions that were refused, with how often. ``failure``: why the emulated GPU could not serve
-    the program, the first reason; then what the program computed means nothing.
+    the program, the first reason; then what the program computed means nothing. ``computed``: functions of libraries
+    that NumPy computed in place of NVIDIA's kernels, with how often.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         self.launches: list[LaunchRecord] = []
         self.unhandled: dict[str, int] = {}
         self.failure = ""
+        self.computed: dict[str, int] = {}
         self.elapsed_asked = False
         """Whether a program asked for the time between events."""
         self.processes = 0
@@ -127,4 +129,6 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
     findings = tuple(finding for launch in log.launches for finding in launch.findings)
     compared = ("what the program compares itself",) if log.launches else ()
     trusted = fidelity(kernels.values())
+    if log.computed:
+        trusted["computed by NumPy"] = dict(log.computed)
     return Verdict(program, tuple(reasons), findings, len(log.launches), 1, compared, trusted, checked)

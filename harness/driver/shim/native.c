@@ -23,6 +23,12 @@ API Result emulatedGpuRefuses(const char *name) {
     return result == SUCCESS ? NOT_SUPPORTED : result;
 }
 
+/* Of the library that stands in for cuBLAS. */
+API Result emulatedGpuGemm(const char *name, const void *what) {
+    Result ready = require_context();
+    return ready == SUCCESS ? emulatedGemm(name, what) : ready;
+}
+
 API Result cuGetErrorName(int32_t error, uint64_t text) {
     const ResultName *found = find_result(error);
     if (text) *(const char **)text = found ? found->name : NULL;

@@ -247,8 +247,10 @@ def match_any(f: Fragment, site: Site, value: Value, mask: Value) -> Value:
 
 @by_group
 def match_all(f: Fragment, site: Site, value: Value, mask: Value) -> tuple[int, bool]:
-    """``match.all.sync``: the mask and true if all lanes have the same value, else 0 and false."""
-    members = check_members(f, site, mask)
+    """``match.all.sync``: the mask, without lanes that there are not, and true if all lanes have the same value, else 0
+    and false.
+    """
+    members = check_members(f, site, mask) & f.mask
     alike = len({lane_value(value, lane) for lane in f.lanes}) == 1
     return members if alike else 0, alike
 
