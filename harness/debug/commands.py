@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.check.findings import by_cause
 from harness.debug.debugger import Debugger
 from harness.debug.names import read_index
 from harness.debug.targets import FORMS
@@ -69,7 +70,7 @@ class Commands:
             return []
         if word not in self._known:
             raise UsageProblem(f"'{word}' is no command; help lists them")
-        return list(self._known[word](rest.strip()))
+        return "\n".join(self._known[word](rest.strip())).splitlines()
 
     # ---- forward and back ----
 
@@ -138,9 +139,13 @@ class Commands:
 
     def _findings(self, rest: str) -> Iterator[str]:
         found = self._debugger.recording.findings
-        for at, finding in found:
-            yield f"event {at}: {finding.severity} {finding.rule}: {finding.message}"
-            yield from (f"    {place}" for place in (finding.first, finding.second) if place is not None)
+        at = {id(finding): event for event, finding in found}
+        for cause in by_cause(finding for _, finding in found):
+            first = cause[0]
+            more = f" (and {len(cause) - 1} more like it)" if len(cause) > 1 else ""
+            yield f"event {at[id(first)]}: {first.severity} {first.rule}: {first.message}{more}"
+            yield from (f"    {place}" for place in (first.first, first.second) if place is not None)
+            yield from (f"    {said}" for said in (first.missing, first.mend) if said)
         if not found:
             yield "the checker has found nothing in this schedule"
 

@@ -9,7 +9,7 @@ with debug(launchable) as d:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,7 @@ from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import EmulationOptions
 from harness.launch.spec import Launchable
 
+START = "the start: nothing has happened yet"
 CONTEXT = 2
 """Lines of PTX shown before and after an instruction."""
 THREAD_EVENTS = (events.Resumed, events.Rejoined, events.Diverged, events.BytesLanded)
@@ -45,6 +46,7 @@ class Debugger:
         self.breakpoints: dict[int, Target] = {}
         self._last_breakpoint = 0
         self._names: dict[int, Names] = {}
+        self._steps: dict[tuple[int, int, int], list[tuple[int, bool]]] = {}
         self._stopped: tuple[int, Stopped] | None = None
 
     def __enter__(self) -> Debugger:
@@ -97,19 +99,20 @@ class Debugger:
         return self._to(text, forward=False)
 
     def step(self, count: int = 1) -> str:
-        """Goes on to the next event of the selected warp; the first step selects whose event is next."""
-        return self._step(count, lambda before, after: True)
+        """Goes on to the next event of the selected warp. Where none is selected, that whose event comes next is."""
+        return self._step(count, lines=False)
 
     def step_back(self, count: int = 1) -> str:
         """Goes back to the event of the selected warp before."""
-        return self._step(-count, lambda before, after: True)
+        return self._step(-count, lines=False)
 
     def next(self, count: int = 1) -> str:
         """Goes on to the warp's next source line, or PTX line where there is none."""
-        return self._step(count, _other_line)
+        return self._step(count, lines=True)
 
     def next_back(self, count: int = 1) -> str:
-        return self._step(-count, _other_line)
+        """Goes back to the beginning of the warp's source line before."""
+        return self._step(-count, lines=True)
 
     def _go(self, targets: list[Target], forward: bool) -> str:
         found = []
@@ -119,7 +122,7 @@ class Debugger:
                 found.append((at, target))
         if not found:
             self.position = len(self.recording) if forward else 0
-            return self.recording.end if forward else "the start: nothing has happened yet"
+            return self.recording.end if forward else START
         self.position, target = min(found, key=lambda f: f[0]) if forward else max(found, key=lambda f: f[0])
         self._follow()
         return target.said_at(self.position) or target.what
@@ -140,24 +143,33 @@ class Debugger:
         if agent is not None:
             self.warp = agent[:3]
 
-    def _step(self, count: int, stops: Callable[[Site | None, Site | None], bool]) -> str:
-        forward = count > 0
-        at, site, left = self.position, self._site(self.position), abs(count)
-        while left:
-            at += 1 if forward else -1
-            if not 0 < at <= len(self.recording):
-                self.position = len(self.recording) if forward else 0
-                return self.recording.end if forward else "the start: nothing has happened yet"
-            event = self.recording.events[at - 1]
-            agent = agent_of(event)
-            if agent is None or isinstance(event, THREAD_EVENTS) or self.warp not in (None, agent[:3]):
-                continue
-            if self.warp is None:
-                self.warp = agent[:3]
-            if stops(site, self._site(at)):
-                site, left = self._site(at), left - 1
-        self.position = at
-        return ""
+    def _step(self, count: int, lines: bool) -> str:
+        if self.warp is None:
+            threads = (n for n, event in enumerate(self.recording.events, 1) if _is_step(event) and n > self.position)
+            first = next(threads, None)
+            self.warp = agent_of(self.recording.events[first - 1])[:3] if first else None  # type: ignore[index]
+        stops = [n for n, begins in self._stops() if begins or not lines]
+        place = bisect_right(stops, self.position) if count > 0 else bisect_left(stops, self.position)
+        place += count - (count > 0)
+        if 0 <= place < len(stops):
+            self.position = stops[place]
+            return ""
+        self.position = len(self.recording) if count > 0 else 0
+        return self.recording.end if count > 0 else START
+
+    def _stops(self) -> list[tuple[int, bool]]:
+        """The events of the selected warp, and whether a line begins there."""
+        if self.warp is not None and self.warp not in self._steps:
+            found: list[tuple[int, bool]] = []
+            line = ""
+            for number, event in enumerate(self.recording.events, 1):
+                if _is_step(event) and event.agent[:3] == self.warp:
+                    site = self._site(number)
+                    now = line if site is None else site.source or line_of(site)
+                    found.append((number, now != line))
+                    line = now
+            self._steps[self.warp] = found
+        return self._steps[self.warp] if self.warp is not None else []
 
     # ---- what there is to see ----
 
@@ -233,10 +245,8 @@ def agent_of(event: Any) -> Agent | None:
     return getattr(event, "agent", None) if not isinstance(event, events.BytesLanded) else None
 
 
-def _other_line(before: Site | None, after: Site | None) -> bool:
-    if before is None or after is None:
-        return before is not after
-    return line_of(before) != line_of(after) if not after.source else before.source != after.source
+def _is_step(event: Any) -> bool:
+    return agent_of(event) is not None and not isinstance(event, THREAD_EVENTS)
 
 
 def _following(positions: tuple[int, ...], position: int) -> int | None:

@@ -134,7 +134,7 @@ class Names:
         """What an asynchronous operation is, and which instruction."""
         boxes = [r for r in (*operation.reads, *operation.writes) if isinstance(r, events.GlobalBox)]
         box = f" of the box at {self.box(boxes[0])}" if boxes else ""
-        return f"{operation.kind}{box} ({_at(operation.site)})"
+        return f"{operation.kind}{box} ({line_of(operation.site)})"
 
     def box(self, box: events.GlobalBox) -> str:
         """The first element of a box, which may lie outside of the tensor."""

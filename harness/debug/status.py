@@ -61,7 +61,6 @@ class Arrival:
 class GroupState:
     """A barrier of threads: who has arrived in its generation, and in the one before."""
 
-    generation: int = 0
     arrived: list[Agent] = field(default_factory=list)
     before: list[Agent] = field(default_factory=list)
 
@@ -77,6 +76,9 @@ class Status:
         self.groups: dict[tuple[int, int, int], GroupState] = {}
         self.seen: dict[tuple[Agent, BarrierKey], int] = {}
         """The last phase of a barrier that a warp has seen the end of."""
+        self.loads: dict[tuple[int, int], list[events.Operation]] = {}
+        """Copies that signal barriers at an offset, by cluster."""
+        self._culprits: dict[Agent, list[Agent]] = {}
         for number, event in enumerate(happened, first):
             self._take(number, event)
 
@@ -114,10 +116,16 @@ class Status:
                 barrier.arrived, barrier.pending, barrier.nbytes = [], barrier.expected, 0
             case events.Waited(agent, _, _, cta, offset, phase):
                 self.seen[agent, (agent.cluster, cta, offset)] = phase
-            case events.GroupArrived(agent, _, barrier, generation):
-                self._group(agent, barrier, generation).arrived.append(agent)
+            case events.GroupArrived(agent, _, barrier):
+                self._group(agent.cluster, agent.cta if barrier >= 0 else -1, barrier).arrived.append(agent)
+            case events.GroupCompleted(cluster, cta, barrier):
+                group = self._group(cluster, cta, barrier)
+                group.before, group.arrived = group.arrived, []
         if isinstance(event, events.Issued):
             self._warp(event.agent).site = event.operation.site
+            if event.operation.kind in ("tma.load", "bulk.load"):
+                for offset in {offset for _, offset in event.operation.detail["signals"]}:
+                    self.loads.setdefault((event.agent.cluster, offset), []).append(event.operation)
         elif hasattr(event, "agent") and hasattr(event, "site") and not isinstance(event, events.BytesLanded):
             self._warp(event.agent).site = event.site
 
@@ -132,11 +140,8 @@ class Status:
         barrier.nbytes += nbytes
         barrier.expected -= drop
 
-    def _group(self, agent: Agent, barrier: int, generation: int) -> GroupState:
-        state = self.groups.setdefault((agent.cluster, agent.cta if barrier >= 0 else -1, barrier), GroupState())
-        if generation != state.generation:
-            state.before, state.arrived, state.generation = state.arrived, [], generation
-        return state
+    def _group(self, cluster: int, cta: int, barrier: int) -> GroupState:
+        return self.groups.setdefault((cluster, cta, barrier), GroupState())
 
     # ---- shown ----
 
@@ -177,14 +182,40 @@ class Status:
     # ---- why nobody goes on ----
 
     def waits(self) -> Iterator[str]:
-        """For each waiting warp: on what, who would have to arrive, and where that one is."""
+        """For each waiting warp: on what, who would have to arrive, and where that one is. Whether they wait for one
+        another comes first.
+        """
         told: dict[str, list[Agent]] = {}
+        self._culprits = {}
         for state in self.warps.values():
             if state.waits is not None and not state.left:
                 told.setdefault("\n".join(self._why(state.waits)), []).append(state.agent)
-        for said, agents in told.items():
+        circle = self._circle()
+        if circle:
+            yield f"in a circle: {', which waits for '.join(self.names.agent(agent) for agent in circle)}"
+        for said, agents in sorted(told.items(), key=lambda one: self._rank(one[1][0])):
             first, *more = (self.names.agent(agent) for agent in sorted(agents))
             yield f"{first}{f' and {len(more)} more' if more else ''} {said}"
+
+    def _rank(self, agent: Agent) -> int:
+        """Waits that follow from no other one come first: bytes that do not come, arrivals that nobody owes."""
+        waits = self.warps[agent].waits
+        if waits is None or waits.mbarrier is None:
+            return 3
+        barrier = self.barriers.get((agent.cluster, agent.cta, waits.mbarrier[0]))
+        if barrier is not None and barrier.nbytes and not self._culprits.get(agent):
+            return 0
+        return 2 if self._culprits.get(agent) else 1
+
+    def _circle(self) -> list[Agent]:
+        """Warps that wait for one another."""
+        for start in sorted(self._culprits):
+            path = [start]
+            while (following := next(iter(self._culprits.get(path[-1], ())), None)) is not None:
+                if following in path:
+                    return [*path[path.index(following) :], following]
+                path.append(following)
+        return []
 
     def _why(self, waits: events.Suspended) -> Iterator[str]:
         agent = waits.agent
@@ -206,19 +237,30 @@ class Status:
             last = f"phase {seen}" if seen >= 0 else "none"
             yield f"    phase {waits.mbarrier[1] - 1} ended without it: the last whose end it has seen is {last}"
         usual, from_where = self._usual(barrier)
-        missing = {a.what: a for a in usual}
+        missing = {a.what: a for a in usual if a.landed or barrier.pending}
         for arrival in barrier.arrived:
             missing.pop(arrival.what, None)
-        if not missing:
-            yield f"    {'all that came in the phase before have come' if usual else 'nobody has ever arrived there'}"
-            for arrival in barrier.arrived[:SHOWN]:
-                yield f"    got {_what(arrival)} from {self._by(arrival)}"
+        for arrival in [] if missing else barrier.arrived[:SHOWN]:
+            yield f"    got {_what(arrival)} by {self._by(arrival)}"
+        if not missing and not barrier.arrived:
+            yield "    nobody has ever arrived there"
         told: set[Agent] = set()
         for arrival in list(missing.values())[:SHOWN]:
             yield f"    misses {_what(arrival)} by {self._by(arrival)}, {from_where}"
             if arrival.agent not in told:
                 yield from (f"      which {self.where(state)}" for state in self._states(arrival.agent))
             told.add(arrival.agent)
+        self._culprits[agent] = [s.agent for a in told for s in self._states(a) if s.waits is not None]
+        if barrier.nbytes:
+            yield from self._loads(key)
+
+    def _loads(self, key: BarrierKey) -> Iterator[str]:
+        """The last loads of the cluster that signal barriers of this place, and whose: one may have the wrong mask."""
+        for operation in self.loads.get((key[0], key[2]), [])[-2 * SHOWN :]:
+            ranks = sorted({cta for cta, _ in operation.detail["signals"]})
+            to = f"CTA{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+            here = "" if key[1] in ranks else ", not here"
+            yield f"    {self.names.operation(operation)} of {self.names.agent(operation.agent)} goes to {to}{here}"
 
     def _by(self, arrival: Arrival) -> str:
         return f"{arrival.site.verb} of {self.names.agent(arrival.agent)}, {line_of(arrival.site)}"
@@ -235,7 +277,9 @@ class Status:
                 return other.before[0], f"as at {self.names.barrier(other.key[2])}"
         for other in self.barriers.values():
             if other.before and other.key[2] == offset:
-                return other.before[0], f"as in CTA {other.key[1]} of cluster {other.key[0]}"
+                # Whose bytes come, differs with the CTA.
+                arrivals = [arrival for arrival in other.before[0] if not arrival.landed]
+                return arrivals, f"as in CTA {other.key[1]} of cluster {other.key[0]}"
         return [], ""
 
     def _states(self, agent: Agent) -> list[WarpState]:

@@ -107,12 +107,15 @@ class Why:
 
     def _title(self, placed: Placed, index: tuple[int, ...], before: int) -> str:
         name = element(placed.name, index)
-        if placed.name not in self._recording.differences or before < len(self._recording):
+        first, nbytes, end = placed.byte_of(index), max(1, placed.dtype.bits // 8), len(self._recording)
+        last = [self._writers.last(("global",), first, first + nbytes, at) for at in (before, end)]
+        if placed.name not in self._recording.differences or last[0] is not last[1]:
             return name
         expected, wrong = self._recording.differences[placed.name]
         got, written = self._recording.contents[placed.name]
         if not written[index]:
-            return f"{name} was not written, and must be {float(expected[index]):g}"
+            what = "is poison" if last[1] is not None else "was not written"
+            return f"{name} {what}, and must be {float(expected[index]):g}"
         must = f", and must be {float(expected[index]):g}" if wrong[index] else ", which is right"
         return f"{name} is {float(got[index]):g}{must}"
 
@@ -454,7 +457,7 @@ def lines_of(chain: Chain, names: Names) -> list[str]:
         said.append(f"  {f'event {step.reads}':>13}    step {number}: {_step(step)}")
         if step.wrong:
             said.append(f"  {'':>13}      WRONG: {step.wrong}")
-            for load in step.loads:
+            for load in step.loads if number == wrong else ():
                 if load is not None and load.operation is not None:
                     by = f"{names.operation(load.operation)}, issued by {names.agent(load.operation.agent)}"
                     said.append(f"  {f'event {load.event}':>13}      filled by {by}")

@@ -1,0 +1,200 @@
+"""The debugger as Python and as a command: positions, stops, what it shows, and bad input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from harness.cli.main import main
+from harness.debug import Debugger, debug
+from harness.debug.commands import Commands
+from harness.emulator.machine import events
+from harness.errors import UsageProblem
+
+LAUNCHES = Path(__file__).parents[1] / "data" / "launches"
+MATMUL = LAUNCHES / "triton_tma_matmul_sm100.toml"
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Debugger:
+    return debug(MATMUL)
+
+
+@pytest.fixture
+def debugger(recorded) -> Debugger:
+    """At the start of a run that is recorded once."""
+    return Debugger(recorded.recording)
+
+
+def test_back_undoes_step(debugger):
+    """Forward and back by a warp, by its lines and by breakpoints visit the same positions."""
+    debugger.warp = 0, 0, 0
+    for forward, back in ((debugger.step, debugger.step_back), (debugger.next, debugger.next_back)):
+        debugger.position = 0
+        visited = [forward() or debugger.position for _ in range(30)]
+        assert visited == sorted(set(visited))
+        assert [back() or debugger.position for _ in range(29)] == visited[-2::-1]
+    debugger.position = 0
+    debugger.add_breakpoint("tcgen05.mma")
+    stops = []
+    while debugger.position < len(debugger.recording):
+        debugger.run()
+        stops.append(debugger.position)
+    assert len(stops) == 2 * 12 + 1
+    for stop in stops[-2::-1]:
+        debugger.run_back()
+        assert debugger.position == stop
+    assert "start" in debugger.run_back() and debugger.position == 0
+
+
+def test_a_recording_is_the_same_every_time(recorded):
+    again = debug(MATMUL).recording
+    assert [type(e) for e in again.events] == [type(e) for e in recorded.recording.events]
+    assert np.array_equal(again.contents["C"][0], recorded.recording.contents["C"][0])
+
+
+def test_the_machine_is_shown_as_it_was(debugger):
+    """The stage of B before and after its box has landed: poison, and then the rows of the buffer."""
+    first = debugger.recording.placed["B"].first
+    (landed,) = [
+        n
+        for n, e in enumerate(debugger.recording.events, 1)
+        if isinstance(e, events.Finished)
+        and e.operation.kind == "tma.load"
+        and e.operation.agent.cluster == 0
+        and debugger.names.box(e.operation.reads[0]) == "B[0,64]"
+    ]
+    debugger.position = landed - 1
+    _, valid = debugger.stopped.shared(0, 0, 0xE400, 128)
+    assert not valid.any()
+    debugger.position = landed
+    data, valid = debugger.stopped.shared(0, 0, 0xE400, 128)
+    assert valid.all()
+    assert np.array_equal(data.view(first.dtype), first[0, 64:128])
+
+
+def test_what_the_threads_hold_in_the_middle(debugger):
+    """Registers of a block that has not ended are those that its function holds."""
+    debugger.to("st.shared.v4")
+    fragment = debugger.stopped.fragments(*debugger.warp)[0]
+    (site,) = {debugger.event.site}
+    names = site.text[site.text.index("{") + 1 : site.text.index("}")].split(", ")
+    held = {name: value for name, _, value in debugger.stopped.registers(fragment, names)}
+    for name, stored in zip(names, debugger.event.values, strict=True):
+        assert np.array_equal(np.broadcast_to(held[name], 32), np.broadcast_to(stored, 32)), name
+
+
+def test_tensor_memory_holds_the_sums_so_far(debugger):
+    """After the first stage of 64 of K; the multiplication that is put off is done."""
+    what = debugger.recording.placed
+    a, b = (what[name].first.astype(np.float32) for name in "AB")
+    for _ in range(4):
+        debugger.to("tcgen05.mma")
+    operations = [e.operation for e in debugger.recording.events[: debugger.position] if isinstance(e, events.Issued)]
+    fourth = [o for o in operations if o.kind == "mma"][3]
+    debugger.position = 1 + next(
+        n for n, e in enumerate(debugger.recording.events) if isinstance(e, events.Finished) and e.operation is fourth
+    )
+    data, valid = debugger.stopped.tensor(0, 0)
+    lanes, columns = fourth.writes[0].lanes, fourth.writes[0].columns
+    held = data[lanes.start : lanes.stop, columns.start : columns.stop].view(np.float32)
+    assert valid[lanes.start : lanes.stop, columns.start : columns.stop].all()
+    assert np.array_equal(held, (a[:128, :64] @ b[:, :64].T))
+
+
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [
+        ("jump", "'jump' is no command"),
+        ("continue", ""),
+        ("continue C[1,64]", "no such element; the shape of C is [256, 64]"),
+        ("back D[0,0]", "'D[0,0]' is nothing that there is here; buffers and barriers: A, B, C"),
+        ("break line 1", "line 1: no event is of it"),
+        ("break nowhere.py:3", "nowhere.py:3: no event is of that source line"),
+        ("why C", "'C' is no element of a buffer (A, B, C)"),
+        ("why C[x]", "an element is given by whole numbers"),
+        ("step x", "'x': how often is a whole number above 0"),
+        ("warp 1", "write CTA:WARP"),
+        ("delete 7", "no such breakpoint"),
+        ("shared 0x400 f32", "write the place, a type and a size"),
+        ("tensor 0,0 bf16 2x2", "columns of tensor memory have 32 bits"),
+        ("shared 0xfffffff f32 1x1", "is beyond"),
+        ("continue event 99999999", "the run has 1,539 events"),
+        ("continue 0x404", "no mbarrier was initialised there"),
+    ],
+)
+def test_bad_commands_get_one_line(debugger, command, part):
+    commands = Commands(debugger)
+    commands.do("continue event 700")
+    if not part:
+        assert commands.do(command)
+        return
+    before = debugger.position
+    with pytest.raises(UsageProblem) as problem:
+        commands.do(command)
+    assert part in str(problem.value)
+    assert debugger.position == before
+
+
+def script(tmp_path: Path, text: str, *options: str, target: Path = MATMUL):
+    file = tmp_path / "commands"
+    file.write_text(text, encoding="utf-8")
+    return CliRunner().invoke(main, ["debug", str(target), "--script", str(file), *options])
+
+
+def test_a_script_prints_what_it_does(tmp_path):
+    found = script(tmp_path, "break C[3,5]  # the store\ncontinue\n\nback tcgen05.mma\nquit\nnever\n")
+    assert found.exit_code == 0, found.output
+    lines = found.output.splitlines()
+    assert lines[0] == "(debug) break C[3,5]  # the store"
+    assert lines[1] == "breakpoint 1: C[3,5], once in this run"
+    assert any("tma.store of the box at C[0,0]" in line and "is complete" in line for line in lines)
+    assert any(line.startswith("event") and "issues mma" in line for line in lines)
+
+
+def test_bad_input_of_the_command(tmp_path):
+    wrong = script(tmp_path, "continue\n\nwhither\n")
+    assert wrong.exit_code == 2 and "line 3: 'whither' is no command" in wrong.output
+    assert script(tmp_path, "continue", target=tmp_path / "none.toml").exit_code == 2
+    ignored = script(tmp_path, "continue", "--shape", "64")
+    assert ignored.exit_code == 2 and "leave --shape out" in ignored.output
+    seed = script(tmp_path, "continue", "--schedule-seed", "4")
+    assert seed.exit_code == 2 and "--schedule random" in seed.output
+    missing = CliRunner().invoke(main, ["debug", str(MATMUL), "--script", str(tmp_path / "nothing")])
+    assert missing.exit_code == 2 and "nothing" in missing.output
+
+
+def test_the_prompt_ends_with_its_input(tmp_path):
+    found = CliRunner().invoke(main, ["debug", str(MATMUL)], input="continue\nwhither\nwhere\n")
+    assert found.exit_code == 0
+    assert "'whither' is no command" in found.output and "the program has ended" in found.output
+
+
+def test_a_random_schedule_repeats(tmp_path):
+    options = ("--schedule", "random", "--schedule-seed", "3")
+    first, second = (script(tmp_path, "continue\nwhy C[67,33]\n", *options) for _ in range(2))
+    assert first.exit_code == 0 and first.output == second.output
+    assert "right partner" in first.output
+
+
+def test_ctrl_c_is_one_line():
+    command = [sys.executable, "-m", "harness", "debug", str(MATMUL)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "recorded" in process.stdout.readline()
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said.strip() == "harness: error: interrupted"
