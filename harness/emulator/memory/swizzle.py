@@ -42,7 +42,9 @@ class Swizzle(Enum):
         """The mode that "none", "32B", "64B", "128B" or "128B_ATOM_32B" names (any case)."""
         key = name.strip().upper()
         try:
-            return cls.NONE if key == "NONE" else cls["B" + (key if "_" in key else key.removesuffix("B"))]
+            if key == "128B_ATOM_32B":
+                return cls.B128_ATOM_32B
+            return cls.NONE if key == "NONE" else cls["B" + key.removesuffix("B")]
         except KeyError:
             raise ValueError(f"swizzle '{name}': must be one of none, 32B, 64B, 128B, 128B_ATOM_32B") from None
 
