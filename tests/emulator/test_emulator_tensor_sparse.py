@@ -86,7 +86,7 @@ def multiply(kind: str, a: str, b: str, d: str, m: int, form: str = "", spoil: i
              **options):  # fmt: skip
     """What tensor memory holds behind it, and what it should. d: the type of D, or of the scale factors.
 
-    at: the column of the metadata in their four.
+    at: the column of the metadata in their four; an odd one is named by the selector.
     """
     rng = np.random.default_rng(21)
     parts = 128 // m if form else 1
@@ -105,10 +105,10 @@ def multiply(kind: str, a: str, b: str, d: str, m: int, form: str = "", spoil: i
         of_b_bytes = of_b / np.repeat(factors[:, :vectors], of.shape[1] // vectors, axis=1)
     else:
         of_b_bytes = of_b
-    what = instruction_descriptor(kind, m, a, b, "f32" if scale else d, scale=scale) | bits
+    what = instruction_descriptor(kind, m, a, b, "f32" if scale else d, scale=scale) | bits | at & 1
     size = f".block_scale{'.block16' if kind == 'mxf4nvf4' else ''}" if scale else ""
     factors_at = ", [%r21], [%r22]" if scale else ""
-    operands = f"[%r10], %rd4, %rd5, [%r20+{at}], {what}{factors_at}, %p6"
+    operands = f"[%r10], %rd4, %rd5, [%r20+{at & ~1}], {what}{factors_at}, %p6"
     mma = f"tcgen05.mma{form}.sp.cta_group::1.kind::{kind}{size} {operands};"
     rows = np.zeros((128, 32), np.uint8)
     rows[:m] = rows_of_bytes(kept, a, kind)
@@ -150,7 +150,7 @@ def test_codes_that_the_isa_does_not_have_are_a_warning():
     ("bits", "message", "rule"),
     [
         (0, r"bit 2 \(sparse\) must be 1 with .sp", "descriptor"),
-        (5, "sparsity selector 1 is not supported", "unsupported"),
+        (6, "sparsity selector 2 is not below 2", "unsupported"),
     ],
 )
 def test_descriptors_that_are_none_of_a_sparse_multiplication(bits, message, rule):

@@ -266,10 +266,14 @@ def _compute_in_parts(
 # ---- a sparse A ----
 
 
-def metadata_columns(address: int, kind: str) -> slice:
-    """Columns that hold the metadata of one MMA."""
-    column = split_address(address)[1]
-    return slice(column, column + (1 if kind in ("f16", "tf32") else 2))
+def metadata_columns(what: KindMma) -> slice:
+    """Columns that hold the metadata of an MMA: two, of types of 16 and 32 bits the one that the selector names."""
+    assert what.metadata is not None
+    column = split_address(what.metadata)[1]
+    if what.kind in ("f16", "tf32"):
+        column += what.idesc & 3
+        return slice(column, column + 1)
+    return slice(column, column + 2)
 
 
 def _kept_positions(tmem: TensorMemory, what: KindMma, shape: Shape, lane: int, warn: Warn) -> NDArray[np.intp]:
@@ -278,15 +282,15 @@ def _kept_positions(tmem: TensorMemory, what: KindMma, shape: Shape, lane: int, 
     A code of four bits keeps two of four elements, of tf32 one of two, of mxf4 and mxf4nvf4 two of four pairs. Types of
     16 and 32 bits: lanes 0 to 7 of 16 hold four codes of a row in their lower half, and of the row eight below in their
     upper one; lanes 8 to 15 the next four. Others: each row's lane holds eight codes in a column, and eight in the
-    next. So CuTe has it (mma_traits_sm100.hpp), and runners that were proved on a B200 (sf-tensor/tcgen05, 2026).
+    next. So CuTe has it (mma_traits_sm100.hpp), in CUTLASS's examples 83 and 84, and runners that were proved on a B200
+    (sf-tensor/tcgen05, 2026).
     """
     assert what.metadata is not None
     first, column = split_address(what.metadata)
-    columns = metadata_columns(what.metadata, what.kind)
-    if column % (columns.stop - columns.start) or first != split_address(what.d_address)[0]:
+    columns = metadata_columns(what)
+    if column % 2 or first != split_address(what.d_address)[0]:
         raise Fault(
-            f"sparsity metadata at {what.metadata:#x}: an odd column for {what.kind}, and other lanes than those of D, "
-            "are not supported",
+            f"sparsity metadata at {what.metadata:#x}: odd columns, and other lanes than those of D, are not supported",
             "unsupported",
         )
     lanes = lane + np.arange(SPARSE_ROWS)
