@@ -276,7 +276,7 @@ def test_what_python_does_in_a_block_is_done_between_native_stretches():
     st.shared.u32 [%r7], %r0;
     add.u32 %r1, %r0, 1;
     add.u32 %r1, %r1, 1;
-    shfl.sync.idx.b32 %r2, %r1, 3, 31, -1;
+    match.any.sync.b32 %r2, %r1, -1;
     add.u32 %r3, %r2, %r1;
     add.u32 %r3, %r3, %r1;
     mul.lo.u32 %r3, %r3, 3;

@@ -41,7 +41,7 @@ def lane_of(value: object, lane: int) -> int:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_each_lane_is_what_the_table_says(operation, data):
     sources = [data.draw(values(kind)) for kind in operation.sources]
