@@ -287,6 +287,7 @@ def test_memory_that_was_never_written_stays_so(capfd):
     call("cuMemsetD8_v2", a, c_uint(0), 400)
     call("cuMemcpyDtoD_v2", b, a, 4000)          # what was not written is not written there either
     assert len(download(b, c_int, 1000)) == 1000
+    call("cuMemcpyHtoD_v2", 0, byref(c_int()), 0)       # nothing, to nowhere
     add, = load(PTX, "add")
     launch(add, 1, 128, b, b, a, c_int(128))
     assert result_of("cuCtxSynchronize") == "CUDA_ERROR_LAUNCH_FAILED"
