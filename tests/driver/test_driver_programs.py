@@ -17,7 +17,7 @@ import pytest
 from harness.cli.exec_output import as_json
 from harness.driver import launch_calls, memory, state
 from harness.driver.gpu_model import gpu_model
-from harness.driver.log import Log, judge
+from harness.driver.log import LaunchRecord, Log, judge
 from harness.driver.memory import PINNED
 from harness.driver.recording import Recorder
 from harness.driver.server import run_program
@@ -532,3 +532,11 @@ def test_products_of_cublas_are_computed_by_numpy_and_said_to_be(capfd):
     assert log.computed == {"cublasSgemm_v2": 1, "cublasGemmEx": 1, "cublasSgemmStridedBatched": 1}
     verdict = judge(log, "program", "", False)
     assert verdict.fidelity["computed by NumPy"] == log.computed
+
+
+def test_a_program_that_was_refused_something_and_fails_is_not_called_wrong():
+    log = Log(quiet=True)
+    log.launches.append(LaunchRecord(0, "k", (1, 1, 1), (1, 1, 1), (32, 1, 1), 0, 0))
+    assert judge(log, "program", "it ended with code 1", False).word == "wrong"
+    log.unhandled["cuGraphLaunch"] = 1
+    assert judge(log, "program", "it ended with code 1", False).word == "incomplete"
