@@ -347,20 +347,20 @@ _register_fills()
 
 @handles("cuMemcpyHtoD_v2", "cuMemcpyHtoDAsync_v2")
 def to_device(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
-    _require_device(session, to)
+    _require_device(session, to, nbytes)
     return _copy(session, to, frm, nbytes)
 
 
 @handles("cuMemcpyDtoH_v2", "cuMemcpyDtoHAsync_v2")
 def to_host(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
-    _require_device(session, frm)
+    _require_device(session, frm, nbytes)
     return _copy(session, to, frm, nbytes)
 
 
 @handles("cuMemcpyDtoD_v2", "cuMemcpyDtoDAsync_v2")
 def on_device(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
-    _require_device(session, to)
-    _require_device(session, frm)
+    _require_device(session, to, nbytes)
+    _require_device(session, frm, nbytes)
     return _copy(session, to, frm, nbytes)
 
 
@@ -377,8 +377,9 @@ def copy_batch(session: Session, to: bytes, frm: bytes, nbytes: bytes, count: in
     return [one for row in zip(*arrays, strict=True) for one in _copy(session, *row)]
 
 
-def _require_device(session: Session, address: int) -> None:
-    if session.find(address, 0) is None:
+def _require_device(session: Session, address: int, nbytes: int) -> None:
+    """Of no bytes any address will do."""
+    if nbytes and session.find(address, 0) is None:
         raise DriverError("INVALID_VALUE", f"{address:#x} is no device memory")
 
 

@@ -17,7 +17,7 @@ import pytest
 from harness.cli.exec_output import as_json
 from harness.driver import launch_calls, memory, state
 from harness.driver.gpu_model import gpu_model
-from harness.driver.log import Log, judge
+from harness.driver.log import LaunchRecord, Log, judge
 from harness.driver.memory import PINNED
 from harness.driver.recording import Recorder
 from harness.driver.server import run_program
@@ -287,6 +287,7 @@ def test_memory_that_was_never_written_stays_so(capfd):
     call("cuMemsetD8_v2", a, c_uint(0), 400)
     call("cuMemcpyDtoD_v2", b, a, 4000)          # what was not written is not written there either
     assert len(download(b, c_int, 1000)) == 1000
+    call("cuMemcpyHtoD_v2", 0, byref(c_int()), 0)       # nothing, to nowhere
     add, = load(PTX, "add")
     launch(add, 1, 128, b, b, a, c_int(128))
     assert result_of("cuCtxSynchronize") == "CUDA_ERROR_LAUNCH_FAILED"
@@ -531,3 +532,11 @@ def test_products_of_cublas_are_computed_by_numpy_and_said_to_be(capfd):
     assert log.computed == {"cublasSgemm_v2": 1, "cublasGemmEx": 1, "cublasSgemmStridedBatched": 1}
     verdict = judge(log, "program", "", False)
     assert verdict.fidelity["computed by NumPy"] == log.computed
+
+
+def test_a_program_that_was_refused_something_and_fails_is_not_called_wrong():
+    log = Log(quiet=True)
+    log.launches.append(LaunchRecord(0, "k", (1, 1, 1), (1, 1, 1), (32, 1, 1), 0, 0))
+    assert judge(log, "program", "it ended with code 1", False).word == "wrong"
+    log.unhandled["cuGraphLaunch"] = 1
+    assert judge(log, "program", "it ended with code 1", False).word == "incomplete"
