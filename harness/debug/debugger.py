@@ -62,7 +62,10 @@ class Debugger:
     @property
     def names(self) -> Names:
         """Returns the names of the launch that the position is in."""
-        launch = self.recording.launch_at(self.position)
+        return self.names_of(self.recording.launch_at(self.position))
+
+    def names_of(self, launch: int) -> Names:
+        """Returns the names of a launch, from 0 on."""
         if launch not in self._names:
             self._names[launch] = Names(self.recording, launch)
         return self._names[launch]
@@ -222,8 +225,11 @@ class Debugger:
             raise UsageProblem(
                 f"'{text}' is no element of a buffer ({known}); write {next(iter(self.recording.placed))}[0,0]"
             )
-        why = Why(self.recording, self.writers, self.names, self.recording.launch_at(self.position))
-        return why.element(placed, read_index(index[:-1], placed), self.position)
+        at = read_index(index[:-1], placed)
+        first = placed.byte_of(at)
+        write = self.writers.last(("global",), first, first + max(1, placed.dtype.bits // 8), self.position)
+        launch = self.recording.launch_at(write.event if write is not None else self.position)
+        return Why(self.recording, self.writers, self.names_of(launch), launch).element(placed, at, self.position)
 
     def why(self, text: str) -> list[str]:
         """Returns the chain as lines of text."""

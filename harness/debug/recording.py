@@ -180,6 +180,8 @@ def _placed(device: Watched, what: Launchable, event: events.GridStarted) -> dic
         address = device.symbol(name, module) if buffer.symbol else at.get(name)
         fill = buffer.fill.array if buffer.fill is not None else None
         shape = buffer.shape if buffer.shape is not None or fill is None else fill.shape
+        if shape is None and buffer.symbol:
+            shape = (device.symbol_bytes(name, module) * 8 // buffer.dtype.bits,)
         if address is None or shape is None:
             continue
         placed = Placed(name, address, buffer.dtype, shape, None)

@@ -57,17 +57,18 @@ def sources_of(code: Code, index: int, register: Register, byte: int) -> list[So
                 found[at, position] = Source(instruction, position, part, shuffled)
             continue
         shuffled = shuffled or instruction.opcode == "shfl"
-        for operand, its_byte in _read(instruction, position, part, wanted):
+        for operand, its_byte in _read(instruction, part, written[position]):
             work += [(n, r, its_byte, shuffled) for r in operand.registers() for n in before[at]]
     return list(found.values())
 
 
-def _read(i: Instruction, position: int, byte: int, wanted: Register) -> list[tuple[Operand, int]]:
+def _read(i: Instruction, byte: int, wanted: Register) -> list[tuple[Operand, int]]:
     """The operands that a byte of a result depends on, and which byte of them."""
     given = i.operands[1:]
     if i.opcode == "mov":
         if isinstance(i.operands[0], Vector):
-            return [(given[0], byte + position * TYPE_BYTES.get(wanted.type, 4))]
+            place = next(n for n, e in enumerate(i.operands[0].elements) if wanted in e.registers())
+            return [(given[0], byte + place * TYPE_BYTES.get(wanted.type, 4))]
         if isinstance(given[0], Vector):
             size = TYPE_BYTES.get(wanted.type, 4) // len(given[0].elements)
             return [(given[0].elements[byte // size], byte % size)] if size else []

@@ -32,6 +32,8 @@ from harness.emulator.translate.cfg import destinations
 MOST_LINKS = 12
 """No sane chain of copies is longer; one that is goes round in a circle."""
 SHOWN_STEPS = 10
+TOLERANCE = 0.02
+"""By how much of a sum an element may differ from it, as it is rounded to its type."""
 COLUMNS = 512
 """Of tensor memory."""
 
@@ -75,6 +77,8 @@ class Chain:
     verdict: str = ""
     wrong_at: int = 0
     """The event of the first step that is wrong; 0: none is known."""
+    unknown: bool = False
+    """Whether some of what was multiplied is not known: threads have put it into the stage from their registers."""
 
 
 class Why:
@@ -86,6 +90,7 @@ class Why:
         self._names = names
         self._launch = launch
         self._code = recording.codes[launch]
+        self._bytes: dict[str, bytes] = {}
         self._issued: dict[tuple[int, int, int, int], list[tuple[int, Any]]] = {}
         end = recording.launches[launch + 1] - 1 if launch + 1 < len(recording.launches) else len(recording)
         for number in range(recording.launches[launch], end + 1):
@@ -182,6 +187,11 @@ class Why:
         event = self._recording.events[next(link.event for link in reversed(chain.links) if link.event) - 1]
         agent = event.operation.agent if hasattr(event, "operation") else event.agent
         return int(agent.cluster)
+
+    def _value(self, placed: Placed, index: tuple[int, ...]) -> float | None:
+        """The value of an element at the end; None where it is poison."""
+        got, written = self._recording.contents[placed.name]
+        return float(got[index]) if written[index] else None
 
     def _stored(self, chain: Chain, write: Write, place: int) -> None:
         """A thread has stored it from a register."""
@@ -310,10 +320,9 @@ class Why:
         assert kind is not None
         text = f"{len(products)} {kind.site.verb} into {where}, {line_of(kind.site)}"
         chain.links.append(Link(products[-1][0].event, text))
-        known: dict[tuple[int, int, int], Write | None] = {}
         for write, product in products:
-            a, a_load, a_stage = self._fetched(cluster, product.a, write.started, known)
-            b, b_load, b_stage = self._fetched(cluster, product.b, write.started, known)
+            a, a_load, a_stage = self._fetched(chain, cluster, product.a, write.started)
+            b, b_load, b_stage = self._fetched(chain, cluster, product.b, write.started)
             step = chain.steps[-1] if chain.steps else None
             if step is None or step.loads != (a_load, b_load):
                 step = KStep(write.event, write.event, write.started, loads=(a_load, b_load), stages=(a_stage, b_stage))
@@ -323,10 +332,11 @@ class Why:
             step.last = write.event
 
     def _fetched(
-        self, cluster: int, runs: tuple[Run, ...] | None, started: int, known: dict[tuple[int, int, int], Write | None]
+        self, chain: Chain, cluster: int, runs: tuple[Run, ...] | None, started: int
     ) -> tuple[list[Element | None], Write | None, str]:
         """The elements of buffers that lie in these places when a multiplication reads them."""
         if runs is None:
+            chain.unknown = True
             return [], None, "registers or tensor memory"
         found: list[Element | None] = []
         write = None
@@ -336,6 +346,7 @@ class Why:
             address = self._origin(write, run.chunk) if write is not None else None
             placed = self._names.buffer_at(address) if address is not None else None
             if placed is None or address is None:
+                chain.unknown = chain.unknown or (write is not None and write.access is not None)
                 found += [None] * run.count
                 continue
             flat = (address - placed.address) * 8 // placed.dtype.bits + run.first
@@ -371,22 +382,35 @@ class Why:
         return None
 
     def _origin_of_store(self, write: Write, chunk: int) -> int | None:
-        """The thread has loaded it from global memory and stored it to shared memory."""
+        """A thread has loaded the whole chunk from global memory and stored it to shared memory.
+
+        Which load it was, the PTX leaves open where loads run ahead of stores: it is one that the thread has made
+        before and that brings the bytes that were stored.
+        """
         access = write.access
         assert access is not None
-        if access.site.opcode != "st":
-            return None
-        start = chunk * CHUNK
-        lane, number, byte = _from_register(access, start)
+        lane, number, byte = _from_register(access, chunk * CHUNK)
+        stored = _stored_bytes(access, chunk * CHUNK)
         registers = self._code.kernel.instructions[access.site.index].operands[1].registers()
-        if number >= len(registers):
+        if access.site.opcode != "st" or number >= len(registers) or len(stored) < CHUNK:
             return None
         for source in sources_of(self._code, access.site.index, registers[number], byte):
             happened = self._issued.get((*access.agent[:3], source.instruction.index), [])
-            last = next((e for n, e in reversed(happened) if n < write.event and _has(e, lane)), None)
-            if isinstance(last, Access) and last.space == "global" and not source.shuffled:
-                return _place_of_lane(last, lane, source.position, source.byte)
+            for at, event in reversed(happened):
+                if at < write.event and isinstance(event, Access) and event.space == "global" and _has(event, lane):
+                    address = _place_of_lane(event, lane, source.position, source.byte)
+                    if self._first_bytes(address) == stored[:CHUNK]:
+                        return address
         return None
+
+    def _first_bytes(self, address: int) -> bytes:
+        """The 16 bytes that global memory held at first; nothing where that is not known."""
+        placed = self._names.buffer_at(address)
+        if placed is None or placed.first is None:
+            return b""
+        if placed.name not in self._bytes:
+            self._bytes[placed.name] = placed.dtype.to_memory(placed.first).tobytes()
+        return self._bytes[placed.name][address - placed.address :][:CHUNK]
 
     # ---- what is wrong ----
 
@@ -419,17 +443,41 @@ class Why:
                 elif k in done:
                     problem = problem or f"K = {k} is multiplied again, after step {done[k]}"
                 done.setdefault(k, number)
-            sums = _sum(sums, step, self._recording, self._writers)
+            sums = _sum(sums, step) if not chain.unknown else None
             step.sum, step.wrong = sums, problem
             if problem and not chain.wrong_at:
                 chain.verdict = f"step {number} is the first that is wrong: {problem}"
                 chain.wrong_at = step.reads
         missing = sorted(set(range(extent)) - done.keys()) if done and not chain.wrong_at else []
-        if missing:
+        got = self._value(placed, index)
+        if sums is not None and got is not None and abs(got - sums) > TOLERANCE * max(1.0, abs(sums)):
+            chain.links.append(Link(0, f"these products add up to {sums:g}, and the element is {got:g}: see below"))
+            chain.verdict = chain.verdict and f"perhaps {chain.verdict}"
+            chain.verdict += "; " if chain.verdict else ""
+            chain.verdict += "the value was changed after the sum, or its way through registers is not followed rightly"
+        elif chain.unknown:
+            rest = "threads have brought it through registers; nothing wrong is seen in the rest"
+            chain.verdict = chain.verdict or f"not all that was multiplied is known: {rest}"
+        elif missing:
             chain.verdict = f"K = {missing[0]} is never multiplied, nor are {len(missing) - 1:,} others of {extent:,}"
             chain.wrong_at = chain.steps[-1].last
         elif not chain.wrong_at and done:
             chain.verdict = f"each of the {extent:,} places along K is multiplied once, with the right partner"
+
+
+def _stored_bytes(access: Access, place: int) -> bytes:
+    """What a lane has stored from a place on."""
+    starts = np.atleast_1d(np.asarray(access.where)).astype(np.int64)
+    inside = place - starts
+    hit = np.flatnonzero((inside >= 0) & (inside < access.nbytes * access.items))
+    if not len(hit):
+        return b""
+    items = access.values if access.items > 1 else (access.values,)
+    data = b""
+    for item in items:
+        value = item if isinstance(item, int) else np.asarray(item).reshape(-1)[min(hit[-1], np.size(item) - 1)]
+        data += int(value).to_bytes(access.nbytes, "little") if isinstance(value, int | np.integer) else value.tobytes()
+    return data[int(inside[hit[-1]]) :]
 
 
 def lines_of(chain: Chain, names: Names) -> list[str]:
@@ -481,7 +529,7 @@ def _span(elements: list[Element | None]) -> str:
     """``A[3,0:64]``."""
     there = [e for e in elements if e is not None]
     if not there:
-        return "nothing of a buffer"
+        return "what is not known"
     axis = _k_axis([there])
     ks = [index[axis] for _, index in there] if axis is not None else [0]
     index = [str(i) for i in there[0][1]]
@@ -529,7 +577,7 @@ def _wanted_row(chain: Chain, which: int, axis: int | None, placed: Placed, inde
     return rows.most_common(1)[0][0] if rows else ()
 
 
-def _sum(sums: float | None, step: KStep, recording: Recording, writers: Writers) -> float | None:
+def _sum(sums: float | None, step: KStep) -> float | None:
     """The sum with the products of a step; None: some value is not known."""
     if sums is None or len(step.a) != len(step.b):
         return None
