@@ -155,7 +155,8 @@ def size_of(config: KernelConfig) -> tuple[int, int, int]:
     """
     m, n = cluster_tile(config)
     if config.kernel == "kernel9":
-        return m, 5 * n, 2 * BLOCK_K * 16 // operand_bits(config.dtype)
+        # Three steps: with two, the wait for the accumulator would cover that for a slot of scale factors.
+        return m, 5 * n, 3 * BLOCK_K * 16 // operand_bits(config.dtype)
     if config.kernel == "kernel8":
         # On sm_90a a tile is stored during the K loop of the next one, a slice in each step.
         return (m, 3 * n, BLOCK_K * 9) if config.arch == "sm_90a" else (m, 5 * n, BLOCK_K * 2)
