@@ -47,8 +47,8 @@ from harness.emulator.native.plan import PREDICATE, ROW_BYTES, WIDE, Piece, Plan
 
 TRIALS = 16
 """How often a place is entered before it is looked at whether that pays."""
-FEWEST_TURNS = 1.5
-"""Native turns that there must be on average where they begin; else fragments are run one by one."""
+FEWEST_TURNS, SHORTEST_PAUSE, LONGEST_PAUSE = 1.5, 64, 4096
+"""Native turns that must be taken together on average, and for how many turns fragments are run one by one else."""
 PRICE, ROWS_A_UNIT, FILE_PRICE = 20, 2, 30
 """What an entry costs, in the units in which the interpreter estimates what Python would take, less than a microsecond
 each; how many registers can be handed in for one; and what the first entry of a fragment costs."""
@@ -61,7 +61,7 @@ QUEUE_ROOM, JOIN_ROOM, CTA_ROOM = 1 << 16, 1 << 12, 64
 """Fragments that may become ready while native code gives turns, joins that may be open, and CTAs that take part."""
 NARROWEST, WIDEST = 8, 1024
 """Fragments that are handed to native code together at most."""
-CHUNK_FILES, MOST_FRAGMENTS, MOST_BYTES, ALIGNMENT = 32, 1 << 14, 1 << 30, 64
+CHUNK_FILES, MOST_FRAGMENTS, MOST_BYTES, ALIGNMENT = 4, 1 << 14, 1 << 30, 64
 """Files of rows that are made together, the most that there may be, and the most bytes that they may take."""
 _PLACE_BYTES = 32
 _FIELDS = len(Its)
@@ -180,16 +180,14 @@ class _File:
 
 
 class _Entry:
-    """A piece of a block, and how well it has paid to run it natively in this launch. begins: whether native turns may
-    begin with it; rounds, turns: how often they have, and how many there were then.
-    """
+    """A piece of a block, and how well it has paid to run it natively in this launch."""
 
-    __slots__ = ("begins", "entered", "is_native", "piece", "rounds", "turns", "weight")
+    __slots__ = ("entered", "is_native", "piece", "weight")
 
     def __init__(self, piece: Piece) -> None:
         self.piece = piece
-        self.is_native = self.begins = piece.start >= 0
-        self.entered = self.weight = self.rounds = self.turns = 0
+        self.is_native = piece.start >= 0
+        self.entered = self.weight = 0
 
 
 class _Round:
@@ -281,6 +279,8 @@ class Engine:
         )  # fmt: skip
         self._cta: Cta | None = None
         self._bounds = (-1, -1)
+        self._rounds = self._taken = self._pause = 0
+        self._next_pause = SHORTEST_PAUSE
         self._width = NARROWEST
         """How many fragments are handed in together at most; more where all of them had their turns."""
 
@@ -293,7 +293,7 @@ class Engine:
 
     def _note_entries(self) -> None:
         self.enters[:] = [any(e.is_native and not e.piece.synchronises for e in entries) for entries in self._pieces]
-        self.begins[:] = [bool(entries) and entries[0].is_native and entries[0].begins for entries in self._pieces]
+        self.begins[:] = [bool(entries) and entries[0].is_native for entries in self._pieces]
 
     def _visit(self, cta: Cta) -> None:
         """Make a CTA's shared memory that of the context."""
@@ -455,6 +455,9 @@ class Engine:
         first = ready[0]
         if first.block < 0 or not self.begins[first.block]:
             return None
+        if self._pause:
+            self._pause -= 1
+            return None
         now = _Round()
         given = 0
         for f in islice(ready, self._width):
@@ -492,12 +495,7 @@ class Engine:
         self._take_back(ready, now, given if not is_open else -1, self._touched[:touched].tolist())
         entry.entered += 1
         entry.weight += c[Context.WEIGHT] - now.price
-        entry.rounds += 1
-        entry.turns += taken
-        if entry.rounds == TRIALS:
-            entry.begins = entry.turns >= FEWEST_TURNS * TRIALS
-            self._note_entries()
-            entry.rounds = entry.turns = 0
+        self._look_at_turns(taken)
         if entry.entered == TRIALS:
             self._judge(entry)
         current = now.objects.get(said[Said.CURRENT])
@@ -505,6 +503,16 @@ class Engine:
             return Stop(taken)
         ran = self._table[_FIELDS * current.native.number + Its.RAN]
         return Stop(taken, Answer(said[Said.STATUS]), current, said[Said.FOLLOWING], ran, before)
+
+    def _look_at_turns(self, taken: int) -> None:
+        """Let fragments be run one by one for a while, longer each time, where few turns are taken together."""
+        self._rounds += 1
+        self._taken += taken
+        if self._rounds == TRIALS:
+            is_few = self._taken < FEWEST_TURNS * TRIALS
+            self._pause = self._next_pause if is_few else 0
+            self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE) if is_few else SHORTEST_PAUSE
+            self._rounds = self._taken = 0
 
     def _answer(self, turns: int) -> list[int]:
         """Enter native code: what it says."""
