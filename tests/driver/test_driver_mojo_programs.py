@@ -46,7 +46,7 @@ def test_mojo_run(capfd):
 
 def test_elements_that_nobody_wrote(capfd):
     """The kernel adds 20 elements more than there are, behind the buffers in the memory that MAX has mapped."""
-    done = run(capfd, "b200", mojo_program("vector_add"), "beyond")
+    done = run(capfd, "b200", mojo_program("vector_add"), "beyond", uninitialised="fault")
     assert done.code != 0
     assert "ld.global.b32" in done.err and "is read but was never written" in done.err
     assert "CUDA_ERROR_LAUNCH_FAILED" in done.err
