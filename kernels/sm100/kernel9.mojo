@@ -4,8 +4,7 @@
     MMA        copies a stage's scale factors to a slot of tensor memory, once the MMAs that used the slot are done, as
                nothing else orders a copy behind MMAs; MMAs issued after a copy see it
     epilogue   with the slots two accumulators of 256 columns have to overlap: the columns that both share are read and
-               released first, and the MMA starts the next tile while the rest is read. Tile n has the accumulator of its
-               parity; both share one pair of barriers, whose parity that is"""
+               released first. Tile n has the accumulator of the parity that it waits for, on the barriers of both"""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
