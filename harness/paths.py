@@ -17,6 +17,8 @@ ROOT = PACKAGE.parent
 """The checkout; of an installed harness, the folder of all packages."""
 DATA = PACKAGE / "data"
 APPLICATION = "blackwell-matmul-lab"
+OWN_KERNEL = "HARNESS_OWN_KERNEL"
+"""The environment variable that names the folder of sources with a kernel of one's own (`harness.build.own_kernel`)."""
 
 
 def is_installed() -> bool:
@@ -24,14 +26,15 @@ def is_installed() -> bool:
     return DATA.is_dir()
 
 
-def mojo_root() -> Path:
-    """The folder that holds ``kernels``, as the compiler needs it."""
-    return DATA if is_installed() else ROOT
+def mojo_root(own: bool = True) -> Path:
+    """The folder that holds ``kernels``, as the compiler needs it. own: with a kernel of one's own, if there is one."""
+    override = os.environ.get(OWN_KERNEL) if own else None
+    return Path(override) if override else DATA if is_installed() else ROOT
 
 
-def kernels_dir() -> Path:
+def kernels_dir(own: bool = True) -> Path:
     """The folder of the Mojo sources."""
-    path = mojo_root() / "kernels"
+    path = mojo_root(own) / "kernels"
     if not path.is_dir():
         raise CannotRun(f"no Mojo sources at {path}: install the harness again, with `pip install .` in a checkout")
     return path

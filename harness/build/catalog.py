@@ -67,7 +67,8 @@ class Kernel:
     """One kernel of the series. archs: what it is written for, the default first; dtypes: of A and B, likewise.
     is_persistent: its CTAs compute tiles in an order of their own; otherwise each computes the tile at its place in the
     grid. tilings: by architecture, what it chooses from for a problem, its default first; none where it has one for
-    every problem. space: by architecture, the values of each option that are tried when it is tuned.
+    every problem. space: by architecture, the values of each option that are tried when it is tuned. file: of a kernel
+    of one's own, where it is written.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Kernel:
     is_persistent: bool = False
     tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict)
     space: Mapping[str, Space] = field(default_factory=dict)
+    file: str | None = None
 
 
 DEPTHS = (None, 2, 3, 4, 5, 6)

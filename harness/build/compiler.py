@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -230,13 +231,13 @@ def _emit(kernels: Sequence[Mapping[str, Any]], indent: int) -> str:
 def _gemm_config(options: Mapping[str, Any]) -> str:
     named = parameters(options)
     kernel = named.pop("kernel")
-    dtype = str(named.pop("dtype"))
-    words = [
-        f"{name}=StaticString({json.dumps(value)})" if isinstance(value, str) else f"{name}={value}"
-        for name, value in named.items()
-    ]
-    words.append(_MOJO_TYPES.get(dtype, f'scaling=find_scaling("{dtype}")'))
-    return f"GemmConfig({json.dumps(kernel)}, {', '.join(words)})"
+    return f"GemmConfig({json.dumps(kernel)}, {', '.join(starmap(_parameter, named.items()))})"
+
+
+def _parameter(name: str, value: str | int | bool) -> str:
+    if name == "dtype":
+        return _MOJO_TYPES.get(str(value), f'scaling=find_scaling("{value}")')
+    return f"{name}=StaticString({json.dumps(value)})" if isinstance(value, str) else f"{name}={value}"
 
 
 COMPILE_SECONDS = 600
@@ -281,6 +282,9 @@ def readable_errors(text: str) -> str:
     Failed constraints come first, by their message; then errors with the source lines under them, with paths
     relative to the folder of ``kernels``. Chains of instantiation notes are left out.
     """
+    own = paths.kernels_dir() / "own.mojo"
+    if own.is_symlink():
+        text = text.replace(str(own), str(own.readlink()))
     text = text.replace(f"{paths.mojo_root()}{os.sep}", "")
     constraints = list(dict.fromkeys(re.findall(r"constraint failed: (.*)", text)))
     blocks: list[list[str]] = []

@@ -8,12 +8,14 @@ asked for, the kernels say (`harness.build.planner`); what they refuse comes wit
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import combinations, islice
 from math import ceil
 from typing import Any, Literal
 
+from harness import paths
 from harness.build import planner
 from harness.build.catalog import (
     ARCHITECTURES,
@@ -213,6 +215,10 @@ show."""
 
 def find_kernel(name: str) -> Kernel:
     """Looks up a kernel by name."""
+    if name not in KERNELS and paths.OWN_KERNEL in os.environ:  # of the process that started this one
+        from harness.build.own_kernel import file_of_own, take_in
+
+        take_in(str(file_of_own()))
     if name not in KERNELS:
         raise UsageProblem(f"there is no kernel {name!r}; use one of: {', '.join(KERNELS)}")
     return KERNELS[name]

@@ -168,6 +168,8 @@ class Generation:
 
     def __init__(self) -> None:
         self.clock: Clock | None = None
+        self.waiting = 0
+        """Threads' agents that have not left it."""
 
     def arrive(self, thread: Thread, semantics: str) -> None:
         told = thread.release()
@@ -193,15 +195,19 @@ class ThreadBarriers:
         generations = self._generations.setdefault(_key(event), {})
         generation = generations.get(event.generation)
         if generation is None:
+            oldest = event.generation - GENERATIONS_KEPT
+            for old in [g for g, one in generations.items() if g <= oldest and one.waiting <= 0]:
+                del generations[old]
             generation = generations[event.generation] = Generation()
-            generations.pop(event.generation - GENERATIONS_KEPT, None)
+        generation.waiting += event.waits
         thread = self._model.threads.of(event.agent)
         generation.arrive(thread, "release" if event.barrier >= 0 else event.site.semantics)
 
     def left(self, event: GroupLeft) -> None:
-        clock = self._generations[_key(event)][event.generation].clock
-        if clock is not None:
-            self._model.threads.of(event.agent).acquire(clock)
+        generation = self._generations[_key(event)][event.generation]
+        generation.waiting -= 1
+        if generation.clock is not None:
+            self._model.threads.of(event.agent).acquire(generation.clock)
 
     def forget(self, cluster: int) -> None:
         drop_cluster(cluster, self._generations)

@@ -256,7 +256,7 @@ class BulkStores(OperationChecker):
                 continue
             if not thread.clock.knows(thread.clock.space, bulk.reads, bulk.youngest, ORDER):
                 self._model.say(
-                    "exit-pending", "error", "the thread exits while its bulk store may still read shared memory",
+                    "exit-pending", "warning", "the thread exits while its bulk store may still read shared memory",
                     bulk.last, missing="no cp.async.bulk.wait_group.read that covers the store",
                     mend="cp.async.bulk.wait_group.read 0 by the thread that issued it, before it exits",
                 )  # fmt: skip

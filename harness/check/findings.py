@@ -38,7 +38,6 @@ _ERRORS = {
     "proxy-read-overwrite": "A proxy fence stands between reading a launch-control response and the next one.",
     "scope": "What is handed to another CTA by generic accesses goes through cluster scope on both sides.",
     "register-before-wait": "Registers of asynchronous loads and multiplications are left alone until their wait.",
-    "exit-pending": "A thread waits for the reads of its bulk stores before it exits.",
     "phase-unobserved": "A phase that somebody waits for can complete.",
     "count": "A phase of an mbarrier gets the arrivals it was initialised for.",
     "bytes": "The bytes a phase expects are the bytes that arrive, and fewer than 2^20.",
@@ -63,6 +62,7 @@ _WARNINGS = {
     "race-lanes": "Lanes of a warp that hand data to one another through shared memory meet in between.",
     "tmem-fence": "tcgen05.fence stands around a synchronisation between tcgen05 operations of two threads.",
     "phase-lapped": "Whoever waits for a phase has looked before the one after it can complete.",
+    "exit-pending": "A thread waits for the reads of its bulk stores before it exits.",
     "inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
 }
 _NOTES = {
@@ -204,7 +204,11 @@ def by_cause(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
     """Groups findings that lack the same between instructions of the same kinds, as copies of an unrolled loop do."""
     causes: dict[tuple[Any, ...], list[Finding]] = {}
     for finding in findings:
-        kinds = [(place.text.split()[0], place.role) if place else None for place in (finding.first, finding.second)]
+        places = [place for place in (finding.first, finding.second) if place is not None]
+        if finding.rule == "tmem-alloc-order":
+            # Whoever uses the columns: what lacks an order is their allocation.
+            places = [place for place in places if "alloc" in place.text.split()[0]] or places
+        kinds = [(place.text.split()[0], place.role) for place in places]
         what = finding.missing or finding.message
         causes.setdefault((finding.rule, finding.severity, what, *kinds), []).append(finding)
     return [tuple(cause) for cause in causes.values()]

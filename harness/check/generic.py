@@ -159,10 +159,7 @@ class GenericProxy:
         reads, writes = event.mode != "write", event.mode != "read"
         if strong and reads:
             self._learn(event, thread, scope)
-        stored = None
-        if event.mode == "write" and isinstance(event.where, int) and isinstance(event.values, int):
-            stored = (event.where, event.values)
-        record = _record(thread, agent, site, writes, scope, stored)
+        record = _record(thread, agent, site, writes, scope, _stored(event))
         observer = Observer(thread.peek())
         nbytes = event.nbytes * event.items
         if event.space == "shared":
@@ -244,9 +241,15 @@ class GenericProxy:
             _fence_threads(thread, SCOPES.get(site.scope, 0))
 
 
-def _record(
-    thread: Thread, agent: Agent, site: Site, writes: bool, scope: int, stored: tuple[int, int] | None
-) -> Record:
+def _stored(event: Access) -> int | None:
+    """Of a write, a number for its addresses and values: equal ones have the same."""
+    if event.mode != "write":
+        return None
+    items = event.values if isinstance(event.values, tuple) else (event.values,)
+    return hash(tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in (event.where, *items)))
+
+
+def _record(thread: Thread, agent: Agent, site: Site, writes: bool, scope: int, stored: int | None) -> Record:
     """Gives the same record as long as the thread learns and tells nothing."""
     if thread.recorded_at != thread.version:
         thread.recorded_at = thread.version

@@ -42,7 +42,7 @@ class Record:
 
     ``order``: what its agent knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed,
     volatile, acquire or release access, else WEAK. ``shape``: of an MMA: its accumulator and size. ``stored``: of a
-    store of one value to one address: both.
+    store, a number for its addresses and values.
     """
 
     __slots__ = ("agent", "id", "kind", "order", "scope", "shape", "site", "space", "stored", "time", "who", "writes")
@@ -59,7 +59,7 @@ class Record:
         site: Site,
         order: Rows | None = None,
         scope: int = WEAK,
-        stored: tuple[int, int] | None = None,
+        stored: int | None = None,
     ) -> None:
         Record._ids += 1
         self.id = Record._ids

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.check.clocks import BEFORE, EXECUTION, NARROW, ORDER, Clock
+from harness.check.findings import Severity
 from harness.check.history import Observer, Record
 from harness.check.in_flight import InFlight, OperationChecker, OperationsInFlight, Pipe
 from harness.check.model import Model, drop_cluster
@@ -185,8 +186,10 @@ def touch_tensor(
 
 def unwritten(operations: OperationsInFlight, in_flight: InFlight, what: str) -> None:
     operation = in_flight.operation
+    # What is loaded may be left unused; where it decides something, the machine says so.
+    severity: Severity = "warning" if operation.kind == "tmem.load" else "error"
     operations.model.say(
-        "tmem-uninit", "error", f"{what} columns of tensor memory that nobody has written",
+        "tmem-uninit", severity, f"{what} columns of tensor memory that nobody has written",
         (operation.site, operation.agent),
         mend="wait for the MMA that writes them; the first MMA of a tile must not accumulate",
     )  # fmt: skip
@@ -260,7 +263,7 @@ class TensorMemoryLife:
         thread = self.model.threads.of(agent)
         if not has_started(thread.clock, self.model.threads.cta(agent.cluster, peer)):
             self.model.say(
-                "tmem-alloc-order", "error", f"allocates tensor memory with CTA {peer}, which may not have started",
+                "tmem-alloc-order", "warning", f"allocates tensor memory with CTA {peer}, which may not have started",
                 (event.site, agent), missing="no cluster barrier before the allocation",
                 mend="a cluster barrier before tcgen05.alloc.cta_group::2",
             )  # fmt: skip

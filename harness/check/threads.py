@@ -50,7 +50,7 @@ class Thread:
         self.lanes = lanes
         self.fenced: tuple[Clock, int] | None = None
         self.pending: list[tuple[Clock, slice, int]] = []
-        self.records: dict[tuple[int, int, bool, tuple[int, int] | None], Record] = {}
+        self.records: dict[tuple[int, int, bool, int | None], Record] = {}
         self.order: Rows | None = None
         self.recorded_at = -1
         self.version = 0

@@ -22,7 +22,7 @@ ORDER: tuple[Word, ...] = ("hung", "wrong", "racy", "incomplete")
 """Of several, the first one is the verdict."""
 SCHEMA = 1
 
-Trust = Literal["exact", "bounded", "by the ISA alone", "not modelled"]
+Trust = Literal["exact", "bounded", "by the ISA alone", "not modelled", "computed by NumPy"]
 _TIME = ("%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 _BLACKWELL = ("tcgen05", "clusterlaunchcontrol")
 
@@ -118,7 +118,8 @@ class Verdict:
         for how, names in self.fidelity.items():
             total = sum(names.values())
             most = ", ".join(f"{name} ({count})" for name, count in list(names.items())[:3] if name != "all")
-            found.append(f"{total:,} instructions of the kernels: {how}{f': {most}' if most else ''}")
+            what = "calls of libraries" if how == "computed by NumPy" else "instructions of the kernels"
+            found.append(f"{total:,} {what}: {how}{f': {most}' if most else ''}")
         launches = f"{self.launches} launch{'' if self.launches == 1 else 'es'}"
         schedules = f"{self.schedules} schedule{'' if self.schedules == 1 else 's'}"
         unchecked = "" if self.checked else "; the synchronisation was not checked"

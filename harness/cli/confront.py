@@ -24,11 +24,12 @@ from harness.timing.constants import find_gpu
     "--data",
     "folder",
     metavar="DIR",
-    help="A folder with tables of the same names and columns.  [default: those that are shipped]",
+    help="A folder with tables of the same names and columns: .json files of sums, mma_intervals.csv, mma_depth.csv, "
+    "mainloops.csv, multicast.csv, tma_latency_all_sms.csv, tma_throughput_dram.csv.  [default: those shipped]",
 )
 @json_option
 def confront_command(gpu_name: str, folder: str | None, json_path: str | None) -> int:
-    """Hold what we emulate and predict against published figures.
+    """Hold what we emulate and predict against published figures of GPU: b200.
 
     Sums of the tensor core are compared bit by bit; times are predicted, and the errors shown: what is predicted less
     what was published, over what was published.
@@ -52,7 +53,7 @@ def confront_command(gpu_name: str, folder: str | None, json_path: str | None) -
         data = {"sums": sums, "tables": [each.as_dict() for each in found]}
         write_output(as_json(data), json_path)
     if json_path != "-":
-        _show(Console(), gpu.title, sums, found, read_sources(gpu_name))
+        _show(Console(), gpu.title, sums, found, read_sources(gpu_name) if folder is None else None)
     return EXIT_OK
 
 
@@ -79,8 +80,9 @@ def _show(
     title: str,
     sums: Sequence[dict[str, Any]],
     found: Sequence[Confrontation],
-    sources: dict[str, Source],
+    sources: dict[str, Source] | None,
 ) -> None:
+    """sources: of the tables that are shipped; a reader's own are the reader's to name."""
     show_line(console, f"Published of an {title} by others, against what the model predicts. Nothing here is measured.")
     if sums:
         rows = ([each["file"], *(f"{each[key]:,}" for key in ("cases", "different", "refused"))] for each in sums)
@@ -95,7 +97,8 @@ def _show(
             "the row with the largest: published, predicted",
         )
         show_table(console, "\ntimes", columns, map(_line, found))
-    show_table(console, "\nwhose they are", ("table", "source", "what it shows"), _sources(sums, found, sources))
+    if sources is not None:
+        show_table(console, "\nwhose they are", ("table", "source", "what it shows"), _sources(sums, found, sources))
 
 
 def _line(found: Confrontation) -> list[str]:

@@ -27,6 +27,7 @@ def as_json(log: Log, gpu: str, code: int, accumulation: str) -> str:
         "processes": log.processes,
         "launches": [launch.as_dict() for launch in log.launches],
         "unhandled": sorted(log.unhandled),
+        "computed": dict(sorted(log.computed.items())),
         "timing": {"seconds": None, "reason": "not measured: emulated"},
     }
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
@@ -88,6 +89,9 @@ def _remarks(log: Log) -> list[str]:
     if log.unhandled:
         calls = ", ".join(f"{name} ({count})" for name, count in sorted(log.unhandled.items()))
         lines.append(f"not supported, with the number of calls: {calls}")
+    if log.computed:
+        calls = ", ".join(f"{name} ({count})" for name, count in sorted(log.computed.items()))
+        lines.append(f"computed by NumPy, in place of NVIDIA's kernels: {calls}")
     if log.elapsed_asked:
         lines.append("times between events are those of the emulation: nothing here is measured")
     if log.failure:

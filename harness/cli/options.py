@@ -75,15 +75,42 @@ def offering(find: Callable[[], Iterable[str]]) -> Callable[[click.Context, clic
     return lambda context, parameter, typed: [word for word in find() if word.startswith(typed)]
 
 
-kernel_argument = click.argument("kernel", shell_complete=offering(lambda: KERNELS))
+class KernelWord(click.ParamType):
+    """A kernel's name, or a Mojo file with a kernel of one's own, which becomes its name."""
+
+    name = "kernel"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return own_or_named(value)
+
+
+def own_or_named(word: str) -> str:
+    """The name of the kernel in a Mojo file, which is known from now on; any other word as it is."""
+    if not word.endswith(".mojo"):
+        return word
+    from harness.build.own_kernel import take_in
+
+    return take_in(word)
+
+
+KERNEL_WORD = KernelWord()
+kernel_argument = click.argument(
+    "kernel", type=KERNEL_WORD, metavar="KERNEL|FILE.mojo", shell_complete=offering(lambda: KERNELS)
+)
 kernels_argument = click.argument(
-    "kernels", nargs=-1, required=True, metavar="KERNEL...|all", shell_complete=offering(lambda: [*KERNELS, "all"])
+    "kernels",
+    nargs=-1,
+    required=True,
+    type=KERNEL_WORD,
+    metavar="KERNEL...|all|FILE.mojo",
+    shell_complete=offering(lambda: [*KERNELS, "all"]),
 )
 what_argument = click.argument(
     "kernels",
     nargs=-1,
     required=True,
-    metavar="KERNEL...|all|LAUNCH.toml",
+    type=KERNEL_WORD,
+    metavar="KERNEL...|all|FILE.mojo|LAUNCH.toml",
     shell_complete=offering(lambda: [*KERNELS, "all"]),
 )
 """Of commands that take launch files, too (`harness.cli.running`)."""

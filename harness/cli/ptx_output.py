@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.cli.render import flatten_counters, show_line, show_table
-from harness.emulator.names import readable_name
+from harness.emulator.names import readable_name, short_name
 from harness.launch.corpus import NOT_RUN, Row
 from harness.launch.expectation import Comparison
 from harness.launch.launching import Outcome, Tried, name_schedules
@@ -40,10 +40,12 @@ def show_listing(console: Console, file: Path, listing: Listing) -> None:
 
 
 def _show_kernel(console: Console, kernel: ListedKernel) -> None:
-    title = f"kernel {kernel.readable}, line {kernel.line}"
-    if kernel.readable != kernel.name:
-        title += f" ({kernel.name})"
-    rows = [(str(p.index), p.name, str(p.bytes), str(p.align), p.seems) for p in kernel.parameters]
+    title = f"kernel {short_name(kernel.name)}, line {kernel.line}"
+    # Compilers repeat the kernel's name in that of each parameter.
+    rows = [
+        (str(p.index), p.name.removeprefix(kernel.name).lstrip("_") or p.name, str(p.bytes), str(p.align), p.seems)
+        for p in kernel.parameters
+    ]
     if rows:
         show_table(console, title, ("parameter", "name", "bytes", "align", "seems to be"), rows)
     else:
@@ -69,7 +71,7 @@ def _show_kernel(console: Console, kernel: ListedKernel) -> None:
 
 def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> None:
     """Shows the report of a run."""
-    kernels = ", ".join(dict.fromkeys(readable_name(one.kernel) for one in outcome.launched))
+    kernels = ", ".join(dict.fromkeys(short_name(one.kernel) for one in outcome.launched))
     if outcome.output:
         show_line(console, outcome.output.rstrip("\n"))
     show_table(

@@ -10,7 +10,7 @@ from harness.run.runner import EMULATED_GPU, Request
 
 def command_of(request: Request) -> str:
     """``harness run`` with everything said, so that no default can change what it does."""
-    words = ["harness", "run", request.config.kernel, *_config(request.config)]
+    words = ["harness", "run", _kernel(request.config), *_config(request.config)]
     words += ["--shape", f"{request.shape.m},{request.shape.n},{request.shape.k}"]
     if request.ptx:
         words += ["--ptx", str(request.ptx)]
@@ -23,9 +23,14 @@ def command_of(request: Request) -> str:
 
 def check_command_of(request: Request, schedules: int) -> str:
     """``harness check`` of the same, wherever it ran itself."""
-    words = ["harness", "check", request.config.kernel, *_config(request.config)]
+    words = ["harness", "check", _kernel(request.config), *_config(request.config)]
     words += ["--shape", f"{request.shape.m},{request.shape.n},{request.shape.k}"]
     return shlex.join([*words, "--inputs", request.inputs, "--seed", str(request.seed), "--schedules", str(schedules)])
+
+
+def _kernel(config: KernelConfig) -> str:
+    """Its name, or the file of a kernel of one's own."""
+    return find_kernel(config.kernel).file or config.kernel
 
 
 def _config(config: KernelConfig) -> list[str]:

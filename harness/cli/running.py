@@ -36,6 +36,7 @@ from harness.processes.engine import in_order
 from harness.run import records
 from harness.run.compare import Entry
 from harness.run.edited import EditedPtx, read_edited
+from harness.run.model import require_op
 from harness.run.runner import (
     EMULATED_GPU,
     NoDevice,
@@ -122,6 +123,8 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
         ptxas=run.ptxas,
     )
     check_kind(request.inputs, request.config.dtype)
+    if gpu or request.through_max:
+        require_op(request.config)
     check_memory(shape, request.config.dtype)
     return request
 

@@ -19,7 +19,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.build.catalog import SCHEDULERS
 from harness.build.compiler import find_gpus
 from harness.build.config import OPTIONS, TUNABLE, Option
-from harness.cli.options import FiniteRange, NamedPath, config_option, group, preset_option, together
+from harness.cli.options import (
+    KERNEL_WORD,
+    FiniteRange,
+    NamedPath,
+    config_option,
+    group,
+    preset_option,
+    together,
+)
 from harness.cli.render import several, show_line, show_table
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem, needs
 from harness.experiments import journal
@@ -99,7 +107,7 @@ grid_options = together(*map(_grid, TUNABLE.values()))
 
 
 @click.command("sweep")
-@click.argument("what", nargs=-1, required=True, metavar="SWEEP.toml|KERNEL...|all")
+@click.argument("what", nargs=-1, required=True, type=KERNEL_WORD, metavar="SWEEP.toml|KERNEL...|all")
 @click.option(
     "--shape",
     "shapes",

@@ -12,6 +12,7 @@ from harness.build.artifacts import build_with_notice
 from harness.build.catalog import KERNELS, kernels_of
 from harness.build.config import OPTIONS
 from harness.cli.options import (
+    KERNEL_WORD,
     ConfigOptions,
     FiniteRange,
     NamedPath,
@@ -68,7 +69,7 @@ class _Asked:
 
 
 @click.command("timeline")
-@click.argument("what", metavar="KERNEL|LAUNCH.toml|all")
+@click.argument("what", type=KERNEL_WORD, metavar="KERNEL|FILE.mojo|LAUNCH.toml|all")
 @shape_option
 @config_options
 @click.option("--gpu", "gpu_name", metavar="NAME", help=f"One of {', '.join(gpu_names())}.  [default: by --arch]")

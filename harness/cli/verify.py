@@ -25,6 +25,7 @@ from harness.cli.options import (
     config_options,
     given_options,
     json_option,
+    own_or_named,
     shape_option,
     write_output,
 )
@@ -60,7 +61,7 @@ _STYLES = {"clean": "bold green", "incomplete": "bold yellow"}
 @json_option
 @click.option("--sarif", "sarif_path", metavar="PATH", help="Write the findings there as SARIF 2.1.0.")
 @click.option("--junit", "junit_path", metavar="PATH", help="Write the verdict there as JUnit XML.")
-@click.argument("words", nargs=-1, required=True, metavar="KERNEL|LAUNCH.toml|-- PROGRAM [ARGUMENTS...]")
+@click.argument("words", nargs=-1, required=True, metavar="KERNEL|FILE.mojo|LAUNCH.toml|-- PROGRAM [ARGUMENTS...]")
 def verify_command(
     gpu: str,
     shape: Shape,
@@ -85,6 +86,7 @@ def verify_command(
         check_output(path, name)
     emulation = EmulationOptions(accumulation=accumulation, seed=1, timeout=timeout, strict=False)
     # What kind of thing is looked at decides which options mean something.
+    words = (own_or_named(words[0]), *words[1:])
     if words[0] in KERNELS or words[0].endswith(".toml"):
         _refuse(f"{words[0]} is no program", "gpu")
         verdict, file = _of_launchable(words, shape, config, schedules, emulation)

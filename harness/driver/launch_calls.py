@@ -17,7 +17,7 @@ from harness.driver.state import Abandoned, Session
 from harness.emulator import Deadlock, EmulatorError, Fault, LaunchError, LimitExceeded, PtxSyntaxError
 from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
-from harness.emulator.names import readable_name
+from harness.emulator.names import readable_name, short_name
 
 PORTABLE_CLUSTER = 8
 LARGEST_CLUSTER = 16
@@ -140,12 +140,13 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
         shape.block,
         shape.dynamic_shared,
         session.number,
+        cooperative=shape.cooperative,
         parameters=parameters,
         kernel_read=kernel,
     )
     checker = Checker() if gpu.check else None
     workers = gpu.options.jobs
-    if workers > 1 and (checker or session.device.why_one_worker(function.code)):
+    if workers > 1 and (shape.cooperative or checker or session.device.why_one_worker(function.code)):
         workers = 1
     if gpu.recorder is not None:
         gpu.recorder.keep(session, function, parameters, record)
@@ -157,6 +158,7 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
             block=shape.block,
             cluster=cluster,
             dynamic_smem=shape.dynamic_shared,
+            cooperative=shape.cooperative,
             arguments=[parameters[p.offset : p.offset + p.size] for p in kernel.parameters],
             watch=partial(_stop_if_gone, session),
             sinks=(checker,) if checker else (),
@@ -204,7 +206,7 @@ def _failed(session: Session, record: LaunchRecord, error: EmulatorError) -> Non
     session.printed.append(error.output)
     record.error, record.result = f"{type(error).__name__}: {error}", f"CUDA_ERROR_{result_of(error)}"
     record.ended = how_it_ended(error)
-    where = f"launch {record.number}, kernel '{record.kernel}'"
+    where = f"launch {record.number}, kernel '{short_name(record.kernel)}'"
     if isinstance(error, Fault) and error.rule == "unsupported":
         log.failed(f"{where}: {error}")
     else:

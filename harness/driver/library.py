@@ -28,6 +28,8 @@ LIBRARIES = {
     DRIVER: ("core.c", "native.c", "export_tables.c", "stubs.c"),
     "libcudart.so.13": ("cudart.c", "cudart_stubs.c", "cudart.map"),
     "libnvidia-ml.so.1": ("nvml.c",),
+    "libcublas.so.13": ("cublas.c",),
+    "libcublas.so.12": ("cublas.c",),
     CUTE_RUNTIME: ("cute_runtime.c", "cute_stubs.c"),
 }
 """By what they are made of: C sources, and a linker's version script. Each is linked with those before it."""

@@ -30,6 +30,7 @@ class LaunchRecord:
     block: Dims
     dynamic_shared: int
     process: int
+    cooperative: bool = False
     counters: Counters = field(default_factory=Counters)
     seconds: float = 0.0
     error: str = ""
@@ -67,13 +68,15 @@ class Log:
     """Keeps what happened.
 
     ``unhandled``: functions that were refused, with how often. ``failure``: why the emulated GPU could not serve
-    the program, the first reason; then what the program computed means nothing.
+    the program, the first reason; then what the program computed means nothing. ``computed``: functions of libraries
+    that NumPy computed in place of NVIDIA's kernels, with how often.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         self.launches: list[LaunchRecord] = []
         self.unhandled: dict[str, int] = {}
         self.failure = ""
+        self.computed: dict[str, int] = {}
         self.elapsed_asked = False
         """Whether a program asked for the time between events."""
         self.processes = 0
@@ -115,7 +118,9 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
             reasons.append((launch.ended, f"{where}: {launch.error}"))
         reasons += [(word, f"{where}: {reason}") for word, reason in races(launch.findings)]
     if failure:
-        reasons.append(("wrong" if log.launches else "incomplete", failure))
+        # A program that did not get what it asked for may well fail: that says nothing of its kernels.
+        hindered = log.failure or log.unhandled or any(launch.ended == "incomplete" for launch in log.launches)
+        reasons.append(("wrong" if log.launches and not hindered else "incomplete", failure))
     if log.failure:
         reasons.append(("incomplete", f"the emulated GPU could not do what the program asked for: {log.failure}"))
     for name, count in sorted(log.unhandled.items()):
@@ -126,4 +131,6 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
     findings = tuple(finding for launch in log.launches for finding in launch.findings)
     compared = ("what the program compares itself",) if log.launches else ()
     trusted = fidelity(kernels.values())
+    if log.computed:
+        trusted["computed by NumPy"] = dict(log.computed)
     return Verdict(program, tuple(reasons), findings, len(log.launches), 1, compared, trusted, checked)

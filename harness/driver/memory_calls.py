@@ -15,6 +15,7 @@ from harness.driver.state import Session
 from harness.emulator.memory.bytes import round_up
 from harness.emulator.memory.global_memory import Allocation
 
+MANAGED = "managed memory"
 MOST_ROWS = 1 << 22
 """Of one copy or fill: it is looked at row by row."""
 GRANULARITY = 2 << 20
@@ -44,6 +45,12 @@ def allocate_pitch(session: Session, width: int, height: int, _element: int) -> 
 @handles("cuMemAllocHost_v2", "cuMemHostAlloc")
 def allocate_pinned(session: Session, nbytes: int, *_flags: int) -> int:
     return session.allocate(session.pinned, nbytes, "pinned memory")
+
+
+@handles("cuMemAllocManaged")
+def allocate_managed(session: Session, nbytes: int, _flags: int) -> int:
+    """At one address for program and kernels, as pinned memory: kernels have ended when a call returns."""
+    return session.allocate(session.pinned, nbytes, MANAGED)
 
 
 @handles("cuMemFree_v2", "cuMemFreeAsync", "cuMemFreeHost")
@@ -105,12 +112,12 @@ def pointer_attribute(session: Session, attribute: int, address: int) -> bytes:
     pinned = session.pinned.holds(address)
     values = {
         1: ("Q", 0),  # context; the library knows it
-        2: ("I", 1 if pinned else 2),
+        2: ("I", 1 if pinned and block.name != MANAGED else 2),
         3: ("Q", address),
         4: ("Q", address if pinned else 0),
         6: ("I", 0),
         7: ("Q", block.base >> 9),
-        8: ("I", 0),
+        8: ("I", block.name == MANAGED),
         9: ("i", 0),
         11: ("Q", block.base),
         12: ("Q", block.data.size),
@@ -340,20 +347,20 @@ _register_fills()
 
 @handles("cuMemcpyHtoD_v2", "cuMemcpyHtoDAsync_v2")
 def to_device(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
-    _require_device(session, to)
+    _require_device(session, to, nbytes)
     return _copy(session, to, frm, nbytes)
 
 
 @handles("cuMemcpyDtoH_v2", "cuMemcpyDtoHAsync_v2")
 def to_host(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
-    _require_device(session, frm)
+    _require_device(session, frm, nbytes)
     return _copy(session, to, frm, nbytes)
 
 
 @handles("cuMemcpyDtoD_v2", "cuMemcpyDtoDAsync_v2")
 def on_device(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
-    _require_device(session, to)
-    _require_device(session, frm)
+    _require_device(session, to, nbytes)
+    _require_device(session, frm, nbytes)
     return _copy(session, to, frm, nbytes)
 
 
@@ -370,8 +377,9 @@ def copy_batch(session: Session, to: bytes, frm: bytes, nbytes: bytes, count: in
     return [one for row in zip(*arrays, strict=True) for one in _copy(session, *row)]
 
 
-def _require_device(session: Session, address: int) -> None:
-    if session.find(address, 0) is None:
+def _require_device(session: Session, address: int, nbytes: int) -> None:
+    """Of no bytes any address will do."""
+    if nbytes and session.find(address, 0) is None:
         raise DriverError("INVALID_VALUE", f"{address:#x} is no device memory")
 
 

@@ -70,6 +70,8 @@ def _launch_file(
     for key, sizes in (("grid", record.grid), ("cluster", record.cluster), ("block", record.block)):
         yield f"{key} = {list(sizes)}"
     yield f"dynamic_shared = {record.dynamic_shared}"
+    if record.cooperative:
+        yield "cooperative = true"
     raw = (parameters[p.offset : p.offset + p.size].hex() for p in function.kernel.parameters)
     yield "arguments = [" + ", ".join(f'{{ hex = "{data}" }}' for data in raw) + "]"
 

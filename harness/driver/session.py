@@ -6,6 +6,7 @@ import os
 import traceback
 
 from harness.driver import (  # noqa: F401  they register the functions that answer
+    blas_calls,
     device_calls,
     launch_calls,
     memory_calls,

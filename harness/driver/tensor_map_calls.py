@@ -19,8 +19,8 @@ _TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", 
           "b4x16", "b4x16_p64", "b6x16_p32")  # fmt: skip
 """By CUtensorMapDataType."""
 _HOPPER_TYPES = 13
-_HOPPER_SWIZZLES, _SWIZZLES = 4, 7
-_SPANS = (1 << 32, 32, 64, 128)
+_HOPPER_SWIZZLES, _EMULATED_SWIZZLES, _SWIZZLES = 4, 5, 7
+_SPANS = (1 << 32, 32, 64, 128, 128)
 """Bytes that the inner row of a box may have, by swizzle."""
 _FLOATS = ("f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz")
 _MAX_BOX_BYTES = 227 << 10
@@ -50,8 +50,8 @@ def _modes(session: Session, element: str, interleave: int, swizzle: int, promot
     _require(promotion <= 3, "l2Promotion", promotion, "must be 0..3")
     _require(fill <= 1, "oobFill", fill, "must be 0 or 1")
     _require(not fill or element in _FLOATS, "oobFill", fill, f"fills with NaN, and {element} has none")
-    if swizzle >= _HOPPER_SWIZZLES:
-        session.gpu.log.failed(f"tensor map: swizzle {swizzle} (atoms larger than 16 bytes) is not implemented")
+    if swizzle >= _EMULATED_SWIZZLES:
+        session.gpu.log.failed(f"tensor map: swizzle {swizzle} (atoms of 64 bytes, or turned round) is not implemented")
         raise DriverError("NOT_SUPPORTED")
 
 

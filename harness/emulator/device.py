@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -284,6 +284,7 @@ class Device:
         sinks: Sequence[Sink] = (),
         regions: Sequence[Region] = (),
         resident_clusters: int | None = None,
+        cooperative: bool = False,
         workers: int = 1,
         max_steps: int | None = None,
         timeout: float | None = None,
@@ -301,6 +302,7 @@ class Device:
         ``progress`` is called with (clusters done, clusters in all). ``sinks`` get every event of the run.
         ``regions``: names of parts of dynamic shared memory, for messages.
         ``resident_clusters``: how many clusters the GPU holds at once; by default as many as it has room for.
+        ``cooperative``: all CTAs run at once, and have the workspace by which cooperative_groups' ``grid.sync`` works.
         ``workers``: processes that share the clusters out among them, for kernels whose clusters are independent.
         ``max_steps`` (warp instructions, by default a billion) and ``timeout`` (seconds) end a run that takes longer.
         ``watch`` is called now and then; what it raises ends the run, too. A run without news for half a minute says
@@ -328,10 +330,20 @@ class Device:
         _check_rules(allow)
         architecture(module.target)
         capacity = _capacity(code, shape, module.target, resident_clusters)
+        if cooperative and shape.cluster_count > capacity:
+            clusters = "CTAs" if shape.cluster_size == 1 else f"clusters of {shape.cluster_size} CTAs"
+            raise LaunchError(
+                f"grid {shape.grid}: a cooperative grid runs all at once, and the GPU has room for {capacity} "
+                f"{clusters} of this kernel, not {shape.cluster_count}"
+            )
         for name, value in (("workers", workers), ("max_steps", max_steps), ("timeout", timeout)):
             if value is not None and not value > 0:
                 raise LaunchError(f"{name} {value}: must be above 0")
         limits = Limits(max_steps or MOST_STEPS, timeout, watch)
+        if cooperative:
+            shape = replace(
+                shape, workspace=self.upload(np.zeros(WORKSPACE, np.uint8), "the cooperative grid's barrier")
+            )
         start = time.perf_counter()
 
         def make_grid() -> tuple[Grid, Machine]:
@@ -366,7 +378,13 @@ class Device:
                 raise
             finally:
                 self._memory.unwritten = self._constants.unwritten = FAULT
+                if shape.workspace:
+                    self._memory.remove(self._memory.find(shape.workspace, WORKSPACE)[0])
         return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple(), tuple(printed))
+
+
+WORKSPACE = 64
+"""Bytes of a cooperative grid's workspace; its barrier is the second word."""
 
 
 def _check_rules(allow: Collection[str]) -> None:

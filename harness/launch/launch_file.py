@@ -215,7 +215,7 @@ def _launches(top: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]
 
 
 def _launch(table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]) -> Launch:
-    table.only("kernel", "grid", "cluster", "block", "dynamic_shared", "arguments")
+    table.only("kernel", "grid", "cluster", "block", "dynamic_shared", "cooperative", "arguments")
     kernel = table.optional_text("kernel", "the kernel's name, or a part that no other has")
     grid = table.sizes("grid", "CTAs along x, y, z", most_entries=3)
     if grid is None:
@@ -223,6 +223,9 @@ def _launch(table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]
     cluster = table.sizes("cluster", "CTAs of a cluster along x, y, z", most_entries=3)
     block = table.sizes("block", "threads along x, y, z", most_entries=3)
     shared = table.whole("dynamic_shared", 0, LARGEST_SHARED, "bytes of dynamic shared memory", default=0)
+    cooperative = table.take("cooperative", False)
+    if not isinstance(cooperative, bool):
+        table.fail("cooperative", cooperative, "must be true or false: whether all CTAs run at once, for grid.sync")
     given = table.take("arguments", [])
     if not isinstance(given, list | dict):
         table.fail("arguments", given, "must be an array in the kernel's order, or a table by parameter name")
@@ -231,7 +234,8 @@ def _launch(table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]
     arguments = tuple(
         (name, reader.read(f"arguments{'.' if isinstance(given, dict) else ''}{name}", item)) for name, item in named
     )
-    return Launch(kernel, grid, cluster, block, shared, arguments, isinstance(given, dict), table.where)
+    by_name = isinstance(given, dict)
+    return Launch(kernel, grid, cluster, block, shared, arguments, by_name, table.where, cooperative=cooperative)
 
 
 # ---- expectations ----

@@ -294,6 +294,7 @@ def _launch(
             regions=launch.regions,
             workers=options.jobs,
             resident_clusters=options.resident_clusters,
+            cooperative=launch.cooperative,
             max_steps=options.max_steps,
             timeout=options.timeout,
             strict=options.strict,

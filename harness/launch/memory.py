@@ -135,8 +135,8 @@ def index_operand(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
     standard deviations at K = 65536: rounding the output hides nothing. These are numbers between 2^-9 and
     2^13, well inside the range of fp16.
     """
-    scaled: np.ndarray = index_words(rows, k, rng) * row_scales(rows)[:, None]
-    return scaled
+    values: NDArray[Any] = index_words(rows, k, rng) * row_scales(rows)[:, None]
+    return values
 
 
 def index_words(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:

@@ -229,7 +229,7 @@ class Launch:
     """One launch. kernel, cluster, block None: what the PTX says. arguments: in the kernel's order, or by_name.
 
     where: its key in the launch file. regions: names of parts of dynamic shared memory. overlap: on a GPU it may begin
-    while the launch before it ends (programmatic stream serialisation).
+    while the launch before it ends (programmatic stream serialisation). cooperative: all CTAs run at once.
     """
 
     kernel: str | None
@@ -242,6 +242,7 @@ class Launch:
     where: str = "launch"
     regions: tuple[Region, ...] = ()
     overlap: bool = False
+    cooperative: bool = False
 
 
 class Verdict(Protocol):

@@ -139,6 +139,10 @@ class LoadedLaunchable:
         function = self.driver.function(self._image, kernel.name)
         self.driver.allow_shared(function, launch.dynamic_shared)
         parameters = [AlignedBytes(bytes(data[p.offset : p.offset + p.size])) for p in kernel.parameters]
+        if launch.cooperative:
+            raise CannotRun(
+                "a cooperative grid is launched on the emulated GPU only; leave cooperative out, or --device"
+            )
         own_cluster = "reqnctapercluster" in kernel.directives
         cluster = None if own_cluster or launch.cluster is None else _three(launch.cluster)
         return self.driver.launcher(

@@ -32,7 +32,7 @@ TENSOR_MAP_TYPES = {
 SWIZZLES = {
     "none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_ATOM_32B": 4, "128B_ATOM_32B_FLIP_8B": 5, "128B_ATOM_64B": 6,
 }  # fmt: skip
-"""CUtensorMapSwizzle; the emulator has the first four."""
+"""CUtensorMapSwizzle; the emulator has the first five."""
 L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion, by bytes
 DEFAULT_STREAM = 0
 

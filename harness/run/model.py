@@ -35,11 +35,21 @@ def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
     return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
 
 
+def require_op(config: KernelConfig) -> None:
+    """Raises CannotRun for a type that the MAX op does not take."""
+    if config.dtype not in MAX_DTYPES:
+        raise CannotRun(
+            f"dtype {config.dtype}: the MAX op multiplies {' and '.join(MAX_DTYPES)}; use --device emulator"
+        )
+
+
 def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, bool]:
     """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
 
-    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code.
+    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. Raises CannotRun as
+    `require_op`.
     """
+    require_op(config)
     return _compile(artifact_path(config, ptx), config.arch, "kernel", config.to_json(), config.label, ptx)
 
 

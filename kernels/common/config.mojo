@@ -5,6 +5,7 @@ accumulation. Everything here is plain integer arithmetic: the kernels evaluate 
 tests at run time.
 """
 from .block_scaling import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS, SCALE_SLOTS, UNSCALED, BlockScaling, block_scaled_names
+from ..own import KERNEL as OWN
 from .multicast import Multicast, Slices
 from std.math import ceildiv
 
@@ -26,6 +27,7 @@ comptime SERIES = [
     Kernel("kernel7", pipelined=True, double_buffers_epilogue=True, is_persistent=False, is_block_scaled=False),
     Kernel("kernel8", pipelined=True, double_buffers_epilogue=True, is_persistent=True, is_block_scaled=False),
     Kernel("kernel9", pipelined=True, double_buffers_epilogue=True, is_persistent=True, is_block_scaled=True),
+    OWN,
 ]
 
 
@@ -36,7 +38,7 @@ def dtype_names() -> List[StaticString]:
 
 
 def kernel_names() -> List[StaticString]:
-    return [kernel.name for kernel in materialize[SERIES]()]
+    return [kernel.name for kernel in materialize[SERIES]() if kernel.name != ""]
 
 
 def find_kernel(name: StaticString) -> Kernel:

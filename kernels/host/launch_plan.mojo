@@ -153,6 +153,7 @@ def check_size(name: StaticString, size: Int, multiple: Int) raises:
             size,
             " is not a multiple of ",
             multiple,
-            ": rows must be a multiple of 16 bytes for TMA, pad to ",
+            ": rows must be a multiple of 16 bytes for TMA, and of whole blocks with scale factors, pad to " if multiple
+            > 8 else ": rows must be a multiple of 16 bytes for TMA, pad to ",
             align_up(size, multiple),
         )

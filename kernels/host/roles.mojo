@@ -27,7 +27,7 @@ def sm100_roles(config: GemmConfig) -> String:
     comptime multiply = "one thread of the CTA that leads the MMA: wait for a full stage, issue MMAs, commit"
     if not config.kernel.is_persistent:
         return array([set_up, epilogue, role("producer", 4, 4, load), role("mma", 5, 5, multiply)])
-    comptime write = (
+    var write_on = String(
         "tile after tile: wait for a full accumulator, TMEM to registers to shared memory, TMA store; after the last"
         " load from TMEM release the accumulator"
     )
@@ -39,11 +39,12 @@ def sm100_roles(config: GemmConfig) -> String:
         " stages, issue MMAs, commit"
     )
     if config.kernel.is_block_scaled:
+        write_on = write_on.replace("the last load from TMEM", "the load of the columns that both share")
         load_on = load_on.replace("A and B", "A, B and their scale factors")
         multiply_on = multiply_on.replace("issue MMAs", "copy scale factors to an empty slot of TMEM, issue MMAs")
     var roles: List[String] = [
         set_up,
-        role("epilogue", 0, 3, write),
+        role("epilogue", 0, 3, write_on),
         role("producer", 4, 4, load_on),
         role("mma", 5, 5, multiply_on),
     ]

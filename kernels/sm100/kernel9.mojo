@@ -1,18 +1,11 @@
-"""Kernel 9: kernel 8 with block-scaled A and B.
-
-Elements have 4 or 8 bits, and each block of 16 or 32 neighbours along K shares a scale factor (block_scaling.mojo). The
-roles, the warps and the ring of stages are those of kernel 8. What is new:
+"""Kernel 9: kernel 8 with block-scaled A and B, whose scale factors (block_scaling.mojo) go with them. What is new:
 
     producer   a stage also holds scale factors, and its full barrier counts their bytes too
-    MMA        copies the stage's scale factors to tensor memory, and multiplies. The copy comes before the MMAs, as both
-               execute in the order of their issue; but nothing orders it behind the MMAs before it. So there are two
-               slots in tensor memory, and the copy waits for the commit of the stage that used its slot last
-    epilogue   scale factors take columns of tensor memory, and two accumulators of 256 have to overlap. So the columns
-               that both share are read first, and released then; the MMA starts the next tile while the rest is read
-
-There is one pair of barriers for both accumulators: tile n is accumulated once the shared columns of tile n - 1 have been
-read. Its accumulator is the parity of n, which is the parity that its barriers are waited for with.
-"""
+    MMA        copies a stage's scale factors to a slot of tensor memory, once the MMAs that used the slot are done, as
+               nothing else orders a copy behind MMAs; MMAs issued after a copy see it
+    epilogue   with the slots two accumulators of 256 columns have to overlap: the columns that both share are read and
+               released first, and the MMA starts the next tile while the rest is read. Tile n has the accumulator of its
+               parity; both share one pair of barriers, whose parity that is"""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
@@ -47,7 +40,6 @@ def produce[config: GemmConfig](cta: Cta[config], problem: Problem, scales: Scal
 def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """One thread of the CTA that leads the MMA."""
     var multiplier = ScaledMultiplier[config](cta)
-    var writers = cta.stage_writers()
     var stages = cta.stages(CONSUMER)
     var slots = cta.scale_slots()
     var accumulators = cta.accumulators(PRODUCER)
@@ -59,7 +51,7 @@ def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: 
             slots.producer_acquire()
             multiplier.copy_scales(stages.stage, slots.stage)
             multiplier.multiply(stages.stage, slots.stage, accumulator, k_step > 0)
-            commit[config.cta_group](stages.empty(), writers)  # consumer release
+            commit[config.cta_group](stages.empty(), cta.stage_writers())  # consumer release
             commit[config.cta_group](slots.empty(), UInt32(1) << cta.rank)  # the slot has been read
             stages.advance()
             slots.advance()
@@ -71,15 +63,14 @@ def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: 
 
 @inline(.always)
 def write[config: GemmConfig](cta: Cta[config], problem: Problem, alpha: Float32, var tiles: TileScheduler[config]):
-    """Four warps write tile after tile: accumulator 0 from right to left, accumulator 1 from left to right."""
-    comptime width = Int32(config.epilogue_width)
+    """Four warps write tile after tile: accumulator 0 from right to left, 1 from left to right."""
     var accumulators = cta.accumulators(CONSUMER)
     while tiles.has_tile():
         var accumulator = accumulators.parity % UInt32(config.accumulators)
         var epilogue = wait_for_accumulator(cta, tiles.tile, accumulator, accumulators.parity)
         comptime for step in range(config.epilogue_steps()):
-            comptime mirrored = Int32(config.epilogue_steps() - 1 - step)
-            var part = epilogue.moved((mirrored - Int32(step)) * width if accumulator == 0 else 0)
+            comptime mirrored = Int32((config.epilogue_steps() - 1 - 2 * step) * config.epilogue_width)
+            var part = epilogue.moved(mirrored if accumulator == 0 else 0)
             var values = part.load[step]()
             comptime if step == config.shared_steps() - 1:  # consumer release: this warp has read what the next tile needs
                 fence_before_thread_sync()
@@ -90,8 +81,7 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, alpha: Float32
             write_step[config, step](part, part.rounded(values, alpha), problem.c)
         accumulators.advance()
         tiles.advance[whole_warp=True](cta)
-        if not tiles.has_tile():
-            finish_stores(epilogue.leads())
+    finish_stores(cta.warp == 0)
 
 
 @inline(.always)
@@ -103,9 +93,8 @@ def kernel9[config: GemmConfig](cta: Cta[config], problem: Problem, scales: Scal
         if elect_one_sync():
             produce(cta, problem, scales, tiles)
     elif cta.warp == MMA_WARP:
-        if cta.leads_mma():
-            if elect_one_sync():
-                multiply(cta, problem, tiles)
+        if cta.leads_mma() and elect_one_sync():
+            multiply(cta, problem, tiles)
     else:
         comptime if config.fetches_tiles():
             if elect_one_sync():

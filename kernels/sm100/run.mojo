@@ -11,6 +11,7 @@ producers leave only after every commit that targets them has landed (the drain)
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.scheduler import TileScheduler
+from ..own import kernel as own_kernel
 from .kernel5 import kernel5
 from .kernel6 import kernel6
 from .kernel7 import kernel7
@@ -68,9 +69,10 @@ def run[config: GemmConfig](cta: Cta[config], problem: Problem):
         kernel6(cta, problem, tiles)
     elif config.kernel.name == "kernel7":
         kernel7(cta, problem, tiles)
-    else:
-        comptime assert config.kernel.name == "kernel8"
+    elif config.kernel.name == "kernel8":
         kernel8(cta, problem, tiles)
+    else:
+        own_kernel(cta, problem, tiles)
     finish(cta)
 
 

@@ -2,6 +2,7 @@
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.scheduler import TileScheduler
+from ..own import kernel as own_kernel
 from .cta import start
 from .kernel5 import kernel5
 from .kernel6 import kernel6
@@ -21,6 +22,7 @@ def run[config: GemmConfig](cta: Cta[config], problem: Problem):
         kernel6(cta, problem, tiles)
     elif config.kernel.name == "kernel7":
         kernel7(cta, problem, tiles)
-    else:
-        comptime assert config.kernel.name == "kernel8"
+    elif config.kernel.name == "kernel8":
         kernel8(cta, problem, tiles)
+    else:
+        own_kernel(cta, problem, tiles)

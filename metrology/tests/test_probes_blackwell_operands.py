@@ -55,10 +55,9 @@ def test_a_in_tensor_memory(name):
         m, n = (int(word) for word in case.name.replace(",", "").split()[1::2])
         found = image(name, case.name)
         cta, lane, column = where(m, n, 1 + pair, False, 0)
-        r, c = np.mgrid[:m, :n]
-        source = r % 64 if pair and m == 128 else lane  # the same 64 lanes for both halves of the columns
-        wanted = source * depth + c % depth
-        wanted = {"lanes": source, "bytes": c % depth}.get(name.split("_")[-1], wanted)
+        _, c = np.mgrid[:m, :n]
+        wanted = lane * depth + c % depth  # for each half of the columns of a pair with M = 128 those that hold it
+        wanted = {"lanes": lane, "bytes": c % depth}.get(name.split("_")[-1], wanted)
         values = found[cta, lane, column]
         values = values.astype(np.int64) if "i8" in name else floats(values)
         assert (np.abs(values) == wanted).all() and (values[wanted > 0] < 0).sum() == (cta * (wanted > 0)).sum()

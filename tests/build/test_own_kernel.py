@@ -1,10 +1,9 @@
-"""A kernel of one's own is added in the places that docs/own-kernel.md names, and in no others."""
+"""A kernel of one's own, in a file in any folder, gets what those of the series get."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,48 +12,65 @@ import pytest
 
 from harness import paths
 
+EXAMPLE = paths.ROOT / "docs" / "examples" / "my_kernel.mojo"
 
-def insert(path: Path, before: str, text: str) -> None:
-    content = path.read_text()
-    assert content.count(before) == 1
-    path.write_text(content.replace(before, text + before))
+
+def harness(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HARNESS_RESULTS_DIR": str(folder / "results")}
+    command = [sys.executable, "-m", "harness", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.slow
-def test_a_kernel_that_is_added_as_the_page_says_runs(tmp_path):
-    for folder in ("harness", "kernels"):
-        shutil.copytree(paths.ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    kernels = tmp_path / "kernels"
-    body = (kernels / "sm100" / "kernel8.mojo").read_text()
-    (kernels / "sm100" / "kernel9.mojo").write_text(body.replace("def kernel8", "def kernel9"))
-    run = kernels / "sm100" / "run.mojo"
-    insert(run, "from .tcgen05 import", "from .kernel9 import kernel9\n")
-    insert(
-        run,
-        "    else:\n        comptime assert",
-        '    elif config.kernel.name == "kernel9":\n        kernel9(cta, problem, tiles)\n',
+def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
+    text = EXAMPLE.read_text()
+    mine = tmp_path / "mine.mojo"
+    mine.write_text(text)
+    done = harness(
+        tmp_path, "compare", "kernel7", "mine.mojo", "--shape", "300,520,136", "--cluster", "2x2", "--json", "-"
     )
-    config = kernels / "common" / "config.mojo"
-    described = config.read_text().splitlines()
-    line = next(line for line in described if line.strip().startswith('Kernel("kernel8"'))
-    insert(config, line, line.replace("kernel8", "kernel9") + "\n")
-    entry = '        Kernel(name="kernel9", summary="+ what is mine", archs=("sm_100a",), is_persistent=True),\n'
-    insert(tmp_path / "harness" / "build" / "catalog.py", '        Kernel(\n            name="kernel5"', entry)
-
-    def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {
-            "PYTHONPATH": str(tmp_path),
-            "HARNESS_CACHE_DIR": str(tmp_path / "cache"),
-            "HARNESS_RESULTS_DIR": str(tmp_path / "results"),
-        }
-        command = [sys.executable, "-m", "harness", *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
-
-    done = harness("run", "kernel9", "--shape", "300,520,136", "--cluster", "2x2", "--json", "-")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["kernel"] == "kernel9" and found["validation"]["exact"]
-    explained = harness("explain", "kernel9", "--shape", "4096")
-    assert explained.returncode == 0 and "asks for those of clusters that have not started" in explained.stdout
-    refused = harness("run", "kernel9", "--arch", "sm_90a")
-    assert refused.returncode == 2 and "kernel9 is written for sm_100a, not for 'sm_90a'" in refused.stderr
+    seventh, own = json.loads(done.stdout)["kernels"]
+    assert own["kernel"] == "my_kernel" and own["record"]["validation"]["exact"]
+    assert own["figures"] == seventh["figures"]
+
+    # What is edited is compiled anew: without its producer the MMA waits for ever.
+    mine.write_text(text.replace("produce(cta, problem, tiles)", "pass"))
+    hung = harness(tmp_path, "run", "mine.mojo", "--shape", "300,520,136", "--cluster", "2x2", "--schedules", "2")
+    assert hung.returncode == 3 and "waits" in hung.stderr + hung.stdout
+    assert f"harness run {mine}" in hung.stderr + hung.stdout
+
+    mine.write_text(text.replace("epilogue.leads()", "epilogue.lead()"))
+    wrong = harness(tmp_path, "run", "mine.mojo", "--shape", "300,520,136", "--cluster", "2x2")
+    assert wrong.returncode == 3 and f"{mine}:" in wrong.stderr and "no attribute 'lead'" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "mine.mojo cannot be read: No such file or directory"),
+        (
+            "def kernel():\n    pass\n",
+            "mine.mojo declares no kernel: it needs a line such as `comptime KERNEL = Kernel(",
+        ),
+        (
+            EXAMPLE.read_text().replace('"my_kernel"', '"kernel7"'),
+            "mine.mojo names its kernel kernel7, which the series has",
+        ),
+    ],
+    ids=["missing", "no kernel", "name of the series"],
+)
+def test_a_file_that_is_no_kernel_is_refused_in_one_line(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "mine.mojo").write_text(content)
+    done = harness(tmp_path, "run", "mine.mojo")
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_one_file_in_a_command(tmp_path):
+    (tmp_path / "a.mojo").write_text(EXAMPLE.read_text())
+    (tmp_path / "b.mojo").write_text(EXAMPLE.read_text().replace('"my_kernel"', '"another"'))
+    done = harness(tmp_path, "compare", "a.mojo", "b.mojo")
+    assert done.returncode == 2
+    assert f"b.mojo: one Mojo file can be named, and {tmp_path / 'a.mojo'} is already; leave one out" in done.stderr

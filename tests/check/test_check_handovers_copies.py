@@ -136,7 +136,7 @@ def store_then_rewrite_expects(s) -> Outcome:
     waited = s.commit and s.wait in (READ_0, FULL_0) and s.waiter != "neighbour"
     if waited:
         return outcome(not s.barrier and UNORDERED)
-    return outcome("store-source-reused" if s.barrier else UNORDERED, "exit-pending")
+    return outcome("store-source-reused" if s.barrier else UNORDERED)
 
 
 # ---- a ring of stages, both ways ----
@@ -201,7 +201,6 @@ def epilogue_expects(s) -> Outcome:
         not s.written and UNORDERED,
         s.written and not s.fence and "proxy-write-read",
         reused and (s.written or s.free) and "store-source-reused",
-        not s.last and allowed > 0 and "exit-pending",
     )
 
 

@@ -1,4 +1,4 @@
-"""Bugs that others met and wrote about, rebuilt small: an error in the broken form, none in the fixed one.
+"""Bugs that others met and wrote about, rebuilt small: a finding in the broken form, none in the fixed one.
 
 Where they were found: CUTLASS pull request 3316 and issues 3435, 2835, 3658, 3324; FBGEMM 5022; mirage 705; tilelang
 2644; facebookexperimental/triton 783; humming 56. The programs are our own; only the mechanism is theirs.
@@ -213,5 +213,6 @@ TABLES = BUGS
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_public_bug(bug):
-    found = bug.disagreements(bug.targets[0])
+    # The allocation itself waits for both CTAs of the pair, so that one is a warning.
+    found = bug.disagreements(bug.targets[0], warnings=bug.name == "CUTLASS 3316")
     assert not found, "\n".join(found)

@@ -150,7 +150,7 @@ def test_a_wrong_result_outweighs_a_run_that_does_not_end(capsys):
 
 BAD_REQUESTS = [
     ([], "Missing argument"),
-    (["kernel9"], "there is no kernel 'kernel9'"),
+    (["kernel99"], "there is no kernel 'kernel99'"),
     (["kernel7", "--ptx", "nowhere.ptx"], "cannot read nowhere.ptx: No such file or directory; name a .ptx file"),
     (["kernel7", "kernel6", "--ptx", "nowhere.ptx"], "2 kernels are named; name one"),
     (["kernel7", "--allow", "nothing"], "'nothing' is not one of 'race-shared'"),

@@ -52,7 +52,7 @@ def no_compiler(monkeypatch):
 
 
 BAD_REQUESTS = [
-    (["kernel9"], "there is no kernel 'kernel9'; use one of: kernel5, kernel6, kernel7, kernel8"),
+    (["kernel99"], "there is no kernel 'kernel99'; use one of: kernel5, kernel6, kernel7, kernel8, kernel9"),
     ([], "Missing argument 'KERNEL...|all|LAUNCH.toml'; see harness run --help"),
     (["kernel6", "two\nlines"], "there is no kernel 'two\\nlines'"),
     (["kernel6", "--shape", "0"], "M=0 must be between 1 and 2147479552"),

@@ -46,7 +46,7 @@ def test_help_fits_the_screen_and_cuts_no_sentence(words):
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        (["run", "kernel6", "k"], ["kernel5", "kernel6", "kernel7", "kernel8"]),
+        (["run", "kernel6", "k"], ["kernel5", "kernel6", "kernel7", "kernel8", "kernel9"]),
         (["compare", "a"], ["all"]),
         (["check", "kernel8"], ["kernel8"]),
         (["explain", "kernel7"], ["kernel7"]),

@@ -78,3 +78,14 @@ def test_machine_code_alone_and_another_gpu(capfd):
     assert done.code != 0
     assert "has PTX for sm_90a, and the emulated GPU is sm_100" in done.err
     assert done.log.failure
+
+
+def test_a_reset_loads_modules_anew_and_managed_memory_is_shared(capfd):
+    """Nobody has recorded this one: what it prints follows from the CUDA Runtime API."""
+    done = run(capfd, "h200", cuda_program("resets"))
+    first, reset, second, managed, values, freed = done.out.splitlines()
+    assert first == "no error, last 310, calls 101" and reset == "reset: no error"
+    assert second == "no error, last 620, calls 102"
+    assert managed == "managed: no error" and freed == "free: no error"
+    assert values == "11 341, type 3"
+    assert done.code == 0 and not done.log.failure

@@ -17,7 +17,7 @@ import pytest
 from harness.cli.exec_output import as_json
 from harness.driver import launch_calls, memory, state
 from harness.driver.gpu_model import gpu_model
-from harness.driver.log import Log
+from harness.driver.log import LaunchRecord, Log, judge
 from harness.driver.memory import PINNED
 from harness.driver.recording import Recorder
 from harness.driver.server import run_program
@@ -281,15 +281,19 @@ def test_variables_and_copies_between_everything():
 
 
 def test_memory_that_was_never_written_stays_so(capfd):
-    code, log = run_script("""
+    code, log = run_script(
+        """
     a, b = asked("cuMemAlloc_v2", 4000), asked("cuMemAlloc_v2", 4000)
     call("cuMemsetD8_v2", a, c_uint(0), 400)
     call("cuMemcpyDtoD_v2", b, a, 4000)          # what was not written is not written there either
     assert len(download(b, c_int, 1000)) == 1000
+    call("cuMemcpyHtoD_v2", 0, byref(c_int()), 0)       # nothing, to nowhere
     add, = load(PTX, "add")
     launch(add, 1, 128, b, b, a, c_int(128))
     assert result_of("cuCtxSynchronize") == "CUDA_ERROR_LAUNCH_FAILED"
-    """)
+    """,
+        uninitialised="fault",
+    )
     assert code == 0
     assert "3600 of 4000 bytes were never written" in capfd.readouterr().err
     assert "is read but was never written" in log.launches[0].error
@@ -479,3 +483,60 @@ def test_a_recorded_launch_is_replayed(tmp_path, capfd):
     kept = {path.name for path in (tmp_path / "kept" / "launch-1").glob("memory*.npy")}
     assert kept == {"memory_0-0.npy", "memory_1-0.npy", "memory_2-2000.npy"}
     assert second.launched[0].result.counters == log.launches[1].counters
+
+
+BLAS = """
+import numpy as np
+blas = ctypes.CDLL("libcublas.so.13")
+handle = ctypes.c_void_p()
+assert blas.cublasCreate_v2(byref(handle)) == 0
+rng = np.random.default_rng(1)
+a, b, c = (rng.integers(-4, 5, shape) for shape in ((5, 7), (7, 4), (5, 4)))
+size = lambda kind, shape: int(np.prod(shape)) * np.dtype(kind).itemsize
+put = lambda x, kind: upload((ctypes.c_char * size(kind, x.shape)).from_buffer_copy(x.astype(kind).tobytes("F")))
+got = lambda at, kind, shape: np.frombuffer(bytes(download(at, ctypes.c_uint8, size(kind, shape))), kind)
+get = lambda at, kind, shape: got(at, kind, shape).reshape(shape, order="F")
+two, three = c_float(2), c_float(3)
+i32, at = ctypes.c_int32, ctypes.c_uint64
+"""
+
+
+BLAS_CALLS = """
+A, B, C = put(a, "f4"), put(b, "f4"), put(c, "f4")
+sizes = [i32(5), i32(4), i32(7)]
+arguments = [handle, i32(0), i32(0), *sizes, byref(two), at(A), i32(5), at(B), i32(7), byref(three)]
+assert blas.cublasSgemm_v2(*arguments, at(C), i32(5)) == 0
+assert (get(C, "f4", (5, 4)) == 2 * a @ b + 3 * c).all()
+tall = np.vstack([b.T, np.zeros((2, 7))])                       # B^T, with rows that do not belong to it
+A, B, C = put(a.T, "f2"), put(tall, "f2"), put(c, "f4")
+one, none = c_float(1), c_float(0)
+ex = [handle, i32(1), i32(1), i32(5), i32(4), i32(7), byref(one), at(A), i32(2), i32(7), at(B), i32(2), i32(6)]
+assert blas.cublasGemmEx(*ex, byref(none), at(C), i32(0), i32(5), i32(68), i32(-1)) == 0
+assert (get(C, "f4", (5, 4)) == a @ b).all()
+both = np.concatenate([a.ravel("F"), a.ravel("F") * 2])
+A, B, C = put(both, "f4"), put(b, "f4"), put(np.zeros(40), "f4")
+batch = [handle, i32(0), i32(0), i32(5), i32(4), i32(7), byref(one), at(A), i32(5), at(35), at(B), i32(7), at(0)]
+assert blas.cublasSgemmStridedBatched(*batch, byref(none), at(C), i32(5), at(20), i32(2)) == 0
+assert (get(C, "f4", (40,)) == np.concatenate([(a @ b).ravel("F"), (2 * a @ b).ravel("F")])).all()
+assert blas.cublasSgemm_v2(*arguments, at(C), i32(4)) == 7      # a leading dimension below the rows
+assert blas.cublasSaxpy_v2() == 15
+"""
+
+
+def test_products_of_cublas_are_computed_by_numpy_and_said_to_be(capfd):
+    """Of f32 by columns; transposed, of f16 to f32, with a leading dimension; in a batch; what is none is named."""
+    code, log = run_script(BLAS + BLAS_CALLS)
+    assert code == 0
+    err = capfd.readouterr().err
+    assert "cublasSgemm_v2 is computed by NumPy" in err and "cublasSaxpy_v2 is not supported" in err
+    assert log.computed == {"cublasSgemm_v2": 1, "cublasGemmEx": 1, "cublasSgemmStridedBatched": 1}
+    verdict = judge(log, "program", "", False)
+    assert verdict.fidelity["computed by NumPy"] == log.computed
+
+
+def test_a_program_that_was_refused_something_and_fails_is_not_called_wrong():
+    log = Log(quiet=True)
+    log.launches.append(LaunchRecord(0, "k", (1, 1, 1), (1, 1, 1), (32, 1, 1), 0, 0))
+    assert judge(log, "program", "it ended with code 1", False).word == "wrong"
+    log.unhandled["cuGraphLaunch"] = 1
+    assert judge(log, "program", "it ended with code 1", False).word == "incomplete"

@@ -57,31 +57,47 @@ def test_ptx_is_found_by_the_names_of_its_kernels(tmp_path):
     assert ptx_of_cubin(cubin, None) is None
 
 
-def test_the_drivers_linker_hands_on_one_ptx_module(capfd, monkeypatch):
+CALLER = """.version 8.8
+.target sm_90
+.address_size 64
+.extern .func (.param .b32 r) helper (.param .b32 a);
+.visible .entry calls(.param .u64 out) { .reg .b32 %r<3>; .reg .b64 %rd<2>;
+ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x;
+{ .param .b32 a; st.param.b32 [a], %r1; .param .b32 r; call.uni (r), helper, (a); ld.param.b32 %r2, [r]; }
+mul.wide.u32 %rd0, %r1, 4; add.u64 %rd1, %rd1, %rd0; st.global.u32 [%rd1], %r2; ret; }
+"""
+HELPER = """//
+.version 8.8
+.target sm_90
+.address_size 64
+.visible .func (.param .b32 r) helper (.param .b32 a) { .reg .b32 %r<2>; ld.param.b32 %r1, [a];
+mad.lo.u32 %r1, %r1, %r1, 7; st.param.b32 [r], %r1; ret; }
+"""
+
+
+def test_the_drivers_linker_makes_one_module_of_several(capfd, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.fspath(Path(__file__).parents[1] / "support"))
     script = f"""
         from driver_client import *
         start()
-        text = open({str(PTX)!r}, "rb").read()
         link = c_uint64()
         call("cuLinkCreate_v2", c_uint(0), None, None, byref(link))
-        add = lambda kind: result_of(
+        add = lambda kind, text: result_of(
             "cuLinkAddData_v2", link, c_uint(kind), c_char_p(text), len(text), None, c_uint(0), None, None
         )
         image, size = c_uint64(), c_uint64()
         assert result_of("cuLinkComplete", link, byref(image), byref(size)) == "CUDA_ERROR_INVALID_VALUE"
-        assert add(0) == "CUDA_ERROR_NOT_SUPPORTED"
-        assert add(1) == "CUDA_SUCCESS"
-        assert add(1) == "CUDA_ERROR_NOT_SUPPORTED"
+        assert add(0, {HELPER.encode()!r}) == "CUDA_ERROR_NOT_SUPPORTED"
+        assert add(1, {CALLER.encode()!r}) == "CUDA_SUCCESS"
+        assert add(1, {HELPER.encode()!r}) == "CUDA_SUCCESS"
         call("cuLinkComplete", link, byref(image), byref(size))
         module = asked("cuModuleLoadData", image)
         call("cuLinkDestroy", link)
-        n = 100
-        a, b, c = (upload((c_float * n)(*(k * i for i in range(n)))) for k in (1, 10, 0))
-        launch(asked("cuModuleGetFunction", module, c_char_p(b"add")), 1, 128, a, b, c, c_int(n))
+        out = asked("cuMemAlloc_v2", 4 * 32)
+        launch(asked("cuModuleGetFunction", module, c_char_p(b"calls")), 1, 32, out)
         call("cuCtxSynchronize")
-        assert download(c, c_float, n) == [11.0 * i for i in range(n)]
+        assert download(out, c_int, 32) == [i * i + 7 for i in range(32)]
     """
     done = run(capfd, "b200", sys.executable, "-c", textwrap.dedent(script))
     assert done.code == 0, done.err
-    assert done.log.unhandled == {"cuLinkAddData_v2": 2}
+    assert done.log.unhandled == {"cuLinkAddData_v2 of what is no PTX": 1}

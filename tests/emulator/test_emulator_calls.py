@@ -148,11 +148,11 @@ def test_recursion_is_refused_where_it_happens():
 
 
 def test_functions_without_a_body_are_refused_where_they_are_called():
-    outside = ".extern .func (.param .b64 p) malloc (.param .b64 n);"
-    body = "{{ .param .b64 p; .param .b64 n; st.param.b64 [n], 8; {guard} call (p), malloc, (n); }} mov.b32 %r1, 3;"
+    outside = ".extern .func (.param .b64 p) elsewhere (.param .b64 n);"
+    body = "{{ .param .b64 p; .param .b64 n; st.param.b64 [n], 8; {guard} call (p), elsewhere, (n); }} mov.b32 %r1, 3;"
     guard = "setp.eq.u32 %p1, %r0, 99; @%p1"
     assert launch(body.format(guard=guard) + STORE_R1 + "ret;", module_scope=outside).words(32).tolist() == [3] * 32
-    with pytest.raises(Fault, match=r"not implemented: call \(p\), malloc"):
+    with pytest.raises(Fault, match=r"not implemented: call \(p\), elsewhere"):
         launch(body.format(guard="") + "ret;", module_scope=outside)
     with pytest.raises(PtxSyntaxError, match="does not fit its declaration"):
         call("call (%r1), plus, (%r0);")

@@ -44,7 +44,7 @@ def test_sixteen_bits_widen_exactly(name):
 
 @pytest.mark.parametrize(
     ("instruction", "source"),
-    [("cvt.rn.bf16.f16", "f16"), ("cvt.rn.f16.bf16", "bf16")],
+    [("cvt.rn.bf16.f16", "f16"), ("cvt.rn.f16.bf16", "bf16"), ("cvt.bf16.f16", "f16"), ("cvt.f16.bf16", "bf16")],
 )
 def test_between_the_two_formats_of_sixteen_bits(instruction, source):
     found = evaluate(f"{instruction} %h0, %h1;", [("h1", EVERY_HALF)], "h0")
@@ -111,14 +111,18 @@ def test_small_formats_to_halves(name):
     if name in ("e4m3", "e5m2"):
         positive = np.where(np.signbit(numbers) & ~np.isnan(numbers), 0, wanted)
         same(evaluate(body.replace("cvt.rn", "cvt.rn.relu"), [("h1", packed)], "r0") & 0xFFFF, positive)
+    # bf16 has all of them, too.
+    wide = np.where(np.isnan(numbers), 0x7FFF, numbers.astype(DTYPES["bf16"]).view(np.uint16)).astype(np.uint32)
+    found = evaluate(body.replace("f16x2.", "bf16x2."), [("h1", packed)], "r0")
+    same(found, wide | np.roll(wide, 3) << 16)
 
 
-def test_halves_to_small_formats():
-    found = evaluate(
-        "{ .reg .b32 p; mov.b32 p, {%h1, %h1}; cvt.rn.satfinite.e4m3x2.f16x2 %h0, p; }", [("h1", EVERY_HALF)], "h0"
-    )
+@pytest.mark.parametrize("half", ["f16", "bf16"])
+def test_halves_to_small_formats(half):
+    body = f"{{ .reg .b32 p; mov.b32 p, {{%h1, %h1}}; cvt.rn.satfinite.e4m3x2.{half}x2 %h0, p; }}"
+    found = evaluate(body, [("h1", EVERY_HALF)], "h0")
     same(found >> 8, found & 0xFF)
-    numbers = EVERY_HALF.astype(np.uint16).view(np.float16).astype(np.float32)
+    numbers = EVERY_HALF.astype(np.uint16).view(DTYPES[half]).astype(np.float32)
     with np.errstate(all="ignore"):
         wanted = np.clip(numbers, -448, 448).astype(DTYPES["e4m3"]).view(np.uint8)
     same(found & 0xFF, np.where(np.isnan(numbers), 0x7F, wanted))

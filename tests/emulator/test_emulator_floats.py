@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from exact_floats import FORMS, Exact, flushed, one_nan, rounded, value
+from ptx_programs import STORE_R1, launch
 from ptx_values import evaluate
 
 COUNT = 96
@@ -329,3 +330,14 @@ def test_signs_and_classes():
     for name, test in tests.items():
         found = evaluate(f"testp.{name}.f32 %p0, %f1; selp.b32 %r0, 1, 0, %p0;", operands, "r0")
         assert found.tolist() == [int(test(value(a, "f32"))) for a in x], name
+
+
+def test_a_nan_of_one_thread_alone_is_a_scalar():
+    """A single lane of a warp computes with scalars; its NaN must meet the others' values again as one."""
+    body = """
+    setp.ne.u32 %p1, %r0, 5; mov.f64 %rd5, 0d3ff0000000000000; @%p1 bra MEET;
+    mov.b64 %rd6, 0x7ff0000000000000; sub.rn.f64 %rd5, %rd6, %rd6;
+    MEET: shr.u64 %rd6, %rd5, 32; cvt.u32.u64 %r1, %rd6;
+    """
+    found = launch(body + STORE_R1 + "ret;", words=32).words(32)
+    assert found.tolist() == [0xFFF80000 if lane == 5 else 0x3FF00000 for lane in range(32)]

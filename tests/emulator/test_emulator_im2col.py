@@ -15,11 +15,11 @@ mov.b32 %r2, words; mov.b32 %r3, full; setp.eq.u32 %p1, %r0, 0;
 @%p1 mbarrier.init.shared.b64 [%r3], 1; bar.sync 0;
 mov.b32 %r4, {c}; mov.b32 %r5, {w}; mov.b32 %r6, {h}; mov.b32 %r7, {n};
 mov.b16 %rs1, {offset_w}; mov.b16 %rs2, {offset_h};
-@%p1 mbarrier.arrive.expect_tx.shared.b64 %rd9, [%r3], 512;
+@%p1 mbarrier.arrive.expect_tx.shared.b64 %rd9, [%r3], {nbytes};
 @%p1 cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes
      [%r2], [map, {{%r4, %r5, %r6, %r7}}], [%r3], {{%rs1, %rs2}};
 W: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra W;
-mad.lo.u32 %r8, %r0, 16, %r2; mad.wide.u32 %rd6, %r0, 16, %rd0;
+mad.lo.u32 %r8, %r0, 16, %r2; add.u32 %r8, %r8, {nbytes}; sub.u32 %r8, %r8, 512; mad.wide.u32 %rd6, %r0, 16, %rd0;
 ld.shared.v4.b32 {{%r4, %r5, %r7, %r8}}, [%r8]; st.global.v4.b32 [%rd6], {{%r4, %r5, %r7, %r8}}; ret;
 """
 
@@ -35,10 +35,13 @@ def im2col_map(device: Device, x: np.ndarray, **fields) -> Im2colMap:
     return Im2colMap(device.upload(x), "f32", (c, w, h, n), strides, (CHANNELS, 1, 1, 1), **given)
 
 
-def column(device: Device, tensor_map: TensorMap, **start) -> np.ndarray:
-    """What an instruction fetches."""
-    body = PROGRAM.format(**{"c": 0, "w": -1, "h": -1, "n": 0, "offset_w": 0, "offset_h": 0, **start})
-    run = launch(body, words=128, module_scope=ROOM, parameters=["map map"], arguments=[tensor_map], device=device)
+def column(device: Device, tensor_map: TensorMap, pixels: int = PIXELS, **start) -> np.ndarray:
+    """The last PIXELS pixels of what an instruction fetches."""
+    nbytes = 4 * CHANNELS * pixels
+    given = {"c": 0, "w": -1, "h": -1, "n": 0, "offset_w": 0, "offset_h": 0, "nbytes": nbytes, **start}
+    room = ROOM.replace("512", str(nbytes))
+    run = launch(PROGRAM.format(**given), words=128, module_scope=room, parameters=["map map"], arguments=[tensor_map],
+                 device=device)  # fmt: skip
     return run.words(128).view(np.float32).reshape(PIXELS, CHANNELS)
 
 
@@ -75,6 +78,16 @@ def test_a_column_starts_anywhere_and_steps():
         wanted[row] = x[0, h, w, 8:]
     # Behind the last image there is nothing.
     assert found.tolist() == wanted.tolist()
+
+
+def test_a_column_has_up_to_1024_pixels():
+    device = Device()
+    x = images(1, 40, 30, CHANNELS)
+    found = column(device, im2col_map(device, x, lower=(0, 0), upper=(0, 0), pixels=1024), 1024, w=3, h=5)
+    last = 5 * 30 + 3 + 1024
+    assert found.tolist() == x.reshape(-1, CHANNELS)[last - PIXELS : last].tolist()
+    with pytest.raises(ValueError, match="pixels = 1025"):
+        im2col_map(device, x, pixels=1025)
 
 
 def test_pixels_are_stored():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_engine import kind_of, run_operation
+from native_engine import TakenBack, kind_of, run_operation
 
 from harness.emulator.native.operations import BY_NAME, OPERATIONS
 from harness.emulator.native.plan import PREDICATE, WIDE
@@ -41,14 +41,18 @@ def lane_of(value: object, lane: int) -> int:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_each_lane_is_what_the_table_says(operation, data):
     sources = [data.draw(values(kind)) for kind in operation.sources]
     old = data.draw(values(operation.result))
     guard = data.draw(st.none() | values("pred"))
     negated = data.draw(st.booleans())
-    found = run_operation(operation.name, sources, old, guard, negated)
+    try:
+        found = run_operation(operation.name, sources, old, guard, negated)
+    except TakenBack:
+        assert operation.nearly
+        return
     for lane in range(32):
         taken = guard is None or bool(lane_of(guard, lane)) != negated
         expected = operation.lane(*(lane_of(s, lane) for s in sources)) if taken else lane_of(old, lane)
@@ -83,6 +87,20 @@ def test_a_result_is_a_scalar_where_python_has_one():
     assert isinstance(run_operation("selp.32", [lanes, 4, True], 0), np.ndarray)
     assert run_operation("add.32", [3, 4], 9, guard=False) == 9
     assert isinstance(run_operation("add.32", [3, 4], 9, guard=lanes > 3), np.ndarray)
+
+
+def test_functions_that_are_nearly_right_are_hardly_ever_taken_back():
+    """Of 2,000 numbers between -40 and 40, and of results that f32 cannot tell from a tie."""
+    rng = np.random.default_rng(7)
+    for name, tie in (("ex2.f32", np.float32(-150)), ("lg2.f32", None)):
+        lane = BY_NAME[name].lane
+        for _ in range(60):
+            numbers = rng.uniform(-40, 40, 32).astype(np.float32).view(np.uint32)
+            numbers = numbers if tie is not None else numbers & 0x7FFFFFFF
+            assert run_operation(name, [numbers], 0).tolist() == [lane(int(n)) for n in numbers]
+        if tie is not None:
+            with pytest.raises(TakenBack):
+                run_operation(name, [int(tie.view(np.uint32))], 0)
 
 
 def test_names_are_unique():

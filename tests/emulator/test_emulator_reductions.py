@@ -120,6 +120,12 @@ def test_match_finds_the_lanes_with_the_same_value():
         assert run(body + STORE_R1 + "ret;").tolist() == [wanted & 0xFFFFFFFF] * 32
 
 
+def test_match_names_lanes_that_there_are():
+    """In a block of ten threads, of a member mask of all lanes."""
+    body = "match.all.sync.b32 %r1|%p1, 5, -1; match.any.sync.b32 %r2, 5, -1; and.b32 %r1, %r1, %r2;"
+    assert launch(body + STORE_R1 + "ret;", threads=10, words=10).words(10).tolist() == [0x3FF] * 10
+
+
 @pytest.mark.parametrize("schedule", ["fifo", "random"])
 def test_barriers_that_count_and_combine_predicates(schedule):
     """Twice in a row, among 96 threads; the second time by 64 of them, on another barrier."""

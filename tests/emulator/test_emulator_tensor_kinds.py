@@ -184,13 +184,15 @@ def test_integer_results_wrap_or_saturate():
 
 STORE_A = """
 mad.wide.u32 %rd7, %r0, 32, %rd0;
-ld.global.v4.b32 {{%r30, %r31, %r32, %r33}}, [%rd7+{at}]; ld.global.v4.b32 {{%r34, %r35, %r36, %r37}}, [%rd7+{at}+16];
-tcgen05.st.sync.aligned.32x32b.x8.b32 [%r22], {{%r30, %r31, %r32, %r33, %r34, %r35, %r36, %r37}};
+ld.global.v4.b32 {%r30, %r31, %r32, %r33}, [%rd7]; ld.global.v4.b32 {%r34, %r35, %r36, %r37}, [%rd7+16];
+tcgen05.st.sync.aligned.32x32b.x8.b32 [%r22], {%r30, %r31, %r32, %r33, %r34, %r35, %r36, %r37};
 tcgen05.wait::st.sync.aligned; bar.sync 0;
 """
 
 
-@pytest.mark.parametrize(("kind", "element"), [("f16", "f16"), ("tf32", "tf32"), ("f8f6f4", "e4m3"), ("i8", "s8")])
+@pytest.mark.parametrize(
+    ("kind", "element"), [("f16", "f16"), ("tf32", "tf32"), ("f8f6f4", "e4m3"), ("f8f6f4", "e2m1"), ("i8", "s8")]
+)
 def test_a_in_tensor_memory(kind, element):
     """Every row of A is 32 bytes in 8 columns of its lane; its thread stores them from row-major global memory."""
     rng = np.random.default_rng(6)
@@ -198,11 +200,13 @@ def test_a_in_tensor_memory(kind, element):
     d_type = "s32" if kind == "i8" else "f32"
     a, b = values(rng, element, (128, k)), values(rng, element, (N, k))
     rows = rows_of_bytes(a, element, kind)
+    if element == "e2m1":  # bits 2 to 5 of a byte
+        others = rng.choice(np.array([0, 1, 2, 3, 0x40, 0xC3], np.uint8), a.shape)
+        rows = a.astype(DTYPES[element]).view(np.uint8) << 2 | others
     # Where the first operand would be in shared memory the kernel finds A by rows.
     what = instruction_descriptor(kind, 128, element, element, d_type)
     mma = f"tcgen05.mma.cta_group::1.kind::{kind} [%r10], [%r22], %rd5, {what}, %p4;"
-    store = STORE_A.replace("{at}+16", "16").format(at=0).replace("{{", "{").replace("}}", "}")
-    words = run(kind, mma, _rows_as_core_matrices(rows), rows_of_bytes(b, element, kind), before=store)
+    words = run(kind, mma, _rows_as_core_matrices(rows), rows_of_bytes(b, element, kind), before=STORE_A)
     np.testing.assert_array_equal(as_numbers(words, d_type), a @ b.T)
 
 
@@ -299,17 +303,23 @@ def test_a_type_code_that_names_no_type_is_a_warning():
     assert error.value.rule == "type-code"
 
 
+@pytest.mark.parametrize("in_tmem", [False, True])
 @pytest.mark.parametrize(("m", "parts"), [(128, 1), (64, 2), (32, 4)])
-def test_weight_stationary_layouts(m, parts):
-    """With fewer rows, parts of the columns stand one above the other."""
+def test_weight_stationary_layouts(m, parts, in_tmem):
+    """With fewer rows, parts of the columns stand one above the other, each with an A of its own in tensor memory."""
     rng = np.random.default_rng(8)
     a, b = values(rng, "e4m3", (128, 32)), values(rng, "e4m3", (N, 32))
+    rows, before = rows_of_bytes(a, "e4m3", "f8f6f4"), ""
+    if in_tmem:
+        rows, before = _rows_as_core_matrices(rows), STORE_A
     what = instruction_descriptor("f8f6f4", m, "e4m3", "e4m3")
-    mma = f"tcgen05.mma.ws.cta_group::1.kind::f8f6f4 [%r10], %rd4, %rd5, {what}, %p4;"
-    words = run("f8f6f4", mma, rows_of_bytes(a, "e4m3", "f8f6f4"), rows_of_bytes(b, "e4m3", "f8f6f4"))
+    mma = f"tcgen05.mma.ws.cta_group::1.kind::f8f6f4 [%r10], {'[%r22]' if in_tmem else '%rd4'}, %rd5, {what}, %p4;"
+    words = run("f8f6f4", mma, rows, rows_of_bytes(b, "e4m3", "f8f6f4"), before=before)
     wide = N // parts
-    found = np.concatenate([words[m * p : m * (p + 1), :wide] for p in range(parts)], axis=1).view(np.float32)
-    np.testing.assert_array_equal(found, a[:m] @ b.T)
+    for p in range(parts):
+        of_a = a[m * p : m * (p + 1)] if in_tmem else a[:m]
+        found = words[m * p : m * (p + 1), :wide].view(np.float32)
+        np.testing.assert_array_equal(found, of_a @ b[wide * p : wide * (p + 1)].T)
     assert not words[:, wide:].any()
 
 

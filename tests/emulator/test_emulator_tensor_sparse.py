@@ -82,14 +82,18 @@ def wide(b: np.ndarray, element: str, kind: str) -> np.ndarray:
     )
 
 
-def multiply(kind: str, a: str, b: str, d: str, m: int, form: str = "", spoil: int = 0, bits: int = 4, **options):
-    """What tensor memory holds behind it, and what it should. d: the type of D, or of the scale factors."""
+def multiply(kind: str, a: str, b: str, d: str, m: int, form: str = "", spoil: int = 0, bits: int = 4, at: int = 0,
+             **options):  # fmt: skip
+    """What tensor memory holds behind it, and what it should. d: the type of D, or of the scale factors.
+
+    at: the column of the metadata in their four; an odd one is named by the selector.
+    """
     rng = np.random.default_rng(21)
     parts = 128 // m if form else 1
     dense, kept, codes = thinned(rng, kind, a, m)
     of_b = values(rng, b, (N, dense.shape[1]))
     old = np.zeros((128, 64), np.uint32)
-    old[:, :4] = metadata(kind, codes | spoil, parts)
+    old[:, at:4] = metadata(kind, codes | spoil, parts)[:, : 4 - at]
     scale = d if kind in SCALED else ""
     if scale:
         vectors = {"mxf8f6f4": 1, "mxf4": 2, "mxf4nvf4": 4}[kind]
@@ -101,10 +105,11 @@ def multiply(kind: str, a: str, b: str, d: str, m: int, form: str = "", spoil: i
         of_b_bytes = of_b / np.repeat(factors[:, :vectors], of.shape[1] // vectors, axis=1)
     else:
         of_b_bytes = of_b
-    what = instruction_descriptor(kind, m, a, b, "f32" if scale else d, scale=scale) | bits
+    what = instruction_descriptor(kind, m, a, b, "f32" if scale else d, scale=scale) | bits | at & 1
     size = f".block_scale{'.block16' if kind == 'mxf4nvf4' else ''}" if scale else ""
     factors_at = ", [%r21], [%r22]" if scale else ""
-    mma = f"tcgen05.mma{form}.sp.cta_group::1.kind::{kind}{size} [%r10], %rd4, %rd5, [%r20], {what}{factors_at}, %p6;"
+    operands = f"[%r10], %rd4, %rd5, [%r20+{at & ~1}], {what}{factors_at}, %p6"
+    mma = f"tcgen05.mma{form}.sp.cta_group::1.kind::{kind}{size} {operands};"
     rows = np.zeros((128, 32), np.uint8)
     rows[:m] = rows_of_bytes(kept, a, kind)
     found = run(kind, mma, rows, wide(of_b_bytes, b, kind), before=BEFORE, old=old, **options)
@@ -124,6 +129,14 @@ def test_metadata_says_which_elements_are_kept(kind, a, b, d, m, form):
     np.testing.assert_array_equal(numbers, expected)
 
 
+@pytest.mark.parametrize(
+    ("case", "at"), [(CASES[0], 1), (CASES[5], 3), (CASES[7], 2), (CASES[11], 2), (CASES[13], 2)]
+)  # fmt: skip
+def test_metadata_of_several_multiplications_share_four_columns(case, at):
+    found, expected = multiply(*case, at=at)
+    np.testing.assert_array_equal(found.view(np.float32), expected)
+
+
 def test_codes_that_the_isa_does_not_have_are_a_warning():
     """Each index names an element all the same; twice the same one, or in any order."""
     found, expected = multiply("f16", "bf16", "bf16", "f32", 64, spoil=3)
@@ -137,7 +150,7 @@ def test_codes_that_the_isa_does_not_have_are_a_warning():
     ("bits", "message", "rule"),
     [
         (0, r"bit 2 \(sparse\) must be 1 with .sp", "descriptor"),
-        (5, "sparsity selector 1 is not supported", "unsupported"),
+        (6, "sparsity selector 2 is not below 2", "unsupported"),
     ],
 )
 def test_descriptors_that_are_none_of_a_sparse_multiplication(bits, message, rule):

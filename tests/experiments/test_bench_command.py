@@ -240,7 +240,7 @@ def test_a_baseline_without_the_cases_compares_nothing(bench):
 
 WRONG = [
     (["--filter", "("], "is not a regular expression"),
-    (["--filter", "kernel9"], "matches no case of suite small; --list shows them"),
+    (["--filter", "kernel99"], "matches no case of suite small; --list shows them"),
     (["--baseline", "nothing"], "is not last, a saved name or a commit"),
     (["--save-baseline", "last"], "baseline name 'last'"),
     (["--json", "-", "--csv", "-"], "only one of"),

@@ -95,7 +95,7 @@ def test_what_is_said_beside_a_file_overrides_it(tmp_path):
     [
         ("schema = 1", "schema = 2", "schema is 2"),
         ("kernels =", "kernel =", "there is no key 'kernel'"),
-        ("kernel6", "kernel9", "there is no kernel 'kernel9'"),
+        ("kernel6", "kernel99", "there is no kernel 'kernel99'"),
         ("stages =", "stage =", "there is no option 'stage'"),
         ('"2x1"', '"2y1"', "cluster '2y1' is not"),
         ("[true", '["maybe"', "'maybe' is neither yes nor no; write yes or true, no or false"),

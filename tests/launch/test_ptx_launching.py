@@ -7,7 +7,7 @@ import pytest
 from ptx_programs import source
 
 from harness.emulator import Device, Fault, LaunchError, Module, TensorMap
-from harness.emulator.names import find_name
+from harness.emulator.names import LONGEST, brief, find_name, short_name
 from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import run
 
@@ -258,9 +258,28 @@ def test_a_part_of_a_name_is_enough_if_no_other_has_it(wanted, found):
     assert find_name(wanted, NAMES, "kernel") == found
 
 
+def test_instances_of_a_template_are_told_apart_by_a_part_or_by_number():
+    names = ["_Z4gemmILi64EfEvPT0_", "_Z4gemmILi128EfEvPT0_", "_Z4gemmILi128EdEvPT0_"]
+    assert [find_name(f"gemm#{n}", names, "kernel") for n in (1, 2, 3)] == names
+    assert find_name("<64", names, "kernel") == names[0] and find_name("128, d", names, "kernel") == names[2]
+    said = "it may be gemm<64, float>, gemm<128, float>, gemm<128, double>; write more of the name, or one of gemm#1 to"
+    for wanted in ("gemm", "gemm#4"):
+        with pytest.raises(LaunchError, match=said):
+            find_name(wanted, names, "kernel")
+
+
+def test_long_names_and_long_vectors_are_shortened_in_messages():
+    name = "_ZN3lab4gemmI" + "Li128E" * 40 + "EEvPf"
+    assert short_name(name).startswith("lab::gemm<128, 128") and len(short_name(name)) <= LONGEST + 2
+    assert short_name("plain_gemm") == "plain_gemm" and short_name("_ZN3lab9gemm_coreEPf") == "lab::gemm_core"
+    vector = ", ".join(f"%r{n}" for n in range(128))
+    assert brief(f"tcgen05.ld.x128 {{{vector}}}, [%r200]") == "tcgen05.ld.x128 {%r0, %r1, .. 126 more}, [%r200]"
+    assert brief("ld.v4 {%r1, %r2, %r3, %r4}, [%rd1]") == "ld.v4 {%r1, %r2, %r3, %r4}, [%rd1]"
+
+
 @pytest.mark.parametrize("wanted", ["gem", "lab", "", "axpy"])
 def test_names_that_are_not_clear_are_shown_demangled(wanted):
-    with pytest.raises(LaunchError, match=r"kernel '.*void lab::gemm<float>\(float\*\), lab::gemm_core"):
+    with pytest.raises(LaunchError, match=r"kernel '.*lab::gemm<float>, lab::gemm_core"):
         find_name(wanted, NAMES, "kernel")
 
 

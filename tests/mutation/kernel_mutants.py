@@ -33,14 +33,14 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.build.artifacts import Artifact, build
-from harness.build.config import KernelConfig, make_config
+from harness.build.config import KernelConfig, find_kernel, make_config
 from harness.check import Checker
 from harness.emulator import EmulatorError
 from harness.emulator.machine.events import Issued
 from harness.errors import CannotRun
-from harness.problem import Shape
+from harness.problem import Shape, operand_bits
 
-KERNELS = ("kernel5", "kernel6", "kernel7", "kernel8")
+KERNELS = ("kernel5", "kernel6", "kernel7", "kernel8", "kernel9")
 SHAPES = (("sm_100a", (2, 1)), ("sm_100a", (2, 2)), ("sm_100a", (4, 2)), ("sm_90a", (2, 1)))
 
 
@@ -138,8 +138,8 @@ class Verdict:
 
 
 def config_of(kernel: str, arch: str, cluster: tuple[int, int]) -> KernelConfig:
-    """Kernel 8 with few stages: its K loop is short then, and it goes round its ring all the same."""
-    stages = {"stages": 3} if kernel == "kernel8" else {}
+    """Kernels 8 and 9 with few stages: their K loop is short then, and goes round its ring all the same."""
+    stages = {"stages": 3} if kernel in ("kernel8", "kernel9") else {}
     if kernel == "kernel8" and arch == "sm_90a":
         stages["sms"] = cluster[0] * cluster[1]
     return make_config(kernel, arch=arch, cluster=cluster, **stages)
@@ -154,6 +154,9 @@ def size_of(config: KernelConfig) -> tuple[int, int, int]:
     have the answers of launch control go round their ring, too.
     """
     m, n = cluster_tile(config)
+    if config.kernel == "kernel9":
+        # Three steps: with two, the wait for the accumulator would cover that for a slot of scale factors.
+        return m, 5 * n, 3 * BLOCK_K * 16 // operand_bits(config.dtype)
     if config.kernel == "kernel8":
         # On sm_90a a tile is stored during the K loop of the next one, a slice in each step.
         return (m, 3 * n, BLOCK_K * 9) if config.arch == "sm_90a" else (m, 5 * n, BLOCK_K * 2)
@@ -268,7 +271,9 @@ def main(kernels: tuple[str, ...], arch: str, cluster: str, kind: str, sample: i
         config_of(kernel, its_arch, shape)
         for kernel in kernels
         for its_arch, shape in SHAPES
-        if its_arch.startswith(arch) and cluster in ("", f"{shape[0]}x{shape[1]}")
+        if its_arch in find_kernel(kernel).archs
+        and its_arch.startswith(arch)
+        and cluster in ("", f"{shape[0]}x{shape[1]}")
     ]
     work = list(jobs_for(configs, kind, schedules))
     if sample is not None:

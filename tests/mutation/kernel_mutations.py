@@ -109,7 +109,10 @@ _MASKED = r"(?:cp\.async\.bulk\.tensor\.|tcgen05\.commit\.)[^;]*multicast::clust
 _WAIT_GROUP = (
     r"(?P<head>(?:cp\.async\.bulk\.wait_group(?:\.read)?|wgmma\.wait_group\.sync\.aligned)\s)\s*(?P<groups>\d+);"
 )
+_COPY = r"tcgen05\.cp[^;]*?\[(?P<to>%r\d+)\], (?P<source>%rd\d+);"
+_SCALED = r"tcgen05\.mma[^;]*block_scale[^;]*?\[(?P<d>%r\d+)\],[^;]*?, \[(?P<a>%r\d+)\], \[(?P<b>%r\d+)\], %p\d+;"
 _DROPPED = (
+    r"tcgen05\.cp[^;]*;",
     r"fence\.(?!mbarrier)[^;]*;",
     r"fence\.mbarrier_init[^;]*;",
     r"bar\.sync[^;]*;",
@@ -160,6 +163,11 @@ KINDS = (
         "mask", "b16",
         "and.b16 changed, {0}, 0x5555; shl.b16 changed, changed, 1; and.b16 helper, {0}, 0xaaaa; "
         "shr.u16 helper, helper, 1; or.b16 changed, changed, helper;")),
+    Kind("scale factors of another atom", _COPY, _with_operand("source", "b64", "add.u64 changed, {}, 32;")),
+    Kind("scale factors four columns further", _COPY, _with_operand("to", "b32", "add.u32 changed, {}, 4;")),
+    Kind("A's scale factors four columns further", _SCALED, _with_operand("a", "b32", "add.u32 changed, {}, 4;")),
+    Kind("B's scale factors four columns further", _SCALED, _with_operand("b", "b32", "add.u32 changed, {}, 4;")),
+    Kind("the other accumulator", _SCALED, _with_operand("d", "b32", "add.u32 changed, {}, 160;")),
     Kind("fence of global memory only", r"fence\.proxy\.async\.shared::cta;", _replaced("shared::cta", "global")),
 )  # fmt: skip
 

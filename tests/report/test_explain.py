@@ -193,7 +193,7 @@ def test_formats_of_the_command(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["kernel9"], "there is no kernel 'kernel9'"),
+        (["kernel99"], "there is no kernel 'kernel99'"),
         (["kernel6", "--stages", "6"], "more than the 232448 bytes of shared memory"),
         (["kernel6", "--format", "png"], "'png' is not one of 'text', 'svg', 'json'"),
         (["kernel6", "-o", "/no/such/folder/x"], "is not a file in an existing folder"),

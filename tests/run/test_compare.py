@@ -164,7 +164,7 @@ def test_a_time_on_a_gpu_is_shown_with_the_ratio_to_the_vendor(series):
     ("arguments", "message"),
     [
         ([], "Missing argument 'KERNEL...|all'"),
-        (["kernel6", "kernel9"], "there is no kernel 'kernel9'"),
+        (["kernel6", "kernel99"], "there is no kernel 'kernel99'"),
         (["all", "--stages", "4"], "kernel5 has no pipeline, its only depth is 1"),
         (["all", "--json", "/no/such/folder/x"], "is not a file in an existing folder"),
     ],

@@ -51,13 +51,22 @@ def test_json_is_what_scripts_expect(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert loops["rows"] == 2 and loops["refused"] == 1 and loops["mean_error_percent"] < 12
 
 
-def test_people_see_the_worst_row_and_the_source(tmp_path: Path) -> None:
+def test_people_see_the_worst_row(tmp_path: Path) -> None:
     write(tmp_path, mma_intervals=INTERVALS + "BF16,shared,1,128,256,16,264,160,148\n")
     result = confront("b200", "--data", tmp_path)
     assert result.exit_code == 0, result.output
     assert "BF16 128x256, A in shared, cta_group::1: 160, 128 cycles" in result.output
-    assert "-20.0 %" in result.output and "SemiAnalysisAI/microbench-blackwell, May 2026" in result.output
-    assert "Nothing here is measured" in result.output
+    assert "-20.0 %" in result.output and "Nothing here is measured" in result.output
+
+
+def test_the_tables_that_are_shipped_have_sources_and_others_have_none_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "b200").mkdir()
+    write(tmp_path / "b200", mma_intervals=INTERVALS + "BF16,shared,1,128,256,16,264,160,148\n")
+    assert "SemiAnalysisAI" not in confront("b200", "--data", tmp_path / "b200").output
+    monkeypatch.setattr("harness.cli.confront.SHIPPED", tmp_path)
+    assert "SemiAnalysisAI/microbench-blackwell, May 2026" in confront("b200").output
 
 
 def test_a_table_of_which_nothing_is_predicted_has_no_error(tmp_path: Path) -> None:

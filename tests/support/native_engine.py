@@ -14,6 +14,7 @@ import numpy as np
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.native.engine import Engine, Library
+from harness.emulator.native.layout import Said
 from harness.emulator.native.library import library_for
 from harness.emulator.native.operations import BY_NAME, NUMBERS, Control
 from harness.emulator.native.plan import (
@@ -31,6 +32,12 @@ from harness.emulator.native.plan import (
 )
 
 FULL = 0xFFFFFFFF
+
+
+class TakenBack(Exception):
+    """Native code has found something out of the ordinary."""
+
+
 DESTINATION, GUARD, ZERO, ROWS = 3, 4, 5, 8
 
 
@@ -60,11 +67,18 @@ def _records(name: str, guarded: bool, negated: bool) -> np.ndarray:
 
 
 def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, negated: bool = False) -> Any:
-    """What one micro-operation makes of register values. old: of its destination; guard: a predicate, or None."""
+    """What one micro-operation makes of register values. old: of its destination; guard: a predicate, or None.
+
+    Raises TakenBack.
+    """
     operation = BY_NAME[name]
     rows = [(n, kind_of(t)) for n, t in enumerate(operation.sources)] + [(DESTINATION, kind_of(operation.result))]
     rows += [(GUARD, PREDICATE)] if guard is not None else []
     piece = Piece(0, 1, 0, [(row, row, kind) for row, kind in rows])
+
+    def leave(f: Any, registers: Any) -> int:
+        raise TakenBack
+
     plan = Plan(
         pieces=[[piece]],
         branches={},
@@ -80,10 +94,13 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
         template=np.zeros(ROWS * ROW_BYTES, np.uint8),
         filled=lambda f: (),
         filled_rows=[],
+        live_rows=[[], [(DESTINATION, DESTINATION, kind_of(operation.result))]],
+        barriers=[],
+        has_all_rows=[True],
         make_functions=lambda block: None,
     )
     launch = SimpleNamespace(parameters=b"")
-    code, wakeups = SimpleNamespace(functions=[None]), SimpleNamespace(changes=0)
+    code, wakeups = SimpleNamespace(functions=[leave]), SimpleNamespace(changes=0)
     engine = Engine(library(), SimpleNamespace(code=code, launch=launch, memory=GlobalMemory(), wakeups=wakeups), plan)
     registers = [*sources, *[0] * (3 - len(sources)), old, guard, 0, 0, 0]
     cta = SimpleNamespace(shared=SharedMemory(1024), window=0)
@@ -94,14 +111,19 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
 
 @contextmanager
 def watched():
-    """Counts why native code stopped, by status; what is yielded fills while the block runs."""
+    """Counts why native code stopped, by `Answer`; what is yielded fills while the block runs."""
     found: Counter[int] = Counter()
-    enter = Engine._run
+    enter, turns = Engine._run, Engine._answer
 
     def _run(self: Engine, *arguments: Any) -> tuple[int, int, int, int]:
         answer = enter(self, *arguments)
         found[answer[0]] += 1
         return answer
 
-    with mock.patch.object(Engine, "_run", _run):
+    def _answer(self: Engine, *arguments: Any) -> list[int]:
+        said = turns(self, *arguments)
+        found[said[Said.STATUS]] += 1
+        return said
+
+    with mock.patch.object(Engine, "_run", _run), mock.patch.object(Engine, "_answer", _answer):
         yield found

@@ -229,6 +229,10 @@ _LOADS = [
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u64 [%r1], %d2, [%r3];",
 ]  # fmt: skip
 
+_LOADS_100 = [
+    "ld.global.nc.L1::no_allocate.L2::evict_normal.L2::256B.v4.u64 {%d0, %d2, %d3, %d4}, [%d1];",
+    "st.global.L2::evict_first.v4.b64 [%d1], {%d0, %d2, %d3, %d4};",
+]
 _ATOMICS = [
     *_each("atom{s}.{op}.{t} %r0, [%d1], %r2;", s="- .global .relaxed.gpu.global .acq_rel.cluster .acquire.sys.global",
            op="add min max", t="u32"), *_each("atom.global.{op}.s32 %r0, [%d1], %r2;", op="min max add"),
@@ -418,6 +422,7 @@ FORMS: Families = {
     "mma.sync": (BOTH, _mma()),
     "special": (BOTH, _SPECIAL),
     "loads and stores": (BOTH, _LOADS),
+    "loads and stores (sm_100a)": (SM100, _LOADS_100),
     "mbarrier": (BOTH, _MBARRIER),
     "bulk copies": (BOTH, _BULK),
     "im2col": (BOTH, _IM2COL),

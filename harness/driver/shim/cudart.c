@@ -131,9 +131,12 @@ API Error cudaInitDevice(int32_t device, uint32_t flags, uint32_t valid) { retur
 API Error cudaSetDeviceFlags(uint32_t flags) { return (void)flags, 0; }
 API Error cudaGetDeviceFlags(uint32_t *flags) { return *flags = 0, 0; }
 API Error cudaDeviceSynchronize(void) { CALL(cuCtxSynchronize()); }
+static void forget_handles(void);
+
 API Error cudaDeviceReset(void) {
     READY;
     last_error = 0;
+    forget_handles();
     return note(cuDevicePrimaryCtxReset_v2(0));
 }
 API Error cudaDeviceGetLimit(size_t *value, uint32_t limit) { CALL(cuCtxGetLimit(value, limit)); }
@@ -200,9 +203,12 @@ API Error cudaHostUnregister(uint64_t address) { CALL(cuMemHostUnregister(addres
 API Error cudaMallocPitch(uint64_t *address, size_t *pitch, size_t width, size_t height) { CALL(cuMemAllocPitch_v2(address, pitch, width, height, 16)); }
 API Error cudaMallocAsync(uint64_t *address, size_t bytes, Stream stream) { CALL(cuMemAllocAsync(address, bytes, stream)); }
 API Error cudaFreeAsync(uint64_t address, Stream stream) { CALL(cuMemFreeAsync(address, stream)); }
-API Error cudaMallocManaged(uint64_t *address, size_t bytes, uint32_t flags) {
-    (void)address, (void)bytes, (void)flags;
-    CALL(cuMemAllocManaged());
+API Error cudaMallocManaged(uint64_t *address, size_t bytes, uint32_t flags) { CALL(cuMemAllocManaged(address, bytes, flags)); }
+API Error cudaMemPrefetchAsync(uint64_t address, size_t bytes, uint64_t location, uint32_t flags, Stream stream) {
+    CALL(cuMemPrefetchAsync_v2(address, bytes, location, flags, stream));
+}
+API Error cudaMemAdvise(uint64_t address, size_t bytes, uint32_t advice, uint64_t location) {
+    CALL(cuMemAdvise_v2(address, bytes, advice, location));
 }
 
 /* Which way it goes is plain from the addresses. */
@@ -261,9 +267,11 @@ API Error cudaPointerGetAttributes(PointerAttributes *attributes, uint64_t addre
         attributes->host_pointer = address;
         return 0;
     }
-    attributes->type = (int32_t)kind;
+    uint32_t managed = 0;
+    cuPointerGetAttribute(&managed, 8, address);
+    attributes->type = managed ? 3 : (int32_t)kind;
     attributes->device_pointer = address;
-    if (kind == 1) attributes->host_pointer = address;
+    if (kind == 1 || managed) attributes->host_pointer = address;
     return 0;
 }
 
@@ -292,6 +300,14 @@ static void add(Symbol **list, void **binary, const void *host, const char *name
     pthread_mutex_lock(&registered_lock);
     *made = (Symbol){*list, host, name, (Binary *)binary, 0};
     *list = made;
+    pthread_mutex_unlock(&registered_lock);
+}
+
+/* After a reset modules are loaded again when something of them is needed. */
+static void forget_handles(void) {
+    pthread_mutex_lock(&registered_lock);
+    for (Symbol *each = kernels; each; each = each->next) each->handle = each->binary->loaded = 0;
+    for (Symbol *each = variables; each; each = each->next) each->binary->loaded = false;
     pthread_mutex_unlock(&registered_lock);
 }
 
@@ -419,13 +435,19 @@ API Error cudaLaunchKernel(const void *kernel, Dim3 grid, Dim3 block, void **arg
     return result ? result : launch(function, grid, block, arguments, shared, stream);
 }
 
-API Error __cudaGetKernel(uint64_t *kernel, const void *host) { return handle_of(host, kernel); }
+/* The compiler keeps what this gives for the whole process: the host function, whose handle a reset changes. */
+API Error __cudaGetKernel(uint64_t *kernel, const void *host) {
+    Error result = handle_of(host, kernel);
+    if (!result) *kernel = (uint64_t)host;
+    return result;
+}
 API Error cudaGetKernel(uint64_t *kernel, const void *host) { return handle_of(host, kernel); }
 API Error cudaGetFuncBySymbol(uint64_t *function, const void *host) { return handle_of(host, function); }
 
 API Error __cudaLaunchKernel(uint64_t kernel, Dim3 grid, Dim3 block, void **arguments, size_t shared, Stream stream) {
     READY;
-    return kernel ? launch(kernel, grid, block, arguments, shared, stream) : note(last_error ? last_error : INVALID_FUNCTION);
+    return kernel ? cudaLaunchKernel((const void *)kernel, grid, block, arguments, shared, stream)
+                  : note(last_error ? last_error : INVALID_FUNCTION);
 }
 
 API Error cudaLaunchCooperativeKernel(const void *kernel, Dim3 grid, Dim3 block, void **arguments, size_t shared, Stream stream) {

@@ -23,6 +23,12 @@ API Result emulatedGpuRefuses(const char *name) {
     return result == SUCCESS ? NOT_SUPPORTED : result;
 }
 
+/* Of the library that stands in for cuBLAS. */
+API Result emulatedGpuGemm(const char *name, const void *what) {
+    Result ready = require_context();
+    return ready == SUCCESS ? emulatedGemm(name, what) : ready;
+}
+
 API Result cuGetErrorName(int32_t error, uint64_t text) {
     const ResultName *found = find_result(error);
     if (text) *(const char **)text = found ? found->name : NULL;
@@ -408,7 +414,8 @@ API Result cuTensorMapReplaceAddress(uint64_t map, uint64_t address) {
 
 /* ---- the linker ----
  *
- * What it makes of one PTX module is that module. There is nothing to link several with.
+ * What it makes of PTX modules is one with the text of all: the first one's version and target hold for it. A function
+ * that one declares, and another one defines, is found by its name when the module is loaded.
  */
 
 enum { INPUT_PTX = 1 };
@@ -434,12 +441,24 @@ API Result cuLinkAddData_v2(uint64_t state, uint32_t kind, uint64_t data, uint64
     (void)name, (void)count, (void)options, (void)values;
     Link *link = (Link *)state;
     if (!link || !data || !bytes) return INVALID_VALUE;
-    if (kind != INPUT_PTX || link->text) return emulatedGpuRefuses("cuLinkAddData_v2");
-    link->text = malloc(bytes + 1);
-    if (!link->text) return OUT_OF_MEMORY;
-    memcpy(link->text, (const void *)data, bytes);
-    link->text[bytes] = 0;
-    link->bytes = bytes + 1;
+    if (kind != INPUT_PTX) return emulatedGpuRefuses("cuLinkAddData_v2 of what is no PTX");
+    const char *from = (const char *)data;
+    size_t before = link->text ? link->bytes - 1 : 0;
+    char *text = realloc(link->text, before + bytes + 2);
+    if (!text) return OUT_OF_MEMORY;
+    link->text = text;
+    text += before;
+    if (before) *text++ = '\n';
+    memcpy(text, from, bytes);
+    text[bytes] = 0;
+    if (before) {
+        /* Its own directives of version, target and address size are spaces. */
+        char *end = strstr(text, ".address_size");
+        char *line = end ? strchr(end, '\n') : NULL;
+        for (char *at = text; line && at < line; at++)
+            if (*at != '\n') *at = ' ';
+    }
+    link->bytes = (size_t)(text - link->text) + strlen(text) + 1;
     return SUCCESS;
 }
 

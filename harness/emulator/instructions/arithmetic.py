@@ -147,7 +147,7 @@ def _float(i: Instruction, w: Translator, kind: str) -> Assign:
     """add, sub, mul, div of f32 and f64, rounded to nearest even."""
     a, b = _sources(i, w, kind)
     value = call(w, values.float_binary, _FLOAT_OPERATIONS[i.opcode], a, b, bits_of(kind))
-    native = (micro(f"{i.opcode}.f32", *_operands(i, kind)),) if kind == "f32" and i.opcode != "div" else ()
+    native = (micro(f"{i.opcode}.f32", *_operands(i, kind)),) if kind == "f32" else ()
     return Assign([(i.operands[0], value)], micro=native)
 
 
@@ -250,7 +250,7 @@ def _div(i: Instruction, w: Translator) -> Assign:
 def _minmax(i: Instruction, w: Translator) -> Assign:
     """The smaller or larger of two numbers; f32 may have three."""
     kind = kind_of(i)
-    if kind in floats.KINDS and i.modifiers != ("f32",):
+    if kind in floats.KINDS:
         return floats.minimum_or_maximum(i, w, kind)
     if kind in PACKED_KINDS:
         return _packed(i, w)
@@ -258,11 +258,6 @@ def _minmax(i: Instruction, w: Translator) -> Assign:
     if not relu:
         only(i)
     read = _sources(i, w, kind)
-    if kind == "f32":
-        result, *others = read
-        for other in others:
-            result = call(w, values.float_binary, f"np.f{i.opcode}", result, other, 32)
-        return Assign([(i.operands[0], result)])
     if not is_integer(kind) or len(read) != 2:
         raise Unsupported
     high = 1 << (bits_of(kind) - 1) if kind[0] == "s" else 0

@@ -6,7 +6,7 @@ PTX ISA 9.7.13.1 and 9.7.13.3.
 from __future__ import annotations
 
 from harness.emulator.errors import Fault
-from harness.emulator.instructions.table import Effect, Translator, Unsupported, instruction, only
+from harness.emulator.instructions.table import Effect, Micro, Translator, Unsupported, instruction, only
 from harness.emulator.machine.barriers import CountingBarrier
 from harness.emulator.machine.events import GroupArrived, GroupLeft, Site
 from harness.emulator.machine.lanes import WARP_SIZE, Value, mask_of
@@ -77,7 +77,9 @@ _ARRIVES = ("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arriv
 
 @instruction(*_SYNCS, operands=range(1, 3), writes=0, blocks=True, family="barrier")
 def _sync(i: Instruction, w: Translator) -> Effect:
-    return Effect(bar_sync, _arguments(i, w))
+    aligned = i.opcode == "bar" or i.has("aligned")
+    native = Micro("bar.sync", None, tuple((o, "u32") for o in i.operands), alignment=WARP_SIZE if aligned else 1)
+    return Effect(bar_sync, _arguments(i, w), micro=(native,))
 
 
 @instruction(*_ARRIVES, operands=2, writes=0, family="barrier")

@@ -1,8 +1,9 @@
 """Control flow and trap, calls of functions that CUDA provides, and setmaxnreg (PTX ISA 9.7.12, 9.7.19).
 
 The translation itself takes care of control flow, and calls are replaced by the function's body when the PTX is parsed.
-Those that are left are vprintf and __assertfail (CUDA Programming Guide, "Formatted Output"). Their arguments are in
-the caller's .param variables, at offsets of the thread's local memory.
+Those that are left are vprintf, __assertfail, malloc and free (CUDA Programming Guide, "Formatted Output", "Dynamic
+Global Memory Allocation"). Their arguments are in the caller's .param variables, at offsets of the thread's local
+memory.
 """
 
 from __future__ import annotations
@@ -156,6 +157,42 @@ def fail_assertion(f: Fragment, site: Site, message: int, file: int, line: int, 
     )
 
 
+# ---- malloc and free ----
+
+HEAP_BYTES = 8 << 20
+"""Of a device, where the program has not asked for more (cudaLimitMallocHeapSize)."""
+
+
+def allocate(f: Fragment, site: Site, size: int, result: int) -> None:
+    """``malloc``: each thread gets memory of its own, or null where the heap has none left."""
+    memory = f.grid.memory
+    for lane in f.lanes:
+        nbytes = _local(f, lane, size, 8)
+        used = sum(block.data.size for block in memory.allocations if block.name == HEAP)
+        fits = 0 < nbytes <= HEAP_BYTES - used
+        address = memory.alloc(nbytes, HEAP) if fits else 0
+        f.warp.local.store(np.array([lane], np.intp), np.array([result], np.int64), 8, address)
+    f.grid.wakeups.changes += 1
+
+
+HEAP = "the device's heap"
+
+
+def release(f: Fragment, site: Site, pointer: int) -> None:
+    """``free`` of what malloc gave, or of null."""
+    memory = f.grid.memory
+    for lane in f.lanes:
+        address = _local(f, lane, pointer, 8)
+        if not address:
+            continue
+        block, offset = memory.find(address, 1)
+        if block.name != HEAP or offset:
+            raise Fault(f"frees 0x{address:x}, which no malloc of a kernel gave", "address")
+        memory.remove(block)
+        f.grid.freed.append(block)
+    f.grid.wakeups.changes += 1
+
+
 def _places(operand: Operand, w: Translator) -> list[str]:
     """Local offsets of the .param variables of a call."""
     if not isinstance(operand, Vector):
@@ -176,6 +213,10 @@ def _call(i: Instruction, w: Translator) -> Effect:
     if called == "vprintf" and len(given) == 2:
         where = _places(results, w)
         return Effect(print_formatted, [*given, where[0] if where else "-1"])
+    if called == "malloc" and len(given) == 1 and _places(results, w):
+        return Effect(allocate, [*given, *_places(results, w)])
+    if called == "free" and len(given) == 1:
+        return Effect(release, given)
     if called == "__assertfail" and len(given) == 5:
         return Effect(fail_assertion, given[:4])
     raise Unsupported

@@ -227,21 +227,22 @@ def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str)
     relus = ("", ".relu")
     sources = i.operands[1:]
     if source in _PAIRS and source not in ("f16x2", "bf16x2"):
-        expected = "bf16x2" if source == "ue8m0x2" else "f16x2"
-        if to != expected or len(sources) != 1 or form not in ("rn", *(("rn.relu",) if to == "f16x2" else ())):
+        # To bf16x2 those of fp8 and smaller since PTX ISA 9.2.
+        wanted = ("bf16x2",) if source == "ue8m0x2" else ("f16x2", "bf16x2")
+        if to not in wanted or len(sources) != 1 or form not in ("rn", *(("rn.relu",) if source != "ue8m0x2" else ())):
             raise Unsupported
         kind = "b8" if source == "e2m1x2" else "b16"
         value = w.read(sources[0], kind)
         return Assign([(i.operands[0], call(w, unpack_pair, repr(to), repr(source), "relu" in words, value))])
     if to in _STRICT_PAIRS:
         allowed: tuple[str, ...] = tuple(f"rn.satfinite{r}" for r in relus)
-        from_halves = "f16x2" if to in ("e4m3x2", "e5m2x2") else ""
+        from_halves: tuple[str, ...] = ("f16x2", "bf16x2")
     elif to == "ue8m0x2":
-        allowed, from_halves = ("rz.satfinite", "rp.satfinite", "rz", "rp"), "bf16x2"
+        allowed, from_halves = ("rz.satfinite", "rp.satfinite", "rz", "rp"), ("bf16x2",)
     else:
         allowed = tuple(f"{m}{x}" for m in ("rn", "rz") for x in ("", ".relu", ".satfinite", ".relu.satfinite"))
-        from_halves = ""
-    if form not in allowed or len(sources) != (2 if source == "f32" else 1) or source not in ("f32", from_halves):
+        from_halves = ()
+    if form not in allowed or len(sources) != (2 if source == "f32" else 1) or source not in ("f32", *from_halves):
         raise Unsupported
     read = [w.read(o, "b32") for o in sources]
     if to in ("bf16x2", "f16x2") and form == "rn":
@@ -286,7 +287,8 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
     elif integral:
         if to != source:
             raise Unsupported
-    elif bool(rounding) != narrows:
+    elif bool(rounding) != narrows and (rounding or {to, source} != {"f16", "bf16"}):
+        # Between the two halves compilers leave .rn out.
         raise Unsupported
     mode = rounding[0] if rounding and not integral else "rn"
     whole = INTEGRAL[rounding[0]] if integral else ""
@@ -316,7 +318,9 @@ def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, sour
     if len(rounding) != 1 or not set(rest) <= {"sat"}:
         raise Unsupported
     arguments = (repr(to), repr(source), repr(rounding[0]), "sat" in rest, w.read(i.operands[1], source))
-    return Assign([(i.operands[0], call(w, integer_to_float, *arguments))])
+    has_operation = to == "f32" and source in ("s32", "u32") and words == ["rn"]
+    native = (micro(f"f32.from.{source}", i.operands[0], source, i.operands[1]),) if has_operation else ()
+    return Assign([(i.operands[0], call(w, integer_to_float, *arguments))], micro=native)
 
 
 def _resize(w: Translator, value: str, source: str, to: str, destination: Operand) -> str:

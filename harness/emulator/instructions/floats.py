@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from harness.emulator.instructions.table import (
     Assign,
+    Micro,
+    Temporary,
     Translator,
     Unsupported,
     bits_of,
@@ -85,7 +87,18 @@ def _modes(i: Instruction) -> list[str]:
 
 def general(i: Instruction, w: Translator, operation: str, kind: str) -> Assign:
     values = [w.read(o, kind) for o in i.operands[1:]]
-    return Assign([(i.operands[0], call(w, float_operation, repr(operation), repr(kind), *_modes(i), *values))])
+    value = call(w, float_operation, repr(operation), repr(kind), *_modes(i), *values)
+    return Assign([(i.operands[0], value)], micro=_native(i, operation, kind))
+
+
+def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
+    """The same as a micro-operation, of f32 rounded to nearest."""
+    if kind != "f32" or any(i.has(m) for m in ("rz", "rm", "rp", "sat")) or operation not in _NATIVE:
+        return ()
+    return (micro(f"{operation}{'.ftz' if i.has('ftz') else ''}.f32", i.operands[0], kind, *i.operands[1:]),)
+
+
+_NATIVE = ("add", "sub", "mul", "fma", "div", "div.approx", "rcp", "sqrt", "rsqrt", "ex2", "lg2")
 
 
 _SUM_MODIFIERS: dict[str, tuple[str, ...]] = {
@@ -183,7 +196,15 @@ def minimum_or_maximum(i: Instruction, w: Translator, kind: str) -> Assign:
         raise Unsupported
     flags = [str(i.has(m)) for m in ("ftz", "NaN", "abs", "xorsign")]
     values = [w.read(o, kind) for o in i.operands[1:]]
-    return Assign([(i.operands[0], call(w, extremum, repr(i.opcode), repr(kind), *flags, *values))])
+    value = call(w, extremum, repr(i.opcode), repr(kind), *flags, *values)
+    name = f"{i.opcode}{'.nan' if i.has('NaN') else ''}{'.ftz' if i.has('ftz') else ''}.f32"
+    native: tuple[Micro, ...] = ()
+    if kind == "f32" and not i.has("abs"):
+        destination, first, second, *third = i.operands
+        between = Temporary() if third else destination
+        native = (micro(name, between, kind, first, second),)
+        native += tuple(micro(name, destination, kind, between, other) for other in third)
+    return Assign([(i.operands[0], value)], micro=native)
 
 
 def change_sign(operation: str, kind: str, value: Value) -> Value:

@@ -449,7 +449,8 @@ SPACES = {
 _ORDER = ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys")
 HINTS = (
     *_ORDER, "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::no_allocate", "L1::evict_last", "L1::evict_first",
-    "L1::evict_normal", "L1::evict_unchanged", "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint",
+    "L1::evict_normal", "L1::evict_unchanged", "L2::evict_last", "L2::evict_normal", "L2::evict_first",
+    "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint",
 )  # fmt: skip
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
@@ -497,6 +498,18 @@ _STORE_FUNCTIONS: dict[str, Callable[..., None]] = {
 }
 
 
+def load_function(i: Instruction, w: Translator, operand: Operand) -> Callable[..., Result]:
+    """What loads from the state space of an instruction's address."""
+    return _LOAD_FUNCTIONS[state_space(i, w, operand)]
+
+
+def store_function(i: Instruction, w: Translator, operand: Operand) -> Callable[..., None]:
+    space = state_space(i, w, operand)
+    if space not in _STORE_FUNCTIONS:
+        raise Unsupported
+    return _STORE_FUNCTIONS[space]
+
+
 def load_128(f: Fragment, site: Site, load: Callable[..., Result], address: Value) -> Value:
     """``ld.b128``: both halves in one register, which is an int, or an array of them."""
     low, high = load(f, site, address, 8, 2, AS_IS)
@@ -516,10 +529,10 @@ def join_halves(low: Value, high: Value) -> Value:
 def _ld(i: Instruction, w: Translator) -> Effect:
     only(i, SPACES, HINTS, VECTORS)
     if kind_of(i) == "b128" and not any(i.has(v) for v in VECTORS):
-        load = _LOAD_FUNCTIONS[state_space(i, w, i.operands[1])]
+        load = load_function(i, w, i.operands[1])
         return Effect(load_128, [w.use(load), w.pointer(memory(i.operands[1]))], i.operands[:1])
     kind, destinations = _items(i, i.operands[0])
-    function = _LOAD_FUNCTIONS[state_space(i, w, i.operands[1])]
+    function = load_function(i, w, i.operands[1])
     size = TYPE_BYTES[kind]
     widths = {bits_of(d.type) for d in destinations if isinstance(d, Register)} or {bits_of(kind)}
     if len(widths) != 1:
@@ -545,18 +558,17 @@ def store_128(f: Fragment, site: Site, store: Callable[..., None], address: Valu
 def _st(i: Instruction, w: Translator) -> Effect:
     only(i, SPACES, HINTS, VECTORS)
     if kind_of(i) == "b128" and not any(i.has(v) for v in VECTORS):
-        space = state_space(i, w, i.operands[0])
-        if space not in _STORE_FUNCTIONS:
-            raise Unsupported
-        arguments = [w.use(_STORE_FUNCTIONS[space]), w.pointer(memory(i.operands[0])), w.read(i.operands[1], "b128")]
+        arguments = [
+            w.use(store_function(i, w, i.operands[0])),
+            w.pointer(memory(i.operands[0])),
+            w.read(i.operands[1], "b128"),
+        ]
         return Effect(store_128, arguments)
     kind, sources = _items(i, i.operands[1])
-    space = state_space(i, w, i.operands[0])
-    if space not in _STORE_FUNCTIONS:
-        raise Unsupported
+    function, space = store_function(i, w, i.operands[0]), state_space(i, w, i.operands[0])
     values = tuple_of(w.read(source, kind) for source in sources)
     arguments = [w.pointer(memory(i.operands[0])), str(TYPE_BYTES[kind]), values]
-    return Effect(_STORE_FUNCTIONS[space], arguments, micro=_native_stores(i, space, kind, sources))
+    return Effect(function, arguments, micro=_native_stores(i, space, kind, sources))
 
 
 # ---- as micro-operations ----

@@ -112,6 +112,9 @@ def special_register(name: str, w: Translator) -> str:
         "reserved_smem_offset_end": str(RESERVED_SHARED),
         "reserved_smem_offset_cap": str(RESERVED_SHARED),
     }
+    if base in ("envreg1", "envreg2"):
+        # cooperative_groups finds the barrier of its grid by these two halves of an address.
+        return f"(f.grid.launch.workspace {'>> 32' if base == 'envreg1' else '& 0xFFFFFFFF'})"
     if base.startswith(("pm", "envreg", "reserved_smem_offset_")) and base not in known:
         # Performance counters stand still; what a driver puts into the others means nothing here.
         return "0"

@@ -110,13 +110,11 @@ def _tell_of_kind(f: Fragment, site: Site, ctas: Sequence[Cta], what: KindMma) -
         if a is not None:
             reads.append(events.SharedChunks(cta.rank, a.positions))
         else:
-            rows = shape.m // what.cta_group
-            lanes = a_lanes(what.a, rows, what.cta_group == 2 and rows == 64)
-            column = split_address(what.a)[1]
+            lanes, column = a_lanes(what), split_address(what.a)[1]
             span = range(int(lanes.min()), int(lanes.max()) + 1)
             reads.append(events.TensorBlock(cta.rank, span, range(column, column + A_COLUMNS)))
         if what.metadata is not None:
-            columns = metadata_columns(what.metadata, what.kind)
+            columns = metadata_columns(what)
             reads.append(events.TensorBlock(cta.rank, range(128), range(columns.start, columns.stop)))
         for address, count in (
             zip(what.scales, (shape.m // what.cta_group, shape.n), strict=True) if what.vectors else ()

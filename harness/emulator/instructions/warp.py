@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.floats import extremum
-from harness.emulator.instructions.table import Effect, Translator, Unsupported, instruction, only, only_form
+from harness.emulator.instructions.table import Effect, Micro, Translator, Unsupported, instruction, only, only_form
 from harness.emulator.machine.divergence import complete_meeting, part
 from harness.emulator.machine.events import Site, WarpSynced
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value, mask_of
@@ -144,7 +144,9 @@ def _shfl(i: Instruction, w: Translator) -> Effect:
         raise Unsupported
     if isinstance(destination, Dual):
         return Effect(shuffle, arguments, (destination.first, destination.second))
-    return Effect(shuffle_value, arguments, (destination,))
+    sources = tuple((o, "b32") for o in i.operands[1:])
+    native = Micro(f"shfl.{i.modifiers[1]}", destination, sources)
+    return Effect(shuffle_value, arguments, (destination,), micro=(native,))
 
 
 @by_group
@@ -162,7 +164,8 @@ def vote(f: Fragment, site: Site, mode: str, predicate: Value, mask: Value) -> V
 def _vote(i: Instruction, w: Translator) -> Effect:
     only(i, "all", "any", "uni", "ballot")
     predicate, mask = w.read(i.operands[1], "pred"), w.read(i.operands[2], "b32")
-    return Effect(vote, [repr(i.modifiers[1]), predicate, mask], i.operands[:1])
+    native = Micro(f"vote.{i.modifiers[1]}", i.operands[0], ((i.operands[1], "pred"), (i.operands[2], "b32")))
+    return Effect(vote, [repr(i.modifiers[1]), predicate, mask], i.operands[:1], micro=(native,))
 
 
 @by_group
@@ -201,7 +204,14 @@ def _redux_floats(i: Instruction, w: Translator) -> Effect:
         raise Unsupported
     only_form(i, *(f"sync.{operation}{a}{n}.f32" for a in ("", ".abs") for n in ("", ".NaN")))
     value, mask = w.read(i.operands[1], "b32"), w.read(i.operands[2], "b32")
-    return Effect(reduce_floats, [repr(operation), str(i.has("abs")), str(i.has("NaN")), value, mask], i.operands[:1])
+    name = f"redux.{operation}{'.nan' if i.has('NaN') else ''}.f32"
+    native = () if i.has("abs") else (_native_reduction(i, name),)
+    arguments = [repr(operation), str(i.has("abs")), str(i.has("NaN")), value, mask]
+    return Effect(reduce_floats, arguments, i.operands[:1], micro=native)
+
+
+def _native_reduction(i: Instruction, name: str) -> Micro:
+    return Micro(name, i.operands[0], tuple((o, "b32") for o in i.operands[1:]))
 
 
 @instruction("redux.sync", operands=3)
@@ -212,7 +222,10 @@ def _redux(i: Instruction, w: Translator) -> Effect:
     if i.modifiers[-1] not in ("s32", "u32", "b32"):
         raise Unsupported
     value, mask = w.read(i.operands[1], "b32"), w.read(i.operands[2], "b32")
-    return Effect(reduce, [repr(i.modifiers[1]), str(i.modifiers[-1] == "s32"), value, mask], i.operands[:1])
+    operation, kind = i.modifiers[1], i.modifiers[-1]
+    name = f"redux.{operation}" + (f".{kind}" if operation in ("min", "max") else "")
+    arguments = [repr(operation), str(kind == "s32"), value, mask]
+    return Effect(reduce, arguments, i.operands[:1], micro=(_native_reduction(i, name),))
 
 
 @by_group
@@ -234,8 +247,10 @@ def match_any(f: Fragment, site: Site, value: Value, mask: Value) -> Value:
 
 @by_group
 def match_all(f: Fragment, site: Site, value: Value, mask: Value) -> tuple[int, bool]:
-    """``match.all.sync``: the mask and true if all lanes have the same value, else 0 and false."""
-    members = check_members(f, site, mask)
+    """``match.all.sync``: the mask, without lanes that there are not, and true if all lanes have the same value, else 0
+    and false.
+    """
+    members = check_members(f, site, mask) & f.mask
     alike = len({lane_value(value, lane) for lane in f.lanes}) == 1
     return members if alike else 0, alike
 
@@ -276,7 +291,13 @@ def _elect(i: Instruction, w: Translator) -> Effect:
     destination = i.operands[0]
     if not isinstance(destination, Dual) or len(i.modifiers) != 1:
         raise Unsupported
-    return Effect(elect, [w.read(i.operands[1], "b32")], (destination.first, destination.second))
+    native = Micro("elect", destination.second, ((i.operands[1], "b32"),))
+    return Effect(
+        elect,
+        [w.read(i.operands[1], "b32")],
+        (destination.first, destination.second),
+        micro=(native,) if isinstance(destination.first, Sink) else (),
+    )
 
 
 def warp_sync(f: Fragment, site: Site, mask: Value) -> object:

@@ -26,12 +26,12 @@ from harness.emulator.units.sparsity import selectors
 from harness.emulator.units.warp_mma import ELEMENT_BITS, Form, multiply
 
 
-def _require_all_lanes(f: Fragment, what: str) -> None:
+def require_all_lanes(f: Fragment, what: str) -> None:
     if f.mask != FULL_MASK:
         raise Fault(f"{what} needs all {WARP_SIZE} lanes of the warp; only 0x{f.mask:08x} execute it", "convergence")
 
 
-def _stack(values: Sequence[Value], wide: bool) -> np.ndarray:
+def stack(values: Sequence[Value], wide: bool) -> np.ndarray:
     if not wide:
         return stack_rows(values)
     return np.array([np.broadcast_to(np.asarray(v, np.uint64), WARP_SIZE) for v in values])
@@ -47,12 +47,12 @@ def mma(
     metadata: Value = None,
 ) -> list[np.ndarray]:
     """D = A . B + C, each in the registers of the warp. metadata: of a sparse A."""
-    _require_all_lanes(f, "mma.sync")
+    require_all_lanes(f, "mma.sync")
     wide = form.d_type == "f64"
     grid = f.grid
     grid.counters.mma_instructions += 1
     grid.counters.mma_flops += 2 * form.m * form.n * form.k
-    stacked = [_stack(x, wide) for x in (a, b, c)]
+    stacked = [stack(x, wide) for x in (a, b, c)]
     held = None if metadata is None else stack_rows([metadata])[0]
     return list(multiply(form, stacked[0], stacked[1], stacked[2], grid.mma_unit.accumulation, held))
 
@@ -122,7 +122,7 @@ def _registers(m: int, n: int, kind: str) -> int:
 
 def transpose(f: Fragment, site: Site, value: Value) -> np.ndarray:
     """``movmatrix``: an 8x8 matrix of 16-bit elements in the registers of the warp."""
-    _require_all_lanes(f, "movmatrix")
+    require_all_lanes(f, "movmatrix")
     halves = stack_rows([value]).view(np.uint16).reshape(8, 8)
     return np.ascontiguousarray(halves.T).view(np.uint32).reshape(WARP_SIZE)
 

@@ -170,6 +170,9 @@ def _complete_join(join: JoinPoint) -> None:
 def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
     first = parts[0]
     code: Code = first.grid.code
+    for fragment in parts:
+        if fragment.native is not None:
+            fragment.native.settle(fragment)
     registers: list[Value] = list(code.initial)
     second = parts[1].registers
     for slot in code.live_in[join.block]:

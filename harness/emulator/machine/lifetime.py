@@ -9,18 +9,16 @@ from harness.emulator.machine.code import Code
 from harness.emulator.machine.divergence import leave
 from harness.emulator.machine.events import Site
 from harness.emulator.machine.state import Cluster, Cta, Fragment
+from harness.emulator.names import short_name
 
 
 def exit(f: Fragment, site: Site) -> None:
     """Lanes leave the kernel: barriers for everybody no longer wait for them."""
     cta, grid = f.cta, f.grid
-    cta.alive -= f.count
     if grid.sink is not None:
         grid.sink(events.Exited(f.agent))
-    leave(f)
+    depart(f)
     grid.wakeups.changes += 1
-    if not f.warp.alive:
-        grid.counters.warps_finished += 1
     if cta.exited:
         _check_exit(f, cta, site)
     for barrier in cta.named:
@@ -31,6 +29,14 @@ def exit(f: Fragment, site: Site) -> None:
     cluster.barrier.leave(cluster.living_threads, arrived)
     if cta.exited and grid.sink is not None:
         grid.sink(events.CtaEnded(cluster.number, cta.rank))
+
+
+def depart(f: Fragment) -> None:
+    """Lanes are no longer there. Barriers are not told."""
+    f.cta.alive -= f.count
+    leave(f)
+    if not f.warp.alive:
+        f.grid.counters.warps_finished += 1
 
 
 def _check_exit(f: Fragment, cta: Cta, site: Site) -> None:
@@ -62,7 +68,7 @@ def check_ended(code: Code, cluster: Cluster) -> None:
         for barrier in cta.mbarriers.values():
             if barrier.bytes:
                 raise Fault(
-                    f"kernel '{code.kernel.name}', cluster {cluster.index}: the launch ended with "
+                    f"kernel '{short_name(code.kernel.name)}', cluster {cluster.index}: the launch ended with "
                     f"{barrier.bytes} bytes pending on {barrier}: expect_tx and the copies' bytes differ",
                     "mbarrier-bytes",
                     barrier.offset,

@@ -27,8 +27,9 @@ from harness.emulator.machine.divergence import arrive_at_join, go_on_alone
 from harness.emulator.machine.events import Agent
 from harness.emulator.machine.grid import Clusters
 from harness.emulator.machine.poison import Poison
-from harness.emulator.machine.schedule import START, Schedule
+from harness.emulator.machine.schedule import START, FifoSchedule, Schedule
 from harness.emulator.machine.state import AsyncOperation, Cluster, Fragment, Grid, JoinPoint
+from harness.emulator.names import short_name
 
 FIRST_LOOK = 64
 """Blocks a warp runs without waiting before it is looked at whether it only polls."""
@@ -57,6 +58,18 @@ _log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 
 
+class Stop(Protocol):
+    """Where native turns have ended. turns: how many were begun. fragment: whose turn goes on here, if one does; ran:
+    the blocks it has run in this turn; changes: the machine's before it. The engine knows what answer and piece mean.
+    """
+
+    turns: int
+    answer: Any
+    fragment: Fragment | None
+    ran: int
+    changes: int
+
+
 class Engine(Protocol):
     """Runs blocks in place of their functions. enters: whether it may be asked to run a block. counts: how often it has
     run each that the machine has not counted.
@@ -65,8 +78,19 @@ class Engine(Protocol):
     enters: list[bool]
     counts: NDArray[np.int64]
 
-    def run(self, f: Fragment, block: int, budget: int) -> tuple[int, int, int]:
-        """Run a block, and perhaps some after it: the last one, what follows, and how many were run before it."""
+    def run(self, f: Fragment, block: int, budget: int, stop: Any = None) -> tuple[int, int, int]:
+        """Run a block, and perhaps some after it: the last one, what follows, and how many were run before it. stop:
+        native turns have ended in the middle of it.
+        """
+
+    def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Any:
+        """Give fragments that are ready turns of so many blocks, in order; a `Stop`, or None if it has done nothing."""
+
+    def diverge(self, f: Fragment, block: int) -> int:
+        """Split a fragment at the end of a block, which it has run."""
+
+    def settle(self, f: Fragment) -> None:
+        """Bring a fragment's registers up to date; Python is about to run it."""
 
     def pass_window(self, f: Fragment, blocks: int) -> tuple[int, int] | None:
         """Run so many blocks: the one that follows, and how many reads the last one has made, which are few unless
@@ -120,6 +144,8 @@ class Machine:
         self.limits = limits
         self.wakeups = grid.wakeups
         self.block_counts = [0] * len(self.code.functions)
+        self._in_order = isinstance(schedule, FifoSchedule)
+        """Whether who is ready first comes first."""
         self.progress = 0
         """Grows with everything that happens but fruitless polling."""
         self.preempted: deque[Fragment] = deque()
@@ -161,6 +187,12 @@ class Machine:
         self._check_steps()
         turns, check_at = 0, min(LIMIT_CHECK, self._unchecked // LONGEST_TURN + 1)
         while True:
+            if ready and self._in_order and (taken := self._take_turns(check_at - turns)):
+                turns += taken
+                if turns >= check_at or self.preempted:
+                    self._check_limits()
+                    check_at = turns + min(LIMIT_CHECK, self._unchecked // LONGEST_TURN + 1)
+                continue
             step = schedule.next(ready, bool(clusters.launched))
             if step is None:
                 if not self._carry_on():
@@ -318,27 +350,70 @@ class Machine:
         self._silent_since, self._silence = time.monotonic(), SILENCE
         self._report_progress(self.clusters.ended + self.clusters.granted, self.clusters.total)
 
+    # ---- native turns ----
+
+    def _take_turns(self, most: int) -> int:
+        """Have the engine give turns, at most so many, and end the one that it could not; how many there were."""
+        most = min(most, self._unchecked // LONGEST_TURN)
+        if self.engine is None or most <= 0:
+            return 0
+        window = 0 if self._suspects else WINDOW
+        stop: Stop | None = self.engine.take_turns(self.wakeups.ready, most, FIRST_LOOK, window, SLICE)
+        if stop is None:
+            return 0
+        fragment = stop.fragment
+        self.progress += stop.turns
+        if fragment is not None:
+            self.progress -= 1
+            if not self._go_on(fragment, stop) or self.wakeups.changes != stop.changes:
+                self.progress += 1
+        return max(stop.turns, 1)
+
+    def _go_on(self, fragment: Fragment, stop: Stop) -> bool:
+        """End a turn that the engine has begun. True: it has only polled."""
+        assert self.engine is not None
+        self.engine.settle(fragment)
+        if stop.answer.name == "HAD_TURN":
+            return self._had_turn(fragment)
+        if stop.answer.name == "EXITS":
+            self._stop(fragment, EXIT)
+        elif stop.answer.name == "ARRIVES":
+            self._stop(fragment, fragment.block)
+        elif stop.answer.name == "CANNOT_SPLIT":
+            following = self.engine.diverge(fragment, fragment.block)
+            self.block_counts[fragment.block] += 1
+            self._stop(fragment, following)
+        else:
+            return self._run(fragment, stop)
+        return False
+
     # ---- one turn of a warp ----
 
-    def _run(self, fragment: Fragment) -> bool:
-        """Run until the fragment waits, splits, joins or exits, or has had its turn. True: it has only polled."""
+    def _run(self, fragment: Fragment, stop: Stop | None = None) -> bool:
+        """Run until the fragment waits, splits, joins or exits, or has had its turn. True: it has only polled.
+
+        stop: the turn has begun natively, and goes on in the middle of a block.
+        """
         if self.grid.sink is not None and fragment.streak == 0:
             self.grid.sink(events.Resumed(fragment.agent))
-        if fragment.block < 0 or fragment.block == fragment.join_block:
+        if self.engine is not None:
+            self.engine.settle(fragment)
+        if stop is None and (fragment.block < 0 or fragment.block == fragment.join_block):
             self._stop(fragment, fragment.block)
             return False
         functions, counts, registers = self.code.functions, self.block_counts, fragment.registers
         join_block = fragment.join_block
         block = fragment.block
         turn = self.schedule.budget() or FIRST_LOOK
-        budget = min(turn, self._unchecked)
+        budget = min(turn - (stop.ran if stop is not None else 0), self._unchecked)
         engine = self.engine
-        later = turn - budget
+        later = 0 if stop is not None else turn - budget
         try:
             while True:
-                if engine is not None and engine.enters[block]:
-                    block, following, before = engine.run(fragment, block, budget)
+                if engine is not None and (stop is not None or engine.enters[block]):
+                    block, following, before = engine.run(fragment, block, budget, stop)
                     budget -= before
+                    stop = None
                 else:
                     following = functions[block](fragment, registers)
                 if following >= 0:
@@ -547,7 +622,8 @@ class Machine:
     def _give_up(self, why: str) -> None:
         running = self.clusters.living
         raise LimitExceeded(
-            f"kernel '{self.code.kernel.name}' was ended: {why}\n" + reports.where_everybody_is(self.code, running)
+            f"kernel '{short_name(self.code.kernel.name)}' was ended: {why}\n"
+            + reports.where_everybody_is(self.code, running)
         )
 
 

@@ -16,6 +16,7 @@ from harness.emulator.machine.grid import Clusters
 from harness.emulator.machine.lanes import FULL_MASK
 from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.state import Cluster, Fragment
+from harness.emulator.names import brief, short_name
 
 FEW_CTAS = 8
 """CTAs that are listed rather than counted."""
@@ -30,7 +31,7 @@ def place(code: Code, message: str, fragment: Fragment, site: Site, asynchronous
     when = " (while it completed asynchronously)" if asynchronous else ""
     source = f", {site.source}" if site.source else ""
     return (
-        f"kernel '{code.kernel.name}', PTX line {site.line}: {site.text}{source}\n"
+        f"kernel '{short_name(code.kernel.name)}', PTX line {site.line}: {site.text}{source}\n"
         f"  by CTA {cta.index} (rank {cta.rank} of its cluster), warp {warp.index}{lanes}{when}:\n"
         f"  {message}\n" + _context(code, site)
     )
@@ -45,7 +46,7 @@ def _context(code: Code, site: Site) -> str:
     shown = lines[first : site.line + CONTEXT]
     width = len(str(first + len(shown)))
     return "\n".join(
-        f"  {'>' if number == site.line else ' '} {number:>{width}} | {text.strip()}"
+        f"  {'>' if number == site.line else ' '} {number:>{width}} | {brief(text.strip())}"
         for number, text in enumerate(shown, first + 1)
     )
 
@@ -131,7 +132,8 @@ def deadlock(code: Code, clusters: Clusters) -> str:
     living = clusters.living
     numbers = ", ".join(str(cluster.index) for cluster in living[:4]) + (", .." if len(living) > 4 else "")
     which = f"cluster {numbers}" if len(living) == 1 else f"{len(living)} clusters ({numbers})"
-    head = f"deadlock in kernel '{code.kernel.name}', {which}: no warp can run and nothing asynchronous is in flight"
+    stuck = "no warp can run and nothing asynchronous is in flight"
+    head = f"deadlock in kernel '{short_name(code.kernel.name)}', {which}: {stuck}"
     return "\n".join([head, *_waits(code, living)])
 
 
@@ -219,7 +221,7 @@ def livelock(code: Code, polls: Sequence[tuple[Fragment, str]], clusters: Cluste
     """The report of a livelock: who polls what, who waits meanwhile, and who has not started.
 
     ``shuffled`` says that clusters start in random order."""
-    lines = [f"livelock in kernel '{code.kernel.name}': nothing happens any more but polling"]
+    lines = [f"livelock in kernel '{short_name(code.kernel.name)}': nothing happens any more but polling"]
     groups: dict[str, list[Fragment]] = {}
     for fragment, what in polls:
         groups.setdefault(what, []).append(fragment)

@@ -54,7 +54,9 @@ class Region:
 
 @dataclass(frozen=True)
 class Launch:
-    """Shape and arguments of one launch. ``parameters`` is the kernel's parameter block."""
+    """Shape and arguments of one launch. ``parameters`` is the kernel's parameter block. ``workspace``: where the
+    barrier of a cooperative grid lies in global memory, else 0.
+    """
 
     grid: Dim3
     cluster: Dim3
@@ -64,6 +66,7 @@ class Launch:
     tensor_maps: dict[int, tuple[str, TensorMap]] = field(default_factory=dict)
     """A name for counters, and the map, by generic address."""
     regions: tuple[Region, ...] = ()
+    workspace: int = 0
 
     @property
     def clusters(self) -> Dim3:
@@ -161,6 +164,8 @@ class Grid:
         self.symbols = symbols or {}
         self.constants = constants or GlobalMemory()
         self.printed: list[Printed] = []
+        self.freed: list[Any] = []
+        """Allocations that kernels have freed: the native engine may still know where they were."""
         self.code = code
         self.launch = launch
         self.memory = memory

@@ -271,8 +271,9 @@ def decode(kind: str, value: int, group: int, weights: bool = False, sparse: boo
     if bits(2, 2) != sparse:
         form = "with" if sparse else "without"
         raise Fault(f"{what} {value:#x}: bit 2 (sparse) must be {int(sparse)} {form} .sp", "descriptor")
-    if sparse and bits(0, 1):
-        raise Fault(f"{what} {value:#x}: sparsity selector {bits(0, 1)} is not supported; use 0", "unsupported")
+    selectors = 2 if sparse and kind in ("f16", "tf32") else 1
+    if sparse and bits(0, 1) >= selectors:
+        raise Fault(f"{what} {value:#x}: sparsity selector {bits(0, 1)} is not below {selectors}", "unsupported")
     types = TYPES[kind]
     wide_b = kind not in ("mxf4", "mxf4nvf4")
     codes = (bits(7, 9), bits(10, 12 if wide_b else 11))
@@ -294,7 +295,7 @@ def decode(kind: str, value: int, group: int, weights: bool = False, sparse: boo
             raise Fault(f"{what} {value:#x}: scale factors of type ue4m3 (bit 23) exist in mxf4nvf4 only", "descriptor")
         ids = (bits(29, 30), bits(4, 5))
     else:
-        zero((0, 1), (6, 6), (23, 23), (29, 31) if not weights else (29, 29))
+        zero((1, 1) if sparse else (0, 1), (6, 6), (23, 23), (29, 31) if not weights else (29, 29))
         if kind != "i8":
             zero((3, 3))
         found = D_TYPES_OF_KIND[kind].get(bits(4, 5))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,7 @@ class SharedMemory:
 
     # -- for code that reads and writes the arrays itself ------------------------------------------
 
+    @cached_property
     def addresses(self) -> tuple[int, int]:
         """Where `data` and `valid` lie in the host's memory."""
         return self.data.ctypes.data, self.valid.ctypes.data

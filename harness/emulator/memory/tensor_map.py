@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -118,6 +118,7 @@ class TensorMap:
     swizzle: Swizzle = Swizzle.NONE
     fill_nan: bool = False
     coordinate_unit: int = 1
+    largest_box: ClassVar[int] = MAX_BOX_DIM
 
     def __post_init__(self) -> None:
         if isinstance(self.element, str):
@@ -147,10 +148,10 @@ class TensorMap:
         for i in range(rank):
             _require(1 <= self.dims[i] <= MAX_DIM, f"dims[{i}]", self.dims[i], "must be 1..2^32")
             _require(
-                1 <= self.box[i] <= MAX_BOX_DIM,
+                1 <= self.box[i] <= self.largest_box,
                 f"box[{i}]",
                 self.box[i],
-                f"must be 1..{MAX_BOX_DIM} elements",
+                f"must be 1..{self.largest_box} elements",
             )
             limit = MAX_ELEMENT_STRIDE
             _require(1 <= steps[i] <= limit, f"element_strides[{i}]", steps[i], f"must be 1..{limit}")
@@ -301,8 +302,14 @@ class TensorMap:
         return sum((d - 1) * p for d, p in zip(self.dims, self.pitches, strict=True)) + self.global_bytes
 
 
-MAX_PIXELS = 256
-"""A column may have 1024 pixels; more than 256 are not implemented."""
+MAX_PIXELS = 1024
+"""Pixels of a column (CUDA Driver API, cuTensorMapEncodeIm2col)."""
+
+
+class _Column(TensorMap):
+    """A column as it lies in shared memory."""
+
+    largest_box = MAX_PIXELS
 
 
 @dataclass(frozen=True)
@@ -312,7 +319,7 @@ class Im2colMap(TensorMap):
     Attributes:
         lower, upper: corners of the box that pixels are taken from, width first: `lower` from the start of each spatial
             dimension, `upper` from its end.
-        pixels: of one column, which is what an instruction fetches: 1..256.
+        pixels: of one column, which is what an instruction fetches: 1..1024.
         element_strides: the step from pixel to pixel in each spatial dimension.
     """
 
@@ -337,7 +344,7 @@ class Im2colMap(TensorMap):
         """How a column lies in shared memory: a row of channels for each pixel."""
         size = (self.box[0], self.pixels)
         pitch = -(-self.box[0] * self.element.bytes // 16) * 16
-        return TensorMap(self.address, self.element, size, (pitch,), size, (), self.swizzle, self.fill_nan)
+        return _Column(self.address, self.element, size, (pitch,), size, (), self.swizzle, self.fill_nan)
 
     def column(self, start: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Coordinates (width, .., image) of the pixels from a start on: width first, then the other dimensions."""

@@ -5,7 +5,7 @@ The layout is documented nowhere. It is read from what the driver of an H200 wri
 
     0    global address
     1    0 im2col mode   4-6 rank - 1   7-10 element type   11-12 interleave   13-14 swizzle   15 fill with NaN
-         16 tf32   17-18 L2 promotion   32-63 stride 1 / 16
+         16 tf32   17-18 L2 promotion   19-20 atoms of the 128-byte swizzle: 0 of 16 bytes   32-63 stride 1 / 16
     2    strides 2 and 3 / 16, 32 bits each
     3    0-31 stride 4 / 16   32-47 four more bits of each stride
     4    dimensions 0 and 1, each less 1
@@ -14,8 +14,9 @@ The layout is documented nowhere. It is read from what the driver of an H200 wri
     7    boxes 1 to 4 less 1, a byte each; in im2col mode 0-15 lower and 16-31 upper corner, 32-41 pixels - 1
     8    bytes of a box, 9 period of the swizzle: the driver's; ``tensormap.replace`` leaves them as they are
 
-Bits of words 0 to 7 that are not named are 0, but 1 and 19 to 21 of word 1 are not looked at: CuTe DSL, which packs
-maps itself, sets some. It leaves whatever was there in words 8 and up: the hardware reads the first 64 bytes.
+Bits of words 0 to 7 that are not named are 0, but 1 and 21 of word 1 are not looked at: CuTe DSL, which packs maps
+itself, sets some. From its maps come bits 19 and 20, which no H200 has. It leaves whatever was there in words 8 and up:
+the hardware reads the first 64 bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _REPLACED_ELEMENTS = (*_ELEMENTS[:11], "tf32", "tf32.ftz", *_ELEMENTS[11:])
 """The element types by the code that ``tensormap.replace`` takes."""
 _BYTES = ("e4m3", "e5m2", "ue8m0")
 """Types of one byte that the hardware knows as u8."""
-_SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
+_SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128, Swizzle.B128_ATOM_32B)
+"""By their number in the driver API, which has more: atoms of 32 bytes with halves turned round, and of 64."""
+_SPAN_128 = 3
 _CORNER_BITS = {3: 16, 4: 8, 5: 5}
 """The bits of each corner in im2col mode, by rank."""
 _UNUSED = {1: 0xFFC0_000C, 3: 0xFFFF << 48, 6: 0x1FF << 47, 7: 0xFFFF_FFFF << 32}
@@ -97,7 +100,8 @@ class Fields:
         words[0] = self.address
         code, tf32 = _element_code(self.element)
         words[1] = int(self.im2col is not None) | self.rank - 1 << 4 | code << 7 | self.interleave << 11
-        words[1] |= self.swizzle << 13 | self.fill_nan << 15 | tf32 << 16 | self.l2_promotion << 17
+        words[1] |= min(self.swizzle, _SPAN_128) << 13 | max(self.swizzle - _SPAN_128, 0) << 19
+        words[1] |= self.fill_nan << 15 | tf32 << 16 | self.l2_promotion << 17
         for i, extent in enumerate(self.dims):
             words[4 + i // 2] |= extent - 1 << 32 * (i % 2)
         for i, stride in enumerate(self.strides):
@@ -133,7 +137,7 @@ class Fields:
             box=((six >> 56) + 1, *((seven >> 8 * i & 0xFF) + 1 for i in range(rank - 1 if tiled else 0))),
             element_strides=tuple((six >> 32 + 3 * i & 7) + 1 for i in range(rank)),
             interleave=one >> 11 & 3,
-            swizzle=one >> 13 & 3,
+            swizzle=_SPAN_128 + (one >> 19 & 3) if one >> 13 & 3 == _SPAN_128 else one >> 13 & 3,
             l2_promotion=one >> 17 & 3,
             fill_nan=bool(one >> 15 & 1),
             im2col=None if tiled else _unpack_im2col(seven, rank - 2, _CORNER_BITS[rank]),
@@ -144,6 +148,8 @@ class Fields:
         """The map that the emulator copies with. Fault if it cannot, or if the fields do not fit together."""
         if self.interleave:
             raise Fault(f"a tensor map with interleave {self.interleave} is not implemented", "unsupported")
+        if self.swizzle >= len(_SWIZZLES):
+            raise Fault(f"a tensor map with swizzle {self.swizzle} is not implemented", "unsupported")
         fields: dict[str, Any] = {
             "address": self.address,
             "element": self.element.removesuffix(".ftz"),
@@ -237,7 +243,8 @@ def decode(data: bytes) -> TensorMap:
 
 # ---- tensormap.replace ----
 
-_CODES = {"rank": (4, 3), "interleave_layout": (11, 2), "swizzle_mode": (13, 2), "fill_mode": (15, 1)}
+_CODES = {"rank": (4, 3), "interleave_layout": (11, 2), "swizzle_mode": (13, 2), "fill_mode": (15, 1),
+          "swizzle_atomicity": (19, 2)}  # fmt: skip
 """Bits of word 1: the first, and how many."""
 FIELDS = ("global_address", "global_dim", "global_stride", "box_dim", "element_stride", "elemtype", *_CODES)
 WITH_ORDINAL = ("global_dim", "global_stride", "box_dim", "element_stride")

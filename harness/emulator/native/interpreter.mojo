@@ -1,10 +1,12 @@
 # The native engine's interpreter: runs stretches of micro-operations on the 32-lane registers of one fragment of a warp.
 #
-# A register is a row of 256 bytes, the lanes from its start; a byte for each says whether all lanes agree. `run` goes
-# from block to block until it has to stop, and rolls a stretch back in which anything is out of the ordinary. The
-# numbers of fields are those of `engine.py`; @HANDLERS@ stands for the operations of `operations.py`.
+# A register is a row of 256 bytes, the lanes from its start; a byte for each says whether all lanes agree. `stretch`
+# goes from block to block until it has to stop, and rolls back what is out of the ordinary. `run` does so for one
+# fragment, `run_turns` gives fragments their turns, and splits and joins them, for as long as Python is not needed.
+# @LAYOUT@ stands for the constants of `layout.py`, @HANDLERS@ for the operations of `operations.py`.
 
-from std.bit import bit_reverse, count_leading_zeros, pop_count
+from std.math import sqrt
+from std.bit import bit_reverse, count_leading_zeros, count_trailing_zeros, pop_count
 
 comptime Bytes = Pointer[UInt8, MutUntrackedOrigin]
 comptime Lanes = SIMD[DType.uint32, 32]
@@ -13,39 +15,8 @@ comptime NONE = 0xFFFF
 comptime ROW = 256
 comptime RESERVED = UInt64(1024)
 
-# Fields of the context, 8 bytes each.
-comptime SHARED = 0
-comptime SHARED_SHADOW = 1
-comptime SHARED_SIZE = 2
-comptime WINDOW = 3
-comptime BARRIERS_FIRST = 4
-comptime BARRIERS_END = 5
-comptime PARAMETERS = 6
-comptime PARAMETER_BYTES = 7
-comptime ALLOCATIONS = 8
-comptime ALLOCATION_COUNT = 9
-comptime LAST_ALLOCATION = 10
-comptime OPERATIONS = 11
-comptime ENTRIES = 12
-comptime LOCATIONS = 13
-comptime LOCATION_SLOTS = 14
-comptime SAVED_SLOTS = 15
-comptime COUNTS = 16
-comptime OUT = 17
-comptime OUT32 = 18
-comptime OUT64 = 19
-comptime OUT_PREDICATES = 20
-comptime SAVED_ROWS = 21
-comptime LOG = 22
-comptime LOG_ROOM = 23
-comptime PLACES = 24
-comptime SCRATCH = 25
-comptime RUNS = 26
-comptime LOGGED = 27
-comptime WATCHES = 28
-comptime WATCHED_ROWS = 29
-comptime WATCHED_BLOCKS = 30
-
+@LAYOUT@
+@EXCHANGES@
 # Flags of a micro-operation.
 comptime NEGATED = 1
 comptime WIDE = 2
@@ -53,6 +24,13 @@ comptime WIDE_ADDRESS = 4
 comptime FIRST_ITEM = 8
 comptime NO_LOG = 16
 comptime CHOOSES = 32
+comptime ALIGNED = 64
+comptime COUNTED = 128
+
+# What Python takes for a turn, a barrier and a shuffle, in the units of an operation's weight.
+comptime TURN_WEIGHT = 8
+comptime BARRIER_WEIGHT = 12
+comptime EXCHANGE_WEIGHT = 20
 
 comptime SPACE_SHARED = 0
 comptime SPACE_GLOBAL = 1
@@ -92,6 +70,22 @@ def field(c: Bytes, number: Int) -> UInt64:
 @inline(.always)
 def pointer(c: Bytes, number: Int) -> Bytes:
     return c.unsafe_offset(8 * number).unsafe_bitcast[Bytes]()[]
+
+
+@inline(.always)
+def look(table: Bytes, number: Int) -> Int:
+    """One of a table's fields of 8 bytes."""
+    return Int(get[DType.int64](table, 8 * number))
+
+
+@inline(.always)
+def note(table: Bytes, number: Int, value: Int):
+    set[DType.int64](table, 8 * number, Int64(value))
+
+
+@inline(.always)
+def fragment(c: Bytes, number: Int) -> Bytes:
+    return pointer(c, FRAGMENTS).unsafe_offset(8 * FRAGMENT_FIELDS * number)
 
 
 @inline(.always)
@@ -155,6 +149,203 @@ def to_f16(a: Lanes) -> Lanes:
 @inline(.always)
 def from_f16(a: Lanes) -> SIMD[DType.float32, 32]:
     return SIMD[DType.float16, 32](from_bits=a.cast[DType.uint16]()).cast[DType.float32]()
+
+
+comptime Floats = SIMD[DType.float32, 32]
+comptime Doubles = SIMD[DType.float64, 32]
+
+
+@inline(.always)
+def canonical(a: Floats) -> Lanes:
+    """The bits of numbers; every NaN is the same."""
+    return a.eq(a).select(a.to_bits[DType.uint32](), Lanes(0x7FFFFFFF))
+
+
+@inline(.always)
+def flush(a: Floats) -> Floats:
+    """Subnormal numbers as zeros of their sign."""
+    var bits = a.to_bits[DType.uint32]()
+    return Floats(from_bits=(bits & 0x7F800000).eq(0).select(bits & 0x80000000, bits))
+
+
+@inline(.always)
+def quotient(a: Floats, b: Floats) -> Floats:
+    """Of div.approx: of a divisor beyond 2**126 the quotient is a zero, or NaN of an infinity."""
+    var bits = b.to_bits[DType.uint32]() & 0x7FFFFFFF
+    var huge = bits.gt(0x7E800000) & bits.lt(0x7F800000)
+    var sign = Floats(from_bits=(b.to_bits[DType.uint32]() & 0x80000000) | 0x3F800000)
+    return huge.select(a * 0 * sign, a / b)
+
+
+@inline(.always)
+def root(a: Floats) -> Floats:
+    return sqrt(a)
+
+
+@inline(.always)
+def one_by_root(a: Floats) -> Floats:
+    return (1 / sqrt(a.cast[DType.float64]())).cast[DType.float32]()
+
+
+@inline(.always)
+def is_negative(a: Floats) -> SIMD[DType.bool, 32]:
+    return a.to_bits[DType.uint32]().ge(0x80000000)
+
+
+@inline(.always)
+def least(a: Floats, b: Floats) -> Floats:
+    """The smaller of two numbers, -0 before +0; a NaN loses."""
+    var first = a.lt(b) | (a.eq(b) & is_negative(a)) | ~b.eq(b)
+    return first.select(a, b)
+
+
+@inline(.always)
+def greatest(a: Floats, b: Floats) -> Floats:
+    var first = a.gt(b) | (a.eq(b) & ~is_negative(a)) | ~b.eq(b)
+    return first.select(a, b)
+
+
+@inline(.always)
+def or_nan(found: Floats, a: Floats, b: Floats) -> Floats:
+    return (a.eq(a) & b.eq(b)).select(found, Floats(from_bits=Lanes(0x7FFFFFFF)))
+
+
+@inline(.always)
+def is_certain(a: Doubles, mask: UInt32) -> Bool:
+    """Whether numbers that are off by less than 2**-48 of themselves are rounded to f32 as the exact ones are."""
+    var low = (a * (1 - 2.0**-48)).cast[DType.float32]().to_bits[DType.uint32]()
+    var high = (a * (1 + 2.0**-48)).cast[DType.float32]().to_bits[DType.uint32]()
+    return (low.eq(high) | (lane_bits() & Lanes(mask)).eq(0)).reduce_and()
+
+
+@inline(.never)
+def power_of_two(a: Floats) -> Doubles:
+    """2 to the power of a number: of its fraction by the exponential series, to 2**-52 or so."""
+    var x = min(max(a, Floats(-1000)), Floats(1000)).cast[DType.float64]()
+    var whole = round(x)
+    var f = (x - whole) * 0.6931471805599453
+    var sum = Doubles(1)
+    comptime for back in range(13):
+        sum = 1 + f * sum * (1.0 / Float64(13 - back))
+    var scale = Doubles(from_bits=(whole.cast[DType.int64]() + 1023).cast[DType.uint64]() << 52)
+    return a.eq(a).select(sum * scale, a.cast[DType.float64]())
+
+
+@inline(.never)
+def logarithm(a: Floats) -> Doubles:
+    """The logarithm to base 2: the exponent, and the series of the inverse hyperbolic tangent for the fraction."""
+    var bits = a.cast[DType.float64]().to_bits[DType.uint64]()
+    var exponent = (bits >> 52).cast[DType.int64]() - 1023
+    var m = Doubles(from_bits=(bits & 0xFFFFFFFFFFFFF) | (UInt64(1023) << 52))
+    var large = m.gt(1.4142135623730951)
+    m = large.select(m * 0.5, m)
+    exponent = large.select(exponent + 1, exponent)
+    var s = (m - 1) / (m + 1)
+    var square = s * s
+    var sum = Doubles(0)
+    comptime for back in range(14):
+        sum = sum * square + 1.0 / Float64(27 - 2 * back)
+    var found = exponent.cast[DType.float64]() + s * sum * 2.8853900817779268
+    var zero = Doubles(0)
+    found = a.eq(0).select(-1 / zero, found)
+    found = a.lt(0).select(zero / zero, found)
+    return (a.eq(a) & a.ne(Floats(1) / 0)).select(found, a.cast[DType.float64]())
+
+
+# ---- what lanes do together ----
+
+
+@inline(.never)
+def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees: Bool, mask: UInt32, members: UInt32) -> Int:
+    """One of shfl, vote, redux and elect. 1: all lanes agree; 0: they may differ; -1: something is out of the ordinary."""
+    if mask & ~members != 0 or members & UInt32(look(f, FRAGMENT_ALIVE)) & ~mask != 0:
+        return -1
+    var active = (lane_bits() & Lanes(mask)).ne(0)
+    if op <= SHFL_BFLY:
+        var lanes = ramp[DType.uint32](1).cast[DType.int32]()
+        var by = (load[DType.uint32](b) & 31).cast[DType.int32]()
+        var bound = get[DType.uint32](x)
+        var clamp = (bound & 31).cast[DType.int32]()
+        var segment = ((bound >> 8) & 31).cast[DType.int32]()
+        var lowest = lanes & segment
+        var highest = lowest | (clamp & ~segment & 31)
+        var wanted = lanes ^ by
+        if op == SHFL_IDX:
+            wanted = lowest | (by & ~segment & 31)
+        elif op == SHFL_UP:
+            wanted = lanes - by
+        elif op == SHFL_DOWN:
+            wanted = lanes + by
+        var inside = wanted.ge(highest) if op == SHFL_UP else wanted.le(highest)
+        var chosen = inside.select(wanted, lanes) & 31
+        var values = load[DType.uint32](a)
+        var found = Lanes(0)
+        for lane in range(32):
+            var source = Int(chosen[lane])
+            if (mask >> UInt32(lane)) & 1 != 0 and (mask >> UInt32(source)) & 1 == 0:
+                return -1
+            found[lane] = values[source]
+        put(to, found)
+        return Int(agrees)
+    if op <= VOTE_BALLOT:
+        var ballot = mask_of(a) & mask
+        var answer = ballot
+        if op == VOTE_ALL:
+            answer = UInt32(ballot == mask)
+        elif op == VOTE_ANY:
+            answer = UInt32(ballot != 0)
+        elif op == VOTE_UNI:
+            answer = UInt32(ballot == mask or ballot == 0)
+        put(to, Lanes(answer))
+        return 1
+    if op == ELECT:
+        put(to, (lane_bits() & Lanes(mask & (~mask + 1))).ne(0).cast[DType.uint32]())
+        return 0
+    var values = load[DType.uint32](a)
+    if op >= REDUX_MIN_F32:
+        put(to, reduce_floats(op, values, active))
+        return 1
+    var result = UInt32(0)
+    if op == REDUX_ADD:
+        result = active.select(values, Lanes(0)).reduce_add()
+    elif op == REDUX_OR:
+        result = active.select(values, Lanes(0)).reduce_or()
+    elif op == REDUX_AND:
+        result = active.select(values, Lanes(FULL)).reduce_and()
+    elif op == REDUX_XOR:
+        for lane in range(32):
+            result ^= values[lane] if active[lane] else UInt32(0)
+    elif op == REDUX_MIN_U32:
+        result = active.select(values, Lanes(FULL)).reduce_min()
+    elif op == REDUX_MAX_U32:
+        result = active.select(values, Lanes(0)).reduce_max()
+    elif op == REDUX_MIN_S32:
+        var numbers = values.cast[DType.int32]()
+        result = active.select(numbers, SIMD[DType.int32, 32](0x7FFFFFFF)).reduce_min().cast[DType.uint32]()
+    else:
+        var numbers = values.cast[DType.int32]()
+        result = active.select(numbers, SIMD[DType.int32, 32](-0x80000000)).reduce_max().cast[DType.uint32]()
+    put(to, Lanes(result))
+    return 1
+
+
+@inline(.always)
+def reduce_floats(op: Int, values: Lanes, active: SIMD[DType.bool, 32]) -> Lanes:
+    """The least or the greatest number of the lanes, in all lanes."""
+    var numbers = Floats(from_bits=active.select(values, Lanes(0x7FFFFFFF)))
+    var any_nan = (active & ~numbers.eq(numbers)).reduce_or()
+    comptime for step in range(5):
+        comptime distance = 1 << step
+        var others = numbers
+        comptime for lane in range(32):
+            others[lane] = numbers[lane ^ distance]
+        if op == REDUX_MIN_F32 or op == REDUX_MIN_NAN_F32:
+            numbers = least(numbers, others)
+        else:
+            numbers = greatest(numbers, others)
+    if any_nan and (op == REDUX_MIN_NAN_F32 or op == REDUX_MAX_NAN_F32):
+        return Lanes(0x7FFFFFFF)
+    return canonical(numbers)
 
 
 # ---- memory ----
@@ -442,8 +633,11 @@ def merge(to: Bytes, new: Bytes, guard: Bytes, negated: Bool, wide: Bool):
 
 
 @inline(.never)
-def hand_over(c: Bytes, file: Bytes, agree: Bytes, stamps: Bytes, stamp: UInt32, slots: Int, location: Int):
-    """Lists the registers that this run has changed and that are read later; see `engine.py` for the layout."""
+def hand_over(c: Bytes, file: Bytes, stamp: UInt32, location: Int):
+    """Lists the rows that were changed under a stamp and that are live at a location."""
+    var slots = look(c, ROWS)
+    var agree = file.unsafe_offset(ROW * slots)
+    var stamps = agree.unsafe_offset(slots)
     var out = pointer(c, OUT)
     var where = pointer(c, LOCATIONS).unsafe_offset(8 * location)
     var first = Int(get[DType.int32](where))
@@ -461,26 +655,26 @@ def hand_over(c: Bytes, file: Bytes, agree: Bytes, stamps: Bytes, stamp: UInt32,
         var row = file.unsafe_offset(ROW * slot)
         if get[DType.uint8](agree, slot) != 0:
             var value = get[DType.uint64](row) if kind == 1 else get[DType.uint32](row).cast[DType.uint64]()
-            set[DType.int64](out, 8 * (16 + 2 * scalars), Int64(packed))
-            set[DType.uint64](out, 8 * (17 + 2 * scalars), value)
+            set[DType.int64](out, 8 * (FIRST_ROW + 2 * scalars), Int64(packed))
+            set[DType.uint64](out, 8 * (FIRST_ROW + 1 + 2 * scalars), value)
             scalars += 1
         elif kind == 0:
             put(pointer(c, OUT32).unsafe_offset(128 * rows32), load[DType.uint32](row))
-            set[DType.int64](out, 8 * (16 + 2 * slots + rows32), Int64(slot))
+            set[DType.int64](out, 8 * (FIRST_ROW + 2 * slots + rows32), Int64(slot))
             rows32 += 1
         elif kind == 1:
             put(pointer(c, OUT64).unsafe_offset(256 * rows64), load[DType.uint64](row))
-            set[DType.int64](out, 8 * (16 + 3 * slots + rows64), Int64(slot))
+            set[DType.int64](out, 8 * (FIRST_ROW + 3 * slots + rows64), Int64(slot))
             rows64 += 1
         else:
             var bits = load[DType.uint32](row).cast[DType.uint8]()
             put(pointer(c, OUT_PREDICATES).unsafe_offset(32 * predicates), bits)
-            set[DType.int64](out, 8 * (16 + 4 * slots + predicates), Int64(slot))
+            set[DType.int64](out, 8 * (FIRST_ROW + 4 * slots + predicates), Int64(slot))
             predicates += 1
-    set[DType.int64](out, 8 * 7, Int64(scalars))
-    set[DType.int64](out, 8 * 8, Int64(rows32))
-    set[DType.int64](out, 8 * 9, Int64(rows64))
-    set[DType.int64](out, 8 * 10, Int64(predicates))
+    note(out, SAID_SCALARS, scalars)
+    note(out, SAID_ROWS32, rows32)
+    note(out, SAID_ROWS64, rows64)
+    note(out, SAID_PREDICATES, predicates)
 
 
 # ---- windows in which it is watched whether a loop only polls ----
@@ -508,28 +702,29 @@ def are_as_kept(c: Bytes, file: Bytes, block: Int) -> Bool:
     return True
 
 
-# ---- the loop ----
+# ---- a stretch ----
 
 
-@export
-def run(c: Bytes, file: Bytes, slots: Int, start: Int, mask: UInt32, join: Int, budget: Int, window: Int) abi("C") -> Int:
-    """Runs from an operation on. join: the block at which the fragment's siblings wait. budget: blocks.
+@inline(.never)
+def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Bool) -> Int:
+    """Runs a fragment from an operation on, for so many blocks at most; returns why it has stopped.
 
     window: 0, or a number of blocks that are run all of them, or else not at all: if anything speaks against it, or
-    if the loop may be one that only polls.
+    if the loop may be one that only polls. alone: what concerns other fragments is out of the ordinary.
     """
-    if slots == 0:
-        return 0
+    var file = f.unsafe_bitcast[Bytes]()[]
+    var slots = look(c, ROWS)
+    var mask = UInt32(look(f, FRAGMENT_MASK))
+    var join = look(f, FRAGMENT_JOIN_BLOCK)
     var agree = file.unsafe_offset(ROW * slots)
     var stamps = agree.unsafe_offset(slots)
-    var stamp = get[DType.uint32](c, 8 * RUNS) + 1
-    set[DType.uint32](c, 8 * RUNS, stamp)
+    var stamp = UInt32(look(f, FRAGMENT_STAMP))
     var operations = pointer(c, OPERATIONS)
     var scratch = pointer(c, SCRATCH)
     var saved = pointer(c, SAVED_ROWS)
     var begin = operations
     var pc = start
-    var block = 0
+    var block = look(f, FRAGMENT_BLOCK)
     var ran = 0
     var changes = 0
     var changes_before = 0
@@ -565,9 +760,17 @@ def run(c: Bytes, file: Bytes, slots: Int, start: Int, mask: UInt32, join: Int, 
                     set[DType.uint8](saved, ROW * slots + k, get[DType.uint8](agree, slot))
                 continue
             if op == 1003:
-                status = 3
+                status = ANSWER_LEFT
                 location = half(o, 14)
                 following = Int(get[DType.int32](o, 28))
+                break
+            if op == 1004:
+                var passes = -1 if alone or window != 0 else pass_barrier(c, f, o, file, agree)
+                weight += BARRIER_WEIGHT
+                if passes == 1:
+                    continue
+                status = ANSWER_WAITS if passes == 0 else ANSWER_FAILED
+                location = block
                 break
             following = Int(get[DType.int32](o, 24))
             if op == 1002:
@@ -575,7 +778,7 @@ def run(c: Bytes, file: Bytes, slots: Int, start: Int, mask: UInt32, join: Int, 
                 if yes == 0:
                     following = Int(get[DType.int32](o, 28))
                 elif yes != mask:
-                    status = 2
+                    status = ANSWER_DIVERGES
                     location = half(o, 14)
                     break
             if following < 0:
@@ -621,7 +824,7 @@ def run(c: Bytes, file: Bytes, slots: Int, start: Int, mask: UInt32, join: Int, 
                 pd = scratch
                 var holds = mask_of(pg)
                 active = mask & (~holds if flags & NEGATED != 0 else holds)
-        var agrees = UInt8(0)
+        var agrees: UInt8
         if op >= 900:
             if active == 0:
                 continue
@@ -630,12 +833,26 @@ def run(c: Bytes, file: Bytes, slots: Int, start: Int, mask: UInt32, join: Int, 
             var result = -1
 @ACCESSES@
             if result == -1:
-                status = 1
+                status = ANSWER_FAILED
                 break
             if result == 2:
                 changes += Int(flags & FIRST_ITEM != 0)
                 continue
             loads += Int(flags & FIRST_ITEM != 0)
+            agrees = UInt8(result)
+        elif op >= 800:
+            weight += EXCHANGE_WEIGHT
+            var members = half(o, 14)
+            var result = -1
+            if get[DType.uint8](agree, members) != 0 and (op > SHFL_BFLY or get[DType.uint8](agree, x) != 0):
+                var same = get[DType.uint8](agree, a) != 0
+                if op == SHFL_IDX and get[DType.uint8](agree, b) != 0 and get[DType.uint32](px) == 31:
+                    same = True
+                var named = get[DType.uint32](file, ROW * members)
+                result = exchange(op, f, target, pa, pb, px, same, mask, named)
+            if result == -1:
+                status = ANSWER_FAILED
+                break
             agrees = UInt8(result)
         else:
             var ua = get[DType.uint8](agree, a)
@@ -647,7 +864,7 @@ def run(c: Bytes, file: Bytes, slots: Int, start: Int, mask: UInt32, join: Int, 
             weight += 2 - 2 * Int(agrees)
 @HANDLERS@
             else:
-                status = 1
+                status = ANSWER_FAILED
                 break
         if guarded:
             merge(target, pd, file.unsafe_offset(ROW * guard), flags & NEGATED != 0, flags & WIDE != 0)
@@ -656,19 +873,19 @@ def run(c: Bytes, file: Bytes, slots: Int, start: Int, mask: UInt32, join: Int, 
         set[DType.uint32](stamps, 4 * d, stamp)
     var out = pointer(c, OUT)
     if window != 0:
-        var over = status == 0 and ran + 1 == window and location == following
+        var over = status == ANSWER_STOPPED and ran + 1 == window and location == following
         if over and following == kept_block and changes == kept_changes:
             over = not are_as_kept(c, file, following)
-        if not over or (changes == 0 and loads > 4):
+        if not over or (changes == 0 and loads > (4 if alone else 0)):
             undo_stores(c)
-            return 4
+            return ANSWER_REFUSED
         var counts = pointer(c, COUNTS)
         set[DType.int32](pointer(c, WATCHED_BLOCKS), 4 * ran, Int32(block))
         for k in range(window):
             var one = Int(get[DType.int32](pointer(c, WATCHED_BLOCKS), 4 * k))
             set[DType.int64](counts, 8 * one, get[DType.int64](counts, 8 * one) + 1)
-        set[DType.int64](out, 8 * 6, Int64(loads))
-    if status == 1:
+        note(out, SAID_LOADS, loads)
+    if status == ANSWER_FAILED:
         undo_stores(c)
         var list = pointer(c, SAVED_SLOTS).unsafe_offset(4 * Int(get[DType.int64](begin, 16)))
         for k in range(half(begin, 6)):
@@ -679,11 +896,521 @@ def run(c: Bytes, file: Bytes, slots: Int, start: Int, mask: UInt32, join: Int, 
         location = half(begin, 14)
         following = Int(get[DType.int32](begin, 28))
         weight = 0 if ran == 0 else weight
-    set[DType.int64](out, 0, Int64(status))
-    set[DType.int64](out, 8, Int64(block))
-    set[DType.int64](out, 16, Int64(following))
-    set[DType.int64](out, 24, Int64(ran))
-    set[DType.int64](out, 32, Int64(changes))
-    set[DType.int64](out, 40, Int64(weight))
-    hand_over(c, file, agree, stamps, stamp, slots, location)
+    note(out, SAID_BLOCK, block)
+    note(out, SAID_FOLLOWING, following)
+    note(out, SAID_RAN, ran)
+    note(out, SAID_CHANGES, changes)
+    note(out, SAID_WEIGHT, weight)
+    note(out, SAID_LOCATION, location)
+    note(out, SAID_AT, pc - 1)
     return status
+
+
+@export
+def run(c: Bytes, number: Int, start: Int, budget: Int, window: Int) abi("C") -> Int:
+    """Runs one fragment from an operation on, and hands over what it has changed."""
+    if number < 0:
+        return 0
+    var f = fragment(c, number)
+    new_stamp(c, f)
+    var status = stretch(c, f, start, budget, window, True)
+    if status != ANSWER_REFUSED:
+        _ = settle(c, number, look(pointer(c, OUT), SAID_LOCATION))
+    note(pointer(c, OUT), SAID_STATUS, status)
+    return status
+
+
+@export
+def settle(c: Bytes, number: Int, location: Int) abi("C") -> Int:
+    """Hands over the rows of a fragment that were changed since that was last done."""
+    if number < 0:
+        return 0
+    var f = fragment(c, number)
+    hand_over(c, f.unsafe_bitcast[Bytes]()[], UInt32(look(f, FRAGMENT_STAMP)), location)
+    return 0
+
+
+# ---- barriers ----
+
+
+@inline(.never)
+def pass_barrier(c: Bytes, f: Bytes, o: Bytes, file: Bytes, agree: Bytes) -> Int:
+    """Whether a fragment gets past bar.sync. 1: it does; 0: it waits; -1: something is odd, and nothing is done."""
+    var flags = half(o, 4)
+    var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * look(f, FRAGMENT_CTA))
+    var mask = look(f, FRAGMENT_MASK)
+    if flags & ALIGNED != 0 and mask != look(f, FRAGMENT_ALIVE):
+        return -1
+    if get[DType.uint8](agree, half(o, 8)) == 0 or get[DType.uint8](agree, half(o, 10)) == 0:
+        return -1
+    var number = Int(get[DType.uint32](file, ROW * half(o, 8)))
+    if number >= NAMED_BARRIERS:
+        return -1
+    var b = cta.unsafe_offset(8 * (CTA_BARRIERS + BARRIER_FIELDS * number))
+    var generation = look(b, BARRIER_GENERATION)
+    if look(f, FRAGMENT_BARRIER) == number:
+        if look(f, FRAGMENT_GENERATION) == generation:
+            return 0
+        note(f, FRAGMENT_BARRIER, -1)
+        return 1
+    if look(f, FRAGMENT_BARRIER) != -1:
+        return -1
+    var everybody = Int(flags & COUNTED == 0)
+    var needed = look(cta, CTA_ALIVE)
+    if everybody == 0:
+        needed = Int(get[DType.uint32](file, ROW * half(o, 10)))
+        if needed % 32 != 0 or needed == 0 or needed > look(cta, CTA_THREADS):
+            return -1
+    var before = look(b, BARRIER_ARRIVED)
+    var arrived = before + Int(pop_count(UInt32(mask)))
+    var same = needed == look(b, BARRIER_NEEDED) and everybody == look(b, BARRIER_EVERYBODY)
+    if arrived > needed or (before != 0 and not same) or look(c, QUEUE_ROOM) - look(c, TAIL) < 2048:
+        return -1
+    note(b, BARRIER_NEEDED, needed)
+    note(b, BARRIER_EVERYBODY, everybody)
+    note(c, CHANGES, look(c, CHANGES) + 1)
+    if arrived < needed:
+        note(b, BARRIER_ARRIVED, arrived)
+        note(f, FRAGMENT_BARRIER, number)
+        note(f, FRAGMENT_GENERATION, generation)
+        return 0
+    note(b, BARRIER_ARRIVED, 0)
+    note(b, BARRIER_GENERATION, generation + 1)
+    if look(b, BARRIER_OTHERS) != 0:
+        note(b, BARRIER_OTHERS, 0)
+        push(c, -1 - (look(f, FRAGMENT_CTA) * NAMED_BARRIERS + number))
+    var next = look(b, BARRIER_FIRST)
+    while next >= 0:
+        var waiter = fragment(c, next)
+        note(waiter, FRAGMENT_STATE, STATE_READY)
+        push(c, next)
+        next = look(waiter, FRAGMENT_NEXT)
+    note(b, BARRIER_FIRST, -1)
+    return 1
+
+
+@inline(.always)
+def push(c: Bytes, number: Int):
+    """Appends a fragment to the queue of those that are ready."""
+    var tail = look(c, TAIL)
+    set[DType.int32](pointer(c, QUEUE), 4 * tail, Int32(number))
+    note(c, TAIL, tail + 1)
+
+
+@inline(.always)
+def new_stamp(c: Bytes, f: Bytes):
+    var stamp = look(c, STAMP) + 1
+    note(c, STAMP, stamp)
+    note(f, FRAGMENT_STAMP, stamp)
+
+
+# ---- splits and joins ----
+
+
+@inline(.always)
+def touch(c: Bytes, number: Int):
+    """Notes that Python must be told of a fragment."""
+    var f = fragment(c, number)
+    if look(f, FRAGMENT_IS_TOUCHED) == 0:
+        note(f, FRAGMENT_IS_TOUCHED, 1)
+        var count = look(c, TOUCHED_COUNT)
+        set[DType.int32](pointer(c, TOUCHED), 4 * count, Int32(number))
+        note(c, TOUCHED_COUNT, count + 1)
+
+
+@inline(.always)
+def copy_lanes(c: Bytes, to: Bytes, source: Bytes, packed: Int, lane: Int):
+    """A row of another fragment, or of one lane of it."""
+    var slots = look(c, ROWS)
+    var slot = packed & 0xFFFF
+    var row = to.unsafe_offset(ROW * slot)
+    var agrees = get[DType.uint8](source, ROW * slots + slot)
+    if lane < 0 or agrees != 0:
+        copy_row(row, source.unsafe_offset(ROW * slot))
+    elif packed >> 16 == 1:
+        put(row, SIMD[DType.uint64, 32](get[DType.uint64](source, ROW * slot + 8 * lane)))
+        agrees = 1
+    else:
+        put(row, SIMD[DType.uint32, 32](get[DType.uint32](source, ROW * slot + 4 * lane)))
+        agrees = 1
+    set[DType.uint8](to, ROW * slots + slot, agrees)
+
+
+@inline(.always)
+def born(c: Bytes, f: Bytes, mask: Int, block: Int, join: Int, join_block: Int) -> Int:
+    """A new fragment with the rows of another that are live at a block; if it has one lane, all lanes are like that."""
+    var left = look(c, FREE_COUNT) - 1
+    note(c, FREE_COUNT, left)
+    var number = Int(get[DType.int32](pointer(c, FREE), 4 * left))
+    var new = fragment(c, number)
+    new_stamp(c, new)
+    note(new, FRAGMENT_MASK, mask)
+    note(new, FRAGMENT_ALIVE, look(f, FRAGMENT_ALIVE))
+    note(new, FRAGMENT_CTA, look(f, FRAGMENT_CTA))
+    note(new, FRAGMENT_BLOCK, block)
+    note(new, FRAGMENT_START, -1)
+    note(new, FRAGMENT_RAN, 0)
+    note(new, FRAGMENT_LOCATION, max(block, 0))
+    note(new, FRAGMENT_JOIN, join)
+    note(new, FRAGMENT_JOIN_BLOCK, join_block)
+    note(new, FRAGMENT_STREAK, 0)
+    note(new, FRAGMENT_STATE, STATE_READY)
+    note(new, FRAGMENT_BARRIER, -1)
+    note(new, FRAGMENT_IS_COMPLETE, 1)
+    note(new, FRAGMENT_HAS_OBJECT, 0)
+    note(new, FRAGMENT_IS_TOUCHED, 0)
+    note(new, FRAGMENT_ORIGIN, look(f, FRAGMENT_ORIGIN))
+    note(c, BORN, look(c, BORN) + 1)
+    note(new, FRAGMENT_BORN, look(c, BORN))
+    var lane = Int(count_trailing_zeros(UInt32(mask))) if mask & (mask - 1) == 0 else -1
+    var file = new.unsafe_bitcast[Bytes]()[]
+    var source = f.unsafe_bitcast[Bytes]()[]
+    for k in range(look(c, FIXED_COUNT)):
+        copy_lanes(c, file, source, Int(get[DType.int32](pointer(c, FIXED_ROWS), 4 * k)), lane)
+    if block >= 0:
+        var slots = look(c, ROWS)
+        var where = pointer(c, LOCATIONS).unsafe_offset(8 * block)
+        var first = Int(get[DType.int32](where))
+        for k in range(first, first + Int(get[DType.int32](where, 4))):
+            var packed = Int(get[DType.int32](pointer(c, LOCATION_SLOTS), 4 * k))
+            copy_lanes(c, file, source, packed, lane)
+            set[DType.uint32](file, (ROW + 1) * slots + 4 * (packed & 0xFFFF), UInt32(look(new, FRAGMENT_STAMP)))
+    return number
+
+
+@inline(.always)
+def bury(c: Bytes, number: Int):
+    """A fragment is no more: it has split, or become one with others."""
+    var f = fragment(c, number)
+    note(f, FRAGMENT_STATE, STATE_GONE)
+    if look(f, FRAGMENT_HAS_OBJECT) != 0:
+        touch(c, number)
+    else:
+        var left = look(c, FREE_COUNT)
+        set[DType.int32](pointer(c, FREE), 4 * left, Int32(number))
+        note(c, FREE_COUNT, left + 1)
+
+
+@inline(.never)
+def split(c: Bytes, number: Int, block: Int, o: Bytes) -> Bool:
+    """Makes two fragments of one at the branch that ends a block. False: Python must."""
+    var f = fragment(c, number)
+    var room = look(c, FREE_COUNT) >= 4 and look(c, QUEUE_ROOM) - look(c, TAIL) >= 2048
+    if look(f, FRAGMENT_IS_COMPLETE) == 0 or look(c, JOIN_COUNT) >= look(c, JOIN_ROOM) or not room:
+        return False
+    var mask = look(f, FRAGMENT_MASK)
+    var file = f.unsafe_bitcast[Bytes]()[]
+    var yes = Int(mask_of(file.unsafe_offset(ROW * half(o, 8)))) & mask
+    var join = look(f, FRAGMENT_JOIN)
+    var join_block = look(f, FRAGMENT_JOIN_BLOCK)
+    var meeting = Int(get[DType.int32](pointer(c, JOINS_OF_BLOCKS), 4 * block))
+    if meeting >= 0:
+        var new = look(c, JOIN_COUNT)
+        note(c, JOIN_COUNT, new + 1)
+        var j = pointer(c, JOINS).unsafe_offset(8 * JOINPOINT_FIELDS * new)
+        note(j, JOINPOINT_BLOCK, meeting)
+        note(j, JOINPOINT_MASK, mask)
+        note(j, JOINPOINT_ARRIVED, 0)
+        note(j, JOINPOINT_FIRST, -1)
+        note(j, JOINPOINT_COUNT, 0)
+        note(j, JOINPOINT_PARENT, join)
+        note(j, JOINPOINT_PARENT_BLOCK, join_block)
+        join = new
+        join_block = meeting
+    push(c, born(c, f, yes, Int(get[DType.int32](o, 24)), join, join_block))
+    push(c, born(c, f, mask & ~yes, Int(get[DType.int32](o, 28)), join, join_block))
+    bury(c, number)
+    return True
+
+
+@inline(.never)
+def arrive(c: Bytes, number: Int):
+    """A fragment waits for its siblings; the last one to come makes one of all of them."""
+    var f = fragment(c, number)
+    var j = pointer(c, JOINS).unsafe_offset(8 * JOINPOINT_FIELDS * look(f, FRAGMENT_JOIN))
+    note(f, FRAGMENT_BLOCK, look(j, JOINPOINT_BLOCK))
+    note(f, FRAGMENT_LOCATION, look(j, JOINPOINT_BLOCK))
+    note(f, FRAGMENT_STREAK, 0)
+    note(f, FRAGMENT_STATE, STATE_ARRIVED)
+    note(f, FRAGMENT_NEXT, -1)
+    if look(j, JOINPOINT_FIRST) < 0:
+        note(j, JOINPOINT_FIRST, number)
+    else:
+        note(fragment(c, look(j, JOINPOINT_LAST)), FRAGMENT_NEXT, number)
+    note(j, JOINPOINT_LAST, number)
+    note(j, JOINPOINT_COUNT, look(j, JOINPOINT_COUNT) + 1)
+    note(j, JOINPOINT_ARRIVED, look(j, JOINPOINT_ARRIVED) | look(f, FRAGMENT_MASK))
+    if look(j, JOINPOINT_ARRIVED) != look(j, JOINPOINT_MASK):
+        return
+    var parent = look(j, JOINPOINT_PARENT)
+    var parent_block = look(j, JOINPOINT_PARENT_BLOCK)
+    var first = look(j, JOINPOINT_FIRST)
+    note(j, JOINPOINT_FIRST, -1)
+    if look(j, JOINPOINT_COUNT) == 1:
+        note(f, FRAGMENT_JOIN, parent)
+        note(f, FRAGMENT_JOIN_BLOCK, parent_block)
+        note(f, FRAGMENT_STATE, STATE_READY)
+        push(c, number)
+        return
+    var mask = look(j, JOINPOINT_MASK)
+    var merged = born(c, fragment(c, first), mask, look(j, JOINPOINT_BLOCK), parent, parent_block)
+    var next = look(fragment(c, first), FRAGMENT_NEXT)
+    bury(c, first)
+    while next >= 0:
+        join_rows(c, fragment(c, merged), fragment(c, next), look(j, JOINPOINT_BLOCK))
+        var after = look(fragment(c, next), FRAGMENT_NEXT)
+        bury(c, next)
+        next = after
+    push(c, merged)
+
+
+@inline(.always)
+def join_rows(c: Bytes, to: Bytes, other: Bytes, block: Int):
+    """Takes over the lanes of another fragment in the rows that are live at a block."""
+    var slots = look(c, ROWS)
+    var file = to.unsafe_bitcast[Bytes]()[]
+    var source = other.unsafe_bitcast[Bytes]()[]
+    var lanes = (lane_bits() & Lanes(UInt32(look(other, FRAGMENT_MASK)))).ne(0)
+    var where = pointer(c, LOCATIONS).unsafe_offset(8 * block)
+    var first = Int(get[DType.int32](where))
+    for k in range(first, first + Int(get[DType.int32](where, 4))):
+        var packed = Int(get[DType.int32](pointer(c, LOCATION_SLOTS), 4 * k))
+        var slot = packed & 0xFFFF
+        var row = file.unsafe_offset(ROW * slot)
+        var from_row = source.unsafe_offset(ROW * slot)
+        var agree = get[DType.uint8](file, ROW * slots + slot) & get[DType.uint8](source, ROW * slots + slot)
+        if packed >> 16 == 1:
+            var mine = load[DType.uint64](row)
+            var its = load[DType.uint64](from_row)
+            if mine[0] != its[0]:
+                agree = 0
+            put(row, lanes.select(its, mine))
+        else:
+            var mine = load[DType.uint32](row)
+            var its = load[DType.uint32](from_row)
+            if mine[0] != its[0]:
+                agree = 0
+            put(row, lanes.select(its, mine))
+        set[DType.uint8](file, ROW * slots + slot, agree)
+
+
+# ---- turns ----
+
+
+@inline(.always)
+def enter_cta(c: Bytes, number: Int):
+    """Makes a CTA's memory that of the context."""
+    var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * number)
+    for k in range(6):
+        note(c, k, look(cta, k))
+
+
+@inline(.always)
+def count_block(c: Bytes, block: Int):
+    note(pointer(c, COUNTS), block, look(pointer(c, COUNTS), block) + 1)
+
+
+@inline(.always)
+def waits(c: Bytes, number: Int):
+    """Appends a fragment to those that wait for the barrier at which it has arrived."""
+    var f = fragment(c, number)
+    var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * look(f, FRAGMENT_CTA))
+    var b = cta.unsafe_offset(8 * (CTA_BARRIERS + BARRIER_FIELDS * look(f, FRAGMENT_BARRIER)))
+    note(f, FRAGMENT_STATE, STATE_WAITS)
+    note(f, FRAGMENT_NEXT, -1)
+    if look(b, BARRIER_FIRST) < 0:
+        note(b, BARRIER_FIRST, number)
+    else:
+        note(fragment(c, look(b, BARRIER_LAST)), FRAGMENT_NEXT, number)
+    note(b, BARRIER_LAST, number)
+
+
+@inline(.never)
+def leave(c: Bytes, number: Int) -> Bool:
+    """A whole warp leaves the kernel, if that ends nothing and nobody waits for its arrival; else it is Python's."""
+    var f = fragment(c, number)
+    var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * look(f, FRAGMENT_CTA))
+    var mask = look(f, FRAGMENT_MASK)
+    var left = look(cta, CTA_ALIVE) - Int(pop_count(UInt32(mask)))
+    if mask != look(f, FRAGMENT_ALIVE) or look(f, FRAGMENT_JOIN) != -1 or left == 0 or look(cta, CTA_IS_QUIET) == 0:
+        return False
+    for k in range(NAMED_BARRIERS):
+        if look(cta, CTA_BARRIERS + BARRIER_FIELDS * k + BARRIER_ARRIVED) > 0:
+            return False
+    note(cta, CTA_ALIVE, left)
+    note(c, CHANGES, look(c, CHANGES) + 1)
+    note(f, FRAGMENT_STATE, STATE_LEFT)
+    touch(c, number)
+    return True
+
+
+@inline(.never)
+def pass_window(c: Bytes, f: Bytes, block: Int) -> Bool:
+    """Runs the window after a turn, in which it is watched whether a loop only polls; False: it is Python's."""
+    var blocks = look(c, WINDOW_BLOCKS)
+    var start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
+    if blocks == 0 or start < 0 or look(f, FRAGMENT_STREAK) + blocks >= look(c, SLICE):
+        return False
+    var file = f.unsafe_bitcast[Bytes]()[]
+    var slots = look(c, ROWS)
+    var kept = pointer(c, KEPT_ROWS)
+    var where = pointer(c, LOCATIONS).unsafe_offset(8 * block)
+    var list = pointer(c, LOCATION_SLOTS).unsafe_offset(4 * Int(get[DType.int32](where)))
+    var count = Int(get[DType.int32](where, 4))
+    for k in range(count):
+        var slot = Int(get[DType.int32](list, 4 * k)) & 0xFFFF
+        copy_row(kept.unsafe_offset(ROW * k), file.unsafe_offset(ROW * slot))
+        set[DType.uint8](kept, ROW * slots + k, get[DType.uint8](file, ROW * slots + slot))
+        set[DType.uint32](kept, (ROW + 1) * slots + 4 * k, get[DType.uint32](file, (ROW + 1) * slots + 4 * slot))
+    if stretch(c, f, start, blocks, blocks, False) == ANSWER_REFUSED:
+        for k in range(count):
+            var slot = Int(get[DType.int32](list, 4 * k)) & 0xFFFF
+            copy_row(file.unsafe_offset(ROW * slot), kept.unsafe_offset(ROW * k))
+            set[DType.uint8](file, ROW * slots + slot, get[DType.uint8](kept, ROW * slots + k))
+            set[DType.uint32](file, (ROW + 1) * slots + 4 * slot, get[DType.uint32](kept, (ROW + 1) * slots + 4 * k))
+        return False
+    var following = look(pointer(c, OUT), SAID_FOLLOWING)
+    note(c, CHANGES, look(c, CHANGES) + look(pointer(c, OUT), SAID_CHANGES))
+    note(f, FRAGMENT_BLOCK, following)
+    note(f, FRAGMENT_LOCATION, following)
+    note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + blocks)
+    return True
+
+
+@inline(.always)
+def turn(c: Bytes, number: Int) -> Int:
+    """One turn of a fragment, or what is left of it. STOPPED: it is over, and what follows from it is done."""
+    var f = fragment(c, number)
+    var block = look(f, FRAGMENT_BLOCK)
+    var start = look(f, FRAGMENT_START)
+    var ran = look(f, FRAGMENT_RAN)
+    var out = pointer(c, OUT)
+    touch_known(c, number)
+    if start < 0:
+        if block < 0:
+            return ANSWER_STOPPED if leave(c, number) else ANSWER_EXITS
+        if block == look(f, FRAGMENT_JOIN_BLOCK):
+            if look(f, FRAGMENT_JOIN) < 0 or look(c, FREE_COUNT) == 0:
+                return ANSWER_ARRIVES
+            arrive(c, number)
+            return ANSWER_STOPPED
+        start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
+        if start < 0:
+            note(out, SAID_FOLLOWING, 0)
+            return ANSWER_LEFT
+    note(f, FRAGMENT_START, -1)
+    note(f, FRAGMENT_RAN, 0)
+    enter_cta(c, look(f, FRAGMENT_CTA))
+    var status = stretch(c, f, start, look(c, TURN_BLOCKS) - ran, 0, False)
+    block = look(out, SAID_BLOCK)
+    ran += look(out, SAID_RAN)
+    note(c, CHANGES, look(c, CHANGES) + look(out, SAID_CHANGES))
+    note(c, WEIGHT, look(c, WEIGHT) + look(out, SAID_WEIGHT) + TURN_WEIGHT)
+    note(f, FRAGMENT_BLOCK, block)
+    note(f, FRAGMENT_LOCATION, look(out, SAID_LOCATION))
+    if status == ANSWER_WAITS:
+        note(f, FRAGMENT_STREAK, 0)
+        waits(c, number)
+        return ANSWER_STOPPED
+    if status == ANSWER_DIVERGES:
+        var at = look(out, SAID_AT)
+        if split(c, number, block, pointer(c, OPERATIONS).unsafe_offset(32 * at)):
+            count_block(c, block)
+            return ANSWER_STOPPED
+        note(f, FRAGMENT_START, at)
+        note(f, FRAGMENT_RAN, ran)
+        return ANSWER_CANNOT_SPLIT
+    if status != ANSWER_STOPPED:
+        note(f, FRAGMENT_RAN, ran)
+        return status
+    var following = look(out, SAID_FOLLOWING)
+    count_block(c, block)
+    if following < 0:
+        return ANSWER_STOPPED if leave(c, number) else ANSWER_EXITS
+    note(f, FRAGMENT_BLOCK, following)
+    if following == look(f, FRAGMENT_JOIN_BLOCK):
+        if look(f, FRAGMENT_JOIN) < 0 or look(c, FREE_COUNT) == 0:
+            return ANSWER_ARRIVES
+        arrive(c, number)
+        return ANSWER_STOPPED
+    if ran + 1 < look(c, TURN_BLOCKS):
+        note(out, SAID_FOLLOWING, 0)
+        note(f, FRAGMENT_RAN, ran + 1)
+        return ANSWER_LEFT
+    note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + look(c, TURN_BLOCKS))
+    if pass_window(c, f, following):
+        push(c, number)
+        return ANSWER_STOPPED
+    return ANSWER_HAD_TURN
+
+
+@inline(.always)
+def touch_known(c: Bytes, number: Int):
+    if look(fragment(c, number), FRAGMENT_HAS_OBJECT) != 0:
+        touch(c, number)
+
+
+@inline(.never)
+def touch_list(c: Bytes, first: Int):
+    var next = first
+    while next >= 0:
+        touch(c, next)
+        next = look(fragment(c, next), FRAGMENT_NEXT)
+
+
+@export
+def run_turns(c: Bytes, turns: Int) abi("C") -> Int:
+    """Gives the fragments of the queue their turns, in order, until one of them needs Python; returns why it stops."""
+    if turns <= 0:
+        return ANSWER_TURNS_OVER
+    var taken = 0
+    var answer = ANSWER_TURNS_OVER
+    var current = -1
+    var before = look(c, CHANGES)
+    while taken < turns:
+        var head = look(c, HEAD)
+        if head == look(c, TAIL) or head == look(c, CLOSED_AT):
+            answer = ANSWER_NOTHING_LEFT
+            break
+        current = Int(get[DType.int32](pointer(c, QUEUE), 4 * head))
+        if current < 0:
+            answer = ANSWER_OTHERS_FIRST
+            break
+        note(c, HEAD, head + 1)
+        taken += 1
+        before = look(c, CHANGES)
+        answer = turn(c, current)
+        if answer != ANSWER_STOPPED:
+            break
+        answer = ANSWER_TURNS_OVER
+        current = -1
+        if look(c, QUEUE_ROOM) - look(c, TAIL) < 4096:
+            break
+    var out = pointer(c, OUT)
+    note(out, SAID_STATUS, answer)
+    note(out, SAID_CURRENT, current)
+    note(out, SAID_TURNS, taken)
+    note(out, SAID_CHANGES_BEFORE, before)
+    return answer
+
+
+@export
+def touch_living(c: Bytes, current: Int, ctas: Int) abi("C") -> Int:
+    """Notes of all fragments that Python does not know yet that it is to be told of them; returns how many are noted.
+
+    current: whose turn it is, or -1. ctas: how many there are in the table.
+    """
+    if ctas == 0:
+        return 0
+    if current >= 0:
+        touch(c, current)
+    for k in range(look(c, HEAD), look(c, TAIL)):
+        var number = Int(get[DType.int32](pointer(c, QUEUE), 4 * k))
+        if number >= 0 and look(fragment(c, number), FRAGMENT_HAS_OBJECT) == 0:
+            touch(c, number)
+    for k in range(look(c, JOIN_COUNT)):
+        touch_list(c, look(pointer(c, JOINS).unsafe_offset(8 * JOINPOINT_FIELDS * k), JOINPOINT_FIRST))
+    for k in range(ctas * NAMED_BARRIERS):
+        var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * (k // NAMED_BARRIERS))
+        touch_list(c, look(cta, CTA_BARRIERS + BARRIER_FIELDS * (k % NAMED_BARRIERS) + BARRIER_FIRST))
+    return look(c, TOUCHED_COUNT)

@@ -8,12 +8,16 @@ memory, which `interpreter.mojo` has by hand, with the numbers that `Control` gi
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+
+from harness.emulator.units import float_math
+from harness.emulator.units.formats import F32
 
 M32, M64 = (1 << 32) - 1, (1 << 64) - 1
 CANONICAL_NAN = 0x7FFFFFFF
@@ -35,6 +39,10 @@ class Operation:
     lane: Callable[..., int]
     chooses: bool = False
     """Whether it takes one of its first two sources by a third, which decides what agrees in all lanes."""
+    nearly: bool = False
+    """Whether the expression is a float64 that may be a few units off, and is rounded to f32: a result that this might
+    change is out of the ordinary.
+    """
 
 
 def signed(value: int, bits: int) -> int:
@@ -88,8 +96,8 @@ def _round_to_f32(scaled: int) -> int:
 def _operations() -> list[Operation]:
     found: list[Operation] = []
 
-    def add(name: str, result: str, sources: str, mojo: str, lane: Callable[..., int], chooses: bool = False) -> None:
-        found.append(Operation(name, result, tuple(sources.split()), mojo, lane, chooses))
+    def add(name: str, result: str, sources: str, mojo: str, lane: Callable[..., int], **more: bool) -> None:
+        found.append(Operation(name, result, tuple(sources.split()), mojo, lane, **more))
 
     for bits, mask in ((32, M32), (64, M64)):
         u, s = f"u{bits}", f"s{bits}"
@@ -122,7 +130,7 @@ def _operations() -> list[Operation]:
         clamped = f"min(b, SIMD[DType.uint32, 32]({bits - 1})).cast[{MOJO_TYPES[s]}]()"
         arithmetic = wrap(lambda a, b, bits=bits: signed(a, bits) >> min(b, bits - 1))
         add(f"shr.s{bits}", s, f"{s} u32", f"a >> {clamped}", arithmetic)
-        add(f"selp.{bits}", u, f"{u} {u} pred", "c.ne(0).select(a, b)", lambda a, b, c: a if c else b, True)
+        add(f"selp.{bits}", u, f"{u} {u} pred", "c.ne(0).select(a, b)", lambda a, b, c: a if c else b, chooses=True)
         for name, sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
             for kind in (u,) if name in ("eq", "ne") else (u, s):
                 test = _comparison(sign, bits if kind == s else 0)
@@ -185,7 +193,54 @@ def _operations() -> list[Operation]:
         # Mojo's ne is false where one is a NaN.
         mojo = "a.eq(b).cast[DType.uint32]() ^ 1" if name == "neu" else f"a.{name}(b).cast[DType.uint32]()"
         add(f"setp.{name}.f32", "pred", "f32 f32", mojo, _float_comparison(sign))
+    for name, sources, mojo in _FLOAT_FUNCTIONS:
+        kinds, nearly = " ".join(["f32"] * sources), name in _NEARLY
+        if name not in ("add", "sub", "mul", "fma"):
+            add(f"{name}.f32", "f32", kinds, mojo, _function_lane(name, False), nearly=nearly)
+        flushed = re.sub(r"\b([abc])\b", r"flush(\1)", mojo)
+        flushed = flushed if nearly else f"flush({flushed})"
+        add(f"{name}.ftz.f32", "f32", kinds, flushed, _function_lane(name, True), nearly=nearly)
+    for kind in ("s32", "u32"):
+        whole = (lambda a: signed(a, 32)) if kind == "s32" else (lambda a: a)
+        rounded = lambda a, whole=whole: f32_bits(np.float32(whole(a)))  # noqa: E731
+        add(f"f32.from.{kind}", "f32", kind, "a.cast[DType.float32]()", rounded)
     return found
+
+
+_NEARLY = ("ex2", "lg2")
+_FLOAT_FUNCTIONS = (
+    ("add", 2, "a + b"),
+    ("sub", 2, "a - b"),
+    ("mul", 2, "a * b"),
+    ("fma", 3, "a.fma(b, c)"),
+    ("div", 2, "a / b"),
+    ("div.approx", 2, "quotient(a, b)"),
+    ("rcp", 1, "1 / a"),
+    ("sqrt", 1, "root(a)"),
+    ("rsqrt", 1, "one_by_root(a)"),
+    ("ex2", 1, "power_of_two(a)"),
+    ("lg2", 1, "logarithm(a)"),
+    ("min", 2, "least(a, b)"),
+    ("max", 2, "greatest(a, b)"),
+    ("min.nan", 2, "or_nan(least(a, b), a, b)"),
+    ("max.nan", 2, "or_nan(greatest(a, b), a, b)"),
+)
+"""Functions of f32 by name, with how many sources they have: as `float_math` has them, rounded to nearest."""
+
+
+def _function_lane(name: str, ftz: bool) -> Callable[..., int]:
+    """What the emulator's own function makes of one lane."""
+
+    def lane(*bits: int) -> int:
+        numbers = [float_math.inputs(np.array(b, np.uint32), F32, ftz) for b in bits]
+        operation, _, nan = name.partition(".")
+        if operation in ("min", "max"):
+            result = float_math.extremum(operation, numbers, bool(nan), False, False)
+        else:
+            result = float_math.compute(name, "rn", *numbers)
+        return int(float_math.finish(result, F32, "rn", ftz=ftz))
+
+    return lane
 
 
 def _bit_field(value: int, position: int, length: int) -> int:
@@ -252,6 +307,18 @@ BY_NAME = {operation.name: operation for operation in OPERATIONS}
 NUMBERS = {operation.name: number for number, operation in enumerate(OPERATIONS)}
 
 
+EXCHANGES = {
+    name: 800 + number
+    for number, name in enumerate(
+        [*(f"shfl.{m}" for m in ("idx", "up", "down", "bfly")), *(f"vote.{m}" for m in ("all", "any", "uni", "ballot"))]
+        + [f"redux.{m}" for m in ("add", "and", "or", "xor", "min.u32", "max.u32", "min.s32", "max.s32")]
+        + [f"redux.{m}{n}.f32" for m in ("min", "max") for n in ("", ".nan")]
+        + ["elect"]
+    )
+}
+"""The numbers of what lanes of a warp do together; the last source is the mask of those that take part."""
+
+
 class Control(IntEnum):
     """The numbers of what is no operation on lanes: these begin, link and end stretches of operations."""
 
@@ -261,6 +328,13 @@ class Control(IntEnum):
     BRANCH = 1002
     LEAVE = 1003
     """The block goes on with an instruction that Python runs."""
+    BARRIER = 1004
+
+
+BARRIER = "bar.sync"
+"""The micro-operation of a barrier: its sources are the barrier's number and, if it is given, the count of threads; an
+alignment of 32 says that all lanes of the warp must come together.
+"""
 
 
 SPACES = ("shared", "global", "param")

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from harness.emulator.errors import PtxSyntaxError
 from harness.emulator.instructions.table import Effect, Emitted, Micro, Temporary, Unsupported
 from harness.emulator.machine.code import EXIT, BlockFunction
-from harness.emulator.native.operations import ACCESSES, BY_NAME, NUMBERS, Control
+from harness.emulator.native.layout import NAMED_BARRIERS
+from harness.emulator.native.operations import ACCESSES, BARRIER, BY_NAME, EXCHANGES, NUMBERS, OPERATIONS, Control
 from harness.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Register, Special, Symbol
 from harness.emulator.translate.cfg import (
     BRANCHES,
@@ -38,7 +39,10 @@ ROW_BYTES = 256
 NARROW, WIDE, PREDICATE = 0, 1, 2
 """Kinds of rows: 32 bits a lane, 64, or a predicate."""
 NO_GUARD = 0xFFFF
-NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, NO_LOG, CHOOSES = 1, 2, 4, 8, 16, 32
+NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, NO_LOG, CHOOSES, ALIGNED, COUNTED = 1, 2, 4, 8, 16, 32, 64, 128
+
+FALLIBLE = {*ACCESSES.values(), *EXCHANGES.values(), *(NUMBERS[o.name] for o in OPERATIONS if o.nearly)}
+"""Operations that may find something out of the ordinary."""
 
 RECORD = np.dtype(
     [("op", "u2"), ("guard", "u2"), ("flags", "u2"), ("d", "u2"), ("a", "u2"), ("b", "u2"), ("c", "u2"), ("e", "u2"),
@@ -56,7 +60,8 @@ class Piece:
     """A part of a block: instructions ``[first, last)``. start: its first micro-operation, or -1 if Python runs it.
 
     needs: (slot, row, kind) of the registers that it, or what native code goes on to, may read. function: the part in
-    Python, made when it is first called for.
+    Python, made when it is first called for. synchronises: it is a barrier, which is native where fragments are given
+    whole turns.
     """
 
     first: int
@@ -66,6 +71,7 @@ class Piece:
     reads: set[int] = field(default_factory=set)
     writes: set[int] = field(default_factory=set)
     function: BlockFunction | None = None
+    synchronises: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,12 @@ class Plan:
     """The values of a fragment's special registers and variables' addresses."""
     filled_rows: list[tuple[int, int]]
     """The rows that they go to, each with its kind."""
+    live_rows: list[list[tuple[int, int, int]]]
+    """(slot, row, kind) of the registers that have rows and are live at each location."""
+    barriers: list[int]
+    """Numbers of the barriers that run natively."""
+    has_all_rows: list[bool]
+    """Of each block whether all registers that are live at its start have rows."""
     make_functions: Callable[[int], None]
     """Makes the Python functions of a block's pieces."""
 
@@ -209,6 +221,7 @@ class Planner:
         self._locations: list[set[int]] = []
         self._saved: list[int] = []
         self._most_saved = 0
+        self._barriers: set[int] = set()
 
     def plan(self) -> Plan | None:
         """The plan; None if the kernel is too large for one, or has nothing to run natively."""
@@ -253,7 +266,7 @@ class Planner:
         return found
 
     def _records_of(self, i: Instruction, emitted: Emitted | Unsupported) -> list[Record] | None:
-        if isinstance(emitted, Unsupported) or is_guard_branch(i):
+        if isinstance(emitted, Unsupported) or (is_guard_branch(i) and not self._synchronises(i.index)):
             return None
         if emitted is None:
             return []
@@ -261,16 +274,24 @@ class Planner:
             return None
         try:
             guard, flags = NO_GUARD, 0
-            if i.guard is not None:
+            if i.guard is not None and not is_guard_branch(i):
                 guard, _ = self._rows.read(i.guard, "pred", self._excluded)
                 flags = NEGATED if i.guard_negated else 0
             return [self._record(m, guard, flags) for m in emitted.micro]
         except _NotNative:
             return None
 
+    def _synchronises(self, index: int) -> bool:
+        emitted = self._emitted[index]
+        return isinstance(emitted, Effect) and any(m.name == BARRIER for m in emitted.micro)
+
     def _record(self, m: Micro, guard: int, flags: int) -> Record:
         if m.access:
             return self._access(m, guard, flags)
+        if m.name == BARRIER:
+            return self._barrier(m)
+        if m.name in EXCHANGES:
+            return self._exchange(m, guard)
         operation = BY_NAME[m.name]
         if len(operation.sources) != len(m.sources):
             raise _NotNative
@@ -296,6 +317,28 @@ class Planner:
         if isinstance(m.destination, Register | Temporary):
             return self._rows.read(m.destination, "b32", self._excluded)
         raise _NotNative
+
+    def _exchange(self, m: Micro, guard: int) -> Record:
+        """The mask of those who take part goes where a load has its alignment."""
+        if guard != NO_GUARD:
+            raise _NotNative
+        *rows, members = [self._rows.read(operand, kind, self._excluded) for operand, kind in m.sources]
+        d, d_kind = self._destination(m)
+        if WIDE in (d_kind, members[1], *(kind for _, kind in rows)):
+            raise _NotNative
+        found = [row for row, _ in rows] + [self._rows.literal(0, NARROW)] * (3 - len(rows))
+        return {"op": EXCHANGES[m.name], "d": d, "e": members[0], **dict(zip("abc", found, strict=True))}
+
+    def _barrier(self, m: Micro) -> Record:
+        found = [self._rows.read(operand, kind, self._excluded) for operand, kind in m.sources]
+        if any(kind != NARROW for _, kind in found):
+            raise _NotNative
+        number = m.sources[0][0]
+        numbers = range(NAMED_BARRIERS)
+        self._barriers.update([number.value] if isinstance(number, Immediate) and number.value in numbers else numbers)
+        rows = [row for row, _ in found] + [self._rows.literal(0, NARROW)] * (2 - len(found))
+        flags = (ALIGNED if m.alignment > 1 else 0) | (COUNTED if len(m.sources) == 2 else 0)
+        return {"op": Control.BARRIER, "a": rows[0], "b": rows[1], "flags": flags}
 
     def _access(self, m: Micro, guard: int, flags: int) -> Record:
         base, base_kind = self._rows.read(*m.sources[0], self._excluded)
@@ -326,25 +369,29 @@ class Planner:
     def _pieces(self, block: Block, found: dict[int, list[Record] | None]) -> list[Piece]:
         """The block in pieces, those that run natively marked by a start of 0; none if there are no such."""
         end_is_native = self._end_is_native(block)
-        if end_is_native and all(records is not None for records in found.values()):
-            return [self._described(Piece(block.first, block.last, 0))]
         pieces: list[Piece] = []
+        whole = end_is_native and all(records is not None for records in found.values())
         for index in range(block.first, block.last):
+            if self._synchronises(index) and found[index] is not None:
+                pieces.append(Piece(index, index + 1, 0, synchronises=True))
+                continue
             # A branch goes with what is before it.
             native = found[index] is not None if index in found else bool(pieces) and pieces[-1].start == 0
-            native = native and (end_is_native or index in found)
-            if pieces and (pieces[-1].start == 0) == native:
+            native = whole or (native and (end_is_native or index in found))
+            if pieces and (pieces[-1].start == 0) == native and not pieces[-1].synchronises:
                 pieces[-1].last = index + 1
             else:
                 pieces.append(Piece(index, index + 1, 0 if native else -1))
         merged: list[Piece] = []
         for piece in pieces:
-            if piece.last - piece.first < SHORTEST:
+            if piece.last - piece.first < SHORTEST and not whole and not piece.synchronises:
                 piece.start = -1
             if merged and merged[-1].start == -1 and piece.start == -1:
                 merged[-1].last = piece.last
             else:
                 merged.append(piece)
+        if block.skips is not None and end_is_native:
+            merged = [Piece(block.first, block.last, 0)]
         return [self._described(p) for p in merged] if any(p.start == 0 for p in merged) else []
 
     def _described(self, piece: Piece) -> Piece:
@@ -381,12 +428,14 @@ class Planner:
         records = [
             record for index in range(piece.first, piece.last) for record in found.get(index) or ()
         ]  # those of a branch are none
-        accesses = [n for n, record in enumerate(records) if record["op"] >= min(ACCESSES.values())]
-        if accesses:
-            last = records[accesses[-1]]
-            records[accesses[-1]] = {**last, "flags": last["flags"] | NO_LOG}
+        fallible = [n for n, record in enumerate(records) if record["op"] in FALLIBLE]
+        if fallible:
+            last = records[fallible[-1]]
+            records[fallible[-1]] = {**last, "flags": last.get("flags", 0) | NO_LOG}
         self._records += records
         if number + 1 < len(pieces):
+            if pieces[number + 1].start >= 0:
+                return
             after = self._location(live[number + 1])
             self._records.append({"op": Control.LEAVE, "e": after, "yes": block.index, "no": number + 1})
             return
@@ -432,12 +481,13 @@ class Planner:
                     continue
                 following = [pieces[s][0] for s in block.successors if s != EXIT and pieces[s]]
                 after = set().union(*(needs.get(p.start, set()) for p in following if p.start >= 0))
-                for piece in several:
+                for piece in reversed(several):
                     if piece.start >= 0:
-                        found = piece.reads | (after - piece.writes if piece is several[-1] else set())
+                        found = piece.reads | (after - piece.writes)
                         if found != needs.get(piece.start):
                             needs[piece.start] = found
                             changed = True
+                    after = needs[piece.start] if piece.start >= 0 else set()
         for several in pieces:
             for piece in several:
                 if piece.start >= 0:
@@ -479,6 +529,9 @@ class Planner:
             template=template.reshape(-1),
             filled=filled,
             filled_rows=[(row, rows.kinds[row]) for row in rows.expressions.values()],
+            live_rows=[[(slot_of_row[row], row, rows.kinds[row]) for row in at] for at in live],
+            barriers=sorted(self._barriers),
+            has_all_rows=[block.live_in <= rows.registers.keys() for block in self._blocks],
             make_functions=lambda block: self._make_functions(block, pieces[block]),
         )
 

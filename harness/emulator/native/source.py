@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.emulator.native.operations import ACCESSES, MOJO_TYPES, OPERATIONS, SPACES, Operation
+from harness.emulator.native.layout import constants
+from harness.emulator.native.operations import ACCESSES, EXCHANGES, MOJO_TYPES, OPERATIONS, SPACES, Operation
 
 TEMPLATE = Path(__file__).with_name("interpreter.mojo")
 _ROWS = ("pa", "pb", "px")
@@ -17,10 +18,18 @@ def _handler(operation: Operation) -> list[str]:
     ]
     names = dict(zip("abc", ("aa", "bb", "cc"), strict=True))
     words = _rename(operation.mojo, names)
-    if operation.result == "f32":
-        lines.append(f"    var r = {words}")
-        nan = "SIMD[DType.uint32, 32](0x7FFFFFFF)"
-        lines.append(f"    put(pd, r.eq(r).select(r.to_bits[DType.uint32](), {nan}))")
+    if operation.nearly:
+        ftz = ".ftz." in operation.name
+        lines += [
+            f"    var wide = {words}",
+            "    if not is_certain(wide, active):",
+            "        status = ANSWER_FAILED",
+            "        break",
+            f"    var r = {'flush(' if ftz else ''}wide.cast[DType.float32](){')' if ftz else ''}",
+            "    put(pd, canonical(r))",
+        ]
+    elif operation.result == "f32":
+        lines.append(f"    put(pd, canonical({words}))")
     else:
         lines.append(f"    put[{MOJO_TYPES[operation.result]}](pd, {words})")
     return lines
@@ -58,4 +67,7 @@ def mojo_source() -> str:
     handlers = _chain([(number, _handler(operation)) for number, operation in enumerate(OPERATIONS)])
     accesses = _chain([(number, ["    " + _access(*key)]) for key, number in ACCESSES.items()])
     text = TEMPLATE.read_text(encoding="utf-8")
+    numbers = [f"comptime {name.replace('.', '_').upper()} = {number}" for name, number in EXCHANGES.items()]
+    text = text.replace("@EXCHANGES@\n", "\n".join(numbers) + "\n")
+    text = text.replace("@LAYOUT@\n", constants() + "\n")
     return text.replace("@HANDLERS@\n", handlers + "\n").replace("@ACCESSES@\n", accesses + "\n")

@@ -30,7 +30,7 @@ from harness.emulator.ptx.ast import (
     Vector,
 )
 from harness.emulator.ptx.declarations import plain, variables
-from harness.emulator.ptx.scanner import SPACE, Scanner, number, split
+from harness.emulator.ptx.scanner import SPACE, Scanner, fold, number, split
 
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
@@ -226,10 +226,7 @@ class Body:
         guard, rest = None, statement
         negated = statement.startswith("@!")
         if statement.startswith("@"):
-            guard_text, rest = statement[1:].split(None, 1)
-            guard = self._find_register(guard_text.lstrip("!"), scope)
-            if guard is None:
-                raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{guard_text}'")
+            guard, rest = self._guard(statement[1:].lstrip("!").strip(), scope, line)
         word = _OPCODE.match(rest)
         if word is None:
             raise PtxSyntaxError(f"PTX line {line}: cannot understand '{statement[:40]}'")
@@ -240,7 +237,7 @@ class Body:
         if opcode == "ret" and self.calls:
             # A call is its function's body: it ends where that does.
             opcode, rest = "bra", f"bra {_RETURN}"
-        operands = [] if opcode == "bra" else self._operands(rest[word.end() :], scope, line)
+        operands = [] if opcode == "bra" else self._operands(fold(rest[word.end() :]), scope, line)
         if "cc" in modifiers or opcode in _CARRY_IN:
             operands = self._with_carry(opcode, "cc" in modifiers, operands, line)
         instruction = Instruction(
@@ -252,6 +249,15 @@ class Body:
             self.pending.append((instruction, scope, [rest.split()[-1]]))
         elif opcode == "brx":
             self.pending.append((instruction, scope, []))
+
+    def _guard(self, text: str, scope: Scope, line: int) -> tuple[Register, str]:
+        """The predicate that a statement begins with, and the rest: a blank need not stand between them."""
+        first = text.split(None, 1)[0]
+        for end in range(len(first), 0, -1):
+            register = self._find_register(first[:end], scope)
+            if register is not None:
+                return register, text[end:].lstrip()
+        raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{first}'")
 
     def _operands(self, text: str, scope: Scope, line: int) -> list[Operand]:
         return [self._operand(part, scope, line) for part in split(text)]

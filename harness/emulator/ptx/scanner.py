@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,6 +14,39 @@ from harness.emulator.ptx.ast import Immediate
 _NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?$")
 _FLOAT = re.compile(r"0[fF]([0-9a-fA-F]{8})$|0[dD]([0-9a-fA-F]{16})$")
+
+
+_CONSTANT = re.compile(r"-?\([\s\d+\-*/%&|^~<>()a-fA-FxXU]+\)")
+_C_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: int.__add__, ast.Sub: int.__sub__, ast.Mult: int.__mul__, ast.LShift: int.__lshift__,
+    ast.RShift: int.__rshift__, ast.BitAnd: int.__and__, ast.BitOr: int.__or__, ast.BitXor: int.__xor__,
+    ast.Div: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
+    ast.Mod: lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
+}  # fmt: skip
+
+
+def fold(text: str) -> str:
+    """Operands with constant expressions in brackets (PTX ISA 4.5.4) as their values: ``(4*2-1)`` is ``7``."""
+    return _CONSTANT.sub(_folded, text) if "(" in text else text
+
+
+def _folded(match: re.Match[str]) -> str:
+    text = re.sub(r"(?<=[0-9a-fA-F])U", "", match[0])
+    try:
+        return str(_value(ast.parse(text, mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return match[0]
+
+
+def _value(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _C_OPERATORS:
+        return _C_OPERATORS[type(node.op)](_value(node.left), _value(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd | ast.Invert):
+        operand = _value(node.operand)
+        return -operand if isinstance(node.op, ast.USub) else ~operand if isinstance(node.op, ast.Invert) else operand
+    raise ValueError
 
 
 def number(text: str) -> Immediate | None:

@@ -15,6 +15,7 @@ from harness.emulator.instructions.table import UNEXPECTED, Emitted, Unsupported
 from harness.emulator.machine.code import BlockFunction, Code
 from harness.emulator.machine.events import Site
 from harness.emulator.machine.poison import unwritten
+from harness.emulator.names import brief
 from harness.emulator.native.plan import Plan, Planner
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Kernel, ParsedModule
 from harness.emulator.translate import cfg
@@ -136,7 +137,7 @@ def _site(i: Instruction) -> Site:
         semantics = "acq_rel"
     elif i.opcode == "membar" and verb in ("cta", "gl", "sys"):
         semantics, scope = "sc", "gpu" if verb == "gl" else verb
-    return Site(i.index, i.line, i.text, i.opcode, i.modifiers, semantics, scope, i.source)
+    return Site(i.index, i.line, brief(i.text), i.opcode, i.modifiers, semantics, scope, i.source)
 
 
 def _dtypes(kernel: Kernel) -> list[Any]:

@@ -218,7 +218,7 @@ def with_nan64(result: Numbers, *operands: Numbers) -> Numbers:
     bits = np.full(result.shape, NAN64, np.uint64)
     for operand in reversed(operands):
         given = np.broadcast_to(operand, result.shape)
-        bits = np.where(np.isnan(given), np.ascontiguousarray(given).view(np.uint64) | QUIET64, bits)
+        bits = np.where(np.isnan(given), np.array(given).view(np.uint64) | QUIET64, bits)
     return np.where(np.isnan(result), bits, np.asarray(result).view(np.uint64)).view(np.float64)
 
 

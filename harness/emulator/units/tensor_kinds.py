@@ -113,13 +113,18 @@ def _weights_layout(d_address: int, m: int, n: int) -> tuple[list[Block], int, i
     return blocks, column, column + width
 
 
-def a_lanes(address: int, rows: int, pair_halves: bool) -> NDArray[np.intp]:
-    """Lanes of the rows of an A in tensor memory: those of D."""
-    lane, _ = split_address(address)
-    row = np.arange(rows)
-    if rows in (LANES, QUADRANT) or pair_halves:
-        return row + lane
-    return row % 16 + 32 * (row // 16) + lane
+def a_lanes(what: KindMma) -> NDArray[np.intp]:
+    """Lanes of the rows of an A in tensor memory, [parts, rows]: each part of the columns of D has those of D itself.
+
+    So where parts stand one above the other, in ``.ws`` and in a pair with M = 128, there are as many A, which may
+    differ. FlashMLA's kernels for B200 multiply two halves of K at once that way (sparse prefill, 2026).
+    """
+    offset = split_address(what.a)[0] - split_address(what.d_address)[0]
+    parts: dict[int, list[NDArray[np.intp]]] = {}
+    for block in what.layout()[0]:
+        lanes = np.arange(block.lanes.start, block.lanes.stop) + offset
+        parts.setdefault(block.target[1].start, []).append(lanes)
+    return np.stack([np.concatenate(lanes) for lanes in parts.values()])
 
 
 def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str, warn: Warn) -> int:
@@ -130,9 +135,9 @@ def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str, warn: Warn) 
     a_operand, b_operand = what.operands()
     b = np.concatenate([_fetch(cta, b_operand) for cta in ctas])
     if a_operand is not None:
-        a = np.concatenate([_fetch(cta, a_operand) for cta in ctas])
+        a = np.concatenate([_fetch(cta, a_operand) for cta in ctas])[None]
     else:
-        a = np.concatenate([_fetch_from_tmem(cta.tmem, what, shape) for cta in ctas])
+        a = np.concatenate([_fetch_from_tmem(cta.tmem, what, shape) for cta in ctas], axis=1)
     if shape.negate:
         a = -a
     blocks, first, end = what.layout()
@@ -150,7 +155,8 @@ def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str, warn: Warn) 
     if what.vectors or what.sparse:
         result = _compute_in_parts(what, shape, ctas, a, b, old, accumulation, warn)
     else:
-        result = compute(shape, a, b, old, None, accumulation)
+        parts = zip(a, np.split(b, len(a)), np.split(old, len(a), axis=1), strict=True)
+        result = np.concatenate([compute(shape, *part, None, accumulation) for part in parts], axis=1)
     kept = _kept(what)
     for i, cta in enumerate(ctas):
         share = result[i * rows : (i + 1) * rows]
@@ -181,15 +187,20 @@ def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: NDArray[np.intp]
 
 
 def _fetch_from_tmem(tmem: TensorMemory, what: KindMma, shape: Shape) -> NDArray[Any]:
-    if shape.a_type in ("e2m3", "e3m2") or (shape.a_type == "e2m1" and what.kind in ("f8f6f4", "mxf8f6f4")):
+    """A [parts, rows, K], for each part of the columns of D."""
+    if shape.a_type in ("e2m3", "e3m2"):
         raise Fault(f"A of type {shape.a_type} in tensor memory is not implemented", "unsupported")
     if what.sparse:
         raise Fault("a sparse A in tensor memory is not implemented", "unsupported")
-    rows = shape.m // what.cta_group
-    lanes = a_lanes(what.a, rows, what.cta_group == 2 and rows == 64)
-    column = split_address(what.a)[1]
-    words = _read(tmem, lanes[:, None], column + np.arange(A_COLUMNS), "A of tcgen05.mma")
-    return to_numbers(words.view(np.uint8), shape.a_type, what.kind in ("mxf4", "mxf4nvf4"))
+    lanes, column = a_lanes(what), split_address(what.a)[1]
+    words = _read(tmem, lanes[..., None], column + np.arange(A_COLUMNS), "A of tcgen05.mma")
+    raw = words.reshape(-1, A_COLUMNS).view(np.uint8)
+    if shape.a_type == "e2m1" and what.kind in ("f8f6f4", "mxf8f6f4"):
+        # A byte each, of which bits 2 to 5 count, as in Triton's test_tcgen05_mma_scaled_lhs_tmem (2026).
+        numbers = formats.decode(raw >> 2, formats.E2M1)
+    else:
+        numbers = to_numbers(raw, shape.a_type, what.kind in ("mxf4", "mxf4nvf4"))
+    return numbers.reshape(*lanes.shape, -1)
 
 
 def _claim(tmem: TensorMemory, blocks: list[Block], first: int, end: int, accumulate: bool) -> None:
@@ -245,7 +256,7 @@ def _compute_in_parts(
                         _scales([cta], what, shape, what.scales[0], own, shape.a_id, lane // QUADRANT, warn),
                         _scales([cta, *ctas], what, shape, what.scales[1], numbers, shape.b_id, lane // QUADRANT, warn),
                     )
-                of_a, of_b = a[part], b[columns]
+                of_a, of_b = a[columns.start * len(a) // shape.n][part], b[columns]
                 if what.sparse:
                     of_a, of_b = _match(of_a, of_b, _kept_positions(cta.tmem, what, shape, lane, warn), shape)
                 result[part, columns] = compute(shape, of_a, of_b, old[part, columns], scales, accumulation)
@@ -255,10 +266,14 @@ def _compute_in_parts(
 # ---- a sparse A ----
 
 
-def metadata_columns(address: int, kind: str) -> slice:
-    """Columns that hold the metadata of one MMA."""
-    column = split_address(address)[1]
-    return slice(column, column + (1 if kind in ("f16", "tf32") else 2))
+def metadata_columns(what: KindMma) -> slice:
+    """Columns that hold the metadata of an MMA: two, of types of 16 and 32 bits the one that the selector names."""
+    assert what.metadata is not None
+    column = split_address(what.metadata)[1]
+    if what.kind in ("f16", "tf32"):
+        column += what.idesc & 3
+        return slice(column, column + 1)
+    return slice(column, column + 2)
 
 
 def _kept_positions(tmem: TensorMemory, what: KindMma, shape: Shape, lane: int, warn: Warn) -> NDArray[np.intp]:
@@ -267,17 +282,17 @@ def _kept_positions(tmem: TensorMemory, what: KindMma, shape: Shape, lane: int, 
     A code of four bits keeps two of four elements, of tf32 one of two, of mxf4 and mxf4nvf4 two of four pairs. Types of
     16 and 32 bits: lanes 0 to 7 of 16 hold four codes of a row in their lower half, and of the row eight below in their
     upper one; lanes 8 to 15 the next four. Others: each row's lane holds eight codes in a column, and eight in the
-    next. So CuTe has it (mma_traits_sm100.hpp), and runners that were proved on a B200 (sf-tensor/tcgen05, 2026).
+    next. So CuTe has it (mma_traits_sm100.hpp), in CUTLASS's examples 83 and 84, and runners that were proved on a B200
+    (sf-tensor/tcgen05, 2026).
     """
     assert what.metadata is not None
     first, column = split_address(what.metadata)
-    if column % 4 or first != split_address(what.d_address)[0]:
+    columns = metadata_columns(what)
+    if column % 2 or first != split_address(what.d_address)[0]:
         raise Fault(
-            f"sparsity metadata at {what.metadata:#x}: columns that are no multiple of 4, and other lanes than those "
-            "of D, are not supported",
+            f"sparsity metadata at {what.metadata:#x}: odd columns, and other lanes than those of D, are not supported",
             "unsupported",
         )
-    columns = metadata_columns(what.metadata, what.kind)
     lanes = lane + np.arange(SPARSE_ROWS)
     words = _read(tmem, lanes[:, None], np.arange(columns.start, columns.stop), "sparsity metadata of tcgen05.mma")
     if what.kind in ("f16", "tf32"):

@@ -104,13 +104,13 @@ def multiply(
     kind = form.d_type
     old = np.empty(m * n, np.uint64 if kind == "f64" else np.uint32)
     old[index] = elements(c, 16) if kind == "f16" else c
-    result: NDArray[Any] = _compute(form, a_values, b_values, old.reshape(m, n), accumulation).reshape(-1)[index]
+    result: NDArray[Any] = compute(form, a_values, b_values, old.reshape(m, n), accumulation).reshape(-1)[index]
     if kind == "f16":
         result = result[0::2] | result[1::2] << 16
     return result
 
 
-def _compute(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
+def compute(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
     """Bits of D [m, n] from numbers, and the bits of C."""
     if form.d_type == "s32":
         return sums.integer_dot(a, b, c, form.saturate)

@@ -276,7 +276,7 @@ def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: in
 
 
 _F16 = Kept("f16", F16, 1, np.float16)
-PAIRED = "For M = 128 of a pair the emulator reads lanes 0 to 63 only; CUTLASS keeps a copy in lanes 64 to 127."
+PAIRED = "For M = 128 of a pair each half of the columns takes the A in its own 64 lanes, as FlashMLA has it."
 AS_HOPPER = "The same rules as on Hopper, whose answers are recorded; here they were never compared."
 
 PROBES = (

@@ -1,0 +1,77 @@
+"""A kernel of one's own: a Mojo file in any folder that takes the place of ``kernels/own.mojo``.
+
+The sources are then a folder of links: to everything in ``kernels/``, and to that file. The environment says where it
+is, so that every process of this one compiles the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from harness import cache, paths
+from harness.build.catalog import ARCHITECTURES, KERNELS, Kernel
+from harness.build.compiler import digest
+from harness.errors import UsageProblem
+
+SUFFIX = ".mojo"
+OWN = "own.mojo"
+_DECLARED = re.compile(r"^comptime KERNEL\s*=\s*Kernel\((?P<fields>.*?)\)", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r'\s*"(\w+)"')
+_FORM = (
+    'it needs a line such as `comptime KERNEL = Kernel("mine", pipelined=True, double_buffers_epilogue=True, '
+    "is_persistent=False, is_block_scaled=False)`, as docs/own-kernel.md says"
+)
+
+
+def take_in(word: str) -> str:
+    """Returns the name of a kernel: the word itself, or, if it names a Mojo file, that of the kernel in it, which is
+    known from now on. Raises UsageProblem for a file that has none.
+    """
+    if not word.endswith(SUFFIX):
+        return word
+    file = Path(word).absolute()
+    kernel = read(file, word)
+    sources = paths.kernels_dir(own=False)
+    files = sorted(path.relative_to(sources) for path in sources.rglob("*.mojo"))
+    root = cache.place("own", digest(str(sources), str(file), *map(str, files)))
+    for name in files:
+        _link(root / "kernels" / name, file if str(name) == OWN else sources / name)
+    taken = os.environ.setdefault(paths.OWN_KERNEL, str(root))
+    if taken != str(root):
+        raise UsageProblem(f"{word}: one Mojo file can be named, and {file_of_own()} is already; leave one out")
+    KERNELS[kernel.name] = kernel
+    return kernel.name
+
+
+def read(file: Path, word: str) -> Kernel:
+    """What the file says of its kernel. word: how it was named."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageProblem(f"{word} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    declared = _DECLARED.search(text)
+    name = _NAME.match(declared["fields"]) if declared else None
+    if declared is None or name is None:
+        raise UsageProblem(f"{word} declares no kernel: {_FORM}")
+    if name[1] in KERNELS and KERNELS[name[1]].file != str(file):
+        raise UsageProblem(f"{word} names its kernel {name[1]}, which the series has; take another name")
+    is_persistent = re.search(r"\bis_persistent\s*=\s*True\b", declared["fields"]) is not None
+    space = KERNELS["kernel8" if is_persistent else "kernel7"].space
+    return Kernel(
+        name[1], f"your own, {word}", tuple(ARCHITECTURES), is_persistent=is_persistent, space=space, file=str(file)
+    )
+
+
+def file_of_own() -> Path | None:
+    """The file of the kernel that was taken in, by this process or by one that started it."""
+    root = os.environ.get(paths.OWN_KERNEL)
+    return (Path(root) / "kernels" / OWN).readlink() if root else None
+
+
+def _link(place: Path, to: Path) -> None:
+    cache.ensure(place.parent)
+    with suppress(FileExistsError):
+        place.symlink_to(to)

@@ -1,0 +1,241 @@
+"""What Python and the interpreter share: tables of 8-byte fields, and the numbers of states and answers.
+
+The interpreter has these as constants, named after the table and the field.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, auto
+
+
+class Counted(IntEnum):
+    """Fields that are numbered from 0."""
+
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[int]) -> int:
+        return count
+
+
+class Context(Counted):
+    """What the interpreter is told of a launch, and of the CTA whose memory it accesses; addresses, and numbers."""
+
+    SHARED = auto()
+    SHARED_SHADOW = auto()
+    SHARED_SIZE = auto()
+    WINDOW = auto()
+    BARRIERS_FIRST = auto()
+    BARRIERS_END = auto()
+    PARAMETERS = auto()
+    PARAMETER_BYTES = auto()
+    ALLOCATIONS = auto()
+    ALLOCATION_COUNT = auto()
+    LAST_ALLOCATION = auto()
+    OPERATIONS = auto()
+    ENTRIES = auto()
+    """Of each block its first operation, or -1."""
+    LOCATIONS = auto()
+    LOCATION_SLOTS = auto()
+    SAVED_SLOTS = auto()
+    COUNTS = auto()
+    OUT = auto()
+    OUT32 = auto()
+    OUT64 = auto()
+    OUT_PREDICATES = auto()
+    SAVED_ROWS = auto()
+    LOG = auto()
+    LOG_ROOM = auto()
+    PLACES = auto()
+    SCRATCH = auto()
+    STAMP = auto()
+    """The last one that was given."""
+    LOGGED = auto()
+    WATCHES = auto()
+    WATCHED_ROWS = auto()
+    WATCHED_BLOCKS = auto()
+    KEPT_ROWS = auto()
+    ROWS = auto()
+    JOINS_OF_BLOCKS = auto()
+    FIXED_ROWS = auto()
+    """Rows of special registers, which new fragments of a warp get from those they come from."""
+    FIXED_COUNT = auto()
+    FRAGMENTS = auto()
+    FREE = auto()
+    """Numbers of fragments that are not in use."""
+    FREE_COUNT = auto()
+    QUEUE = auto()
+    QUEUE_ROOM = auto()
+    HEAD = auto()
+    TAIL = auto()
+    CLOSED_AT = auto()
+    """Where the queue ends for now, as others of whom the interpreter does not know come before what is appended."""
+    TOUCHED = auto()
+    TOUCHED_COUNT = auto()
+    JOINS = auto()
+    JOIN_COUNT = auto()
+    JOIN_ROOM = auto()
+    BORN = auto()
+    """How many fragments were made."""
+    CHANGES = auto()
+    WEIGHT = auto()
+    CTAS = auto()
+    TURN_BLOCKS = auto()
+    WINDOW_BLOCKS = auto()
+    SLICE = auto()
+    """Blocks of a turn, of a window in which it is watched whether a loop only polls (0: none is to be run), and after
+    how many without a wait a fragment gives way to everything else."""
+
+
+class FragmentField(Counted):
+    """A fragment of a warp. Its number is also that of its rows."""
+
+    FILE = auto()
+    STAMP = auto()
+    MASK = auto()
+    ALIVE = auto()
+    """Lanes of the warp that have not left."""
+    CTA = auto()
+    BLOCK = auto()
+    START = auto()
+    """The operation to go on at in the middle of a turn, or -1."""
+    RAN = auto()
+    """Blocks that this turn has run already."""
+    LOCATION = auto()
+    """Where it is known which rows are live."""
+    JOIN = auto()
+    """The number of the join at which its siblings wait. -1: it has none; less: one of Python's."""
+    JOIN_BLOCK = auto()
+    STREAK = auto()
+    STATE = auto()
+    BARRIER = auto()
+    """That it has arrived at, or -1."""
+    GENERATION = auto()
+    NEXT = auto()
+    """Who waits behind it."""
+    IS_COMPLETE = auto()
+    """Whether all its live rows have their values, not only those that native code may read."""
+    HAS_OBJECT = auto()
+    """Whether Python knows it."""
+    ORIGIN = auto()
+    """The fragment that Python knows from which it has come."""
+    BORN = auto()
+    IS_TOUCHED = auto()
+    """Whether it is in the list of those that Python is to look at."""
+
+
+class State(IntEnum):
+    """Of a fragment."""
+
+    READY = 0
+    WAITS = 1
+    ARRIVED = 2
+    GONE = 3
+    """It has split, or become one with others."""
+    LEFT = 4
+    """Its lanes have left the kernel."""
+
+
+class JoinField(Counted):
+    """Where lanes meet again."""
+
+    BLOCK = auto()
+    MASK = auto()
+    ARRIVED = auto()
+    """A mask."""
+    FIRST = auto()
+    LAST = auto()
+    COUNT = auto()
+    PARENT = auto()
+    PARENT_BLOCK = auto()
+
+
+class CtaState(Counted):
+    """A CTA; the first six fields are those with which the context begins. Its barriers follow."""
+
+    SHARED = auto()
+    SHARED_SHADOW = auto()
+    SHARED_SIZE = auto()
+    WINDOW = auto()
+    BARRIERS_FIRST = auto()
+    BARRIERS_END = auto()
+    ALIVE = auto()
+    THREADS = auto()
+    IS_QUIET = auto()
+    """Whether nobody has arrived at a barrier that only Python knows, the cluster's among them."""
+    BARRIERS = auto()
+
+
+class Barrier(Counted):
+    """A named barrier of a CTA."""
+
+    ARRIVED = auto()
+    NEEDED = auto()
+    EVERYBODY = auto()
+    GENERATION = auto()
+    OTHERS = auto()
+    """Whether somebody waits whom only Python knows."""
+    FIRST = auto()
+    LAST = auto()
+
+
+class Answer(IntEnum):
+    """Why native code has stopped. The first six are those of a stretch, the others of turns."""
+
+    STOPPED = 0
+    """Before a block that it does not run."""
+    FAILED = 1
+    """Something is out of the ordinary: the stretch is taken back."""
+    DIVERGES = 2
+    LEFT = 3
+    """The block goes on in Python."""
+    REFUSED = 4
+    WAITS = 5
+    EXITS = 6
+    ARRIVES = 7
+    """At a join of which Python keeps count."""
+    HAD_TURN = 8
+    CANNOT_SPLIT = 9
+    """It diverges, and not all its rows are here, or there is no room."""
+    OTHERS_FIRST = 10
+    """The queue goes on with those who waited for a barrier and whom only Python knows."""
+    NOTHING_LEFT = 11
+    TURNS_OVER = 12
+
+
+class Said(Counted):
+    """What is said of a stretch; lists of rows follow from `FIRST_ROW` on."""
+
+    STATUS = auto()
+    BLOCK = auto()
+    FOLLOWING = auto()
+    RAN = auto()
+    CHANGES = auto()
+    WEIGHT = auto()
+    LOADS = auto()
+    SCALARS = auto()
+    ROWS32 = auto()
+    ROWS64 = auto()
+    PREDICATES = auto()
+    LOCATION = auto()
+    AT = auto()
+    """The operation that it has stopped at."""
+    CURRENT = auto()
+    """Whose turn it is."""
+    TURNS = auto()
+    CHANGES_BEFORE = auto()
+    """Before this turn."""
+
+
+FIRST_ROW = 16
+NAMED_BARRIERS = 16
+CTA_FIELDS = len(CtaState) - 1 + NAMED_BARRIERS * len(Barrier)
+
+
+def constants() -> str:
+    """All of it as constants of Mojo."""
+    lines = [f"comptime {field.name} = {field.value}" for field in Context]
+    tables = {"FRAGMENT": FragmentField, "STATE": State, "JOINPOINT": JoinField, "CTA": CtaState, "BARRIER": Barrier}
+    for prefix, table in {**tables, "ANSWER": Answer, "SAID": Said}.items():
+        lines += [f"comptime {prefix}_{field.name} = {field.value}" for field in table]
+    lines += [f"comptime {prefix}_FIELDS = {len(tables[prefix])}" for prefix in ("FRAGMENT", "JOINPOINT", "BARRIER")]
+    lines += [f"comptime {name} = {globals()[name]}" for name in ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS")]
+    return "\n".join(lines)
