@@ -138,6 +138,8 @@ class Debugger:
             return f"{text}: there is none in this run{there}"
         self.position = at
         self._follow()
+        if at in (0, len(self.recording)):
+            return self.recording.end if at else START
         return target.said_at(at) or target.what
 
     def _follow(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from harness.emulator.machine.code import Code
-from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Kernel, Operand, Register, Vector
+from harness.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Kernel, Operand, Register, Vector
 from harness.emulator.translate.cfg import destinations
 
 LOADS = ("ld", "ldu", "ldmatrix", "tcgen05", "wgmma", "mma", "atom", "cp")
@@ -78,7 +78,19 @@ def _read(i: Instruction, byte: int, wanted: Register) -> list[tuple[Operand, in
         if kind and len(given) == 2:
             half = TYPE_BYTES.get(kind, 2) // 2
             return [(given[byte // half == 0], 0)]
-        return [(given[0], 0)]
+        to, of = i.modifiers[-2:]
+        if not (to[0] in "su" and of[0] in "su"):
+            return [(given[0], 0)]
+        # Of the bytes that a wider integer has in addition, only a sign depends on the value.
+        inside = byte < TYPE_BYTES[of]
+        return [(given[0], byte if inside else TYPE_BYTES[of] - 1)] if inside or of[0] == "s" else []
+    if i.opcode in ("shl", "shr") and isinstance(given[1], Immediate):
+        moved, rest = divmod(given[1].value, 8)
+        source = byte - moved if i.opcode == "shl" else byte + moved
+        if rest == 0:
+            return [(given[0], source)] if 0 <= source < TYPE_BYTES[i.modifiers[-1]] else []
+    if i.opcode == "and" and any(isinstance(o, Immediate) and not o.value >> 8 * byte & 0xFF for o in given):
+        return []
     if i.opcode in ("selp", "setp"):
         return [(operand, byte) for operand in given[:2]]
     return [(operand, byte) for operand in given]

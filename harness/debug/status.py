@@ -263,7 +263,8 @@ class Status:
             yield f"    {self.names.operation(operation)} of {self.names.agent(operation.agent)} goes to {to}{here}"
 
     def _by(self, arrival: Arrival) -> str:
-        return f"{arrival.site.verb} of {self.names.agent(arrival.agent)}, {line_of(arrival.site)}"
+        kind = arrival.operation.kind if arrival.operation is not None else arrival.site.verb
+        return f"{kind} of {self.names.agent(arrival.agent)}, {line_of(arrival.site)}"
 
     def _usual(self, barrier: BarrierState) -> tuple[list[Arrival], str]:
         """Who arrives there: in the phase before, or at the barrier's siblings in the ring, or in other CTAs."""

@@ -77,6 +77,8 @@ class Chain:
     verdict: str = ""
     wrong_at: int = 0
     """The event of the first step that is wrong; 0: none is known."""
+    uncertain: bool = False
+    """Whether several loads may have given a register, and the last of them was taken."""
     unknown: bool = False
     """Whether some of what was multiplied is not known: threads have put it into the stage from their registers."""
 
@@ -223,8 +225,10 @@ class Why:
             )
             chain.links.append(Link(0, f"registers of the thread; they come from {what or 'no memory'}"))
             return
+        chain.uncertain = chain.uncertain or len(executed) > 1
         (number, event), source = max(executed, key=lambda found: found[0][0])
         if source.shuffled:
+            chain.uncertain = True
             chain.links.append(Link(0, "registers that lanes have exchanged (shfl): followed for the same lane"))
         if isinstance(event, Access):
             self._loaded(chain, number, event, lane, source, len(executed))
@@ -450,9 +454,10 @@ class Why:
                 chain.wrong_at = step.reads
         missing = sorted(set(range(extent)) - done.keys()) if done and not chain.wrong_at else []
         got = self._value(placed, index)
+        if chain.uncertain and chain.wrong_at:
+            chain.verdict = f"perhaps {chain.verdict}, if the way through registers above is the right one"
         if sums is not None and got is not None and abs(got - sums) > TOLERANCE * max(1.0, abs(sums)):
             chain.links.append(Link(0, f"these products add up to {sums:g}, and the element is {got:g}: see below"))
-            chain.verdict = chain.verdict and f"perhaps {chain.verdict}"
             chain.verdict += "; " if chain.verdict else ""
             chain.verdict += "the value was changed after the sum, or its way through registers is not followed rightly"
         elif chain.unknown:

@@ -60,6 +60,10 @@ def test_the_right_kernel_has_a_chain_of_right_steps(series):
     assert said(lines, "each of the 320 places along K is multiplied once")
     order = [part for line in lines for part in ("tma.store", "stmatrix", "tcgen05.ld", "tcgen05.mma") if part in line]
     assert order == ["tma.store", "stmatrix", "tcgen05.ld", "tcgen05.mma"]
+    with debug(what) as debugger:
+        debugger.run()
+        for place in ("0,0", "255,255", "17,64", "130,129", "64,7"):
+            assert "with the right partner" in debugger.chain(f"C[{place}]").verdict, place
 
 
 def test_a_missing_fence_is_gone_back_to(series):
@@ -126,12 +130,34 @@ def test_a_cute_kernel_whose_descriptor_does_not_move_on():
     )
 
 
-@pytest.mark.parametrize("name", ["triton_tma_matmul_sm90", "cute_gemm_f16_pairs_sm100", "cute_gemm_fp8_sm100"])
+RIGHT = ("triton_tma_matmul_sm90", "triton_tma_matmul_sm100", "cute_gemm_f16_pairs_sm100", "cute_gemm_fp8_sm100",
+         "cute_scaled_nvfp4_sm100", "cute_persistent_f16_sm90", "nvcc_wgmma_gemm")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
 def test_foreign_kernels_have_chains_of_right_steps(name):
-    lines = session(read_launch_file(LAUNCHES / f"{name}.toml"), ["continue", "why C[67,33]"])
-    assert said(lines, "which is right")
-    assert said(lines, "A[67,0:") and said(lines, "B[33,0:")
-    assert said(lines, "is multiplied once, with the right partner")
+    """Elements whose places in registers, words and chunks differ; every multiplication is of their row and column."""
+    with debug(read_launch_file(LAUNCHES / f"{name}.toml")) as debugger:
+        debugger.run()
+        columns = debugger.recording.placed["C"].shape[1]
+        for row, column in ((0, 0), (67, 33), (2, 6), (9, columns - 1), (100, 1), (63, 44)):
+            chain = debugger.chain(f"C[{row},{column}]")
+            assert "is multiplied once, with the right partner" in chain.verdict, (row, column, chain.verdict)
+            for step in chain.steps:
+                assert {index[0] for _, index in filter(None, step.a)} == {row}
+                assert {index[0] for _, index in filter(None, step.b)} == {column}
+
+
+@pytest.mark.parametrize("name", ["triton_matmul_bf16_sm90", "triton_matmul_fp8_sm100", "triton_softmax_sm100"])
+def test_what_threads_carry_through_registers_is_no_fault(name):
+    what = read_launch_file(LAUNCHES / f"{name}.toml")
+    with debug(what) as debugger:
+        debugger.run()
+        buffer = what.expectations[0].buffer
+        rows, columns = debugger.recording.placed[buffer].shape
+        for row, column in ((0, 0), (2, 33), (67, 33), (100, 1)):
+            chain = debugger.chain(f"{buffer}[{min(row, rows - 1)},{min(column, columns - 1)}]")
+            assert chain.links and not chain.wrong_at, chain.verdict
 
 
 # ---- small programs ----
