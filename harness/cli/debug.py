@@ -11,6 +11,7 @@ import click
 
 from harness.cli.check import launchables
 from harness.cli.options import (
+    KERNEL_WORD,
     ConfigOptions,
     FiniteRange,
     NamedPath,
@@ -77,7 +78,7 @@ _how_options = group(
 
 
 @click.command("debug")
-@click.argument("what", metavar="KERNEL|LAUNCH.toml")
+@click.argument("what", type=KERNEL_WORD, metavar="KERNEL|FILE.mojo|LAUNCH.toml")
 @shape_option
 @config_options
 @click.option(
