@@ -29,7 +29,7 @@ from harness.timing.constants import find_gpu
 )
 @json_option
 def confront_command(gpu_name: str, folder: str | None, json_path: str | None) -> int:
-    """Hold what we emulate and predict against published figures of GPU: b200.
+    """Hold emulator and model against what is published of a GPU: b200.
 
     Sums of the tensor core are compared bit by bit; times are predicted, and the errors shown: what is predicted less
     what was published, over what was published.

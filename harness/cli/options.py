@@ -94,15 +94,13 @@ def own_or_named(word: str) -> str:
 
 
 KERNEL_WORD = KernelWord()
-kernel_argument = click.argument(
-    "kernel", type=KERNEL_WORD, metavar="KERNEL|FILE.mojo", shell_complete=offering(lambda: KERNELS)
-)
+kernel_argument = click.argument("kernel", type=KERNEL_WORD, shell_complete=offering(lambda: KERNELS))
 kernels_argument = click.argument(
     "kernels",
     nargs=-1,
     required=True,
     type=KERNEL_WORD,
-    metavar="KERNEL...|all|FILE.mojo",
+    metavar="KERNEL...|all",
     shell_complete=offering(lambda: [*KERNELS, "all"]),
 )
 what_argument = click.argument(
@@ -110,7 +108,7 @@ what_argument = click.argument(
     nargs=-1,
     required=True,
     type=KERNEL_WORD,
-    metavar="KERNEL...|all|FILE.mojo|LAUNCH.toml",
+    metavar="KERNEL...|all|LAUNCH.toml",
     shell_complete=offering(lambda: [*KERNELS, "all"]),
 )
 """Of commands that take launch files, too (`harness.cli.running`)."""

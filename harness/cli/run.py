@@ -73,6 +73,8 @@ def run_command(
 ) -> int:
     """Run each KERNEL, check its result and log a record.
 
+    FILE.mojo in place of a name is a kernel of your own.
+
     --ptx runs FILE's PTX instead of the compiled kernel. A LAUNCH.toml runs all of its launches, on the emulated GPU or
     with --device gpu on this machine's, and checks its expectations.
     """

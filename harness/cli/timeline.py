@@ -69,7 +69,7 @@ class _Asked:
 
 
 @click.command("timeline")
-@click.argument("what", type=KERNEL_WORD, metavar="KERNEL|FILE.mojo|LAUNCH.toml|all")
+@click.argument("what", type=KERNEL_WORD, metavar="KERNEL|LAUNCH.toml|all")
 @shape_option
 @config_options
 @click.option("--gpu", "gpu_name", metavar="NAME", help=f"One of {', '.join(gpu_names())}.  [default: by --arch]")

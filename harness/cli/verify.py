@@ -61,7 +61,7 @@ _STYLES = {"clean": "bold green", "incomplete": "bold yellow"}
 @json_option
 @click.option("--sarif", "sarif_path", metavar="PATH", help="Write the findings there as SARIF 2.1.0.")
 @click.option("--junit", "junit_path", metavar="PATH", help="Write the verdict there as JUnit XML.")
-@click.argument("words", nargs=-1, required=True, metavar="KERNEL|FILE.mojo|LAUNCH.toml|-- PROGRAM [ARGUMENTS...]")
+@click.argument("words", nargs=-1, required=True, metavar="KERNEL|LAUNCH.toml|-- PROGRAM [ARGUMENTS...]")
 def verify_command(
     gpu: str,
     shape: Shape,
