@@ -164,7 +164,7 @@ def emulated_gpu(
     Args:
         gpu: b200, h200 or h100.
         check: whether to look for races, as ``harness check`` does; much slower.
-        schedule, seed, accumulation, uninitialised, engine: as the options of ``harness exec``.
+        schedule: as the option of ``harness exec``, and so are seed, accumulation, uninitialised and engine.
         timeout: seconds that a launch may take. max_steps: warp instructions of a launch.
 
     Raises:

@@ -78,7 +78,7 @@ def run_ptx(
     Args:
         arguments: one for each parameter: an array, contiguous, a number, or None for a null pointer.
         kernel: its name, or a part of it; None: the only one there is.
-        grid, block, cluster: CTAs, threads, CTAs; up to three sizes, x first. None: as the PTX says.
+        grid: CTAs. block: threads. cluster: CTAs. Each up to three sizes, x first; None: as the PTX says.
         dynamic_shared: bytes.
         expect: what arguments are to hold at the end, by their place. Without it the verdict is incomplete.
         tolerance: absolute and relative error that elements may have; 0: equal.
