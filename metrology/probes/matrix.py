@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.emulator import Swizzle
 from metrology.probes.probe import Case, Outputs, Pointer, Probe
-from metrology.probes.ptx import CTA_SYNC, copy_in, descriptor, kernel, wgmma, with_start
+from metrology.probes.ptx import CTA_SYNC, DESCRIPTOR_LAYOUT, copy_in, descriptor, kernel, wgmma, with_start
 from metrology.probes.tile import Tile
 
 THREADS = 128
@@ -94,6 +94,7 @@ def _identity() -> np.ndarray:
 REQUESTS = [
     (mode, major, start, base)
     for mode in Swizzle
+    if mode in DESCRIPTOR_LAYOUT
     for major in ("K", "MN")
     for start in ((0, 256) if mode is Swizzle.NONE else (0, 32, 128, 512))
     for base in ((0,) if mode is Swizzle.NONE else (0, 1, 3, 6))

@@ -24,7 +24,7 @@ Outputs = dict[str, dict[str, np.ndarray]]
 """By case and buffer: what the launch left in the case's output buffers."""
 ANY_ADDRESS = 1 << 20
 """Stands for a buffer's address where only the form of a tensor map matters."""
-EMULATED_SWIZZLES = ("NONE", *(f"{each.span_bytes}B" for each in Swizzle))
+EMULATED_SWIZZLES = ("NONE", *(f"{each.span_bytes}B" for each in Swizzle if each is not Swizzle.B128_ATOM_32B))
 Explain = Callable[[Outputs, Outputs], list[str]]
 """Takes the emulator's outputs and others, and gives a line for each difference."""
 

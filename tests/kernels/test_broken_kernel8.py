@@ -17,8 +17,9 @@ from harness.build.config import make_config
 SIZE = (512, 512, 3 * 64)  # four cluster tiles for one cluster, each once and a half round the ring
 EDGE = (640, 256, 3 * 64)  # the second CTA has nothing to multiply in its last row of tiles
 SEEDS = 12
+TILES = {"sm_100a": {}, "sm_90a": {"mma_shape": (128, 128), "ping_pong": True}}
 CONFIGS = {
-    arch: make_config("kernel8", arch=arch, cluster=(2, 1), scheduler="static", sms=2, stages=2)
+    arch: make_config("kernel8", arch=arch, cluster=(2, 1), scheduler="static", sms=2, stages=2, **TILES[arch])
     for arch in ARCHITECTURES
 }
 

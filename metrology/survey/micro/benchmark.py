@@ -51,7 +51,7 @@ class Tensor:
             box=(self.box_columns, self.box_rows),
             dims=(COLUMNS, self.rows),
             strides=(self.row_bytes,),
-            swizzle=Swizzle(2 * self.box_columns),
+            swizzle=next(each for each in Swizzle if each.span_bytes == 2 * self.box_columns),
             l2_promotion=L2_PROMOTION,
         )
 
