@@ -51,7 +51,8 @@ def read(file: Path, word: str) -> Kernel:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageProblem(f"{word} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise UsageProblem(f"{word} cannot be read: {why}; name a Mojo file") from None
     declared = _DECLARED.search(text)
     name = _NAME.match(declared["fields"]) if declared else None
     if declared is None or name is None:

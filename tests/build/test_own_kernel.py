@@ -48,7 +48,7 @@ def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "mine.mojo cannot be read: No such file or directory"),
+        (None, "mine.mojo cannot be read: No such file or directory; name a Mojo file"),
         (
             "def kernel():\n    pass\n",
             "mine.mojo declares no kernel: it needs a line such as `comptime KERNEL = Kernel(",
