@@ -17,6 +17,7 @@ from harness.build.artifacts import model_key
 from harness.build.compiler import package_version, parameters, readable_errors
 from harness.build.config import KernelConfig, make_config
 from harness.driver.toolchains import toolchain_variables
+from harness.epilogues import NONE
 from harness.errors import CannotRun
 from harness.gpus import kind_of
 from harness.problem import Shape
@@ -36,7 +37,9 @@ def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
 
 
 def require_op(config: KernelConfig) -> None:
-    """Raises CannotRun for a type that the MAX op does not take."""
+    """Raises CannotRun for what the MAX op does not take."""
+    if config.epilogue != NONE:
+        raise CannotRun(f"epilogue {config.epilogue}: the MAX op stores the product as it is; use --device emulator")
     if config.dtype not in MAX_DTYPES:
         raise CannotRun(
             f"dtype {config.dtype}: the MAX op multiplies {' and '.join(MAX_DTYPES)}; use --device emulator"
@@ -118,7 +121,7 @@ def graph(config: KernelConfig, device: Any) -> Any:
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
     """Parameters of the MAX custom op (``kernels/host/matmul.mojo``); it takes the dtype from its tensors."""
     options = config.options()
-    del options["arch"], options["dtype"]
+    del options["arch"], options["dtype"], options["epilogue"]
     return parameters(options)
 
 
