@@ -153,7 +153,7 @@ def _write_records(entries: Sequence[compare.Entry], kernels: int, path: str) ->
 
 
 GRANTING = "--shape 4096,2048,512"
-"""Has more clusters than are on an emulated B200 at once, so that a tile scheduler that asks for the next one gets it."""
+"""Has more clusters than an emulated B200 holds at once, so that who asks for the next tile is given one."""
 
 
 def show_outcome(console: Console, outcome: Outcome) -> None:
