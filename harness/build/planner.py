@@ -23,7 +23,7 @@ from harness.block_scaling import FORMATS, BlockFormat
 from harness.build.catalog import ELEMENT_BYTES
 from harness.build.compiler import PLANNER, ask, compiled, key_of, parameters, planner_source_with, with_notice
 from harness.errors import CannotRun, UsageProblem
-from harness.problem import Shape
+from harness.problem import OUT_TYPES, ElementType, Shape
 from harness.processes.program import end, start
 
 
@@ -290,6 +290,12 @@ class Plan:
     def scaling(self) -> BlockFormat | None:
         """The format of block-scaled A and B."""
         return FORMATS.get(self.config["dtype"])
+
+    @property
+    def out_type(self) -> ElementType:
+        """The type of C."""
+        maps = (argument for argument in self.arguments if isinstance(argument, TensorMapArgument))
+        return next(OUT_TYPES[map.dtype] for map in maps if map.tensor == "C")
 
     @property
     def operand_bytes(self) -> float:

@@ -282,9 +282,8 @@ class Gemm:
             asked = rows * along_n + columns * along_m // config["cta_group"]
         element = self.plan.operand_bytes
         requested = asked * problem.k * element
-        return Tiles(
-            self.order(), rows, columns, problem.m, problem.n, problem.k, element, requested, output=ELEMENT_BYTES
-        )
+        output = self.plan.out_type.bytes
+        return Tiles(self.order(), rows, columns, problem.m, problem.n, problem.k, element, requested, output=output)
 
 
 def _spread_out(count: int, total: int, last: int) -> list[int]:

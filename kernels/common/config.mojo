@@ -1,7 +1,7 @@
 """What a GEMM kernel is compiled for, and the sizes that follow from it.
 
-`C[M, N] = A[M, K] . B[N, K]^T`, all row-major, C of 16-bit elements, A and B of the same or block-scaled, f32
-accumulation. Everything here is plain integer arithmetic: the kernels evaluate it at compile time, the launch plan and the
+`C[M, N] = A[M, K] . B[N, K]^T`, all row-major, A and B of 16-bit elements or block-scaled, f32 accumulation, C of 16 or
+32 bits. Everything here is plain integer arithmetic: the kernels evaluate it at compile time, the launch plan and the
 tests at run time.
 """
 from .block_scaling import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS, SCALE_SLOTS, UNSCALED, BlockScaling, block_scaled_names
@@ -42,6 +42,23 @@ def dtype_names() -> List[StaticString]:
     return names + block_scaled_names()
 
 
+comptime OUT_DTYPES: List[StaticString] = ["bf16", "fp16", "f32"]
+"""Of C."""
+
+
+def float_type(name: StaticString) -> DType:
+    """bf16 for what is neither fp16 nor f32."""
+    if name == "f32":
+        return DType.float32
+    return DType.float16 if name == "fp16" else DType.bfloat16
+
+
+def float_name(dtype: DType) -> StaticString:
+    if dtype == DType.float32:
+        return "f32"
+    return "bf16" if dtype == DType.bfloat16 else "fp16"
+
+
 def kernel_names() -> List[StaticString]:
     return [kernel.name for kernel in materialize[SERIES]() if kernel.name != ""]
 
@@ -58,7 +75,7 @@ comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
 
 comptime ELEMENT_BYTES = 2
-"""Of C, and of A and B that are not block-scaled."""
+"""Of A and B that are not block-scaled."""
 
 comptime MMA_K_BYTES = 32
 """K of one MMA instruction: 32 bytes of a row of A and of B, whatever their type (PTX ISA 9.7.15.2, 9.7.16.2.1)."""
@@ -81,8 +98,9 @@ struct GemmConfig(TrivialRegisterPassable):
 
     var kernel: Kernel
     var arch: StaticString
-    var dtype: DType  # of C, and of A and B that are not block-scaled
+    var dtype: DType  # of A and B that are not block-scaled
     var scaling: BlockScaling  # of A and B
+    var out_dtype: DType  # of C
     var cta_group: Int  # CTAs that work on one MMA: 1, or 2 (a pair)
     var mma_m: Int
     var mma_n: Int
@@ -100,6 +118,7 @@ struct GemmConfig(TrivialRegisterPassable):
     var sms: Int  # SMs used by a persistent launch; 0 where a cluster is launched for each tile
     var ping_pong: Bool  # sm_90a: the consumer warpgroups take tiles in turn, in place of halves of each
     var epilogue: Int  # number of the fused epilogue
+    var results: Int  # columns of C that 8 columns of the product become
 
     def __init__(
         out self,
@@ -108,6 +127,7 @@ struct GemmConfig(TrivialRegisterPassable):
         arch: StaticString = "sm_100a",
         dtype: DType = DType.bfloat16,
         scaling: BlockScaling = UNSCALED,
+        out_dtype: Optional[DType] = None,
         cta_group: Optional[Int] = None,
         mma_m: Optional[Int] = None,
         mma_n: Int = 256,
@@ -126,9 +146,9 @@ struct GemmConfig(TrivialRegisterPassable):
         ping_pong: Bool = False,
         epilogue: StaticString = "none",
     ):
-        """What is not given the kernel chooses: `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
+        """What is not given the kernel chooses: `out_dtype` as `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
         `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a; `epilogue_width` 64,
-        but 32 where the epilogue is double-buffered, or less if that does not divide the columns of a warp; `band_m` 2048
+        but 32 where the epilogue is double-buffered or C is f32, or less if that does not divide the columns of a warp; `band_m` 2048
         rows for kernel7 on sm_90a, else no bands; in a persistent kernel the `scheduler` clc on sm_100a, static on sm_90a,
         `raster_group` 8, with `ping_pong` and its smaller tiles 16, and 2 `accumulators` in TMEM; `clc_depth` 2; `sms`
         those of a B200 or H200 that such clusters can fill."""
@@ -138,6 +158,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.arch = arch
         self.dtype = dtype
         self.scaling = scaling
+        self.out_dtype = out_dtype.or_else(dtype)
         self.cta_group = cta_group.or_else(2 if blackwell else 1)
         self.mma_m = mma_m.or_else(128 * self.cta_group)
         self.mma_n = mma_n
@@ -145,7 +166,9 @@ struct GemmConfig(TrivialRegisterPassable):
         self.stages = 1
         self.cluster_m = cluster_m.or_else(4 if blackwell else 2)
         self.cluster_n = cluster_n.or_else(4 if blackwell else 1)
-        self.epilogue_width = epilogue_width.or_else(32 if kernel.double_buffers_epilogue else 64)
+        self.epilogue_width = epilogue_width.or_else(
+            32 if kernel.double_buffers_epilogue or self.out_dtype == DType.float32 else 64
+        )
         self.multicast = multicast
         self.band_m = 0
         self.scheduler = "none"
@@ -155,6 +178,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.sms = 0
         self.ping_pong = ping_pong
         self.epilogue = epilogue_number(epilogue)
+        self.results = Fusion(self.epilogue).results
         if not epilogue_width:
             while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
                 self.epilogue_width //= 2
@@ -216,6 +240,11 @@ struct GemmConfig(TrivialRegisterPassable):
     def consumers_of_tile(self) -> Int:
         """Of them, those that share the rows of a tile, and so all read its stages."""
         return 1 if self.ping_pong else self.consumers()
+
+    def defers_epilogue(self) -> Bool:
+        """sm_90a: the consumers keep a finished tile in registers, in the type of C, and write it while they multiply the
+        next."""
+        return self.kernel.is_persistent and not self.has_tmem() and not self.ping_pong
 
     def consumer_m(self) -> Int:
         return self.mma_m // self.consumers_of_tile()
@@ -355,6 +384,9 @@ struct GemmConfig(TrivialRegisterPassable):
         """Where they begin: behind the accumulators."""
         return (self.accumulators - 1) * self.accumulator_columns() + self.warp_columns()
 
+    def c_element_bytes(self) -> Int:
+        return 4 if self.out_dtype == DType.float32 else 2
+
     def block_rows(self) -> Int:
         """Rows of one box of C: those of the warps that write out together, four of the CTA or a warpgroup."""
         return self.cta_m() if self.has_tmem() else self.consumer_m()
@@ -367,15 +399,15 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def c_width(self) -> Int:
         """Columns of C that `epilogue_width` columns of the accumulator become: those of a TMA store."""
-        return self.fusion().columns(self.epilogue_width) if self.is_fused() else self.epilogue_width
+        return self.epilogue_width * self.results // 8
 
     def c_column(self, column: Int32) -> Int32:
         """Where a column of the product, the first of 16, comes to lie in C."""
-        return Int32(self.fusion().columns(2)) * column // 2 if self.is_fused() else column
+        return column if self.results == 8 else column // 2
 
     def block_bytes(self) -> Int:
         """One box of C in shared memory, `c_width` columns wide."""
-        return self.block_rows() * self.c_width() * ELEMENT_BYTES
+        return self.block_rows() * self.c_width() * self.c_element_bytes()
 
     def epilogue_steps(self) -> Int:
         return self.warp_columns() // self.epilogue_width
@@ -432,10 +464,10 @@ struct GemmConfig(TrivialRegisterPassable):
         """Of A and B."""
         if self.scaling.factors > 0:
             return self.scaling.name
-        return self.c_dtype_name()
+        return float_name(self.dtype)
 
     def c_dtype_name(self) -> StaticString:
-        return "bf16" if self.dtype == DType.bfloat16 else "fp16"
+        return float_name(self.out_dtype)
 
 
 def power_of_two(count: Int) -> Int:

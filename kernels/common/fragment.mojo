@@ -6,7 +6,8 @@ comptime Values = SIMD[DType.float32, 8]
 
 @fieldwise_init
 struct EpilogueOperands(TrivialRegisterPassable):
-    """What an epilogue can read beside the accumulator; elements are those of C. An address is 0 where it has no use.
+    """What an epilogue can read beside the accumulator; elements are of the type of A and B. An address is 0 where it has
+    no use.
     """
 
     var bias: UInt64  # [columns]

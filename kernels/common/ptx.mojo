@@ -219,6 +219,14 @@ def store_matrices[offset: Int](address: UInt32, m0: UInt32, m1: UInt32, m2: UIn
 
 
 @inline(.always)
+def store_pair[offset: Int](address: UInt32, low: UInt32, high: UInt32):
+    """Two words side by side."""
+    inlined_assembly[String("st.shared.v2.b32 [$0+", offset, "], {$1, $2};"), NoneType, constraints="r,r,r,~{memory}"](
+        address, low, high
+    )
+
+
+@inline(.always)
 def pinned(value: UInt32) -> UInt32:
     """The same value, which the compiler computes here and no earlier."""
     return inlined_assembly["", UInt32, constraints="=r,0", has_side_effect=True](value)

@@ -103,7 +103,7 @@ struct LaunchPlan(Copyable):
         self.c = TensorMap(
             "C",
             config.c_dtype_name(),
-            ELEMENT_BYTES,
+            config.c_element_bytes(),
             m,
             config.fusion().columns(n),
             config.block_rows(),

@@ -8,11 +8,11 @@ accumulator lies depends on the MMA shape (PTX ISA 9.7.16.10.5):
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
-from ..common.epilogue_store import BoxRows, Team
+from ..common.epilogue_store import BoxRows, Team, word
 from ..common.epilogues import EPILOGUES
 from ..common.fragment import Fragment
 from ..common.pipeline import MBarrier
-from ..common.ptx import pack_pair, tma_store
+from ..common.ptx import tma_store
 from .tcgen05 import fence_after_thread_sync, tmem_address, tmem_load
 from max.gpu.sync import named_barrier
 
@@ -26,7 +26,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     comptime width = Self.config.epilogue_width
     comptime halves = 1 if Self.config.half_lanes() else 2  # groups of 16 rows in the warp's 32 lanes
-    comptime Rows = BoxRows[Self.config.c_width()]
+    comptime Rows = BoxRows[Self.config.out_dtype, Self.config.c_width()]
     comptime words = Self.halves * Self.Rows.words
     comptime count = Self.halves * Self.width // 2
     comptime Values = SIMD[DType.float32, Self.count]
@@ -67,11 +67,12 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def rounded(self, values: Self.Values, alpha: Float32 = 1) -> SIMD[DType.uint32, Self.words]:
-        """Multiplied by `alpha`, to 16 bits, in pairs of adjacent columns."""
-        var pairs = SIMD[DType.uint32, Self.words]()
+        """Multiplied by `alpha`, in the type of C."""
+        comptime each = Self.halves * Self.config.c_width() // 2 // Self.words  # values in a word
+        var words = SIMD[DType.uint32, Self.words]()
         comptime for i in range(Self.words):
-            pairs[i] = pack_pair[Self.config.dtype](alpha * values[2 * i], alpha * values[2 * i + 1])
-        return pairs
+            words[i] = word[Self.config.out_dtype](alpha * values[each * i], alpha * values[each * i + each - 1])
+        return words
 
     @inline(.always)
     def moved(self, columns: Int32) -> Self:
@@ -87,11 +88,11 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         return self.rounded(self.load[step]())
 
     @inline(.always)
-    def write[buffer: Int](self, pairs: SIMD[DType.uint32, Self.words]):
+    def write[buffer: Int](self, words: SIMD[DType.uint32, Self.words]):
         comptime for half in range(Self.halves):
             comptime offset = buffer * Self.config.step_bytes() + half * 16 * Self.Rows.pitch
-            comptime words = Self.Rows.words
-            self.rows.write[offset](pairs.slice[words, offset=half * words]())
+            comptime count = Self.Rows.words
+            self.rows.write[offset](words.slice[count, offset=half * count]())
 
     @inline(.always)
     def store[step: Int, buffer: Int](self, c_map: UInt64):
