@@ -124,7 +124,7 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
     )
     check_kind(request.inputs, request.config.dtype)
     if gpu or request.through_max:
-        require_op(request.config)
+        require_op(request.config, on_gpu=gpu is not None)
     check_memory(shape, request.config.dtype)
     return request
 

@@ -12,11 +12,12 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from harness import paths
-from harness.build.artifacts import OUTPUT, Artifact
+from harness.build.artifacts import FACTORS, OUTPUT, Artifact
 from harness.build.config import KernelConfig
 from harness.build.planner import Plan, TensorMapArgument
 from harness.driver.gpu_model import GpuModel, gpu_model
@@ -24,6 +25,7 @@ from harness.driver.log import LaunchRecord, Log
 from harness.driver.server import run_program
 from harness.driver.state import Gpu
 from harness.emulator import Counters, LaunchResult
+from harness.epilogues import NONE
 from harness.errors import CannotRun
 from harness.launch.launching import EmulationOptions, Launched, Outcome, about_device
 from harness.launch.spec import Launchable
@@ -50,7 +52,7 @@ def run_on_emulated_gpu(
     log = Log(quiet=True)
     with tempfile.TemporaryDirectory(prefix="emulated-gpu-run-") as temporary:
         folder = Path(temporary)
-        _hand_over(folder, model, artifact.config, inputs)
+        _hand_over(folder, model, artifact.config, plan, inputs)
         with open(folder / "stderr", "wb") as said:
             code = run_program(
                 [sys.executable, "-m", "harness.run.emulated_worker", str(folder)],
@@ -78,8 +80,13 @@ def run_on_emulated_gpu(
     return Outcome(what, about, plan.arch, (launched,), verdicts, launch.seconds, {OUTPUT: output})
 
 
-def _hand_over(folder: Path, model: Path, config: KernelConfig, inputs: Inputs) -> None:
-    request = {"model": str(model), "dtype": config.dtype, "out_dtype": config.out_dtype}
+def _hand_over(folder: Path, model: Path, config: KernelConfig, plan: Plan, inputs: Inputs) -> None:
+    request: dict[str, Any] = {"model": str(model), "dtype": config.dtype, "out_dtype": config.out_dtype}
+    request |= {"output": plan.output, "fused": config.epilogue != NONE}
+    request |= {name: inputs.given.get(name, 1.0) for name in FACTORS}
+    nothing = {"bias": np.zeros(1, inputs.a.dtype), "residual": np.zeros((1, 1), inputs.a.dtype)}
+    for name, array in nothing.items():
+        np.save(folder / f"{name}.npy", inputs.given.get(name, array).view(np.uint16))
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     for name, operand in (("a", inputs.a), ("b", inputs.b)):
         np.save(folder / f"{name}.npy", operand.view(np.uint16))

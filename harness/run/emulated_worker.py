@@ -1,7 +1,8 @@
 """The child process that launches a kernel through MAX on the emulated GPU. Its one argument is a folder.
 
-It finds there ``model.mef``'s place in ``request.json`` and the operands in ``a.npy`` and ``b.npy``, and leaves C in
-``c.npy`` and what it learned of the device in ``device.json``. Neither torch nor a GPU is needed.
+It finds there ``model.mef``'s place in ``request.json`` and the operands in ``a.npy`` and ``b.npy``, those of a fused
+epilogue in ``bias.npy`` and ``residual.npy``, and leaves C in ``c.npy`` and what it learned of the device in
+``device.json``. Neither torch nor a GPU is needed.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ def main(folder: Path) -> None:
         return Buffer.from_numpy(bits).view(types[dtype], bits.shape).to(device)
 
     a, b = (np.load(folder / f"{name}.npy") for name in "ab")
-    c = upload(np.full((a.shape[0], b.shape[0]), NAN[out_dtype]), out_dtype)
-    model.execute(c, upload(a, dtype), upload(b, dtype))
+    c = upload(np.full(request["output"], NAN[out_dtype]), out_dtype)
+    more = []
+    if request["fused"]:
+        more = [upload(np.load(folder / f"{name}.npy"), dtype) for name in ("bias", "residual")]
+        more += [Buffer.from_numpy(np.array(request[name], np.float32)) for name in ("alpha", "beta")]
+    model.execute(c, upload(a, dtype), upload(b, dtype), *more)
     device.synchronize()
     host = c.to(CPU())
     bits = DType.uint32 if out_dtype == "f32" else DType.uint16

@@ -25,7 +25,7 @@ from harness.processes.program import run as run_program
 from harness.run.tuned import configuration_for
 
 COMPILE_SECONDS = 600
-OPERATION = "matmul_into"
+OPERATION, FUSED_OPERATION = "matmul_into", "matmul_fused_into"
 MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "f32": "float32"}
 
 _PROGRAM = "import sys; from harness.run.model import _compile_here; _compile_here(*sys.argv[1:])"
@@ -36,10 +36,13 @@ def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
     return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
 
 
-def require_op(config: KernelConfig) -> None:
-    """Raises CannotRun for what the MAX op does not take."""
-    if config.epilogue != NONE:
-        raise CannotRun(f"epilogue {config.epilogue}: the MAX op stores the product as it is; use --device emulator")
+def require_op(config: KernelConfig, on_gpu: bool = False) -> None:
+    """Raises CannotRun for what the MAX op does not take, or what the harness does not run on a GPU."""
+    if on_gpu and config.epilogue != NONE:
+        raise CannotRun(
+            f"epilogue {config.epilogue}: the harness does not run fused epilogues on a GPU yet; use --device emulator "
+            "or emulated-gpu"
+        )
     if config.dtype not in MAX_DTYPES:
         raise CannotRun(f"dtype {config.dtype}: the MAX op multiplies bf16 and fp16; use --device emulator")
 
@@ -98,7 +101,8 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
 
 
 def graph(config: KernelConfig, device: Any) -> Any:
-    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten."""
+    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten. With a fused epilogue also a bias, a
+    residual, alpha and beta, whether or not it takes them."""
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
@@ -109,9 +113,15 @@ def graph(config: KernelConfig, device: Any) -> Any:
         TensorType(dtype, ["m", "k"], device=where),
         TensorType(dtype, ["n", "k"], device=where),
     ]
+    if config.epilogue != NONE:
+        types[0] = BufferType(out, ["m", "columns"], device=where)
+        number = TensorType(DType.float32, [], device=DeviceRef.CPU())
+        types += [TensorType(dtype, ["x"], device=where), TensorType(dtype, ["y", "z"], device=where), number, number]
     with Graph("matmul", input_types=types, custom_extensions=[paths.kernels_dir()]) as made:
-        c, a, b = made.inputs
-        ops.inplace_custom(OPERATION, where, [c.buffer, a.tensor, b.tensor], parameters=op_parameters(config))
+        c, *given = made.inputs
+        operation = OPERATION if config.epilogue == NONE else FUSED_OPERATION
+        values = [c.buffer, *(one.tensor for one in given)]
+        ops.inplace_custom(operation, where, values, parameters=op_parameters(config))
         made.output()
     return made
 
@@ -119,7 +129,9 @@ def graph(config: KernelConfig, device: Any) -> Any:
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
     """Parameters of the MAX custom op (``kernels/host/matmul.mojo``); it takes the types from its tensors."""
     options = config.options()
-    del options["arch"], options["dtype"], options["out_dtype"], options["epilogue"]
+    del options["arch"], options["dtype"], options["out_dtype"]
+    if config.epilogue == NONE:
+        del options["epilogue"]
     return parameters(options)
 
 

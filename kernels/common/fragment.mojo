@@ -18,6 +18,9 @@ struct EpilogueOperands(TrivialRegisterPassable):
     var columns: UInt32
 
 
+comptime NO_OPERANDS = EpilogueOperands(0, 0, 1, 0, 0, 0)
+
+
 @fieldwise_init
 struct Fragment[dtype: DType](TrivialRegisterPassable):
     """What a thread holds of 16 rows x 16 columns of the product: value 4j + 2i + c, each 0 or 1, is in row `row` + 8i and

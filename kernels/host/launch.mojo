@@ -1,7 +1,8 @@
 """Host launch code: tensor maps and launch attributes straight from the launch plan."""
 from ..common.config import GemmConfig
 from .launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
-from ..entry import gemm
+from ..common.fragment import EpilogueOperands
+from ..entry import fused_gemm, gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
 from max.gpu.primitives.grid_controls import PDLLevel, pdl_launch_attributes
 from max.gpu.host.nvidia.tma import TensorMapL2Promotion, TensorMapSwizzle, TMADescriptor, create_tma_descriptor
@@ -41,6 +42,7 @@ def launch[
     m: Int,
     n: Int,
     k: Int,
+    operands: EpilogueOperands,
 ) raises:
     """Enqueues C = A . B^T; raises if the sizes cannot be addressed."""
     comptime assert config.dtype == dtype, "the configuration and the buffers differ in dtype"
@@ -50,10 +52,10 @@ def launch[
         # One for each launch, as launches on several streams must not share it.
         var counter = ctx.enqueue_create_buffer[DType.uint8](COUNTER_BYTES)
         ctx.enqueue_memset(counter, 0)
-        enqueue[config](ctx, plan, a, b, c, UInt64(Int(counter.unsafe_ptr())))
+        enqueue[config](ctx, plan, a, b, c, UInt64(Int(counter.unsafe_ptr())), operands)
         _ = counter^  # not freed before the kernel is in the queue
     else:
-        enqueue[config](ctx, plan, a, b, c, 0)
+        enqueue[config](ctx, plan, a, b, c, 0, operands)
 
 
 def enqueue[
@@ -65,19 +67,49 @@ def enqueue[
     b: DeviceBuffer[dtype],
     c: DeviceBuffer[out_dtype],
     counter: UInt64,
+    operands: EpilogueOperands,
 ) raises:
-    ctx.enqueue_function[gemm[config]](
-        tensor_map[config, 128](a, plan.a),
-        tensor_map[config, 128](b, plan.b),
-        tensor_map[config, config.c_element_bytes() * config.c_width()](c, plan.c),
-        UInt32(plan.k_iterations),
-        UInt32(plan.m),
-        UInt32(plan.n),
-        counter,
-        grid_dim=(plan.grid_x, plan.grid_y, plan.grid_z),
-        block_dim=plan.block,
-        cluster_dim=Dim(config.cluster_m, config.cluster_n, 1),
-        shared_mem_bytes=plan.dynamic_shared_memory,
-        func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(plan.dynamic_shared_memory)),
-        attributes=pdl_launch_attributes(PDLLevel.ON if config.overlaps_launches() else PDLLevel.OFF),
-    )
+    var a_map = tensor_map[config, 128](a, plan.a)
+    var b_map = tensor_map[config, 128](b, plan.b)
+    var c_map = tensor_map[config, config.c_element_bytes() * config.c_width()](c, plan.c)
+    var grid = (plan.grid_x, plan.grid_y, plan.grid_z)
+    var cluster = Dim(config.cluster_m, config.cluster_n, 1)
+    var shared = plan.dynamic_shared_memory
+    var limit = FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(shared))
+    var overlap = pdl_launch_attributes(PDLLevel.ON if config.overlaps_launches() else PDLLevel.OFF)
+    comptime if config.is_fused():
+        ctx.enqueue_function[fused_gemm[config]](
+            a_map,
+            b_map,
+            c_map,
+            UInt32(plan.k_iterations),
+            UInt32(plan.m),
+            UInt32(plan.n),
+            counter,
+            operands.bias,
+            operands.residual,
+            operands.alpha,
+            operands.beta,
+            grid_dim=grid,
+            block_dim=plan.block,
+            cluster_dim=cluster,
+            shared_mem_bytes=shared,
+            func_attribute=limit,
+            attributes=overlap^,
+        )
+    else:
+        ctx.enqueue_function[gemm[config]](
+            a_map,
+            b_map,
+            c_map,
+            UInt32(plan.k_iterations),
+            UInt32(plan.m),
+            UInt32(plan.n),
+            counter,
+            grid_dim=grid,
+            block_dim=plan.block,
+            cluster_dim=cluster,
+            shared_mem_bytes=shared,
+            func_attribute=limit,
+            attributes=overlap^,
+        )

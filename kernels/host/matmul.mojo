@@ -1,13 +1,15 @@
 """The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], bf16 or fp16, row-major; C also f32.
 
-`matmul` returns a new C, `matmul_into` overwrites a buffer of the caller's. Parameters are those of GemmConfig; a graph
-must name each that has no default here, so 0 and "" leave the choice to the kernel. Both raise on shapes that do not match,
+`matmul` returns a new C, `matmul_into` overwrites a buffer of the caller's, `matmul_fused_into` with what a fused epilogue
+makes of the product. Parameters are those of GemmConfig; a graph
+must name each that has no default here, so 0 and "" leave the choice to the kernel. All raise on shapes that do not match,
 on sizes that TMA cannot address, and on devices the kernels are not written for.
 """
 import extensibility
 from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from ..common.config import GemmConfig
+from ..common.fragment import NO_OPERANDS, EpilogueOperands
 from .rules import config_error
 from .launch import launch
 from max.gpu.host import DeviceContext
@@ -129,6 +131,78 @@ struct MatmulInto:
         multiply[target, config](c, a, b, ctx)
 
 
+@extensibility.register("matmul_fused_into")
+struct MatmulFusedInto:
+    """Behind a fused epilogue. An operand that it does not take is ignored."""
+
+    @staticmethod
+    def execute[
+        target: StaticString,
+        out_dtype: DType,
+        dtype: DType,
+        //,
+        kernel: StaticString,
+        cta_group: Int,
+        mma_m: Int,
+        mma_n: Int,
+        stages: Int,
+        cluster_m: Int,
+        cluster_n: Int,
+        epilogue_width: Int,
+        multicast: Bool,
+        scheduler: StaticString = "",
+        raster_group: Int = 0,
+        accumulators: Int = 0,
+        clc_depth: Int = 0,
+        sms: Int = 0,
+        ping_pong: Bool = False,
+        epilogue: StaticString = "none",
+    ](
+        c: MutableInputTensor[dtype=out_dtype, rank=2, ...],
+        a: InputTensor[dtype=dtype, rank=2, ...],
+        b: InputTensor[dtype=dtype, rank=2, ...],
+        bias: InputTensor[dtype=dtype, rank=1, ...],
+        residual: InputTensor[dtype=dtype, rank=2, ...],
+        alpha: Float32,
+        beta: Float32,
+        ctx: DeviceContext,
+    ) raises:
+        comptime config = GemmConfig(
+            kernel,
+            arch=ARCH,
+            dtype=dtype,
+            out_dtype=out_dtype,
+            cta_group=given(cta_group),
+            mma_m=given(mma_m),
+            mma_n=mma_n,
+            stages=given(stages),
+            cluster_m=given(cluster_m),
+            cluster_n=given(cluster_n),
+            epilogue_width=given(epilogue_width),
+            multicast=multicast,
+            scheduler=given(scheduler),
+            raster_group=given(raster_group),
+            accumulators=given(accumulators),
+            clc_depth=given(clc_depth),
+            sms=given(sms),
+            ping_pong=ping_pong,
+            epilogue=epilogue,
+        )
+        comptime assert config.is_fused(), "matmul_fused_into needs the name of an epilogue"
+        var m = a.dim_size(0)
+        var n = b.dim_size(0)
+        if config.fusion().takes_bias and bias.dim_size(0) != n:
+            raise Error("matmul: bias is [", bias.dim_size(0), "], not [", n, "]")
+        if config.fusion().takes_residual and (residual.dim_size(0) != m or residual.dim_size(1) != n):
+            raise Error(
+                "matmul: residual is [", residual.dim_size(0), ", ", residual.dim_size(1), "], not [", m, ", ", n, "]"
+            )
+        var places = (UInt64(Int(bias.unsafe_ptr())), UInt64(Int(residual.unsafe_ptr())))
+        multiply[target, config](
+            c, a, b, ctx, EpilogueOperands(places[0], places[1], alpha, beta, UInt32(m), UInt32(n))
+        )
+
+
 def multiply[
     out_dtype: DType, dtype: DType, //, target: StaticString, config: GemmConfig
 ](
@@ -136,6 +210,7 @@ def multiply[
     a: ManagedTensorSlice[dtype=dtype, rank=2, ...],
     b: ManagedTensorSlice[dtype=dtype, rank=2, ...],
     ctx: DeviceContext,
+    operands: EpilogueOperands = NO_OPERANDS,
 ) raises:
     """Checks the shapes and enqueues the kernel."""
     var m = a.dim_size(0)
@@ -145,11 +220,14 @@ def multiply[
         raise Error(
             "matmul: A [", m, ", ", k, "] and B [", n, ", ", b.dim_size(1), "] differ in K, their last dimension"
         )
-    if c.dim_size(0) != m or c.dim_size(1) != n:
-        raise Error("matmul: C is [", c.dim_size(0), ", ", c.dim_size(1), "], not [", m, ", ", n, "]")
+    var columns = config.fusion().columns(n)
+    if c.dim_size(0) != m or c.dim_size(1) != columns:
+        raise Error("matmul: C is [", c.dim_size(0), ", ", c.dim_size(1), "], not [", m, ", ", columns, "]")
     comptime if target == "gpu" and (_has_sm_9x() or _has_sm_100x()):
         comptime if config_error(config).byte_length() == 0:
-            launch[config](ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k)
+            launch[config](
+                ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k, operands
+            )
         else:
             raise Error("matmul: ", config_error(config))
     else:

@@ -11,6 +11,7 @@ import pytest
 from driver_programs import PROGRAMS
 from driver_programs import run as run_program
 
+from harness import paths
 from harness.build.artifacts import build, to_launchable
 from harness.build.config import make_config
 from harness.build.planner import TensorMapArgument
@@ -88,6 +89,15 @@ def test_the_series_in_one_graph(capfd, gpu):
         build([config for config, _ in SERIES[gpu]]), SERIES[gpu], done.log.launches, strict=True
     ):
         assert_as_planned(launch, artifact.plan(Shape(*shape)))
+
+
+@pytest.mark.slow
+def test_an_mlp_block_in_two_launches(capfd):
+    """Fused epilogues through MAX: the example is right within its bound, and launches its two kernels alone."""
+    done = run_program(capfd, "h200", sys.executable, paths.ROOT / "docs/examples/mlp.py")
+    assert done.code == 0 and "y[96,256]: 0 wrong" in done.out, done.err
+    assert ["swiglu" in done.log.launches[0].kernel, "residual" in done.log.launches[1].kernel] == [True, True]
+    assert len(done.log.launches) == 2
 
 
 def test_a_launch_that_is_not_the_plans_is_told():
