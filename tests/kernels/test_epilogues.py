@@ -35,6 +35,7 @@ WAYS = (
     ("silu", SPLIT),
     ("bias-gelu", HALF),
     ("relu", SPLIT),
+    ("residual", SPLIT),
 )
 CONFIGS = [make_config("kernel8", epilogue=epilogue, **options) for epilogue, options in WAYS]
 SIZES = ((300, 208, 136), (77, 528, 64), (1, 16, 8))
