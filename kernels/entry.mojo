@@ -1,6 +1,7 @@
 """The entry point of all kernels: launch bounds, cluster shape, and the architecture's kernel."""
 from .common.config import GemmConfig
 from .common.cta import Cta, Problem
+from .common.fragment import EpilogueOperands
 from .host.label import label
 from .common.ptx import tensor_map_address
 from .host.rules import config_error
@@ -38,7 +39,45 @@ def gemm[
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
+    comptime assert not config.is_fused(), "fused_gemm has the operands of a fused epilogue"
+    run[config](problem_of[config](a, b, c, k_iterations, m, n, counter))
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(config.threads())),
+    `nvvm.minctasm`=SIMDLength(1),
+    `nvvm.cluster_dim`=StaticTuple[Int32, 3](Int32(config.cluster_m), Int32(config.cluster_n), 1),
+)
+@__llvm_arg_metadata(a_map, `nvvm.grid_constant`)
+@__llvm_arg_metadata(b_map, `nvvm.grid_constant`)
+@__llvm_arg_metadata(c_map, `nvvm.grid_constant`)
+@__name(t"{label(config)}")
+def fused_gemm[
+    config: GemmConfig
+](
+    a_map: TMADescriptor,
+    b_map: TMADescriptor,
+    c_map: TMADescriptor,
+    k_iterations: UInt32,
+    m: UInt32,
+    n: UInt32,
+    counter: UInt64,
+    bias: UInt64,
+    residual: UInt64,
+    alpha: Float32,
+    beta: Float32,
+):
+    """C = the fused epilogue of A . B^T."""
+    var a = tensor_map_address(Pointer(to=a_map))
+    var b = tensor_map_address(Pointer(to=b_map))
+    var c = tensor_map_address(Pointer(to=c_map))
     var problem = problem_of[config](a, b, c, k_iterations, m, n, counter)
+    problem.operands = {bias, residual, alpha, beta, m, n}
+    run[config](problem)
+
+
+@inline(.always)
+def run[config: GemmConfig](problem: Problem):
     comptime if config.arch == "sm_100a":
         run_sm100(Cta[config](), problem)
     else:
@@ -89,4 +128,5 @@ def problem_of[
     comptime assert wrong.byte_length() == 0, wrong
     var clusters_m = ceildiv(m, UInt32(config.cluster_rows()))
     var clusters_n = ceildiv(n, UInt32(config.cluster_columns()))
-    return {a, b, c, k_iterations, m, n, clusters_m, clusters_n, counter}
+    var none = EpilogueOperands(0, 0, 1, 0, m, n)
+    return {a, b, c, k_iterations, m, n, clusters_m, clusters_n, counter, none}

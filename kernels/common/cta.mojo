@@ -1,6 +1,7 @@
 """What a launch passes to a CTA, which tile of C it computes, its place in the cluster, and its barriers."""
 from .block_scaling import SCALE_SLOTS
 from .config import GemmConfig, SharedMemory, sms_filled
+from .fragment import EpilogueOperands
 from .pipeline import PRODUCER, MBarrier, Pipeline, fence_mbarrier_init
 from .ptx import griddepcontrol_wait, launch_dependents, prefetch_tensor_map
 from max.gpu import grid_dim, thread_idx
@@ -12,7 +13,7 @@ from max.gpu.sync import syncwarp
 
 @fieldwise_init
 struct Problem(TrivialRegisterPassable):
-    """Tensor maps by address, sizes, and the counter of tiles."""
+    """Tensor maps by address, sizes, the counter of tiles, and what a fused epilogue reads."""
 
     var a: UInt64
     var b: UInt64
@@ -23,6 +24,7 @@ struct Problem(TrivialRegisterPassable):
     var clusters_m: UInt32  # cluster tiles along M: C in units of what a cluster computes together
     var clusters_n: UInt32
     var counter: UInt64  # one word of global memory, 0 before the launch and after it; no address where none is needed
+    var operands: EpilogueOperands
 
 
 @fieldwise_init
