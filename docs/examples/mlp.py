@@ -19,7 +19,7 @@ from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 from harness import paths
 from harness.build.config import make_config
 from harness.problem import BF16, Inputs, allowed_error, compute_reference
-from harness.run.model import FUSED_OPERATION, op_parameters
+from harness.run.model import op_parameters, operation
 
 TOKENS, HIDDEN, FFN = 96, 256, 384
 
@@ -59,7 +59,7 @@ with Graph("mlp", input_types=inputs, custom_extensions=[paths.kernels_dir()]) a
         config = make_config("kernel8", arch=arch, cluster=(2, 1), epilogue=epilogue)
         operand = a if a is tokens else ops.buffer_load(a)
         values = [c, operand, b, nothing, tokens, one, one]
-        ops.inplace_custom(FUSED_OPERATION, where, values, parameters=op_parameters(config))
+        ops.inplace_custom(operation(config), where, values, parameters=op_parameters(config))
     graph.output()
 model = InferenceSession(devices=[device]).load(graph)
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from harness import paths
+from harness.block_scaling import FORMATS, to_atoms
 from harness.build.artifacts import FACTORS, OUTPUT, Artifact
 from harness.build.config import KernelConfig
 from harness.build.planner import Plan, TensorMapArgument
@@ -81,15 +82,21 @@ def run_on_emulated_gpu(
 
 
 def _hand_over(folder: Path, model: Path, config: KernelConfig, plan: Plan, inputs: Inputs) -> None:
+    given: list[np.ndarray] = [operand.view(np.uint16) for operand in (inputs.a, inputs.b)]
+    numbers: list[float] = []
+    if inputs.factors:
+        element = FORMATS[config.dtype].element
+        given = [element.to_memory(each).reshape(len(each), -1) for each in (inputs.a, inputs.b)]
+        given += [to_atoms(factors) for factors in inputs.factors]
+        numbers = [inputs.alpha]
+    elif config.epilogue != NONE:  # the op has a place for each operand
+        nothing = {"bias": np.zeros(1, inputs.a.dtype), "residual": np.zeros((1, 1), inputs.a.dtype)}
+        given += [inputs.given.get(name, array).view(np.uint16) for name, array in nothing.items()]
+        numbers = [inputs.given.get(name, 1.0) for name in FACTORS]
     request: dict[str, Any] = {"model": str(model), "dtype": config.dtype, "out_dtype": config.out_dtype}
-    request |= {"output": plan.output, "fused": config.epilogue != NONE}
-    request |= {name: inputs.given.get(name, 1.0) for name in FACTORS}
-    nothing = {"bias": np.zeros(1, inputs.a.dtype), "residual": np.zeros((1, 1), inputs.a.dtype)}
-    for name, array in nothing.items():
-        np.save(folder / f"{name}.npy", inputs.given.get(name, array).view(np.uint16))
+    request |= {"output": plan.output, "numbers": numbers}
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-    for name, operand in (("a", inputs.a), ("b", inputs.b)):
-        np.save(folder / f"{name}.npy", operand.view(np.uint16))
+    np.savez(folder / "operands.npz", *given)
 
 
 def _the_launch(log: Log, plan: Plan) -> LaunchRecord:

@@ -21,7 +21,7 @@ from harness.problem import Shape, Validation
 from harness.processes.worker_process import WorkerProcess
 from harness.processes.worker_process import request as pickled
 from harness.run import statistics, worker
-from harness.run.model import compile_artifact, compile_vendor, require_op
+from harness.run.model import compile_artifact, compile_vendor, require_timing
 from harness.run.records import VENDORS
 
 CAP_SECONDS = 10.0
@@ -76,7 +76,7 @@ def measure(
         config = artifact.config
         major, minor = (int(part) for part in gpu.compute_capability.split("."))
         check_arch(config.arch, major, minor, gpu.name)
-        require_op(config, on_gpu=True)
+        require_timing(config)
         model, compiled_now = (artifact.model, False) if artifact.model else compile_artifact(config)
         request = {
             "config": config.to_json(),

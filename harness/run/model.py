@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import cache, paths
+from harness.block_scaling import ATOM_BYTES, FORMATS
 from harness.build.artifacts import model_key
 from harness.build.compiler import package_version, parameters, readable_errors
 from harness.build.config import KernelConfig, make_config
@@ -25,7 +26,6 @@ from harness.processes.program import run as run_program
 from harness.run.tuned import configuration_for
 
 COMPILE_SECONDS = 600
-OPERATION, FUSED_OPERATION = "matmul_into", "matmul_fused_into"
 MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "f32": "float32"}
 
 _PROGRAM = "import sys; from harness.run.model import _compile_here; _compile_here(*sys.argv[1:])"
@@ -36,24 +36,19 @@ def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
     return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
 
 
-def require_op(config: KernelConfig, on_gpu: bool = False) -> None:
-    """Raises CannotRun for what the MAX op does not take, or what the harness does not run on a GPU."""
-    if on_gpu and config.epilogue != NONE:
-        raise CannotRun(
-            f"epilogue {config.epilogue}: the harness does not run fused epilogues on a GPU yet; use --device emulator "
-            "or emulated-gpu"
-        )
-    if config.dtype not in MAX_DTYPES:
-        raise CannotRun(f"dtype {config.dtype}: the MAX op multiplies bf16 and fp16; use --device emulator")
+def require_timing(config: KernelConfig) -> None:
+    """Raises CannotRun for what the MAX ops take, and the harness does not run on a GPU."""
+    what = config.dtype if config.dtype in FORMATS else f"epilogue {config.epilogue}"
+    if config.dtype in FORMATS or config.epilogue != NONE:
+        raise CannotRun(f"{what} is not timed on a GPU yet; use --device emulated-gpu, or the MAX op")
 
 
 def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, bool]:
     """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
 
-    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. Raises CannotRun as
-    `require_op`.
+    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. Raises CannotRun
+    if MAX cannot compile it.
     """
-    require_op(config)
     return _compile(artifact_path(config, ptx), config.arch, "kernel", config.to_json(), config.label, ptx)
 
 
@@ -101,38 +96,48 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
 
 
 def graph(config: KernelConfig, device: Any) -> Any:
-    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten. With a fused epilogue also a bias, a
-    residual, alpha and beta, whether or not it takes them."""
+    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten. With block scaling A and B are bytes,
+    and the scale factors in atoms and alpha follow; with a fused epilogue bias, residual, alpha and beta, whether or
+    not it takes them."""
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
     where = DeviceRef.from_device(device)
-    dtype, out = (getattr(DType, MAX_DTYPES[name]) for name in (config.dtype, config.out_dtype))
+    dtype = DType.uint8 if config.dtype in FORMATS else getattr(DType, MAX_DTYPES[config.dtype])
     types = [
-        BufferType(out, ["m", "n"], device=where),
+        BufferType(getattr(DType, MAX_DTYPES[config.out_dtype]), ["m", "n"], device=where),
         TensorType(dtype, ["m", "k"], device=where),
         TensorType(dtype, ["n", "k"], device=where),
     ]
-    if config.epilogue != NONE:
-        types[0] = BufferType(out, ["m", "columns"], device=where)
-        number = TensorType(DType.float32, [], device=DeviceRef.CPU())
+    number = TensorType(DType.float32, [], device=DeviceRef.CPU())
+    if config.dtype in FORMATS:
+        types += [TensorType(dtype, [f"{name}_atoms", "k_atoms", ATOM_BYTES], device=where) for name in "mn"]
+        types += [number]
+    elif config.epilogue != NONE:
+        types[0] = BufferType(types[0].dtype, ["m", "columns"], device=where)
         types += [TensorType(dtype, ["x"], device=where), TensorType(dtype, ["y", "z"], device=where), number, number]
     with Graph("matmul", input_types=types, custom_extensions=[paths.kernels_dir()]) as made:
-        c, *given = made.inputs
-        operation = OPERATION if config.epilogue == NONE else FUSED_OPERATION
-        values = [c.buffer, *(one.tensor for one in given)]
-        ops.inplace_custom(operation, where, values, parameters=op_parameters(config))
+        c, *others = made.inputs
+        values = [c.buffer, *(other.tensor for other in others)]
+        ops.inplace_custom(operation(config), where, values, parameters=op_parameters(config))
         made.output()
     return made
 
 
+def operation(config: KernelConfig) -> str:
+    """The name of the MAX custom op (``kernels/host``)."""
+    if config.dtype in FORMATS:
+        return "scaled_matmul_into"
+    return "matmul_into" if config.epilogue == NONE else "matmul_fused_into"
+
+
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
-    """Parameters of the MAX custom op (``kernels/host/matmul.mojo``); it takes the types from its tensors."""
+    """Parameters of the MAX custom op; it takes the types from its tensors, but for the format of block scaling."""
     options = config.options()
     del options["arch"], options["dtype"], options["out_dtype"]
     if config.epilogue == NONE:
         del options["epilogue"]
-    return parameters(options)
+    return parameters(options) | ({"scaling": config.dtype} if config.dtype in FORMATS else {})
 
 
 def tuned_parameters(
