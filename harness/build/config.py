@@ -24,6 +24,7 @@ from harness.build.catalog import (
     KERNELS,
     LARGEST_CLUSTER,
     RASTER_GROUPS,
+    SCALES,
     SCHEDULERS,
     Kernel,
     Tiling,
@@ -31,7 +32,7 @@ from harness.build.catalog import (
 from harness.build.planner import ConfigError
 from harness.errors import UsageProblem
 from harness.gpus import usual_gpu
-from harness.problem import DTYPES, Shape, element_type
+from harness.problem import DTYPES, FP8, Shape, element_type
 
 SWITCH = {"yes": True, "true": True, "no": False, "false": False}
 """What an option that is on or off can be written as."""
@@ -154,8 +155,10 @@ OPTIONS = {
     for option in (
         Option("arch", "word", "GPU architecture.  [default: the GPU's, else the kernel's first]",
                choices=tuple(ARCHITECTURES), offered=tuple(ARCHITECTURES)),
-        Option("dtype", "word", "Of A and B; C has the same, or bf16 where they are block-scaled.  [default: bf16, of "
-               "kernel9 nvfp4]", several="bf16,fp16", choices=DTYPES, offered=DTYPES),
+        Option("dtype", "word", "Of A and B; C has the same, or bf16 where they have scale factors.  [default: bf16, "
+               "of kernel9 nvfp4]", several="bf16,fp16", choices=DTYPES, offered=DTYPES),
+        Option("scales", "word", "Scale factors of e4m3: one for A and one for B, or one for each 1x128 of A and "
+               "128x128 of B.  [default: tensor]", several="tensor,block", choices=SCALES, offered=SCALES),
         Option("cta_group", "number", "CTAs that work on one MMA: 1, or 2 (a pair).  [default: the architecture's]",
                written="1|2", several="1,2", offered=(1, 2), label="cta_group"),
         Option("mma_shape", "pair", "Tile of one MMA, of both CTAs together in a pair; on sm_90a the tile of a CTA.  "
@@ -231,7 +234,7 @@ def tilings(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | 
     wanted = {name: asked.get(name) for name in ("mma_shape", "cluster", "ping_pong")}
     found = [
         tiling
-        for tiling in kernel.tilings.get(arch, ())
+        for tiling in kernel.tilings.get(f"{arch} block" if asked.get("scales") == "block" else arch, ())
         if all(value in (None, getattr(tiling, name)) for name, value in wanted.items())
     ]
     if shape:
@@ -337,6 +340,7 @@ class KernelConfig:
     kernel: str
     arch: str
     dtype: str
+    scales: str
     cta_group: int
     mma_shape: tuple[int, int]
     stages: int
@@ -354,8 +358,9 @@ class KernelConfig:
     def label(self) -> str:
         """Short name for tables."""
         unit = "pair" if self.cta_group == 2 else "1 CTA"
+        blocks = " scales of blocks" if self.dtype == FP8 and self.scales == "block" else ""
         return (
-            f"{self.kernel} {self.arch} {self.dtype} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
+            f"{self.kernel} {self.arch} {self.dtype}{blocks} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
             f"cluster {self.cluster[0]}x{self.cluster[1]} stages {self.stages} epilogue {self.epilogue_width}"
             f"{'' if self.multicast else ' no multicast'}{self._walk}"
         )

@@ -118,7 +118,7 @@ def graph(config: KernelConfig, device: Any) -> Any:
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
     """Parameters of the MAX custom op (``kernels/host/matmul.mojo``); it takes the dtype from its tensors."""
     options = config.options()
-    del options["arch"], options["dtype"]
+    del options["arch"], options["dtype"], options["scales"]
     return parameters(options)
 
 

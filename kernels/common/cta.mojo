@@ -11,8 +11,18 @@ from max.gpu.sync import syncwarp
 
 
 @fieldwise_init
+struct Scales(TrivialRegisterPassable):
+    """The tensor maps of the scale factors of A and B by address, and the factor of all of C; what a problem has not is 0
+    and 1."""
+
+    var a: UInt64
+    var b: UInt64
+    var alpha: Float32
+
+
+@fieldwise_init
 struct Problem(TrivialRegisterPassable):
-    """Tensor maps by address, sizes, and the counter of tiles."""
+    """Tensor maps by address, sizes, the counter of tiles, and scale factors."""
 
     var a: UInt64
     var b: UInt64
@@ -23,6 +33,7 @@ struct Problem(TrivialRegisterPassable):
     var clusters_m: UInt32  # cluster tiles along M: C in units of what a cluster computes together
     var clusters_n: UInt32
     var counter: UInt64  # one word of global memory, 0 before the launch and after it; no address where none is needed
+    var scales: Scales
 
 
 @fieldwise_init

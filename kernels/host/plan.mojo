@@ -57,12 +57,16 @@ def configuration(options: List[String]) raises -> GemmConfig:
     var scheduler: Optional[StaticString] = None
     if "scheduler" in values:
         scheduler = word[["clc", "static", "dynamic", "none"]]("scheduler", values.pop("scheduler"))
+    var scales: Optional[StaticString] = None
+    if "scales" in values:
+        scales = word[["none", "tensor", "block"]]("scales", values.pop("scales"))
     var dtype = word[dtype_names()]("dtype", values.pop("dtype", "bf16"))
     var config = GemmConfig(
         word[kernel_names()]("kernel", values.pop("kernel", "kernel6")),
         arch=word[["sm_100a", "sm_90a"]]("arch", values.pop("arch", "sm_100a")),
         dtype=DType.float16 if dtype == "fp16" else DType.bfloat16,
         scaling=find_scaling(dtype),
+        scales=scales,
         cta_group=number("cta_group"),
         mma_m=number("mma_m"),
         mma_n=number("mma_n").or_else(256),

@@ -14,6 +14,7 @@ def config_json(config: GemmConfig) -> String:
     return object(
         [
             text("dtype", config.dtype_name()),
+            text("scales", config.scales),
             pair("mma_shape", numbers(config.mma_m, config.mma_n, config.scaling.mma_k())),
             pair("cta_group", config.cta_group),
             pair("block_k", config.block_k),
@@ -57,7 +58,7 @@ def shared_memory_json(config: GemmConfig) -> String:
         ring("B stages", config.stages, config.b_bytes(), "B stage"),
         c,
     ]
-    if config.kernel.is_block_scaled:
+    if config.has_scale_factors():
         parts.append(ring("A scale stages", config.stages, config.a_scale_bytes(), "A scale stage"))
         parts.append(ring("B scale stages", config.stages, config.b_scale_bytes(), "B scale stage"))
     var rings = String("full ", config.stages, ", empty ", config.stages)
@@ -148,14 +149,14 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
         counter = object([text("name", "counter"), text("kind", "counter"), pair("bytes", COUNTER_BYTES)])
 
     var found: List[String] = [map("a_map", plan.a), map("b_map", plan.b), map("c_map", plan.c)]
-    if config.kernel.is_block_scaled:
+    if config.has_scale_factors():
         found.append(map("a_scales_map", plan.scales[0]))
         found.append(map("b_scales_map", plan.scales[1]))
     found.append(scalar("k_iterations", plan.k_iterations))
     found.append(scalar("m", plan.m))
     found.append(scalar("n", plan.n))
     found.append(counter^)
-    if config.kernel.is_block_scaled:
+    if config.scales != "none":
         found.append(scalar("alpha", 1, "f32"))
     return array(found)
 

@@ -2,7 +2,7 @@
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
 from ..common.epilogue_store import BoxRows, Team
-from ..common.ptx import pack_pair, tma_store
+from ..common.ptx import pack_pair, pack_scaled_pair, tma_store
 from .cta import WARPGROUP, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from std.utils.static_tuple import StaticTuple
@@ -29,7 +29,10 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     var warp: UInt32
 
     @inline(.always)
-    def __init__(out self, cta: Cta[Self.config], tile: Tile, accumulator: Accumulator[Self.config]):
+    def __init__(
+        out self, cta: Cta[Self.config], tile: Tile, accumulator: Accumulator[Self.config], alpha: Float32 = 1
+    ):
+        """`alpha`: what C is multiplied by, where it has `scales`."""
         self.pairs = {fill = SIMD[DType.uint32, Self.words](0)}
         comptime for step in range(Self.steps):
             var pairs = SIMD[DType.uint32, Self.words]()
@@ -37,9 +40,12 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
             comptime for block in range(Self.blocks):
                 comptime for i in range(words):
                     comptime register = 2 * (step * words + i)
-                    pairs[block * words + i] = pack_pair[Self.config.dtype](
-                        accumulator.values[block][register], accumulator.values[block][register + 1]
-                    )
+                    var low = accumulator.values[block][register]
+                    var high = accumulator.values[block][register + 1]
+                    comptime if Self.config.scales == "none":
+                        pairs[block * words + i] = pack_pair[Self.config.dtype](low, high)
+                    else:
+                        pairs[block * words + i] = pack_scaled_pair[Self.config.dtype](low, high, alpha)
             self.pairs[step] = pairs
         self.group = warpgroup(cta)
         self.warp = warp_of_group(cta)

@@ -61,7 +61,7 @@ def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, va
             var last = start_tile(cta, consumer, accumulator, stages, problem.k_iterations, NoSideJob())
             order.arrive()
             finish_tile(consumer, accumulator, last)
-            var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
+            var epilogue = Epilogue[config](cta, tiles.tile, accumulator, problem.scales.alpha)
             write_double_buffered[config](epilogue, problem.c)
         else:
             skip_tile(cta, consumer, stages, problem.k_iterations)
