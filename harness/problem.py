@@ -18,7 +18,7 @@ sign are equal. With random inputs an element x of the exact product may be miss
 
     u * |x|  +  2^-22 * sqrt(K) * |a| * |b|
 
-* u is the unit roundoff of the output type (2^-8 for bf16, 2^-11 for fp16): the one rounding of the result.
+* u is the unit roundoff of the output type (2^-8 for bf16, 2^-11 for fp16, 2^-24 for f32): the result is rounded once.
   |x| counts as at least the smallest normal number, below which a rounding error does not shrink further.
 * The second term is the f32 accumulation. A tensor core adds 16 products to the accumulator in one step,
   aligns the 17 terms to the largest and drops what lies below 2^-24 of it. With partial sums of at most P,
@@ -120,26 +120,29 @@ class ElementType:
 
 BF16 = ElementType("bf16", "bf16", np.dtype(ml_dtypes.bfloat16), 2.0**-8, 2.0**-126)
 FP16 = ElementType("fp16", "f16", np.dtype(np.float16), 2.0**-11, 2.0**-14)
+F32 = ElementType("f32", "f32", np.dtype(np.float32), 2.0**-24, 2.0**-126)
 ELEMENT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16)}
-
+"""Of A and B that are not block-scaled."""
 
 FP8 = "e4m3"
 DTYPES = (*ELEMENT_TYPES, FP8, *FORMATS)
 """Of A and B."""
 
+OUT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16, F32)}
+"""Of C."""
 
-def element_type(name: str) -> ElementType:
-    """Returns the type of C, by that of A and B: the same, but bf16 for e4m3 and block-scaled ones."""
+
+def check_dtype(name: str) -> None:
+    """Refuses what is no type of A and B."""
     if name not in DTYPES:
         raise UsageProblem(f"dtype {name!r} is not supported; use one of: {', '.join(DTYPES)}")
-    return ELEMENT_TYPES.get(name, BF16)
 
 
 def operand_bits(name: str) -> int:
     """Returns the bits of an element of A and B."""
     if name == FP8:
         return fp8.ELEMENT.bits
-    return FORMATS[name].bits if name in FORMATS else 8 * element_type(name).bytes
+    return FORMATS[name].bits if name in FORMATS else 8 * ELEMENT_TYPES[name].bytes
 
 
 KINDS = ("normal", "integer", "index", "uniform", "codes")
@@ -169,7 +172,7 @@ def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, scales: str = "t
     """Draws A and B; the same arguments give the same values. scales: of e4m3."""
     if kind not in KINDS:
         raise UsageProblem(f"inputs {kind!r} are not known; use one of: {', '.join(KINDS)}")
-    numpy_type = element_type(dtype).numpy
+    check_dtype(dtype)
     check_kind(kind, dtype)
     rng = np.random.default_rng(seed)
     if dtype in FORMATS:
@@ -179,6 +182,7 @@ def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, scales: str = "t
         b, of_b, alpha_b = fp8.draw(kind, "B", scales, (shape.n, shape.k), rng)
         factors = None if of_a is None or of_b is None else (of_a, of_b)
         return Inputs(a, b, kind, seed, factors, float(np.float32(alpha_a * alpha_b)))
+    numpy_type = ELEMENT_TYPES[dtype].numpy
     a = _DRAW[kind](shape.m, shape.k, rng).astype(numpy_type)
     b = _DRAW[kind](shape.n, shape.k, rng).astype(numpy_type)
     return Inputs(a, b, kind, seed)
@@ -230,7 +234,8 @@ class Reference:
 
     def rounded(self, dtype: ElementType) -> np.ndarray:
         """`values` rounded to nearest even in the output type, as f32."""
-        return self.values.astype(dtype.numpy).astype(np.float32)
+        with np.errstate(over="ignore"):
+            return self.values.astype(dtype.numpy).astype(np.float32)
 
 
 def compute_reference(inputs: Inputs) -> Reference:
@@ -376,8 +381,8 @@ class Matmul:
 def wrong_elements(got: np.ndarray, expected: np.ndarray, reference: Reference, allowed: np.ndarray) -> np.ndarray:
     """Returns which elements are further off than allowed. expected: the reference, rounded to the output type."""
     with np.errstate(invalid="ignore", over="ignore"):
-        # Written so that a NaN is wrong.
-        wrong: np.ndarray = ~(np.abs(got - (expected if reference.exact else reference.values)) <= allowed)
+        near = np.abs(got - (expected if reference.exact else reference.values)) <= allowed
+        wrong: np.ndarray = ~(near | (got == expected))  # a NaN is wrong; infinity is right where C cannot hold the sum
     return wrong
 
 
@@ -386,11 +391,13 @@ def validate(output: np.ndarray, reference: Reference, dtype: ElementType, tile:
     got = output.astype(np.float32)
     expected = reference.rounded(dtype)
     finite = np.isfinite(got)
+    non_finite = int(got.size - np.count_nonzero(finite))
     allowed = allowed_error(reference, dtype)
     wrong = wrong_elements(got, expected, reference, allowed)
     # In f64: differences and squares of the largest f32 would overflow.
-    error = np.where(finite, got, expected).astype(np.float64) - expected
-    size = float(np.linalg.norm(expected.astype(np.float64)))
+    finite &= np.isfinite(expected)
+    error = np.where(finite, got, 0).astype(np.float64) - np.where(finite, expected, 0)
+    size = float(np.linalg.norm(expected[np.isfinite(expected)].astype(np.float64)))
     length = float(np.linalg.norm(error))
     mismatches = int(np.count_nonzero(wrong))
     return Validation(
@@ -398,7 +405,7 @@ def validate(output: np.ndarray, reference: Reference, dtype: ElementType, tile:
         exact=reference.exact,
         elements=got.size,
         mismatches=mismatches,
-        non_finite=int(got.size - np.count_nonzero(finite)),
+        non_finite=non_finite,
         max_abs_error=float(np.abs(error).max()),
         relative_frobenius_error=length / size if size else length,
         tolerance=_describe_tolerance(reference, dtype),

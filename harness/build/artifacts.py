@@ -55,7 +55,6 @@ from harness.problem import (
     Shape,
     Validation,
     compute_reference,
-    element_type,
     make_inputs,
 )
 
@@ -251,16 +250,16 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
     """A compiled kernel, its plan for a problem, and the problem's inputs. Elements of C that the kernel does not write
     stay NaN, and so are found as wrong with their place.
     """
-    dtype = DATA_TYPES[element_type(plan.config["dtype"]).ptx]
+    dtype = plan.out_type
     output = (plan.problem.m, plan.problem.n)
     buffers = {
         **operands(plan.config["dtype"], inputs),
-        OUTPUT: Buffer(OUTPUT, dtype, output, Fill("nan")),
+        OUTPUT: Buffer(OUTPUT, DATA_TYPES[dtype.ptx], output, Fill("nan")),
     }
     counters = [argument for argument in plan.arguments if isinstance(argument, CounterArgument)]
     for counter in counters:
         buffers[counter.name] = counter_buffer(counter, Fill("zeros"))
-    matmul = Matmul(OUTPUT, element_type(plan.config["dtype"]), plan.tile, compute_reference(inputs))
+    matmul = Matmul(OUTPUT, dtype, plan.tile, compute_reference(inputs))
     label, about = describe(artifact, plan.problem)
     return Launchable(
         artifact.ptx_file,
@@ -279,7 +278,7 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
 def operands(dtype: str, inputs: Inputs) -> dict[str, Buffer]:
     """A, B, and the scale factors that they have, by the names of the plan's tensors."""
     block_format = FORMATS.get(dtype)
-    element = block_format.element if block_format else DATA_TYPES[FP8 if dtype == FP8 else element_type(dtype).ptx]
+    element = block_format.element if block_format else DATA_TYPES[FP8 if dtype == FP8 else ELEMENT_TYPES[dtype].ptx]
     found = {}
     for name, values in (("A", inputs.a), ("B", inputs.b)):
         found[name] = Buffer(name, element, values.shape, Fill("array", array=values))
@@ -327,7 +326,7 @@ def maps_of(plan: Plan) -> dict[str, Map]:
             box=argument.box,
             dims=argument.dims,
             strides=argument.strides,
-            element=element_type(argument.dtype).ptx if argument.dtype in ELEMENT_TYPES else argument.dtype,
+            element=ELEMENT_TYPES[argument.dtype].ptx if argument.dtype in ELEMENT_TYPES else argument.dtype,
             swizzle=Swizzle.from_name(argument.swizzle),
             l2_promotion=argument.l2_promotion,
         )

@@ -183,7 +183,7 @@ def _answer(program: Path, *arguments: str) -> str:
     ).stdout
 
 
-_MOJO_TYPES = {"bf16": "dtype=DType.bfloat16", "fp16": "dtype=DType.float16"}
+_MOJO_TYPES = {"bf16": "DType.bfloat16", "fp16": "DType.float16", "f32": "DType.float32"}
 
 _PARTS = {"mma_shape": ("mma_m", "mma_n"), "cluster": ("cluster_m", "cluster_n")}
 """The names that the kernels give the two numbers of a pair."""
@@ -235,8 +235,10 @@ def _gemm_config(options: Mapping[str, Any]) -> str:
 
 
 def _parameter(name: str, value: str | int | bool) -> str:
+    if name in ("dtype", "out_dtype") and value in _MOJO_TYPES:
+        return f"{name}={_MOJO_TYPES[value]}"
     if name == "dtype":
-        return _MOJO_TYPES.get(str(value), f'scaling=find_scaling("{value}")')
+        return f'scaling=find_scaling("{value}")'
     return f"{name}=StaticString({json.dumps(value)})" if isinstance(value, str) else f"{name}={value}"
 
 

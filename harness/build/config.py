@@ -32,7 +32,7 @@ from harness.build.catalog import (
 from harness.build.planner import ConfigError
 from harness.errors import UsageProblem
 from harness.gpus import usual_gpu
-from harness.problem import DTYPES, FP8, Shape, element_type
+from harness.problem import BF16, DTYPES, FP8, OUT_TYPES, Shape, check_dtype
 
 SWITCH = {"yes": True, "true": True, "no": False, "false": False}
 """What an option that is on or off can be written as."""
@@ -155,10 +155,12 @@ OPTIONS = {
     for option in (
         Option("arch", "word", "GPU architecture.  [default: the GPU's, else the kernel's first]",
                choices=tuple(ARCHITECTURES), offered=tuple(ARCHITECTURES)),
-        Option("dtype", "word", "Of A and B; C has the same, or bf16 where they have scale factors.  [default: bf16, "
-               "of kernel9 nvfp4]", several="bf16,fp16", choices=DTYPES, offered=DTYPES),
+        Option("dtype", "word", "Of A and B.  [default: bf16, of kernel9 nvfp4]", several="bf16,fp16", choices=DTYPES,
+               offered=DTYPES),
         Option("scales", "word", "Scale factors of e4m3: one for A and one for B, or one for each 1x128 of A and "
                "128x128 of B.  [default: tensor]", several="tensor,block", choices=SCALES, offered=SCALES),
+        Option("out_dtype", "word", "Of C.  [default: that of A and B; where they have scale factors, bf16]",
+               several="bf16,f32", choices=tuple(OUT_TYPES), offered=tuple(OUT_TYPES)),
         Option("cta_group", "number", "CTAs that work on one MMA: 1, or 2 (a pair).  [default: the architecture's]",
                written="1|2", several="1,2", offered=(1, 2), label="cta_group"),
         Option("mma_shape", "pair", "Tile of one MMA, of both CTAs together in a pair; on sm_90a the tile of a CTA.  "
@@ -341,6 +343,7 @@ class KernelConfig:
     arch: str
     dtype: str
     scales: str
+    out_dtype: str
     cta_group: int
     mma_shape: tuple[int, int]
     stages: int
@@ -360,10 +363,16 @@ class KernelConfig:
         unit = "pair" if self.cta_group == 2 else "1 CTA"
         blocks = " scales of blocks" if self.dtype == FP8 and self.scales == "block" else ""
         return (
-            f"{self.kernel} {self.arch} {self.dtype}{blocks} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
+            f"{self.kernel} {self.arch} {self.types}{blocks} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
             f"cluster {self.cluster[0]}x{self.cluster[1]} stages {self.stages} epilogue {self.epilogue_width}"
             f"{'' if self.multicast else ' no multicast'}{self._walk}"
         )
+
+    @property
+    def types(self) -> str:
+        """The type of A and B, and that of C if it is not the usual one."""
+        usual = self.dtype if self.dtype in OUT_TYPES else BF16.name
+        return self.dtype if self.out_dtype == usual else f"{self.dtype} to {self.out_dtype}"
 
     @property
     def _walk(self) -> str:
@@ -437,7 +446,7 @@ def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
     if arch not in kernel.archs:
         raise ConfigError(f"{kernel.name} is written for {' and '.join(kernel.archs)}, not for {arch!r}", "arch")
     dtype = asked["dtype"] or kernel.dtypes[0]
-    element_type(dtype)
+    check_dtype(dtype)
     fixed = {"arch": arch, "dtype": dtype}
     found = fixed | _first_allowed({**asked, **fixed, **tiling} for tiling in tilings(kernel, arch, asked, shape))
     options: dict[str, Any] = {name: found[name] for name in OPTIONS}

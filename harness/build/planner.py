@@ -22,7 +22,7 @@ from harness import cache, fp8
 from harness.block_scaling import FORMATS, BlockFormat
 from harness.build.compiler import PLANNER, ask, compiled, key_of, parameters, planner_source_with, with_notice
 from harness.errors import CannotRun, UsageProblem
-from harness.problem import Shape, operand_bits
+from harness.problem import OUT_TYPES, ElementType, Shape, operand_bits
 from harness.processes.program import end, start
 
 
@@ -285,6 +285,12 @@ class Plan:
     def has_f32_factors(self) -> bool:
         """Whether e4m3 has scale factors of blocks."""
         return self.scaling is None and self.config["scales"] == "block"
+
+    @property
+    def out_type(self) -> ElementType:
+        """The type of C."""
+        maps = (argument for argument in self.arguments if isinstance(argument, TensorMapArgument))
+        return next(OUT_TYPES[map.dtype] for map in maps if map.tensor == "C")
 
     @property
     def operand_bytes(self) -> float:

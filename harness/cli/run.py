@@ -152,6 +152,10 @@ def _write_records(entries: Sequence[compare.Entry], kernels: int, path: str) ->
         write_output(as_json(found if kernels > 1 else found[0]), path)
 
 
+GRANTING = "--shape 4096,2048,512"
+"""Has more clusters than an emulated B200 holds at once, so that who asks for the next tile is given one."""
+
+
 def show_outcome(console: Console, outcome: Outcome) -> None:
     """Shows the report of one run."""
     request, record, validation = outcome.request, outcome.record, outcome.validation
@@ -159,6 +163,8 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     show_table(console, title, ("", "value"), _summary(outcome))
     if record["counters"]:
         show_table(console, "counters", ("counter", "count"), flatten_counters(record["counters"]))
+        if request.config.scheduler == "clc" and not record["counters"]["clusters_granted"]:
+            show_line(console, f"Launch control granted no cluster: all fit on the GPU at once. {GRANTING} has more.")
     if not validation.passed:
         show_mistakes(console, validation)
     verdict, style = ("PASSED", "bold green") if validation.passed else ("WRONG RESULT", "bold red")

@@ -27,7 +27,7 @@ WIDTH = 9.0
 """Inches, at least: on the page all figures are as wide, so a narrow one would have large letters."""
 DARKEST = 0.25
 """The loss that is shaded darkest."""
-_LEFT_OUT = ("kernel", "arch", "dtype", "mma_shape", "cluster", "stages", "sms", "clc_depth")
+_LEFT_OUT = ("kernel", "arch", "dtype", "out_dtype", "mma_shape", "cluster", "stages", "sms", "clc_depth")
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,8 @@ def _default(record: Record, shape: Shape) -> dict[str, Any] | None:
 def _choices(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a configuration, as it was asked for: a launch plan adds others, and K to the tile."""
     found = {name: config[name] for name in KernelConfig.__dataclass_fields__ if name in config and name != "kernel"}
-    return {**found, "mma_shape": list(config["mma_shape"])[:2]}
+    usual = {"out_dtype": config["dtype"]}  # of records that do not say it
+    return {**usual, **found, "mma_shape": list(config["mma_shape"])[:2]}
 
 
 def _short(config: Mapping[str, Any]) -> str:

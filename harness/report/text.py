@@ -12,7 +12,7 @@ from math import prod
 from textwrap import wrap
 from typing import Any
 
-from harness.build.catalog import ARCHITECTURES, ELEMENT_BYTES
+from harness.build.catalog import ARCHITECTURES
 from harness.build.planner import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
 
 Mark = Callable[["Cta", int], str]
@@ -88,7 +88,7 @@ def budget(plan: Plan) -> Budget:
     stages, limit = plan.config["stages"], ARCHITECTURES[plan.arch].shared_memory
     stage = (parts["A stages"] + parts["B stages"]) // stages
     rows, columns = plan.tile
-    whole_tile = rows * columns * ELEMENT_BYTES
+    whole_tile = rows * columns * plan.out_type.bytes
     stage_barriers = 8 * sum(barrier.name in ("full", "empty") for barrier in plan.barriers)
     fixed = parts["barriers"] - stages * stage_barriers
     return Budget(

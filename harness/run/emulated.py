@@ -17,6 +17,7 @@ import numpy as np
 
 from harness import paths
 from harness.build.artifacts import OUTPUT, Artifact
+from harness.build.config import KernelConfig
 from harness.build.planner import Plan, TensorMapArgument
 from harness.driver.gpu_model import GpuModel, gpu_model
 from harness.driver.log import LaunchRecord, Log
@@ -26,7 +27,7 @@ from harness.emulator import Counters, LaunchResult
 from harness.errors import CannotRun
 from harness.launch.launching import EmulationOptions, Launched, Outcome, about_device
 from harness.launch.spec import Launchable
-from harness.problem import Inputs, element_type
+from harness.problem import Inputs
 from harness.run.model import compile_artifact
 
 GPU_OF_ARCH = {"sm_100a": "b200", "sm_90a": "h200"}
@@ -49,7 +50,7 @@ def run_on_emulated_gpu(
     log = Log(quiet=True)
     with tempfile.TemporaryDirectory(prefix="emulated-gpu-run-") as temporary:
         folder = Path(temporary)
-        _hand_over(folder, model, artifact.config.dtype, inputs)
+        _hand_over(folder, model, artifact.config, inputs)
         with open(folder / "stderr", "wb") as said:
             code = run_program(
                 [sys.executable, "-m", "harness.run.emulated_worker", str(folder)],
@@ -68,7 +69,7 @@ def run_on_emulated_gpu(
     for warning in launch.warnings:
         if options.strict and warning.rule not in options.allow:
             raise CannotRun(f"{warning.rule}: {warning.message}")
-    output = bits.view(element_type(artifact.config.dtype).numpy)
+    output = bits.view(plan.out_type.numpy)
     result = LaunchResult(_with_arguments(launch.counters, plan), launch.seconds, launch.warnings)
     launched = Launched(what.launches[0].where, launch.kernel, plan.grid, result)
     [matmul] = [each for each in what.expectations if each.buffer == OUTPUT]
@@ -77,8 +78,9 @@ def run_on_emulated_gpu(
     return Outcome(what, about, plan.arch, (launched,), verdicts, launch.seconds, {OUTPUT: output})
 
 
-def _hand_over(folder: Path, model: Path, dtype: str, inputs: Inputs) -> None:
-    (folder / "request.json").write_text(json.dumps({"model": str(model), "dtype": dtype}), encoding="utf-8")
+def _hand_over(folder: Path, model: Path, config: KernelConfig, inputs: Inputs) -> None:
+    request = {"model": str(model), "dtype": config.dtype, "out_dtype": config.out_dtype}
+    (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     for name, operand in (("a", inputs.a), ("b", inputs.b)):
         np.save(folder / f"{name}.npy", operand.view(np.uint16))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-BITS = {"bf16": 0x7FC0, "fp16": 0x7E00}
-"""Of a NaN, which is in C before the launch: what the kernel does not write is found as wrong."""
+NAN = {"bf16": np.uint16(0x7FC0), "fp16": np.uint16(0x7E00), "f32": np.uint32(0x7FC00000)}
+"""The bits of a NaN, which is in C before the launch: what the kernel does not write is found as wrong."""
 
 
 def main(folder: Path) -> None:
@@ -27,17 +27,19 @@ def main(folder: Path) -> None:
     about = {"api": device.api, "architecture": device.architecture_name}
     (folder / "device.json").write_text(json.dumps(about), encoding="utf-8")
     model = InferenceSession(devices=[device]).load(request["model"])
-    dtype = {"bf16": DType.bfloat16, "fp16": DType.float16}[request["dtype"]]
+    types = {"bf16": DType.bfloat16, "fp16": DType.float16, "f32": DType.float32}
+    dtype, out_dtype = request["dtype"], request["out_dtype"]
 
-    def upload(bits: np.ndarray) -> Buffer:
-        return Buffer.from_numpy(bits).view(dtype, bits.shape).to(device)
+    def upload(bits: np.ndarray, dtype: str) -> Buffer:
+        return Buffer.from_numpy(bits).view(types[dtype], bits.shape).to(device)
 
     a, b = (np.load(folder / f"{name}.npy") for name in "ab")
-    c = upload(np.full((a.shape[0], b.shape[0]), BITS[request["dtype"]], np.uint16))
-    model.execute(c, upload(a), upload(b))
+    c = upload(np.full((a.shape[0], b.shape[0]), NAN[out_dtype]), out_dtype)
+    model.execute(c, upload(a, dtype), upload(b, dtype))
     device.synchronize()
     host = c.to(CPU())
-    np.save(folder / "c.npy", host.view(DType.uint16, host.shape).to_numpy())
+    bits = DType.uint32 if out_dtype == "f32" else DType.uint16
+    np.save(folder / "c.npy", host.view(bits, host.shape).to_numpy())
 
 
 if __name__ == "__main__":

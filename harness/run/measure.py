@@ -66,7 +66,11 @@ def measure(
     a child is ended.
     """
     notes: list[str] = []
-    vendor_model = _vendor_model(artifacts[0].config, notes) if "max" in vendors and time else None
+    config = artifacts[0].config
+    if vendors and config.out_dtype != config.dtype:
+        notes.append(f"{' and '.join(vendors)} not timed: their C is {config.dtype}, not {config.out_dtype}")
+        vendors = ()
+    vendor_model = _vendor_model(config, notes) if "max" in vendors and time else None
     series = []
     for artifact in artifacts:
         config = artifact.config

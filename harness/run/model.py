@@ -25,7 +25,7 @@ from harness.run.tuned import configuration_for
 
 COMPILE_SECONDS = 600
 OPERATION = "matmul_into"
-MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "f32": "float32"}
 
 _PROGRAM = "import sys; from harness.run.model import _compile_here; _compile_here(*sys.argv[1:])"
 
@@ -38,9 +38,7 @@ def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
 def require_op(config: KernelConfig) -> None:
     """Raises CannotRun for a type that the MAX op does not take."""
     if config.dtype not in MAX_DTYPES:
-        raise CannotRun(
-            f"dtype {config.dtype}: the MAX op multiplies {' and '.join(MAX_DTYPES)}; use --device emulator"
-        )
+        raise CannotRun(f"dtype {config.dtype}: the MAX op multiplies bf16 and fp16; use --device emulator")
 
 
 def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, bool]:
@@ -102,9 +100,9 @@ def graph(config: KernelConfig, device: Any) -> Any:
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
     where = DeviceRef.from_device(device)
-    dtype = getattr(DType, MAX_DTYPES[config.dtype])
+    dtype, out = (getattr(DType, MAX_DTYPES[name]) for name in (config.dtype, config.out_dtype))
     types = [
-        BufferType(dtype, ["m", "n"], device=where),
+        BufferType(out, ["m", "n"], device=where),
         TensorType(dtype, ["m", "k"], device=where),
         TensorType(dtype, ["n", "k"], device=where),
     ]
@@ -116,9 +114,9 @@ def graph(config: KernelConfig, device: Any) -> Any:
 
 
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
-    """Parameters of the MAX custom op (``kernels/host/matmul.mojo``); it takes the dtype from its tensors."""
+    """Parameters of the MAX custom op (``kernels/host/matmul.mojo``); it takes the types from its tensors."""
     options = config.options()
-    del options["arch"], options["dtype"], options["scales"]
+    del options["arch"], options["dtype"], options["scales"], options["out_dtype"]
     return parameters(options)
 
 

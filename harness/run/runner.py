@@ -21,12 +21,12 @@ from harness.gpus import arch_of_gpu, check_arch, usual_gpu
 from harness.launch.launching import STRICT, EmulationOptions, Tried, run_schedules, under_schedules
 from harness.launch.launching import Outcome as EmulatedOutcome
 from harness.problem import (
+    F32,
     Inputs,
     Reference,
     Shape,
     Validation,
     compute_reference,
-    element_type,
     make_inputs,
     operand_bits,
 )
@@ -305,14 +305,13 @@ def _emulated_fields(request: Request, counters: dict, done: Sequence[EmulatedOu
 
 def check_memory(shape: Shape, dtype: str) -> None:
     """Refuses a problem that this machine cannot hold; to be asked before a kernel is built for it."""
-    size = element_type(dtype).bytes
     operands = shape.m * shape.k + shape.n * shape.k
     bytes_each = operand_bits(dtype) / 8
     outputs = shape.m * shape.n
     # Operands: drawn in f32, kept twice (here and on the device), and once in f64 for the reference.
     # Outputs: on the device and downloaded, the reference in f64, and as much again three times while they
     # are compared.
-    needed = operands * (2 * bytes_each + 8) + outputs * (2 * size + 4 * 8)
+    needed = operands * (2 * bytes_each + 8) + outputs * (2 * F32.bytes + 4 * 8)
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > have:
         raise CannotRun(

@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.build.config import KernelConfig
 from harness.errors import CannotRun, HarnessError
-from harness.problem import EXACT_KINDS, Reference, Shape, allowed_error, element_type, make_inputs, validate
+from harness.problem import EXACT_KINDS, OUT_TYPES, Reference, Shape, allowed_error, make_inputs, validate
 from harness.processes.program import end_with_parent
 from harness.processes.worker import tell
 from harness.run import statistics, telemetry
@@ -27,6 +27,7 @@ MOST_SETS = 512
 MOST_WORDS = 2000
 """Characters of an unexpected error that are kept."""
 REPORT_SECONDS = 0.5
+TORCH_TYPES = {"bf16": "bfloat16", "fp16": "float16", "f32": "float32"}
 BATCH_SECONDS = 0.02
 """A sample times launches for about this long, so that the start of a batch and event resolution vanish."""
 
@@ -93,11 +94,8 @@ def _serve(request: Request) -> None:
     model = session.load(request.artifact)
     emit("loaded", seconds=time.perf_counter() - start)
 
-    shape, dtype = (
-        request.shape,
-        getattr(torch, {"bf16": "bfloat16", "fp16": "float16"}[request.config.dtype]),
-    )
-    sets = [_operands(request, dtype, index) for index in range(_set_count(shape))]
+    shape = request.shape
+    sets = [_operands(request, index) for index in range(_set_count(shape))]
     buffers = [tuple(Buffer.from_dlpack(t) for t in tensors) for tensors in sets]
     _poison(sets)
     with launch_trace() as entries:
@@ -169,13 +167,14 @@ def _set_count(shape: Shape) -> int:
     return min(MOST_SETS, max(2, -(-2 * L2_BYTES // one) + 1))
 
 
-def _operands(request: Request, dtype: Any, index: int) -> tuple[Any, Any, Any]:
+def _operands(request: Request, index: int) -> tuple[Any, Any, Any]:
     """(C, A, B) on the GPU. The first set is the harness's own inputs if there are to be details, the rest are drawn on
     the GPU alike.
     """
     import torch
 
     shape = request.shape
+    dtype, out = (getattr(torch, TORCH_TYPES[name]) for name in (request.config.dtype, request.config.out_dtype))
     if index == 0 and request.details:
         inputs = make_inputs(shape, request.config.dtype, request.inputs, request.seed)
         a, b = (torch.from_numpy(x.view("int16")).cuda().view(dtype) for x in (inputs.a, inputs.b))
@@ -183,7 +182,7 @@ def _operands(request: Request, dtype: Any, index: int) -> tuple[Any, Any, Any]:
         generator = torch.Generator("cuda").manual_seed(request.seed + index)
         draw = _DRAW[request.inputs]
         a, b = (draw(size, generator).to(dtype) for size in ((shape.m, shape.k), (shape.n, shape.k)))
-    return torch.empty((shape.m, shape.n), dtype=dtype, device="cuda"), a, b
+    return torch.empty((shape.m, shape.n), dtype=out, device="cuda"), a, b
 
 
 def _normal(size: tuple[int, int], generator: Any) -> Any:
@@ -253,7 +252,7 @@ def _is_right(request: Request, a: Any, b: Any, c: Any) -> bool:
     reference = _reference(request, a, b)
     expected = reference.values.to(c.dtype).double() if reference.exact else reference.values
     error = (c.double() - expected).abs()
-    return bool((error <= allowed_error(reference, element_type(request.config.dtype))).all())
+    return bool((error <= allowed_error(reference, OUT_TYPES[request.config.out_dtype])).all())
 
 
 def _validate(request: Request, a: Any, b: Any, c: Any) -> dict[str, Any]:
@@ -264,7 +263,7 @@ def _validate(request: Request, a: Any, b: Any, c: Any) -> dict[str, Any]:
     found = _reference(request, a, b)
     values, a_norms, b_norms = (x.cpu().numpy() for x in (found.values, found.a_norms, found.b_norms))
     reference = Reference(values, a_norms, b_norms, found.k, found.exact)
-    dtype = element_type(request.config.dtype)
+    dtype = OUT_TYPES[request.config.out_dtype]
     output = c.cpu().view(torch.int16).numpy().view(dtype.numpy)
     assert isinstance(output, np.ndarray)
     return asdict(validate(output, reference, dtype, request.tile))

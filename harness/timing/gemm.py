@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from harness.build.catalog import ELEMENT_BYTES
 from harness.build.planner import CounterArgument, Plan, TensorMapArgument
 from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
@@ -283,9 +282,8 @@ class Gemm:
             asked = rows * along_n + columns * along_m // config["cta_group"]
         element = self.plan.operand_bytes
         requested = asked * problem.k * element
-        return Tiles(
-            self.order(), rows, columns, problem.m, problem.n, problem.k, element, requested, output=ELEMENT_BYTES
-        )
+        output = self.plan.out_type.bytes
+        return Tiles(self.order(), rows, columns, problem.m, problem.n, problem.k, element, requested, output=output)
 
 
 def _spread_out(count: int, total: int, last: int) -> list[int]:

@@ -1,7 +1,7 @@
 """What a GEMM kernel is compiled for, and the sizes that follow from it.
 
-`C[M, N] = A[M, K] . B[N, K]^T`, all row-major, C of 16-bit elements, A and B of the same or block-scaled, f32
-accumulation. Everything here is plain integer arithmetic: the kernels evaluate it at compile time, the launch plan and the
+`C[M, N] = A[M, K] . B[N, K]^T`, all row-major, A and B of 16-bit elements or block-scaled, f32 accumulation, C of 16 or
+32 bits. Everything here is plain integer arithmetic: the kernels evaluate it at compile time, the launch plan and the
 tests at run time.
 """
 from .block_scaling import (
@@ -47,6 +47,23 @@ def dtype_names() -> List[StaticString]:
     return names + block_scaled_names()
 
 
+comptime OUT_DTYPES: List[StaticString] = ["bf16", "fp16", "f32"]
+"""Of C."""
+
+
+def float_type(name: StaticString) -> DType:
+    """bf16 for what is neither fp16 nor f32."""
+    if name == "f32":
+        return DType.float32
+    return DType.float16 if name == "fp16" else DType.bfloat16
+
+
+def float_name(dtype: DType) -> StaticString:
+    if dtype == DType.float32:
+        return "f32"
+    return "bf16" if dtype == DType.bfloat16 else "fp16"
+
+
 def kernel_names() -> List[StaticString]:
     return [kernel.name for kernel in materialize[SERIES]() if kernel.name != ""]
 
@@ -63,7 +80,7 @@ comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
 
 comptime ELEMENT_BYTES = 2
-"""Of C, and of A and B that are not block-scaled."""
+"""Of A and B that are not block-scaled."""
 
 comptime MMA_K_BYTES = 32
 """K of one MMA instruction: 32 bytes of a row of A and of B, whatever their type (PTX ISA 9.7.15.2, 9.7.16.2.1)."""
@@ -86,9 +103,10 @@ struct GemmConfig(TrivialRegisterPassable):
 
     var kernel: Kernel
     var arch: StaticString
-    var dtype: DType  # of C, and of A and B that `scaling` does not name
+    var dtype: DType  # of A and B that `scaling` does not name
     var scaling: BlockScaling  # of A and B
     var scales: StaticString  # none; tensor: one number for all of C; block: scale factors of A and B, and that number
+    var out_dtype: DType  # of C
     var cta_group: Int  # CTAs that work on one MMA: 1, or 2 (a pair)
     var mma_m: Int
     var mma_n: Int
@@ -114,6 +132,7 @@ struct GemmConfig(TrivialRegisterPassable):
         dtype: DType = DType.bfloat16,
         scaling: BlockScaling = UNSCALED,
         scales: Optional[StaticString] = None,
+        out_dtype: Optional[DType] = None,
         cta_group: Optional[Int] = None,
         mma_m: Optional[Int] = None,
         mma_n: Int = 256,
@@ -131,9 +150,10 @@ struct GemmConfig(TrivialRegisterPassable):
         sms: Optional[Int] = None,
         ping_pong: Bool = False,
     ):
-        """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
+        """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
+        `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
         `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a; `epilogue_width` 64,
-        but 32 where the epilogue is double-buffered, or less if that does not divide the columns of a warp; `band_m` 2048
+        but 32 where the epilogue is double-buffered or C is f32, or less if that does not divide the columns of a warp; `band_m` 2048
         rows for kernel7 on sm_90a, else no bands; in a persistent kernel the `scheduler` clc on sm_100a, static on sm_90a,
         `raster_group` 8, with `ping_pong` and its smaller tiles 16, and 2 `accumulators` in TMEM; `clc_depth` 2; `sms`
         those of a B200 or H200 that such clusters can fill."""
@@ -149,6 +169,7 @@ struct GemmConfig(TrivialRegisterPassable):
         elif scaling.name == E4M3.name:
             self.scales = "tensor"
         self.scales = scales.or_else(self.scales)
+        self.out_dtype = out_dtype.or_else(dtype)
         self.cta_group = cta_group.or_else(2 if blackwell else 1)
         self.mma_m = mma_m.or_else(128 * self.cta_group)
         self.mma_n = mma_n
@@ -156,7 +177,9 @@ struct GemmConfig(TrivialRegisterPassable):
         self.stages = 1
         self.cluster_m = cluster_m.or_else(4 if blackwell else 2)
         self.cluster_n = cluster_n.or_else(4 if blackwell else 1)
-        self.epilogue_width = epilogue_width.or_else(32 if kernel.double_buffers_epilogue else 64)
+        self.epilogue_width = epilogue_width.or_else(
+            32 if kernel.double_buffers_epilogue or self.out_dtype == DType.float32 else 64
+        )
         self.multicast = multicast
         self.band_m = 0
         self.scheduler = "none"
@@ -195,11 +218,6 @@ struct GemmConfig(TrivialRegisterPassable):
         """sm_90a: the products of a stage are multiplied by their scale factors and added up in f32, not by the tensor
         core, which adds fp8 with 13 fraction bits."""
         return self.has_scale_factors() and not self.has_tmem()
-
-    def defers_epilogue(self) -> Bool:
-        """sm_90a: a warpgroup has registers for a finished tile, rounded, while it multiplies the next. Not where 128
-        registers a thread add up a tile, and 64 more hold what the tensor core adds to it."""
-        return not self.promotes() or self.consumer_m() * self.mma_n <= 64 * 128
 
     # ---- schedule ------------------------------------------------------------------------------------------------
     def overlaps_launches(self) -> Bool:
@@ -245,6 +263,12 @@ struct GemmConfig(TrivialRegisterPassable):
     def consumers_of_tile(self) -> Int:
         """Of them, those that share the rows of a tile, and so all read its stages."""
         return 1 if self.ping_pong else self.consumers()
+
+    def defers_epilogue(self) -> Bool:
+        """sm_90a: the consumers keep a finished tile in registers, in the type of C, and write it while they multiply the
+        next. Not where 128 registers a thread add up a tile, and 64 more hold what the tensor core adds to it."""
+        var fits = not self.promotes() or self.consumer_m() * self.mma_n <= 64 * 128
+        return self.kernel.is_persistent and not self.has_tmem() and not self.ping_pong and fits
 
     def consumer_m(self) -> Int:
         return self.mma_m // self.consumers_of_tile()
@@ -391,13 +415,16 @@ struct GemmConfig(TrivialRegisterPassable):
         """Where they begin: behind the accumulators."""
         return (self.accumulators - 1) * self.accumulator_columns() + self.warp_columns()
 
+    def c_element_bytes(self) -> Int:
+        return 4 if self.out_dtype == DType.float32 else 2
+
     def block_rows(self) -> Int:
         """Rows of one box of C: those of the warps that write out together, four of the CTA or a warpgroup."""
         return self.cta_m() if self.has_tmem() else self.consumer_m()
 
     def block_bytes(self) -> Int:
         """One box of C in shared memory, `epilogue_width` columns wide."""
-        return self.block_rows() * self.epilogue_width * ELEMENT_BYTES
+        return self.block_rows() * self.epilogue_width * self.c_element_bytes()
 
     def epilogue_steps(self) -> Int:
         return self.warp_columns() // self.epilogue_width
@@ -454,10 +481,10 @@ struct GemmConfig(TrivialRegisterPassable):
         """Of A and B."""
         if self.scaling.bits < 16:
             return self.scaling.name
-        return self.c_dtype_name()
+        return float_name(self.dtype)
 
     def c_dtype_name(self) -> StaticString:
-        return "bf16" if self.dtype == DType.bfloat16 else "fp16"
+        return float_name(self.out_dtype)
 
 
 def power_of_two(count: Int) -> Int:

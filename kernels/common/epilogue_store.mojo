@@ -1,49 +1,69 @@
-"""The store half of the epilogue: registers -> 16-bit -> swizzled shared memory -> TMA store, in steps of
+"""The store half of the epilogue: registers -> type of C -> swizzled shared memory -> TMA store, in steps of
 `epilogue_width` columns.
 
 Both tensor cores leave a 16-row part of the accumulator in a warp's registers the same way: register 4j + i of thread
-t is row t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1), which is what
-stmatrix stores as four 8x8 matrices. A team is the warps that fill a buffer together; one of its threads issues all
-TMA stores, and alone knows when TMA has read their source.
+t is row t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1). Of 16-bit elements
+that is what stmatrix stores as four 8x8 matrices; f32 are stored in pairs. A team is the warps that fill a buffer
+together; one of its threads issues all TMA stores, and alone knows when TMA has read their source.
 """
-from .config import ELEMENT_BYTES, GemmConfig
-from .ptx import fence_proxy_async, pack_pair, store_matrices, tma_commit_group, tma_store, tma_wait_group_read
+from .config import GemmConfig
+from .ptx import fence_proxy_async, pack_pair, pinned, store_matrices, store_pair, tma_commit_group, tma_wait_group_read
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
+from std.memory import bitcast
 
 
-struct BoxRows[width: Int](TrivialRegisterPassable):
+def words_of(dtype: DType, registers: Int) -> Int:
+    """Words that so many accumulators take in the type of C."""
+    return registers if dtype == DType.float32 else registers // 2
+
+
+@inline(.always)
+def word[dtype: DType](low: Float32, high: Float32) -> UInt32:
+    """Two adjacent columns rounded to 16 bits; of f32, `low` as it is. Stays below the wait for both, for the compiler.
+    """
+    comptime if dtype == DType.float32:
+        return pinned(bitcast[DType.uint32](low))
+    else:
+        return pack_pair[dtype](low, high)
+
+
+struct BoxRows[dtype: DType, width: Int](TrivialRegisterPassable):
     """16 rows of a box of C in shared memory, which one warp fills.
 
     A box is swizzled over its whole row: the 16-byte chunk number is XORed with the number of the 128-byte line.
     """
 
-    comptime pitch = Self.width * ELEMENT_BYTES
-    comptime words = Self.width // 4
+    comptime is_f32 = Self.dtype == DType.float32
+    comptime pitch = Self.width * (4 if Self.is_f32 else 2)
+    comptime words = words_of(Self.dtype, Self.width // 2)
 
-    var address: UInt32  # where this lane's matrix row goes
+    var address: UInt32  # where this lane's matrix row goes, or its first pair of f32
 
     @inline(.always)
     def __init__(out self, box: UInt32, row: UInt32, lane: UInt32):
         """`row`, the first of the 16, is a multiple of 16: it leaves the swizzle pattern as it is."""
-        var lane_row = lane % 16
+        var lane_row = lane // 4 if Self.is_f32 else lane % 16
         var line = lane_row * UInt32(Self.pitch) // 128
-        var chunk = lane // 16 ^ line % UInt32(Self.pitch // 16)
+        var chunk = (lane % 4 // 2 if Self.is_f32 else lane // 16) ^ line % UInt32(Self.pitch // 16)
         self.address = box + (row + lane_row) * UInt32(Self.pitch) + chunk * 16
+        comptime if Self.is_f32:
+            self.address += lane % 2 * 8
 
     @inline(.always)
-    def write[offset: Int](self, pairs: SIMD[DType.uint32, Self.words]):
-        """Stores pairs of adjacent columns; `offset` bytes further is a box or a multiple of 16 rows further."""
-        comptime for group in range(Self.width // 16):
-            # 16 rows x 16 columns: rows 0-7 and 8-15 of the left 8 columns, then of the right 8. Two chunks further
-            # is an XOR, as the swizzle is one, of address bits that nothing else contributes to.
-            store_matrices[offset](
-                self.address ^ UInt32(group * 32),
-                pairs[4 * group],
-                pairs[4 * group + 1],
-                pairs[4 * group + 2],
-                pairs[4 * group + 3],
-            )
+    def write[offset: Int](self, words: SIMD[DType.uint32, Self.words]):
+        """Stores the words of adjacent columns; `offset` bytes further is a box or a multiple of 16 rows further."""
+        comptime for group in range(Self.words // 4):
+            # 32 bytes of 16 rows: 16 columns as four matrices, rows 0-7 and 8-15 of the left 8 columns, then of the right
+            # 8; or 8 columns of f32, rows 0-7, then 8-15. 32 bytes further is an XOR, as the swizzle is one, of address
+            # bits that nothing else contributes to.
+            var address = self.address ^ UInt32(group * 32)
+            comptime first = 4 * group
+            comptime if Self.is_f32:
+                store_pair[offset](address, words[first], words[first + 1])
+                store_pair[offset + 8 * Self.pitch](address, words[first + 2], words[first + 3])
+            else:
+                store_matrices[offset](address, words[first], words[first + 1], words[first + 2], words[first + 3])
 
 
 trait Team(TrivialRegisterPassable):
@@ -52,10 +72,10 @@ trait Team(TrivialRegisterPassable):
     comptime words: Int
 
     def read[step: Int](self) -> SIMD[DType.uint32, Self.words]:
-        """This warp's part of one step: pairs of adjacent columns, rounded to 16 bits."""
+        """This warp's part of one step: adjacent columns in the type of C."""
         ...
 
-    def write[buffer: Int](self, pairs: SIMD[DType.uint32, Self.words]):
+    def write[buffer: Int](self, words: SIMD[DType.uint32, Self.words]):
         """From registers into a buffer of shared memory."""
         ...
 
@@ -99,7 +119,7 @@ def stores_since(step: Int, config: GemmConfig) -> Int:
 
 
 @inline(.always)
-def write_step[T: Team, //, config: GemmConfig, step: Int](team: T, pairs: SIMD[DType.uint32, T.words], c_map: UInt64):
+def write_step[T: Team, //, config: GemmConfig, step: Int](team: T, words: SIMD[DType.uint32, T.words], c_map: UInt64):
     """One step of the tile through its buffer: while TMA stores one buffer, the team fills the next."""
     comptime buffer = step % config.c_buffers()
     comptime if step >= config.c_buffers() or config.kernel.is_persistent:
@@ -109,7 +129,7 @@ def write_step[T: Team, //, config: GemmConfig, step: Int](team: T, pairs: SIMD[
                 tma_wait_group_read[stores_since(step, config)]()
             syncwarp()
         team.barrier()
-    team.write[buffer](pairs)
+    team.write[buffer](words)
     fence_proxy_async()
     team.barrier()
     if team.leads():

@@ -191,20 +191,14 @@ def pack_pair[dtype: DType](low: Float32, high: Float32) -> UInt32:
 
 
 @inline(.always)
-def pack_scaled_pair[dtype: DType](low: Float32, high: Float32, scale: Float32) -> UInt32:
-    """As `pack_pair`, of both multiplied by `scale`."""
-    comptime assert dtype == DType.bfloat16 or dtype == DType.float16, "a pair is two 16-bit floats"
-    comptime type = "bf16x2" if dtype == DType.bfloat16 else "f16x2"
-    return inlined_assembly[
-        String("{ .reg .f32 a, b; mul.f32 a, $1, $3; mul.f32 b, $2, $3; cvt.rn.", type, ".f32 $0, b, a; }"),
-        UInt32,
-        constraints="=r,f,f,f",
-    ](low, high, scale)
+def mul_after_wait(a: Float32, b: Float32) -> Float32:
+    """a * b; like `pack_pair` it stays below the wait for what the tensor core writes into `a`."""
+    return inlined_assembly["mul.rn.f32 $0, $1, $2;", Float32, constraints="=f,f,f"](a, b)
 
 
 @inline(.always)
 def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
-    """a * b + c, rounded once; like `pack_pair` it stays below the wait for what the tensor core writes into `a`."""
+    """a * b + c, rounded once; likewise."""
     return inlined_assembly["fma.rn.f32 $0, $1, $2, $3;", Float32, constraints="=f,f,f,f"](a, b, c)
 
 
@@ -216,6 +210,14 @@ def store_matrices[offset: Int](address: UInt32, m0: UInt32, m1: UInt32, m2: UIn
         NoneType,
         constraints="r,r,r,r,r,~{memory}",
     ](address, m0, m1, m2, m3)
+
+
+@inline(.always)
+def store_pair[offset: Int](address: UInt32, low: UInt32, high: UInt32):
+    """Two words side by side."""
+    inlined_assembly[String("st.shared.v2.b32 [$0+", offset, "], {$1, $2};"), NoneType, constraints="r,r,r,~{memory}"](
+        address, low, high
+    )
 
 
 @inline(.always)

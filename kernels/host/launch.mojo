@@ -32,18 +32,19 @@ def tensor_map[
 
 
 def launch[
-    dtype: DType, //, config: GemmConfig
+    dtype: DType, out_dtype: DType, //, config: GemmConfig
 ](
     ctx: DeviceContext,
     a: DeviceBuffer[dtype],
     b: DeviceBuffer[dtype],
-    c: DeviceBuffer[dtype],
+    c: DeviceBuffer[out_dtype],
     m: Int,
     n: Int,
     k: Int,
 ) raises:
     """Enqueues C = A . B^T; raises if the sizes cannot be addressed."""
     comptime assert config.dtype == dtype, "the configuration and the buffers differ in dtype"
+    comptime assert config.out_dtype == out_dtype, "the configuration and C differ in dtype"
     var plan = LaunchPlan(config, m, n, k)
     comptime if config.counts_tiles():
         # One for each launch, as launches on several streams must not share it.
@@ -56,19 +57,19 @@ def launch[
 
 
 def enqueue[
-    dtype: DType, //, config: GemmConfig
+    dtype: DType, out_dtype: DType, //, config: GemmConfig
 ](
     ctx: DeviceContext,
     plan: LaunchPlan,
     a: DeviceBuffer[dtype],
     b: DeviceBuffer[dtype],
-    c: DeviceBuffer[dtype],
+    c: DeviceBuffer[out_dtype],
     counter: UInt64,
 ) raises:
     ctx.enqueue_function[gemm[config]](
         tensor_map[config, 128](a, plan.a),
         tensor_map[config, 128](b, plan.b),
-        tensor_map[config, 2 * config.epilogue_width](c, plan.c),
+        tensor_map[config, config.c_element_bytes() * config.epilogue_width](c, plan.c),
         UInt32(plan.k_iterations),
         UInt32(plan.m),
         UInt32(plan.n),

@@ -100,7 +100,9 @@ struct LaunchPlan(Copyable):
         self.dynamic_shared_memory = config.shared_memory_bytes()
         self.a = operand_map(config, "A", m, k, config.a_slices())
         self.b = operand_map(config, "B", n, k, config.b_slices())
-        self.c = TensorMap("C", config.c_dtype_name(), ELEMENT_BYTES, m, n, config.block_rows(), config.epilogue_width)
+        self.c = TensorMap(
+            "C", config.c_dtype_name(), config.c_element_bytes(), m, n, config.block_rows(), config.epilogue_width
+        )
         self.scales = []
         if config.promotes():
             var blocks = ceildiv(k, F32_BLOCK)

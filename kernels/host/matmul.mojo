@@ -1,4 +1,4 @@
-"""The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], bf16 or fp16, row-major.
+"""The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], bf16 or fp16, row-major; C also f32.
 
 `matmul` returns a new C, `matmul_into` overwrites a buffer of the caller's. Parameters are those of GemmConfig; a graph
 must name each that has no default here, so 0 and "" leave the choice to the kernel. Both raise on shapes that do not match,
@@ -30,6 +30,7 @@ struct Matmul:
     @staticmethod
     def execute[
         target: StaticString,
+        out_dtype: DType,
         dtype: DType,
         //,
         kernel: StaticString,
@@ -48,7 +49,7 @@ struct Matmul:
         sms: Int = 0,
         ping_pong: Bool = False,
     ](
-        c: OutputTensor[dtype=dtype, rank=2, ...],
+        c: OutputTensor[dtype=out_dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
         b: InputTensor[dtype=dtype, rank=2, ...],
         ctx: DeviceContext,
@@ -57,6 +58,7 @@ struct Matmul:
             kernel,
             arch=ARCH,
             dtype=dtype,
+            out_dtype=out_dtype,
             cta_group=given(cta_group),
             mma_m=given(mma_m),
             mma_n=mma_n,
@@ -80,6 +82,7 @@ struct MatmulInto:
     @staticmethod
     def execute[
         target: StaticString,
+        out_dtype: DType,
         dtype: DType,
         //,
         kernel: StaticString,
@@ -98,7 +101,7 @@ struct MatmulInto:
         sms: Int = 0,
         ping_pong: Bool = False,
     ](
-        c: MutableInputTensor[dtype=dtype, rank=2, ...],
+        c: MutableInputTensor[dtype=out_dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
         b: InputTensor[dtype=dtype, rank=2, ...],
         ctx: DeviceContext,
@@ -107,6 +110,7 @@ struct MatmulInto:
             kernel,
             arch=ARCH,
             dtype=dtype,
+            out_dtype=out_dtype,
             cta_group=given(cta_group),
             mma_m=given(mma_m),
             mma_n=mma_n,
@@ -126,9 +130,9 @@ struct MatmulInto:
 
 
 def multiply[
-    dtype: DType, //, target: StaticString, config: GemmConfig
+    out_dtype: DType, dtype: DType, //, target: StaticString, config: GemmConfig
 ](
-    c: ManagedTensorSlice[dtype=dtype, rank=2, ...],
+    c: ManagedTensorSlice[dtype=out_dtype, rank=2, ...],
     a: ManagedTensorSlice[dtype=dtype, rank=2, ...],
     b: ManagedTensorSlice[dtype=dtype, rank=2, ...],
     ctx: DeviceContext,

@@ -16,7 +16,7 @@ with a null entry name; or one line on standard error and exit code 2 for a conf
 "instead", "message"}}, as `ConfigError` in rules.mojo; or {"error": message} for what is no configuration at all.
 """
 from ..common.block_scaling import find_scaling
-from ..common.config import GemmConfig, dtype_names, kernel_names
+from ..common.config import OUT_DTYPES, GemmConfig, dtype_names, float_type, kernel_names
 from .json import object, pair, text
 from .launch_plan import LaunchPlan
 from .plan_json import config_json, plan_json
@@ -61,12 +61,16 @@ def configuration(options: List[String]) raises -> GemmConfig:
     if "scales" in values:
         scales = word[["none", "tensor", "block"]]("scales", values.pop("scales"))
     var dtype = word[dtype_names()]("dtype", values.pop("dtype", "bf16"))
+    var out_dtype: Optional[DType] = None
+    if "out_dtype" in values:
+        out_dtype = float_type(word[OUT_DTYPES]("out_dtype", values.pop("out_dtype")))
     var config = GemmConfig(
         word[kernel_names()]("kernel", values.pop("kernel", "kernel6")),
         arch=word[["sm_100a", "sm_90a"]]("arch", values.pop("arch", "sm_100a")),
-        dtype=DType.float16 if dtype == "fp16" else DType.bfloat16,
+        dtype=float_type(dtype),
         scaling=find_scaling(dtype),
         scales=scales,
+        out_dtype=out_dtype,
         cta_group=number("cta_group"),
         mma_m=number("mma_m"),
         mma_n=number("mma_n").or_else(256),

@@ -15,6 +15,7 @@ def config_json(config: GemmConfig) -> String:
         [
             text("dtype", config.dtype_name()),
             text("scales", config.scales),
+            text("out_dtype", config.c_dtype_name()),
             pair("mma_shape", numbers(config.mma_m, config.mma_n, config.scaling.mma_k())),
             pair("cta_group", config.cta_group),
             pair("block_k", config.block_k),
@@ -50,8 +51,9 @@ def shared_memory_json(config: GemmConfig) -> String:
     def ring(name: StaticString, count: Int, bytes: Int, one: StaticString) -> String:
         return line(name, count * bytes, String(count, " x ", bytes), count, one)
 
-    var c = line("C tile", config.c_bytes(), String(config.cta_m(), " x ", config.mma_n, " x 2"), 1)
-    if config.c_bytes() < config.cta_m() * config.mma_n * 2:
+    var element = config.c_element_bytes()
+    var c = line("C tile", config.c_bytes(), String(config.cta_m(), " x ", config.mma_n, " x ", element), 1)
+    if config.c_bytes() < config.cta_m() * config.mma_n * element:
         c = ring("C tile", config.c_buffers(), config.step_bytes(), "C tile")
     var parts: List[String] = [
         ring("A stages", config.stages, config.a_bytes(), "A stage"),

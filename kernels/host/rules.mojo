@@ -3,7 +3,7 @@
 These are the only rules: whoever offers configurations asks here (`plan.mojo`).
 """
 from ..common.block_scaling import ATOM_ROWS, E4M3, F32_BLOCK, block_scaled_names
-from ..common.config import SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig, kernel_names
+from ..common.config import SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig, float_type, kernel_names
 
 
 struct ConfigError(Copyable, Movable):
@@ -40,6 +40,8 @@ def find_error(config: GemmConfig) -> ConfigError:
         return ConfigError("kernel", String(t"kernel {config.kernel.name} is not one of {names}"))
     if config.dtype != DType.bfloat16 and config.dtype != DType.float16:
         return ConfigError("dtype", String(t"dtype {config.dtype} is not bfloat16 or float16"))
+    if float_type(config.c_dtype_name()) != config.out_dtype:
+        return ConfigError("out_dtype", String(t"out dtype {config.out_dtype} is not bfloat16, float16 or float32"))
     if config.kernel.is_block_scaled != (config.scaling.factors > 0):
         var takes = String("bf16 or fp16")
         if config.kernel.is_block_scaled:
@@ -120,6 +122,17 @@ def mma_error(config: GemmConfig) -> ConfigError:
             String(t"{shown}: with scales block N must be 256, or divide the 128 rows of B that share a factor"),
             instead="scales",
         )
+    if config.defers_epilogue() and config.out_dtype == DType.float32:
+        var registers = 2 * (config.consumer_m() // 64) * (config.mma_n // 2)
+        if registers > 192:
+            return ConfigError(
+                "mma_shape",
+                String(
+                    t"mma shape {config.mma_m}x{config.mma_n} with f32 out on {config.arch}: a tile is kept while the"
+                    t" next is multiplied, in {registers} registers a thread, and 192 fit"
+                ),
+                instead="out_dtype",
+            )
     if config.block_k * config.scaling.bits != 8 * SWIZZLE_ROW_BYTES:
         return ConfigError("block_k", String(t"block K {config.block_k}: a stage is one 128-byte swizzle row deep"))
     return ConfigError()
@@ -229,6 +242,13 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
     var width = config.epilogue_width
     if width != 16 and width != 32 and width != 64:
         return ConfigError("epilogue_width", String(t"epilogue width {width} is not one of 16, 32, 64"))
+    var bytes = width * config.c_element_bytes()
+    if bytes > SWIZZLE_ROW_BYTES:
+        return ConfigError(
+            "epilogue_width",
+            String(t"epilogue width {width}: {bytes} bytes of {config.c_dtype_name()}, a swizzled row has at most 128"),
+            instead="out_dtype",
+        )
     if config.warp_columns() % width != 0:
         return ConfigError(
             "epilogue_width",

@@ -8,9 +8,9 @@ accumulator lies depends on the MMA shape (PTX ISA 9.7.16.10.5):
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
-from ..common.epilogue_store import BoxRows, Team
+from ..common.epilogue_store import BoxRows, Team, word
 from ..common.pipeline import MBarrier
-from ..common.ptx import Registers, pack_pair, tma_store
+from ..common.ptx import Registers, tma_store
 from .tcgen05 import fence_after_thread_sync, tmem_address, tmem_load
 from max.gpu.sync import named_barrier
 
@@ -24,13 +24,14 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     comptime width = Self.config.epilogue_width
     comptime halves = 1 if Self.config.half_lanes() else 2  # groups of 16 rows in the warp's 32 lanes
-    comptime words = Self.halves * BoxRows[Self.width].words
+    comptime Rows = BoxRows[Self.config.out_dtype, Self.width]
+    comptime words = Self.halves * Self.Rows.words
     comptime Values = Registers[Self.halves * Self.width // 2]
 
     var tmem: UInt32
     var empty: MBarrier  # of the accumulator, in the CTA that leads the MMA
     var boxes: UInt32  # C in shared memory
-    var rows: BoxRows[Self.width]
+    var rows: Self.Rows
     var column: Int32  # of C, where the CTA's tile starts
     var row: Int32
     var warp: UInt32
@@ -42,11 +43,12 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def rounded(self, values: Self.Values, alpha: Float32 = 1) -> SIMD[DType.uint32, Self.words]:
-        """Multiplied by `alpha`, to 16 bits, in pairs of adjacent columns."""
-        var pairs = SIMD[DType.uint32, Self.words]()
+        """Multiplied by `alpha`, in the type of C."""
+        comptime each = Self.halves * Self.width // 2 // Self.words  # values in a word
+        var words = SIMD[DType.uint32, Self.words]()
         comptime for i in range(Self.words):
-            pairs[i] = pack_pair[Self.config.dtype](alpha * values[2 * i], alpha * values[2 * i + 1])
-        return pairs
+            words[i] = word[Self.config.out_dtype](alpha * values[each * i], alpha * values[each * i + each - 1])
+        return words
 
     @inline(.always)
     def moved(self, columns: Int32) -> Self:
@@ -61,11 +63,11 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         return self.rounded(self.load[step]())
 
     @inline(.always)
-    def write[buffer: Int](self, pairs: SIMD[DType.uint32, Self.words]):
+    def write[buffer: Int](self, words: SIMD[DType.uint32, Self.words]):
         comptime for half in range(Self.halves):
-            comptime offset = buffer * Self.config.step_bytes() + half * 16 * BoxRows[Self.width].pitch
-            comptime words = BoxRows[Self.width].words
-            self.rows.write[offset](pairs.slice[words, offset=half * words]())
+            comptime offset = buffer * Self.config.step_bytes() + half * 16 * Self.Rows.pitch
+            comptime count = Self.Rows.words
+            self.rows.write[offset](words.slice[count, offset=half * count]())
 
     @inline(.always)
     def store[step: Int, buffer: Int](self, c_map: UInt64):
@@ -107,5 +109,5 @@ def wait_for_accumulator[
     var tmem = tmem_address(cta) + (cta.warp * 32 << 16) + accumulator * columns
     var empty = cta.accumulator_empty().next(number).in_cta(cta.rank - cta.in_pair())
     var boxes = cta.shared + UInt32(cta.layout.c)
-    var rows = BoxRows[E.width](boxes + box * UInt32(config.block_bytes()), row, cta.lane)
+    var rows = E.Rows(boxes + box * UInt32(config.block_bytes()), row, cta.lane)
     return {tmem, empty, boxes, rows, tile.column, tile.row, cta.warp}

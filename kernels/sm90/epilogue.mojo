@@ -1,8 +1,8 @@
 """The epilogue of sm_90a: each consumer warpgroup writes its rows by itself, from its own registers."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
-from ..common.epilogue_store import BoxRows, Team
-from ..common.ptx import pack_pair, pack_scaled_pair, tma_store
+from ..common.epilogue_store import BoxRows, Team, word
+from ..common.ptx import mul_after_wait, tma_store
 from .cta import WARPGROUP, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from std.utils.static_tuple import StaticTuple
@@ -12,17 +12,18 @@ comptime ROWS = MMA_M // WARPGROUP
 
 
 struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
-    """What one warp writes: a finished tile, rounded to 16 bits, which takes half the registers of the accumulator.
+    """What one warp writes: a finished tile in the type of C; of 16 bits, it takes half the registers of the accumulator.
     Shared memory holds C in boxes of a warpgroup's rows x `epilogue_width` columns, each a TMA store of its own."""
 
     comptime width = Self.config.epilogue_width
     comptime blocks = Accumulator[Self.config].blocks
-    comptime words = Self.blocks * BoxRows[Self.width].words
+    comptime Rows = BoxRows[Self.config.out_dtype, Self.width]
+    comptime words = Self.blocks * Self.Rows.words
     comptime steps = Self.config.epilogue_steps()
 
-    var pairs: StaticTuple[SIMD[DType.uint32, Self.words], Self.steps]
+    var tile: StaticTuple[SIMD[DType.uint32, Self.words], Self.steps]
     var box: UInt32  # of this warpgroup in the first buffer
-    var rows: BoxRows[Self.width]
+    var rows: Self.Rows
     var column: Int32  # of C, where the warpgroup's part starts
     var row: Int32
     var group: UInt32
@@ -33,20 +34,21 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         out self, cta: Cta[Self.config], tile: Tile, accumulator: Accumulator[Self.config], alpha: Float32 = 1
     ):
         """`alpha`: what C is multiplied by, where it has `scales`."""
-        self.pairs = {fill = SIMD[DType.uint32, Self.words](0)}
+        comptime count = Self.Rows.words
+        comptime each = Self.width // 2 // count  # values in a word
+        self.tile = {fill = SIMD[DType.uint32, Self.words](0)}
         comptime for step in range(Self.steps):
-            var pairs = SIMD[DType.uint32, Self.words]()
-            comptime words = BoxRows[Self.width].words
+            var words = SIMD[DType.uint32, Self.words]()
             comptime for block in range(Self.blocks):
-                comptime for i in range(words):
-                    comptime register = 2 * (step * words + i)
+                comptime for i in range(count):
+                    comptime register = each * (step * count + i)
                     var low = accumulator.values[block][register]
-                    var high = accumulator.values[block][register + 1]
-                    comptime if Self.config.scales == "none":
-                        pairs[block * words + i] = pack_pair[Self.config.dtype](low, high)
-                    else:
-                        pairs[block * words + i] = pack_scaled_pair[Self.config.dtype](low, high, alpha)
-            self.pairs[step] = pairs
+                    var high = accumulator.values[block][register + each - 1]
+                    comptime if Self.config.scales != "none":
+                        low = mul_after_wait(low, alpha)
+                        high = mul_after_wait(high, alpha)
+                    words[block * count + i] = word[Self.config.out_dtype](low, high)
+            self.tile[step] = words
         self.group = warpgroup(cta)
         self.warp = warp_of_group(cta)
         self.box = cta.shared + UInt32(cta.layout.c) + self.group * UInt32(Self.config.block_bytes())
@@ -57,14 +59,14 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def read[step: Int](self) -> SIMD[DType.uint32, Self.words]:
-        return self.pairs[step]
+        return self.tile[step]
 
     @inline(.always)
-    def write[buffer: Int](self, pairs: SIMD[DType.uint32, Self.words]):
+    def write[buffer: Int](self, words: SIMD[DType.uint32, Self.words]):
         comptime for block in range(Self.blocks):
-            comptime offset = buffer * Self.config.step_bytes() + block * MMA_M * BoxRows[Self.width].pitch
-            comptime words = BoxRows[Self.width].words
-            self.rows.write[offset](pairs.slice[words, offset=block * words]())
+            comptime offset = buffer * Self.config.step_bytes() + block * MMA_M * Self.Rows.pitch
+            comptime count = Self.Rows.words
+            self.rows.write[offset](words.slice[count, offset=block * count]())
 
     @inline(.always)
     def store[step: Int, buffer: Int](self, c_map: UInt64):

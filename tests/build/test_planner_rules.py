@@ -27,9 +27,11 @@ USUAL = {
     "accumulators": [0],
     "clc_depth": [0],
     "sms": [0],
+    "out_dtype": ["bf16", "fp16", "f32"],
 }
 ODD = {
     "dtype": ["fp8"],
+    "out_dtype": ["fp8"],
     "cta_group": [3, 4],
     "mma_m": [32, 192, 512],
     "mma_n": [0, 8, 16, 48, 80, 248, 264, 272, 288],
@@ -67,6 +69,7 @@ EDGES = [
         {"accumulators": 2},
         {"accumulators": 3},
         {"scheduler": "dynamic", "clc_depth": 1},
+        *({"out_dtype": "f32", "mma_n": columns} for columns in (192, 208)),
     )
 ]
 """Rules that a drawn configuration hardly meets: 8 rows for each CTA that shares, the limits of a cluster."""
@@ -103,6 +106,10 @@ def is_legal(o: dict) -> bool:
         return False
     if o["epilogue_width"] not in (16, 32, 64) or warp_columns(o) % o["epilogue_width"]:
         return False
+    if o["out_dtype"] not in ("bf16", "fp16", "f32") or o["epilogue_width"] * out_bytes(o) > 128:
+        return False
+    if o["kernel"] == "kernel8" and not blackwell and o["out_dtype"] == "f32" and max(1, rows // 128) * columns > 192:
+        return False
     if o["multicast"] and (rows // group < 8 * cn or columns // group < 8 * (cm // group)):
         return False
     if o["kernel"] == "kernel5" and o["stages"] not in (0, 1):
@@ -133,6 +140,10 @@ def warp_columns(o: dict) -> int:
     return o["mma_n"] // 2 if (o["cta_group"], o["mma_m"]) == (2, 128) else o["mma_n"]
 
 
+def out_bytes(o: dict) -> int:
+    return 4 if o["out_dtype"] == "f32" else 2
+
+
 def shared_bytes(o: dict, stages: int) -> int:
     """A and B of each stage, C or two steps of it, and barriers of 8 bytes."""
     walks, blackwell = o["kernel"] == "kernel8", o["arch"] == "sm_100a"
@@ -145,7 +156,7 @@ def shared_bytes(o: dict, stages: int) -> int:
     answers = (o["clc_depth"] or 2) if clc else 0
     return (
         stages * ((rows + columns) * 64 * 2 + 2 * 8)
-        + steps * halves * rows * o["epilogue_width"] * 2
+        + steps * halves * rows * o["epilogue_width"] * out_bytes(o)
         + 8 * words
         + answers * (16 + 2 * 8)
     )

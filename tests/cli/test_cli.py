@@ -259,6 +259,12 @@ def test_run_prints_a_report_and_logs_a_record(harness_command, artifacts, resul
     assert record["toolchain"]["mojo"] and record["git"] is not None
 
 
+@pytest.mark.parametrize(("shape", "granted"), [("256,512,64", False), ("4096,2048,64", True)])
+def test_launch_control_that_grants_nothing_is_said_with_a_shape_where_it_does(harness_command, shape, granted):
+    result = harness_command("run", "kernel8", "--arch", "sm_100a", "--shape", shape, "--no-save")
+    assert result.exit_code == 0 and ("--shape 4096,2048,512 has more" in result.stdout) is not granted
+
+
 @pytest.mark.parametrize("inputs", ["normal", "index", "uniform"])
 @pytest.mark.parametrize("shape", ["256,512,128", "8", "136,264,72"])
 def test_all_inputs_pass(harness_command, artifacts, inputs, shape):

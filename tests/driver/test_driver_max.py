@@ -65,7 +65,7 @@ SERIES = {
         (make_config("kernel5", arch="sm_100a"), (384, 512, 200)),
         (make_config("kernel6", arch="sm_100a", cluster=(2, 2)), (512, 520, 256)),
         (make_config("kernel7", arch="sm_100a", cluster=(4, 2), dtype="fp16"), (1024, 512, 264)),
-        (make_config("kernel8", arch="sm_100a"), (768, 520, 256)),
+        (make_config("kernel8", arch="sm_100a", out_dtype="f32"), (768, 520, 256)),
     ],
     "h200": [
         (make_config("kernel5", arch="sm_90a"), (384, 264, 200)),

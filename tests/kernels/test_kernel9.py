@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 import pytest
 from kernel_faults import Alteration, outcome, substitute
@@ -14,23 +13,25 @@ from published_sums import Sum, published
 
 from harness.block_scaling import FORMATS, to_atoms
 from harness.build.artifacts import OUTPUT, Artifact, judged, to_launchable
-from harness.build.config import make_config
+from harness.build.config import KernelConfig, make_config
 from harness.check import Checker
 from harness.launch.launching import EmulationOptions
 from harness.launch.launching import run as launch
-from harness.problem import Inputs, Shape, make_inputs
+from harness.problem import OUT_TYPES, Inputs, Shape, make_inputs
 
 CONFIGS = {
     "nvfp4 2x1": make_config("kernel9", cluster=(2, 1)),
     "nvfp4 2x2 narrow": make_config("kernel9", cluster=(2, 2), mma_shape=(256, 128), stages=3),
     "mxfp8 4x1": make_config("kernel9", dtype="mxfp8", cluster=(4, 1), stages=2),
     "mxfp4 4x4": make_config("kernel9", dtype="mxfp4", cluster=(4, 4), stages=3),
-    "mxfp8 one CTA": make_config("kernel9", dtype="mxfp8", cta_group=1, cluster=(1, 2), mma_shape=(128, 256)),
+    "mxfp8 one CTA": make_config(
+        "kernel9", dtype="mxfp8", cta_group=1, cluster=(1, 2), mma_shape=(128, 256), out_dtype="f32"
+    ),
     "nvfp4 one accumulator": make_config(
         "kernel9", cta_group=1, cluster=(1, 1), mma_shape=(128, 128), accumulators=1, scheduler="static", sms=2
     ),
     "mxfp4 narrow, each for itself": make_config(
-        "kernel9", dtype="mxfp4", cluster=(4, 2), mma_shape=(256, 128), multicast=False
+        "kernel9", dtype="mxfp4", cluster=(4, 2), mma_shape=(256, 128), multicast=False, out_dtype="fp16"
     ),
 }
 KIND = {"nvfp4": "mxf4nvf4", "mxfp8": "mxf8f6f4", "mxfp4": "mxf4"}
@@ -76,8 +77,9 @@ def test_sound(built, name):
     assert checker.report().findings == ()
 
 
-def as_published(inputs: Inputs, dtype: str, row: int, column: int) -> np.generic:
+def as_published(inputs: Inputs, config: KernelConfig, row: int, column: int) -> np.generic:
     """One element of C: the published sum of one MMA after the other, then times alpha and rounded."""
+    dtype = config.dtype
     block_format = FORMATS[dtype]
     assert inputs.factors is not None
     depth = 256 // block_format.bits
@@ -95,7 +97,7 @@ def as_published(inputs: Inputs, dtype: str, row: int, column: int) -> np.generi
         one = Sum(KIND[dtype], element, element, "f32", a[part], b[part], word, scale, of_a[blocks], of_b[blocks])
         word = published(one)
     value = np.uint32(word).view(np.float32) * np.float32(inputs.alpha)
-    return ml_dtypes.bfloat16(value)
+    return OUT_TYPES[config.out_dtype].numpy.type(value)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -111,8 +113,8 @@ def test_bits_of_random_codes_are_the_published_ones(built, name):
     places = [(0, 0), (size.m - 1, size.n - 1)]
     places += zip(rng.integers(0, size.m, SUMS).tolist(), rng.integers(0, size.n, SUMS).tolist(), strict=True)
     for row, column in places:
-        wanted = as_published(inputs, artifact.config.dtype, row, column)
-        assert got[row, column].view(np.uint16) == wanted.view(np.uint16), (row, column, got[row, column], wanted)
+        wanted = as_published(inputs, artifact.config, row, column)
+        assert got[row, column].tobytes() == wanted.tobytes(), (row, column, got[row, column], wanted)
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

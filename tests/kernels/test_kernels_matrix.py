@@ -1,4 +1,6 @@
-"""Every kernel and preset, in every cluster, type and kind of size, and odd configurations: bit-exact."""
+"""Every kernel and preset, in every cluster, type and kind of size, and odd configurations, some with another type of
+C: bit-exact.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ ODD = [
         for kernel in BF16_KERNELS
         for options in (
             {"cluster": (6, 2)},
-            {"cluster": (2, 5), "mma_shape": (128, 256)},
+            {"cluster": (2, 5), "mma_shape": (128, 256), "out_dtype": "f32"},
             {"cluster": (4, 1), "mma_shape": (256, 128), "dtype": "fp16"},
             {"cluster": (2, 2), "multicast": False},
-            {"cluster": (1, 1), "cta_group": 1, "mma_shape": (128, 128)},
-            {"cluster": (2, 3), "cta_group": 1, "mma_shape": (64, 64), "dtype": "fp16"},
+            {"cluster": (1, 1), "cta_group": 1, "mma_shape": (128, 128), "out_dtype": "fp16"},
+            {"cluster": (2, 3), "cta_group": 1, "mma_shape": (64, 64), "dtype": "fp16", "out_dtype": "f32"},
             {"cluster": (2, 1), "cta_group": 1, "mma_shape": (128, 48)},
             {"cluster": (2, 1), "cta_group": 1, "mma_shape": (64, 256)},
         )
@@ -40,16 +42,16 @@ ODD = [
         for kernel in BF16_KERNELS
         for options in (
             {"cluster": (4, 4), "mma_shape": (128, 128)},
-            {"cluster": (3, 2), "mma_shape": (128, 64)},
+            {"cluster": (3, 2), "mma_shape": (128, 64), "out_dtype": "f32"},
             {"cluster": (2, 2), "mma_shape": (128, 192), "multicast": False},
             {"cluster": (2, 3), "mma_shape": (64, 96), "epilogue_width": 32},
-            {"cluster": (1, 2), "mma_shape": (256, 128), "epilogue_width": 32, "dtype": "fp16"},
+            {"cluster": (1, 2), "mma_shape": (256, 128), "epilogue_width": 32, "dtype": "fp16", "out_dtype": "bf16"},
         )
     ),
     make_config("kernel7", cluster=(2, 1), epilogue_width=16),
     make_config("kernel7", cluster=(2, 1), epilogue_width=64),
     make_config("kernel7", cluster=(2, 1), epilogue_width=16, stages=2, mma_shape=(128, 256)),
-    make_config("kernel7", arch="sm_90a", cluster=(2, 1), epilogue_width=16, mma_shape=(128, 48)),
+    make_config("kernel7", arch="sm_90a", cluster=(2, 1), epilogue_width=16, mma_shape=(128, 48), out_dtype="f32"),
     make_config("kernel7", arch="sm_90a", cluster=(2, 1), epilogue_width=64, stages=2),
     configure("kernel7", "tilus-tile", epilogue_width=16),
     # Persistent CTAs: one cluster for all tiles, or two; every group, and clusters of every kind.

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.problem import BF16, ELEMENT_TYPES, FP16, Inputs, Shape, compute_reference, make_inputs, validate
+from harness.problem import BF16, ELEMENT_TYPES, F32, FP16, Inputs, Shape, compute_reference, make_inputs, validate
 
 TILE = (128, 256)
 SHAPE = Shape(300, 520, 264)
@@ -106,6 +106,18 @@ def test_values_that_are_not_finite_do_not_pass(kind, value):
     assert not verdict.passed and verdict.mismatches == 1 and verdict.non_finite == 1
     assert np.isfinite(verdict.max_abs_error) and np.isfinite(verdict.relative_frobenius_error)
     json.dumps(verdict.as_dict(), allow_nan=False)
+
+
+def test_what_c_cannot_hold_is_infinite_and_nothing_else():
+    sixties = np.full((16, 64), 64, dtype=FP16.numpy)
+    reference = compute_reference(Inputs(sixties, sixties, "integer", 0))  # 262144 each
+    right = np.full((16, 16), np.inf, FP16.numpy)
+    assert validate(right, reference, FP16, TILE).passed
+    for wrong in (-np.inf, np.nan, 65504):
+        output = right.copy()
+        output[3, 5] = wrong
+        assert validate(output, reference, FP16, TILE).mismatches == 1
+    assert validate(reference.values, reference, F32, TILE).passed
 
 
 def test_wrong_tiles_are_named():

@@ -14,7 +14,7 @@ from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
 from harness import paths
 from harness.build.config import KernelConfig
-from harness.problem import element_type
+from harness.problem import OUT_TYPES
 from harness.run.model import MAX_DTYPES, OPERATION, op_parameters
 
 asked = [(KernelConfig.from_json(text), shape) for text, shape in json.loads(sys.argv[1])]
@@ -23,8 +23,8 @@ where = DeviceRef.from_device(device)
 
 
 def types(config, m, n, k):
-    dtype = getattr(DType, MAX_DTYPES[config.dtype])
-    return BufferType(dtype, [m, n], where), TensorType(dtype, [m, k], where), TensorType(dtype, [n, k], where)
+    dtype, out = (getattr(DType, MAX_DTYPES[name]) for name in (config.dtype, config.out_dtype))
+    return BufferType(out, [m, n], where), TensorType(dtype, [m, k], where), TensorType(dtype, [n, k], where)
 
 
 inputs = [each for config, shape in asked for each in types(config, *shape)]
@@ -36,20 +36,26 @@ with Graph("series", input_types=inputs, custom_extensions=[paths.kernels_dir()]
 model = InferenceSession(devices=[device]).load(graph)
 
 
-def upload(values, config):
-    bits = values.astype(element_type(config.dtype).numpy).view(np.uint16)
-    return Buffer.from_numpy(bits).view(getattr(DType, MAX_DTYPES[config.dtype]), bits.shape).to(device)
+def bits_of(values, dtype):
+    return np.ascontiguousarray(values.astype(OUT_TYPES[dtype].numpy)).view(f"u{OUT_TYPES[dtype].bytes}")
+
+
+def upload(values, dtype):
+    bits = bits_of(values, dtype)
+    return Buffer.from_numpy(bits).view(getattr(DType, MAX_DTYPES[dtype]), bits.shape).to(device)
 
 
 buffers, products = [], []
 for config, (m, n, k) in asked:
     a = ((np.arange(m * k) * 37 % 17).reshape(m, k) - 8).astype(np.float32)
     b = ((np.arange(n * k) * 53 % 19).reshape(n, k) - 9).astype(np.float32)
-    products.append((a @ b.T).astype(element_type(config.dtype).numpy).view(np.uint16))
-    buffers += [upload(values, config) for values in (np.full((m, n), np.nan, np.float32), a, b)]
+    products.append(bits_of(a @ b.T, config.out_dtype))
+    buffers.append(upload(np.full((m, n), np.nan, np.float32), config.out_dtype))
+    buffers += [upload(values, config.dtype) for values in (a, b)]
 model.execute(*buffers)
 device.synchronize()
 for i, (config, _) in enumerate(asked):
     host = buffers[3 * i].to(CPU())
-    wrong = int((host.view(DType.uint16, host.shape).to_numpy() != products[i]).sum())
+    bits = DType.uint32 if config.out_dtype == "f32" else DType.uint16
+    wrong = int((host.view(bits, host.shape).to_numpy() != products[i]).sum())
     print(f"{config.kernel}: {wrong} wrong")
