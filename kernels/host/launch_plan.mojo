@@ -37,7 +37,7 @@ struct TensorMap(Copyable):
 
     def swizzle_bytes(self) -> Int:
         """Boxes are as wide as their swizzle, but those of scale factors, which are not swizzled: 0."""
-        return 0 if self.element_bytes > 2 else self.box_columns * self.element_bytes
+        return 0 if self.tensor.endswith("scales") else self.box_columns * self.element_bytes
 
 
 struct LaunchPlan(Copyable):
