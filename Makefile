@@ -20,10 +20,10 @@ run: $(call installed)
 	$(bin)/python -m harness run kernel6
 
 test: $(call installed,-test)
-	$(bin)/python -m pytest -n 2 --dist loadgroup --quiet
+	$(bin)/python -m pytest -n 2 --dist loadgroup --quiet -m 'not nightly'
 
 test-quick: $(call installed,-test)
-	$(bin)/python -m pytest -n 2 --dist loadgroup --quiet -m 'not slow'
+	$(bin)/python -m pytest -n 2 --dist loadgroup --quiet -m 'not slow and not nightly'
 
 test-gpu: $(call installed,-gpu)
 	$(bin)/python -m pytest -m gpu --quiet

@@ -19,6 +19,7 @@ from harness.launch.memory import index_words, row_scales
 from harness.launch.spec import DATA_TYPES, DataType
 
 ATOM_ROWS, ATOM_BLOCKS = 128, 4
+ATOM_BYTES = ATOM_ROWS * ATOM_BLOCKS
 LANES = 32
 """Rows of an atom that lie one after the other; the others beside them."""
 NOT_A_NUMBER = {DATA_TYPES["e4m3"].numpy: 0x7F, DATA_TYPES["ue8m0"].numpy: 0xFF}
@@ -82,7 +83,7 @@ def to_atoms(factors: NDArray[np.generic]) -> NDArray[np.uint8]:
     codes[:, blocks:] = 0
     codes[:rows, :blocks] = factors.view(np.uint8)
     parts = codes.reshape(down, ATOM_ROWS // LANES, LANES, across, ATOM_BLOCKS)
-    return np.ascontiguousarray(parts.transpose(0, 3, 2, 1, 4)).reshape(down, across, ATOM_ROWS * ATOM_BLOCKS)
+    return np.ascontiguousarray(parts.transpose(0, 3, 2, 1, 4)).reshape(down, across, ATOM_BYTES)
 
 
 def quantise(values: NDArray[np.floating], block_format: BlockFormat) -> tuple[Scaled, float]:

@@ -1,2 +1,4 @@
-"""Matmul kernels. As a package of custom ops for MAX, this folder offers `matmul` and `matmul_into`."""
+"""Matmul kernels. As a package of custom ops for MAX, this folder offers `matmul`, `matmul_into` and, of
+block-scaled A and B, `scaled_matmul_into`."""
 from .host.matmul import Matmul, MatmulInto
+from .host.scaled_matmul import ScaledMatmulInto

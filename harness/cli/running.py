@@ -12,6 +12,8 @@ from typing import Any
 import click
 from rich.console import Console
 
+from harness.block_scaling import FORMATS
+from harness.build import planner
 from harness.build.artifacts import Artifact
 from harness.build.catalog import KERNELS, kernels_of
 from harness.build.compiler import Gpu
@@ -36,7 +38,6 @@ from harness.processes.engine import in_order
 from harness.run import records
 from harness.run.compare import Entry
 from harness.run.edited import EditedPtx, read_edited
-from harness.run.model import require_op
 from harness.run.runner import (
     EMULATED_GPU,
     NoDevice,
@@ -123,8 +124,9 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
         ptxas=run.ptxas,
     )
     check_kind(request.inputs, request.config.dtype)
-    if gpu or request.through_max:
-        require_op(request.config)
+    planner.plan_json(request.config.options(), shape)  # refuses sizes before anything is compiled for them
+    if gpu and request.config.dtype in FORMATS:
+        raise CannotRun(f"{request.config.dtype} is not timed on a GPU yet; use --device emulated-gpu, or the MAX op")
     check_memory(shape, request.config.dtype)
     return request
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from harness import paths
+from harness.block_scaling import FORMATS, to_atoms
 from harness.build.artifacts import OUTPUT, Artifact
 from harness.build.config import KernelConfig
 from harness.build.planner import Plan, TensorMapArgument
@@ -79,10 +80,16 @@ def run_on_emulated_gpu(
 
 
 def _hand_over(folder: Path, model: Path, config: KernelConfig, inputs: Inputs) -> None:
-    request = {"model": str(model), "dtype": config.dtype, "out_dtype": config.out_dtype}
+    given = [operand.view(np.uint16) for operand in (inputs.a, inputs.b)]
+    alpha = None
+    if inputs.factors:
+        element = FORMATS[config.dtype].element
+        given = [element.to_memory(each).reshape(len(each), -1) for each in (inputs.a, inputs.b)]
+        given += [to_atoms(factors) for factors in inputs.factors]
+        alpha = inputs.alpha
+    request = {"model": str(model), "dtype": config.dtype, "out_dtype": config.out_dtype, "alpha": alpha}
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-    for name, operand in (("a", inputs.a), ("b", inputs.b)):
-        np.save(folder / f"{name}.npy", operand.view(np.uint16))
+    np.savez(folder / "operands.npz", *given)
 
 
 def _the_launch(log: Log, plan: Plan) -> LaunchRecord:

@@ -1,7 +1,7 @@
 """The child process that launches a kernel through MAX on the emulated GPU. Its one argument is a folder.
 
-It finds there ``model.mef``'s place in ``request.json`` and the operands in ``a.npy`` and ``b.npy``, and leaves C in
-``c.npy`` and what it learned of the device in ``device.json``. Neither torch nor a GPU is needed.
+It finds there ``model.mef``'s place in ``request.json`` and the operands, A and B first, in ``operands.npz``, and
+leaves C in ``c.npy`` and what it learned of the device in ``device.json``. Neither torch nor a GPU is needed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ def main(folder: Path) -> None:
     dtype, out_dtype = request["dtype"], request["out_dtype"]
 
     def upload(bits: np.ndarray, dtype: str) -> Buffer:
-        return Buffer.from_numpy(bits).view(types[dtype], bits.shape).to(device)
+        return Buffer.from_numpy(bits).view(types.get(dtype, DType.uint8), bits.shape).to(device)
 
-    a, b = (np.load(folder / f"{name}.npy") for name in "ab")
-    c = upload(np.full((a.shape[0], b.shape[0]), NAN[out_dtype]), out_dtype)
-    model.execute(c, upload(a, dtype), upload(b, dtype))
+    with np.load(folder / "operands.npz") as kept:
+        operands = list(kept.values())
+    c = upload(np.full([len(operand) for operand in operands[:2]], NAN[out_dtype]), out_dtype)
+    alpha = [] if request["alpha"] is None else [Buffer.from_numpy(np.array(request["alpha"], np.float32))]
+    model.execute(c, *(upload(operand, dtype) for operand in operands), *alpha)
     device.synchronize()
     host = c.to(CPU())
     bits = DType.uint32 if out_dtype == "f32" else DType.uint16

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from harness import cache, paths
+from harness.block_scaling import ATOM_BYTES, FORMATS
 from harness.build.artifacts import model_key
 from harness.build.compiler import package_version, parameters, readable_errors
 from harness.build.config import KernelConfig, make_config
 from harness.driver.toolchains import toolchain_variables
 from harness.errors import CannotRun
 from harness.gpus import kind_of
-from harness.problem import Shape
+from harness.problem import FP8, Shape
 from harness.processes.program import run as run_program
 from harness.run.tuned import configuration_for
 
 COMPILE_SECONDS = 600
-OPERATION = "matmul_into"
 MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "f32": "float32"}
 
 _PROGRAM = "import sys; from harness.run.model import _compile_here; _compile_here(*sys.argv[1:])"
@@ -35,19 +35,14 @@ def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
     return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
 
 
-def require_op(config: KernelConfig) -> None:
-    """Raises CannotRun for a type that the MAX op does not take."""
-    if config.dtype not in MAX_DTYPES:
-        raise CannotRun(f"dtype {config.dtype}: the MAX op multiplies bf16 and fp16; use --device emulator")
-
-
 def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, bool]:
     """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
 
-    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. Raises CannotRun as
-    `require_op`.
+    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. Raises CannotRun for a
+    type that no MAX op takes.
     """
-    require_op(config)
+    if config.dtype == FP8:
+        raise CannotRun(f"dtype {FP8}: no MAX op multiplies it yet; use --device emulator")
     return _compile(artifact_path(config, ptx), config.arch, "kernel", config.to_json(), config.label, ptx)
 
 
@@ -95,29 +90,39 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
 
 
 def graph(config: KernelConfig, device: Any) -> Any:
-    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten."""
+    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten. With block scaling A and B are bytes,
+    and the scale factors in atoms and alpha follow."""
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
     where = DeviceRef.from_device(device)
-    dtype, out = (getattr(DType, MAX_DTYPES[name]) for name in (config.dtype, config.out_dtype))
+    dtype = DType.uint8 if config.dtype in FORMATS else getattr(DType, MAX_DTYPES[config.dtype])
     types = [
-        BufferType(out, ["m", "n"], device=where),
+        BufferType(getattr(DType, MAX_DTYPES[config.out_dtype]), ["m", "n"], device=where),
         TensorType(dtype, ["m", "k"], device=where),
         TensorType(dtype, ["n", "k"], device=where),
     ]
+    if config.dtype in FORMATS:
+        types += [TensorType(dtype, [f"{name}_atoms", "k_atoms", ATOM_BYTES], device=where) for name in "mn"]
+        types += [TensorType(DType.float32, [], device=DeviceRef.CPU())]
     with Graph("matmul", input_types=types, custom_extensions=[paths.kernels_dir()]) as made:
-        c, a, b = made.inputs
-        ops.inplace_custom(OPERATION, where, [c.buffer, a.tensor, b.tensor], parameters=op_parameters(config))
+        c, *others = made.inputs
+        values = [c.buffer, *(other.tensor for other in others)]
+        ops.inplace_custom(operation(config), where, values, parameters=op_parameters(config))
         made.output()
     return made
 
 
+def operation(config: KernelConfig) -> str:
+    """The name of the MAX custom op (``kernels/host``)."""
+    return "scaled_matmul_into" if config.dtype in FORMATS else "matmul_into"
+
+
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
-    """Parameters of the MAX custom op (``kernels/host/matmul.mojo``); it takes the types from its tensors."""
+    """Parameters of the MAX custom op; it takes the types from its tensors, but for the format of block scaling."""
     options = config.options()
     del options["arch"], options["dtype"], options["scales"], options["out_dtype"]
-    return parameters(options)
+    return parameters(options) | ({"scaling": config.dtype} if config.dtype in FORMATS else {})
 
 
 def tuned_parameters(

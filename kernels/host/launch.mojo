@@ -1,7 +1,7 @@
 """Host launch code: tensor maps and launch attributes straight from the launch plan."""
 from ..common.config import GemmConfig
 from .launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
-from ..entry import gemm
+from ..entry import gemm, scaled_gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
 from max.gpu.primitives.grid_controls import PDLLevel, pdl_launch_attributes
 from max.gpu.host.nvidia.tma import TensorMapL2Promotion, TensorMapSwizzle, TMADescriptor, create_tma_descriptor
@@ -9,6 +9,8 @@ from std.utils.index import Index
 
 
 def swizzle_mode(bytes: Int) -> TensorMapSwizzle:
+    if bytes == 0:
+        return TensorMapSwizzle.SWIZZLE_NONE
     if bytes == 128:
         return TensorMapSwizzle.SWIZZLE_128B
     return TensorMapSwizzle.SWIZZLE_64B if bytes == 64 else TensorMapSwizzle.SWIZZLE_32B
@@ -81,3 +83,44 @@ def enqueue[
         func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(plan.dynamic_shared_memory)),
         attributes=pdl_launch_attributes(PDLLevel.ON if config.overlaps_launches() else PDLLevel.OFF),
     )
+
+
+def launch_scaled[
+    out_dtype: DType, //, config: GemmConfig
+](
+    ctx: DeviceContext,
+    a: DeviceBuffer[DType.uint8],
+    b: DeviceBuffer[DType.uint8],
+    c: DeviceBuffer[out_dtype],
+    a_scales: DeviceBuffer[DType.uint8],
+    b_scales: DeviceBuffer[DType.uint8],
+    alpha: Float32,
+    m: Int,
+    n: Int,
+    k: Int,
+) raises:
+    """Enqueues C = alpha * A . B^T of block-scaled A and B, scale factors in atoms; raises as `launch`."""
+    comptime assert config.out_dtype == out_dtype, "the configuration and C differ in dtype"
+    var plan = LaunchPlan(config, m, n, k)
+    ctx.enqueue_function[scaled_gemm[config]](
+        tensor_map[config, 128](a, plan.a),
+        tensor_map[config, 128](b, plan.b),
+        tensor_map[config, config.c_element_bytes() * config.epilogue_width](c, plan.c),
+        tensor_map[config, 0](words(a_scales), plan.scales[0]),
+        tensor_map[config, 0](words(b_scales), plan.scales[1]),
+        UInt32(plan.k_iterations),
+        UInt32(plan.m),
+        UInt32(plan.n),
+        UInt64(0),
+        alpha,
+        grid_dim=(plan.grid_x, plan.grid_y, plan.grid_z),
+        block_dim=plan.block,
+        cluster_dim=Dim(config.cluster_m, config.cluster_n, 1),
+        shared_mem_bytes=plan.dynamic_shared_memory,
+        func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(plan.dynamic_shared_memory)),
+    )
+
+
+def words(bytes: DeviceBuffer[DType.uint8]) raises -> DeviceBuffer[DType.uint64]:
+    """The same memory as elements of 8 bytes."""
+    return bytes.create_sub_buffer[DType.uint64](0, len(bytes) // 8)

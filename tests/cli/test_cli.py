@@ -68,6 +68,12 @@ BAD_REQUESTS = [
     (["kernel6", "--shape", "8,8,2147479551"], "use K=2147479552"),
     (["kernel6", "--shape", "2147479553,8,8"], "M=2147479553 must be between 1 and 2147479552"),
     (["kernel6", "--shape", "9" * 5000], "every size must be between 1 and 2147479552"),
+    (
+        ["kernel9", "--shape", "8,8,520"],
+        "K 520 is not a multiple of 32: rows must be a multiple of 16 bytes for TMA, and",
+    ),
+    (["kernel9", "--shape", "8,8,40", "--dtype", "mxfp8", "--device", "emulated-gpu"], "of whole blocks with scale"),
+    (["kernel9", "--out-dtype", "f32", "--epilogue-width", "64"], "64: 256 bytes of f32, a swizzled row has at most"),
     (["kernel6", "--cluster", "4"], "cluster '4' is not CMxCN"),
     (["kernel6", "--cluster", "4x4x1"], "cluster '4x4x1' is not CMxCN"),
     (["kernel6", "--cluster", "axb"], "cluster 'axb' is not CMxCN"),

@@ -70,17 +70,44 @@ with Graph("into", input_types=inputs, custom_extensions=[Path(sys.argv[1])]) as
 model = InferenceSession(devices=[CPU()]).load(graph)
 
 
+def byte(*shape, kind=TensorType):
+    return kind(DType.uint8, list(shape), device=DeviceRef.CPU())
+
+
+of_scaled = options | dict(kernel="kernel9", scaling="nvfp4")
+inputs = [tensor("x", "y", kind=BufferType), byte("m", "k"), byte("n", "l"), byte("r", "s", "t"), byte("u", "v", "w"),
+          TensorType(DType.float32, [], device=DeviceRef.CPU())]
+with Graph("scaled", input_types=inputs, custom_extensions=[Path(sys.argv[1])]) as graph:
+    c, *others = graph.inputs
+    values = [c.buffer, *(other.tensor for other in others)]
+    ops.inplace_custom("scaled_matmul_into", DeviceRef.CPU(), values, parameters=of_scaled)
+    graph.output()
+scaled = InferenceSession(devices=[CPU()]).load(graph)
+
+
 def zeros(*shape):
     return Buffer.from_numpy(np.zeros(shape, np.float16))
 
 
-for arguments in [
-    [zeros(32, 48), zeros(32, 16), zeros(48, 16)],
-    [zeros(32, 48), zeros(32, 16), zeros(48, 24)],
-    [zeros(32, 64), zeros(32, 16), zeros(48, 16)],
+def bytes_of(*shape):
+    return Buffer.from_numpy(np.zeros(shape, np.uint8))
+
+
+def of(*arguments):
+    return [zeros(130, 48), *(bytes_of(*shape) for shape in arguments), Buffer.from_numpy(np.array(1, np.float32))]
+
+
+for execute, arguments in [
+    (model, [zeros(32, 48), zeros(32, 16), zeros(48, 16)]),
+    (model, [zeros(32, 48), zeros(32, 16), zeros(48, 24)]),
+    (model, [zeros(32, 64), zeros(32, 16), zeros(48, 16)]),
+    (scaled, of((130, 40), (48, 40), (2, 2, 512), (1, 2, 512))),
+    (scaled, of((130, 40), (48, 40), (2, 1, 512), (1, 2, 512))),
+    (scaled, of((130, 40), (48, 40), (2, 2, 512), (48, 5, 1))),
+    (scaled, of((130, 40), (48, 48), (2, 2, 512), (1, 2, 512))),
 ]:
     try:
-        model.execute(*arguments)
+        execute.execute(*arguments)
         print("no error")
     except Exception as error:
         print(" ".join(str(error).split()))
@@ -131,7 +158,11 @@ def test_ops_compile_for_a_virtual_device(tmp_path: Path, arch: str, calls: dict
 def test_op_refuses_other_devices_and_shapes_that_do_not_match() -> None:
     done = run(ON_CPU)
     lines = done.stdout.splitlines()
-    assert len(lines) == 3, done.stdout + done.stderr
+    assert len(lines) == 7, done.stdout + done.stderr
     assert "kernel6 runs on GPUs of compute capability 9.0 (sm_90a: H100, H200) and 10.0 (sm_100a: B200)" in lines[0]
     assert "A [32, 16] and B [48, 24] differ in K" in lines[1]
     assert "C is [32, 64], not [32, 48]" in lines[2]
+    assert "kernel9 runs on GPUs of compute capability 10.0 (sm_100a: B200)" in lines[3]
+    assert "scale factors of A are [2, 1, 512], not in atoms [2, 2, 512]" in lines[4]
+    assert "scale factors of B are [48, 5, 1], not in atoms [1, 2, 512]" in lines[5]
+    assert "A [130, 80] and B [48, 96] differ in K" in lines[6]

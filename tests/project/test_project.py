@@ -106,8 +106,8 @@ JOBS = {
     "run": ["python -m harness run kernel6"],
     "bench": ["python -m harness bench"],
     "report": ["python -m harness report"],
-    "test": ["python -m pytest -n 2 --dist loadgroup --quiet"],
-    "test-quick": ["python -m pytest -n 2 --dist loadgroup --quiet -m 'not slow'"],
+    "test": ["python -m pytest -n 2 --dist loadgroup --quiet -m 'not nightly'"],
+    "test-quick": ["python -m pytest -n 2 --dist loadgroup --quiet -m 'not slow and not nightly'"],
     "test-gpu": ["python -m pytest -m gpu --quiet"],
     "docs": ["python -m mkdocs build --strict"],
     "lint": [
@@ -266,6 +266,10 @@ def test_only_a_token_that_may_write_comments():
     )
     assert "--body-file out/comment.md" in step and "steps.artifact.outputs.artifact-url" in step
     assert text.index("upload-artifact") < text.index("gh pr comment")
+
+
+def test_every_test_is_run_each_time_or_each_night():
+    assert "-m 'not nightly'" in make("--dry-run", "test").stdout and "-m nightly\n" in workflow("nightly")
 
 
 @pytest.mark.parametrize("line", re.findall(r"- ((?:run|check) all .*)", workflow("nightly")))

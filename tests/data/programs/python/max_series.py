@@ -15,7 +15,7 @@ from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 from harness import paths
 from harness.build.config import KernelConfig
 from harness.problem import OUT_TYPES
-from harness.run.model import MAX_DTYPES, OPERATION, op_parameters
+from harness.run.model import MAX_DTYPES, op_parameters, operation
 
 asked = [(KernelConfig.from_json(text), shape) for text, shape in json.loads(sys.argv[1])]
 device = Accelerator()
@@ -31,7 +31,7 @@ inputs = [each for config, shape in asked for each in types(config, *shape)]
 with Graph("series", input_types=inputs, custom_extensions=[paths.kernels_dir()]) as graph:
     for i, (config, _) in enumerate(asked):
         c, a, b = graph.inputs[3 * i : 3 * i + 3]
-        ops.inplace_custom(OPERATION, where, [c.buffer, a.tensor, b.tensor], parameters=op_parameters(config))
+        ops.inplace_custom(operation(config), where, [c.buffer, a.tensor, b.tensor], parameters=op_parameters(config))
     graph.output()
 model = InferenceSession(devices=[device]).load(graph)
 
