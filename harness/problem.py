@@ -13,6 +13,10 @@ Block-scaled types: see `harness.block_scaling`; e4m3: `harness.fp8`. The refere
 float64. Hopper adds e4m3 with 13 fraction bits: ``integer`` is exact up to K = 2^16, where 2^14 is 9 standard
 deviations of a sum.
 
+A fused epilogue (`harness.epilogues`) makes C of the product. What it reads: a bias that tells columns apart and a
+residual that tells rows and columns apart, both small whole numbers where the inputs are exact; random ones as large
+as the product.
+
 With exact inputs (``integer``, ``index``) every element must equal the reference rounded once. Zeros of either
 sign are equal. With random inputs an element x of the exact product may be missed by
 
@@ -25,7 +29,8 @@ sign are equal. With random inputs an element x of the exact product may be miss
   the K/16 steps lose at most K/16 * 17 * 2^-24 * P. Partial sums of values without a bias walk at random: P
   <= 4 |a| |b| / sqrt(K), where |a| and |b| are the lengths of the row of A and the row of B (4 standard
   deviations at the end of the walk; for K <= 16 it holds for any values by Cauchy-Schwarz). The product is
-  4.25 * sqrt(K) * 2^-24 * |a| |b|, taken as 2^-22.
+  4.25 * sqrt(K) * 2^-24 * |a| |b|, taken as 2^-22. With a fused epilogue: what that makes of C, and what the epilogue
+  itself rounds (`harness.epilogues.Epilogue.spread`).
 
 Of e4m3 on Hopper the second term is (2^-9 + 2^-15 * sqrt(d)) * sqrt(d / K) * |a| |b|, where f32 registers take over
 after each d products (all K, or 128 with scale factors of blocks). What is cut lies below 2^-13 of P, by the walk above
@@ -37,7 +42,7 @@ K / d errors add up as a walk.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
@@ -45,6 +50,7 @@ import numpy as np
 
 from harness import fp8
 from harness.block_scaling import FORMATS, BlockFormat, Scaled, draw
+from harness.epilogues import NONE, find_epilogue
 from harness.errors import UsageProblem
 from harness.launch.expectation import SHOWN, json_number
 from harness.launch.memory import index_operand
@@ -152,7 +158,7 @@ EXACT_KINDS = ("integer", "index")
 @dataclass(frozen=True)
 class Inputs:
     """A [M, K] and B [N, K], row-major, and how they were made. factors: the scale factors of A and of B, if they have
-    any; alpha: what C is multiplied by.
+    any; alpha: what C is multiplied by. epilogue: the fused one; given: what it reads, by the names in its formula.
     """
 
     a: np.ndarray
@@ -161,15 +167,17 @@ class Inputs:
     seed: int
     factors: tuple[np.ndarray, np.ndarray] | None = None
     alpha: float = 1.0
+    epilogue: str = NONE
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def exact(self) -> bool:
-        """True if the f32 result has no rounding error, so that the output must match exactly."""
+        """True if the f32 sums have no rounding error: unless an epilogue rounds, the output must match exactly."""
         return self.kind in EXACT_KINDS
 
 
-def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, scales: str = "tensor") -> Inputs:
-    """Draws A and B; the same arguments give the same values. scales: of e4m3."""
+def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str = NONE, scales: str = "tensor") -> Inputs:
+    """Draws A and B, and what an epilogue reads; the same arguments give the same values. scales: of e4m3."""
     if kind not in KINDS:
         raise UsageProblem(f"inputs {kind!r} are not known; use one of: {', '.join(KINDS)}")
     check_dtype(dtype)
@@ -185,7 +193,24 @@ def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, scales: str = "t
     numpy_type = ELEMENT_TYPES[dtype].numpy
     a = _DRAW[kind](shape.m, shape.k, rng).astype(numpy_type)
     b = _DRAW[kind](shape.n, shape.k, rng).astype(numpy_type)
-    return Inputs(a, b, kind, seed)
+    return Inputs(a, b, kind, seed, epilogue=epilogue, given=epilogue_operands(shape, dtype, kind, seed, epilogue))
+
+
+def epilogue_operands(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str) -> dict[str, Any]:
+    """Draws what an epilogue reads, by the names in its formula."""
+    if epilogue == NONE:
+        return {}
+    found = find_epilogue(epilogue)
+    rows, columns = np.arange(shape.m)[:, None], np.arange(shape.n)
+    exact = kind in EXACT_KINDS
+    # 127 and 61 are primes: only columns, or rows, that many times as far apart are alike.
+    marks = {"bias": 4 * (37 * columns % 127) - 252, "residual": 4 * ((13 * rows + 5 * columns) % 61) - 120}
+    given: dict[str, Any] = {"alpha": 0.5, "beta": -2.0} if exact else {"alpha": 0.75, "beta": -1.25}
+    rng = np.random.default_rng([seed, 1])
+    for name, values in marks.items():
+        drawn = values if exact else shape.k**0.5 * rng.standard_normal(values.shape)
+        given[name] = drawn.astype(ELEMENT_TYPES[dtype].numpy)
+    return {name: value for name, value in given.items() if found.takes(name)}
 
 
 def check_kind(kind: str, dtype: str) -> None:
@@ -221,8 +246,9 @@ _DRAW = {"normal": _normal, "uniform": _uniform, "integer": _integer, "index": i
 class Reference:
     """C [M, N] in f32 or f64, and the length of each row of A and of B, which bounds rounding errors.
 
-    exact: the f32 sums have no rounding error, so that the output must be `values` rounded once. fp8_depth: of e4m3,
-    the products that a tensor core adds up before f32 registers take over; 0 for other types.
+    exact: nothing before the output has a rounding error, so that it must be `values` rounded once. fp8_depth: of
+    e4m3, the products that a tensor core adds up before f32 registers take over; 0 for other types. spread: with a
+    fused epilogue, how far each element may be off before it is rounded.
     """
 
     values: np.ndarray
@@ -231,6 +257,22 @@ class Reference:
     k: int
     exact: bool
     fp8_depth: int = 0
+    spread: Any = None
+
+    @property
+    def accumulation(self) -> Any:
+        """How far each element of the product may be off."""
+        return accumulation_error(self) * (self.a_norms[:, None] * self.b_norms[None, :])
+
+    def through(self, epilogue: str, given: Mapping[str, Any]) -> Reference:
+        """Returns the same behind a fused epilogue. Of arrays of NumPy."""
+        if epilogue == NONE:
+            return self
+        found, product = find_epilogue(epilogue), self.values.astype(np.float64)
+        exact = self.exact and found.is_exact
+        error = 0 * product if self.exact else self.accumulation
+        spread = None if exact else found.spread(product, error, given)
+        return replace(self, values=found.of(product, given), exact=exact, spread=spread)
 
     def rounded(self, dtype: ElementType) -> np.ndarray:
         """`values` rounded to nearest even in the output type, as f32."""
@@ -256,7 +298,7 @@ def compute_reference(inputs: Inputs) -> Reference:
     else:
         work = np.float32 if inputs.exact else np.float64
         a, b = inputs.a.astype(work), inputs.b.astype(work)
-    return Reference(
+    reference = Reference(
         values=a @ b.T,
         a_norms=np.linalg.norm(a, axis=1),
         b_norms=np.linalg.norm(b, axis=1),
@@ -264,6 +306,7 @@ def compute_reference(inputs: Inputs) -> Reference:
         exact=inputs.exact,
         fp8_depth=depth,
     )
+    return reference.through(inputs.epilogue, inputs.given)
 
 
 def _has_bytes(factors: tuple[np.ndarray, np.ndarray] | None) -> bool:
@@ -422,14 +465,16 @@ def allowed_error(reference: Reference, dtype: ElementType) -> Any:
     if reference.exact:
         return 0 * size
     size = size + (dtype.smallest_normal - size) * (size < dtype.smallest_normal)
-    norms = reference.a_norms[:, None] * reference.b_norms[None, :]
-    return dtype.unit_roundoff * size + accumulation_error(reference) * norms
+    return dtype.unit_roundoff * size + (reference.accumulation if reference.spread is None else reference.spread)
 
 
 def _describe_tolerance(reference: Reference, dtype: ElementType) -> str:
     if reference.exact:
         return "equal"
-    return f"{dtype.unit_roundoff:g} |x| + {accumulation_error(reference):.3g} |a| |b|"
+    accumulation = f"{accumulation_error(reference):.3g} |a| |b|"
+    if reference.spread is not None:
+        accumulation = f"what the epilogue rounds and makes of {accumulation}"
+    return f"{dtype.unit_roundoff:g} |x| + {accumulation}"
 
 
 def _wrong_tiles(wrong: np.ndarray, tile: tuple[int, int]) -> list[WrongTile]:

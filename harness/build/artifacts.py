@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,17 @@ from harness.build.compiler import (
     with_notice,
 )
 from harness.build.config import KernelConfig
-from harness.build.planner import Argument, CounterArgument, Plan, ScalarArgument, TensorMapArgument, parse_plan
+from harness.build.planner import (
+    Argument,
+    CounterArgument,
+    Plan,
+    ScalarArgument,
+    TensorArgument,
+    TensorMapArgument,
+    parse_plan,
+)
 from harness.emulator import Region, Swizzle
-from harness.errors import CannotRun
+from harness.errors import CannotRun, UsageProblem
 from harness.launch.expectation import Comparison, Holds
 from harness.launch.expression import parse_expression
 from harness.launch.launching import Outcome
@@ -236,14 +245,15 @@ def _kernel_folder(config: KernelConfig) -> Path:
 
 
 OUTPUT = "C"
-ALPHA = "alpha"
+FACTORS = ("alpha", "beta")
 COUNTER_TYPE = DATA_TYPES["u32"]
 
 
 def make_launchable(artifact: Artifact, shape: Shape, kind: str, seed: int) -> Launchable:
     """A compiled kernel on a problem with drawn inputs."""
     config = artifact.config
-    return to_launchable(artifact, artifact.plan(shape), make_inputs(shape, config.dtype, kind, seed, config.scales))
+    inputs = make_inputs(shape, config.dtype, kind, seed, config.epilogue, config.scales)
+    return to_launchable(artifact, artifact.plan(shape), inputs)
 
 
 def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
@@ -251,21 +261,21 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
     stay NaN, and so are found as wrong with their place.
     """
     dtype = plan.out_type
-    output = (plan.problem.m, plan.problem.n)
     buffers = {
         **operands(plan.config["dtype"], inputs),
-        OUTPUT: Buffer(OUTPUT, DATA_TYPES[dtype.ptx], output, Fill("nan")),
+        OUTPUT: Buffer(OUTPUT, DATA_TYPES[dtype.ptx], plan.output, Fill("nan")),
+        **epilogue_buffers(plan, inputs),
     }
     counters = [argument for argument in plan.arguments if isinstance(argument, CounterArgument)]
     for counter in counters:
         buffers[counter.name] = counter_buffer(counter, Fill("zeros"))
-    matmul = Matmul(OUTPUT, dtype, plan.tile, compute_reference(inputs))
+    matmul = Matmul(OUTPUT, dtype, plan.output_tile, compute_reference(inputs))
     label, about = describe(artifact, plan.problem)
     return Launchable(
         artifact.ptx_file,
         buffers,
         maps_of(plan),
-        (launch_of(plan, inputs.alpha),),
+        (launch_of(plan, {"alpha": inputs.alpha, **inputs.given}),),
         (matmul, *(_left_at_zero(counter) for counter in counters)),
         text_given=artifact.ptx,
         label=label,
@@ -289,6 +299,19 @@ def operands(dtype: str, inputs: Inputs) -> dict[str, Buffer]:
     return found
 
 
+def epilogue_buffers(plan: Plan, inputs: Inputs) -> dict[str, Buffer]:
+    """What a fused epilogue reads. Raises UsageProblem if the formula of one of one's own lacks it."""
+    found = {}
+    for argument in plan.arguments:
+        if isinstance(argument, TensorArgument):
+            if argument.name not in inputs.given:
+                raise UsageProblem(f"epilogue {inputs.epilogue} takes a {argument.name}, and its formula has none")
+            dtype = DATA_TYPES[ELEMENT_TYPES[argument.dtype].ptx]
+            array = inputs.given[argument.name]
+            found[argument.name] = Buffer(argument.name, dtype, argument.shape, Fill("array", array=array))
+    return found
+
+
 def describe(artifact: Artifact, shape: Shape) -> tuple[str, dict[str, Any]]:
     """What is launched, in one line and as data."""
     config = artifact.config
@@ -300,9 +323,9 @@ def counter_buffer(counter: CounterArgument, fill: Fill) -> Buffer:
     return Buffer(counter.name, COUNTER_TYPE, (counter.bytes // 4,), fill)
 
 
-def launch_of(plan: Plan, alpha: float = 1.0) -> Launch:
-    """The launch that a plan describes. Tensor maps and counters are called as the arguments are. alpha: what C is
-    multiplied by, with block scaling; a plan does not know it."""
+def launch_of(plan: Plan, given: Mapping[str, Any] = MappingProxyType({})) -> Launch:
+    """The launch that a plan describes. Tensor maps and counters are called as the arguments are. given: the factors of
+    C, which a plan does not know, by their names."""
     return Launch(
         plan.entry,
         plan.grid,
@@ -310,8 +333,8 @@ def launch_of(plan: Plan, alpha: float = 1.0) -> Launch:
         plan.block,
         plan.dynamic_smem,
         tuple(
-            (argument.name, Scalar(alpha) if argument.name == ALPHA else _argument(argument))
-            for argument in plan.arguments
+            (name, Scalar(given[name]) if name in given and name in FACTORS else _argument(argument))
+            for name, argument in ((each.name, each) for each in plan.arguments)
         ),
         regions=tuple(regions_of(plan)),
     )

@@ -284,9 +284,9 @@ def readable_errors(text: str) -> str:
     Failed constraints come first, by their message; then errors with the source lines under them, with paths
     relative to the folder of ``kernels``. Chains of instantiation notes are left out.
     """
-    own = paths.kernels_dir() / "own.mojo"
-    if own.is_symlink():
-        text = text.replace(str(own), str(own.readlink()))
+    for own in (paths.kernels_dir() / "own.mojo", paths.kernels_dir() / "own_epilogue.mojo"):
+        if own.is_symlink():
+            text = text.replace(str(own), str(own.readlink()))
     text = text.replace(f"{paths.mojo_root()}{os.sep}", "")
     constraints = list(dict.fromkeys(re.findall(r"constraint failed: (.*)", text)))
     blocks: list[list[str]] = []

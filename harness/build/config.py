@@ -30,6 +30,7 @@ from harness.build.catalog import (
     Tiling,
 )
 from harness.build.planner import ConfigError
+from harness.epilogues import EPILOGUES, NONE, find_epilogue
 from harness.errors import UsageProblem
 from harness.gpus import usual_gpu
 from harness.problem import BF16, DTYPES, FP8, OUT_TYPES, Shape, check_dtype
@@ -50,7 +51,7 @@ class Option:
     from that which is wanted; bound: how a nearer one is proposed.
     off: the flag that turns a switch off. label: its name in the id of a suite's case, if not its own. default:
     what it is where nothing is asked for, if no kernel decides that. persistent: only of kernels whose CTAs compute
-    tile after tile. least: the smallest number that the command line takes.
+    tile after tile. least: the smallest number that the command line takes. takes_file: a Mojo file is a value, too.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Option:
     default: Any = None
     persistent: bool = False
     least: int = 0
+    takes_file: bool = False
 
     @property
     def words(self) -> str:
@@ -87,6 +89,10 @@ class Option:
             if text.lower() not in SWITCH:
                 raise UsageProblem(f"{text!r} is neither yes nor no; write yes or true, no or false")
             return SWITCH[text.lower()]
+        if self.takes_file:
+            from harness.build.own_kernel import take_in_epilogue  # only here: few name a file
+
+            return take_in_epilogue(text) if text.endswith(".mojo") else find_epilogue(text).name
         if self.kind == "word":
             if text not in self.choices:
                 raise UsageProblem(f"there is no {self.words} {text!r}; use one of: {', '.join(self.choices)}")
@@ -121,6 +127,8 @@ class Option:
 
     def show(self, value: Any) -> str:
         """Writes a value as `parse` reads it."""
+        if self.takes_file and value != self.default:
+            return find_epilogue(value).file or str(value)
         if isinstance(value, bool):
             return "true" if value else "false"
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -193,6 +201,10 @@ OPTIONS = {
                least=1),
         Option("ping_pong", "switch", f"On sm_90a: each warpgroup its own tiles, or halves of each.  {THE_KERNELS}",
                several="true,false", off="--cooperative", persistent=True),
+        Option("epilogue", "word", "What kernel8 makes of the product before it is C: one of "
+               f"{', '.join(EPILOGUES)}, or a Mojo file with one of your own.  [default: none]",
+               written="NAME|FILE.mojo", several="bias,relu", choices=tuple(EPILOGUES), offered=(NONE,), default=NONE,
+               persistent=True, takes_file=True),
     )
 }  # fmt: skip
 """All options by their names, in the order in which they are shown."""
@@ -220,10 +232,12 @@ show."""
 
 def find_kernel(name: str) -> Kernel:
     """Looks up a kernel by name."""
-    if name not in KERNELS and paths.OWN_KERNEL in os.environ:  # of the process that started this one
-        from harness.build.own_kernel import file_of_own, take_in
+    if name not in KERNELS and paths.OWN_KERNEL in os.environ:
+        from harness.build.own_kernel import OWN, file_of_own, take_in
 
-        take_in(str(file_of_own()))
+        file = file_of_own(OWN)  # of the process that started this one
+        if file:
+            take_in(str(file))
     if name not in KERNELS:
         raise UsageProblem(f"there is no kernel {name!r}; use one of: {', '.join(KERNELS)}")
     return KERNELS[name]
@@ -356,6 +370,7 @@ class KernelConfig:
     clc_depth: int = 0
     sms: int = 0
     ping_pong: bool = False
+    epilogue: str = NONE
 
     @property
     def label(self) -> str:
@@ -383,6 +398,7 @@ class KernelConfig:
         return (
             f" {self.scheduler}{details} group {self.raster_group}"
             f" accumulators {self.accumulators}{' ping-pong' if self.ping_pong else ''}"
+            f"{'' if self.epilogue == NONE else f' with {self.epilogue}'}"
         )
 
     def options(self) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""A kernel of one's own: a Mojo file in any folder that takes the place of ``kernels/own.mojo``.
+"""A kernel or a fused epilogue of one's own: a Mojo file in any folder that takes the place of ``kernels/own.mojo``, or
+of ``kernels/own_epilogue.mojo``.
 
 The sources are then a folder of links: to everything in ``kernels/``, and to that file. The environment says where it
 is, so that every process of this one compiles the same.
@@ -11,7 +12,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from harness import cache, paths
+from harness import cache, epilogues, paths
 from harness.build.catalog import ARCHITECTURES, KERNELS, Kernel
 from harness.build.compiler import digest
 from harness.errors import UsageProblem
@@ -34,16 +35,33 @@ def take_in(word: str) -> str:
         return word
     file = Path(word).absolute()
     kernel = read(file, word)
-    sources = paths.kernels_dir(own=False)
-    files = sorted(path.relative_to(sources) for path in sources.rglob("*.mojo"))
-    root = cache.place("own", digest(str(sources), str(file), *map(str, files)))
-    for name in files:
-        _link(root / "kernels" / name, file if str(name) == OWN else sources / name)
-    taken = os.environ.setdefault(paths.OWN_KERNEL, str(root))
-    if taken != str(root):
-        raise UsageProblem(f"{word}: one Mojo file can be named, and {file_of_own()} is already; leave one out")
+    _put_in_place(file, OWN, word)
     KERNELS[kernel.name] = kernel
     return kernel.name
+
+
+def take_in_epilogue(word: str) -> str:
+    """Returns the name of the fused epilogue in a Mojo file, which is known from now on. Raises UsageProblem for a file
+    that has none.
+    """
+    file = Path(word).absolute()
+    epilogue = epilogues.read(file, word)
+    _put_in_place(file, epilogues.OWN_FILE, word)
+    epilogues.EPILOGUES[epilogue.name] = epilogue
+    return epilogue.name
+
+
+def _put_in_place(file: Path, place: str, word: str) -> None:
+    """Makes the sources those of this checkout, with a file in this place of ``kernels/``."""
+    sources = paths.kernels_dir(own=False)
+    files = sorted(path.relative_to(sources) for path in sources.rglob("*.mojo"))
+    root = cache.place("own", digest(str(sources), str(file), place, *map(str, files)))
+    for name in files:
+        _link(root / "kernels" / name, file if str(name) == place else sources / name)
+    taken = os.environ.setdefault(paths.OWN_KERNEL, str(root))
+    if taken != str(root):
+        named = next(filter(None, map(file_of_own, (OWN, epilogues.OWN_FILE))))
+        raise UsageProblem(f"{word}: one Mojo file can be named, and {named} is already; leave one out")
 
 
 def read(file: Path, word: str) -> Kernel:
@@ -66,10 +84,11 @@ def read(file: Path, word: str) -> Kernel:
     )
 
 
-def file_of_own() -> Path | None:
-    """The file of the kernel that was taken in, by this process or by one that started it."""
+def file_of_own(place: str) -> Path | None:
+    """The file that was put in this place, by this process or by one that started it."""
     root = os.environ.get(paths.OWN_KERNEL)
-    return (Path(root) / "kernels" / OWN).readlink() if root else None
+    file = Path(root, "kernels", place).readlink() if root else None
+    return None if file is None or file == paths.kernels_dir(own=False) / place else file
 
 
 def _link(place: Path, to: Path) -> None:

@@ -248,7 +248,16 @@ class CounterArgument:
     bytes: int
 
 
-Argument = TensorMapArgument | ScalarArgument | CounterArgument
+@dataclass(frozen=True)
+class TensorArgument:
+    """The address of a row-major tensor that a fused epilogue reads, which is called as the argument is."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+Argument = TensorMapArgument | ScalarArgument | CounterArgument | TensorArgument
 
 
 @dataclass(frozen=True)
@@ -308,8 +317,25 @@ class Plan:
         rows, columns, _ = self.config["mma_shape"]
         return rows // self.config["cta_group"], columns
 
+    @property
+    def output(self) -> tuple[int, int]:
+        """Rows and columns of C, which a fused epilogue may make fewer."""
+        [columns, rows] = next(a.dims for a in self.arguments if isinstance(a, TensorMapArgument) and a.tensor == "C")
+        return rows, columns
 
-_ARGUMENTS: dict[str, type] = {"tensor_map": TensorMapArgument, "scalar": ScalarArgument, "counter": CounterArgument}
+    @property
+    def output_tile(self) -> tuple[int, int]:
+        """Rows and columns of C that one CTA writes."""
+        rows, columns = self.tile
+        return rows, columns * self.output[1] // self.problem.n
+
+
+_ARGUMENTS: dict[str, type] = {
+    "tensor_map": TensorMapArgument,
+    "scalar": ScalarArgument,
+    "counter": CounterArgument,
+    "tensor": TensorArgument,
+}
 
 
 def parse_plan(text: str) -> Plan:

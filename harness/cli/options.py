@@ -246,6 +246,9 @@ def config_option(option: Option) -> Callable[[Command], Command]:
     """Returns the option of a command for one option of the configuration."""
     if option.kind == "switch":
         return click.option(f"{option.flag}/{option.off}", default=None, help=option.help)
+    if option.takes_file:
+        kind = Parsed(option.written, option.parse)
+        return click.option(option.flag, type=kind, metavar=option.written, help=option.help)
     kinds: dict[str, Any] = {
         "number": click.IntRange(option.least) if option.least else click.INT,
         "pair": Parsed(option.written, option.parse),

@@ -38,6 +38,7 @@ from harness.processes.engine import in_order
 from harness.run import records
 from harness.run.compare import Entry
 from harness.run.edited import EditedPtx, read_edited
+from harness.run.model import require_op
 from harness.run.runner import (
     EMULATED_GPU,
     NoDevice,
@@ -124,6 +125,8 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
         ptxas=run.ptxas,
     )
     check_kind(request.inputs, request.config.dtype)
+    if gpu or request.through_max:
+        require_op(request.config)
     planner.plan_json(request.config.options(), shape)  # refuses sizes before anything is compiled for them
     if gpu and request.config.dtype in FORMATS:
         raise CannotRun(f"{request.config.dtype} is not timed on a GPU yet; use --device emulated-gpu, or the MAX op")

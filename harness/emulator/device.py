@@ -29,7 +29,8 @@ from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.memory.tensor_map_bytes import encode
 from harness.emulator.memory.unwritten import FAULT, Uninitialised
 from harness.emulator.names import find_name, readable_name
-from harness.emulator.native.engine import Engine, Library
+from harness.emulator.native.engine import Engine
+from harness.emulator.native.stretches import Library
 from harness.emulator.ptx.ast import Kernel
 from harness.emulator.ptx.parser import parse_module
 from harness.emulator.rules import RULES, Finding

@@ -18,6 +18,7 @@ from harness.build.artifacts import model_key
 from harness.build.compiler import package_version, parameters, readable_errors
 from harness.build.config import KernelConfig, make_config
 from harness.driver.toolchains import toolchain_variables
+from harness.epilogues import NONE
 from harness.errors import CannotRun
 from harness.gpus import kind_of
 from harness.problem import FP8, Shape
@@ -35,14 +36,21 @@ def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
     return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
 
 
+def require_op(config: KernelConfig) -> None:
+    """Raises CannotRun for what the MAX op does not take."""
+    if config.dtype == FP8:
+        raise CannotRun(f"dtype {FP8}: no MAX op multiplies it yet; use --device emulator")
+    if config.epilogue != NONE:
+        raise CannotRun(f"epilogue {config.epilogue}: the MAX op stores the product as it is; use --device emulator")
+
+
 def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, bool]:
     """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
 
-    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. Raises CannotRun for a
-    type that no MAX op takes.
+    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. Raises CannotRun as
+    `require_op`.
     """
-    if config.dtype == FP8:
-        raise CannotRun(f"dtype {FP8}: no MAX op multiplies it yet; use --device emulator")
+    require_op(config)
     return _compile(artifact_path(config, ptx), config.arch, "kernel", config.to_json(), config.label, ptx)
 
 
@@ -121,7 +129,7 @@ def operation(config: KernelConfig) -> str:
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
     """Parameters of the MAX custom op; it takes the types from its tensors, but for the format of block scaling."""
     options = config.options()
-    del options["arch"], options["dtype"], options["scales"], options["out_dtype"]
+    del options["arch"], options["dtype"], options["scales"], options["out_dtype"], options["epilogue"]
     return parameters(options) | ({"scaling": config.dtype} if config.dtype in FORMATS else {})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from harness import fp8
 from harness.block_scaling import ATOM_ROWS
 from harness.build.artifacts import Artifact, counter_buffer, launch_of, maps_of
-from harness.build.planner import CounterArgument, Plan, TensorMapArgument
+from harness.build.planner import CounterArgument, Plan, TensorArgument, TensorMapArgument
 from harness.launch.launching import EmulationOptions, run
 from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launchable
 from harness.problem import LARGEST
@@ -96,6 +96,8 @@ def simulate(
         start = np.zeros(counter.bytes // 4, np.uint32)
         start[0] = gemm.counter_start(counter, spread)
         buffers[counter.name] = counter_buffer(counter, Fill("array", array=start))
+    for read in (a for a in plan.arguments if isinstance(a, TensorArgument)):  # by plain loads, which take values
+        buffers[read.name] = Buffer(read.name, DATA_TYPES["u16"], read.shape, Fill("zeros"))
     what = Launchable(artifact.ptx_file, buffers, maps_of(plan), (launch_of(plan),), text_given=artifact.ptx)
     sinks = () if trace is None else (trace.event,)
     run(what, EmulationOptions(strict=False, resident_clusters=spread.slots, sinks=sinks), device=device, keep=())

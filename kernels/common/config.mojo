@@ -16,6 +16,7 @@ from .block_scaling import (
     block_scaled_names,
 )
 from ..own import KERNEL as OWN
+from .epilogues import NONE, Fusion, epilogue_number
 from .multicast import Multicast, Slices
 from std.math import ceildiv
 
@@ -29,6 +30,10 @@ struct Kernel(TrivialRegisterPassable):
     var double_buffers_epilogue: Bool  # C leaves through two small buffers, one stored while the next is written
     var is_persistent: Bool  # CTAs compute tile after tile; or a CTA's place in the grid is its tile
     var is_block_scaled: Bool  # A and B have scale factors
+
+    def fuses(self) -> Bool:
+        """C leaves through a fused epilogue, if one is asked for."""
+        return self.is_persistent and not self.is_block_scaled
 
 
 comptime SERIES = [
@@ -123,6 +128,8 @@ struct GemmConfig(TrivialRegisterPassable):
     var clc_depth: Int  # CLC response slots in shared memory; 0 without clc
     var sms: Int  # SMs used by a persistent launch; 0 where a cluster is launched for each tile
     var ping_pong: Bool  # sm_90a: the consumer warpgroups take tiles in turn, in place of halves of each
+    var epilogue: Int  # number of the fused epilogue
+    var results: Int  # columns of C that 8 columns of the product become
 
     def __init__(
         out self,
@@ -149,6 +156,7 @@ struct GemmConfig(TrivialRegisterPassable):
         clc_depth: Optional[Int] = None,
         sms: Optional[Int] = None,
         ping_pong: Bool = False,
+        epilogue: StaticString = "none",
     ):
         """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
         `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
@@ -188,6 +196,8 @@ struct GemmConfig(TrivialRegisterPassable):
         self.clc_depth = 0
         self.sms = 0
         self.ping_pong = ping_pong
+        self.epilogue = epilogue_number(epilogue)
+        self.results = Fusion(self.epilogue).results
         if not epilogue_width:
             while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
                 self.epilogue_width //= 2
@@ -422,9 +432,23 @@ struct GemmConfig(TrivialRegisterPassable):
         """Rows of one box of C: those of the warps that write out together, four of the CTA or a warpgroup."""
         return self.cta_m() if self.has_tmem() else self.consumer_m()
 
+    def is_fused(self) -> Bool:
+        return self.epilogue != NONE
+
+    def fusion(self) -> Fusion:
+        return Fusion(self.epilogue)
+
+    def c_width(self) -> Int:
+        """Columns of C that `epilogue_width` columns of the accumulator become: those of a TMA store."""
+        return self.epilogue_width * self.results // 8
+
+    def c_column(self, column: Int32) -> Int32:
+        """Where a column of the product, the first of 16, comes to lie in C."""
+        return column if self.results == 8 else column // 2
+
     def block_bytes(self) -> Int:
-        """One box of C in shared memory, `epilogue_width` columns wide."""
-        return self.block_rows() * self.epilogue_width * self.c_element_bytes()
+        """One box of C in shared memory, `c_width` columns wide."""
+        return self.block_rows() * self.c_width() * self.c_element_bytes()
 
     def epilogue_steps(self) -> Int:
         return self.warp_columns() // self.epilogue_width

@@ -1,6 +1,7 @@
 """What a launch passes to a CTA, which tile of C it computes, its place in the cluster, and its barriers."""
 from .block_scaling import SCALE_SLOTS
 from .config import GemmConfig, SharedMemory, sms_filled
+from .fragment import EpilogueOperands
 from .pipeline import PRODUCER, MBarrier, Pipeline, fence_mbarrier_init
 from .ptx import griddepcontrol_wait, launch_dependents, prefetch_tensor_map
 from max.gpu import grid_dim, thread_idx
@@ -22,7 +23,7 @@ struct Scales(TrivialRegisterPassable):
 
 @fieldwise_init
 struct Problem(TrivialRegisterPassable):
-    """Tensor maps by address, sizes, the counter of tiles, and scale factors."""
+    """Tensor maps by address, sizes, the counter of tiles, scale factors, and what a fused epilogue reads."""
 
     var a: UInt64
     var b: UInt64
@@ -34,6 +35,7 @@ struct Problem(TrivialRegisterPassable):
     var clusters_n: UInt32
     var counter: UInt64  # one word of global memory, 0 before the launch and after it; no address where none is needed
     var scales: Scales
+    var operands: EpilogueOperands
 
 
 @fieldwise_init

@@ -6,6 +6,7 @@ the library, because the compiler may duplicate inline assembly into both sides 
 9.7.9.27 (tensor copies), 9.7.14.5.16 (stmatrix). Barriers have a file of their own, `pipeline.mojo`.
 """
 from max.gpu.host.nvidia.tma import TMADescriptor
+from std.memory import bitcast
 from std.sys import _RegisterPackType
 from std.sys._assembly import inlined_assembly
 
@@ -76,6 +77,29 @@ def next_number(counter: UInt64, last: UInt32) -> UInt32:
     return inlined_assembly["atom.relaxed.gpu.global.inc.u32 $0, [$1], $2;", UInt32, constraints="=r,l,r,~{memory}"](
         counter, last
     )
+
+
+# ---- operands and functions of an epilogue ---------------------------------------------------------------------------
+@inline(.always)
+def load_pair[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> SIMD[DType.float32, 2]:
+    """Two neighbours of an array of 16-bit floats in global memory, the first at an even place. Not `inside`: zeros, and
+    nothing is read."""
+    var pair = inlined_assembly["mov.b32 $0, 0; @$2 ld.global.b32 $0, [$1];", UInt32, constraints="=&r,l,b,~{memory}"](
+        address + 2 * element, inside
+    )
+    return bitcast[dtype, 2](pair).cast[DType.float32]()
+
+
+@inline(.always)
+def exp2(x: Float32) -> Float32:
+    """Relative error 2^-22.5, of subnormal results 0 (PTX ISA 9.7.3.21)."""
+    return inlined_assembly["ex2.approx.ftz.f32 $0, $1;", Float32, constraints="=f,f", has_side_effect=False](x)
+
+
+@inline(.always)
+def reciprocal(x: Float32) -> Float32:
+    """Relative error 2^-23, of subnormal results 0 (PTX ISA 9.7.3.13)."""
+    return inlined_assembly["rcp.approx.ftz.f32 $0, $1;", Float32, constraints="=f,f", has_side_effect=False](x)
 
 
 # ---- cluster launch control ------------------------------------------------------------------------------------------
@@ -224,3 +248,9 @@ def store_pair[offset: Int](address: UInt32, low: UInt32, high: UInt32):
 def pinned(value: UInt32) -> UInt32:
     """The same value, which the compiler computes here and no earlier."""
     return inlined_assembly["", UInt32, constraints="=r,0", has_side_effect=True](value)
+
+
+@inline(.always)
+def pinned(value: Float32) -> Float32:
+    """The same value, of which the compiler makes use from here on."""
+    return inlined_assembly["", Float32, constraints="=f,0", has_side_effect=True](value)

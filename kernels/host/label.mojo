@@ -17,4 +17,5 @@ def label(config: GemmConfig) -> String:
     name += String(t"_{config.scheduler}_g{config.raster_group}_a{config.accumulators}")
     name += String(t"_n{config.sms}") if config.fills_sms() else String()
     name += String(t"_d{config.clc_depth}") if config.cancels_clusters() else String()
-    return name + ("_pp" if config.ping_pong else "")
+    name += "_pp" if config.ping_pong else ""
+    return name if not config.is_fused() else name + "_" + config.fusion().name.replace("-", "_")

@@ -71,7 +71,7 @@ def enqueue[
     ctx.enqueue_function[gemm[config]](
         tensor_map[config, 128](a, plan.a),
         tensor_map[config, 128](b, plan.b),
-        tensor_map[config, config.c_element_bytes() * config.epilogue_width](c, plan.c),
+        tensor_map[config, config.c_element_bytes() * config.c_width()](c, plan.c),
         UInt32(plan.k_iterations),
         UInt32(plan.m),
         UInt32(plan.n),

@@ -63,8 +63,8 @@ struct LaunchPlan(Copyable):
         if config.kernel.is_block_scaled:  # and whole blocks
             k_multiple = max(k_multiple, config.scaling.block())
         check_size("M", m, 1)
-        check_size("N", n, 8)
-        check_size("K", k, k_multiple)
+        check_size("N", n, 64 // config.fusion().results, ", also in C, which has half as many columns")
+        check_size("K", k, k_multiple, ", and of whole blocks with scale factors")
         self.m = m
         self.n = n
         self.k = k
@@ -101,7 +101,13 @@ struct LaunchPlan(Copyable):
         self.a = operand_map(config, "A", m, k, config.a_slices())
         self.b = operand_map(config, "B", n, k, config.b_slices())
         self.c = TensorMap(
-            "C", config.c_dtype_name(), config.c_element_bytes(), m, n, config.block_rows(), config.epilogue_width
+            "C",
+            config.c_dtype_name(),
+            config.c_element_bytes(),
+            m,
+            config.fusion().columns(n),
+            config.block_rows(),
+            config.c_width(),
         )
         self.scales = []
         if config.promotes():
@@ -151,19 +157,12 @@ def bands(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:
     return best * config.cluster_m, ceildiv(clusters, best)
 
 
-def check_size(name: StaticString, size: Int, multiple: Int) raises:
+def check_size(name: StaticString, size: Int, multiple: Int, also: StaticString = "") raises:
+    """`also`: why it is more than 16 bytes of 16-bit elements."""
     if size < 1:
         raise Error(name, " ", size, " is not at least 1")
     if size > LARGEST_DIMENSION:
         raise Error(name, " ", size, " is too large for the 32-bit coordinates of TMA: at most ", LARGEST_DIMENSION)
     if size % multiple != 0:
-        raise Error(
-            name,
-            " ",
-            size,
-            " is not a multiple of ",
-            multiple,
-            ": rows must be a multiple of 16 bytes for TMA, and of whole blocks with scale factors, pad to " if multiple
-            > 8 else ": rows must be a multiple of 16 bytes for TMA, pad to ",
-            align_up(size, multiple),
-        )
+        var rule = String(t"{name} {size} is not a multiple of {multiple}: rows must be a multiple of 16 bytes for TMA")
+        raise Error(rule, also if multiple > 8 else "", ", pad to ", align_up(size, multiple))

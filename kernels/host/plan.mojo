@@ -17,6 +17,7 @@ with a null entry name; or one line on standard error and exit code 2 for a conf
 """
 from ..common.block_scaling import find_scaling
 from ..common.config import OUT_DTYPES, GemmConfig, dtype_names, float_type, kernel_names
+from ..common.epilogues import epilogue_names
 from .json import object, pair, text
 from .launch_plan import LaunchPlan
 from .plan_json import config_json, plan_json
@@ -87,6 +88,7 @@ def configuration(options: List[String]) raises -> GemmConfig:
         clc_depth=number("clc_depth"),
         sms=number("sms"),
         ping_pong=switch("ping_pong", False),
+        epilogue=word[epilogue_names()]("epilogue", values.pop("epilogue", "none")),
     )
     for name in values:
         raise Error("'", name, "' is not a parameter of a configuration")

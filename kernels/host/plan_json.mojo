@@ -30,6 +30,7 @@ def config_json(config: GemmConfig) -> String:
             pair("sms", config.sms),
             pair("ping_pong", config.ping_pong),
             pair("multicast", config.multicast),
+            text("epilogue", config.fusion().name),
             text("label", label(config)),
         ]
     )
@@ -146,6 +147,22 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     def scalar(name: StaticString, value: Int, type: StaticString = "u32") -> String:
         return object([text("name", name), text("kind", "scalar"), text("type", type), pair("value", value)])
 
+    def address(name: StaticString, is_taken: Bool, shape: List[Int]) {imm config} -> String:
+        """Of a tensor that a fused epilogue reads."""
+        if not is_taken:
+            return scalar(name, 0, "u64")
+        var sizes = List[String]()
+        for size in shape:
+            sizes.append(String(size))
+        return object(
+            [
+                text("name", name),
+                text("kind", "tensor"),
+                text("dtype", config.dtype_name()),
+                pair("shape", array(sizes)),
+            ]
+        )
+
     var counter = scalar("counter", 0, "u64")
     if config.counts_tiles():
         counter = object([text("name", "counter"), text("kind", "counter"), pair("bytes", COUNTER_BYTES)])
@@ -158,8 +175,13 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     found.append(scalar("m", plan.m))
     found.append(scalar("n", plan.n))
     found.append(counter^)
-    if config.scales != "none":
+    if config.is_fused():
+        found.append(address("bias", config.fusion().takes_bias, [plan.n]))
+        found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n]))
+    if config.scales != "none" or config.is_fused():
         found.append(scalar("alpha", 1, "f32"))
+    if config.is_fused():
+        found.append(scalar("beta", 0, "f32"))
     return array(found)
 
 

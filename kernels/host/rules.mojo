@@ -242,7 +242,27 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
     var width = config.epilogue_width
     if width != 16 and width != 32 and width != 64:
         return ConfigError("epilogue_width", String(t"epilogue width {width} is not one of 16, 32, 64"))
-    var bytes = width * config.c_element_bytes()
+    if config.is_fused() and config.scaling.name == E4M3.name:
+        return ConfigError(
+            "epilogue",
+            String(t"epilogue {config.fusion().name}: not behind e4m3, whose epilogue multiplies by alpha"),
+            instead="dtype",
+        )
+    if config.is_fused() and not config.kernel.fuses():
+        return ConfigError(
+            "epilogue",
+            String(t"epilogue {config.fusion().name}: {config.kernel.name} stores the product as it is"),
+            instead="kernel",
+        )
+    if config.c_width() < 16:
+        return ConfigError(
+            "epilogue_width",
+            String(
+                t"epilogue width {width}: {config.fusion().name} makes {config.c_width()} columns of C of it, not 16"
+            ),
+            instead="epilogue",
+        )
+    var bytes = config.c_width() * config.c_element_bytes()
     if bytes > SWIZZLE_ROW_BYTES:
         return ConfigError(
             "epilogue_width",

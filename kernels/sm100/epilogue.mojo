@@ -7,10 +7,12 @@ accumulator lies depends on the MMA shape (PTX ISA 9.7.16.10.5):
     64 rows a CTA, alone         row r in lane r % 16 + 32 * (r / 16)
 """
 from ..common.config import GemmConfig
-from ..common.cta import Cta, Tile
+from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import BoxRows, Team, word
+from ..common.epilogues import EPILOGUES
+from ..common.fragment import Fragment
 from ..common.pipeline import MBarrier
-from ..common.ptx import Registers, tma_store
+from ..common.ptx import tma_store
 from .tcgen05 import fence_after_thread_sync, tmem_address, tmem_load
 from max.gpu.sync import named_barrier
 
@@ -19,32 +21,54 @@ comptime EPILOGUE_WARPS = 4
 
 @fieldwise_init
 struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
-    """What one epilogue warp writes. Shared memory holds C in boxes of `cta_m` rows x `epilogue_width` columns, each a
-    TMA store of its own."""
+    """What one epilogue warp writes. Shared memory holds C in boxes of `cta_m` rows x `c_width` columns, each a TMA
+    store of its own."""
 
     comptime width = Self.config.epilogue_width
     comptime halves = 1 if Self.config.half_lanes() else 2  # groups of 16 rows in the warp's 32 lanes
-    comptime Rows = BoxRows[Self.config.out_dtype, Self.width]
+    comptime Rows = BoxRows[Self.config.out_dtype, Self.config.c_width()]
     comptime words = Self.halves * Self.Rows.words
-    comptime Values = Registers[Self.halves * Self.width // 2]
+    comptime count = Self.halves * Self.width // 2
+    comptime Values = SIMD[DType.float32, Self.count]
 
     var tmem: UInt32
     var empty: MBarrier  # of the accumulator, in the CTA that leads the MMA
     var boxes: UInt32  # C in shared memory
     var rows: Self.Rows
-    var column: Int32  # of C, where the CTA's tile starts
+    var column: Int32  # of the product, where the CTA's tile starts
     var row: Int32
     var warp: UInt32
+    var values_row: UInt32  # of the product, of this thread's first value
+    var values_column: UInt32
 
     @inline(.always)
     def load[step: Int](self) -> Self.Values:
         """From TMEM: this warp's part of one step."""
-        return tmem_load[Self.width, Self.halves](self.tmem + UInt32(step * Self.width))
+        var registers = tmem_load[Self.width, Self.halves](self.tmem + UInt32(step * Self.width))
+        var values = Self.Values()
+        comptime for i in range(Self.count):
+            values[i] = registers[i]
+        return values
+
+    @inline(.always)
+    def fused[step: Int](self, product: Self.Values, problem: Problem) -> Self.Values:
+        """One step through the fused epilogue. Where C has fewer columns, the values behind them mean nothing."""
+        comptime E = EPILOGUES[Self.config.epilogue - 1]
+        var results = Self.Values()
+        comptime for first in range(0, Self.count, 8):
+            comptime down = first // (Self.width // 2) * 16
+            comptime right = step * Self.width + first % (Self.width // 2) * 2
+            var values = product.slice[8, offset=first]()
+            var fragment = Fragment[Self.config.dtype](
+                values, self.values_row + UInt32(down), self.values_column + UInt32(right), problem.operands
+            )
+            results = results.insert[offset=first * E.results // 8](E.apply(fragment))
+        return results
 
     @inline(.always)
     def rounded(self, values: Self.Values, alpha: Float32 = 1) -> SIMD[DType.uint32, Self.words]:
         """Multiplied by `alpha`, in the type of C."""
-        comptime each = Self.halves * Self.width // 2 // Self.words  # values in a word
+        comptime each = Self.halves * Self.config.c_width() // 2 // Self.words  # values in a word
         var words = SIMD[DType.uint32, Self.words]()
         comptime for i in range(Self.words):
             words[i] = word[Self.config.out_dtype](alpha * values[each * i], alpha * values[each * i + each - 1])
@@ -56,6 +80,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         var other = self
         other.tmem += UInt32(columns)
         other.column += columns
+        other.values_column += UInt32(columns)
         return other
 
     @inline(.always)
@@ -72,10 +97,11 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     @inline(.always)
     def store[step: Int, buffer: Int](self, c_map: UInt64):
         comptime for box in range(Self.config.blocks_per_step()):
+            var column = self.column + Int32(box * Self.config.warp_columns() + step * Self.width)
             tma_store(
                 self.boxes + UInt32(buffer * Self.config.step_bytes() + box * Self.config.block_bytes()),
                 c_map,
-                self.column + Int32(box * Self.config.warp_columns() + step * Self.width),
+                Self.config.c_column(column),
                 self.row,
             )
 
@@ -110,4 +136,6 @@ def wait_for_accumulator[
     var empty = cta.accumulator_empty().next(number).in_cta(cta.rank - cta.in_pair())
     var boxes = cta.shared + UInt32(cta.layout.c)
     var rows = E.Rows(boxes + box * UInt32(config.block_bytes()), row, cta.lane)
-    return {tmem, empty, boxes, rows, tile.column, tile.row, cta.warp}
+    var values_row = UInt32(tile.row) + row + cta.lane // 4
+    var values_column = UInt32(tile.column) + box * UInt32(config.warp_columns()) + cta.lane % 4 * 2
+    return {tmem, empty, boxes, rows, tile.column, tile.row, cta.warp, values_row, values_column}

@@ -41,6 +41,8 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: Til
                 if elect_one_sync():
                     epilogue.empty.arrive()
                 syncwarp()
+            comptime if config.is_fused():
+                values = epilogue.fused[step](values, problem)
             write_step[config, step](epilogue, epilogue.rounded(values), problem.c)
         accumulators.advance()
         tiles.advance[whole_warp=True](cta)

@@ -2,7 +2,9 @@
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
 from ..common.epilogue_store import BoxRows, Team, word
-from ..common.ptx import mul_after_wait, tma_store
+from ..common.epilogues import EPILOGUES
+from ..common.fragment import EpilogueOperands, Fragment, Values
+from ..common.ptx import mul_after_wait, pinned, tma_store
 from .cta import WARPGROUP, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from std.utils.static_tuple import StaticTuple
@@ -13,18 +15,18 @@ comptime ROWS = MMA_M // WARPGROUP
 
 struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     """What one warp writes: a finished tile in the type of C; of 16 bits, it takes half the registers of the accumulator.
-    Shared memory holds C in boxes of a warpgroup's rows x `epilogue_width` columns, each a TMA store of its own."""
+    Shared memory holds C in boxes of a warpgroup's rows x `c_width` columns, each a TMA store of its own."""
 
     comptime width = Self.config.epilogue_width
     comptime blocks = Accumulator[Self.config].blocks
-    comptime Rows = BoxRows[Self.config.out_dtype, Self.width]
+    comptime Rows = BoxRows[Self.config.out_dtype, Self.config.c_width()]
     comptime words = Self.blocks * Self.Rows.words
     comptime steps = Self.config.epilogue_steps()
 
     var tile: StaticTuple[SIMD[DType.uint32, Self.words], Self.steps]
     var box: UInt32  # of this warpgroup in the first buffer
     var rows: Self.Rows
-    var column: Int32  # of C, where the warpgroup's part starts
+    var column: Int32  # of the product, where the warpgroup's part starts
     var row: Int32
     var group: UInt32
     var warp: UInt32
@@ -35,7 +37,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     ):
         """`alpha`: what C is multiplied by, where it has `scales`."""
         comptime count = Self.Rows.words
-        comptime each = Self.width // 2 // count  # values in a word
+        comptime each = Self.config.c_width() // 2 // count  # values in a word
         self.tile = {fill = SIMD[DType.uint32, Self.words](0)}
         comptime for step in range(Self.steps):
             var words = SIMD[DType.uint32, Self.words]()
@@ -73,7 +75,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         tma_store(
             self.box + UInt32(buffer * Self.config.step_bytes()),
             c_map,
-            self.column + Int32(step * Self.width),
+            Self.config.c_column(self.column + Int32(step * Self.width)),
             self.row,
         )
 
@@ -84,3 +86,27 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     @inline(.always)
     def leads(self) -> Bool:
         return self.warp == 0
+
+
+@inline(.always)
+def fused[
+    config: GemmConfig
+](cta: Cta[config], tile: Tile, product: Accumulator[config], operands: EpilogueOperands) -> Accumulator[config]:
+    """A finished tile through the fused epilogue. Where C has fewer columns, the registers behind them mean nothing."""
+    comptime E = EPILOGUES[config.epilogue - 1]
+    var results = Accumulator[config]()
+    var part = warpgroup(cta) % UInt32(config.consumers_of_tile())
+    var row = UInt32(tile.row) + part * UInt32(config.consumer_m()) + warp_of_group(cta) * UInt32(ROWS) + cta.lane // 4
+    var column = UInt32(tile.column) + cta.lane % 4 * 2
+    comptime for block in range(product.blocks):
+        comptime for first in range(0, product.registers, 8):
+            var values = Values()
+            comptime for i in range(8):
+                values[i] = pinned(product.values[block][first + i])  # below the wait for it
+            var fragment = Fragment[config.dtype](
+                values, row + UInt32(block * MMA_M), column + UInt32(2 * first), operands
+            )
+            var found = E.apply(fragment)
+            comptime for i in range(E.results):
+                results.values[block][first * E.results // 8 + i] = found[i]
+    return results

@@ -19,7 +19,7 @@ from ..common.pipeline import CONSUMER
 from ..common.producer import produce
 from ..common.scheduler import TileScheduler, fetch_tiles
 from .cta import warp_of_group
-from .epilogue import Epilogue
+from .epilogue import Epilogue, fused
 from .kernel6 import give_registers, is_producer, take_registers
 from .mainloop import Consumer, SideJob, finish_tile, skip_tile, start_tile
 from .ping_pong import consume_ping_pong
@@ -73,6 +73,8 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
             var last = start_tile(cta, consumer, accumulator, stages, problem.k_iterations, deferred)
             tiles.advance[whole_warp=True](cta)  # while the last stages are multiplied
             finish_tile(consumer, accumulator, last)
+            comptime if config.is_fused():
+                accumulator = fused(cta, tile, accumulator, problem.operands)
             var epilogue = Epilogue[config](cta, tile, accumulator, problem.scales.alpha)
             comptime if config.defers_epilogue():
                 deferred.begin(epilogue)

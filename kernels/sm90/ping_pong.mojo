@@ -17,7 +17,7 @@ from ..common.epilogue_store import finish_stores, write_double_buffered
 from ..common.pipeline import CONSUMER
 from ..common.scheduler import TileScheduler
 from .cta import WARPGROUP, warp_of_group, warpgroup
-from .epilogue import Epilogue
+from .epilogue import Epilogue, fused
 from .mainloop import Consumer, NoSideJob, finish_tile, skip_tile, start_tile
 from .wgmma import Accumulator
 from max.gpu.sync import named_barrier, named_barrier_arrive
@@ -61,6 +61,8 @@ def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, va
             var last = start_tile(cta, consumer, accumulator, stages, problem.k_iterations, NoSideJob())
             order.arrive()
             finish_tile(consumer, accumulator, last)
+            comptime if config.is_fused():
+                accumulator = fused(cta, tiles.tile, accumulator, problem.operands)
             var epilogue = Epilogue[config](cta, tiles.tile, accumulator, problem.scales.alpha)
             write_double_buffered[config](epilogue, problem.c)
         else:

@@ -74,3 +74,66 @@ def test_one_file_in_a_command(tmp_path):
     done = harness(tmp_path, "compare", "a.mojo", "b.mojo")
     assert done.returncode == 2
     assert f"b.mojo: one Mojo file can be named, and {tmp_path / 'a.mojo'} is already; leave one out" in done.stderr
+
+
+# ---- fused epilogues ----
+EPILOGUE = paths.ROOT / "docs" / "examples" / "my_epilogue.mojo"
+RUN = ("run", "kernel8", "--arch", "sm_90a", "--shape", "150,136,72", "--cluster", "1x1", "--mma-shape", "64x64")
+
+
+@pytest.mark.slow
+def test_a_file_with_an_epilogue_is_run_and_held_against_its_formula(tmp_path):
+    text = EPILOGUE.read_text()
+    mine = tmp_path / "mine.mojo"
+    mine.write_text(text)
+    given = ("--epilogue", "mine.mojo", "--inputs", "uniform", "--schedules", "2", "--jobs", "2")
+    done = harness(tmp_path, *RUN, *given, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["config"]["epilogue"] == "bias-relu2" and record["validation"]["passed"]
+
+    mine.write_text(text.replace("fragment.values + fragment.bias()", "fragment.bias() - fragment.values"))
+    wrong = harness(tmp_path, *RUN, *given, "--no-save")
+    assert wrong.returncode == 4 and f"--epilogue {mine}" in wrong.stdout + wrong.stderr
+
+    mine.write_text(text.replace("fragment.bias()", "fragment.bios()"))
+    broken = harness(tmp_path, *RUN, *given)
+    assert broken.returncode == 3 and f"{mine}:" in broken.stderr and "no attribute 'bios'" in broken.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("struct OwnEpilogue", "struct Mine"), "mine.mojo declares no epilogue: it needs a `struct OwnEpilogue("),
+        (('"bias-relu2"', '"relu"'), "mine.mojo names its epilogue relu, which there is already; take another name"),
+        (("comptime formula", "comptime other"), "mine.mojo does not say what C must be: it needs a line such as"),
+        (("product + bias", "product + bios"), "mine.mojo: formula: there is no buffer bios; the buffers are product"),
+    ],
+    ids=["no struct", "a name that is taken", "no formula", "no such name"],
+)
+def test_a_file_that_is_no_epilogue_is_refused_in_one_line(tmp_path, change, message):
+    (tmp_path / "mine.mojo").write_text(EPILOGUE.read_text().replace(*change))
+    done = harness(tmp_path, *RUN, "--epilogue", "mine.mojo")
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_epilogue_and_a_kernel_are_two_files(tmp_path):
+    done = harness(tmp_path, "run", str(EXAMPLE), "--epilogue", str(EPILOGUE))
+    assert done.returncode == 2 and "one Mojo file can be named, and " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "kernel8", "--epilogue", "gelo"), "there is no epilogue 'gelo'; use one of: none, bias, "),
+        (("run", "kernel7", "--epilogue", "bias"), "epilogue bias: kernel7 stores the product as it is; use kernel8"),
+        (
+            (*RUN, "--epilogue", "swiglu", "--epilogue-width", "16"),
+            "epilogue width 16: swiglu makes 8 columns of C of it, not 16",
+        ),
+    ],
+    ids=["no such", "another kernel", "too narrow"],
+)
+def test_an_epilogue_that_cannot_be_is_refused_in_one_line(tmp_path, words, message):
+    done = harness(tmp_path, *words)
+    assert done.returncode == 2 and message in done.stderr and done.stdout == ""

@@ -270,6 +270,67 @@ def test_stores_of_every_size_are_taken_back():
     assert found["stops"][Answer.FAILED]
 
 
+# ---- undefined lanes ----
+
+_BRANCHES = "bra A; add.u32 %r6, %r6, 1; bra B; A: add.u32 %r6, %r6, 2; B: add.u32 %r6, %r6, 3;"
+CARRIED = {
+    "arithmetic": "add.u32 %r6, %r5, %r0; mul.lo.u32 %r6, %r6, 3; mad.lo.s32 %r6, %r0, %r6, %r6;",
+    "single bits": "and.b32 %r6, %r5, 255; shl.b32 %r6, %r6, 3;",
+    "a choice": "selp.b32 %r6, %r5, %r0, %p2;",
+    "a choice of all lanes": "setp.eq.u32 %p3, %r9, 0; selp.b32 %r6, %r0, %r5, %p3; selp.b32 %r6, %r6, %r5, %p3;",
+    "an undefined choice": "setp.lt.u32 %p3, %r5, 5; selp.b32 %r6, 1, 2, %p3;",
+    "a shuffle": "shfl.sync.bfly.b32 %r6, %r5, 1, 31, -1; shfl.sync.idx.b32 %r7, %r5, 3, 31, -1;",
+    "a shuffle of halves": "shfl.sync.bfly.b32 %r6, %r5, 16, 31, -1;",
+    "64 bits": "mul.wide.u32 %rd5, %r5, 3; add.u64 %rd5, %rd5, %rd5; cvt.u32.u64 %r6, %rd5;",
+    "numbers": "add.f32 %r6, %r5, %r5; max.f32 %r6, %r6, %r5; ex2.approx.f32 %r6, %r6;",
+    "what is written over": "mov.b32 %r6, %r5; @!%p1 mov.b32 %r6, 7; mov.b32 %r8, %r5; mov.b32 %r8, 0;",
+    "what is written over in part": "mov.b32 %r6, %r5; @%p2 mov.b32 %r6, 7;",
+    "what is left out in part": "mov.b32 %r6, %r0; @%p2 add.u32 %r6, %r5, 1;",
+    "two lots": "@%p2 mov.b32 %r11, 4; add.u32 %r6, %r5, %r11; add.u32 %r6, %r6, 1;",
+    "branches": f"mov.b32 %r6, %r5; @%p2 {_BRANCHES}",
+    "one lane": f"mov.b32 %r6, %r5; @%p4 {_BRANCHES}",
+    "a lane that has one": "mov.b32 %r6, 1; @!%p4 bra A; add.u32 %r6, %r5, 1; A: bar.sync 0; add.u32 %r6, %r6, 3;",
+    "a barrier": "add.u32 %r6, %r5, 1; bar.sync 0; add.u32 %r6, %r6, %r0; bar.sync 0; add.u32 %r6, %r6, %r0;",
+}
+USES = {
+    "where it is defined": "@%p1 st.global.u32 [%rd1], %r6;",
+    "a store": "st.global.u32 [%rd1], %r6;",
+    "a branch": "setp.gt.u32 %p5, %r6, 30; @%p5 bra C; st.global.u32 [%rd1], %r0; C:",
+    "an address": "mul.wide.u32 %rd6, %r6, 4; add.u64 %rd6, %rd0, %rd6; ld.global.u32 %r8, [%rd6];",
+    "a vote": "setp.gt.u32 %p5, %r6, 30; vote.sync.ballot.b32 %r8, %p5, -1; st.global.u32 [%rd1], %r8;",
+    "a guard": "setp.gt.u32 %p5, %r6, 30; @%p5 st.global.u32 [%rd1], %r0;",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_undefined_lanes_are_carried_alike(use):
+    """What a guard has left out goes through operations, and stops a run where it decides something; or does not."""
+    faults = 0
+    for name, carried in CARRIED.items():
+        body = f"""
+        setp.lt.u32 %p1, %r0, 16; and.b32 %r7, %r0, 1; setp.eq.u32 %p2, %r7, 1; setp.eq.u32 %p4, %r0, 20;
+        mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; mov.b32 %r9, 0; ld.global.u32 %r10, [%rd1];
+        @%p1 mov.b32 %r5, %r0;
+        {carried} bar.sync 0; {USES[use]} ret;
+        """
+        expected = outcome(source(body), False, threads=64)
+        assert outcome(source(body), True, threads=64) == expected, name
+        assert "which was never written" in expected.get("error", "which was never written"), expected["error"]
+        faults += "error" in expected
+    # A shuffle brings the other half's lanes, one sum has its own; two write defined values over all of it.
+    assert faults == (2 if use == "where it is defined" else len(CARRIED) - 2)
+
+
+def test_undefined_lanes_are_no_reason_to_go_back_to_python():
+    body = """
+    setp.lt.u32 %p1, %r0, 16; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; @%p1 mov.b32 %r5, %r0;
+    add.u32 %r6, %r5, 1; max.s32 %r6, %r6, %r5; shfl.sync.bfly.b32 %r7, %r6, 1, 31, -1; add.u32 %r6, %r6, %r7;
+    bar.sync 0; @%p1 st.global.u32 [%rd1], %r6; ret;
+    """
+    found = same(source(body), threads=64)
+    assert "error" not in found and not found["stops"][Answer.FAILED]
+
+
 def test_what_python_does_in_a_block_is_done_between_native_stretches():
     body = f"""
     {PREFIX}

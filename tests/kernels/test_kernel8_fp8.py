@@ -129,7 +129,7 @@ def test_bits_of_random_codes_are_the_recorded_ones(built, name):
     artifact = built[name]
     m, n = cluster_tile(artifact.config)
     size = Shape(m - 3, n + 8, 2 * 128 + 80)
-    inputs = make_inputs(size, "e4m3", "codes", 7, artifact.config.scales)
+    inputs = make_inputs(size, "e4m3", "codes", 7, scales=artifact.config.scales)
     plan = artifact.plan(size)
     options = EmulationOptions(schedule="random", seed=2, accumulation="tensor_core")
     got = judged(launch(to_launchable(artifact, plan, inputs), options, keep=(OUTPUT,)), plan).output
@@ -199,6 +199,7 @@ def test_factors_that_are_read_after_their_stage_is_given_back_are_found(built):
         ({"scales": "none"}, "e4m3 has tensor or block; use tensor or block"),
         ({"scales": "block", "mma_shape": (128, 192)}, "divide the 128 rows of B that share a factor"),
         ({"dtype": "bf16", "scales": "block"}, "with dtype bf16 it is none"),
+        ({"epilogue": "relu"}, "epilogue relu: not behind e4m3, whose epilogue multiplies by alpha"),
     ],
 )
 def test_what_cannot_be(options, message):

@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.shared import SharedMemory
-from harness.emulator.native.engine import Engine, Library
+from harness.emulator.native.engine import Engine
 from harness.emulator.native.layout import Said
 from harness.emulator.native.library import library_for
 from harness.emulator.native.operations import BY_NAME, NUMBERS, Control
@@ -30,6 +30,7 @@ from harness.emulator.native.plan import (
     Piece,
     Plan,
 )
+from harness.emulator.native.stretches import Library
 
 FULL = 0xFFFFFFFF
 

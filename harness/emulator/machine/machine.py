@@ -92,6 +92,9 @@ class Engine(Protocol):
     def settle(self, f: Fragment) -> None:
         """Bring a fragment's registers up to date; Python is about to run it."""
 
+    def end(self) -> None:
+        """All clusters have ended."""
+
     def pass_window(self, f: Fragment, blocks: int) -> tuple[int, int] | None:
         """Run so many blocks: the one that follows, and how many reads the last one has made, which are few unless
         something was stored. None, and nothing is done: it may come round with nothing changed, or cannot be run.
@@ -180,6 +183,8 @@ class Machine:
             self._loop()
         self._check_steps()
         self._count()
+        if self.engine is not None:
+            self.engine.end()
         return self.grid.counters
 
     def _loop(self) -> None:

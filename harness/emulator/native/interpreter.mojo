@@ -1,6 +1,8 @@
 # The native engine's interpreter: runs stretches of micro-operations on the 32-lane registers of one fragment of a warp.
 #
-# A register is a row of 256 bytes, the lanes from its start; a byte for each says whether all lanes agree. `stretch`
+# A register is a row of 256 bytes, the lanes from its start. For each there are a mark, which says whether all lanes
+# agree and whether some are undefined, the stamp of its last change, the lanes that are undefined and the number of what
+# is said of them. `stretch`
 # goes from block to block until it has to stop, and rolls back what is out of the ordinary. `run` does so for one
 # fragment, `run_turns` gives fragments their turns, and splits and joins them, for as long as Python is not needed.
 # @LAYOUT@ stands for the constants of `layout.py`, @HANDLERS@ for the operations of `operations.py`.
@@ -14,6 +16,7 @@ comptime FULL = UInt32(0xFFFFFFFF)
 comptime NONE = 0xFFFF
 comptime ROW = 256
 comptime RESERVED = UInt64(1024)
+comptime STORED = 1
 
 @LAYOUT@
 @EXCHANGES@
@@ -26,6 +29,7 @@ comptime NO_LOG = 16
 comptime CHOOSES = 32
 comptime ALIGNED = 64
 comptime COUNTED = 128
+comptime SPREADS = 256
 
 # What Python takes for a turn, a barrier and a shuffle, in the units of an operation's weight.
 comptime TURN_WEIGHT = 8
@@ -256,8 +260,11 @@ def logarithm(a: Floats) -> Doubles:
 
 
 @inline(.never)
-def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees: Bool, mask: UInt32, members: UInt32) -> Int:
-    """One of shfl, vote, redux and elect. 1: all lanes agree; 0: they may differ; -1: something is out of the ordinary."""
+def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees: Bool, mask: UInt32, members: UInt32, mut undefined: UInt32) -> Int:
+    """One of shfl, vote, redux and elect; the mark of its result, or -1: something is out of the ordinary.
+
+    undefined: the lanes of `a` that are, which become those of the result.
+    """
     if mask & ~members != 0 or members & UInt32(look(f, FRAGMENT_ALIVE)) & ~mask != 0:
         return -1
     var active = (lane_bits() & Lanes(mask)).ne(0)
@@ -280,13 +287,19 @@ def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees:
         var chosen = inside.select(wanted, lanes) & 31
         var values = load[DType.uint32](a)
         var found = Lanes(0)
+        var missing = UInt32(0)
         for lane in range(32):
             var source = Int(chosen[lane])
             if (mask >> UInt32(lane)) & 1 != 0 and (mask >> UInt32(source)) & 1 == 0:
                 return -1
             found[lane] = values[source]
+            missing |= ((undefined >> UInt32(source)) & 1) << UInt32(lane)
         put(to, found)
-        return Int(agrees)
+        undefined = missing
+        return POISON if missing != 0 else UNIFORM if agrees else VARIED
+    if undefined & mask != 0:
+        return -1
+    undefined = 0
     if op <= VOTE_BALLOT:
         var ballot = mask_of(a) & mask
         var answer = ballot
@@ -297,14 +310,14 @@ def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees:
         elif op == VOTE_UNI:
             answer = UInt32(ballot == mask or ballot == 0)
         put(to, Lanes(answer))
-        return 1
+        return UNIFORM
     if op == ELECT:
         put(to, (lane_bits() & Lanes(mask & (~mask + 1))).ne(0).cast[DType.uint32]())
-        return 0
+        return VARIED
     var values = load[DType.uint32](a)
     if op >= REDUX_MIN_F32:
         put(to, reduce_floats(op, values, active))
-        return 1
+        return UNIFORM
     var result = UInt32(0)
     if op == REDUX_ADD:
         result = active.select(values, Lanes(0)).reduce_add()
@@ -326,7 +339,7 @@ def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees:
         var numbers = values.cast[DType.int32]()
         result = active.select(numbers, SIMD[DType.int32, 32](-0x80000000)).reduce_max().cast[DType.uint32]()
     put(to, Lanes(result))
-    return 1
+    return UNIFORM
 
 
 @inline(.always)
@@ -462,7 +475,7 @@ def consecutive(row: Bytes, wide: Bool) -> Bool:
 
 @inline(.never)
 def load_lanes[space: Int, n: Int](c: Bytes, to: Bytes, a: Bytes, agrees: Bool, o: Bytes, mask: UInt32) -> Int:
-    """Loads a row. 1: all lanes agree; 0: they may differ; -1: something is out of the ordinary."""
+    """Loads a row; its mark, or -1: something is out of the ordinary."""
     var flags = half(o, 4)
     var aligned = UInt64(half(o, 14) - 1)
     var wide = flags & WIDE_ADDRESS != 0
@@ -476,7 +489,7 @@ def load_lanes[space: Int, n: Int](c: Bytes, to: Bytes, a: Bytes, agrees: Bool, 
             put(to, SIMD[DType.uint64, 32](value))
         else:
             put(to, SIMD[DType.uint32, 32](value.cast[DType.uint32]()))
-        return 1
+        return UNIFORM
     comptime if n == 4 and space != SPACE_PARAM:
         if mask == FULL and flags & WIDE == 0 and consecutive(a, wide):
             var address = address_of(a, 0, o, wide)
@@ -489,7 +502,7 @@ def load_lanes[space: Int, n: Int](c: Bytes, to: Bytes, a: Bytes, agrees: Bool, 
                 if not shadow.eq(SIMD[DType.uint32, 32](0x01010101)).reduce_and():
                     return -1
             put(to, at.data.unsafe_bitcast[UInt32]().unsafe_load[width=32, alignment=1]())
-            return 0
+            return VARIED
     for lane in range(32):
         var value = UInt64(0)
         if (mask >> UInt32(lane)) & 1 != 0:
@@ -502,7 +515,7 @@ def load_lanes[space: Int, n: Int](c: Bytes, to: Bytes, a: Bytes, agrees: Bool, 
             set[DType.uint64](to, 8 * lane, value)
         else:
             set[DType.uint32](to, 4 * lane, value.cast[DType.uint32]())
-    return 0
+    return VARIED
 
 
 @inline(.always)
@@ -632,12 +645,79 @@ def merge(to: Bytes, new: Bytes, guard: Bytes, negated: Bool, wide: Bool):
         put(to, holds.select(load[DType.uint32](new), load[DType.uint32](to)))
 
 
+@inline(.always)
+def undefined_at(slots: Int, slot: Int) -> Int:
+    """Where a file has the undefined lanes of a row."""
+    return (ROW + 5) * slots + 4 * slot
+
+
+@inline(.always)
+def origin_at(slots: Int, slot: Int) -> Int:
+    return (ROW + 9) * slots + 4 * slot
+
+
+@inline(.always)
+def mark_of(file: Bytes, slots: Int, slot: Int) -> Int:
+    return Int(get[DType.uint8](file, ROW * slots + slot))
+
+
+@inline(.never)
+def missing_lanes(file: Bytes, slots: Int, slot: Int) -> UInt32:
+    """The lanes of a row that are undefined."""
+    return get[DType.uint32](file, undefined_at(slots, slot)) if mark_of(file, slots, slot) == POISON else UInt32(0)
+
+
+@inline(.never)
+def spread(file: Bytes, slots: Int, o: Bytes, mut undefined: UInt32, mut origin: UInt32) -> Bool:
+    """What is undefined in a result: the lanes in which a source is. False: Python must see to it."""
+    var flags = half(o, 4)
+    var count = 3
+    if flags & CHOOSES != 0:
+        var decides = half(o, 12)
+        var mark = mark_of(file, slots, decides)
+        if mark == POISON:
+            return False
+        var yes = missing_lanes(file, slots, half(o, 8))
+        var no = missing_lanes(file, slots, half(o, 10))
+        var holds = mask_of(file.unsafe_offset(ROW * decides))
+        undefined = (yes & holds) | (no & ~holds)
+        count = 2
+    elif flags & SPREADS == 0:
+        return False
+    var seen = False
+    for k in range(count):
+        var slot = half(o, 8 + 2 * k)
+        if mark_of(file, slots, slot) != POISON:
+            continue
+        var its = get[DType.uint32](file, origin_at(slots, slot))
+        if seen and its != origin:
+            return False
+        origin = its
+        seen = True
+        if count == 3:
+            undefined |= get[DType.uint32](file, undefined_at(slots, slot))
+    return True
+
+
+@inline(.never)
+def join_undefined(file: Bytes, slots: Int, d: Int, new: Int, lanes: UInt32, undefined: UInt32, origin: UInt32) -> Int:
+    """The mark of a row that gets some lanes of one that is marked as `new`."""
+    var left = missing_lanes(file, slots, d) & ~lanes
+    var found = left | (undefined & lanes if new == POISON else UInt32(0))
+    if found == 0:
+        return VARIED
+    if new == POISON:
+        set[DType.uint32](file, origin_at(slots, d), origin)
+    set[DType.uint32](file, undefined_at(slots, d), found)
+    return POISON
+
+
 @inline(.never)
 def hand_over(c: Bytes, file: Bytes, stamp: UInt32, location: Int):
     """Lists the rows that were changed under a stamp and that are live at a location."""
     var slots = look(c, ROWS)
-    var agree = file.unsafe_offset(ROW * slots)
-    var stamps = agree.unsafe_offset(slots)
+    var marks = file.unsafe_offset(ROW * slots)
+    var stamps = marks.unsafe_offset(slots)
     var out = pointer(c, OUT)
     var where = pointer(c, LOCATIONS).unsafe_offset(8 * location)
     var first = Int(get[DType.int32](where))
@@ -645,6 +725,7 @@ def hand_over(c: Bytes, file: Bytes, stamp: UInt32, location: Int):
     var rows32 = 0
     var rows64 = 0
     var predicates = 0
+    var poisons = 0
     for k in range(first, first + Int(get[DType.int32](where, 4))):
         var packed = Int(get[DType.int32](pointer(c, LOCATION_SLOTS), 4 * k))
         var slot = packed & 0xFFFF
@@ -653,7 +734,11 @@ def hand_over(c: Bytes, file: Bytes, stamp: UInt32, location: Int):
             continue
         set[DType.uint32](stamps, 4 * slot, 0)
         var row = file.unsafe_offset(ROW * slot)
-        if get[DType.uint8](agree, slot) != 0:
+        var mark = Int(get[DType.uint8](marks, slot))
+        if mark == POISON:
+            set[DType.int64](out, 8 * (FIRST_ROW + 5 * slots + poisons), Int64(packed))
+            poisons += 1
+        elif mark == UNIFORM:
             var value = get[DType.uint64](row) if kind == 1 else get[DType.uint32](row).cast[DType.uint64]()
             set[DType.int64](out, 8 * (FIRST_ROW + 2 * scalars), Int64(packed))
             set[DType.uint64](out, 8 * (FIRST_ROW + 1 + 2 * scalars), value)
@@ -675,6 +760,7 @@ def hand_over(c: Bytes, file: Bytes, stamp: UInt32, location: Int):
     note(out, SAID_ROWS32, rows32)
     note(out, SAID_ROWS64, rows64)
     note(out, SAID_PREDICATES, predicates)
+    note(out, SAID_POISONS, poisons)
 
 
 # ---- windows in which it is watched whether a loop only polls ----
@@ -706,6 +792,17 @@ def are_as_kept(c: Bytes, file: Bytes, block: Int) -> Bool:
 
 
 @inline(.never)
+def save_undefined(kept: Bytes, k: Int, file: Bytes, slots: Int, slot: Int, saves: Bool):
+    """Keeps what is undefined in a row, or puts it back."""
+    if saves:
+        set[DType.uint32](kept, 8 * k, get[DType.uint32](file, undefined_at(slots, slot)))
+        set[DType.uint32](kept, 8 * k + 4, get[DType.uint32](file, origin_at(slots, slot)))
+    else:
+        set[DType.uint32](file, undefined_at(slots, slot), get[DType.uint32](kept, 8 * k))
+        set[DType.uint32](file, origin_at(slots, slot), get[DType.uint32](kept, 8 * k + 4))
+
+
+@inline(.never)
 def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Bool) -> Int:
     """Runs a fragment from an operation on, for so many blocks at most; returns why it has stopped.
 
@@ -716,8 +813,8 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
     var slots = look(c, ROWS)
     var mask = UInt32(look(f, FRAGMENT_MASK))
     var join = look(f, FRAGMENT_JOIN_BLOCK)
-    var agree = file.unsafe_offset(ROW * slots)
-    var stamps = agree.unsafe_offset(slots)
+    var marks = file.unsafe_offset(ROW * slots)
+    var stamps = marks.unsafe_offset(slots)
     var stamp = UInt32(look(f, FRAGMENT_STAMP))
     var operations = pointer(c, OPERATIONS)
     var scratch = pointer(c, SCRATCH)
@@ -757,7 +854,10 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                 for k in range(half(o, 6)):
                     var slot = Int(get[DType.int32](list, 4 * k))
                     copy_row(saved.unsafe_offset(ROW * k), file.unsafe_offset(ROW * slot))
-                    set[DType.uint8](saved, ROW * slots + k, get[DType.uint8](agree, slot))
+                    var mark = get[DType.uint8](marks, slot)
+                    set[DType.uint8](saved, ROW * slots + k, mark)
+                    if mark == POISON:
+                        save_undefined(saved.unsafe_offset((ROW + 1) * slots), k, file, slots, slot, True)
                 continue
             if op == 1003:
                 status = ANSWER_LEFT
@@ -765,7 +865,7 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                 following = Int(get[DType.int32](o, 28))
                 break
             if op == 1004:
-                var passes = -1 if alone or window != 0 else pass_barrier(c, f, o, file, agree)
+                var passes = -1 if alone or window != 0 else pass_barrier(c, f, o, file, marks)
                 weight += BARRIER_WEIGHT
                 if passes == 1:
                     continue
@@ -774,6 +874,9 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                 break
             following = Int(get[DType.int32](o, 24))
             if op == 1002:
+                if missing_lanes(file, slots, half(o, 8)) & mask != 0:
+                    status = ANSWER_FAILED
+                    break
                 var yes = mask_of(file.unsafe_offset(ROW * half(o, 8))) & mask
                 if yes == 0:
                     following = Int(get[DType.int32](o, 28))
@@ -816,7 +919,11 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
         var guarded = False
         if guard != NONE:
             var pg = file.unsafe_offset(ROW * guard)
-            if get[DType.uint8](agree, guard) != 0:
+            var mark = get[DType.uint8](marks, guard)
+            if mark == POISON:
+                status = ANSWER_FAILED
+                break
+            if mark == UNIFORM:
                 if Int(get[DType.uint32](pg)) == flags & NEGATED:
                     continue
             else:
@@ -824,52 +931,82 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                 pd = scratch
                 var holds = mask_of(pg)
                 active = mask & (~holds if flags & NEGATED != 0 else holds)
-        var agrees: UInt8
+        var mark: Int
+        var undefined = UInt32(0)
+        var origin = UInt32(0)
         if op >= 900:
             if active == 0:
                 continue
             weight += 5
-            var same = get[DType.uint8](agree, a) != 0
+            var same = get[DType.uint8](marks, a) == UNIFORM
+            if missing_lanes(file, slots, a) & active != 0:
+                status = ANSWER_FAILED
+                break
             var result = -1
 @ACCESSES@
             if result == -1:
                 status = ANSWER_FAILED
                 break
-            if result == 2:
+            if result == STORED:
                 changes += Int(flags & FIRST_ITEM != 0)
                 continue
             loads += Int(flags & FIRST_ITEM != 0)
-            agrees = UInt8(result)
+            mark = result
         elif op >= 800:
             weight += EXCHANGE_WEIGHT
             var members = half(o, 14)
             var result = -1
-            if get[DType.uint8](agree, members) != 0 and (op > SHFL_BFLY or get[DType.uint8](agree, x) != 0):
-                var same = get[DType.uint8](agree, a) != 0
-                if op == SHFL_IDX and get[DType.uint8](agree, b) != 0 and get[DType.uint32](px) == 31:
+            var by = get[DType.uint8](marks, b)
+            var bounded = by != POISON and get[DType.uint8](marks, x) == UNIFORM
+            if get[DType.uint8](marks, members) == UNIFORM and (op > SHFL_BFLY or bounded):
+                undefined = missing_lanes(file, slots, a)
+                if undefined != 0:
+                    origin = get[DType.uint32](file, origin_at(slots, a))
+                var same = get[DType.uint8](marks, a) == UNIFORM
+                if op == SHFL_IDX and by == UNIFORM and get[DType.uint32](px) == 31:
                     same = True
                 var named = get[DType.uint32](file, ROW * members)
-                result = exchange(op, f, target, pa, pb, px, same, mask, named)
+                result = exchange(op, f, target, pa, pb, px, same, mask, named, undefined)
             if result == -1:
                 status = ANSWER_FAILED
                 break
-            agrees = UInt8(result)
+            mark = result
         else:
-            var ua = get[DType.uint8](agree, a)
-            var ub = get[DType.uint8](agree, b)
-            var ux = get[DType.uint8](agree, x)
-            agrees = ua & ub & ux
+            var ua = get[DType.uint8](marks, a)
+            var ub = get[DType.uint8](marks, b)
+            var ux = get[DType.uint8](marks, x)
+            mark = Int(ua & ub & ux)
             if flags & CHOOSES != 0:
-                agrees = ux & (ua if get[DType.uint32](px) != 0 else ub)
-            weight += 2 - 2 * Int(agrees)
+                mark = Int(ux & (ua if get[DType.uint32](px) != 0 else ub)) if ux == UNIFORM else mark & VARIED
+            weight += 2 - 2 * (mark & 1)
 @HANDLERS@
             else:
                 status = ANSWER_FAILED
                 break
+            if mark == POISON and not spread(file, slots, o, undefined, origin):
+                status = ANSWER_FAILED
+                break
         if guarded:
             merge(target, pd, file.unsafe_offset(ROW * guard), flags & NEGATED != 0, flags & WIDE != 0)
-            agrees = 0
-        set[DType.uint8](agree, d, agrees)
+            var lanes = mask_of(file.unsafe_offset(ROW * guard))
+            if flags & NEGATED != 0:
+                lanes = ~lanes
+            if mark == POISON or get[DType.uint8](marks, d) == POISON:
+                mark = join_undefined(file, slots, d, mark, lanes, undefined, origin)
+                if window != 0:
+                    status = ANSWER_FAILED
+                    break
+            else:
+                mark = VARIED
+        elif mark == POISON:
+            if window != 0:
+                status = ANSWER_FAILED
+                break
+            if undefined == 0:
+                mark = VARIED
+            set[DType.uint32](file, undefined_at(slots, d), undefined)
+            set[DType.uint32](file, origin_at(slots, d), origin)
+        set[DType.uint8](marks, d, UInt8(mark))
         set[DType.uint32](stamps, 4 * d, stamp)
     var out = pointer(c, OUT)
     if window != 0:
@@ -891,7 +1028,10 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
         for k in range(half(begin, 6)):
             var slot = Int(get[DType.int32](list, 4 * k))
             copy_row(file.unsafe_offset(ROW * slot), saved.unsafe_offset(ROW * k))
-            set[DType.uint8](agree, slot, get[DType.uint8](saved, ROW * slots + k))
+            var mark = get[DType.uint8](saved, ROW * slots + k)
+            set[DType.uint8](marks, slot, mark)
+            if mark == POISON:
+                save_undefined(saved.unsafe_offset((ROW + 1) * slots), k, file, slots, slot, False)
         changes = changes_before
         location = half(begin, 14)
         following = Int(get[DType.int32](begin, 28))
@@ -934,14 +1074,14 @@ def settle(c: Bytes, number: Int, location: Int) abi("C") -> Int:
 
 
 @inline(.never)
-def pass_barrier(c: Bytes, f: Bytes, o: Bytes, file: Bytes, agree: Bytes) -> Int:
+def pass_barrier(c: Bytes, f: Bytes, o: Bytes, file: Bytes, marks: Bytes) -> Int:
     """Whether a fragment gets past bar.sync. 1: it does; 0: it waits; -1: something is odd, and nothing is done."""
     var flags = half(o, 4)
     var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * look(f, FRAGMENT_CTA))
     var mask = look(f, FRAGMENT_MASK)
     if flags & ALIGNED != 0 and mask != look(f, FRAGMENT_ALIVE):
         return -1
-    if get[DType.uint8](agree, half(o, 8)) == 0 or get[DType.uint8](agree, half(o, 10)) == 0:
+    if get[DType.uint8](marks, half(o, 8)) != UNIFORM or get[DType.uint8](marks, half(o, 10)) != UNIFORM:
         return -1
     var number = Int(get[DType.uint32](file, ROW * half(o, 8)))
     if number >= NAMED_BARRIERS:
@@ -1024,16 +1164,23 @@ def copy_lanes(c: Bytes, to: Bytes, source: Bytes, packed: Int, lane: Int):
     var slots = look(c, ROWS)
     var slot = packed & 0xFFFF
     var row = to.unsafe_offset(ROW * slot)
-    var agrees = get[DType.uint8](source, ROW * slots + slot)
-    if lane < 0 or agrees != 0:
+    var mark = mark_of(source, slots, slot)
+    if mark == POISON:
+        var lanes = missing_lanes(source, slots, slot)
+        if lane >= 0:
+            lanes = UInt32(0) - ((lanes >> UInt32(lane)) & 1)
+            mark = POISON if lanes != 0 else VARIED
+        set[DType.uint32](to, undefined_at(slots, slot), lanes)
+        set[DType.uint32](to, origin_at(slots, slot), get[DType.uint32](source, origin_at(slots, slot)))
+    if lane < 0 or mark == UNIFORM:
         copy_row(row, source.unsafe_offset(ROW * slot))
     elif packed >> 16 == 1:
         put(row, SIMD[DType.uint64, 32](get[DType.uint64](source, ROW * slot + 8 * lane)))
-        agrees = 1
     else:
         put(row, SIMD[DType.uint32, 32](get[DType.uint32](source, ROW * slot + 4 * lane)))
-        agrees = 1
-    set[DType.uint8](to, ROW * slots + slot, agrees)
+    if lane >= 0 and mark == VARIED:
+        mark = UNIFORM
+    set[DType.uint8](to, ROW * slots + slot, UInt8(mark))
 
 
 @inline(.always)
@@ -1178,20 +1325,27 @@ def join_rows(c: Bytes, to: Bytes, other: Bytes, block: Int):
         var slot = packed & 0xFFFF
         var row = file.unsafe_offset(ROW * slot)
         var from_row = source.unsafe_offset(ROW * slot)
-        var agree = get[DType.uint8](file, ROW * slots + slot) & get[DType.uint8](source, ROW * slots + slot)
+        var new = mark_of(source, slots, slot)
+        var mark = mark_of(file, slots, slot) & new
+        if mark == POISON:
+            var undefined = missing_lanes(source, slots, slot)
+            var origin = get[DType.uint32](source, origin_at(slots, slot))
+            if mark_of(file, slots, slot) == POISON:
+                origin = get[DType.uint32](file, origin_at(slots, slot))
+            mark = join_undefined(file, slots, slot, new, UInt32(look(other, FRAGMENT_MASK)), undefined, origin)
         if packed >> 16 == 1:
             var mine = load[DType.uint64](row)
             var its = load[DType.uint64](from_row)
             if mine[0] != its[0]:
-                agree = 0
+                mark &= VARIED
             put(row, lanes.select(its, mine))
         else:
             var mine = load[DType.uint32](row)
             var its = load[DType.uint32](from_row)
             if mine[0] != its[0]:
-                agree = 0
+                mark &= VARIED
             put(row, lanes.select(its, mine))
-        set[DType.uint8](file, ROW * slots + slot, agree)
+        set[DType.uint8](file, ROW * slots + slot, UInt8(mark))
 
 
 # ---- turns ----

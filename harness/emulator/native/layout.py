@@ -85,6 +85,16 @@ class Context(Counted):
     how many without a wait a fragment gives way to everything else."""
 
 
+class Mark(IntEnum):
+    """Of a row: what is known of its lanes. Those of what is computed follow by `and` from those of the sources."""
+
+    POISON = 0
+    """Some lanes are undefined, all bits of them."""
+    VARIED = 2
+    UNIFORM = 3
+    """All lanes agree."""
+
+
 class FragmentField(Counted):
     """A fragment of a warp. Its number is also that of its rows."""
 
@@ -215,6 +225,7 @@ class Said(Counted):
     ROWS32 = auto()
     ROWS64 = auto()
     PREDICATES = auto()
+    POISONS = auto()
     LOCATION = auto()
     AT = auto()
     """The operation that it has stopped at."""
@@ -225,7 +236,7 @@ class Said(Counted):
     """Before this turn."""
 
 
-FIRST_ROW = 16
+FIRST_ROW = 17
 NAMED_BARRIERS = 16
 CTA_FIELDS = len(CtaState) - 1 + NAMED_BARRIERS * len(Barrier)
 
@@ -233,6 +244,7 @@ CTA_FIELDS = len(CtaState) - 1 + NAMED_BARRIERS * len(Barrier)
 def constants() -> str:
     """All of it as constants of Mojo."""
     lines = [f"comptime {field.name} = {field.value}" for field in Context]
+    lines += [f"comptime {mark.name} = {mark.value}" for mark in Mark]
     tables = {"FRAGMENT": FragmentField, "STATE": State, "JOINPOINT": JoinField, "CTA": CtaState, "BARRIER": Barrier}
     for prefix, table in {**tables, "ANSWER": Answer, "SAID": Said}.items():
         lines += [f"comptime {prefix}_{field.name} = {field.value}" for field in table]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from harness import cache
-from harness.emulator.native.engine import Library
 from harness.emulator.native.source import mojo_source
+from harness.emulator.native.stretches import Library
 from harness.errors import CannotRun
 from harness.paths import find_mojo
 from harness.processes.program import run

@@ -44,6 +44,16 @@ class Operation:
     change is out of the ordinary.
     """
 
+    @property
+    def spreads(self) -> bool:
+        """Whether a lane of the result is undefined, all of it, exactly where one of a source is."""
+        return self.name.split(".")[0] in _SPREADING
+
+
+_SPREADING = frozenset(
+    ("mov", "add", "sub", "mul", "mad", "min", "max", "setp", "fma", "div", "rcp", "sqrt", "rsqrt", "ex2", "lg2")
+)
+
 
 def signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) else value

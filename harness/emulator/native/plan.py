@@ -40,6 +40,7 @@ NARROW, WIDE, PREDICATE = 0, 1, 2
 """Kinds of rows: 32 bits a lane, 64, or a predicate."""
 NO_GUARD = 0xFFFF
 NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, NO_LOG, CHOOSES, ALIGNED, COUNTED = 1, 2, 4, 8, 16, 32, 64, 128
+SPREADS = 256
 
 FALLIBLE = {*ACCESSES.values(), *EXCHANGES.values(), *(NUMBERS[o.name] for o in OPERATIONS if o.nearly)}
 """Operations that may find something out of the ordinary."""
@@ -113,6 +114,8 @@ class Plan:
     """Of each block whether all registers that are live at its start have rows."""
     make_functions: Callable[[int], None]
     """Makes the Python functions of a block's pieces."""
+    workspaces: list[Any] = field(default_factory=list)
+    """The memory of launches that have ended, if there is some."""
 
     @property
     def native_instructions(self) -> int:
@@ -307,6 +310,7 @@ class Planner:
         if (d_kind == WIDE) != operation.result.endswith("64"):
             raise _NotNative
         flags |= (IS_WIDE if d_kind == WIDE else 0) | (CHOOSES if operation.chooses else 0)
+        flags |= SPREADS if operation.spreads else 0
         rows += [self._rows.literal(0, NARROW)] * (3 - len(rows))
         return {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, **dict(zip("abc", rows, strict=True))}
 

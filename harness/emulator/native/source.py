@@ -51,7 +51,8 @@ def _access(verb: str, space: str, nbytes: int) -> str:
     kind = f"{SPACES.index(space)}, {nbytes}"
     if verb == "ld":
         return f"result = load_lanes[{kind}](c, pd, pa, same, o, active)"
-    return f"result = 2 if store_lanes[{kind}](c, pa, same, pb, o, active) else -1"
+    stored = f"store_lanes[{kind}](c, pa, same, pb, o, active)"
+    return f"result = STORED if missing_lanes(file, slots, b) & active == 0 and {stored} else -1"
 
 
 def _chain(cases: list[tuple[int, list[str]]]) -> str:

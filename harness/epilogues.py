@@ -1,0 +1,168 @@
+"""Fused epilogues: what becomes of the product A . B^T between a kernel's accumulator and C.
+
+The kernels compute them in f32 (``kernels/common/epilogues.mojo``); here they are formulas, which NumPy evaluates in
+float64. The names in them: ``product`` [M, N]; ``bias`` [N]; ``residual`` [M, N]; ``alpha`` and ``beta``; and, where C
+has half as many columns, ``gate`` and ``up`` [M, N/2]: of each 16 columns of the product the first 8 and the last 8.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product as all_of
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import paths
+from harness.errors import UsageProblem
+from harness.launch.expression import Expression, ExpressionError, parse_expression
+
+NONE = "none"
+NAMES = ("product", "gate", "up", "bias", "residual", "alpha", "beta")
+EXACT = {"abs", "maximum", "minimum", "where"}
+"""Functions that round nothing."""
+ROUNDING = 2.0**-22
+"""Relative error of a few operations in f32."""
+APPROXIMATION = 2.0**-15
+"""Relative error of the functions in ``kernels/common/epilogues.mojo``, which rest on ``ex2.approx`` and
+``rcp.approx``: the exponent of e^-x, at most 128 in magnitude, is rounded five times at 2^-24 of it; each power of two
+is off by ln 2 times that."""
+UNDERFLOW = 2.0**-100
+"""What is smaller than this may become 0: more than e^-88 times the argument, beyond which a sigmoid is 0 in f32."""
+OWN_FILE = "own_epilogue.mojo"
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """One epilogue. formula: what C must be. file: of one of one's own, where it is written."""
+
+    name: str
+    summary: str
+    formula: str
+    file: str | None = None
+
+    @cached_property
+    def expression(self) -> Expression:
+        return parse_expression(self.formula, NAMES)
+
+    def takes(self, name: str) -> bool:
+        """Returns whether a name is in the formula."""
+        return name in self.expression.names
+
+    @property
+    def halves(self) -> bool:
+        """Returns whether C has half as many columns as the product."""
+        return self.takes("gate") or self.takes("up")
+
+    @property
+    def is_exact(self) -> bool:
+        """Returns whether it rounds nothing where every f32 sum is exact."""
+        called = set(re.findall(r"(\w+)\s*\(", self.formula))
+        return called <= EXACT and "/" not in self.formula and "**" not in self.formula
+
+    @property
+    def error(self) -> float:
+        """Returns the relative error of what a kernel computes in f32, before the result is rounded."""
+        return ROUNDING if self.is_exact else APPROXIMATION
+
+    def of(self, product: np.ndarray, given: Mapping[str, Any]) -> np.ndarray:
+        """C in float64, before it is rounded. given: the operands that it takes, by their names."""
+        rows, columns = product.shape
+        values = {"product": product, **{name: np.asarray(value, np.float64) for name, value in given.items()}}
+        if self.halves:
+            pairs = product.reshape(rows, columns // 16, 2, 8)
+            values |= {name: pairs[:, :, n].reshape(rows, -1) for n, name in enumerate(("gate", "up"))}
+        try:
+            found = self.expression.evaluate(values)
+        except ExpressionError as error:
+            raise UsageProblem(f"epilogue {self.name}: {error}") from None
+        expected = (rows, columns // 2 if self.halves else columns)
+        if found.shape != expected:
+            raise UsageProblem(f"epilogue {self.name}: {self.formula} has the shape {found.shape}, C {expected}")
+        return found
+
+    def spread(self, product: np.ndarray, error: np.ndarray, given: Mapping[str, Any]) -> np.ndarray:
+        """How far C can be from `of` where each element of the product is off by at most `error`, and each operation
+        rounds. To first order: the formula is evaluated at the ends of each interval.
+        """
+        middle = self.of(product, given)
+        found = self.error * np.abs(middle) + (0 if self.is_exact else UNDERFLOW)
+        gates = np.arange(product.shape[1]) // 8 % 2 == 0
+        ends = 0 * middle
+        for first, second in all_of((-1, 1), repeat=2) if self.halves else ((-1, -1), (1, 1)):
+            moved = self.of(product + np.where(gates, first, second) * error, given)
+            ends = np.maximum(ends, np.abs(moved - middle))
+        return found + ends
+
+
+def _sigmoid(x: str) -> str:
+    return f"1 / (1 + exp(-({x})))"
+
+
+def _gelu(x: str) -> str:
+    """The tanh form: 1 + tanh(u) is twice the sigmoid of 2u."""
+    return f"{x} * ({_sigmoid(f'2 * 0.7978845608028654 * ({x} + 0.044715 * {x} ** 3)')})"
+
+
+EPILOGUES = {
+    epilogue.name: epilogue
+    for epilogue in (
+        Epilogue(NONE, "C is the product", "product"),
+        Epilogue("bias", "+ a bias for each column", "product + bias"),
+        Epilogue("bias-gelu", "+ bias, then GELU (tanh form)", _gelu("(product + bias)")),
+        Epilogue("bias-relu", "+ bias, then ReLU", "maximum(product + bias, 0)"),
+        Epilogue("gelu", "GELU (tanh form)", _gelu("product")),
+        Epilogue("relu", "ReLU", "maximum(product, 0)"),
+        Epilogue("residual", "alpha * product + beta * residual", "alpha * product + beta * residual"),
+        Epilogue("silu", "SiLU", f"product * ({_sigmoid('product')})"),
+        Epilogue("swiglu", "SiLU(gate) * up; C has N/2 columns", f"gate * ({_sigmoid('gate')}) * up"),
+    )
+}
+
+
+def find_epilogue(name: str) -> Epilogue:
+    """Looks up an epilogue by name, also one of one's own that the process that started this one has taken in."""
+    root = os.environ.get(paths.OWN_KERNEL)
+    if name not in EPILOGUES and root:
+        own = read(Path(root, "kernels", OWN_FILE).readlink())
+        EPILOGUES[own.name] = own
+    if name not in EPILOGUES:
+        raise UsageProblem(f"there is no epilogue {name!r}; use one of: {', '.join(EPILOGUES)}, or a Mojo file")
+    return EPILOGUES[name]
+
+
+_DECLARED = re.compile(r'^\s+comptime (name|formula)(?:\s*:\s*StaticString)?\s*=\s*"([^"]*)"', re.MULTILINE)
+
+
+def read(file: Path, word: str = "") -> Epilogue:
+    """What a Mojo file says of its epilogue. word: how it was named."""
+    word = word or str(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageProblem(f"{word} cannot be read: {why}; name a Mojo file") from None
+    said = dict(_DECLARED.findall(text))
+    if "struct OwnEpilogue(" not in text or not re.fullmatch(r"[a-z][a-z0-9-]*", said.get("name", "")):
+        raise UsageProblem(
+            f"{word} declares no epilogue: it needs a `struct OwnEpilogue(FusedEpilogue)` with a line such as "
+            '`comptime name = "mine"`, in lower case, as docs/epilogues.md says'
+        )
+    name = said["name"]
+    if name in EPILOGUES and EPILOGUES[name].file != str(file):
+        raise UsageProblem(f"{word} names its epilogue {name}, which there is already; take another name")
+    if "formula" not in said:
+        raise UsageProblem(
+            f'{word} does not say what C must be: it needs a line such as `comptime formula = "product + bias"`'
+        )
+    found = Epilogue(name, f"your own, {word}", said["formula"], str(file))
+    try:
+        _ = found.expression
+    except ExpressionError as error:
+        raise UsageProblem(f"{word}: formula: {error}") from None
+    return found

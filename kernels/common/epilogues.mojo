@@ -1,0 +1,139 @@
+"""Fused epilogues: what becomes of the product between the accumulator and C. `--epilogue NAME` names one of
+`EPILOGUES`, `--epilogue FILE.mojo` one of your own (docs/epilogues.md).
+
+Each says what it is called, what it reads and what it computes. A thread calls `apply` for each `Fragment` of the
+accumulator that it holds; what comes back is rounded to the type of C and stored.
+"""
+from ..own_epilogue import OwnEpilogue
+from .fragment import Fragment, FusedEpilogue, Values, gelu, silu
+
+
+struct Bias(FusedEpilogue):
+    """A bias for each column."""
+
+    comptime name = "bias"
+    comptime takes_bias = True
+
+    @staticmethod
+    @inline(.always)
+    def apply(fragment: Fragment) -> Values:
+        return fragment.values + fragment.bias()
+
+
+struct BiasGelu(FusedEpilogue):
+    comptime name = "bias-gelu"
+    comptime takes_bias = True
+
+    @staticmethod
+    @inline(.always)
+    def apply(fragment: Fragment) -> Values:
+        return gelu(fragment.values + fragment.bias())
+
+
+struct BiasRelu(FusedEpilogue):
+    comptime name = "bias-relu"
+    comptime takes_bias = True
+
+    @staticmethod
+    @inline(.always)
+    def apply(fragment: Fragment) -> Values:
+        return max(fragment.values + fragment.bias(), 0)
+
+
+struct Gelu(FusedEpilogue):
+    comptime name = "gelu"
+
+    @staticmethod
+    @inline(.always)
+    def apply(fragment: Fragment) -> Values:
+        return gelu(fragment.values)
+
+
+struct Relu(FusedEpilogue):
+    comptime name = "relu"
+
+    @staticmethod
+    @inline(.always)
+    def apply(fragment: Fragment) -> Values:
+        return max(fragment.values, 0)
+
+
+struct Residual(FusedEpilogue):
+    """alpha * product + beta * residual."""
+
+    comptime name = "residual"
+    comptime takes_residual = True
+
+    @staticmethod
+    @inline(.always)
+    def apply(fragment: Fragment) -> Values:
+        return fragment.operands.alpha * fragment.values + fragment.operands.beta * fragment.residual()
+
+
+struct Silu(FusedEpilogue):
+    comptime name = "silu"
+
+    @staticmethod
+    @inline(.always)
+    def apply(fragment: Fragment) -> Values:
+        return silu(fragment.values)
+
+
+struct Swiglu(FusedEpilogue):
+    """silu(gate) * up: of each 16 columns the first 8 are gates, the last 8 what they gate. So a thread has both, and C
+    the order that its own columns have."""
+
+    comptime name = "swiglu"
+    comptime results = 4
+
+    @staticmethod
+    @inline(.always)
+    def apply(fragment: Fragment) -> SIMD[DType.float32, 4]:
+        return silu(fragment.values.slice[4]()) * fragment.values.slice[4, offset=4]()
+
+
+comptime EPILOGUES = TypeList.of[
+    Trait=FusedEpilogue, Bias, BiasGelu, BiasRelu, Gelu, Relu, Residual, Silu, Swiglu, OwnEpilogue
+]()
+
+
+# ---- what configurations and kernels need --------------------------------------------------------------------------
+comptime NONE = 0
+"""The number of no epilogue: C is the product as it is. Those of `EPILOGUES` count from 1."""
+
+
+def epilogue_names() -> List[StaticString]:
+    """By number; the last is empty where nobody has named a file."""
+    var names: List[StaticString] = ["none"]
+    comptime for i in range(EPILOGUES.length):
+        names.append(EPILOGUES[i].name)
+    return names^
+
+
+def epilogue_number(name: StaticString) -> Int:
+    """`NONE` for a name that is no epilogue's."""
+    comptime for i in range(EPILOGUES.length):
+        if name == EPILOGUES[i].name:
+            return i + 1
+    return NONE
+
+
+@fieldwise_init
+struct Fusion(TrivialRegisterPassable):
+    """What layouts and launches need to know of an epilogue."""
+
+    var name: StaticString
+    var takes_bias: Bool
+    var takes_residual: Bool
+    var results: Int  # of 8 values
+
+    def __init__(out self, number: Int):
+        self = {"none", False, False, 8}
+        comptime for i in range(EPILOGUES.length):
+            comptime E = EPILOGUES[i]
+            if number == i + 1:
+                self = {E.name, E.takes_bias, E.takes_residual, E.results}
+
+    def columns(self, of_product: Int) -> Int:
+        """Columns of C."""
+        return of_product * self.results // 8
