@@ -7,9 +7,11 @@ Values of A and B:
   accumulation is exact in any order and the output must be equal to the last bit. (The largest fp16, 65504,
   is 9 standard deviations of such a sum at K = 2^20 and 38 at K = 65536: it is not met.)
 * ``index``: values that tell rows, columns and slices of K apart; see `harness.launch.memory.index_operand`.
-* ``codes``: of block-scaled types, elements and scale factors drawn as codes, without NaN.
+* ``codes``: of types with scale factors, elements and factors drawn as codes, without NaN.
 
-Block-scaled types: see `harness.block_scaling`. The reference then has exact products, in float64.
+Block-scaled types: see `harness.block_scaling`; e4m3: `harness.fp8`. The reference then has exact products, in
+float64. Hopper adds e4m3 with 13 fraction bits: ``integer`` is exact up to K = 2^16, where 2^14 is 9 standard
+deviations of a sum.
 
 A fused epilogue (`harness.epilogues`) makes C of the product. What it reads: a bias that tells columns apart and a
 residual that tells rows and columns apart, both small whole numbers where the inputs are exact; random ones as large
@@ -29,6 +31,12 @@ sign are equal. With random inputs an element x of the exact product may be miss
   deviations at the end of the walk; for K <= 16 it holds for any values by Cauchy-Schwarz). The product is
   4.25 * sqrt(K) * 2^-24 * |a| |b|, taken as 2^-22. With a fused epilogue: what that makes of C, and what the epilogue
   itself rounds (`harness.epilogues.Epilogue.spread`).
+
+Of e4m3 on Hopper the second term is (2^-9 + 2^-15 * sqrt(d)) * sqrt(d / K) * |a| |b|, where f32 registers take over
+after each d products (all K, or 128 with scale factors of blocks). What is cut lies below 2^-13 of P, by the walk above
+at most 4 |a| |b| / sqrt(d) of such d. d products lose 0 to 1 of that, either way: 5.5 standard deviations are 3.2
+sqrt(d), with P 12.8 * 2^-13. The sum is cut twice in each of d / 32 steps, always toward zero: sqrt(d) / 4 * 2^-13. And
+K / d errors add up as a walk.
 """
 
 from __future__ import annotations
@@ -40,6 +48,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from harness import fp8
 from harness.block_scaling import FORMATS, BlockFormat, Scaled, draw
 from harness.epilogues import NONE, find_epilogue
 from harness.errors import UsageProblem
@@ -121,7 +130,8 @@ F32 = ElementType("f32", "f32", np.dtype(np.float32), 2.0**-24, 2.0**-126)
 ELEMENT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16)}
 """Of A and B that are not block-scaled."""
 
-DTYPES = (*ELEMENT_TYPES, *FORMATS)
+FP8 = "e4m3"
+DTYPES = (*ELEMENT_TYPES, FP8, *FORMATS)
 """Of A and B."""
 
 OUT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16, F32)}
@@ -136,6 +146,8 @@ def check_dtype(name: str) -> None:
 
 def operand_bits(name: str) -> int:
     """Returns the bits of an element of A and B."""
+    if name == FP8:
+        return fp8.ELEMENT.bits
     return FORMATS[name].bits if name in FORMATS else 8 * ELEMENT_TYPES[name].bytes
 
 
@@ -145,9 +157,8 @@ EXACT_KINDS = ("integer", "index")
 
 @dataclass(frozen=True)
 class Inputs:
-    """A [M, K] and B [N, K], row-major, and how they were made. factors: of block-scaled ones, the scale factors of A
-    and of B; alpha: what C is multiplied by. epilogue: the fused one; given: what it reads, by the names in its
-    formula.
+    """A [M, K] and B [N, K], row-major, and how they were made. factors: the scale factors of A and of B, if they have
+    any; alpha: what C is multiplied by. epilogue: the fused one; given: what it reads, by the names in its formula.
     """
 
     a: np.ndarray
@@ -165,8 +176,8 @@ class Inputs:
         return self.kind in EXACT_KINDS
 
 
-def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str = NONE) -> Inputs:
-    """Draws A and B, and what an epilogue reads; the same arguments give the same values."""
+def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str = NONE, scales: str = "tensor") -> Inputs:
+    """Draws A and B, and what an epilogue reads; the same arguments give the same values. scales: of e4m3."""
     if kind not in KINDS:
         raise UsageProblem(f"inputs {kind!r} are not known; use one of: {', '.join(KINDS)}")
     check_dtype(dtype)
@@ -174,6 +185,11 @@ def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str = 
     rng = np.random.default_rng(seed)
     if dtype in FORMATS:
         return _make_scaled(shape, FORMATS[dtype], kind, seed, rng)
+    if dtype == FP8:
+        a, of_a, alpha_a = fp8.draw(kind, "A", scales, (shape.m, shape.k), rng)
+        b, of_b, alpha_b = fp8.draw(kind, "B", scales, (shape.n, shape.k), rng)
+        factors = None if of_a is None or of_b is None else (of_a, of_b)
+        return Inputs(a, b, kind, seed, factors, float(np.float32(alpha_a * alpha_b)))
     numpy_type = ELEMENT_TYPES[dtype].numpy
     a = _DRAW[kind](shape.m, shape.k, rng).astype(numpy_type)
     b = _DRAW[kind](shape.n, shape.k, rng).astype(numpy_type)
@@ -199,7 +215,7 @@ def epilogue_operands(shape: Shape, dtype: str, kind: str, seed: int, epilogue: 
 
 def check_kind(kind: str, dtype: str) -> None:
     """Refuses inputs that a type does not have."""
-    if kind not in _DRAW and dtype not in FORMATS:
+    if kind not in _DRAW and dtype in ELEMENT_TYPES:
         raise UsageProblem(
             f"inputs {kind!r} are codes of scale factors, which {dtype} has not; use one of: {', '.join(_DRAW)}"
         )
@@ -230,8 +246,9 @@ _DRAW = {"normal": _normal, "uniform": _uniform, "integer": _integer, "index": i
 class Reference:
     """C [M, N] in f32 or f64, and the length of each row of A and of B, which bounds rounding errors.
 
-    exact: nothing before the output has a rounding error, so that it must be `values` rounded once.
-    spread: with a fused epilogue, how far each element may be off before it is rounded.
+    exact: nothing before the output has a rounding error, so that it must be `values` rounded once. fp8_depth: of
+    e4m3, the products that a tensor core adds up before f32 registers take over; 0 for other types. spread: with a
+    fused epilogue, how far each element may be off before it is rounded.
     """
 
     values: np.ndarray
@@ -239,12 +256,13 @@ class Reference:
     b_norms: np.ndarray
     k: int
     exact: bool
+    fp8_depth: int = 0
     spread: Any = None
 
     @property
     def accumulation(self) -> Any:
         """How far each element of the product may be off."""
-        return ACCUMULATION_ERROR * self.k**0.5 * (self.a_norms[:, None] * self.b_norms[None, :])
+        return accumulation_error(self) * (self.a_norms[:, None] * self.b_norms[None, :])
 
     def through(self, epilogue: str, given: Mapping[str, Any]) -> Reference:
         """Returns the same behind a fused epilogue. Of arrays of NumPy."""
@@ -266,7 +284,15 @@ def compute_reference(inputs: Inputs) -> Reference:
     """A . B^T by the BLAS under NumPy: in f32 where that is exact, in f64 for random and block-scaled values."""
     a: np.ndarray
     b: np.ndarray
-    if inputs.factors:
+    depth = 0
+    if inputs.a.dtype == fp8.ELEMENT.numpy and not _has_bytes(inputs.factors):
+        a, b = inputs.a.astype(np.float64), inputs.b.astype(np.float64)
+        depth = min(a.shape[1], fp8.BLOCK) if inputs.factors else a.shape[1]
+        if inputs.factors:
+            a *= fp8.spread(inputs.factors[0], "A", a.shape)
+            b *= fp8.spread(inputs.factors[1], "B", b.shape)
+        a *= inputs.alpha
+    elif inputs.factors:
         a, b = (Scaled(*each).numbers() for each in zip((inputs.a, inputs.b), inputs.factors, strict=True))
         a *= inputs.alpha
     else:
@@ -278,11 +304,25 @@ def compute_reference(inputs: Inputs) -> Reference:
         b_norms=np.linalg.norm(b, axis=1),
         k=a.shape[1],
         exact=inputs.exact,
+        fp8_depth=depth,
     )
     return reference.through(inputs.epilogue, inputs.given)
 
 
+def _has_bytes(factors: tuple[np.ndarray, np.ndarray] | None) -> bool:
+    """Returns whether there are factors of a block-scaled format."""
+    return factors is not None and factors[0].itemsize == 1
+
+
 ACCUMULATION_ERROR = 2.0**-22
+
+
+def accumulation_error(reference: Reference) -> float:
+    """What adding up may cost, as a part of |a| |b|: see above."""
+    if not reference.fp8_depth:
+        return ACCUMULATION_ERROR * reference.k**0.5
+    root = reference.fp8_depth**0.5
+    return (2.0**-9 + 2.0**-15 * root) * root / reference.k**0.5
 
 
 @dataclass(frozen=True)
@@ -431,7 +471,7 @@ def allowed_error(reference: Reference, dtype: ElementType) -> Any:
 def _describe_tolerance(reference: Reference, dtype: ElementType) -> str:
     if reference.exact:
         return "equal"
-    accumulation = f"{ACCUMULATION_ERROR * reference.k**0.5:.3g} |a| |b|"
+    accumulation = f"{accumulation_error(reference):.3g} |a| |b|"
     if reference.spread is not None:
         accumulation = f"what the epilogue rounds and makes of {accumulation}"
     return f"{dtype.unit_roundoff:g} |x| + {accumulation}"

@@ -1,13 +1,11 @@
 """The entry point of all kernels: launch bounds, cluster shape, and the architecture's kernel."""
 from .common.config import GemmConfig
-from .common.cta import Cta, Problem
+from .common.cta import Cta, Problem, Scales
 from .common.fragment import EpilogueOperands
 from .host.label import label
 from .common.ptx import tensor_map_address
 from .host.rules import config_error
-from .sm100.block_scaled import Scales
 from .sm100.run import run as run_sm100
-from .sm100.run import run_scaled
 from .sm90.run import run as run_sm90
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA
 from max.gpu.host.nvidia.tma import TMADescriptor
@@ -40,7 +38,35 @@ def gemm[
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
     comptime assert not config.is_fused(), "fused_gemm has the operands of a fused epilogue"
-    run[config](problem_of[config](a, b, c, k_iterations, m, n, counter))
+    run[config](problem_of[config](a, b, c, k_iterations, m, n, counter, Scales(0, 0, 1)))
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(config.threads())),
+    `nvvm.minctasm`=SIMDLength(1),
+    `nvvm.cluster_dim`=StaticTuple[Int32, 3](Int32(config.cluster_m), Int32(config.cluster_n), 1),
+)
+@__llvm_arg_metadata(a_map, `nvvm.grid_constant`)
+@__llvm_arg_metadata(b_map, `nvvm.grid_constant`)
+@__llvm_arg_metadata(c_map, `nvvm.grid_constant`)
+@__name(t"{label(config)}")
+def multiplied_gemm[
+    config: GemmConfig
+](
+    a_map: TMADescriptor,
+    b_map: TMADescriptor,
+    c_map: TMADescriptor,
+    k_iterations: UInt32,
+    m: UInt32,
+    n: UInt32,
+    counter: UInt64,
+    alpha: Float32,
+):
+    """C = alpha * A . B^T."""
+    var a = tensor_map_address(Pointer(to=a_map))
+    var b = tensor_map_address(Pointer(to=b_map))
+    var c = tensor_map_address(Pointer(to=c_map))
+    run[config](problem_of[config](a, b, c, k_iterations, m, n, counter, Scales(0, 0, alpha)))
 
 
 @__llvm_metadata(
@@ -71,13 +97,14 @@ def fused_gemm[
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
-    var problem = problem_of[config](a, b, c, k_iterations, m, n, counter)
+    var problem = problem_of[config](a, b, c, k_iterations, m, n, counter, Scales(0, 0, 1))
     problem.operands = {bias, residual, alpha, beta, m, n}
     run[config](problem)
 
 
 @inline(.always)
 def run[config: GemmConfig](problem: Problem):
+    """Any architecture's kernel."""
     comptime if config.arch == "sm_100a":
         run_sm100(Cta[config](), problem)
     else:
@@ -110,23 +137,24 @@ def scaled_gemm[
     counter: UInt64,
     alpha: Float32,
 ):
-    """C = alpha * A . B^T, of block-scaled A and B."""
+    """C = alpha * A . B^T, of A and B with scale factors."""
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
     var a_scales = tensor_map_address(Pointer(to=a_scales_map))
     var b_scales = tensor_map_address(Pointer(to=b_scales_map))
-    var problem = problem_of[config](a, b, c, k_iterations, m, n, counter)
-    run_scaled(Cta[config](), problem, Scales(a_scales, b_scales, alpha))
+    run[config](problem_of[config](a, b, c, k_iterations, m, n, counter, Scales(a_scales, b_scales, alpha)))
 
 
 @inline(.always)
 def problem_of[
     config: GemmConfig
-](a: UInt64, b: UInt64, c: UInt64, k_iterations: UInt32, m: UInt32, n: UInt32, counter: UInt64) -> Problem:
+](
+    a: UInt64, b: UInt64, c: UInt64, k_iterations: UInt32, m: UInt32, n: UInt32, counter: UInt64, scales: Scales
+) -> Problem:
     comptime wrong = config_error(config)
     comptime assert wrong.byte_length() == 0, wrong
     var clusters_m = ceildiv(m, UInt32(config.cluster_rows()))
     var clusters_n = ceildiv(n, UInt32(config.cluster_columns()))
     var none = EpilogueOperands(0, 0, 1, 0, m, n)
-    return {a, b, c, k_iterations, m, n, clusters_m, clusters_n, counter, none}
+    return {a, b, c, k_iterations, m, n, clusters_m, clusters_n, counter, scales, none}

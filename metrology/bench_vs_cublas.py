@@ -9,6 +9,10 @@
 There, PyTorch, click, pynvml and ml_dtypes are enough. A kernel is launched as its launch plan says, checked and given
 operands as `harness survey` does it.
 
+e4m3 (``--kernel "kernel8 dtype=e4m3 scales=block"``) stands beside cuBLASLt's with one factor for A and one for B,
+added up the fast way as kernels with `scales=tensor` do, and, where it can, with the same factors of blocks
+("cublas-blocks"). Give it a folder of its own.
+
 A sample is the time of a CUDA graph of launches that go through several sets of inputs, together twice the L2 cache, so
 that none finds its operands there. Every result is first compared with that of cuBLAS on small integers, where both are
 exact.
@@ -39,7 +43,7 @@ if not (Path(__file__).resolve().parent / "harness").exists():  # in a checkout;
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness.run.driver import Driver
-from metrology.survey.kernels import Packed, check, draw_sets, set_count
+from metrology.survey.kernels import ALPHA, SCALE_BLOCK, Packed, check, draw_sets, set_count
 
 ARCH = "sm_90a"
 SAMPLE_SECONDS = 0.025
@@ -100,7 +104,31 @@ class Kernel:
 def cublas(tensors: dict[str, Any]) -> Callable[[], None]:
     import torch
 
+    if "A scales" in tensors:
+        one, alpha = (torch.tensor(value, device="cuda") for value in (1.0, ALPHA["tensor"]))
+        return _scaled_mm(tensors, alpha, one, fast=True)
     return lambda: torch.matmul(tensors["A"], tensors["B"].t(), out=tensors["C"])
+
+
+def _scaled_mm(tensors: dict[str, Any], of_a: Any, of_b: Any, *, fast: bool) -> Callable[[], None]:
+    import torch
+
+    a, b, c = tensors["A"], tensors["B"].t(), tensors["C"]
+    return lambda: torch._scaled_mm(a, b, of_a, of_b, out_dtype=c.dtype, use_fast_accum=fast, out=c)
+
+
+def cublas_blocks(tensors: dict[str, Any]) -> Callable[[], None] | None:
+    """cuBLASLt with scale factors of blocks; None where it refuses the problem, which is said."""
+    blocks = -(-tensors["A"].shape[1] // SCALE_BLOCK)
+    of_a = tensors["A scales"].t()[: tensors["A"].shape[0]]
+    of_b = tensors["B scales"][:, :blocks].t()
+    launch = _scaled_mm(tensors, of_a, of_b, fast=False)
+    try:
+        launch()
+    except RuntimeError as error:
+        click.echo(f"no cublas-blocks: {' '.join(str(error).split())[:300]}", err=True)
+        return None
+    return launch
 
 
 def graph_of(launches: list[Callable[[], None]], count: int) -> Any:
@@ -131,9 +159,11 @@ def graphs_of(kernels: list[Kernel], kind: str) -> tuple[dict[str, Any], int, in
 
     run = kernels[0].run
     sets = draw_sets(kind, run, set_count(run))
-    contestants = {"cublas": [cublas(s) for s in sets]} | {
-        kernel.name: [kernel.prepare(s) for s in sets] for kernel in kernels
-    }
+    contestants = {"cublas": [cublas(s) for s in sets]}
+    if any(kernel.run["plan"]["config"]["scales"] == "block" for kernel in kernels):
+        with_blocks = [launch for launch in map(cublas_blocks, sets) if launch]
+        contestants |= {"cublas-blocks": with_blocks} if with_blocks else {}
+    contestants |= {kernel.name: [kernel.prepare(s) for s in sets] for kernel in kernels}
     for launches in contestants.values():
         launches[0]()
     torch.cuda.synchronize()

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import cache, paths
+from harness import cache, fp8, paths
 from harness.block_scaling import FORMATS, to_atoms
 from harness.build import planner
 from harness.build.compiler import (
@@ -58,6 +58,7 @@ from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Ma
 from harness.launch.spec import Argument as LaunchArgument
 from harness.problem import (
     ELEMENT_TYPES,
+    FP8,
     Inputs,
     Matmul,
     Shape,
@@ -250,7 +251,8 @@ COUNTER_TYPE = DATA_TYPES["u32"]
 
 def make_launchable(artifact: Artifact, shape: Shape, kind: str, seed: int) -> Launchable:
     """A compiled kernel on a problem with drawn inputs."""
-    inputs = make_inputs(shape, artifact.config.dtype, kind, seed, artifact.config.epilogue)
+    config = artifact.config
+    inputs = make_inputs(shape, config.dtype, kind, seed, config.epilogue, config.scales)
     return to_launchable(artifact, artifact.plan(shape), inputs)
 
 
@@ -286,13 +288,14 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
 def operands(dtype: str, inputs: Inputs) -> dict[str, Buffer]:
     """A, B, and the scale factors that they have, by the names of the plan's tensors."""
     block_format = FORMATS.get(dtype)
-    element = block_format.element if block_format else DATA_TYPES[ELEMENT_TYPES[dtype].ptx]
+    element = block_format.element if block_format else DATA_TYPES[FP8 if dtype == FP8 else ELEMENT_TYPES[dtype].ptx]
     found = {}
     for name, values in (("A", inputs.a), ("B", inputs.b)):
         found[name] = Buffer(name, element, values.shape, Fill("array", array=values))
-    for name, factors in zip(("A scales", "B scales"), inputs.factors or (), strict=False):
-        atoms = to_atoms(factors)
-        found[name] = Buffer(name, DATA_TYPES["u8"], atoms.shape, Fill("array", array=atoms))
+    for operand, factors in zip("AB", inputs.factors or (), strict=False):
+        name, kind = f"{operand} scales", DATA_TYPES["u8" if block_format else "f32"]
+        laid_out = to_atoms(factors) if block_format else fp8.in_memory(factors, operand)
+        found[name] = Buffer(name, kind, laid_out.shape, Fill("array", array=laid_out))
     return found
 
 

@@ -15,6 +15,7 @@ ELEMENT_BYTES = 2
 EPILOGUE_WIDTHS = (64, 32, 16)
 RASTER_GROUPS = (1, 4, 8, 16)  # columns of cluster tiles that are walked along M together
 CLC_DEPTHS = (3, 2, 1)  # CLC response slots
+SCALES = ("tensor", "block", "none")
 SCHEDULERS = ("clc", "static", "dynamic", "none")
 STAYING = ("static", "dynamic")  # schedulers that launch no more clusters than run at the same time
 LARGEST_CLUSTER = 16
@@ -66,9 +67,9 @@ Space = Mapping[str, tuple[Any, ...]]
 class Kernel:
     """One kernel of the series. archs: what it is written for, the default first; dtypes: of A and B, likewise.
     is_persistent: its CTAs compute tiles in an order of their own; otherwise each computes the tile at its place in the
-    grid. tilings: by architecture, what it chooses from for a problem, its default first; none where it has one for
-    every problem. space: by architecture, the values of each option that are tried when it is tuned. file: of a kernel
-    of one's own, where it is written.
+    grid. tilings: by architecture (with scale factors of blocks: "sm_90a block"), what it chooses from for a problem,
+    its default first; none where it has one for every problem. space: by architecture, the values of each option that
+    are tried when it is tuned. file: of a kernel of one's own, where it is written.
     """
 
     name: str
@@ -131,6 +132,13 @@ HOPPER_TILINGS = (
     Tiling((128, 128), (2, 1), 1.04),
 )
 
+# As predicted for 4096x7168x16384, where 128x128 waits more for barriers; nothing of it is measured.
+HOPPER_BLOCK_TILINGS = (
+    Tiling((256, 128), (1, 2), 1.0),
+    Tiling((128, 256), (2, 1), 1.01),
+    Tiling((128, 128), (2, 1), 1.05),
+)
+
 KERNELS = {
     kernel.name: kernel
     for kernel in (
@@ -156,8 +164,9 @@ KERNELS = {
             name="kernel8",
             summary="+ persistent CTAs: one tile is written while the next is multiplied",
             archs=("sm_100a", "sm_90a"),
+            dtypes=("bf16", "fp16", "e4m3"),
             is_persistent=True,
-            tilings={"sm_90a": HOPPER_TILINGS},
+            tilings={"sm_90a": HOPPER_TILINGS, "sm_90a block": HOPPER_BLOCK_TILINGS},
             space=SPACE_8,
         ),
         Kernel(

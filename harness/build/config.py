@@ -24,6 +24,7 @@ from harness.build.catalog import (
     KERNELS,
     LARGEST_CLUSTER,
     RASTER_GROUPS,
+    SCALES,
     SCHEDULERS,
     Kernel,
     Tiling,
@@ -32,7 +33,7 @@ from harness.build.planner import ConfigError
 from harness.epilogues import EPILOGUES, NONE, find_epilogue
 from harness.errors import UsageProblem
 from harness.gpus import usual_gpu
-from harness.problem import BF16, DTYPES, OUT_TYPES, Shape, check_dtype
+from harness.problem import BF16, DTYPES, FP8, OUT_TYPES, Shape, check_dtype
 
 SWITCH = {"yes": True, "true": True, "no": False, "false": False}
 """What an option that is on or off can be written as."""
@@ -164,7 +165,9 @@ OPTIONS = {
                choices=tuple(ARCHITECTURES), offered=tuple(ARCHITECTURES)),
         Option("dtype", "word", "Of A and B.  [default: bf16, of kernel9 nvfp4]", several="bf16,fp16", choices=DTYPES,
                offered=DTYPES),
-        Option("out_dtype", "word", "Of C.  [default: that of A and B; where they are block-scaled, bf16]",
+        Option("scales", "word", "Scale factors of e4m3: one for A and one for B, or one for each 1x128 of A and "
+               "128x128 of B.  [default: tensor]", several="tensor,block", choices=SCALES, offered=SCALES),
+        Option("out_dtype", "word", "Of C.  [default: that of A and B; where they have scale factors, bf16]",
                several="bf16,f32", choices=tuple(OUT_TYPES), offered=tuple(OUT_TYPES)),
         Option("cta_group", "number", "CTAs that work on one MMA: 1, or 2 (a pair).  [default: the architecture's]",
                written="1|2", several="1,2", offered=(1, 2), label="cta_group"),
@@ -247,7 +250,7 @@ def tilings(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | 
     wanted = {name: asked.get(name) for name in ("mma_shape", "cluster", "ping_pong")}
     found = [
         tiling
-        for tiling in kernel.tilings.get(arch, ())
+        for tiling in kernel.tilings.get(f"{arch} block" if asked.get("scales") == "block" else arch, ())
         if all(value in (None, getattr(tiling, name)) for name, value in wanted.items())
     ]
     if shape:
@@ -353,6 +356,7 @@ class KernelConfig:
     kernel: str
     arch: str
     dtype: str
+    scales: str
     out_dtype: str
     cta_group: int
     mma_shape: tuple[int, int]
@@ -372,8 +376,9 @@ class KernelConfig:
     def label(self) -> str:
         """Short name for tables."""
         unit = "pair" if self.cta_group == 2 else "1 CTA"
+        blocks = " scales of blocks" if self.dtype == FP8 and self.scales == "block" else ""
         return (
-            f"{self.kernel} {self.arch} {self.types} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
+            f"{self.kernel} {self.arch} {self.types}{blocks} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
             f"cluster {self.cluster[0]}x{self.cluster[1]} stages {self.stages} epilogue {self.epilogue_width}"
             f"{'' if self.multicast else ' no multicast'}{self._walk}"
         )

@@ -18,12 +18,11 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness import cache
+from harness import cache, fp8
 from harness.block_scaling import FORMATS, BlockFormat
-from harness.build.catalog import ELEMENT_BYTES
 from harness.build.compiler import PLANNER, ask, compiled, key_of, parameters, planner_source_with, with_notice
 from harness.errors import CannotRun, UsageProblem
-from harness.problem import OUT_TYPES, ElementType, Shape
+from harness.problem import OUT_TYPES, ElementType, Shape, operand_bits
 from harness.processes.program import end, start
 
 
@@ -292,6 +291,11 @@ class Plan:
         return FORMATS.get(self.config["dtype"])
 
     @property
+    def has_f32_factors(self) -> bool:
+        """Whether e4m3 has scale factors of blocks."""
+        return self.scaling is None and self.config["scales"] == "block"
+
+    @property
     def out_type(self) -> ElementType:
         """The type of C."""
         maps = (argument for argument in self.arguments if isinstance(argument, TensorMapArgument))
@@ -300,8 +304,10 @@ class Plan:
     @property
     def operand_bytes(self) -> float:
         """What an element of A or B takes in memory, with its part of a scale factor."""
-        block_format = self.scaling
-        return ELEMENT_BYTES if block_format is None else block_format.bits / 8 + 1 / block_format.block
+        own = operand_bits(self.config["dtype"]) / 8
+        if self.has_f32_factors:
+            return own + 4 / fp8.BLOCK
+        return own if self.scaling is None else own + 1 / self.scaling.block
 
     @property
     def tile(self) -> tuple[int, int]:

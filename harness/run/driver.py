@@ -69,7 +69,7 @@ class AlignedBytes:
         return ctypes.string_at(self.address, self.size)
 
 
-Parameter = AlignedBytes | ctypes.c_uint32 | ctypes.c_uint64
+Parameter = AlignedBytes | ctypes.c_uint32 | ctypes.c_uint64 | ctypes.c_float
 
 
 class Driver:

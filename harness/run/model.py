@@ -21,7 +21,7 @@ from harness.driver.toolchains import toolchain_variables
 from harness.epilogues import NONE
 from harness.errors import CannotRun
 from harness.gpus import kind_of
-from harness.problem import Shape
+from harness.problem import FP8, Shape
 from harness.processes.program import run as run_program
 from harness.run.tuned import configuration_for
 
@@ -36,10 +36,17 @@ def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
     return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
 
 
+def require_op(config: KernelConfig) -> None:
+    """Raises CannotRun for what no MAX op takes."""
+    if config.dtype == FP8:
+        raise CannotRun(f"dtype {FP8}: no MAX op multiplies it yet; use --device emulator")
+
+
 def require_timing(config: KernelConfig) -> None:
     """Raises CannotRun for what the MAX ops take, and the harness does not run on a GPU."""
-    what = config.dtype if config.dtype in FORMATS else f"epilogue {config.epilogue}"
+    require_op(config)
     if config.dtype in FORMATS or config.epilogue != NONE:
+        what = config.dtype if config.dtype in FORMATS else f"epilogue {config.epilogue}"
         raise CannotRun(f"{what} is not timed on a GPU yet; use --device emulated-gpu, or the MAX op")
 
 
@@ -47,8 +54,9 @@ def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, boo
     """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
 
     ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. Raises CannotRun
-    if MAX cannot compile it.
+    if MAX cannot compile it, or as `require_op`.
     """
+    require_op(config)
     return _compile(artifact_path(config, ptx), config.arch, "kernel", config.to_json(), config.label, ptx)
 
 
@@ -134,7 +142,7 @@ def operation(config: KernelConfig) -> str:
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
     """Parameters of the MAX custom op; it takes the types from its tensors, but for the format of block scaling."""
     options = config.options()
-    del options["arch"], options["dtype"], options["out_dtype"]
+    del options["arch"], options["dtype"], options["scales"], options["out_dtype"]
     if config.epilogue == NONE:
         del options["epilogue"]
     return parameters(options) | ({"scaling": config.dtype} if config.dtype in FORMATS else {})

@@ -247,7 +247,8 @@ def _emulate(
 
     The counters are those of the first schedule: others wait more or less often.
     """
-    inputs = make_inputs(request.shape, request.config.dtype, request.inputs, request.seed, request.config.epilogue)
+    config = request.config
+    inputs = make_inputs(request.shape, config.dtype, request.inputs, request.seed, config.epilogue, config.scales)
     what = to_launchable(artifact, plan, inputs)
     several: Iterator[Tried]
     if request.through_max:

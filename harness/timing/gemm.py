@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from harness.build.catalog import ELEMENT_BYTES
 from harness.build.planner import CounterArgument, Plan, TensorMapArgument
 from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
+from harness.problem import operand_bits
 from harness.timing.cache import Panel, Place, Tiles
 from harness.timing.constants import GOLDEN, Gpu
 from harness.timing.sharing import Operand, coalesced
@@ -249,7 +249,7 @@ class Gemm:
     @property
     def part_cycles(self) -> float:
         """Returns the cycles of a K step that a tensor core takes for one of them."""
-        steps = self.plan.config["block_k"] * ELEMENT_BYTES / K_BYTES
+        steps = self.plan.config["block_k"] * operand_bits(self.plan.config["dtype"]) / 8 / K_BYTES
         return steps * self._box_rows("C") / WGMMA_ROWS * self.plan.tile[1] / 2
 
     def _box_rows(self, tensor: str) -> int:

@@ -498,7 +498,7 @@ class TimedDevice(Device):
         trace: Trace | None = None,
         two_fit: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(uninitialised="fault" if computes else "zero")  # no copy has brought what a kernel reads
         self.gpu = gpu
         self.l2_and_dram = memory
         self.computes = computes

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness import fp8
 from harness.block_scaling import ATOM_ROWS
 from harness.build.artifacts import Artifact, counter_buffer, launch_of, maps_of
 from harness.build.planner import CounterArgument, Plan, TensorArgument, TensorMapArgument
 from harness.launch.launching import EmulationOptions, run
 from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launchable
+from harness.problem import LARGEST
 from harness.timing.cache import Hits, hits
 from harness.timing.constants import Gpu
 from harness.timing.first_use import FirstUse
@@ -58,7 +60,10 @@ def simulate(
     maps = [argument for argument in plan.arguments if isinstance(argument, TensorMapArgument)]
     addresses = {argument.tensor: FIRST_ADDRESS * n for n, argument in enumerate(maps, 1)}
     panels = {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)}
-    if plan.scaling:  # scale factors come with the rows they belong to, from a map whose rows are rows of atoms
+    if plan.has_f32_factors:  # those of B, too; those of A, of which little is loaded, are rows of blocks of K
+        panels[addresses["A scales"]] = "A", LARGEST
+        panels[addresses["B scales"]] = "B", max(1, gemm.tile[1] // fp8.BLOCK)
+    elif plan.scaling:  # scale factors come with the rows they belong to, from a map whose rows are rows of atoms
         panels |= {addresses[f"{name} scales"]: (name, rows // ATOM_ROWS) for name, rows in list(panels.values())}
     fetched = {addresses[argument.tensor]: argument.l2_promotion for argument in maps}
     wave_of, ahead = gemm.waves(spread.resident), gained(gemm, spread.resident)

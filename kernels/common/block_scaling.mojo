@@ -47,6 +47,13 @@ struct BlockScaling(TrivialRegisterPassable):
 
 
 comptime UNSCALED = BlockScaling("", "f16", bits=16, factors=0, element_code=0, scale_code=0)
+
+comptime E4M3 = BlockScaling("e4m3", "f8f6f4", bits=8, factors=0, element_code=0, scale_code=0)
+"""fp8 whose MMAs know no scale factors: `GemmConfig.scales` says which there are."""
+
+comptime F32_BLOCK = 128
+"""Elements along K that share an f32 scale factor, of one row of A or of as many rows of B: a stage of e4m3."""
+
 comptime BLOCK_SCALED = [
     BlockScaling("nvfp4", "mxf4nvf4", bits=4, factors=4, element_code=1, scale_code=0),
     BlockScaling("mxfp8", "mxf8f6f4", bits=8, factors=1, element_code=0, scale_code=1),
@@ -59,8 +66,8 @@ def block_scaled_names() -> List[StaticString]:
 
 
 def find_scaling(name: StaticString) -> BlockScaling:
-    """`UNSCALED` for a name that is no block-scaled format."""
+    """`UNSCALED` for a name that is neither a block-scaled format nor e4m3."""
     comptime for format in BLOCK_SCALED:
         if name == format.name:
             return format
-    return UNSCALED
+    return E4M3 if name == E4M3.name else UNSCALED

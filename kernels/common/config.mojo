@@ -4,7 +4,17 @@
 32 bits. Everything here is plain integer arithmetic: the kernels evaluate it at compile time, the launch plan and the
 tests at run time.
 """
-from .block_scaling import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS, SCALE_SLOTS, UNSCALED, BlockScaling, block_scaled_names
+from .block_scaling import (
+    ATOM_BYTES,
+    ATOM_COLUMNS,
+    ATOM_ROWS,
+    E4M3,
+    F32_BLOCK,
+    SCALE_SLOTS,
+    UNSCALED,
+    BlockScaling,
+    block_scaled_names,
+)
 from ..own import KERNEL as OWN
 from .epilogues import NONE, Fusion, epilogue_number
 from .multicast import Multicast, Slices
@@ -38,7 +48,7 @@ comptime SERIES = [
 
 def dtype_names() -> List[StaticString]:
     """Of A and B."""
-    var names: List[StaticString] = ["bf16", "fp16"]
+    var names: List[StaticString] = ["bf16", "fp16", E4M3.name]
     return names + block_scaled_names()
 
 
@@ -98,8 +108,9 @@ struct GemmConfig(TrivialRegisterPassable):
 
     var kernel: Kernel
     var arch: StaticString
-    var dtype: DType  # of A and B that are not block-scaled
+    var dtype: DType  # of A and B that `scaling` does not name
     var scaling: BlockScaling  # of A and B
+    var scales: StaticString  # none; tensor: one number for all of C; block: scale factors of A and B, and that number
     var out_dtype: DType  # of C
     var cta_group: Int  # CTAs that work on one MMA: 1, or 2 (a pair)
     var mma_m: Int
@@ -127,6 +138,7 @@ struct GemmConfig(TrivialRegisterPassable):
         arch: StaticString = "sm_100a",
         dtype: DType = DType.bfloat16,
         scaling: BlockScaling = UNSCALED,
+        scales: Optional[StaticString] = None,
         out_dtype: Optional[DType] = None,
         cta_group: Optional[Int] = None,
         mma_m: Optional[Int] = None,
@@ -146,7 +158,8 @@ struct GemmConfig(TrivialRegisterPassable):
         ping_pong: Bool = False,
         epilogue: StaticString = "none",
     ):
-        """What is not given the kernel chooses: `out_dtype` as `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
+        """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
+        `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
         `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a; `epilogue_width` 64,
         but 32 where the epilogue is double-buffered or C is f32, or less if that does not divide the columns of a warp; `band_m` 2048
         rows for kernel7 on sm_90a, else no bands; in a persistent kernel the `scheduler` clc on sm_100a, static on sm_90a,
@@ -158,6 +171,12 @@ struct GemmConfig(TrivialRegisterPassable):
         self.arch = arch
         self.dtype = dtype
         self.scaling = scaling
+        self.scales = "none"
+        if kernel.is_block_scaled:
+            self.scales = "block"
+        elif scaling.name == E4M3.name:
+            self.scales = "tensor"
+        self.scales = scales.or_else(self.scales)
         self.out_dtype = out_dtype.or_else(dtype)
         self.cta_group = cta_group.or_else(2 if blackwell else 1)
         self.mma_m = mma_m.or_else(128 * self.cta_group)
@@ -195,6 +214,20 @@ struct GemmConfig(TrivialRegisterPassable):
         self.clc_depth = clc_depth.or_else(2 if self.cancels_clusters() else 0)
         self.sms = sms.or_else(sms_filled(self.cluster_size(), blackwell) if self.fills_sms() else 0)
         self.stages = stages.or_else(self.stages_that_fit() if kernel.pipelined else 1)
+
+    # ---- types ---------------------------------------------------------------------------------------------------
+    def operand_dtype(self) -> DType:
+        """Of A and B, on sm_90a."""
+        return DType.float8_e4m3fn if self.scaling.name == E4M3.name else self.dtype
+
+    def has_scale_factors(self) -> Bool:
+        """A stage holds those of its rows of A and B."""
+        return self.scales == "block"
+
+    def promotes(self) -> Bool:
+        """sm_90a: the products of a stage are multiplied by their scale factors and added up in f32, not by the tensor
+        core, which adds fp8 with 13 fraction bits."""
+        return self.has_scale_factors() and not self.has_tmem()
 
     # ---- schedule ------------------------------------------------------------------------------------------------
     def overlaps_launches(self) -> Bool:
@@ -243,8 +276,9 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def defers_epilogue(self) -> Bool:
         """sm_90a: the consumers keep a finished tile in registers, in the type of C, and write it while they multiply the
-        next."""
-        return self.kernel.is_persistent and not self.has_tmem() and not self.ping_pong
+        next. Not where 128 registers a thread add up a tile, and 64 more hold what the tensor core adds to it."""
+        var fits = not self.promotes() or self.consumer_m() * self.mma_n <= 64 * 128
+        return self.kernel.is_persistent and not self.has_tmem() and not self.ping_pong and fits
 
     def consumer_m(self) -> Int:
         return self.mma_m // self.consumers_of_tile()
@@ -276,10 +310,15 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.scaling.atoms() * ATOM_BYTES
 
     def a_scale_bytes(self) -> Int:
+        if self.promotes():
+            return 4 * self.cta_m()
         return self.cta_m() // ATOM_ROWS * self.atom_row_bytes()
 
     def b_scale_bytes(self) -> Int:
-        """Each CTA of a pair multiplies all columns of B, and needs the factors of all."""
+        """Each CTA of a pair multiplies all columns of B, and needs the factors of all. f32: 128 bytes of a row, which is as
+        much as copies are aligned to; one factor of them is used."""
+        if self.promotes():
+            return 128 * ceildiv(self.mma_n, F32_BLOCK)
         return self.mma_n // ATOM_ROWS * self.atom_row_bytes()
 
     def stage_bytes(self) -> Int:
@@ -297,8 +336,10 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def empty_arrivals(self) -> Int:
         """Arrivals an empty barrier waits for: each reader of what a CTA loads into a stage says once that it has read
-        it. A reader is an MMA on sm_100a, a consumer warpgroup on sm_90a."""
-        return self.sharing().readers() * (1 if self.has_tmem() else self.consumers_of_tile())
+        it. A reader is an MMA on sm_100a, a consumer warpgroup on sm_90a; or each of its warps, as they read scale factors
+        by themselves."""
+        var warps = 4 if self.promotes() else 1
+        return self.sharing().readers() * (1 if self.has_tmem() else warps * self.consumers_of_tile())
 
     def accumulator_readers(self) -> Int:
         """Warps that read an accumulator in TMEM: four of each CTA of the MMA."""
@@ -462,7 +503,7 @@ struct GemmConfig(TrivialRegisterPassable):
     # ---- names ---------------------------------------------------------------------------------------------------
     def dtype_name(self) -> StaticString:
         """Of A and B."""
-        if self.scaling.factors > 0:
+        if self.scaling.bits < 16:
             return self.scaling.name
         return float_name(self.dtype)
 

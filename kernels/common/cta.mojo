@@ -12,8 +12,18 @@ from max.gpu.sync import syncwarp
 
 
 @fieldwise_init
+struct Scales(TrivialRegisterPassable):
+    """The tensor maps of the scale factors of A and B by address, and the factor of all of C; what a problem has not is 0
+    and 1."""
+
+    var a: UInt64
+    var b: UInt64
+    var alpha: Float32
+
+
+@fieldwise_init
 struct Problem(TrivialRegisterPassable):
-    """Tensor maps by address, sizes, the counter of tiles, and what a fused epilogue reads."""
+    """Tensor maps by address, sizes, the counter of tiles, scale factors, and what a fused epilogue reads."""
 
     var a: UInt64
     var b: UInt64
@@ -24,6 +34,7 @@ struct Problem(TrivialRegisterPassable):
     var clusters_m: UInt32  # cluster tiles along M: C in units of what a cluster computes together
     var clusters_n: UInt32
     var counter: UInt64  # one word of global memory, 0 before the launch and after it; no address where none is needed
+    var scales: Scales
     var operands: EpilogueOperands
 
 

@@ -1,4 +1,5 @@
 """The producer: loads stages of A and B by TMA, with multicast to the CTAs of the cluster that need the same slices."""
+from .block_scaling import F32_BLOCK
 from .config import SWIZZLE_ROW_BYTES, GemmConfig
 from .cta import Cta, Problem, Tile
 from .multicast import Slices
@@ -59,6 +60,7 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
     var a: Operand[Self.config.cta_group, Self.config.a_slices()]
     var b: Operand[Self.config.cta_group, Self.config.b_slices()]
+    var problem: Problem
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config], problem: Problem):
@@ -66,6 +68,7 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
         self.a = {problem.a, problem.m, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
         var b_row = cta.in_pair() * UInt32(Self.config.cta_b_rows())
         self.b = {problem.b, problem.n, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
+        self.problem = problem
 
     @inline(.always)
     def expect_and_load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32):
@@ -81,6 +84,22 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
         """Starts the copies of this CTA's slices of A and B, from column k of the tensor maps on."""
         self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
         self.b.load(cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, tile.column, k)
+        comptime if Self.config.promotes():
+            self.load_factors(cta, tile, stage, k // F32_BLOCK, full)
+
+    @inline(.always)
+    def load_factors(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, block: Int32, full: MBarrier):
+        """Starts the copies of f32 scale factors, which each CTA loads for itself: of A one box, of all its rows; of B a row
+        of each 128 columns of the tile, from this block of K on, or up to three before: a box begins at 16 bytes. A tile out of
+        bounds takes any, as `Operand.inside`."""
+        comptime a_bytes = UInt32(Self.config.a_scale_bytes())
+        comptime b_bytes = UInt32(Self.config.b_scale_bytes())
+        var a = cta.shared + UInt32(cta.layout.a_scales) + stage * a_bytes
+        var b = cta.shared + UInt32(cta.layout.b_scales) + stage * b_bytes
+        var row = tile.row if tile.row < Int32(self.problem.m) else 0
+        var column = tile.column if tile.column < Int32(self.problem.n) else 0
+        tma_load[1, False](a, self.problem.scales.a, full.address, row, block, 0)
+        tma_load[1, False](b, self.problem.scales.b, full.address, block // 4 * 4, column // F32_BLOCK, 0)
 
 
 @inline(.always)

@@ -43,6 +43,12 @@ def load_shared(address: UInt32) -> UInt32:
 
 
 @inline(.always)
+def load_shared_f32[offset: Int](address: UInt32) -> Float32:
+    comptime text = String("ld.shared.f32 $0, [$1+", offset, "];")
+    return inlined_assembly[text, Float32, constraints="=f,r,~{memory}"](address)
+
+
+@inline(.always)
 def store_shared(address: UInt32, value: UInt32):
     inlined_assembly["st.shared.b32 [$0], $1;", NoneType, constraints="r,r,~{memory}"](address, value)
 
@@ -206,6 +212,18 @@ def pack_pair[dtype: DType](low: Float32, high: Float32) -> UInt32:
     comptime assert dtype == DType.bfloat16 or dtype == DType.float16, "a pair is two 16-bit floats"
     comptime type = "bf16x2" if dtype == DType.bfloat16 else "f16x2"
     return inlined_assembly[String("cvt.rn.", type, ".f32 $0, $1, $2;"), UInt32, constraints="=r,f,f"](high, low)
+
+
+@inline(.always)
+def mul_after_wait(a: Float32, b: Float32) -> Float32:
+    """a * b; like `pack_pair` it stays below the wait for what the tensor core writes into `a`."""
+    return inlined_assembly["mul.rn.f32 $0, $1, $2;", Float32, constraints="=f,f,f"](a, b)
+
+
+@inline(.always)
+def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
+    """a * b + c, rounded once; likewise."""
+    return inlined_assembly["fma.rn.f32 $0, $1, $2, $3;", Float32, constraints="=f,f,f,f"](a, b, c)
 
 
 @inline(.always)

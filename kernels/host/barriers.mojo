@@ -35,6 +35,9 @@ def barriers_json(config: GemmConfig) -> String:
 
 def sm90_barriers(config: GemmConfig) -> List[String]:
     var layout = SharedMemory(config)
+    var releases: StaticString = "one thread of each consumer warpgroup that reads what this CTA loads into the stage"
+    if config.promotes():
+        releases = "one thread of each warp of the consumers that read what this CTA loads into the stage"
     return [
         barrier(
             "full",
@@ -51,7 +54,7 @@ def sm90_barriers(config: GemmConfig) -> List[String]:
             config.stages,
             config.empty_arrivals(),
             0,
-            "one thread of each consumer warpgroup that reads what this CTA loads into the stage",
+            releases,
             "this CTA's loading thread",
         ),
     ]

@@ -19,7 +19,7 @@ Parameters and defaults are GemmConfig's. A configuration that breaks a rule fai
 compiler's message. Bad arguments of the program: one line on standard error, exit code 2.
 """
 from ..common.config import GemmConfig
-from ..entry import fused_gemm, gemm, scaled_gemm
+from ..entry import fused_gemm, gemm, multiplied_gemm, scaled_gemm
 from max.gpu.host import get_gpu_target
 from max.gpu.host.compile import compile_info
 from std.sys import argv, exit, stderr
@@ -32,8 +32,10 @@ def run[*configs: GemmConfig]() raises:
     comptime for i in range(configs.size):
         if arguments[2] == String(i):
             comptime target = get_gpu_target[configs[i].arch]()
-            comptime if configs[i].kernel.is_block_scaled:
+            comptime if configs[i].has_scale_factors():
                 return print(compile_info[scaled_gemm[configs[i]], target=target]().asm)
+            elif configs[i].scales == "tensor":
+                return print(compile_info[multiplied_gemm[configs[i]], target=target]().asm)
             elif configs[i].is_fused():
                 return print(compile_info[fused_gemm[configs[i]], target=target]().asm)
             else:

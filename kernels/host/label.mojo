@@ -5,9 +5,10 @@ from ..common.config import GemmConfig
 def label(config: GemmConfig) -> String:
     """Everything in which two kernels can differ."""
     var tensor_core = String(t"{config.cta_group}cta") if config.has_tmem() else String("wgmma")
+    var blocks = "_blocks" if config.promotes() else ""
     var out = String() if config.out_dtype == config.dtype else String(t"_{config.c_dtype_name()}")
     var name = String(
-        t"{config.kernel.name}_{config.dtype_name()}{out}_{tensor_core}_{config.mma_m}x{config.mma_n}x{config.block_k}"
+        t"{config.kernel.name}_{config.dtype_name()}{blocks}{out}_{tensor_core}_{config.mma_m}x{config.mma_n}x{config.block_k}"
         t"_s{config.stages}_c{config.cluster_m}x{config.cluster_n}_e{config.epilogue_width}"
         t"{'' if config.multicast else '_nomulticast'}"
     )

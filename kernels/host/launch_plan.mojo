@@ -3,7 +3,7 @@
 Tensors are row-major: A is [M, K], B is [N, K], C is [M, N]. Tensor maps list dimensions innermost first, in
 elements; a stride is the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
 """
-from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS
+from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, F32_BLOCK
 from ..common.config import ELEMENT_BYTES, GemmConfig
 from ..common.multicast import Slices
 from std.math import align_up, ceildiv
@@ -22,7 +22,7 @@ comptime COUNTER_BYTES = 4
 @fieldwise_init
 struct TensorMap(Copyable):
     """A [rows, columns] tensor and the box one copy moves, in elements of the map: a block-scaled operand is bytes to it,
-    a row of scale-factor atoms words of 8 bytes."""
+    a row of scale-factor atoms words of 8 bytes. f32 scale factors of A are [K, M], those of B [N, K], in blocks."""
 
     var tensor: StaticString
     var dtype: StaticString
@@ -36,8 +36,8 @@ struct TensorMap(Copyable):
         return self.columns * self.element_bytes
 
     def swizzle_bytes(self) -> Int:
-        """Boxes are as wide as their swizzle, but those of atoms, which are not swizzled: 0."""
-        return 0 if self.element_bytes == 8 else self.box_columns * self.element_bytes
+        """Boxes are as wide as their swizzle, but those of scale factors, which are not swizzled: 0."""
+        return 0 if self.tensor.endswith("scales") else self.box_columns * self.element_bytes
 
 
 struct LaunchPlan(Copyable):
@@ -59,9 +59,9 @@ struct LaunchPlan(Copyable):
 
     def __init__(out self, config: GemmConfig, m: Int, n: Int, k: Int) raises:
         """Raises if TMA cannot address the sizes."""
-        var k_multiple = 8
-        if config.kernel.is_block_scaled:  # 16 bytes of a row, and whole blocks
-            k_multiple = max(128 // config.scaling.bits, config.scaling.block())
+        var k_multiple = 128 // config.scaling.bits  # 16 bytes of a row
+        if config.kernel.is_block_scaled:  # and whole blocks
+            k_multiple = max(k_multiple, config.scaling.block())
         check_size("M", m, 1)
         check_size("N", n, 64 // config.fusion().results, ", also in C, which has half as many columns")
         check_size("K", k, k_multiple, ", and of whole blocks with scale factors")
@@ -110,7 +110,15 @@ struct LaunchPlan(Copyable):
             config.c_width(),
         )
         self.scales = []
-        if config.kernel.is_block_scaled:
+        if config.promotes():
+            var blocks = ceildiv(k, F32_BLOCK)
+            # Rows of 16 bytes.
+            self.scales.append(TensorMap("A scales", "f32", 4, blocks, align_up(m, 4), 1, config.cta_m()))
+            var b_rows = ceildiv(config.mma_n, F32_BLOCK)
+            self.scales.append(
+                TensorMap("B scales", "f32", 4, ceildiv(n, F32_BLOCK), align_up(blocks, 4), b_rows, 128 // 4)
+            )
+        elif config.has_scale_factors():
             self.scales.append(scale_map(config, "A scales", m, k, config.a_scale_slices()))
             self.scales.append(scale_map(config, "B scales", n, k, config.b_scale_slices()))
         self.k_iterations = ceildiv(k, config.block_k)
@@ -118,7 +126,7 @@ struct LaunchPlan(Copyable):
 
 def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices) -> TensorMap:
     """A stage is as wide as one box."""
-    if config.kernel.is_block_scaled:
+    if config.scaling.bits < 16:
         var per_byte = 8 // config.scaling.bits
         return TensorMap(name, "u8", 1, rows, k // per_byte, slices.box_rows(), config.block_k // per_byte)
     return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, rows, k, slices.box_rows(), config.block_k)

@@ -58,6 +58,9 @@ def configuration(options: List[String]) raises -> GemmConfig:
     var scheduler: Optional[StaticString] = None
     if "scheduler" in values:
         scheduler = word[["clc", "static", "dynamic", "none"]]("scheduler", values.pop("scheduler"))
+    var scales: Optional[StaticString] = None
+    if "scales" in values:
+        scales = word[["none", "tensor", "block"]]("scales", values.pop("scales"))
     var dtype = word[dtype_names()]("dtype", values.pop("dtype", "bf16"))
     var out_dtype: Optional[DType] = None
     if "out_dtype" in values:
@@ -67,6 +70,7 @@ def configuration(options: List[String]) raises -> GemmConfig:
         arch=word[["sm_100a", "sm_90a"]]("arch", values.pop("arch", "sm_100a")),
         dtype=float_type(dtype),
         scaling=find_scaling(dtype),
+        scales=scales,
         out_dtype=out_dtype,
         cta_group=number("cta_group"),
         mma_m=number("mma_m"),

@@ -14,6 +14,7 @@ def config_json(config: GemmConfig) -> String:
     return object(
         [
             text("dtype", config.dtype_name()),
+            text("scales", config.scales),
             text("out_dtype", config.c_dtype_name()),
             pair("mma_shape", numbers(config.mma_m, config.mma_n, config.scaling.mma_k())),
             pair("cta_group", config.cta_group),
@@ -60,7 +61,7 @@ def shared_memory_json(config: GemmConfig) -> String:
         ring("B stages", config.stages, config.b_bytes(), "B stage"),
         c,
     ]
-    if config.kernel.is_block_scaled:
+    if config.has_scale_factors():
         parts.append(ring("A scale stages", config.stages, config.a_scale_bytes(), "A scale stage"))
         parts.append(ring("B scale stages", config.stages, config.b_scale_bytes(), "B scale stage"))
     var rings = String("full ", config.stages, ", empty ", config.stages)
@@ -167,7 +168,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
         counter = object([text("name", "counter"), text("kind", "counter"), pair("bytes", COUNTER_BYTES)])
 
     var found: List[String] = [map("a_map", plan.a), map("b_map", plan.b), map("c_map", plan.c)]
-    if config.kernel.is_block_scaled:
+    if config.has_scale_factors():
         found.append(map("a_scales_map", plan.scales[0]))
         found.append(map("b_scales_map", plan.scales[1]))
     found.append(scalar("k_iterations", plan.k_iterations))
@@ -177,7 +178,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     if config.is_fused():
         found.append(address("bias", config.fusion().takes_bias, [plan.n]))
         found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n]))
-    if config.kernel.is_block_scaled or config.is_fused():
+    if config.scales != "none" or config.is_fused():
         found.append(scalar("alpha", 1, "f32"))
     if config.is_fused():
         found.append(scalar("beta", 0, "f32"))

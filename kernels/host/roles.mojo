@@ -71,11 +71,15 @@ def sm90_roles(config: GemmConfig) -> String:
         "ping-pong, each warpgroup a tile: wait for a full stage, multiply, release the stage to the CTAs that wrote"
         " into it; then, while the other multiplies, registers to shared memory, TMA store"
     )
-    var does: StaticString = multiply_on if config.kernel.is_persistent else multiply
+    var does = String(multiply_on if config.kernel.is_persistent else multiply)
     if config.ping_pong:
-        does = in_turn
+        does = String(in_turn)
+    if config.promotes():
+        does = does.replace("multiply, release", "read scale factors, multiply, wait, release")
     var roles: List[String] = [role("set-up", 0, 0, "initialise the barriers"), role("consumers", 0, last, does)]
-    comptime load = "one thread: wait for the empty stage, load this CTA's slices of A and B by TMA"
+    var load = String("one thread: wait for the empty stage, load this CTA's slices of A and B by TMA")
+    if config.promotes():
+        load = load.replace("A and B by", "A and B and their scale factors by")
     if not config.kernel.pipelined:
         roles.append(role("load", 0, 0, load))
     else:

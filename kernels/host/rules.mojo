@@ -2,7 +2,7 @@
 
 These are the only rules: whoever offers configurations asks here (`plan.mojo`).
 """
-from ..common.block_scaling import ATOM_ROWS, block_scaled_names
+from ..common.block_scaling import ATOM_ROWS, E4M3, F32_BLOCK, block_scaled_names
 from ..common.config import SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig, float_type, kernel_names
 
 
@@ -52,7 +52,9 @@ def find_error(config: GemmConfig) -> ConfigError:
         return ConfigError("arch", String(t"arch {config.arch}: block-scaled MMAs are those of sm_100a"))
     if config.arch != "sm_100a" and config.arch != "sm_90a":
         return ConfigError("arch", String(t"arch {config.arch} is not sm_100a or sm_90a"))
-    var wrong = mma_error(config)
+    var wrong = scales_error(config)
+    if wrong.is_none():
+        wrong = mma_error(config)
     if wrong.is_none():
         wrong = cluster_error(config)
     if wrong.is_none():
@@ -64,6 +66,26 @@ def find_error(config: GemmConfig) -> ConfigError:
     if wrong.is_none():
         wrong = stages_error(config)
     return wrong^
+
+
+def scales_error(config: GemmConfig) -> ConfigError:
+    """e4m3 without a block-scaled MMA is kernel8's of sm_90a, and has scale factors of one kind or the other."""
+    if config.scaling.name == E4M3.name:
+        if not config.kernel.is_persistent:
+            var message = String(t"dtype e4m3: {config.kernel.name} multiplies bf16 or fp16")
+            return ConfigError("dtype", message, instead="kernel")
+        if config.has_tmem():
+            return ConfigError(
+                "dtype", String(t"dtype e4m3: {config.kernel.name} multiplies it on sm_90a"), instead="arch"
+            )
+        if config.scales != "tensor" and config.scales != "block":
+            return ConfigError("scales", String(t"scales {config.scales}: e4m3 has tensor or block"))
+        return ConfigError()
+    var only = "block" if config.kernel.is_block_scaled else "none"
+    if config.scales != only:
+        var message = String(t"scales {config.scales}: with dtype {config.dtype_name()} it is {only}")
+        return ConfigError("scales", message, instead="dtype")
+    return ConfigError()
 
 
 def mma_error(config: GemmConfig) -> ConfigError:
@@ -94,6 +116,12 @@ def mma_error(config: GemmConfig) -> ConfigError:
     var step = 16 * config.cta_group
     if config.mma_n < step or config.mma_n > most or config.mma_n % step != 0:
         return ConfigError("mma_shape", String(t"{shown}: N must be a multiple of {step} up to {most}"))
+    if config.promotes() and config.mma_n % F32_BLOCK != 0 and F32_BLOCK % config.mma_n != 0:
+        return ConfigError(
+            "mma_shape",
+            String(t"{shown}: with scales block N must be 256, or divide the 128 rows of B that share a factor"),
+            instead="scales",
+        )
     if config.defers_epilogue() and config.out_dtype == DType.float32:
         var registers = 2 * (config.consumer_m() // 64) * (config.mma_n // 2)
         if registers > 192:
@@ -214,6 +242,12 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
     var width = config.epilogue_width
     if width != 16 and width != 32 and width != 64:
         return ConfigError("epilogue_width", String(t"epilogue width {width} is not one of 16, 32, 64"))
+    if config.is_fused() and config.scaling.name == E4M3.name:
+        return ConfigError(
+            "epilogue",
+            String(t"epilogue {config.fusion().name}: not behind e4m3, whose epilogue multiplies by alpha"),
+            instead="dtype",
+        )
     if config.is_fused() and not config.kernel.fuses():
         return ConfigError(
             "epilogue",

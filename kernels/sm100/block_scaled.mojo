@@ -22,15 +22,6 @@ comptime ATOM_WORDS = ATOM_BYTES // 8
 """The tensor maps of scale factors have elements of 8 bytes, as a box has at most 256 elements in a row."""
 
 
-@fieldwise_init
-struct Scales(TrivialRegisterPassable):
-    """The tensor maps of the scale factors of A and B by address, and the factor of all of C."""
-
-    var a: UInt64
-    var b: UInt64
-    var alpha: Float32
-
-
 # ---- global to shared memory ---------------------------------------------------------------------------------------
 struct ScaledLoader[config: GemmConfig](TrivialRegisterPassable):
     """Fills stages. One thread of every CTA."""
@@ -40,13 +31,19 @@ struct ScaledLoader[config: GemmConfig](TrivialRegisterPassable):
     var b: Operand[Self.config.cta_group, Self.config.b_scale_slices(), Self.config.atom_row_bytes()]
 
     @inline(.always)
-    def __init__(out self, cta: Cta[Self.config], problem: Problem, scales: Scales):
+    def __init__(out self, cta: Cta[Self.config], problem: Problem):
         comptime sharing = Self.config.sharing()
         comptime rows = UInt32(ATOM_ROWS)
         self.operands = {cta, problem}
-        self.a = {scales.a, (problem.m + rows - 1) // rows, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
+        self.a = {
+            problem.scales.a,
+            (problem.m + rows - 1) // rows,
+            0,
+            sharing.a_part(cta.rank),
+            sharing.a_mask(cta.rank),
+        }
         self.b = {
-            scales.b,
+            problem.scales.b,
             (problem.n + rows - 1) // rows,
             0,
             sharing.b_scale_part(cta.rank),

@@ -10,7 +10,7 @@ from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
 from ..common.pipeline import CONSUMER, PRODUCER
 from ..common.scheduler import TileScheduler, request_tiles
-from .block_scaled import ScaledLoader, ScaledMultiplier, Scales
+from .block_scaled import ScaledLoader, ScaledMultiplier
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
 from .kernel8 import MMA_WARP, PRODUCER_WARP
 from .tcgen05 import commit, fence_before_thread_sync
@@ -19,9 +19,9 @@ from max.gpu.sync import syncwarp
 
 
 @inline(.always)
-def produce[config: GemmConfig](cta: Cta[config], problem: Problem, scales: Scales, var tiles: TileScheduler[config]):
+def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """One thread of every CTA fills a stage for each K step of each tile."""
-    var loader = ScaledLoader[config](cta, problem, scales)
+    var loader = ScaledLoader[config](cta, problem)
     var stages = cta.stages(PRODUCER)
     while tiles.has_tile():
         for k_step in range(problem.k_iterations):
@@ -61,7 +61,7 @@ def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: 
 
 
 @inline(.always)
-def write[config: GemmConfig](cta: Cta[config], problem: Problem, alpha: Float32, var tiles: TileScheduler[config]):
+def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """Four warps write tile after tile: accumulator 0 from right to left, 1 from left to right."""
     var accumulators = cta.accumulators(CONSUMER)
     while tiles.has_tile():
@@ -77,20 +77,20 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, alpha: Float32
                 if elect_one_sync():
                     epilogue.empty.arrive()
                 syncwarp()
-            write_step[config, step](part, part.rounded(values, alpha), problem.c)
+            write_step[config, step](part, part.rounded(values, problem.scales.alpha), problem.c)
         accumulators.advance()
         tiles.advance[whole_warp=True](cta)
     finish_stores(cta.warp == 0)
 
 
 @inline(.always)
-def kernel9[config: GemmConfig](cta: Cta[config], problem: Problem, scales: Scales, tiles: TileScheduler[config]):
+def kernel9[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
-        write(cta, problem, scales.alpha, tiles)
+        write(cta, problem, tiles)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem, scales, tiles)
+            produce(cta, problem, tiles)
     elif cta.warp == MMA_WARP:
         if cta.leads_mma() and elect_one_sync():
             multiply(cta, problem, tiles)

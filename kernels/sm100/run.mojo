@@ -17,7 +17,6 @@ from .kernel6 import kernel6
 from .kernel7 import kernel7
 from .kernel8 import kernel8
 from .kernel9 import kernel9
-from .block_scaled import Scales
 from .tcgen05 import (
     fence_after_thread_sync,
     fence_before_thread_sync,
@@ -71,15 +70,8 @@ def run[config: GemmConfig](cta: Cta[config], problem: Problem):
         kernel7(cta, problem, tiles)
     elif config.kernel.name == "kernel8":
         kernel8(cta, problem, tiles)
+    elif config.kernel.name == "kernel9":
+        kernel9(cta, problem, tiles)
     else:
         own_kernel(cta, problem, tiles)
-    finish(cta)
-
-
-@inline(.always)
-def run_scaled[config: GemmConfig](cta: Cta[config], problem: Problem, scales: Scales):
-    """All threads."""
-    var tiles = TileScheduler[config](cta, problem)
-    start(cta, problem)
-    kernel9(cta, problem, scales, tiles)
     finish(cta)

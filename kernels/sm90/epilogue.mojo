@@ -4,7 +4,7 @@ from ..common.cta import Cta, Tile
 from ..common.epilogue_store import BoxRows, Team, word
 from ..common.epilogues import EPILOGUES
 from ..common.fragment import EpilogueOperands, Fragment, Values
-from ..common.ptx import pinned, tma_store
+from ..common.ptx import mul_after_wait, pinned, tma_store
 from .cta import WARPGROUP, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from std.utils.static_tuple import StaticTuple
@@ -32,7 +32,10 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     var warp: UInt32
 
     @inline(.always)
-    def __init__(out self, cta: Cta[Self.config], tile: Tile, accumulator: Accumulator[Self.config]):
+    def __init__(
+        out self, cta: Cta[Self.config], tile: Tile, accumulator: Accumulator[Self.config], alpha: Float32 = 1
+    ):
+        """`alpha`: what C is multiplied by, where it has `scales`."""
         comptime count = Self.Rows.words
         comptime each = Self.config.c_width() // 2 // count  # values in a word
         self.tile = {fill = SIMD[DType.uint32, Self.words](0)}
@@ -41,9 +44,12 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
             comptime for block in range(Self.blocks):
                 comptime for i in range(count):
                     comptime register = each * (step * count + i)
-                    words[block * count + i] = word[Self.config.out_dtype](
-                        accumulator.values[block][register], accumulator.values[block][register + each - 1]
-                    )
+                    var low = accumulator.values[block][register]
+                    var high = accumulator.values[block][register + each - 1]
+                    comptime if Self.config.scales != "none":
+                        low = mul_after_wait(low, alpha)
+                        high = mul_after_wait(high, alpha)
+                    words[block * count + i] = word[Self.config.out_dtype](low, high)
             self.tile[step] = words
         self.group = warpgroup(cta)
         self.warp = warp_of_group(cta)

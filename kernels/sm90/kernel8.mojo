@@ -30,7 +30,7 @@ from max.gpu.primitives.cluster import elect_one_sync
 struct DeferredEpilogue[config: GemmConfig](SideJob, TrivialRegisterPassable):
     """The epilogue of the last finished tile, step by step, while the next is multiplied."""
 
-    comptime steps = Self.config.epilogue_steps()
+    comptime steps = Self.config.epilogue_steps() if Self.config.defers_epilogue() else 0
 
     var c_map: UInt64
     var epilogue: Epilogue[Self.config]
@@ -75,7 +75,11 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
             finish_tile(consumer, accumulator, last)
             comptime if config.is_fused():
                 accumulator = fused(cta, tile, accumulator, problem.operands)
-            deferred.begin(Epilogue[config](cta, tile, accumulator))
+            var epilogue = Epilogue[config](cta, tile, accumulator, problem.scales.alpha)
+            comptime if config.defers_epilogue():
+                deferred.begin(epilogue)
+            else:
+                write_double_buffered[config](epilogue, problem.c)
         else:
             skip_tile(cta, consumer, stages, problem.k_iterations)
             tiles.advance[whole_warp=True](cta)

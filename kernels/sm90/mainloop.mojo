@@ -2,7 +2,9 @@
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.pipeline import CONSUMER, MBarrier, Pipeline
+from ..common.ptx import fence_proxy_async
 from .cta import sync_warpgroup, warp_of_group, warpgroup
+from .promotion import Promotion
 from .wgmma import Accumulator, operand_descriptor
 
 
@@ -15,6 +17,7 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
     var b: UInt64
     var empty: MBarrier  # first empty barrier of the CTA whose rank is this thread's lane
     var signals: Bool  # whether that CTA writes into the stages of this one
+    var promotion: Promotion[Self.config]
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config]):
@@ -26,7 +29,10 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
         self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b))
         var rank = min(cta.lane, UInt32(Self.config.cluster_size() - 1))
         self.empty = cta.empty().in_cta(rank)
-        self.signals = warp_of_group(cta) == 0 and cta.lane == rank and cta.stage_writers() >> rank & 1 == 1
+        self.signals = cta.lane == rank and cta.stage_writers() >> rank & 1 == 1
+        comptime if not Self.config.promotes():  # there each warp signals for itself: see `empty_arrivals`
+            self.signals = self.signals and warp_of_group(cta) == 0
+        self.promotion = {cta, self.row}
 
     @inline(.always)
     def owns_rows(self, tile: Tile, problem: Problem) -> Bool:
@@ -37,6 +43,14 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
     def multiply[*, anew: Bool = False](self, mut accumulator: Accumulator[Self.config], stage: UInt32):
         """Starts to add a stage to the accumulator, or to nothing."""
         accumulator.multiply[anew=anew](
+            self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16)),
+            self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16)),
+        )
+
+    @inline(.always)
+    def multiply_piece[piece: Int](mut self, stage: UInt32):
+        """Starts to multiply a piece of a stage: see promotion.mojo."""
+        self.promotion.multiply[piece](
             self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16)),
             self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16)),
         )
@@ -73,13 +87,15 @@ def multiply_stage[
     config: GemmConfig, *, anew: Bool = False
 ](
     cta: Cta[config],
-    consumer: Consumer[config],
+    mut consumer: Consumer[config],
     mut accumulator: Accumulator[config],
     mut stages: Pipeline[config.stages],
     mut previous: UInt32,
 ):
     """Starts with the next stage when it is full. While it is multiplied, the one before is released, so that the tensor
     core never runs dry."""
+    comptime if config.promotes():
+        return promote_stage[anew=anew](cta, consumer, accumulator, stages)
     stages.consumer_wait()
     consumer.multiply[anew=anew](accumulator, stages.stage)
     comptime if config.stages == 1:
@@ -93,11 +109,35 @@ def multiply_stage[
 
 
 @inline(.always)
+def promote_stage[
+    config: GemmConfig, *, anew: Bool
+](
+    cta: Cta[config],
+    mut consumer: Consumer[config],
+    mut accumulator: Accumulator[config],
+    mut stages: Pipeline[config.stages],
+):
+    """Multiplies the next stage when it is full, with its scale factors, and releases it once both have been read."""
+    comptime pieces = Promotion[config].pieces
+    stages.consumer_wait()
+    var factors = consumer.promotion.factors[anew=anew](stages.stage)
+    comptime for piece in range(pieces):
+        consumer.multiply_piece[piece](stages.stage)
+        comptime if piece == 0:
+            fence_proxy_async()  # the next factors are written by the async proxy: not before these reads
+        accumulator.wait[0]()
+        comptime if piece == pieces - 1:
+            consumer.release(stages.stage)
+        consumer.promotion.promote[piece, anew=anew](factors, accumulator)
+    stages.advance()
+
+
+@inline(.always)
 def start_tile[
     config: GemmConfig, Job: SideJob
 ](
     cta: Cta[config],
-    consumer: Consumer[config],
+    mut consumer: Consumer[config],
     mut accumulator: Accumulator[config],
     mut stages: Pipeline[config.stages],
     k_iterations: UInt32,
@@ -124,7 +164,7 @@ def start_tile[
 @inline(.always)
 def finish_tile[config: GemmConfig](consumer: Consumer[config], accumulator: Accumulator[config], last: UInt32):
     """Waits for all that was started, and releases the last stage."""
-    comptime if config.stages > 1:
+    comptime if config.stages > 1 and not config.promotes():
         accumulator.wait[0]()
         consumer.release(last)
 
@@ -146,7 +186,7 @@ def skip_tile[
 @inline(.always)
 def consume[
     config: GemmConfig
-](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32) -> Accumulator[config]:
+](cta: Cta[config], mut consumer: Consumer[config], k_iterations: UInt32) -> Accumulator[config]:
     """The one tile of a CTA that has no other."""
     var stages = cta.stages(CONSUMER)
     var accumulator = Accumulator[config]()

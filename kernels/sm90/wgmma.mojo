@@ -3,7 +3,7 @@
 Everything here is for all 128 threads of a warpgroup, in code that is uniform across it. wgmma is asynchronous: between
 a multiplication and the wait for its group neither the accumulators may be touched nor the stage overwritten.
 """
-from ..common.config import ELEMENT_BYTES, MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
 from max.gpu.compute.mma import (
     WGMMADescriptor,
     wgmma_async,
@@ -29,6 +29,23 @@ def operand_descriptor(tile: UInt32) -> UInt64:
     return swizzle_128b | group_of_8_rows | unused | UInt64((tile & 0x3FFFF) >> 4)
 
 
+@inline(.always)
+def multiply_slice[
+    config: GemmConfig, columns: Int, scale_d: Int
+](a: UInt64, b: UInt64, values: StaticTuple[Float32, columns // 2]) -> StaticTuple[Float32, columns // 2]:
+    """One instruction: 32 bytes of K."""
+    comptime dtype = config.operand_dtype()
+    return wgmma_async[
+        MMA_M,
+        columns,
+        config.scaling.mma_k(),
+        a_type=dtype,
+        b_type=dtype,
+        accum_type=DType.float32,
+        scale_d=scale_d,
+    ](WGMMADescriptor[dtype](Int64(a)), WGMMADescriptor[dtype](Int64(b)), values)
+
+
 struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
     """The rows of one consumer warpgroup, in blocks of 64: thread t of warp w holds in registers 4j + i of a block row
     16w + t / 4 + 8 * (i / 2), column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1)."""
@@ -47,24 +64,13 @@ struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
     def multiply[*, anew: Bool](mut self, a: UInt64, b: UInt64):
         """Starts to add a stage, as one group: A is the descriptor of this warpgroup's rows, B of all columns. anew: to
         nothing, whatever the registers hold; so nobody has to set them to zero while the tensor core waits."""
-        comptime dtype = Self.config.dtype
         wgmma_fence_aligned()
         comptime for step in range(SWIZZLE_ROW_BYTES // MMA_K_BYTES):
             comptime advance = UInt64(step * MMA_K_BYTES // 16)
             comptime for block in range(Self.blocks):
                 comptime rows = UInt64(block * MMA_M * SWIZZLE_ROW_BYTES // 16)
-                self.values[block] = wgmma_async[
-                    MMA_M,
-                    Self.config.mma_n,
-                    MMA_K_BYTES // ELEMENT_BYTES,
-                    a_type=dtype,
-                    b_type=dtype,
-                    accum_type=DType.float32,
-                    scale_d=0 if anew and step == 0 else 1,
-                ](
-                    WGMMADescriptor[dtype](Int64(a + advance + rows)),
-                    WGMMADescriptor[dtype](Int64(b + advance)),
-                    self.values[block],
+                self.values[block] = multiply_slice[Self.config, Self.config.mma_n, 0 if anew and step == 0 else 1](
+                    a + advance + rows, b + advance, self.values[block]
                 )
         wgmma_commit_group_sync()
 

@@ -41,6 +41,10 @@ REPLAYS = 7
 """Replays of a graph that are kept."""
 WARM_UP_SECONDS = 0.04
 """Replays before them: an idle GPU has a lower clock, and takes a while to settle on one."""
+SCALE_BLOCK, LARGEST_E4M3 = 128, 448.0
+"""Of e4m3: elements along K, and rows of B, that share a scale factor."""
+ALPHA = {"tensor": 0.5, "block": 1.0}
+"""What C is multiplied by, by `scales`: the product of the factors of A and B, if each has one."""
 KINDS = ("zeros", "normal")
 POWER_KINDS = ("zeros", "-1, 0, 1", "normal")
 POWER_SECONDS = 0.8
@@ -55,7 +59,7 @@ POWER_RUNS = (
 Launch = Callable[[int], None]
 """Takes a stream."""
 Operands = dict[str, int]
-"""Addresses of A, B and C."""
+"""Addresses of A, B and C, and of the scale factors of A and B."""
 
 
 class Packed:
@@ -77,12 +81,13 @@ class Packed:
             self._functions[run["code"]] = self.driver.load(image, plan["entry"])
         function = self._functions[run["code"]]
         self.driver.allow_shared(function, plan["dynamic_smem"])
-        parameters = [*(self._parameter(argument, operands) for argument in plan["arguments"]), *more]
+        alpha = ctypes.c_float(ALPHA.get(plan["config"]["scales"], 1.0))
+        parameters = [*(self._parameter(argument, operands, alpha) for argument in plan["arguments"]), *more]
         return self.driver.launcher(
             function, parameters, plan["grid"], plan["block"], plan["dynamic_smem"], overlap=True
         )
 
-    def _parameter(self, argument: dict[str, Any], operands: Operands) -> Parameter:
+    def _parameter(self, argument: dict[str, Any], operands: Operands, alpha: ctypes.c_float) -> Parameter:
         if argument["kind"] == "tensor_map":
             return self.driver.tensor_map(
                 operands[argument["tensor"]],
@@ -95,6 +100,8 @@ class Packed:
             )
         if argument["kind"] == "counter":
             return ctypes.c_uint64(self.counter)
+        if argument["name"] == "alpha":
+            return alpha
         value: int = argument["value"]
         return ctypes.c_uint64(value) if argument["type"] == "u64" else ctypes.c_uint32(value)
 
@@ -132,10 +139,46 @@ def _draw(kind: str, size: tuple[int, int], dtype: Any) -> Any:
     return torch.randint(-1, 2, size, device="cuda").to(dtype)
 
 
+def _draw_fp8(kind: str, size: tuple[int, int, int]) -> dict[str, Any]:
+    """A and B of e4m3 with scale factors of blocks, which kernels with one for each tensor do not read, and C. Normal
+    values are quantised, so that the largest of each block is 448; others have random powers of two as factors.
+    """
+    import torch
+    from torch.nn.functional import pad
+
+    m, n, k = size
+    found = {"C": torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)}
+    for name, rows, shared in (("A", m, 1), ("B", n, SCALE_BLOCK)):
+        values = _draw(kind, (rows, k), torch.float32)
+        whole = pad(values, (0, -k % SCALE_BLOCK, 0, -rows % shared))
+        blocks = whole.view(len(whole) // shared, shared, -1, SCALE_BLOCK)
+        if kind == "normal":
+            factors = blocks.abs().amax(dim=(1, 3)) / LARGEST_E4M3
+            values = (blocks / factors[:, None, :, None]).view_as(whole)[:rows, :k]
+        else:
+            factors = torch.exp2(torch.randint(0, 3, (blocks.shape[0], blocks.shape[2]), device="cuda").float())
+        found[name] = values.contiguous().to(torch.float8_e4m3fn)
+        laid_out = factors.t() if name == "A" else factors
+        found[f"{name} scales"] = pad(laid_out, (0, -laid_out.shape[1] % 4)).contiguous()
+    return found
+
+
+def _numbers(tensors: dict[str, Any], name: str, scales: str) -> Any:
+    """What the elements of A or B stand for, without alpha, in float64."""
+    values = tensors[name].double()
+    if scales != "block":
+        return values
+    factors = tensors[f"{name} scales"].double()
+    wide = factors.t() if name == "A" else factors.repeat_interleave(SCALE_BLOCK, dim=0)
+    return values * wide.repeat_interleave(SCALE_BLOCK, dim=1)[: values.shape[0], : values.shape[1]]
+
+
 def draw_sets(kind: str, run: dict[str, Any], count: int) -> list[dict[str, Any]]:
     import torch
 
     m, n, k = _size(run)
+    if run["plan"]["config"]["dtype"] == "e4m3":
+        return [_draw_fp8(kind, (m, n, k)) for _ in range(count)]
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[run["plan"]["config"]["dtype"]]
     return [
         {
@@ -162,7 +205,9 @@ def check(packed: Packed, run: dict[str, Any]) -> str | None:
     import torch
 
     [tensors] = draw_sets("-1, 0, 1", run, 1)
-    expected = (tensors["A"].float() @ tensors["B"].float().t()).to(tensors["C"].dtype)
+    scales = run["plan"]["config"]["scales"]
+    a, b = (_numbers(tensors, name, scales) for name in "AB")
+    expected = (ALPHA.get(scales, 1.0) * (a @ b.t())).to(tensors["C"].dtype)
     for _ in range(2):
         tensors["C"].fill_(float("nan"))
         torch.cuda.synchronize()
@@ -186,7 +231,8 @@ def _graph(packed: Packed, clocks: Clocks, run: dict[str, Any], sets: list[dict[
 
 def set_count(run: dict[str, Any]) -> int:
     m, n, k = _size(run)
-    return max(2, -(-2 * L2_BYTES // (2 * (m * k + n * k + m * n))) + 1)
+    operand = 1 if run["plan"]["config"]["dtype"] == "e4m3" else 2
+    return max(2, -(-2 * L2_BYTES // (operand * (m * k + n * k) + 2 * m * n)) + 1)
 
 
 def time_run(packed: Packed, clocks: Clocks, run: dict[str, Any], sets: list[dict[str, Any]]) -> dict[str, Any]:

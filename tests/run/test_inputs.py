@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import fp8
 from harness.block_scaling import FORMATS
 from harness.errors import UsageProblem
 from harness.launch.memory import CHUNK, index_operand, row_scales
-from harness.problem import DTYPES, ELEMENT_TYPES, KINDS, Shape, check_kind, make_inputs
+from harness.problem import DTYPES, ELEMENT_TYPES, FP8, KINDS, Shape, check_kind, make_inputs
 
 SHAPE = Shape(512, 768, 640)
 
@@ -44,7 +45,8 @@ def expected(index):
 @pytest.mark.parametrize(("kind", "dtype"), [pair for pair in product_of(KINDS, DTYPES) if has_kind(*pair)])
 def test_same_seed_same_values_and_another_seed_others(kind, dtype):
     first, again, other = (make_inputs(Shape(16, 24, 32), dtype, kind, seed) for seed in (1, 1, 2))
-    held = FORMATS[dtype].element.numpy if dtype in FORMATS else ELEMENT_TYPES[dtype].numpy
+    plain = {FP8: fp8.ELEMENT} | ELEMENT_TYPES
+    held = FORMATS[dtype].element.numpy if dtype in FORMATS else plain[dtype].numpy
     assert first.a.dtype == first.b.dtype == held
     if dtype in FORMATS:
         assert [each.shape for each in first.factors] == [(rows, 32 // FORMATS[dtype].block) for rows in (16, 24)]

@@ -31,7 +31,8 @@ def run(
 def problem(artifact: Artifact, size: tuple[int, int, int], kind: str) -> tuple[Plan, Launchable]:
     """What is the same whenever a kernel runs on a problem again, in another order of events."""
     plan = plan_of(artifact, size)
-    inputs = make_inputs(Shape(*size), artifact.config.dtype, kind, sum(size), artifact.config.epilogue)
+    config = artifact.config
+    inputs = make_inputs(Shape(*size), config.dtype, kind, sum(size), config.epilogue, config.scales)
     return plan, to_launchable(artifact, plan, inputs)
 
 

@@ -1,0 +1,86 @@
+"""fp8 (e4m3) matrices with f32 scale factors: first values, quantisation, and how the factors lie in memory.
+
+scales "tensor": one factor for all of A and one for all of B. Their product is alpha, by which all of C is multiplied.
+scales "block": of A one for each 128 elements along K of a row [M, K / 128], of B one for each 128 x 128 [N / 128,
+K / 128].
+An element stands for element * factor; alpha is there, too.
+
+In memory factors of blocks lie as cuBLASLt and DeepGEMM have them, in rows of 16 bytes: see `in_memory`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.launch.memory import index_words, row_scales
+from harness.launch.spec import DATA_TYPES
+
+ELEMENT = DATA_TYPES["e4m3"]
+LARGEST = 448.0
+BLOCK = 128
+ROWS = {"A": 1, "B": BLOCK}
+"""Rows that share a factor, by operand."""
+SCALES = ("tensor", "block")
+
+Drawn = tuple[NDArray[np.generic], NDArray[np.float32] | None, float]
+"""Elements [rows, K], factors of blocks [rows / ROWS, K / 128], a part of alpha."""
+
+
+def spread(factors: NDArray[np.float32], operand: str, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """The factor of each element [rows, K]."""
+    rows, k = shape
+    wide = np.repeat(factors.astype(np.float64), ROWS[operand], axis=0)[:rows]
+    return np.repeat(wide, BLOCK, axis=1)[:, :k]
+
+
+def in_memory(factors: NDArray[np.float32], operand: str) -> NDArray[np.float32]:
+    """A's factors [K / 128, M], B's [N / 128, K / 128], rows padded to 4 with what no result may depend on: NaN."""
+    found = factors.T if operand == "A" else factors
+    return np.pad(found, ((0, 0), (0, -found.shape[1] % 4)), constant_values=np.nan)
+
+
+def quantise(values: NDArray[np.floating], operand: str, scales: str) -> Drawn:
+    """A matrix near `values` [rows, K]: the largest of those that share a factor becomes 448, e4m3's largest."""
+    size = np.abs(values.astype(np.float64))
+    if scales == "tensor":
+        alpha = np.float32(size.max() / LARGEST) or np.float32(1)
+        return _rounded(values / np.float64(alpha)), None, float(alpha)
+    largest = np.maximum.reduceat(size, np.arange(0, size.shape[0], ROWS[operand]), axis=0)
+    largest = np.maximum.reduceat(largest, np.arange(0, size.shape[1], BLOCK), axis=1)
+    factors = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
+    return _rounded(values / spread(factors, operand, values.shape)), factors, 1.0
+
+
+def draw(kind: str, operand: str, scales: str, shape: tuple[int, int], rng: np.random.Generator) -> Drawn:
+    """First values of a matrix by the names of `harness.problem.KINDS`."""
+    rows, k = shape
+    if kind == "normal":
+        return quantise(rng.standard_normal(shape), operand, scales)
+    if kind == "uniform":
+        return quantise(rng.random(shape) * 2 - 1, operand, scales)
+    blocks = -(-rows // ROWS[operand]), -(-k // BLOCK)
+    if kind == "codes":
+        codes = rng.integers(0, 256, shape, dtype=np.uint8)
+        codes[codes & 0x7F == 0x7F] = 0  # NaN
+        factors = np.exp2(rng.random(blocks) * 8 - 4).astype(np.float32)
+        alpha = float(np.float32(0.5 + rng.random()))
+        return codes.view(ELEMENT.numpy), factors if scales == "block" else None, alpha
+    # A power of two by the row and one by chance for each block: another row's or block's is another number.
+    if kind == "integer":
+        elements = rng.integers(-4, 5, shape).astype(np.float64)
+        factors = np.exp2(rng.integers(0, 3, blocks)).astype(np.float32)
+        return _rounded(elements), factors if scales == "block" else None, 0.5
+    assert kind == "index", kind
+    factors = np.exp2(rng.integers(0, 4, blocks)).astype(np.float32)
+    elements = index_words(rows, k, rng).astype(np.float64)
+    if scales == "block" and operand == "A":
+        return _rounded(elements), factors * row_scales(rows)[:, None], 0.5
+    elements *= row_scales(rows)[:, None]
+    if scales == "block":
+        return _rounded(elements), factors * row_scales(blocks[0])[:, None], 0.5
+    return _rounded(elements * spread(factors, operand, shape) if operand == "A" else elements), None, 0.5
+
+
+def _rounded(values: NDArray[np.floating]) -> NDArray[np.generic]:
+    return np.clip(values, -LARGEST, LARGEST).astype(np.float32).astype(ELEMENT.numpy)

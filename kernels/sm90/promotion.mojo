@@ -1,0 +1,92 @@
+"""Scale factors of fp8 on sm_90a: what the tensor core adds up of a stage is multiplied by them, and added to an f32 sum.
+
+    C[row, column] = sum over blocks of 128 along K: factor of A[row, block] * factor of B[column // 128, block] * partial sum
+
+wgmma adds fp8 with 13 fraction bits (measured on an H200; arXiv 2511.10909), so a sum is handed to f32 registers after each
+stage: *promotion*. A warpgroup has 64 rows x 128 columns of partial sums at a time, a *piece*, and waits for them; meanwhile
+the tensor core works for the other warpgroup.
+"""
+from ..common.block_scaling import F32_BLOCK
+from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.cta import Cta
+from ..common.ptx import fma_after_wait, load_shared_f32
+from .cta import warp_of_group
+from .wgmma import MMA_M, Accumulator, multiply_slice
+from max.gpu.compute.mma import wgmma_commit_group_sync, wgmma_fence_aligned
+from std.utils.static_tuple import StaticTuple
+
+
+struct Factors[config: GemmConfig](TrivialRegisterPassable):
+    """The scale factors of a stage that this thread needs: of its two rows in each block of 64, and of the tile's columns.
+    """
+
+    comptime blocks = Accumulator[Self.config].blocks
+
+    var a: StaticTuple[Float32, 2 * Self.blocks]
+    var b: StaticTuple[Float32, Promotion[Self.config].across]
+
+    @inline(.always)
+    def __init__(out self, a: UInt32, b: UInt32):
+        """From shared memory: of the thread's first row, and of the first columns."""
+        self.a = {fill = 0}
+        self.b = {fill = 0}
+        comptime for i in range(2 * Self.blocks):
+            self.a[i] = load_shared_f32[4 * (MMA_M * (i // 2) + 8 * (i % 2))](a)
+        comptime for i in range(Promotion[Self.config].across):
+            self.b[i] = load_shared_f32[128 * i](b)
+
+
+struct Promotion[config: GemmConfig](TrivialRegisterPassable):
+    """All threads of a consumer warpgroup."""
+
+    comptime columns = min(Self.config.mma_n, F32_BLOCK)  # of a piece
+    comptime across = Self.config.mma_n // Self.columns  # pieces
+    comptime pieces = Self.across * Accumulator[Self.config].blocks
+    comptime registers = Self.columns // 2
+
+    var a: UInt32  # factor of this thread's first row, in the first stage
+    var b: UInt32
+    var block: UInt32  # of K, in the tile
+    var partial: StaticTuple[Float32, Self.registers]
+
+    @inline(.always)
+    def __init__(out self, cta: Cta[Self.config], row: Int32):
+        var first = UInt32(row) + 16 * warp_of_group(cta) + cta.lane // 4
+        self.a = cta.shared + UInt32(cta.layout.a_scales) + 4 * first
+        self.b = cta.shared + UInt32(cta.layout.b_scales)
+        self.block = 0
+        self.partial = {fill = 0}
+
+    @inline(.always)
+    def factors[*, anew: Bool](mut self, stage: UInt32) -> Factors[Self.config]:
+        """Reads them from a full stage, the first of a tile or the next one."""
+        self.block = 0 if anew else self.block + 1
+        var a = self.a + stage * UInt32(Self.config.a_scale_bytes())
+        return {a, self.b + stage * UInt32(Self.config.b_scale_bytes()) + self.block % 4 * 4}
+
+    @inline(.always)
+    def multiply[piece: Int](mut self, a: UInt64, b: UInt64):
+        """Starts to multiply a piece of a stage, as one group."""
+        comptime rows = UInt64(piece // Self.across * MMA_M * SWIZZLE_ROW_BYTES // 16)
+        comptime columns = UInt64(piece % Self.across * F32_BLOCK * SWIZZLE_ROW_BYTES // 16)
+        wgmma_fence_aligned()
+        comptime for step in range(SWIZZLE_ROW_BYTES // MMA_K_BYTES):
+            comptime advance = UInt64(step * MMA_K_BYTES // 16)
+            self.partial = multiply_slice[Self.config, Self.columns, 0 if step == 0 else 1](
+                a + rows + advance, b + columns + advance, self.partial
+            )
+        wgmma_commit_group_sync()
+
+    @inline(.always)
+    def promote[
+        piece: Int, *, anew: Bool
+    ](self, factors: Factors[Self.config], mut accumulator: Accumulator[Self.config]):
+        """Adds a finished piece to its part of the accumulator, or to nothing."""
+        comptime block = piece // Self.across
+        comptime first = piece % Self.across * Self.registers
+        var b = factors.b[piece % Self.across]
+        var total = accumulator.values[block]
+        comptime for i in range(Self.registers):
+            var scale = factors.a[2 * block + i % 4 // 2] * b
+            total[first + i] = fma_after_wait(self.partial[i], scale, Float32(0) if anew else total[first + i])
+        accumulator.values[block] = total
