@@ -84,9 +84,12 @@ class ShadowMemory:
         if held is None:
             held = self.divided[chunk] = [int(self.cells[chunk])] * CHUNK
             self.cells[chunk] = DIVIDED
-        for byte in range(CHUNK):
-            if mask >> byte & 1:
-                held[byte] = self._step(held[byte], record, observer, chunk * CHUNK + byte, 1)
+        before = after = -1
+        for byte in _bytes_of(mask):
+            if held[byte] != before:
+                before = held[byte]
+                after = self._step(before, record, observer, chunk * CHUNK + byte, 1)
+            held[byte] = after
         if held.count(held[0]) == CHUNK or (mask == WHOLE and self._alike(held)):
             self.cells[chunk] = held[0]
             del self.divided[chunk]
@@ -97,9 +100,11 @@ class ShadowMemory:
         return len(last) == 1
 
     def _step(self, number: int, record: Record, observer: Observer, place: int, nbytes: int) -> int:
-        new = self.histories.step(number, record, observer)
-        if self.histories.has_found:
-            self._tell_all(place, nbytes, observer)
+        new = self.histories.known(number, record)
+        if new is None:
+            new = self.histories.step(number, record, observer)
+            if self.histories.has_found:
+                self._tell_all(place, nbytes, observer)
         return new
 
     def _tell_all(self, place: int, nbytes: int, observer: Observer) -> None:
@@ -124,6 +129,11 @@ def chunks_of(where: int | NDArray[np.integer], nbytes: int) -> tuple[Chunks, tu
     if isinstance(where, int):
         return _chunks_of(np.array([where], np.int64).tobytes(), nbytes)
     return _chunks_of(np.asarray(where, np.int64).tobytes(), nbytes)
+
+
+@lru_cache(maxsize=1024)
+def _bytes_of(mask: int) -> tuple[int, ...]:
+    return tuple(byte for byte in range(CHUNK) if mask >> byte & 1)
 
 
 @lru_cache(maxsize=4096)
