@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ from harness.emulator.machine.events import Access
 CHUNK = 16
 UNKNOWN = np.iinfo(np.int32).max
 """In place of the time of a chunk's last write: its history has to be asked."""
+TRIALS, FEWEST = 16, 8
+"""After how often histories have been handed what was noted, how many accesses that must have been on average."""
 MOST = 1 << 14
 """Accesses that are noted at most, after which those are forgotten that no finding can name any more."""
 
@@ -52,6 +54,9 @@ class Notes:
         count = len(histories)
         self._apply, self._forget = apply, forget
         self._log: list[_Noted] = []
+        self.pays = True
+        """Whether noting still does: it does not where other things touch the memory every few accesses."""
+        self._times = self._handed = 0
         self._checked = 0
         """Of the log, the accesses that are known to be in order."""
         self._first = 1
@@ -61,6 +66,8 @@ class Notes:
         """The component that has written a chunk last, and when."""
         self._read: NDArray[np.int32] = np.zeros((count, 1), np.int32)
         """When each component has read a chunk since."""
+        self._is_read: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        """Whether any has; the row of ``_read`` is not looked at else."""
         self._begins: NDArray[np.int64] = np.zeros((2, count), np.int64)
         """The number of the last write of all of a chunk, and of the one before that; 0: the log has none."""
 
@@ -94,26 +101,38 @@ class Notes:
     def _hand_over(self) -> None:
         for event, moment, chunks in self._log:
             is_alone = self._apply(event, moment)
+            self._begins[:, chunks] = 0
             if event.mode == "read":
-                self._read[chunks, moment.who] = moment.time
+                self._note_reads(chunks, moment.who, moment.time)
             elif is_alone:
                 self._note_write(chunks, moment)
             else:
                 self._time[chunks] = UNKNOWN
+        self._times += 1
+        self._handed += len(self._log)
+        self.pays = self._times < TRIALS or self._handed >= FEWEST * self._times
         self._log.clear()
         self._checked = 0
-        self._begins[...] = 0
 
     def _note_write(self, chunks: Chunks, moment: Moment) -> None:
         self._writer[chunks], self._time[chunks] = moment.who, moment.time
-        self._read[chunks] = 0
+        self._is_read[chunks] = False
+
+    def _note_reads(self, chunks: Chunks, who: Any, time: Any) -> None:
+        new = chunks[~self._is_read[chunks]]
+        if len(new):
+            self._read[new] = 0
+            self._is_read[new] = True
+        self._read[chunks, who] = time
 
     def _is_in_order(self, chunks: Chunks, moment: Moment) -> bool:
         """Whether a write comes after all that has accessed its chunks."""
         self._make_room(moment)
         order, visible = (self._row(moment, row) for row in (ORDER, VISIBLE))
-        written = bool((visible[self._writer[chunks]] >= self._time[chunks]).all())
-        return written and bool((self._read[chunks].max(axis=0) <= order).all())
+        if (visible[self._writer[chunks]] < self._time[chunks]).any():
+            return False
+        read = chunks[self._is_read[chunks]]
+        return not len(read) or bool((self._read[read].max(axis=0) <= order).all())
 
     def _reads_are_in_order(self) -> bool:
         """Look at reads that were noted: do they see what was written? Chunks of those that do not become unknown."""
@@ -135,7 +154,7 @@ class Notes:
         visible = np.stack([self._row(moment, VISIBLE) for moment in moments])
         sees = visible[reader, self._writer[touched]] >= self._time[touched]
         who, time = (np.array(column)[reader] for column in zip(*((m.who, m.time) for m in moments), strict=True))
-        self._read[touched, who] = time
+        self._note_reads(touched, who, time)
         if sees.all():
             return True
         self._time[touched[~sees]] = UNKNOWN
@@ -146,8 +165,8 @@ class Notes:
         width = moment.space.capacity
         if width > self._read.shape[1]:
             wide: NDArray[np.int32] = np.zeros((len(self._time), width), np.int32)
-            if self._read.any():
-                wide[:, : self._read.shape[1]] = self._read
+            read = np.flatnonzero(self._is_read)
+            wide[read, : self._read.shape[1]] = self._read[read]
             self._read = wide
 
     def _row(self, moment: Moment, row: int) -> Rows:

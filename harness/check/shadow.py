@@ -44,6 +44,8 @@ class ShadowMemory:
         whole, chunks = span(event)
         if chunks[-1] >= len(self.cells):
             return False
+        if self._notes is not None and not self._notes.pays:
+            self._notes, self.defers = None, False
         if not self.defers:
             self._apply(event, moment)
             return True
