@@ -50,6 +50,7 @@ class Checker:
         launch = _CheckedLaunch(event, self._regions, self._roles)
         if self._tell is not None:
             launch.model.findings.tell = self._tell
+            launch.model.defers = False
         self._launches.append(launch)
         self._take = {**launch.take, GridStarted: self._started}
 
@@ -120,6 +121,8 @@ class _CheckedLaunch:
         if not self._ended:
             self._ended = True
             self._operations.flush()
+            for memory in self.model.shared.values():
+                memory.settle()
         return self.model.findings.report()
 
     def failed(self, error: Exception) -> None:

@@ -28,6 +28,7 @@ from harness.check.clocks import (
 from harness.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
 from harness.check.lanes import LaneMeetings
 from harness.check.model import Model
+from harness.check.shadow import record_of
 from harness.check.threads import Thread
 from harness.emulator.machine.events import Access, Agent, Fenced, Site, TensorMapRead
 
@@ -156,21 +157,24 @@ class GenericProxy:
         thread = self.model.threads.of(agent)
         scope = _scope(site)
         strong = scope != WEAK
-        reads, writes = event.mode != "write", event.mode != "read"
-        if strong and reads:
+        writes = event.mode != "read"
+        if strong and event.mode != "write":
             self._learn(event, thread, scope)
-        record = _record(thread, agent, site, writes, scope, _stored(event))
-        observer = Observer(thread.peek())
-        nbytes = event.nbytes * event.items
+        moment = thread.moment()
         if event.space == "shared":
+            memory = self.model.shared[agent.cluster, event.cta]
             if event.cta != agent.cta:
                 self._reach_peer(event, thread)
-            elif not strong:
-                self._lanes.access(event)
-            self.model.shared[agent.cluster, event.cta].access(event.where, nbytes, record, observer)
+            if event.cta == agent.cta and not strong:
+                if memory.note(event, moment):
+                    self._lanes.access(event)
+            else:
+                record = record_of(event, moment, scope)
+                memory.access(event.where, event.nbytes * event.items, record, moment.observer)
         else:
             places = np.atleast_1d(np.asarray(event.where)).astype(np.int64)
-            self.model.access_global(places, nbytes, record, observer)
+            record = record_of(event, moment, scope)
+            self.model.access_global(places, event.nbytes * event.items, record, moment.observer)
         if writes:
             self._tell(event, thread, scope)
 
@@ -239,29 +243,6 @@ class GenericProxy:
             thread.release()
         else:
             _fence_threads(thread, SCOPES.get(site.scope, 0))
-
-
-def _stored(event: Access) -> int | None:
-    """Of a write, a number for its addresses and values: equal ones have the same."""
-    if event.mode != "write":
-        return None
-    items = event.values if isinstance(event.values, tuple) else (event.values,)
-    return hash(tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in (event.where, *items)))
-
-
-def _record(thread: Thread, agent: Agent, site: Site, writes: bool, scope: int, stored: int | None) -> Record:
-    """Gives the same record as long as the thread learns and tells nothing."""
-    if thread.recorded_at != thread.version:
-        thread.recorded_at = thread.version
-        thread.records.clear()
-        thread.order = thread.clock.rows[ORDER].copy()
-    key = (site.index, agent.lanes, writes, stored)
-    record = thread.records.get(key)
-    if record is None:
-        space, order = thread.clock.space, thread.order
-        record = Record(space, thread.own, thread.time, "generic", writes, agent, site, order, scope, stored)
-        thread.records[key] = record
-    return record
 
 
 def _scope(site: Site) -> int:

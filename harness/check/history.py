@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.check.clocks import ORDER, Clock, Components, Rows, column
+from harness.check.clocks import ORDER, VISIBLE, Clock, Components, Rows, column
 from harness.emulator.machine.events import Agent, Site
 
 GENERIC = ("generic", "cp.async", "st.async")
@@ -120,6 +120,10 @@ class Observer:
             return True
         return self.clock.knows(record.space, record.who, record.time, ORDER)
 
+    def sees(self, record: Record) -> bool:
+        """Whether it happened before, and what it has written is visible to the generic proxy."""
+        return self.clock.knows(record.space, record.who, record.time, VISIBLE)
+
 
 class Reads(NamedTuple):
     """Holds reads by one component at one instruction: the first and the last."""
@@ -170,7 +174,10 @@ class Histories:
         self.conflicts: list[Conflict] = []
         """Of the last step, unordered accesses."""
         self.ordered: list[tuple[Record, Record]] = []
-        """Of the last step, pairs that are ordered, of which the first is of a kind that more is ``asked`` of."""
+        """Of the last step, pairs that are ordered, of which the first is of a kind that more is ``asked`` of.
+
+        Of the generic proxy's own accesses nothing is asked but that a read sees what was written.
+        """
 
     @property
     def has_found(self) -> bool:
@@ -180,12 +187,16 @@ class Histories:
         self.conflicts.clear()
         self.ordered.clear()
 
+    def known(self, number: int, access: Record) -> int | None:
+        """The history after an access that was seen before."""
+        return self._next.get((number, access.id))
+
     def step(self, number: int, access: Record, observer: Observer) -> int:
         """Returns the history after an access. Conflicts are to be looked at if it was not seen before."""
-        key = (number, access.id)
-        found = self._next.get(key)
+        found = self.known(number, access)
         if found is not None:
             return found
+        key = (number, access.id)
         history = self.all[number]
         new = self._write(history, access, observer) if access.writes else self._read(history, access, observer)
         if new is history:
@@ -196,7 +207,10 @@ class Histories:
         return len(self.all) - 1
 
     def _read(self, history: History, read: Record, observer: Observer) -> History:
+        is_generic = read.kind in GENERIC
         for write in history.writes:
+            if is_generic and observer.sees(write):
+                continue
             if observer.follows(write):
                 if write.kind in self._asked:
                     self.ordered.append((write, read))
@@ -213,12 +227,13 @@ class Histories:
 
     def _write(self, history: History, write: Record, observer: Observer) -> History:
         kept_writes, kept_reads = [], []
+        asked = () if write.kind in GENERIC else self._asked
         for earlier in history.writes:
             if earlier is write:
                 return history
             if observer.follows(earlier) or (earlier.kind, write.kind) == ("free", "alloc"):
                 # An allocation waits by itself until its columns have been freed.
-                if earlier.kind in self._asked:
+                if earlier.kind in asked:
                     self.ordered.append((earlier, write))
             else:
                 kept_writes.append(earlier)
@@ -227,7 +242,7 @@ class Histories:
         for entry in history.reads:
             read = entry.last
             if observer.follows(read):
-                if read.kind in self._asked:
+                if read.kind in asked:
                     self.ordered.append((read, write))
                 continue
             kept_reads.append(entry)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.check.model import SHARED_BYTES, Model, drop_cluster
-from harness.check.shadow import CHUNK
+from harness.check.noted import CHUNK
 from harness.emulator.machine.events import Access, Agent, Operation, SharedChunks, Site
 
 READERS = ("tma.store", "bulk.store", "mma", "tmem.copy")

@@ -36,6 +36,8 @@ class Model:
 
     def __init__(self, names: Names, ctas_of_cluster: int, allocations: tuple[tuple[str, int, int], ...]) -> None:
         self.names = names
+        self.defers = True
+        """Whether findings may be told of some time after what they are about."""
         self.threads = Threads(ctas_of_cluster)
         self.findings = CollectedFindings()
         self.shared: dict[tuple[int, int], ShadowMemory] = {}
@@ -68,12 +70,13 @@ class Model:
                 if verdict is not None:
                     self.blame(verdict, first, second, where)
 
-        self.shared[key] = ShadowMemory(SHARED_BYTES, tell_shared)
+        self.shared[key] = ShadowMemory(SHARED_BYTES, tell_shared, self.defers)
         self.tensor[key] = ShadowTensorMemory(tell_tensor)
 
     def forget(self, cluster: int) -> None:
         """A cluster has ended."""
         for rank in self.threads.clusters[cluster].ctas:
+            self.shared[cluster, rank].settle()
             del self.shared[cluster, rank], self.tensor[cluster, rank], self.incoming[cluster, rank]
         drop_cluster(cluster, self.barriers)
         del self.threads.clusters[cluster]

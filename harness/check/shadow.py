@@ -8,17 +8,17 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.check.history import GENERIC, TENSOR, Conflict, Histories, Observer, Record, different
-from harness.emulator.machine.events import GlobalBox
+from harness.check.history import GENERIC, TENSOR, WEAK, Conflict, Histories, Observer, Record, different
+from harness.check.noted import CHUNK, Chunks, Notes, span
+from harness.check.threads import Moment
+from harness.emulator.machine.events import Access, GlobalBox
 from harness.emulator.memory.tensor_map import TensorMap
 
-CHUNK = 16
 WHOLE = (1 << CHUNK) - 1
 DIVIDED = -1
 CROWDED = 1 << 14
 """Histories after which those that no place has any more are forgotten."""
 
-Chunks = NDArray[np.int64]
 Tell = Callable[[list[Conflict], list[tuple[Record, Record]], int, int, Observer], None]
 """Takes what a step has found: unordered and ordered pairs, the byte it concerns, how many bytes, and who."""
 
@@ -29,18 +29,61 @@ class ShadowMemory:
     ``cells``: the number of the history of each chunk, or DIVIDED.
     """
 
-    def __init__(self, nbytes: int, tell: Tell) -> None:
+    def __init__(self, nbytes: int, tell: Tell, defers: bool = False) -> None:
+        """defers: whether what is found may be told of later."""
         self.histories = Histories(GENERIC)
+        self.defers = defers
+        self._notes: Notes | None = None
         self.cells: NDArray[np.int32] = np.zeros(-(-nbytes // CHUNK), np.int32)
         self.divided: dict[int, list[int]] = {}
         self._tell = tell
         self._crowded = CROWDED
 
+    def note(self, event: Access, moment: Moment) -> bool:
+        """A weak access by a thread of the CTA whose memory it is. False: it lies beyond, with which the run ends."""
+        whole, chunks = span(event)
+        if chunks[-1] >= len(self.cells):
+            return False
+        if self._notes is not None and not self._notes.pays:
+            self._notes, self.defers = None, False
+        if not self.defers:
+            self._apply(event, moment)
+            return True
+        if self._notes is None:
+            self._notes = Notes(self.cells, self._apply, self._forget)
+        self._notes.add(event, moment, whole, chunks)
+        return True
+
+    def settle(self) -> None:
+        """Nothing follows."""
+        if self._notes is not None:
+            self._notes.close()
+
+    def _apply(self, event: Access, moment: Moment) -> bool:
+        """Whether it is a write, and the histories of the chunks that it touches hold it alone."""
+        record = record_of(event, moment)
+        self._access(event.where, event.nbytes * event.items, record, moment.observer)
+        if not record.writes:
+            return False
+        numbers = set(self.cells[span(event)[1]].tolist())
+        return all(n != DIVIDED and self.histories.all[n][:2] == ((record,), ()) for n in numbers)
+
+    def _forget(self, chunks: Chunks) -> None:
+        self.cells[chunks] = 0
+        for chunk in self.divided.keys() & chunks.tolist():
+            del self.divided[chunk]
+
     def access(self, where: int | NDArray[np.integer], nbytes: int, record: Record, observer: Observer) -> None:
         """Accesses ``nbytes`` at one place or at several."""
+        if self._notes is not None:
+            whole, parts = chunks_of(where, nbytes)
+            self._notes.settle(np.concatenate([whole, np.array([chunk for chunk, _ in parts], np.int64)]))
+        self._access(where, nbytes, record, observer)
+
+    def _access(self, where: int | NDArray[np.integer], nbytes: int, record: Record, observer: Observer) -> None:
         whole, parts = chunks_of(where, nbytes)
         if len(whole):
-            self.access_chunks(whole, record, observer)
+            self._access_chunks(whole, record, observer)
         for chunk, mask in parts:
             self._access_bytes(chunk, mask, record, observer)
         if len(self.histories.all) > self._crowded:
@@ -48,6 +91,11 @@ class ShadowMemory:
 
     def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> bool:
         """Returns whether somebody had accessed each of them before."""
+        if self._notes is not None:
+            self._notes.settle(chunks.ravel())
+        return self._access_chunks(chunks, record, observer)
+
+    def _access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> bool:
         cells, chunks = self.cells, chunks.ravel()
         now = cells[chunks]
         first = int(now[0])
@@ -84,9 +132,12 @@ class ShadowMemory:
         if held is None:
             held = self.divided[chunk] = [int(self.cells[chunk])] * CHUNK
             self.cells[chunk] = DIVIDED
-        for byte in range(CHUNK):
-            if mask >> byte & 1:
-                held[byte] = self._step(held[byte], record, observer, chunk * CHUNK + byte, 1)
+        before = after = -1
+        for byte in _bytes_of(mask):
+            if held[byte] != before:
+                before = held[byte]
+                after = self._step(before, record, observer, chunk * CHUNK + byte, 1)
+            held[byte] = after
         if held.count(held[0]) == CHUNK or (mask == WHOLE and self._alike(held)):
             self.cells[chunk] = held[0]
             del self.divided[chunk]
@@ -97,9 +148,11 @@ class ShadowMemory:
         return len(last) == 1
 
     def _step(self, number: int, record: Record, observer: Observer, place: int, nbytes: int) -> int:
-        new = self.histories.step(number, record, observer)
-        if self.histories.has_found:
-            self._tell_all(place, nbytes, observer)
+        new = self.histories.known(number, record)
+        if new is None:
+            new = self.histories.step(number, record, observer)
+            if self.histories.has_found:
+                self._tell_all(place, nbytes, observer)
         return new
 
     def _tell_all(self, place: int, nbytes: int, observer: Observer) -> None:
@@ -119,11 +172,35 @@ class ShadowMemory:
         self._crowded = max(CROWDED, 2 * len(self.histories.all))
 
 
+def _stored(event: Access) -> int | None:
+    """Of a write, a number for its addresses and values: equal ones have the same."""
+    if event.mode != "write":
+        return None
+    items = event.values if isinstance(event.values, tuple) else (event.values,)
+    return hash(tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in (event.where, *items)))
+
+
+def record_of(event: Access, moment: Moment, scope: int = WEAK) -> Record:
+    """Gives the same record for the same access by the same instruction at one moment. scope: of a strong one."""
+    agent, site, writes = event.agent, event.site, event.mode != "read"
+    key = (site.index, agent.lanes, writes, _stored(event))
+    record = moment.records.get(key)
+    if record is None:
+        about = (moment.space, moment.who, moment.time, "generic", writes, agent, site, moment.order, scope, key[3])
+        record = moment.records[key] = Record(*about)
+    return record
+
+
 def chunks_of(where: int | NDArray[np.integer], nbytes: int) -> tuple[Chunks, tuple[tuple[int, int], ...]]:
     """Returns the chunks that are covered, and of those in part the mask of bytes."""
     if isinstance(where, int):
         return _chunks_of(np.array([where], np.int64).tobytes(), nbytes)
     return _chunks_of(np.asarray(where, np.int64).tobytes(), nbytes)
+
+
+@lru_cache(maxsize=1024)
+def _bytes_of(mask: int) -> tuple[int, ...]:
+    return tuple(byte for byte in range(CHUNK) if mask >> byte & 1)
 
 
 @lru_cache(maxsize=4096)

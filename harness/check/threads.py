@@ -20,7 +20,7 @@ from harness.check.clocks import (
     Rows,
     publish,
 )
-from harness.check.history import Record
+from harness.check.history import Observer, Record
 from harness.emulator.machine.events import Agent
 
 FULL = (1 << 32) - 1
@@ -29,17 +29,29 @@ COMPONENTS_OF_CTA = 20
 """What most kernels need: mbarriers, pipes, bulk groups. There may be more."""
 
 
+class Moment:
+    """A thread as long as it learns and tells nothing: what it knows, and the records of what it does."""
+
+    __slots__ = ("clock", "observer", "order", "records", "space", "time", "version", "who")
+
+    def __init__(self, thread: Thread) -> None:
+        self.version = thread.version
+        self.clock = thread.peek()
+        self.space, self.order = self.clock.space, self.clock.rows[ORDER]
+        self.who, self.time = thread.own, thread.time
+        self.observer = Observer(self.clock)
+        self.records: dict[tuple[int, int, bool, int | None], Record] = {}
+
+
 class Thread:
     """A part of a warp that executes together, as a component that knows things.
 
     ``tensor``: tcgen05 operations it may follow by its own, as tcgen05.fence::after_thread_sync says. ``fenced``: what
-    its last fence has released, with the fence's scope. ``version`` changes whenever it learns or tells something;
-    ``records`` and ``order``, what it knew, are of the version ``recorded_at``.
+    its last fence has released, with the fence's scope. ``version`` changes whenever it learns or tells something.
     """
 
     __slots__ = (
-        "_lent", "clock", "cta", "fenced", "lanes", "order", "own", "pending", "recorded_at", "records", "tensor",
-        "time", "version",
+        "_lent", "_moment", "clock", "cta", "fenced", "lanes", "own", "pending", "tensor", "time", "version",
     )  # fmt: skip
 
     def __init__(self, own: int, clock: Clock, tensor: Rows, cta: int, lanes: int) -> None:
@@ -50,9 +62,7 @@ class Thread:
         self.lanes = lanes
         self.fenced: tuple[Clock, int] | None = None
         self.pending: list[tuple[Clock, slice, int]] = []
-        self.records: dict[tuple[int, int, bool, int | None], Record] = {}
-        self.order: Rows | None = None
-        self.recorded_at = -1
+        self._moment: Moment | None = None
         self.version = 0
         self._lent = False
         known = int(clock.rows[ORDER, own]) if own < clock.rows.shape[1] else 0
@@ -67,6 +77,12 @@ class Thread:
         """Returns what it knows now; this will not change."""
         self._lent = True
         return self.clock
+
+    def moment(self) -> Moment:
+        """Returns the present one."""
+        if self._moment is None or self._moment.version != self.version:
+            self._moment = Moment(self)
+        return self._moment
 
     def release(self) -> Clock:
         """Returns what it knows, up to its own actions so far: what it does from now on is not included."""

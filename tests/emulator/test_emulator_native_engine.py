@@ -13,7 +13,7 @@ from ptx_forms import HEADER as FORMS_HEADER
 from ptx_forms import _each
 from ptx_programs import WORDS, source
 
-from harness.emulator import Device, Livelock, Module
+from harness.emulator import Device, Fault, Livelock, Module
 from harness.emulator.machine.events import Access
 from harness.emulator.machine.machine import Machine
 from harness.emulator.native.engine import Engine
@@ -329,6 +329,33 @@ def test_undefined_lanes_are_no_reason_to_go_back_to_python():
     """
     found = same(source(body), threads=64)
     assert "error" not in found and not found["stops"][Answer.FAILED]
+
+
+def test_later_launches_of_a_kernel_find_its_memory_as_new():
+    """Twelve launches one after the other, each of which leaves the rows and the tables as they come, or faults."""
+    body = """
+    setp.lt.u32 %p1, %r0, 16; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; ld.param.u32 %r9, [n];
+    @%p1 mov.b32 %r5, %r0; setp.gt.u32 %p2, %r0, %r9; @%p2 bra A; add.u32 %r5, %r5, %r9; A: bar.sync 0;
+    @%p1 st.global.u32 [%rd1], %r5; setp.eq.u32 %p3, %r9, 7; @!%p3 bra B; setp.gt.u32 %p4, %r5, 3; @%p4 bra B; B: ret;
+    """
+    module = Module(source(body, parameters=["u32 n"]))
+    kept = []
+    for n in range(12):
+        found = []
+        for modules, has in ((module, True), (Module(source(body, parameters=["u32 n"])), False)):
+            device = Device(library=library() if has else None)
+            out = device.alloc(256)
+            device.memset(out, 0xEE, 256)
+            try:
+                device.launch(modules, grid=2, block=64, arguments=[out, n])
+                found.append(device.download(out, np.uint32, 64).tolist())
+            except Fault as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+        assert isinstance(found[0], str) == (n == 7)
+        kept += module.code(None).native().workspaces
+    assert len(kept) == 11  # not that of the launch that has failed
+    assert len({id(one) for one in kept}) == 2
 
 
 def test_what_python_does_in_a_block_is_done_between_native_stretches():

@@ -865,7 +865,12 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                 following = Int(get[DType.int32](o, 28))
                 break
             if op == 1004:
-                var passes = -1 if alone or window != 0 else pass_barrier(c, f, o, file, marks)
+                if alone:
+                    status = ANSWER_LEFT
+                    location = half(begin, 14)
+                    following = Int(get[DType.int32](begin, 28))
+                    break
+                var passes = -1 if window != 0 else pass_barrier(c, f, o, file, marks)
                 weight += BARRIER_WEIGHT
                 if passes == 1:
                     continue

@@ -25,6 +25,8 @@ from harness.emulator.native.workspace import FIELDS, File, Workspace
 
 TRIALS = 16
 """How often a place is entered before it is looked at whether that pays."""
+LAUNCHES = 8
+"""For how many launches of a kernel it holds what has been found."""
 PRICE, ROWS_A_UNIT, FILE_PRICE = 20, 2, 30
 """What an entry costs, in the units in which the interpreter estimates what Python would take, less than a microsecond
 each; how many registers can be handed in for one; and what the first entry of a fragment costs."""
@@ -44,7 +46,7 @@ class Library:
 
 
 class _Entry:
-    """A piece of a block, and how well it has paid to run it natively in this launch."""
+    """A piece of a block, and how well it has paid to run it natively."""
 
     __slots__ = ("entered", "is_native", "piece", "weight")
 
@@ -78,13 +80,16 @@ class Stretches:
         self._plan = plan
         self._grid = grid
         self._rows = plan.rows
-        self._pieces = [[_Entry(piece) for piece in pieces] for pieces in plan.pieces]
-        self.enters: list[bool] = []
-        self.begins: list[bool] = []
-        self._note_entries()
         self.counts = np.zeros(len(code.functions), np.int64)
         """Blocks that ran natively and that the machine has not counted."""
         self._place = plan.workspaces.pop() if plan.workspaces else Workspace(plan)
+        if self._place.launches % LAUNCHES == 0:
+            self._place.entries = [[_Entry(piece) for piece in pieces] for pieces in plan.pieces]
+        self._place.launches += 1
+        self._pieces: list[list[_Entry]] = self._place.entries
+        self.enters: list[bool] = []
+        self.begins: list[bool] = []
+        self._note_entries()
         self._files = self._place.files
         self._table = self._files.table
         self._origins: list[tuple[str, str]] = []

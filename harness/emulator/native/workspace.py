@@ -194,6 +194,9 @@ class Workspace:
         self._kept: list[Any] = []
         """What the interpreter knows by address."""
         self.files = Files(plan, self.context)
+        self.launches = 0
+        self.entries: list[Any] = []
+        """What has been found of the plan's pieces in these launches."""
         self.out = aligned_bytes(8 * (FIRST_ROW + 6 * rows)).view(np.int64)
         self.out_unsigned = self.out.view(np.uint64)
         self.out32 = aligned_bytes(128 * rows).view(np.uint32).reshape(-1, 32)

@@ -1,0 +1,214 @@
+"""Weak accesses of threads to the shared memory of their own CTA, looked at many at a time.
+
+Most programs are in order. So these accesses are only noted at first, and arrays say whether all of them are: of each
+chunk who has written it last and who has read it since, against what the later ones know. Histories, which
+know how to tell about two accesses that are not in order, get them one by one only when they have to: where
+something is not in order, or where something else (an atomic, a copy, an MMA, another CTA) touches the memory.
+
+Chunks are judged as a whole. Where threads share one and each keeps to its own bytes, it is the histories that know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.check.clocks import ORDER, VISIBLE, Rows
+from harness.check.threads import Moment
+from harness.emulator.machine.events import Access
+
+CHUNK = 16
+UNKNOWN = np.iinfo(np.int32).max
+"""In place of the time of a chunk's last write: its history has to be asked."""
+TRIALS, FEWEST = 16, 8
+"""After how often histories have been handed what was noted, how many accesses that must have been on average."""
+MOST = 1 << 14
+"""Accesses that are noted at most, after which those are forgotten that no finding can name any more."""
+
+Chunks = NDArray[np.int64]
+
+
+class _Noted(NamedTuple):
+    event: Access
+    moment: Moment
+    chunks: Chunks
+
+
+class Notes:
+    """What is noted of one CTA's memory."""
+
+    def __init__(
+        self,
+        histories: NDArray[np.int32],
+        apply: Callable[[Access, Moment], bool],
+        forget: Callable[[Chunks], None],
+    ) -> None:
+        """histories: the number of each chunk's, 0 if nothing has accessed it. apply: has them know of an access; says
+        of a write whether no other access to its chunks need be known. forget: what they know of chunks, as what is
+        noted since begins with writes.
+        """
+        count = len(histories)
+        self._apply, self._forget = apply, forget
+        self._log: list[_Noted] = []
+        self.pays = True
+        """Whether noting still does: it does not where other things touch the memory every few accesses."""
+        self._times = self._handed = 0
+        self._checked = 0
+        """Of the log, the accesses that are known to be in order."""
+        self._first = 1
+        """The number of the log's first access."""
+        self._writer: NDArray[np.int32] = np.zeros(count, np.int32)
+        self._time: NDArray[np.int32] = np.where(histories, np.int32(UNKNOWN), np.int32(0))
+        """The component that has written a chunk last, and when."""
+        self._read: NDArray[np.int32] = np.zeros((count, 1), np.int32)
+        """When each component has read a chunk since."""
+        self._is_read: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        """Whether any has; the row of ``_read`` is not looked at else."""
+        self._begins: NDArray[np.int64] = np.zeros((2, count), np.int64)
+        """The number of the last write of all of a chunk, and of the one before that; 0: the log has none."""
+
+    def add(self, event: Access, moment: Moment, whole: Chunks, chunks: Chunks) -> None:
+        """An access, with the chunks of which it covers all bytes, and all that it touches."""
+        if len(self._log) >= MOST:
+            self._trim()
+        self._log.append(_Noted(event, moment, chunks))
+        if event.mode == "read":
+            return
+        if self._reads_are_in_order() and self._is_in_order(chunks, moment):
+            self._note_write(chunks, moment)
+            self._begins[1, whole] = self._begins[0, whole]
+            self._begins[0, whole] = self._first + len(self._log) - 1
+            self._checked = len(self._log)
+        else:
+            self._hand_over()
+
+    def close(self) -> None:
+        """Look at what is left; nothing follows."""
+        if not self._reads_are_in_order():
+            self._hand_over()
+
+    def settle(self, chunks: Chunks) -> None:
+        """Have histories know everything: something else is about to access these chunks."""
+        if self._log:
+            self._reads_are_in_order()
+            self._hand_over()
+        self._time[chunks] = UNKNOWN
+
+    def _hand_over(self) -> None:
+        for event, moment, chunks in self._log:
+            is_alone = self._apply(event, moment)
+            self._begins[:, chunks] = 0
+            if event.mode == "read":
+                self._note_reads(chunks, moment.who, moment.time)
+            elif is_alone:
+                self._note_write(chunks, moment)
+            else:
+                self._time[chunks] = UNKNOWN
+        self._times += 1
+        self._handed += len(self._log)
+        self.pays = self._times < TRIALS or self._handed >= FEWEST * self._times
+        self._log.clear()
+        self._checked = 0
+
+    def _note_write(self, chunks: Chunks, moment: Moment) -> None:
+        self._writer[chunks], self._time[chunks] = moment.who, moment.time
+        self._is_read[chunks] = False
+
+    def _note_reads(self, chunks: Chunks, who: Any, time: Any) -> None:
+        new = chunks[~self._is_read[chunks]]
+        if len(new):
+            self._read[new] = 0
+            self._is_read[new] = True
+        self._read[chunks, who] = time
+
+    def _is_in_order(self, chunks: Chunks, moment: Moment) -> bool:
+        """Whether a write comes after all that has accessed its chunks."""
+        self._make_room(moment)
+        order, visible = (self._row(moment, row) for row in (ORDER, VISIBLE))
+        if (visible[self._writer[chunks]] < self._time[chunks]).any():
+            return False
+        read = chunks[self._is_read[chunks]]
+        return not len(read) or bool((self._read[read].max(axis=0) <= order).all())
+
+    def _reads_are_in_order(self) -> bool:
+        """Look at reads that were noted: do they see what was written? Chunks of those that do not become unknown."""
+        entries = self._log[self._checked :]
+        self._checked = len(self._log)
+        moments: dict[Moment, int] = {}
+        found: list[Chunks] = []
+        which: list[int] = []
+        for event, moment, chunks in entries:
+            if event.mode == "read":
+                found.append(chunks)
+                which.append(moments.setdefault(moment, len(moments)))
+        if not found:
+            return True
+        for moment in moments:
+            self._make_room(moment)
+        touched = np.concatenate(found)
+        reader = np.repeat(which, [len(one) for one in found])
+        visible = np.stack([self._row(moment, VISIBLE) for moment in moments])
+        sees = visible[reader, self._writer[touched]] >= self._time[touched]
+        who, time = (np.array(column)[reader] for column in zip(*((m.who, m.time) for m in moments), strict=True))
+        self._note_reads(touched, who, time)
+        if sees.all():
+            return True
+        self._time[touched[~sees]] = UNKNOWN
+        return False
+
+    def _make_room(self, moment: Moment) -> None:
+        """For all components there are."""
+        width = moment.space.capacity
+        if width > self._read.shape[1]:
+            wide: NDArray[np.int32] = np.zeros((len(self._time), width), np.int32)
+            read = np.flatnonzero(self._is_read)
+            wide[read, : self._read.shape[1]] = self._read[read]
+            self._read = wide
+
+    def _row(self, moment: Moment, row: int) -> Rows:
+        """A row of what is known at a moment, with a column for every component."""
+        known: Rows = moment.clock.rows[row]
+        if len(known) == self._read.shape[1]:
+            return known
+        wide = np.zeros(self._read.shape[1], np.int32)
+        wide[: len(known)] = known
+        return wide
+
+    def _trim(self) -> None:
+        """Forget the older half, if every chunk of it was written twice since; else histories get everything."""
+        half = len(self._log) // 2
+        if not self._reads_are_in_order():
+            self._hand_over()
+            return
+        touched = np.unique(np.concatenate([noted.chunks for noted in self._log[:half]]))
+        if (self._begins[1, touched] < self._first + half).any():
+            self._hand_over()
+            return
+        self._forget(touched)
+        del self._log[:half]
+        self._first += half
+        self._checked = len(self._log)
+
+
+def span(event: Access) -> tuple[Chunks, Chunks]:
+    """The chunks of an access of which it covers all bytes, and all that it touches."""
+    nbytes = event.nbytes * event.items
+    if isinstance(event.where, int):
+        return _span_of_one(event.where, nbytes)
+    return _span(np.asarray(event.where, np.int64).tobytes(), nbytes)
+
+
+@lru_cache(maxsize=4096)
+def _span_of_one(place: int, nbytes: int) -> tuple[Chunks, Chunks]:
+    return _span(np.array([place], np.int64).tobytes(), nbytes)
+
+
+@lru_cache(maxsize=4096)
+def _span(places: bytes, nbytes: int) -> tuple[Chunks, Chunks]:
+    touched = np.unique((np.frombuffer(places, np.int64)[:, None] + np.arange(nbytes)).ravel())
+    chunks, counts = np.unique(touched // CHUNK, return_counts=True)
+    return chunks[counts == CHUNK], chunks

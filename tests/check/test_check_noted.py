@@ -1,0 +1,135 @@
+"""Accesses that are looked at many at a time: the same findings, in the same words and numbers, as one by one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from ptx_programs import WORDS, source
+
+from harness.check import noted
+from harness.check.checker import Checker
+from harness.emulator import Device, Fault, Module
+
+SETUP = """
+mov.b32 %r5, words; shl.b32 %r6, %r0, 2; add.u32 %r6, %r5, %r6; shl.b32 %r7, %r0, 4; add.u32 %r7, %r5, %r7;
+add.u32 %r8, %r0, 32; and.b32 %r8, %r8, 127; shl.b32 %r8, %r8, 2; add.u32 %r8, %r5, %r8; add.u32 %r9, %r5, %r0;
+setp.lt.u32 %p1, %r0, 32; setp.eq.u32 %p2, %r0, 70; mov.b32 %r1, 0; mov.b32 %r2, 1; mov.b32 %r3, 2; mov.b32 %r4, 3;
+mov.b32 %r11, 0; st.shared.v4.b32 [%r7], {%r11, %r11, %r11, %r11}; bar.sync 0;
+"""
+PLACES = ("%r6", "%r6", "%r8", "%r7", "%r5+64", "%r6+1024", "%r9")
+STEPS = (
+    *["ld.shared.b32 %r1, [{at}];"] * 6, *["st.shared.b32 [{at}], %r0;"] * 3,
+    "ld.shared.v4.b32 {{%r1,%r2,%r3,%r4}}, [%r7];",
+    "st.shared.v4.b32 [%r7], {{%r1,%r2,%r3,%r4}};", "st.shared.u8 [%r9], %r0;", "ld.volatile.shared.b32 %r1, [{at}];",
+    "atom.shared.add.u32 %r1, [{at}], 1;", "st.volatile.shared.b32 [{at}], %r0;", "bar.warp.sync -1;",
+)  # fmt: skip
+
+
+def program(choose: random.Random, barriers: float) -> str:
+    """Four warps that read and write the same words, with a barrier here and there."""
+    steps = []
+    for _ in range(24):
+        guard = choose.choice(["", "", "", "@%p1 ", "@!%p1 ", "@%p2 "])
+        step = choose.choice(STEPS)
+        at = choose.choice(PLACES if "{at}" in step and ("b32" not in step or choose.random() < 0.1) else PLACES[:-1])
+        steps.append(("" if "warp" in step else guard) + step.format(at=at if at != "%r9" else "%r5+128"))
+        if choose.random() < barriers:
+            steps.append("bar.sync 0;")
+    return source(SETUP + "\n".join(steps) + "ret;", WORDS)
+
+
+def found(text: str, at_once: bool, schedule: Any, seed: int) -> Any:
+    """The findings of a run of one CTA: of several it may be another one that is named."""
+    checker = Checker(tell=(lambda finding: None) if at_once else None)
+    device = Device(schedule=schedule, seed=seed)
+    module = Module(text)
+    device.launch(module, grid=1, block=128, arguments=[device.alloc(4096)], sinks=[checker])
+    return [finding.as_dict() for finding in checker.report().findings]
+
+
+@pytest.mark.parametrize("barriers", [0.9, 0.4])
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_random_programs_give_the_same_findings(monkeypatch, barriers, gives_up):
+    if gives_up:
+        monkeypatch.setattr(noted, "TRIALS", 3)
+        monkeypatch.setattr(noted, "FEWEST", 1000)
+    rules: set[str] = set()
+    for seed in range(12) if gives_up else range(25):
+        text = program(random.Random(seed), barriers)
+        for schedule, number in (("fifo", 0), ("random", seed)):
+            expected = found(text, True, schedule, number)
+            assert found(text, False, schedule, number) == expected, text
+            rules |= {finding["rule"] for finding in expected}
+    assert {"race-shared", "race-lanes"} <= rules
+
+
+LOOP = """
+mov.b32 %r10, 0;
+LOOP: st.shared.v4.b32 [%r7], {%r0, %r0, %r0, %r0}; bar.sync 0;
+ld.shared.b32 %r1, [%r8]; ld.shared.b32 %r2, [%r6+256]; ld.shared.b32 %r3, [%r5+64];
+WAIT add.u32 %r10, %r10, 1; setp.lt.u32 %p3, %r10, 40; @%p3 bra LOOP;
+LAST ret;
+"""
+
+
+@pytest.mark.parametrize("most", [16, 64, 1 << 14])
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("last", ["", "st.shared.b32 [%r8], %r0;", "@%p2 atom.shared.add.u32 %r1, [%r5+64], 1;"])
+def test_what_is_forgotten_is_missed_by_nobody(monkeypatch, most, waits, last):
+    """A tile that is written and read forty times, with and without a barrier before it is written again."""
+    text = source(SETUP + LOOP.replace("WAIT", "bar.sync 0;" if waits else "").replace("LAST", last), WORDS)
+    expected = found(text, True, "fifo", 0)
+    monkeypatch.setattr(noted, "MOST", most)
+    assert found(text, False, "fifo", 0) == expected
+    assert bool(expected) == (not waits)
+
+
+def test_a_program_in_order_never_asks_its_histories(monkeypatch):
+    """Nor one whose places are read far more often than can be noted, if they are written, too."""
+    text = source(SETUP + LOOP.replace("WAIT", "bar.sync 0;").replace("LAST", ""), WORDS)
+    handed: list[Any] = []
+    monkeypatch.setattr(noted.Notes, "_hand_over", lambda self: handed.append(self))
+    monkeypatch.setattr(noted, "MOST", 64)
+    assert found(text, False, "fifo", 0) == []
+    assert not handed
+
+
+@pytest.mark.parametrize("access", ["ld.shared.u32 %r1, [%r5+1048576];", "st.shared.u32 [%r5+1048576], %r0;"])
+def test_an_access_beyond_all_shared_memory_is_the_fault_that_it_is(access):
+    with pytest.raises(Fault, match="beyond the CTA's"):
+        found(source(f"{SETUP} {access} ret;", WORDS), False, "fifo", 0)
+
+
+FEW = {
+    "a write after a read": "@%p1 ld.shared.b32 %r1, [%r8]; @!%p1 st.shared.b32 [%r6], %r0;",
+    "a write after a read that histories have": """
+        @%p1 ld.shared.b32 %r1, [%r8]; @%p1 atom.shared.add.u32 %r1, [%r5+2048], 1; @!%p1 st.shared.b32 [%r6], %r0;
+        """,
+    "a read after a write": "@%p1 st.shared.b32 [%r8], %r0; @!%p1 ld.shared.b32 %r1, [%r6];",
+    "a read after another CTA's thread or an atomic": """
+        @%p1 atom.shared.add.u32 %r1, [%r5+2048], 1; @!%p1 ld.shared.b32 %r1, [%r5+2048];
+        """,
+    "two writes": "@%p1 st.shared.b32 [%r8], %r0; @!%p1 st.shared.b32 [%r6], %r11;",
+    "three writes": "st.shared.b32 [%r5], %r0; bar.sync 0; @%p1 st.shared.b32 [%r5], %r0;",
+    "two parts of a chunk": """
+        @%p1 st.shared.u8 [%r5+64], %r0; @!%p1 st.shared.u8 [%r5+65], %r0; @%p2 st.shared.u8 [%r5+64], %r0;
+        """,
+}
+
+
+@pytest.mark.parametrize("starts", [True, False])
+@pytest.mark.parametrize("name", FEW)
+def test_one_race_is_found(name, starts):
+    """As the first that is done with the memory, and after what was in order."""
+    setup = SETUP if starts else SETUP.replace("st.shared.v4.b32 [%r7], {%r11, %r11, %r11, %r11};", "")
+    if not starts and ("ld" in FEW[name] or "atom" in FEW[name]):
+        setup = setup.replace("bar.sync 0;", "st.volatile.shared.v4.b32 [%r7], {%r11, %r11, %r11, %r11};\n"
+                              "@%p1 st.volatile.shared.b32 [%r5+2048], %r11; bar.sync 0;")  # fmt: skip
+    elif starts:
+        setup = setup.replace("bar.sync 0;", "@%p1 st.shared.b32 [%r5+2048], %r11; bar.sync 0;")
+    text = source(setup + FEW[name] + "ret;", WORDS)
+    expected = found(text, True, "fifo", 0)
+    assert "race-shared" in {finding["rule"] for finding in expected}
+    assert found(text, False, "fifo", 0) == expected
