@@ -80,7 +80,7 @@ def run_on_emulated_gpu(
 
 
 def _hand_over(folder: Path, model: Path, config: KernelConfig, inputs: Inputs) -> None:
-    given = [operand.view(np.uint16) for operand in (inputs.a, inputs.b)]
+    given: list[np.ndarray] = [operand.view(np.uint16) for operand in (inputs.a, inputs.b)]
     alpha = None
     if inputs.factors:
         element = FORMATS[config.dtype].element
