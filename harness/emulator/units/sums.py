@@ -202,11 +202,7 @@ def scaled_dot(
         if accumulation != "tensor_core":
             per = a.shape[1] // vectors
             a, b = (x * np.repeat(s, per, axis=-1) for x, s in zip((a, b), scales, strict=True))
-            total = c
-            for first in range(0, a.shape[1], per):
-                part = slice(first, first + per)
-                total = total + product(a[:, part], b[..., part]).astype(np.float32)
-            return _canonical(total)
+            return _canonical(product(a, b).astype(np.float32) + c)
         of_a, of_b = (factors(s, types[2]) for s in scales)
         scaled_a, scaled_b = factors(a, types[0]).scaled(of_a), factors(b, types[1]).scaled(of_b)
         if kind == "mxf8f6f4":

@@ -240,21 +240,24 @@ def _compute_in_parts(
 
     So every CTA has scale factors in each quadrant. They should be the same in all; where they are not, a B200 was seen
     to take for row 0 those of its quadrant (sf-tensor/tcgen05, tcgen05_block_scaled_probe.cu, 2026). Sparsity metadata
-    belongs to the rows of D in its lanes.
+    belongs to the rows of D in its lanes. Where they are the same, and A is not sparse, a CTA's lanes are one part.
     """
     result = np.zeros_like(old)
     rows, step = shape.m // len(ctas), SPARSE_ROWS if what.sparse else QUADRANT
+    whole = not what.sparse and _same_scales(ctas, what, rows, shape.n)
     for i, cta in enumerate(ctas):
         for block in what.layout()[0]:
             columns = block.target[1]
+            if whole:
+                step = block.lanes.stop - block.lanes.start
             for lane in range(block.lanes.start, block.lanes.stop, step):
                 own = block.target[0].start + lane - block.lanes.start + np.arange(step)
                 part, numbers = i * rows + own, np.arange(columns.start, columns.stop)
                 scales = None
                 if what.vectors:
                     scales = (
-                        _scales([cta], what, shape, what.scales[0], own, shape.a_id, lane // QUADRANT, warn),
-                        _scales([cta, *ctas], what, shape, what.scales[1], numbers, shape.b_id, lane // QUADRANT, warn),
+                        _scales(cta.tmem, lane, what, shape, 0, own, [] if whole else [cta], warn),
+                        _scales(cta.tmem, lane, what, shape, 1, numbers, [] if whole else ctas, warn),
                     )
                 of_a, of_b = a[columns.start * len(a) // shape.n][part], b[columns]
                 if what.sparse:
@@ -326,26 +329,40 @@ def _match(
 # ---- scale factors ----
 
 
+def _same_scales(ctas: Sequence[Cta], what: KindMma, rows: int, n: int) -> bool:
+    """Whether all copies of all scale factors are there and the same."""
+    for address, numbers, shared in ((what.scales[0], rows, False), (what.scales[1], n, True)):
+        columns = scale_columns(address, numbers)
+        first = ctas[0].tmem.data[:QUADRANT, columns]
+        for cta in ctas:
+            copies = cta.tmem.data[:, columns].reshape(4, QUADRANT, -1)
+            if not cta.tmem.valid[:, columns].all() or (copies != (first if shared else copies[0])).any():
+                return False
+    return True
+
+
 def _scales(
-    ctas: Sequence[Cta],
+    tmem: TensorMemory,
+    lane: int,
     what: KindMma,
     shape: Shape,
-    address: int,
+    operand: int,
     numbers: NDArray[np.intp],
-    identifier: int,
-    quadrant: int,
+    others: Sequence[Cta],
     warn: Warn,
 ) -> NDArray[np.float64]:
-    """Those of some rows of A, or columns of B: number r has lane r % 32 of a quadrant and column r / 32, as many bytes
-    as there are vectors from the one the descriptor names on. ctas: whose they are, and others that have a copy.
+    """Those of some rows of A (operand 0), or columns of B (1), from the quadrant of a lane: number r has lane r % 32
+    of it and column r / 32, as many bytes as there are vectors from the one the descriptor names on. others: CTAs whose
+    copies should be the same.
     """
+    identifier, address = (shape.a_id, shape.b_id)[operand], what.scales[operand]
     if identifier % what.vectors:
         raise Fault(f"scale factor id {identifier} must be a multiple of {what.vectors}", "descriptor")
     lanes, columns = numbers % QUADRANT, split_address(address)[1] + numbers // QUADRANT
-    words = _read(ctas[0].tmem, lanes + quadrant * QUADRANT, columns, "a scale factor of tcgen05.mma")
+    words = _read(tmem, lanes + lane // QUADRANT * QUADRANT, columns, "a scale factor of tcgen05.mma")
     copies = (lanes + QUADRANT * np.arange(4)[:, None], columns)
     used = np.uint32(((1 << 8 * what.vectors) - 1) << 8 * identifier)
-    if any(((cta.tmem.data[copies] ^ words) & used).any() or not cta.tmem.valid[copies].all() for cta in ctas):
+    if any(((cta.tmem.data[copies] ^ words) & used).any() or not cta.tmem.valid[copies].all() for cta in others):
         warn(
             "scale-copies", "its scale factors differ between quadrants of 32 lanes, or CTAs, or are not in all of them"
         )
