@@ -81,7 +81,7 @@ def scales_error(config: GemmConfig) -> ConfigError:
         if config.scales != "tensor" and config.scales != "block":
             return ConfigError("scales", String(t"scales {config.scales}: e4m3 has tensor or block"))
         return ConfigError()
-    var only = "block" if config.kernel.is_block_scaled else "none"
+    var only: StaticString = "block" if config.kernel.is_block_scaled else "none"
     if config.scales != only:
         var message = String(t"scales {config.scales}: with dtype {config.dtype_name()} it is {only}")
         return ConfigError("scales", message, instead="dtype")
