@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 from exact_floats import rounded, value
 from kernel_faults import Alteration, outcome, substitute
-from kernel_runs import cluster_tile, run
+from kernel_runs import check_bits, cluster_tile, run
 from published_sums import cut, number, to_f32
 
-from harness.build.artifacts import OUTPUT, Artifact, judged, to_launchable
+from harness.build.artifacts import Artifact
 from harness.build.config import make_config
 from harness.check import Checker
 from harness.errors import CannotRun, UsageProblem
-from harness.launch.launching import EmulationOptions
-from harness.launch.launching import run as launch
-from harness.problem import Inputs, Shape, make_inputs
+from harness.problem import Inputs, Shape
 from harness.run.model import compile_artifact
 from harness.timing.constants import find_gpu
 from harness.timing.predict import predict
@@ -129,16 +127,8 @@ def test_bits_of_random_codes_are_the_recorded_ones(built, name):
     artifact = built[name]
     m, n = cluster_tile(artifact.config)
     size = Shape(m - 3, n + 8, 2 * 128 + 80)
-    inputs = make_inputs(size, "e4m3", "codes", 7, scales=artifact.config.scales)
-    plan = artifact.plan(size)
-    options = EmulationOptions(schedule="random", seed=2, accumulation="tensor_core")
-    got = judged(launch(to_launchable(artifact, plan, inputs), options, keep=(OUTPUT,)), plan).output
-    rng = np.random.default_rng(0)
-    places = [(0, 0), (size.m - 1, size.n - 1)]
-    places += zip(rng.integers(0, size.m, SUMS).tolist(), rng.integers(0, size.n, SUMS).tolist(), strict=True)
-    for row, column in places:
-        word = wanted(inputs, row, column, plan.out_type.numpy)
-        assert got[row, column].tobytes() == word.tobytes(), (row, column, got[row, column], word)
+    kind = artifact.plan(size).out_type.numpy
+    check_bits(artifact, size, lambda inputs, row, column: wanted(inputs, row, column, kind), SUMS)
 
 
 @pytest.mark.parametrize("name", ["tensor 2x1", "block 2x1"])

@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernel_faults import Alteration, outcome, substitute
-from kernel_runs import cluster_tile, run
+from kernel_runs import check_bits, cluster_tile, run
 from published_sums import Sum, published
 
 from harness.block_scaling import FORMATS, to_atoms
-from harness.build.artifacts import OUTPUT, Artifact, judged, to_launchable
+from harness.build.artifacts import Artifact, to_launchable
 from harness.build.config import KernelConfig, make_config
 from harness.check import Checker
-from harness.launch.launching import EmulationOptions
 from harness.launch.launching import run as launch
 from harness.problem import OUT_TYPES, Inputs, Shape, make_inputs
 
@@ -105,16 +104,7 @@ def test_bits_of_random_codes_are_the_published_ones(built, name):
     artifact = built[name]
     m, n = cluster_tile(artifact.config)
     size = Shape(m - 3, n + 8, block_k(artifact) + 96)
-    inputs = make_inputs(size, artifact.config.dtype, "codes", seed=7)
-    plan = artifact.plan(size)
-    options = EmulationOptions(schedule="random", seed=2, accumulation="tensor_core")
-    got = judged(launch(to_launchable(artifact, plan, inputs), options, keep=(OUTPUT,)), plan).output
-    rng = np.random.default_rng(0)
-    places = [(0, 0), (size.m - 1, size.n - 1)]
-    places += zip(rng.integers(0, size.m, SUMS).tolist(), rng.integers(0, size.n, SUMS).tolist(), strict=True)
-    for row, column in places:
-        wanted = as_published(inputs, artifact.config, row, column)
-        assert got[row, column].tobytes() == wanted.tobytes(), (row, column, got[row, column], wanted)
+    check_bits(artifact, size, lambda inputs, row, column: as_published(inputs, artifact.config, row, column), SUMS)
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from harness.build.artifacts import OUTPUT, Artifact, judged, to_launchable
 from harness.build.config import KernelConfig
@@ -11,7 +15,7 @@ from harness.build.planner import Plan
 from harness.launch.launching import EmulationOptions
 from harness.launch.launching import run as launch
 from harness.launch.spec import Launchable
-from harness.problem import Shape, Validation, make_inputs
+from harness.problem import Inputs, Shape, Validation, make_inputs
 
 BLOCK_K = 64
 
@@ -25,6 +29,21 @@ def run(
         launch(replace(what, text_given=ptx or artifact.ptx), EmulationOptions(**options), keep=(OUTPUT,)), plan
     )
     return found.counters, found.validation
+
+
+def check_bits(artifact: Artifact, size: Shape, wanted: Callable[[Inputs, int, int], Any], sums: int) -> None:
+    """Random codes, a random schedule and the bit-level accumulation: C is, bit for bit, what is wanted in its first
+    and last element and in some drawn ones. wanted: of the inputs, a row and a column."""
+    config, plan = artifact.config, artifact.plan(size)
+    inputs = make_inputs(size, config.dtype, "codes", 7, scales=config.scales)
+    options = EmulationOptions(schedule="random", seed=2, accumulation="tensor_core")
+    got = judged(launch(to_launchable(artifact, plan, inputs), options, keep=(OUTPUT,)), plan).output
+    rng = np.random.default_rng(0)
+    places = [(0, 0), (size.m - 1, size.n - 1)]
+    places += zip(rng.integers(0, size.m, sums).tolist(), rng.integers(0, size.n, sums).tolist(), strict=True)
+    for row, column in places:
+        word = wanted(inputs, row, column)
+        assert got[row, column].tobytes() == word.tobytes(), (row, column, got[row, column], word)
 
 
 @lru_cache(maxsize=2)

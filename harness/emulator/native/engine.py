@@ -323,7 +323,7 @@ class Engine(Stretches):
         f = Fragment(origin.warp, its[Its.MASK], list(origin.registers), its[Its.BLOCK], joins)
         f.tokens, f.observed = dict(origin.tokens), dict(origin.observed)
         f.pending_loads, f.pending_stores = list(origin.pending_loads), list(origin.pending_stores)
-        f.native = File(self, self._files, number)
+        f.native = File(self.settle, self._files, number)
         table, base = self._table, FIELDS * number
         table[base + Its.HAS_OBJECT], table[base + Its.ORIGIN] = 1, number
         now.objects[number] = f

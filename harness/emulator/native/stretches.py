@@ -178,7 +178,7 @@ class Stretches:
             number = self._files.take()
             if number < 0:
                 return 0
-            file = f.native = File(self, self._files, number)
+            file = f.native = File(self.settle, self._files, number)
             price += FILE_PRICE
             for (row, kind), value in zip(self._plan.filled_rows, self._plan.filled(f), strict=True):
                 file.put(row, kind, value)

@@ -5,7 +5,8 @@ Making it costs more than many a launch, so the launches of a kernel have it one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,6 @@ from harness.emulator.memory.bytes import aligned_bytes
 from harness.emulator.native.layout import CTA_FIELDS, FIRST_ROW, Context, JoinField, Mark
 from harness.emulator.native.layout import FragmentField as Its
 from harness.emulator.native.plan import NARROW, PREDICATE, ROW_BYTES, WIDE, Plan
-
-if TYPE_CHECKING:
-    from harness.emulator.native.stretches import Stretches
 
 LOG_ROOM = 16384
 """Stores of one lane that a stretch may make and still be taken back."""
@@ -132,14 +130,14 @@ class Files:
 class File:
     """The rows of a fragment that Python knows. known: for each row the register value that it was last equal to.
 
-    is_fresh: whether the rows hold all that native code may read. is_ahead: whether registers have to be taken from it
-    before Python may read them.
+    settle: makes the fragment's registers what they are. is_fresh: whether the rows hold all that native code may read.
+    is_ahead: whether registers have to be taken from it before Python may read them.
     """
 
-    __slots__ = ("_engine", "_files", "_launch", "is_ahead", "is_fresh", "known", "number", "rows", "stamps")
+    __slots__ = ("_files", "_launch", "is_ahead", "is_fresh", "known", "number", "rows", "settle", "stamps")
 
-    def __init__(self, engine: Stretches, files: Files, number: int) -> None:
-        self._engine = engine
+    def __init__(self, settle: Callable[[Fragment], None], files: Files, number: int) -> None:
+        self.settle = settle
         self._files = files
         self._launch = files.launch
         self.number = number
@@ -177,10 +175,6 @@ class File:
         if kind == PREDICATE:
             return Poison(values != 0, lanes, *origin)
         return Poison(values, np.where(lanes, _ALL[kind], 0).astype(values.dtype), *origin)
-
-    def settle(self, f: Fragment) -> None:
-        """Make the fragment's registers what they are."""
-        self._engine.settle(f)
 
 
 class Workspace:
