@@ -45,6 +45,7 @@ class ShadowMemory:
         if chunks[-1] >= len(self.cells):
             return False
         if self._notes is not None and not self._notes.pays:
+            self._notes.settle(chunks)
             self._notes, self.defers = None, False
         if not self.defers:
             self._apply(event, moment)

@@ -65,6 +65,14 @@ def test_random_programs_give_the_same_findings(monkeypatch, barriers, gives_up)
     assert {"race-shared", "race-lanes"} <= rules
 
 
+def test_what_was_noted_when_noting_ends_is_not_lost(monkeypatch):
+    for name, value in (("TRIALS", 3), ("FEWEST", 8), ("MOST", 8)):
+        monkeypatch.setattr(noted, name, value)
+    text = program(random.Random(1268), 0.15)
+    expected = found(text, True, "random", 1268)
+    assert len(expected) == 29 and found(text, False, "random", 1268) == expected
+
+
 LOOP = """
 mov.b32 %r10, 0;
 LOOP: st.shared.v4.b32 [%r7], {%r0, %r0, %r0, %r0}; bar.sync 0;
