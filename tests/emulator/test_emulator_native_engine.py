@@ -286,6 +286,7 @@ CARRIED = {
     "what is written over": "mov.b32 %r6, %r5; @!%p1 mov.b32 %r6, 7; mov.b32 %r8, %r5; mov.b32 %r8, 0;",
     "what is written over in part": "mov.b32 %r6, %r5; @%p2 mov.b32 %r6, 7;",
     "what is left out in part": "mov.b32 %r6, %r0; @%p2 add.u32 %r6, %r5, 1;",
+    "a choice of what is defined": ("@%p1 mov.b32 %r11, %r0; @%p2 selp.b32 %r11, %r5, %r0, %p1; add.u32 %r6, %r11, 1;"),
     "two lots": "@%p2 mov.b32 %r11, 4; add.u32 %r6, %r5, %r11; add.u32 %r6, %r6, 1;",
     "branches": f"mov.b32 %r6, %r5; @%p2 {_BRANCHES}",
     "one lane": f"mov.b32 %r6, %r5; @%p4 {_BRANCHES}",

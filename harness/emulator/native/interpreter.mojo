@@ -991,6 +991,8 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
             if mark == POISON and not spread(file, slots, o, undefined, origin):
                 status = ANSWER_FAILED
                 break
+            if mark == POISON and undefined == 0:
+                mark = VARIED
         if guarded:
             merge(target, pd, file.unsafe_offset(ROW * guard), flags & NEGATED != 0, flags & WIDE != 0)
             var lanes = mask_of(file.unsafe_offset(ROW * guard))
@@ -1007,8 +1009,6 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
             if window != 0:
                 status = ANSWER_FAILED
                 break
-            if undefined == 0:
-                mark = VARIED
             set[DType.uint32](file, undefined_at(slots, d), undefined)
             set[DType.uint32](file, origin_at(slots, d), origin)
         set[DType.uint8](marks, d, UInt8(mark))
