@@ -15,12 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from harness.debug.chain import Chain, lines_of
 from harness.debug.names import Names, line_of, read_index
 from harness.debug.recording import Recording, record
 from harness.debug.status import Status
 from harness.debug.stopped import Stopped
 from harness.debug.targets import Target, Targets
-from harness.debug.why import Chain, Why, lines_of
+from harness.debug.why import Why
 from harness.debug.writers import Writers
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Agent, Site

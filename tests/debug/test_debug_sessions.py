@@ -29,6 +29,26 @@ def session(what: Launchable, commands: Sequence[str]) -> list[str]:
         return [line for command in commands for line in prompt.do(command)]
 
 
+def test_a_fused_epilogue_is_said_and_its_sum_followed(builder):
+    """Each half of a pair of columns, and what is read beside the sum."""
+    names = ("residual", "swiglu")
+    configs = [
+        make_config("kernel8", cta_group=1, cluster=(1, 1), mma_shape=(64, 32), stages=2, epilogue=name)
+        for name in names
+    ]
+    for name, artifact in zip(names, builder("epilogues to debug", configs), strict=True):
+        lines = session(problem(artifact, (64, 32, 128), "integer")[1], ["continue", "why C[2,3]"])
+        assert said(lines, "C[2,3] is ", "which is right") and said(
+            lines, "these products add up to ", "is made, which"
+        )
+        assert said(lines, "tcgen05.ld of lane 2, column ") and said(lines, "step 2: A[2,64:128]")
+        assert lines[-1] == "each of the 128 places along K is multiplied once, with the right partner"
+        if name == "residual":
+            assert said(lines, "ld.global", "of residual[2,3] goes into it, too")
+        else:
+            assert said(lines, "1 other sum may go into it, too")
+
+
 def altered(what: Launchable, alter: Alteration) -> Launchable:
     return replace(what, text_given=alter(what.text))
 
