@@ -39,7 +39,7 @@ comptime OUT_DTYPES: List[StaticString] = ["bf16", "fp16", "f32"]
 
 
 def float_type(name: StaticString) -> DType:
-    """bf16 for what is neither fp16 nor f32."""
+    """The type of a name: bf16 for what is neither fp16 nor f32."""
     if name == "f32":
         return DType.float32
     return DType.float16 if name == "fp16" else DType.bfloat16
@@ -179,7 +179,7 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.scales == "block"
 
     def promotes(self) -> Bool:
-        """sm_90a: the products of a stage are multiplied by their scale factors and added up in f32, not by the tensor
+        """On sm_90a the products of a stage are multiplied by their scale factors and added up in f32, not by the tensor
         core, which adds fp8 with 13 fraction bits."""
         return self.has_scale_factors() and not self.has_tmem()
 
@@ -222,13 +222,16 @@ struct GemmConfig(TrivialRegisterPassable):
         return 1 if self.ping_pong else self.consumers()
 
     def defers_epilogue(self) -> Bool:
-        """sm_90a: the consumers keep a finished tile in registers, in the type of C, and write it while they multiply the
-        next. Not where 128 registers a thread add up a tile, and 64 more hold what the tensor core adds to it."""
-        var fits = not self.promotes() or self.consumer_m() * self.mma_n <= 64 * 128
+        """On sm_90a the consumers keep a finished tile in registers, in the type of C, and write it while they multiply
+        the next; where a thread's 255 registers do not hold both, and what is promoted, they write it at once."""
+        var sums = self.consumer_m() * self.mma_n // 128
+        var kept = sums * self.c_element_bytes() // 4
+        var promoted = min(self.mma_n, 128) // 2 if self.promotes() else 0
+        var fits = sums + kept + promoted <= 192
         return self.kernel.is_persistent and not self.has_tmem() and not self.ping_pong and fits
 
     def warps(self) -> Int:
-        """sm_100a: four epilogue warps, a producer and an MMA warp where these are warps of their own, and a scheduler warp
+        """On sm_100a four epilogue warps, a producer and an MMA warp where these are warps of their own, and a scheduler warp
         where tiles must be fetched. sm_90a: the consumer warpgroups, and a producer warpgroup where it is one of
         its own; its second warp fetches tiles."""
         if not self.has_tmem():

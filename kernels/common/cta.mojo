@@ -30,7 +30,7 @@ struct Problem(TrivialRegisterPassable):
     var c: UInt64
     var k_iterations: UInt32
     var m: UInt32  # rows of C and of A
-    var n: UInt32  # columns of C, rows of B
+    var n: UInt32  # columns of the product, rows of B
     var clusters_m: UInt32  # cluster tiles along M: C in units of what a cluster computes together
     var clusters_n: UInt32
     var counter: UInt64  # one word of global memory, 0 before the launch and after it; no address where none is needed
@@ -43,7 +43,7 @@ struct Tile(TrivialRegisterPassable):
     """Where a CTA works in C. With a CTA pair the columns are those of the MMA they share."""
 
     var row: Int32  # first row of A and of C
-    var column: Int32  # first column of C, first row of B of the MMA
+    var column: Int32  # first column of the product, first row of B of the MMA
 
 
 struct Cta[config: GemmConfig](TrivialRegisterPassable):
@@ -99,17 +99,19 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def empty(self) -> MBarrier:
         """All that this CTA loads into a stage has been read. Count `empty_arrivals`: of each MMA that reads it one commit,
-        on sm_90a an arrival of each consumer warpgroup. This CTA's producer waits."""
+        on sm_90a an arrival of each consumer warpgroup, of each of its warps where sums are promoted. This CTA's producer waits.
+        """
         return {self.shared + UInt32(Self.layout.empty)}
 
     @inline(.always)
     def accumulator_full(self) -> MBarrier:
-        """sm_100a: an accumulator is finished. Count 1: the last commit of the MMA thread. The epilogue warps wait."""
+        """On sm_100a an accumulator is finished. Count 1: the last commit of the MMA thread. The epilogue warps wait.
+        """
         return {self.shared + UInt32(Self.layout.accumulator_full)}
 
     @inline(.always)
     def accumulator_empty(self) -> MBarrier:
-        """sm_100a, persistent: an accumulator has been read. Count `accumulator_readers`: each epilogue warp of the CTAs of
+        """On sm_100a, persistent: an accumulator has been read. Count `accumulator_readers`: each epilogue warp of the CTAs of
         the MMA arrives in the one that leads it, after its last load from TMEM. The MMA thread waits."""
         return {self.shared + UInt32(Self.layout.accumulator_empty)}
 

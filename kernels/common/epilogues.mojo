@@ -59,7 +59,7 @@ struct Relu(FusedEpilogue):
 
 
 struct Residual(FusedEpilogue):
-    """alpha * product + beta * residual."""
+    """A residual: alpha * product + beta * residual."""
 
     comptime name = "residual"
     comptime takes_residual = True
@@ -80,7 +80,7 @@ struct Silu(FusedEpilogue):
 
 
 struct Swiglu(FusedEpilogue):
-    """silu(gate) * up: of each 16 columns the first 8 are gates, the last 8 what they gate. So a thread has both, and C
+    """SwiGLU, silu(gate) * up: of each 16 columns the first 8 are gates, the last 8 what they gate. So a thread has both, and C
     the order that its own columns have."""
 
     comptime name = "swiglu"
@@ -101,21 +101,27 @@ comptime EPILOGUES = TypeList.of[
 comptime NONE = 0
 """The number of no epilogue: C is the product as it is. Those of `EPILOGUES` count from 1."""
 
+comptime UNKNOWN = -1
+"""The number of a name that is no epilogue's."""
+
 
 def epilogue_names() -> List[StaticString]:
-    """By number; the last is empty where nobody has named a file."""
+    """Names that can be asked for. One's own has none where nobody has named a file."""
     var names: List[StaticString] = ["none"]
     comptime for i in range(EPILOGUES.length):
-        names.append(EPILOGUES[i].name)
+        if EPILOGUES[i].name != "":
+            names.append(EPILOGUES[i].name)
     return names^
 
 
 def epilogue_number(name: StaticString) -> Int:
-    """`NONE` for a name that is no epilogue's."""
+    """The number of an epilogue; `NONE` for none, `UNKNOWN` for a name that is not among `epilogue_names`."""
+    if name == "none":
+        return NONE
     comptime for i in range(EPILOGUES.length):
-        if name == EPILOGUES[i].name:
+        if name != "" and name == EPILOGUES[i].name:
             return i + 1
-    return NONE
+    return UNKNOWN
 
 
 @fieldwise_init

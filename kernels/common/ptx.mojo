@@ -216,13 +216,13 @@ def pack_pair[dtype: DType](low: Float32, high: Float32) -> UInt32:
 
 @inline(.always)
 def mul_after_wait(a: Float32, b: Float32) -> Float32:
-    """a * b; like `pack_pair` it stays below the wait for what the tensor core writes into `a`."""
+    """Multiplies; like `pack_pair` it stays below the wait for what the tensor core writes into `a`."""
     return inlined_assembly["mul.rn.f32 $0, $1, $2;", Float32, constraints="=f,f,f"](a, b)
 
 
 @inline(.always)
 def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
-    """a * b + c, rounded once; likewise."""
+    """Multiplies and adds, rounded once; likewise."""
     return inlined_assembly["fma.rn.f32 $0, $1, $2, $3;", Float32, constraints="=f,f,f,f"](a, b, c)
 
 

@@ -38,7 +38,7 @@ __extension GemmConfig:
         return 16 * self.stages + self.fixed_barrier_bytes()
 
     def fixed_barrier_bytes(self) -> Int:
-        """sm_100a: the full barrier of each accumulator, its empty barrier where it is used again, the empty barrier of
+        """On sm_100a the full barrier of each accumulator, its empty barrier where it is used again, the empty barrier of
         each slot of scale factors, the word for the TMEM address. For each response slot 16 bytes and a full and an empty barrier.
         """
         var scales = SCALE_SLOTS if self.kernel.is_block_scaled else 0

@@ -133,6 +133,7 @@ def launch_scaled[
 ) raises:
     """Enqueues C = alpha * A . B^T of block-scaled A and B, scale factors in atoms; raises as `launch`."""
     comptime assert config.out_dtype == out_dtype, "the configuration and C differ in dtype"
+    comptime assert not config.counts_tiles() and not config.overlaps_launches(), "kernel9 has neither"
     var plan = LaunchPlan(config, m, n, k)
     ctx.enqueue_function[scaled_gemm[config]](
         tensor_map[config, 128](a, plan.a),

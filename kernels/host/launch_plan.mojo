@@ -60,11 +60,13 @@ struct LaunchPlan(Copyable):
     def __init__(out self, config: GemmConfig, m: Int, n: Int, k: Int) raises:
         """Raises if TMA cannot address the sizes."""
         var k_multiple = 128 // config.scaling.bits  # 16 bytes of a row
-        if config.kernel.is_block_scaled:  # and whole blocks
+        var also: StaticString = ""
+        if config.kernel.is_block_scaled:
             k_multiple = max(k_multiple, config.scaling.block())
+            also = ", and of whole blocks with scale factors"
         check_size("M", m, 1)
         check_size("N", n, 64 // config.fusion().results, ", also in C, which has half as many columns")
-        check_size("K", k, k_multiple, ", and of whole blocks with scale factors")
+        check_size("K", k, k_multiple, also)
         self.m = m
         self.n = n
         self.k = k

@@ -1,9 +1,9 @@
 """The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], bf16 or fp16, row-major; C also f32.
 
 `matmul` returns a new C, `matmul_into` overwrites a buffer of the caller's, `matmul_fused_into` with what a fused epilogue
-makes of the product. Parameters are those of GemmConfig; a graph
-must name each that has no default here, so 0 and "" leave the choice to the kernel. All raise on shapes that do not match,
-on sizes that TMA cannot address, and on devices the kernels are not written for.
+makes of the product. Parameters are those of GemmConfig; a graph must name each that has no default here, so 0 and ""
+leave the choice to the kernel. All raise on shapes that do not match, on sizes that TMA cannot address, on a bias or
+residual that does not begin at 4 bytes, and on devices the kernels are not written for.
 """
 import extensibility
 from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
@@ -197,6 +197,10 @@ struct MatmulFusedInto:
             raise Error(
                 "matmul: residual is [", residual.dim_size(0), ", ", residual.dim_size(1), "], not [", m, ", ", n, "]"
             )
+        if config.fusion().takes_bias and Int(bias.unsafe_ptr()) % 4 != 0:
+            raise Error("matmul: bias begins at an odd element; it is read two at a time, from 4 bytes on")
+        if config.fusion().takes_residual and Int(residual.unsafe_ptr()) % 4 != 0:
+            raise Error("matmul: residual begins at an odd element; it is read two at a time, from 4 bytes on")
         var places = (UInt64(Int(bias.unsafe_ptr())), UInt64(Int(residual.unsafe_ptr())))
         multiply[target, config](
             c, a, b, ctx, EpilogueOperands(places[0], places[1], alpha, beta, UInt32(m), UInt32(n))

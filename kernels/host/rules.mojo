@@ -4,6 +4,7 @@ These are the only rules: whoever offers configurations asks here (`plan.mojo`).
 """
 from ..common.block_scaling import ATOM_ROWS, E4M3, F32_BLOCK, block_scaled_names
 from ..common.config import SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig, float_type, kernel_names
+from ..common.epilogues import UNKNOWN, epilogue_names
 
 
 struct ConfigError(Copyable, Movable):
@@ -69,7 +70,8 @@ def find_error(config: GemmConfig) -> ConfigError:
 
 
 def scales_error(config: GemmConfig) -> ConfigError:
-    """e4m3 without a block-scaled MMA is kernel8's of sm_90a, and has scale factors of one kind or the other."""
+    """Elements of e4m3 without a block-scaled MMA is kernel8's of sm_90a, and has scale factors of one kind or the other.
+    """
     if config.scaling.name == E4M3.name:
         if not config.kernel.is_persistent:
             var message = String(t"dtype e4m3: {config.kernel.name} multiplies bf16 or fp16")
@@ -122,17 +124,6 @@ def mma_error(config: GemmConfig) -> ConfigError:
             String(t"{shown}: with scales block N must be 256, or divide the 128 rows of B that share a factor"),
             instead="scales",
         )
-    if config.defers_epilogue() and config.out_dtype == DType.float32:
-        var registers = 2 * (config.consumer_m() // 64) * (config.mma_n // 2)
-        if registers > 192:
-            return ConfigError(
-                "mma_shape",
-                String(
-                    t"mma shape {config.mma_m}x{config.mma_n} with f32 out on {config.arch}: a tile is kept while the"
-                    t" next is multiplied, in {registers} registers a thread, and 192 fit"
-                ),
-                instead="out_dtype",
-            )
     if config.block_k * config.scaling.bits != 8 * SWIZZLE_ROW_BYTES:
         return ConfigError("block_k", String(t"block K {config.block_k}: a stage is one 128-byte swizzle row deep"))
     return ConfigError()
@@ -242,6 +233,8 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
     var width = config.epilogue_width
     if width != 16 and width != 32 and width != 64:
         return ConfigError("epilogue_width", String(t"epilogue width {width} is not one of 16, 32, 64"))
+    if config.epilogue == UNKNOWN:
+        return ConfigError("epilogue", String("epilogue: use one of ") + String(", ").join(epilogue_names()))
     if config.is_fused() and config.scaling.name == E4M3.name:
         return ConfigError(
             "epilogue",

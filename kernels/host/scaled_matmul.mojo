@@ -8,7 +8,7 @@ and `scaling`, the format's name. Raises as `matmul` does, and for scale factors
 import extensibility
 from extensibility import InputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
-from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, find_scaling
+from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, block_scaled_names, find_scaling
 from ..common.config import GemmConfig
 from .launch import launch_scaled
 from .matmul import ARCH, given
@@ -70,6 +70,8 @@ struct ScaledMatmulInto:
             sms=given(sms),
             ping_pong=ping_pong,
         )
+        comptime if not config.kernel.is_block_scaled or not is_format(scaling):
+            raise Error("scaled_matmul: ", kernel, " with scaling ", scaling, ": use kernel9 with ", format_names())
         comptime in_a_byte = 8 // config.scaling.bits
         var m = a.dim_size(0)
         var n = b.dim_size(0)
@@ -105,6 +107,17 @@ struct ScaledMatmulInto:
                 kernel,
                 " runs on GPUs of compute capability 10.0 (sm_100a: B200); this device is not one",
             )
+
+
+def is_format(scaling: StaticString) -> Bool:
+    for name in block_scaled_names():
+        if scaling == name:
+            return True
+    return False
+
+
+def format_names() -> String:
+    return String(", ").join(block_scaled_names())
 
 
 def check_atoms[config: GemmConfig](name: StaticString, rows: Int, k: Int, shape: List[Int]) raises:

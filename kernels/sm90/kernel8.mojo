@@ -4,9 +4,9 @@
     warpgroup 2       producer    one thread fills the ring by TMA, and runs ahead into the next tile; with the dynamic
                                   schedule a thread of another warp fetches tiles
 
-The ring of stages is that of kernel 6, and runs on across tiles. When a consumer warpgroup has finished a tile, it rounds
-it to 16 bits, which takes 64 registers a thread in place of 128, and starts the next at once: the tensor core stands still
-only for the rounding. Then, after each K step that it has started, it writes one step of the old tile: registers, shared
+The ring of stages is that of kernel 6, and runs on across tiles. When a consumer warpgroup has finished a tile, it turns
+it into C (of 16 bits: 64 registers a thread in place of 128), and starts the next at once: the tensor core stands still
+only for that. Where both do not fit into registers (`defers_epilogue`), the tile is written first. Otherwise, after each K step that it has started, it writes one step of the old tile: registers, shared
 memory, TMA store. A warpgroup does this by itself; the other may be some stages ahead.
 
 Every role gets the same tiles, each from its own TileScheduler. With `ping_pong` the consumers take them alternately:

@@ -6,6 +6,7 @@ from ..common.ptx import fence_proxy_async
 from .cta import sync_warpgroup, warp_of_group, warpgroup
 from .promotion import Promotion
 from .wgmma import Accumulator, operand_descriptor
+from max.gpu.sync import syncwarp
 
 
 struct Consumer[config: GemmConfig](TrivialRegisterPassable):
@@ -58,7 +59,7 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def release(self, stage: UInt32):
         """One arrival, from one thread each, on the empty barriers of all CTAs that write into the stage. After a wait
-        that covers the stage: it holds for the whole warpgroup."""
+        that covers the MMAs of the stage: it holds for the whole warpgroup."""
         if self.signals:
             self.empty.next(stage).arrive()
 
@@ -93,7 +94,7 @@ def multiply_stage[
     mut previous: UInt32,
 ):
     """Starts with the next stage when it is full. While it is multiplied, the one before is released, so that the tensor
-    core never runs dry."""
+    core never runs dry; where sums are promoted, a stage is multiplied and released as a whole."""
     comptime if config.promotes():
         return promote_stage[anew=anew](cta, consumer, accumulator, stages)
     stages.consumer_wait()
@@ -127,6 +128,7 @@ def promote_stage[
             fence_proxy_async()  # the next factors are written by the async proxy: not before these reads
         accumulator.wait[0]()
         comptime if piece == pieces - 1:
+            syncwarp()  # all lanes have read their factors; one of them arrives
             consumer.release(stages.stage)
         consumer.promotion.promote[piece, anew=anew](factors, accumulator)
     stages.advance()

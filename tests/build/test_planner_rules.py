@@ -108,8 +108,6 @@ def is_legal(o: dict) -> bool:
         return False
     if o["out_dtype"] not in ("bf16", "fp16", "f32") or o["epilogue_width"] * out_bytes(o) > 128:
         return False
-    if o["kernel"] == "kernel8" and not blackwell and o["out_dtype"] == "f32" and max(1, rows // 128) * columns > 192:
-        return False
     if o["multicast"] and (rows // group < 8 * cn or columns // group < 8 * (cm // group)):
         return False
     if o["kernel"] == "kernel5" and o["stages"] not in (0, 1):

@@ -73,6 +73,10 @@ BAD_REQUESTS = [
         "K 520 is not a multiple of 32: rows must be a multiple of 16 bytes for TMA, and",
     ),
     (["kernel9", "--shape", "8,8,40", "--dtype", "mxfp8", "--device", "emulated-gpu"], "of whole blocks with scale"),
+    (
+        ["kernel8", "--arch", "sm_90a", "--dtype", "e4m3", "--shape", "64,64,24"],
+        "K 24 is not a multiple of 16: rows must be a multiple of 16 bytes for TMA, pad to 32",
+    ),
     (["kernel9", "--out-dtype", "f32", "--epilogue-width", "64"], "64: 256 bytes of f32, a swizzled row has at most"),
     (["kernel6", "--cluster", "4"], "cluster '4' is not CMxCN"),
     (["kernel6", "--cluster", "4x4x1"], "cluster '4x4x1' is not CMxCN"),

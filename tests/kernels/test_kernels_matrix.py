@@ -83,6 +83,8 @@ ODD = [
     ),
     make_config("kernel8", arch="sm_90a", sms=2, stages=1),
     make_config("kernel8", arch="sm_90a", sms=2, epilogue_width=16, dtype="fp16"),
+    make_config("kernel8", arch="sm_90a", sms=2, mma_shape=(128, 256), cluster=(2, 1), out_dtype="f32"),
+    make_config("kernel8", arch="sm_90a", sms=2, mma_shape=(256, 128), cluster=(1, 2), out_dtype="f32"),
     make_config("kernel8", arch="sm_90a", scheduler="none"),
     make_config("kernel6", cluster=(2, 1), stages=1),
     make_config("kernel6", cluster=(2, 1), stages=2, epilogue_width=32),
