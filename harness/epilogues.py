@@ -7,7 +7,7 @@ has half as many columns, ``gate`` and ``up`` [M, N/2]: of each 16 columns of th
 
 from __future__ import annotations
 
-import os
+import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,8 +62,7 @@ class Epilogue:
     @property
     def is_exact(self) -> bool:
         """Returns whether it rounds nothing where every f32 sum is exact."""
-        called = set(re.findall(r"(\w+)\s*\(", self.formula))
-        return called <= EXACT and "/" not in self.formula and "**" not in self.formula
+        return not any(map(_rounds, ast.walk(self.expression.tree)))
 
     @property
     def error(self) -> float:
@@ -86,10 +85,12 @@ class Epilogue:
             raise UsageProblem(f"epilogue {self.name}: {self.formula} has the shape {found.shape}, C {expected}")
         return found
 
-    def spread(self, product: np.ndarray, error: np.ndarray, given: Mapping[str, Any]) -> np.ndarray:
+    def bound(self, product: np.ndarray, error: np.ndarray, given: Mapping[str, Any]) -> np.ndarray:
         """How far C can be from `of` where each element of the product is off by at most `error`, and each operation
-        rounds. To first order: the formula is evaluated at the ends of each interval.
+        rounds. To first order: the formula is evaluated at the ends of each interval. Roundings count as an error of
+        the product, too, as the rest of the formula may cancel what they are relative to.
         """
+        error = error + self.error * np.abs(product)
         middle = self.of(product, given)
         found = self.error * np.abs(middle) + (0 if self.is_exact else UNDERFLOW)
         gates = np.arange(product.shape[1]) // 8 % 2 == 0
@@ -98,6 +99,24 @@ class Epilogue:
             moved = self.of(product + np.where(gates, first, second) * error, given)
             ends = np.maximum(ends, np.abs(moved - middle))
         return found + ends
+
+
+def _rounds(node: ast.AST) -> bool:
+    """Whether a part of a formula rounds numbers that f32 holds exactly."""
+    match node:
+        case ast.Constant(float() | int() as value):
+            return float(np.float32(value)) != value
+        case ast.Call(ast.Name(function)):
+            return function not in EXACT
+        case ast.BinOp(left, ast.Mult(), right):
+            return all(_has_sums(side) for side in (left, right))
+        case ast.BinOp(_, operator, _):
+            return not isinstance(operator, ast.Add | ast.Sub)
+    return False
+
+
+def _has_sums(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Name) and part.id in ("product", "gate", "up") for part in ast.walk(node))
 
 
 def _sigmoid(x: str) -> str:
@@ -127,16 +146,18 @@ EPILOGUES = {
 
 def find_epilogue(name: str) -> Epilogue:
     """Looks up an epilogue by name, also one of one's own that the process that started this one has taken in."""
-    root = os.environ.get(paths.OWN_KERNEL)
-    if name not in EPILOGUES and root:
-        own = read(Path(root, "kernels", OWN_FILE).readlink())
+    file = None if name in EPILOGUES else paths.file_of_own(OWN_FILE)
+    if file:
+        own = read(file)
         EPILOGUES[own.name] = own
     if name not in EPILOGUES:
         raise UsageProblem(f"there is no epilogue {name!r}; use one of: {', '.join(EPILOGUES)}, or a Mojo file")
     return EPILOGUES[name]
 
 
-_DECLARED = re.compile(r'^\s+comptime (name|formula)(?:\s*:\s*StaticString)?\s*=\s*"([^"]*)"', re.MULTILINE)
+_DECLARED = re.compile(
+    r"^\s+comptime (name|formula|results|takes_bias|takes_residual)\b[^=\n]*=[ \t]*([^#\n]*)", re.MULTILINE
+)
 
 
 def read(file: Path, word: str = "") -> Epilogue:
@@ -147,22 +168,46 @@ def read(file: Path, word: str = "") -> Epilogue:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageProblem(f"{word} cannot be read: {why}; name a Mojo file") from None
-    said = dict(_DECLARED.findall(text))
-    if "struct OwnEpilogue(" not in text or not re.fullmatch(r"[a-z][a-z0-9-]*", said.get("name", "")):
+    said = {key: value.strip() for key, value in _DECLARED.findall(text)}
+    if "struct OwnEpilogue(" not in text or "name" not in said:
         raise UsageProblem(
             f"{word} declares no epilogue: it needs a `struct OwnEpilogue(FusedEpilogue)` with a line such as "
-            '`comptime name = "mine"`, in lower case, as docs/epilogues.md says'
+            '`comptime name = "mine"`, as docs/epilogues.md says'
         )
-    name = said["name"]
-    if name in EPILOGUES and EPILOGUES[name].file != str(file):
-        raise UsageProblem(f"{word} names its epilogue {name}, which there is already; take another name")
     if "formula" not in said:
         raise UsageProblem(
             f'{word} does not say what C must be: it needs a line such as `comptime formula = "product + bias"`'
         )
+    for key in ("name", "formula"):
+        if not re.fullmatch(r'"[^"\\]*"', said[key]):
+            raise UsageProblem(f"{word}: {key} is {said[key]}; write one text in double quotes, whole on its line")
+        said[key] = said[key][1:-1]
+    name = said["name"]
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+        raise UsageProblem(f"{word}: name is {name!r}; write it in lower case, with digits and hyphens")
+    if name in EPILOGUES and EPILOGUES[name].file != str(file):
+        raise UsageProblem(f"{word} names its epilogue {name}, which there is already; take another name")
     found = Epilogue(name, f"your own, {word}", said["formula"], str(file))
     try:
         _ = found.expression
     except ExpressionError as error:
         raise UsageProblem(f"{word}: formula: {error}") from None
+    for operand in ("bias", "residual"):
+        says, takes = said.get(f"takes_{operand}", "False"), found.takes(operand)
+        if says != str(takes):
+            has = "has" if takes else "has no"
+            raise UsageProblem(
+                f"{word}: the formula {has} {operand}, and takes_{operand} is {says}; write "
+                f"`comptime takes_{operand} = {takes}`, or another formula"
+            )
+    product = np.ones((16, 32))
+    try:
+        shape = found.of(product, {"bias": product[0], "residual": product, "alpha": 1.0, "beta": 1.0}).shape
+    except UsageProblem as error:
+        raise UsageProblem(f"{word}: formula: of a product [16, 32], {error}") from None
+    if said.get("results", "8") != ("4" if found.halves else "8"):
+        raise UsageProblem(
+            f"{word}: the formula makes {shape[1]} columns of 32, and results is {said.get('results', '8')}; write "
+            f"`comptime results = {4 if found.halves else 8}`, or another formula"
+        )
     return found

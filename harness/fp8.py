@@ -21,13 +21,12 @@ LARGEST = 448.0
 BLOCK = 128
 ROWS = {"A": 1, "B": BLOCK}
 """Rows that share a factor, by operand."""
-SCALES = ("tensor", "block")
 
 Drawn = tuple[NDArray[np.generic], NDArray[np.float32] | None, float]
 """Elements [rows, K], factors of blocks [rows / ROWS, K / 128], a part of alpha."""
 
 
-def spread(factors: NDArray[np.float32], operand: str, shape: tuple[int, int]) -> NDArray[np.float64]:
+def factor_of_each(factors: NDArray[np.float32], operand: str, shape: tuple[int, int]) -> NDArray[np.float64]:
     """The factor of each element [rows, K]."""
     rows, k = shape
     wide = np.repeat(factors.astype(np.float64), ROWS[operand], axis=0)[:rows]
@@ -49,7 +48,7 @@ def quantise(values: NDArray[np.floating], operand: str, scales: str) -> Drawn:
     largest = np.maximum.reduceat(size, np.arange(0, size.shape[0], ROWS[operand]), axis=0)
     largest = np.maximum.reduceat(largest, np.arange(0, size.shape[1], BLOCK), axis=1)
     factors = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
-    return _rounded(values / spread(factors, operand, values.shape)), factors, 1.0
+    return _rounded(values / factor_of_each(factors, operand, values.shape)), factors, 1.0
 
 
 def draw(kind: str, operand: str, scales: str, shape: tuple[int, int], rng: np.random.Generator) -> Drawn:
@@ -79,7 +78,7 @@ def draw(kind: str, operand: str, scales: str, shape: tuple[int, int], rng: np.r
     elements *= row_scales(rows)[:, None]
     if scales == "block":
         return _rounded(elements), factors * row_scales(blocks[0])[:, None], 0.5
-    return _rounded(elements * spread(factors, operand, shape) if operand == "A" else elements), None, 0.5
+    return _rounded(elements * factor_of_each(factors, operand, shape) if operand == "A" else elements), None, 0.5
 
 
 def _rounded(values: NDArray[np.floating]) -> NDArray[np.generic]:

@@ -40,6 +40,13 @@ def kernels_dir(own: bool = True) -> Path:
     return path
 
 
+def file_of_own(place: str) -> Path | None:
+    """The file that was put in this place, by this process or by one that started it."""
+    root = os.environ.get(OWN_KERNEL)
+    file = Path(root, "kernels", place).readlink() if root else None
+    return None if file is None or file == kernels_dir(own=False) / place else file
+
+
 def find_mojo() -> Path | None:
     """The Mojo compiler: HARNESS_MOJO, else the one installed next to this Python, else the one on PATH."""
     override = os.environ.get("HARNESS_MOJO")

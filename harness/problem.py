@@ -30,7 +30,7 @@ sign are equal. With random inputs an element x of the exact product may be miss
   <= 4 |a| |b| / sqrt(K), where |a| and |b| are the lengths of the row of A and the row of B (4 standard
   deviations at the end of the walk; for K <= 16 it holds for any values by Cauchy-Schwarz). The product is
   4.25 * sqrt(K) * 2^-24 * |a| |b|, taken as 2^-22. With a fused epilogue: what that makes of C, and what the epilogue
-  itself rounds (`harness.epilogues.Epilogue.spread`).
+  itself rounds (`harness.epilogues.Epilogue.bound`).
 
 Of e4m3 on Hopper the second term is (2^-9 + 2^-15 * sqrt(d)) * sqrt(d / K) * |a| |b|, where f32 registers take over
 after each d products (all K, or 128 with scale factors of blocks). What is cut lies below 2^-13 of P, by the walk above
@@ -135,7 +135,7 @@ DTYPES = (*ELEMENT_TYPES, FP8, *FORMATS)
 """Of A and B."""
 
 OUT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16, F32)}
-"""Of C."""
+"""Of C. What NumPy calls them, `ElementType.numpy.name`, PyTorch, MAX and Mojo call them, too."""
 
 
 def check_dtype(name: str) -> None:
@@ -247,7 +247,7 @@ class Reference:
     """C [M, N] in f32 or f64, and the length of each row of A and of B, which bounds rounding errors.
 
     exact: nothing before the output has a rounding error, so that it must be `values` rounded once. fp8_depth: of
-    e4m3, the products that a tensor core adds up before f32 registers take over; 0 for other types. spread: with a
+    e4m3, the products that a tensor core adds up before f32 registers take over; 0 for other types. bound: with a
     fused epilogue, how far each element may be off before it is rounded.
     """
 
@@ -257,7 +257,7 @@ class Reference:
     k: int
     exact: bool
     fp8_depth: int = 0
-    spread: Any = None
+    bound: Any = None
 
     @property
     def accumulation(self) -> Any:
@@ -271,8 +271,8 @@ class Reference:
         found, product = find_epilogue(epilogue), self.values.astype(np.float64)
         exact = self.exact and found.is_exact
         error = 0 * product if self.exact else self.accumulation
-        spread = None if exact else found.spread(product, error, given)
-        return replace(self, values=found.of(product, given), exact=exact, spread=spread)
+        bound = None if exact else found.bound(product, error, given)
+        return replace(self, values=found.of(product, given), exact=exact, bound=bound)
 
     def rounded(self, dtype: ElementType) -> np.ndarray:
         """`values` rounded to nearest even in the output type, as f32."""
@@ -289,8 +289,8 @@ def compute_reference(inputs: Inputs) -> Reference:
         a, b = inputs.a.astype(np.float64), inputs.b.astype(np.float64)
         depth = min(a.shape[1], fp8.BLOCK) if inputs.factors else a.shape[1]
         if inputs.factors:
-            a *= fp8.spread(inputs.factors[0], "A", a.shape)
-            b *= fp8.spread(inputs.factors[1], "B", b.shape)
+            a *= fp8.factor_of_each(inputs.factors[0], "A", a.shape)
+            b *= fp8.factor_of_each(inputs.factors[1], "B", b.shape)
         a *= inputs.alpha
     elif inputs.factors:
         a, b = (Scaled(*each).numbers() for each in zip((inputs.a, inputs.b), inputs.factors, strict=True))
@@ -465,14 +465,14 @@ def allowed_error(reference: Reference, dtype: ElementType) -> Any:
     if reference.exact:
         return 0 * size
     size = size + (dtype.smallest_normal - size) * (size < dtype.smallest_normal)
-    return dtype.unit_roundoff * size + (reference.accumulation if reference.spread is None else reference.spread)
+    return dtype.unit_roundoff * size + (reference.accumulation if reference.bound is None else reference.bound)
 
 
 def _describe_tolerance(reference: Reference, dtype: ElementType) -> str:
     if reference.exact:
         return "equal"
     accumulation = f"{accumulation_error(reference):.3g} |a| |b|"
-    if reference.spread is not None:
+    if reference.bound is not None:
         accumulation = f"what the epilogue rounds and makes of {accumulation}"
     return f"{dtype.unit_roundoff:g} |x| + {accumulation}"
 

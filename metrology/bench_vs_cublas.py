@@ -33,7 +33,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +161,8 @@ def graphs_of(kernels: list[Kernel], kind: str) -> tuple[dict[str, Any], int, in
     sets = draw_sets(kind, run, set_count(run))
     contestants = {"cublas": [cublas(s) for s in sets]}
     if any(kernel.run["plan"]["config"]["scales"] == "block" for kernel in kernels):
-        with_blocks = [launch for launch in map(cublas_blocks, sets) if launch]
-        contestants |= {"cublas-blocks": with_blocks} if with_blocks else {}
+        with_blocks = [launch for launch in takewhile(bool, map(cublas_blocks, sets)) if launch]
+        contestants |= {"cublas-blocks": with_blocks} if len(with_blocks) == len(sets) else {}
     contestants |= {kernel.name: [kernel.prepare(s) for s in sets] for kernel in kernels}
     for launches in contestants.values():
         launches[0]()

@@ -31,6 +31,7 @@ from harness import cache, paths
 from harness.errors import EXIT_USAGE, CannotRun
 from harness.gpus import kind_of
 from harness.paths import find_mojo
+from harness.problem import OUT_TYPES
 from harness.processes.program import run as run_program
 
 QUERY_SECONDS = 60
@@ -183,8 +184,6 @@ def _answer(program: Path, *arguments: str) -> str:
     ).stdout
 
 
-_MOJO_TYPES = {"bf16": "DType.bfloat16", "fp16": "DType.float16", "f32": "DType.float32"}
-
 _PARTS = {"mma_shape": ("mma_m", "mma_n"), "cluster": ("cluster_m", "cluster_n")}
 """The names that the kernels give the two numbers of a pair."""
 
@@ -235,8 +234,8 @@ def _gemm_config(options: Mapping[str, Any]) -> str:
 
 
 def _parameter(name: str, value: str | int | bool) -> str:
-    if name in ("dtype", "out_dtype") and value in _MOJO_TYPES:
-        return f"{name}={_MOJO_TYPES[value]}"
+    if name in ("dtype", "out_dtype") and value in OUT_TYPES:
+        return f"{name}=DType.{OUT_TYPES[value].numpy.name}"
     if name == "dtype":
         return f'scaling=find_scaling("{value}")'
     return f"{name}=StaticString({json.dumps(value)})" if isinstance(value, str) else f"{name}={value}"

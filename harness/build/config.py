@@ -233,9 +233,9 @@ show."""
 def find_kernel(name: str) -> Kernel:
     """Looks up a kernel by name."""
     if name not in KERNELS and paths.OWN_KERNEL in os.environ:
-        from harness.build.own_kernel import OWN, file_of_own, take_in
+        from harness.build.own_kernel import OWN, take_in
 
-        file = file_of_own(OWN)  # of the process that started this one
+        file = paths.file_of_own(OWN)  # of the process that started this one
         if file:
             take_in(str(file))
     if name not in KERNELS:

@@ -60,7 +60,7 @@ def _put_in_place(file: Path, place: str, word: str) -> None:
         _link(root / "kernels" / name, file if str(name) == place else sources / name)
     taken = os.environ.setdefault(paths.OWN_KERNEL, str(root))
     if taken != str(root):
-        named = next(filter(None, map(file_of_own, (OWN, epilogues.OWN_FILE))))
+        named = next(filter(None, map(paths.file_of_own, (OWN, epilogues.OWN_FILE))))
         raise UsageProblem(f"{word}: one Mojo file can be named, and {named} is already; leave one out")
 
 
@@ -82,13 +82,6 @@ def read(file: Path, word: str) -> Kernel:
     return Kernel(
         name[1], f"your own, {word}", tuple(ARCHITECTURES), is_persistent=is_persistent, space=space, file=str(file)
     )
-
-
-def file_of_own(place: str) -> Path | None:
-    """The file that was put in this place, by this process or by one that started it."""
-    root = os.environ.get(paths.OWN_KERNEL)
-    file = Path(root, "kernels", place).readlink() if root else None
-    return None if file is None or file == paths.kernels_dir(own=False) / place else file
 
 
 def _link(place: Path, to: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.build.catalog import ARCHITECTURES
 from harness.build.planner import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
+from harness.epilogues import NONE, find_epilogue
 
 Mark = Callable[["Cta", int], str]
 """What a CTA's picture of the cluster shows in the place of a rank."""
@@ -118,12 +119,16 @@ def launch_lines(plan: Plan) -> list[str]:
     bands = f" in {plan.grid[2]} bands along M" if plan.grid[2] > 1 else ""
     columns_of_tmem = f", {plan.tmem_columns} TMEM columns" if plan.tmem_columns else ""
     clusters = f"{number} cluster{'s' if number > 1 else ''}"
+    epilogue = find_epilogue(plan.config["epilogue"])
+    fused = epilogue.name != NONE
+    what = "product " if fused else "C"
     steps = next((a.value for a in plan.arguments if isinstance(a, ScalarArgument) and a.name == "k_iterations"), None)
     return [
-        f"C[{problem.m},{problem.n}] in tiles of {rows} x {columns} a CTA, K={problem.k} in {steps} steps of "
+        f"{what}[{problem.m},{problem.n}] in tiles of {rows} x {columns} a CTA, K={problem.k} in {steps} steps of "
         f"{plan.config['block_k']}",
         f"grid {_by(plan.grid[:2])} CTAs (along M x along N){bands}, {clusters} of "
         f"{_by(plan.cluster[:2])}, {plan.block[0]} threads a CTA{columns_of_tmem}",
+        *([f"epilogue {epilogue.name}: C[{plan.output[0]},{plan.output[1]}] = {epilogue.formula}"] if fused else []),
     ]
 
 

@@ -16,7 +16,8 @@ def dump(outcome: Outcome, folder: Path) -> Path:
     """Writes the files of a wrong result into a folder of the kernel's name, which is returned.
 
     ``a.npy`` [M, K], ``b.npy`` [N, K] and ``output.npy`` [M, N] in f32, which holds the elements exactly;
-    ``reference.npy`` [M, N] before it is rounded; ``kernel.ptx``, ``plan.json``, ``record.json``.
+    ``reference.npy`` [M, N] before it is rounded; what a fused epilogue takes (``bias.npy``, ``residual.npy``,
+    ``alpha.npy``, ``beta.npy``); ``kernel.ptx``, ``plan.json``, ``record.json``.
     """
     arrays = outcome.arrays
     assert arrays is not None, "only a wrong result has them"
@@ -26,6 +27,7 @@ def dump(outcome: Outcome, folder: Path) -> Path:
         "b": arrays.inputs.b.astype(np.float32),
         "output": arrays.output.astype(np.float32),
         "reference": arrays.reference.values,
+        **{name: np.asarray(value, np.float32) for name, value in arrays.inputs.given.items()},
     }
     texts = {
         "kernel.ptx": outcome.artifact.ptx,

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-NAN = {"bf16": np.uint16(0x7FC0), "fp16": np.uint16(0x7E00), "f32": np.uint32(0x7FC00000)}
-"""The bits of a NaN, which is in C before the launch: what the kernel does not write is found as wrong."""
+from harness.problem import OUT_TYPES
 
 
 def main(folder: Path) -> None:
@@ -27,21 +26,22 @@ def main(folder: Path) -> None:
     about = {"api": device.api, "architecture": device.architecture_name}
     (folder / "device.json").write_text(json.dumps(about), encoding="utf-8")
     model = InferenceSession(devices=[device]).load(request["model"])
-    types = {"bf16": DType.bfloat16, "fp16": DType.float16, "f32": DType.float32}
     dtype, out_dtype = request["dtype"], request["out_dtype"]
 
     def upload(bits: np.ndarray, dtype: str) -> Buffer:
-        return Buffer.from_numpy(bits).view(types.get(dtype, DType.uint8), bits.shape).to(device)
+        name = OUT_TYPES[dtype].numpy.name if dtype in OUT_TYPES else "uint8"
+        return Buffer.from_numpy(bits).view(getattr(DType, name), bits.shape).to(device)
 
     with np.load(folder / "operands.npz") as kept:
         operands = list(kept.values())
-    c = upload(np.full(request["output"], NAN[out_dtype]), out_dtype)
+    words = np.uint32 if out_dtype == "f32" else np.uint16
+    # What the kernel does not write stays NaN, and is found as wrong.
+    c = upload(np.full(request["output"], np.nan, OUT_TYPES[out_dtype].numpy).view(words), out_dtype)
     numbers = [Buffer.from_numpy(np.array(number, np.float32)) for number in request["numbers"]]
     model.execute(c, *(upload(operand, dtype) for operand in operands), *numbers)
     device.synchronize()
     host = c.to(CPU())
-    bits = DType.uint32 if out_dtype == "f32" else DType.uint16
-    np.save(folder / "c.npy", host.view(bits, host.shape).to_numpy())
+    np.save(folder / "c.npy", host.view(getattr(DType, words.__name__), host.shape).to_numpy())
 
 
 if __name__ == "__main__":

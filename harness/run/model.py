@@ -21,12 +21,11 @@ from harness.driver.toolchains import toolchain_variables
 from harness.epilogues import NONE
 from harness.errors import CannotRun
 from harness.gpus import kind_of
-from harness.problem import FP8, Shape
+from harness.problem import FP8, OUT_TYPES, Shape
 from harness.processes.program import run as run_program
 from harness.run.tuned import configuration_for
 
 COMPILE_SECONDS = 600
-MAX_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "f32": "float32"}
 
 _PROGRAM = "import sys; from harness.run.model import _compile_here; _compile_here(*sys.argv[1:])"
 
@@ -111,9 +110,9 @@ def graph(config: KernelConfig, device: Any) -> Any:
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
     where = DeviceRef.from_device(device)
-    dtype = DType.uint8 if config.dtype in FORMATS else getattr(DType, MAX_DTYPES[config.dtype])
+    dtype = DType.uint8 if config.dtype in FORMATS else getattr(DType, OUT_TYPES[config.dtype].numpy.name)
     types = [
-        BufferType(getattr(DType, MAX_DTYPES[config.out_dtype]), ["m", "n"], device=where),
+        BufferType(getattr(DType, OUT_TYPES[config.out_dtype].numpy.name), ["m", "n"], device=where),
         TensorType(dtype, ["m", "k"], device=where),
         TensorType(dtype, ["n", "k"], device=where),
     ]
@@ -164,7 +163,7 @@ def vendor_graph(dtype_name: str, device: Any) -> Any:
     from max.graph import DeviceRef, Graph, TensorType, ops
 
     where = DeviceRef.from_device(device)
-    dtype = getattr(DType, MAX_DTYPES[dtype_name])
+    dtype = getattr(DType, OUT_TYPES[dtype_name].numpy.name)
     types = [TensorType(dtype, ["m", "k"], device=where), TensorType(dtype, ["n", "k"], device=where)]
     with Graph("vendor_matmul", input_types=types) as made:
         a, b = (value.tensor for value in made.inputs)

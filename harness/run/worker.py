@@ -27,7 +27,6 @@ MOST_SETS = 512
 MOST_WORDS = 2000
 """Characters of an unexpected error that are kept."""
 REPORT_SECONDS = 0.5
-TORCH_TYPES = {"bf16": "bfloat16", "fp16": "float16", "f32": "float32"}
 BATCH_SECONDS = 0.02
 """A sample times launches for about this long, so that the start of a batch and event resolution vanish."""
 
@@ -174,7 +173,9 @@ def _operands(request: Request, index: int) -> tuple[Any, Any, Any]:
     import torch
 
     shape = request.shape
-    dtype, out = (getattr(torch, TORCH_TYPES[name]) for name in (request.config.dtype, request.config.out_dtype))
+    dtype, out = (
+        getattr(torch, OUT_TYPES[name].numpy.name) for name in (request.config.dtype, request.config.out_dtype)
+    )
     if index == 0 and request.details:
         inputs = make_inputs(shape, request.config.dtype, request.inputs, request.seed)
         a, b = (torch.from_numpy(x.view("int16")).cuda().view(dtype) for x in (inputs.a, inputs.b))

@@ -391,10 +391,12 @@ def test_the_driver_names_every_field():
 
 
 def test_op_parameters_are_those_of_the_custom_op():
-    source = (paths.ROOT / "kernels" / "host" / "matmul.mojo").read_text()
-    for parameters in re.findall(r"//,\n(.*?)\n    \]\(", source, re.DOTALL):
-        named = re.findall(r"(\w+):", parameters)
-        assert named in (list(op_parameters(TWO[0])), [*op_parameters(TWO[0]), "epilogue"])
+    plain = list(op_parameters(TWO[0]))
+    wanted = {"matmul": [plain, plain, [*plain, "epilogue"]], "scaled_matmul": [[plain[0], "scaling", *plain[1:]]]}
+    for file, ops in wanted.items():
+        source = (paths.ROOT / "kernels" / "host" / f"{file}.mojo").read_text()
+        found = re.findall(r"//,\n(.*?)\n    \]\(", source, re.DOTALL)
+        assert [re.findall(r"(\w+):", parameters) for parameters in found] == ops
     assert op_parameters(TWO[1])["cluster_m"] == 4
 
 

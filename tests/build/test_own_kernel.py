@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harness import paths
@@ -93,7 +94,9 @@ def test_a_file_with_an_epilogue_is_run_and_held_against_its_formula(tmp_path):
     assert record["config"]["epilogue"] == "bias-relu2" and record["validation"]["passed"]
 
     mine.write_text(text.replace("fragment.values + fragment.bias()", "fragment.bias() - fragment.values"))
-    wrong = harness(tmp_path, *RUN, *given, "--no-save")
+    wrong = harness(tmp_path, *RUN, *given, "--no-save", "--dump", "kept")
+    a, b, bias = (np.load(tmp_path / "kept" / "kernel8" / f"{name}.npy") for name in ("a", "b", "bias"))
+    assert a.shape == (150, 72) and b.shape == (136, 72) and bias.shape == (136,)
     assert wrong.returncode == 4 and f"--epilogue {mine}" in wrong.stdout + wrong.stderr
 
     mine.write_text(text.replace("fragment.bias()", "fragment.bios()"))
@@ -108,8 +111,34 @@ def test_a_file_with_an_epilogue_is_run_and_held_against_its_formula(tmp_path):
         (('"bias-relu2"', '"relu"'), "mine.mojo names its epilogue relu, which there is already; take another name"),
         (("comptime formula", "comptime other"), "mine.mojo does not say what C must be: it needs a line such as"),
         (("product + bias", "product + bios"), "mine.mojo: formula: there is no buffer bios; the buffers are product"),
+        (('0) ** 2"', '0)" + " ** 2"'), 'mine.mojo: formula is "maximum(product + bias, 0)" + " ** 2"; write one text'),
+        (('"bias-relu2"', '"Mine"'), "mine.mojo: name is 'Mine'; write it in lower case"),
+        (
+            ("    comptime takes_bias = True\n", ""),
+            "the formula has bias, and takes_bias is False; write `comptime takes_",
+        ),
+        (
+            ("product + bias", "product"),
+            "the formula has no bias, and takes_bias is True; write `comptime takes_bias = F",
+        ),
+        (("product + bias", "gate * up + bias"), "mine.mojo: formula: of a product [16, 32], epilogue bias-relu2: "),
+        (
+            ("    comptime takes_bias = True", "    comptime results = 4\n    comptime takes_bias = True"),
+            "the formula makes 32 columns of 32, and results is 4; write `comptime results = 8`",
+        ),
     ],
-    ids=["no struct", "a name that is taken", "no formula", "no such name"],
+    ids=[
+        "no struct",
+        "a name that is taken",
+        "no formula",
+        "no such name",
+        "two texts",
+        "a capital",
+        "bias not taken",
+        "bias not used",
+        "half of the columns",
+        "results",
+    ],
 )
 def test_a_file_that_is_no_epilogue_is_refused_in_one_line(tmp_path, change, message):
     (tmp_path / "mine.mojo").write_text(EPILOGUE.read_text().replace(*change))

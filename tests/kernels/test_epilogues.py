@@ -10,7 +10,7 @@ from kernel_faults import substitute
 from kernel_runs import problem, run
 
 from harness.build.config import make_config
-from harness.epilogues import EPILOGUES, NONE, find_epilogue
+from harness.epilogues import EPILOGUES, NONE, Epilogue, find_epilogue
 from harness.errors import CannotRun
 from harness.launch.check import CheckOptions, check, judge
 from harness.problem import Shape, epilogue_operands, make_inputs
@@ -128,18 +128,46 @@ def test_of_each_16_columns_8_are_gates():
     assert np.allclose(find_epilogue("swiglu").of(product, {}), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(set(EPILOGUES) - {NONE}))
-def test_the_bound_holds_for_products_within_it(name):
-    """Every product within the error of an accumulation gives a C within the spread, also where f32 computes it."""
+CANCELS = Epilogue("cancels", "", "product / (1 + exp(-product)) + residual")
+
+
+def in_f32(epilogue, product, given):
+    """What NumPy makes of the formula in f32."""
+    gate, up = product.reshape(len(product), -1, 2, 8).transpose(2, 0, 1, 3).reshape(2, len(product), -1)
+    values = {"product": product, "gate": gate, "up": up, **given}
+    return epilogue.expression.evaluate({name: np.float32(value) for name, value in values.items()})
+
+
+@pytest.mark.parametrize("size", [1e-3, 0])
+@pytest.mark.parametrize("name", [*sorted(set(EPILOGUES) - {NONE}), CANCELS.name])
+def test_the_bound_holds_for_products_within_it(name, size):
+    """Every product within the error of an accumulation gives a C within the bound, also where f32 computes it."""
     rng = np.random.default_rng(3)
-    product, error = 3 * rng.standard_normal((16, 64)), np.full((16, 64), 1e-3)
-    given = epilogue_operands(Shape(16, 64, 16), "bf16", "normal", 1, name)
-    epilogue = find_epilogue(name)
-    middle, spread = epilogue.of(product, given), epilogue.spread(product, error, given)
+    product, error = np.float32(3 * rng.standard_normal((16, 64))).astype(np.float64), np.full((16, 64), size)
+    if name == CANCELS.name:
+        epilogue = CANCELS
+        given = {"residual": np.float32(-product / (1 + np.exp(-product)))}
+    else:
+        epilogue = find_epilogue(name)
+        given = epilogue_operands(Shape(16, 64, 16), "bf16", "normal", 1, name)
+    middle, bound = epilogue.of(product, given), epilogue.bound(product, error, given)
     for _ in range(20):
-        near = epilogue.of(product + rng.uniform(-1, 1, product.shape) * error, given)
-        assert (np.abs(near - middle) <= spread).all()
-    assert (spread < 0.1).all()
+        moved = product + rng.uniform(-1, 1, product.shape) * error
+        assert (np.abs(epilogue.of(moved, given) - middle) <= bound).all()
+    assert (np.abs(in_f32(epilogue, product, given) - middle) <= bound).all()
+    assert (bound < 0.1).all()
+
+
+FORMULAS = {
+    True: ("product + bias", "0.5 * product", "maximum(product, 0)", "alpha * product + beta * residual", "-product",
+           "where(product > 0, product, 0.25 * abs(product))"),
+    False: ("0.3 * product", "product * (1 + product)", "product / 2", "gate * up", "exp(product)", "product ** 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("formula", "exact"), [(f, exact) for exact, several in FORMULAS.items() for f in several])
+def test_a_formula_is_exact_where_f32_rounds_nothing(formula, exact):
+    assert Epilogue("one", "", formula).is_exact is exact
 
 
 def test_what_is_read_tells_rows_and_columns_apart():

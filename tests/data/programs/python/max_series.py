@@ -15,7 +15,7 @@ from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 from harness import paths
 from harness.build.config import KernelConfig
 from harness.problem import OUT_TYPES
-from harness.run.model import MAX_DTYPES, op_parameters, operation
+from harness.run.model import op_parameters, operation
 
 asked = [(KernelConfig.from_json(text), shape) for text, shape in json.loads(sys.argv[1])]
 device = Accelerator()
@@ -23,7 +23,7 @@ where = DeviceRef.from_device(device)
 
 
 def types(config, m, n, k):
-    dtype, out = (getattr(DType, MAX_DTYPES[name]) for name in (config.dtype, config.out_dtype))
+    dtype, out = (getattr(DType, OUT_TYPES[name].numpy.name) for name in (config.dtype, config.out_dtype))
     return BufferType(out, [m, n], where), TensorType(dtype, [m, k], where), TensorType(dtype, [n, k], where)
 
 
@@ -42,7 +42,7 @@ def bits_of(values, dtype):
 
 def upload(values, dtype):
     bits = bits_of(values, dtype)
-    return Buffer.from_numpy(bits).view(getattr(DType, MAX_DTYPES[dtype]), bits.shape).to(device)
+    return Buffer.from_numpy(bits).view(getattr(DType, OUT_TYPES[dtype].numpy.name), bits.shape).to(device)
 
 
 buffers, products = [], []
