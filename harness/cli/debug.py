@@ -16,17 +16,21 @@ from harness.cli.options import (
     FiniteRange,
     NamedPath,
     config_options,
+    given_options,
     group,
     refuse_seed_of_fifo,
     schedule_option,
     schedule_seed_option,
     seed_option,
     shape_option,
+    together,
     uninitialised_option,
 )
 from harness.cli.running import launch_files_named, refuse_what_kernels_have
+from harness.debug.adapter import Adapter
 from harness.debug.commands import Commands, Quit
 from harness.debug.debugger import Debugger
+from harness.debug.protocol import over_standard_streams
 from harness.debug.recording import record
 from harness.emulator.memory.unwritten import Uninitialised
 from harness.errors import UsageProblem
@@ -77,22 +81,38 @@ _how_options = group(
 )
 
 
-@click.command("debug")
-@click.argument("what", type=KERNEL_WORD, metavar="KERNEL|FILE.mojo|LAUNCH.toml")
-@shape_option
-@config_options
-@click.option(
-    "--ptx", metavar="FILE", type=NamedPath(path_type=Path), help="Debug this PTX with the kernel's launch plan."
+_target_options = together(
+    shape_option,
+    config_options,
+    click.option(
+        "--ptx", metavar="FILE", type=NamedPath(path_type=Path), help="Debug this PTX with the kernel's launch plan."
+    ),
+    _how_options,
 )
-@_how_options
+
+
+@click.command("debug")
+@click.argument("what", type=KERNEL_WORD, required=False, metavar="KERNEL|FILE.mojo|LAUNCH.toml")
+@_target_options
 @click.option(
     "--script",
     metavar="FILE",
     type=NamedPath(path_type=Path),
     help="Carry out the commands of a file, one a line, and print what they say.  [default: ask for them]",
 )
+@click.option(
+    "--adapter",
+    is_flag=True,
+    help="Be a Debug Adapter on standard input and output, for an editor, which names the target.",
+)
 def debug_command(
-    what: str, shape: Shape, config: ConfigOptions, ptx: Path | None, how: _How, script: Path | None
+    what: str | None,
+    shape: Shape,
+    config: ConfigOptions,
+    ptx: Path | None,
+    how: _How,
+    script: Path | None,
+    adapter: bool,
 ) -> None:
     """Debug a run on the emulated GPU, forward and back.
 
@@ -100,8 +120,18 @@ def debug_command(
     and the first step at which it is wrong, `why-waits` who would have to arrive, `back wrong` goes to where it went
     wrong. `help` lists the commands.
     """
+    if adapter:
+        given = given_options(*(name for name in click.get_current_context().params if name not in ("adapter", "what")))
+        if what is not None or given:
+            said = ", ".join([*([what] if what is not None else []), *given])
+            raise UsageProblem(f"{said}: with --adapter the editor's launch request names the target and its options")
+        with over_standard_streams() as connection:
+            Adapter(connection, _load).serve()
+        return
+    if what is None:
+        raise UsageProblem("name what to debug: KERNEL, FILE.mojo or LAUNCH.toml; or --adapter for an editor")
     lines = _script(script) if script is not None else None
-    commands = Commands(Debugger(record(_launchable(what, shape, config, ptx, how), how.options)))
+    commands = Commands(_debugger(what, shape, config, ptx, how))
     if lines is None:
         _ask(commands)
         return
@@ -116,6 +146,26 @@ def debug_command(
             raise UsageProblem(f"{script}, line {number}: {error}") from error
         for text in said:
             click.echo(text)
+
+
+def _load(words: list[str]) -> Debugger:
+    """The debugger of a target and its options, as an editor names them."""
+
+    @click.command("debug")
+    @click.argument("what", type=KERNEL_WORD)
+    @_target_options
+    def load(what: str, shape: Shape, config: ConfigOptions, ptx: Path | None, how: _How) -> Debugger:
+        return _debugger(what, shape, config, ptx, how)
+
+    try:
+        debugger: Debugger = load.main(words, prog_name="launch", standalone_mode=False)
+    except click.ClickException as error:
+        raise UsageProblem(error.format_message().replace("\n", " ")) from error
+    return debugger
+
+
+def _debugger(what: str, shape: Shape, config: ConfigOptions, ptx: Path | None, how: _How) -> Debugger:
+    return Debugger(record(_launchable(what, shape, config, ptx, how), how.options))
 
 
 def _launchable(what: str, shape: Shape, config: ConfigOptions, ptx: Path | None, how: _How) -> Launchable:

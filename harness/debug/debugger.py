@@ -21,6 +21,7 @@ from harness.debug.recording import Recording, record
 from harness.debug.status import Status
 from harness.debug.stopped import Stopped
 from harness.debug.targets import Target, Targets
+from harness.debug.tiles import Tile, tiles
 from harness.debug.why import Why
 from harness.debug.writers import Writers
 from harness.emulator.machine import events
@@ -49,6 +50,7 @@ class Debugger:
         self._names: dict[int, Names] = {}
         self._steps: dict[tuple[int, int, int], list[tuple[int, bool]]] = {}
         self._stopped: tuple[int, Stopped] | None = None
+        self._status: tuple[int, Status] | None = None
 
     def __enter__(self) -> Debugger:
         return self
@@ -59,6 +61,10 @@ class Debugger:
     @cached_property
     def writers(self) -> Writers:
         return Writers(self.recording)
+
+    @cached_property
+    def targets(self) -> Targets:
+        return Targets(self.recording, self.writers)
 
     @property
     def names(self) -> Names:
@@ -75,11 +81,11 @@ class Debugger:
 
     def target(self, text: str) -> Target:
         """Reads where to go: see `harness.debug.targets.FORMS`."""
-        return Targets(self.recording, self.writers).read(text, self.names)
+        return self.targets.read(text, self.names)
 
-    def add_breakpoint(self, text: str) -> int:
+    def add_breakpoint(self, place: str | Target) -> int:
         """Returns its number."""
-        target = self.target(text)
+        target = self.target(place) if isinstance(place, str) else place
         self._last_breakpoint += 1
         self.breakpoints[self._last_breakpoint] = target
         return self._last_breakpoint
@@ -203,10 +209,25 @@ class Debugger:
             yield f"  {'>' if number == site.line else ' '} {number:>5} | {lines[number - 1].strip()[:110]}"
 
     @property
+    def warps(self) -> list[tuple[int, int, int]]:
+        """Returns all warps of the launch that the position is in: cluster, CTA, warp."""
+        launches, launch = [*self.recording.launches, len(self.recording)], self.recording.launch_at(self.position)
+        happened = self.recording.events[launches[launch] - 1 : launches[launch + 1]]
+        return sorted({event.agent[:3] for event in happened if type(event) is events.Resumed})
+
+    @property
     def status(self) -> Status:
         """Returns where everybody is."""
-        first = self.recording.launches[self.recording.launch_at(self.position)] if self.recording.launches else 1
-        return Status(self.recording.events[first - 1 : self.position], first, self.names)
+        if self._status is None or self._status[0] != self.position:
+            first = self.recording.launches[self.recording.launch_at(self.position)] if self.recording.launches else 1
+            status = Status(self.recording.events[first - 1 : self.position], first, self.names)
+            self._status = self.position, status
+        return self._status[1]
+
+    def tiles(self, cluster: int, cta: int) -> list[Tile]:
+        """Returns the tiles that lie in a CTA's shared and tensor memory here."""
+        launch = self.recording.launch_at(self.position)
+        return tiles(self.writers, self.names, launch, cluster, cta, self.position)
 
     @property
     def stopped(self) -> Stopped:
