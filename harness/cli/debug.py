@@ -123,8 +123,8 @@ def debug_command(
     if adapter:
         given = given_options(*(name for name in click.get_current_context().params if name not in ("adapter", "what")))
         if what is not None or given:
-            said = ", ".join([*([what] if what is not None else []), *given])
-            raise UsageProblem(f"{said}: with --adapter the editor's launch request names the target and its options")
+            named = ", ".join([*([what] if what is not None else []), *given])
+            raise UsageProblem(f"{named}: with --adapter the editor's launch request names the target and its options")
         with over_standard_streams() as connection:
             Adapter(connection, _load).serve()
         return
