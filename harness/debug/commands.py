@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from harness.check.findings import by_cause
 from harness.debug.debugger import Debugger
 from harness.debug.names import read_index
+from harness.debug.recording import Placed
 from harness.debug.targets import FORMS
 from harness.debug.tiles import written_elements
 from harness.emulator.machine.poison import Poison
@@ -36,6 +37,8 @@ tensor LANE,COLUMN TYPE ROWSxCOLUMNS [cta N]   a rectangle of tensor memory
 show C[3,517] [ROWSxCOLUMNS]   elements of a buffer here
 show A stage 0 [ROWSxCOLUMNS] [cta N]   the box that lies in shared memory, its swizzle undone; show full[0]; show %r1
 registers [NAME...]   of the selected warp; without names those that it may still read
+buffer C PLACE TYPE SHAPE   give memory a name: PLACE is a buffer, 0xADDRESS or a parameter (+ bytes); SHAPE as 64x64
+buffers               what has a name, and where the kernel's pointers go
 quit
 TO is one of
 {FORMS}
@@ -60,6 +63,7 @@ class Commands:
             "where": lambda rest: self._debugger.where(), "warps": lambda rest: self._debugger.status.warp_lines(),
             "barriers": lambda rest: self._debugger.status.barrier_lines(), "findings": self._findings,
             "shared": self._shared, "tensor": self._tensor, "show": self._show, "registers": self._registers,
+            "buffer": self._buffer, "buffers": self._buffers,
             "help": lambda rest: iter(HELP.split("\n")), "quit": self._quit,
         }  # fmt: skip
 
@@ -245,6 +249,22 @@ class Commands:
             yield d.names.agent(fragment.agent)
             for name, kind, value in d.stopped.registers(fragment, wanted):
                 yield f"  {name:<8} .{kind:<5} {value_text(value, kind, fragment)}"
+
+    def _buffer(self, text: str) -> Iterator[str]:
+        words = text.split()
+        dtype = find_type(words[2]) if len(words) == len(("name", "place", "type", "shape")) else None
+        if dtype is None or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", words[3]):
+            raise UsageProblem(f"buffer {text}: write name, place, type and shape, as in C param_2 f32 64x64")
+        shape = tuple(int(extent) for extent in words[3].split("x"))
+        yield self._said(self._debugger.name_buffer(words[0], words[1], dtype, shape))
+
+    def _buffers(self, rest: str) -> Iterator[str]:
+        d = self._debugger
+        yield from (self._said(placed) for placed in d.recording.placed.values())
+        yield from (f"{name} points to {d.names.address(address)}" for name, address in d.pointers)
+
+    def _said(self, placed: Placed) -> str:
+        return f"{placed.name}: {'x'.join(map(str, placed.shape))} {placed.dtype.name} at 0x{placed.address:x}"
 
     def _quit(self, rest: str) -> Iterator[str]:
         raise Quit

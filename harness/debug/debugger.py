@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from typing import Any
 
 from harness.debug.chain import Chain, lines_of
 from harness.debug.names import Names, line_of, read_index
-from harness.debug.recording import Recording, record
+from harness.debug.recording import Placed, Recording, record
 from harness.debug.status import Status
 from harness.debug.stopped import Stopped
 from harness.debug.targets import Target, Targets
@@ -29,11 +30,13 @@ from harness.emulator.machine.events import Agent, Site
 from harness.errors import UsageProblem
 from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import EmulationOptions
-from harness.launch.spec import Launchable
+from harness.launch.spec import DataType, Launchable, Raw
 
 START = "the start: nothing has happened yet"
 CONTEXT = 2
 """Lines of PTX shown before and after an instruction."""
+POINTER = 8
+"""Bytes of one."""
 THREAD_EVENTS = (events.Resumed, events.Rejoined, events.Diverged, events.BytesLanded)
 """Events with an agent that are no instruction of it."""
 
@@ -76,6 +79,45 @@ class Debugger:
         if launch not in self._names:
             self._names[launch] = Names(self.recording, launch)
         return self._names[launch]
+
+    def name_buffer(self, name: str, place: str, dtype: DataType, shape: tuple[int, ...]) -> Placed:
+        """Gives memory a name, a type and a shape. place: a buffer, an address, or a parameter of the kernel that is a
+        pointer; behind it there may be + and bytes. Raises UsageProblem for memory that there is not.
+        """
+        base, _, more = (part.strip() for part in place.partition("+"))
+        known = {**dict(self.pointers), **{other.name: other.address for other in self.recording.placed.values()}}
+        # A compiler calls its parameters by the mangled name of the kernel.
+        address = next((at for other, at in known.items() if other == base or other.endswith(f"_{base}")), None)
+        try:
+            address = (int(base, 16) if address is None else address) + int(more or "0", 0)
+        except ValueError:
+            raise UsageProblem(f"'{place}' is no memory; name 0xADDRESS or one of {', '.join(known)}") from None
+        placed = Placed(name, address, dtype, shape, None)
+        within = self.names.buffer_at(address)
+        if within is None or address + placed.nbytes > within.address + within.nbytes:
+            raise UsageProblem(f"{name}: {placed.nbytes:,} bytes from 0x{address:x} are not all memory of one buffer")
+        part = slice(address - within.address, address - within.address + placed.nbytes)
+        if within.unwritten is not None and within.unwritten[part].any():
+            placed = replace(placed, unwritten=within.unwritten[part])
+        elif within.first is not None:
+            data = within.dtype.to_memory(within.first)[part]
+            placed = replace(placed, first=dtype.from_memory(data.copy(), shape))
+        self.recording.placed = {name: placed, **{n: p for n, p in self.recording.placed.items() if n != name}}
+        self._names.clear()
+        return placed
+
+    @property
+    def pointers(self) -> list[tuple[str, int]]:
+        """Returns the kernel's parameters that are addresses of buffers, as a recorded launch has them."""
+        launch = self.recording.launch_at(self.position)
+        given = [argument for _, argument in self.recording.what.launches[launch].arguments]
+        found = []
+        for parameter, argument in zip(self.recording.codes[launch].kernel.parameters, given, strict=False):
+            if isinstance(argument, Raw) and len(argument.data) == POINTER:
+                address = int.from_bytes(argument.data, "little")
+                if self.names.buffer_at(address) is not None:
+                    found.append((parameter.name, address))
+        return found
 
     # ---- forward and back ----
 
