@@ -144,7 +144,10 @@ def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
     del options["arch"], options["dtype"], options["scales"], options["out_dtype"]
     if config.epilogue == NONE:
         del options["epilogue"]
-    return parameters(options) | ({"scaling": config.dtype} if config.dtype in FORMATS else {})
+    if config.dtype not in FORMATS:
+        return parameters(options)
+    del options["split_k"]
+    return parameters(options) | {"scaling": config.dtype}
 
 
 def tuned_parameters(

@@ -50,6 +50,7 @@ struct Matmul:
         clc_depth: Int = 0,
         sms: Int = 0,
         ping_pong: Bool = False,
+        split_k: Int = 1,
     ](
         c: OutputTensor[dtype=out_dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
@@ -75,6 +76,7 @@ struct Matmul:
             clc_depth=given(clc_depth),
             sms=given(sms),
             ping_pong=ping_pong,
+            split_k=split_k,
         )
         multiply[target, config](c, a, b, ctx)
 
@@ -102,6 +104,7 @@ struct MatmulInto:
         clc_depth: Int = 0,
         sms: Int = 0,
         ping_pong: Bool = False,
+        split_k: Int = 1,
     ](
         c: MutableInputTensor[dtype=out_dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
@@ -127,6 +130,7 @@ struct MatmulInto:
             clc_depth=given(clc_depth),
             sms=given(sms),
             ping_pong=ping_pong,
+            split_k=split_k,
         )
         multiply[target, config](c, a, b, ctx)
 
@@ -156,6 +160,7 @@ struct MatmulFusedInto:
         clc_depth: Int = 0,
         sms: Int = 0,
         ping_pong: Bool = False,
+        split_k: Int = 1,
         epilogue: StaticString = "none",
     ](
         c: MutableInputTensor[dtype=out_dtype, rank=2, ...],
@@ -186,6 +191,7 @@ struct MatmulFusedInto:
             clc_depth=given(clc_depth),
             sms=given(sms),
             ping_pong=ping_pong,
+            split_k=split_k,
             epilogue=epilogue,
         )
         comptime assert config.is_fused(), "matmul_fused_into needs the name of an epilogue"
