@@ -52,6 +52,7 @@ class Option:
     off: the flag that turns a switch off. label: its name in the id of a suite's case, if not its own. default:
     what it is where nothing is asked for, if no kernel decides that. persistent: only of kernels whose CTAs compute
     tile after tile. least: the smallest number that the command line takes. takes_file: a Mojo file is a value, too.
+    takes_auto: the word auto asks for nothing.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Option:
     persistent: bool = False
     least: int = 0
     takes_file: bool = False
+    takes_auto: bool = False
 
     @property
     def words(self) -> str:
@@ -85,6 +87,8 @@ class Option:
         """Reads one value; raises `UsageProblem` for text that is none."""
         if self.kind == "pair":
             return self._parse_pair(text)
+        if self.takes_auto and text == "auto":
+            return None
         if self.kind == "switch":
             if text.lower() not in SWITCH:
                 raise UsageProblem(f"{text!r} is neither yes nor no; write yes or true, no or false")
@@ -201,6 +205,9 @@ OPTIONS = {
                least=1),
         Option("ping_pong", "switch", f"On sm_90a: each warpgroup its own tiles, or halves of each.  {THE_KERNELS}",
                several="true,false", off="--cooperative", persistent=True),
+        Option("split_k", "number", "CTAs that each multiply a part of K of a tile.  [default: auto, by the problem]",
+               written="auto|1..16", several="1,2,4", offered=tuple(range(1, 17)), takes_auto=True,
+               distance=lambda one, other: abs(one - other), persistent=True, least=1),
         Option("epilogue", "word", "What kernel8 makes of the product before it is C: one of "
                f"{', '.join(EPILOGUES)}, or a Mojo file with one of your own.  [default: none]",
                written="NAME|FILE.mojo", several="bias,relu", choices=tuple(EPILOGUES), offered=(NONE,), default=NONE,
@@ -370,6 +377,7 @@ class KernelConfig:
     clc_depth: int = 0
     sms: int = 0
     ping_pong: bool = False
+    split_k: int = 1
     epilogue: str = NONE
 
     @property
@@ -398,6 +406,7 @@ class KernelConfig:
         return (
             f" {self.scheduler}{details} group {self.raster_group}"
             f" accumulators {self.accumulators}{' ping-pong' if self.ping_pong else ''}"
+            f"{f' split-K {self.split_k}' if self.split_k > 1 else ''}"
             f"{'' if self.epilogue == NONE else f' with {self.epilogue}'}"
         )
 

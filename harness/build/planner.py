@@ -242,10 +242,12 @@ class ScalarArgument:
 
 
 @dataclass(frozen=True)
-class CounterArgument:
-    """The address of a counter in global memory, so many bytes. It must be 0 before the launch, and is 0 after it."""
+class WorkspaceArgument:
+    """The address of so many bytes of global memory. The words at its start, ``counters`` of 4 bytes, must be 0 before
+    the launch, and are 0 after it; partial sums of split-K come behind them."""
 
     name: str
+    counters: int
     bytes: int
 
 
@@ -258,7 +260,7 @@ class TensorArgument:
     shape: tuple[int, ...]
 
 
-Argument = TensorMapArgument | ScalarArgument | CounterArgument | TensorArgument
+Argument = TensorMapArgument | ScalarArgument | WorkspaceArgument | TensorArgument
 
 
 @dataclass(frozen=True)
@@ -334,7 +336,7 @@ class Plan:
 _ARGUMENTS: dict[str, type] = {
     "tensor_map": TensorMapArgument,
     "scalar": ScalarArgument,
-    "counter": CounterArgument,
+    "workspace": WorkspaceArgument,
     "tensor": TensorArgument,
 }
 

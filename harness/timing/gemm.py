@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from harness.build.planner import CounterArgument, Plan, TensorMapArgument
+from harness.build.planner import Plan, TensorMapArgument, WorkspaceArgument
 from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.problem import operand_bits
@@ -80,8 +81,14 @@ class Gemm:
         return 2 * p.m * p.n * p.k
 
     @property
+    def split(self) -> int:
+        """Returns in how many parts of K a tile is added up. Each of them is a tile with a number of its own."""
+        return int(self.plan.config["split_k"])
+
+    @property
     def k_steps(self) -> int:
-        return -(-self.plan.problem.k // self.plan.config["block_k"])
+        """Of a tile, at most."""
+        return -(-self.plan.problem.k // self.plan.config["block_k"] // self.split)
 
     @cached_property
     def extent(self) -> tuple[int, int]:
@@ -109,9 +116,9 @@ class Gemm:
 
     @property
     def tiles(self) -> int:
-        """Returns how many clusters there are."""
+        """Returns how many tiles of clusters there are."""
         down, across = self.extent
-        return down * across
+        return down * across * self.split
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -147,7 +154,11 @@ class Gemm:
         slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
         # CTAs that share an SM are of several clusters, which do not keep step.
         slots = min(at_once, max(1, slots // per_sm) * per_sm)
-        chosen = set(_spread_out(slots, at_once, self.tiles % at_once))
+        # The parts of a tile follow one another: all of them, as one adds them up.
+        groups = max(1, at_once // self.split)
+        firsts = _spread_out(min(groups, max(1, slots // self.split)), groups, self.tiles % at_once // self.split)
+        chosen = {self.split * first + part for first in firsts for part in range(self.split)} & set(range(at_once))
+        slots = len(chosen)
         numbers = tuple(number for n, number in enumerate(first_tiles) if n % resident in chosen)
         return Spread(at_once, slots, numbers, per_sm)
 
@@ -160,11 +171,20 @@ class Gemm:
         """GPCs in which as many clusters find room as in those of the GPU."""
         return max(1, round(len(self.gpu.gpcs) * spread.share))
 
-    def counter_start(self, counter: CounterArgument, spread: Spread) -> int:
-        """Returns where the counter of a dynamic schedule stands, so that the simulated clusters get only
-        their share.
+    def first_counts(self, spread: Spread) -> dict[int, int]:
+        """Returns where counters of the workspace stand, by their places: that of a dynamic schedule so that the
+        simulated clusters get only their share, those of split-K as if the other parts of their tiles had arrived.
         """
-        return self.tiles - self.clusters - self._taken(spread)
+        found = {}
+        if self.plan.config["scheduler"] == "dynamic":
+            found[0] = self.tiles - self.clusters - self._taken(spread)
+        if self.split > 1:
+            [workspace] = [a for a in self.plan.arguments if isinstance(a, WorkspaceArgument)]
+            teams = (workspace.counters - 1) * self.split // self.tiles
+            simulated = Counter(number // self.split for number in self.simulated_tiles(spread))
+            for tile, parts in simulated.items():
+                found |= dict.fromkeys(range(1 + tile * teams, 1 + (tile + 1) * teams), self.split - parts)
+        return found
 
     def simulated_tiles(self, spread: Spread) -> frozenset[int]:
         """Returns the numbers of those that the simulated clusters compute."""
@@ -194,7 +214,7 @@ class Gemm:
         """Returns where a tile lies, or a cluster that has none, below C."""
         down, across = self.extent
         if self.walks:
-            return _place(self.plan.config["raster_group"], number, down, across)
+            return _place(self.plan.config["raster_group"], number // self.split, down, across)
         x = self.plan.grid[0] // self.plan.cluster[0]
         y = self.plan.grid[1] // self.plan.cluster[1]
         return number // (x * y) * x + number % x, number // x % y
@@ -269,7 +289,13 @@ class Gemm:
             Operand("B", columns, along_m, alone or (config["multicast"] and along_m > 1)),
         ]
         at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
-        places = self.order()[:at_once]
+        # Parts of K have nothing in common, as if they lay elsewhere.
+        extent = self.extent
+        apart = [n % self.split for n in self.numbers[:at_once]]
+        places = [
+            (row + part * extent[0], column + part * extent[1])
+            for (row, column), part in zip(self.order(), apart, strict=False)
+        ]
         return coalesced(operands, places, self.tiles / at_once, self.persistent, len(self.gpu.gpcs))
 
     def traffic(self) -> Tiles:
@@ -281,8 +307,9 @@ class Gemm:
         if not config["multicast"]:
             asked = rows * along_n + columns * along_m // config["cta_group"]
         element = self.plan.operand_bytes
-        requested = asked * problem.k * element
-        output = self.plan.out_type.bytes
+        requested = asked * problem.k / self.split * element
+        # With split-K each part of a tile is written as f32, and one of them as C.
+        output = self.plan.out_type.bytes if self.split == 1 else 4 + self.plan.out_type.bytes / self.split
         return Tiles(self.order(), rows, columns, problem.m, problem.n, problem.k, element, requested, output=output)
 
 

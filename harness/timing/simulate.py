@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from harness import fp8
 from harness.block_scaling import ATOM_ROWS
-from harness.build.artifacts import Artifact, counter_buffer, launch_of, maps_of
-from harness.build.planner import CounterArgument, Plan, TensorArgument, TensorMapArgument
+from harness.build.artifacts import Artifact, launch_of, maps_of, workspace_buffer
+from harness.build.planner import Plan, TensorArgument, TensorMapArgument, WorkspaceArgument
 from harness.launch.launching import EmulationOptions, run
 from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launchable
 from harness.problem import LARGEST
@@ -92,10 +90,8 @@ def simulate(
     )
     nothing = DATA_TYPES["u8"], (1,), Fill("absent")
     buffers = {name: Buffer(name, *nothing, address=at) for name, at in addresses.items()}
-    for counter in (a for a in plan.arguments if isinstance(a, CounterArgument)):
-        start = np.zeros(counter.bytes // 4, np.uint32)
-        start[0] = gemm.counter_start(counter, spread)
-        buffers[counter.name] = counter_buffer(counter, Fill("array", array=start))
+    for workspace in (a for a in plan.arguments if isinstance(a, WorkspaceArgument)):
+        buffers[workspace.name] = workspace_buffer(workspace, gemm.first_counts(spread))
     for read in (a for a in plan.arguments if isinstance(a, TensorArgument)):  # by plain loads, which take values
         buffers[read.name] = Buffer(read.name, DATA_TYPES["u16"], read.shape, Fill("zeros"))
     what = Launchable(artifact.ptx_file, buffers, maps_of(plan), (launch_of(plan),), text_given=artifact.ptx)

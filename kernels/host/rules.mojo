@@ -61,6 +61,8 @@ def find_error(config: GemmConfig) -> ConfigError:
     if wrong.is_none():
         wrong = schedule_error(config) if config.kernel.is_persistent else one_tile_error(config)
     if wrong.is_none():
+        wrong = split_error(config)
+    if wrong.is_none():
         wrong = epilogue_error(config)
     if wrong.is_none():
         wrong = sharing_error(config)
@@ -266,6 +268,21 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
         return ConfigError(
             "epilogue_width",
             String(t"epilogue width {width} does not divide the {config.warp_columns()} accumulator columns of a warp"),
+        )
+    return ConfigError()
+
+
+def split_error(config: GemmConfig) -> ConfigError:
+    var shown = String(t"split k {config.split_k}")
+    if config.split_k < 1 or config.split_k > 16:
+        return ConfigError("split_k", String(t"{shown} is not one of 1 to 16"))
+    if config.splits_k() and not config.kernel.fuses():
+        return ConfigError("split_k", String(t"{shown}: {config.kernel.name} multiplies all of K"), instead="kernel")
+    if config.splits_k() and config.promotes():
+        return ConfigError("split_k", String(t"{shown}: with scales block a CTA adds up all of K"), instead="scales")
+    if config.splits_k() and config.ping_pong:
+        return ConfigError(
+            "split_k", String(t"{shown}: with ping-pong a warpgroup adds up all of K"), instead="ping_pong"
         )
     return ConfigError()
 

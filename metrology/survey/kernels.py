@@ -69,8 +69,11 @@ class Packed:
         self.folder, self.driver = folder, driver
         self.runs: list[dict[str, Any]] = json.loads((folder / "runs.json").read_text())
         self.timed = [run for run in self.runs if run.get("use") != CHECK]
-        self.counter = driver.allocate(64)
-        driver.fill(self.counter, 64)
+        # One for all runs, which come one after the other; zeroed once, as a launch leaves its counters at 0.
+        arguments = [argument for run in self.runs for argument in run["plan"]["arguments"]]
+        size = max([64, *(argument["bytes"] for argument in arguments if argument["kind"] == "workspace")])
+        self.workspace = driver.allocate(size)
+        driver.fill(self.workspace, size)
         self._functions: dict[str, ctypes.c_void_p] = {}
 
     def launch(self, run: dict[str, Any], operands: Operands, *more: Parameter) -> Launch:
@@ -98,8 +101,8 @@ class Packed:
                 argument["swizzle"],
                 argument["l2_promotion"],
             )
-        if argument["kind"] == "counter":
-            return ctypes.c_uint64(self.counter)
+        if argument["kind"] == "workspace":
+            return ctypes.c_uint64(self.workspace)
         if argument["name"] == "alpha":
             return alpha
         value: int = argument["value"]
