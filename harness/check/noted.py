@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from harness.check.clocks import ORDER, VISIBLE, Rows
 from harness.check.threads import Moment
-from harness.emulator.machine.events import Access
+from harness.emulator.machine.events import Access, Accesses
 
 CHUNK = 16
 UNKNOWN = np.iinfo(np.int32).max
@@ -29,11 +29,15 @@ TRIALS, FEWEST = 16, 8
 MOST = 1 << 14
 """Accesses that are noted at most, after which those are forgotten that no finding can name any more."""
 
-Chunks = NDArray[np.int64]
+Chunks = NDArray[np.signedinteger[Any]]
+Several = Accesses | tuple[Access, ...]
 
 
 class _Noted(NamedTuple):
-    event: Access
+    """Accesses of one thread at one moment, all of them reads or all of them writes."""
+
+    accesses: Several
+    mode: str
     moment: Moment
     chunks: Chunks
 
@@ -54,13 +58,15 @@ class Notes:
         count = len(histories)
         self._apply, self._forget = apply, forget
         self._log: list[_Noted] = []
+        self._length = 0
+        """How many accesses that are."""
         self.pays = True
         """Whether noting still does: it does not where other things touch the memory every few accesses."""
         self._times = self._handed = 0
         self._checked = 0
-        """Of the log, the accesses that are known to be in order."""
+        """Of the log, the entries that are known to be in order."""
         self._first = 1
-        """The number of the log's first access."""
+        """The number of the log's first entry."""
         self._writer: NDArray[np.int32] = np.zeros(count, np.int32)
         self._time: NDArray[np.int32] = np.where(histories, np.int32(UNKNOWN), np.int32(0))
         """The component that has written a chunk last, and when."""
@@ -71,12 +77,13 @@ class Notes:
         self._begins: NDArray[np.int64] = np.zeros((2, count), np.int64)
         """The number of the last write of all of a chunk, and of the one before that; 0: the log has none."""
 
-    def add(self, event: Access, moment: Moment, whole: Chunks, chunks: Chunks) -> None:
-        """An access, with the chunks of which it covers all bytes, and all that it touches."""
-        if len(self._log) >= MOST:
+    def add(self, accesses: Several, mode: str, moment: Moment, whole: Chunks, chunks: Chunks) -> None:
+        """Accesses of a thread, with chunks of which one covers all bytes, and all that they touch."""
+        if self._length >= MOST:
             self._trim()
-        self._log.append(_Noted(event, moment, chunks))
-        if event.mode == "read":
+        self._log.append(_Noted(accesses, mode, moment, chunks))
+        self._length += len(accesses)
+        if mode == "read":
             return
         if self._reads_are_in_order() and self._is_in_order(chunks, moment):
             self._note_write(chunks, moment)
@@ -99,20 +106,22 @@ class Notes:
         self._time[chunks] = UNKNOWN
 
     def _hand_over(self) -> None:
-        for event, moment, chunks in self._log:
-            is_alone = self._apply(event, moment)
-            self._begins[:, chunks] = 0
-            if event.mode == "read":
-                self._note_reads(chunks, moment.who, moment.time)
-            elif is_alone:
-                self._note_write(chunks, moment)
-            else:
-                self._time[chunks] = UNKNOWN
+        for accesses, mode, moment, _ in self._log:
+            for event in accesses:
+                is_alone = self._apply(event, moment)
+                _, chunks = span(event)
+                self._begins[:, chunks] = 0
+                if mode == "read":
+                    self._note_reads(chunks, moment.who, moment.time)
+                elif is_alone:
+                    self._note_write(chunks, moment)
+                else:
+                    self._time[chunks] = UNKNOWN
         self._times += 1
-        self._handed += len(self._log)
+        self._handed += self._length
         self.pays = self._times < TRIALS or self._handed >= FEWEST * self._times
         self._log.clear()
-        self._checked = 0
+        self._checked = self._length = 0
 
     def _note_write(self, chunks: Chunks, moment: Moment) -> None:
         self._writer[chunks], self._time[chunks] = moment.who, moment.time
@@ -141,8 +150,8 @@ class Notes:
         moments: dict[Moment, int] = {}
         found: list[Chunks] = []
         which: list[int] = []
-        for event, moment, chunks in entries:
-            if event.mode == "read":
+        for _, mode, moment, chunks in entries:
+            if mode == "read":
                 found.append(chunks)
                 which.append(moments.setdefault(moment, len(moments)))
         if not found:
@@ -189,6 +198,7 @@ class Notes:
             self._hand_over()
             return
         self._forget(touched)
+        self._length -= sum(len(noted.accesses) for noted in self._log[:half])
         del self._log[:half]
         self._first += half
         self._checked = len(self._log)

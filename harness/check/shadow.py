@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.check.history import GENERIC, TENSOR, WEAK, Conflict, Histories, Observer, Record, different
-from harness.check.noted import CHUNK, Chunks, Notes, span
+from harness.check.noted import CHUNK, Chunks, Notes, Several, span
 from harness.check.threads import Moment
 from harness.emulator.machine.events import Access, GlobalBox
 from harness.emulator.memory.tensor_map import TensorMap
@@ -39,20 +39,22 @@ class ShadowMemory:
         self._tell = tell
         self._crowded = CROWDED
 
-    def note(self, event: Access, moment: Moment) -> bool:
-        """A weak access by a thread of the CTA whose memory it is. False: it lies beyond, with which the run ends."""
-        whole, chunks = span(event)
+    def note(self, accesses: Several, mode: str, moment: Moment, whole: Chunks, chunks: Chunks) -> bool:
+        """Weak accesses by a thread of the CTA whose memory it is: reads, or writes. whole, chunks: as of `Notes.add`.
+        False: they lie beyond, with which the run ends.
+        """
         if chunks[-1] >= len(self.cells):
             return False
         if self._notes is not None and not self._notes.pays:
             self._notes.settle(chunks)
             self._notes, self.defers = None, False
         if not self.defers:
-            self._apply(event, moment)
+            for event in accesses:
+                self._apply(event, moment)
             return True
         if self._notes is None:
             self._notes = Notes(self.cells, self._apply, self._forget)
-        self._notes.add(event, moment, whole, chunks)
+        self._notes.add(accesses, mode, moment, whole, chunks)
         return True
 
     def settle(self) -> None:

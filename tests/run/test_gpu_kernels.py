@@ -140,7 +140,9 @@ def test_scale_factors_and_epilogues_are_right_and_timed(options, inputs):
     artifact = build([make_config("kernel8", arch=ARCH, **options)])[0]
     [result] = measure([artifact], Shape(1000, 1040, 1040), GPUS[0], inputs=inputs, seed=1, timeout=60, processes=2)
     assert result.failure is None and result.validation["passed"], result
-    assert len(result.timing["processes"]) == 2 and result.timing["vendor"]["cublas"]["ratio"] > 0, result.notes
+    assert len(result.timing["processes"]) == 2
+    # PyTorch has no C of another type, and wants whole blocks of K.
+    assert ("cublas" in result.timing["vendor"]) == (not {"out_dtype", "scales"} & options.keys()), result.notes
 
 
 @needs_gpu
@@ -157,12 +159,12 @@ def test_scale_factors_and_epilogues_are_right_and_timed(options, inputs):
     ids=lambda value: value if isinstance(value, str) else "-".join(value.values()) or "bf16",
 )
 def test_bit_for_bit_what_the_emulator_adds(options, kind):
-    """All bits of C, with sums of up to 1,168 products that round and cancel."""
+    """All bits of C, with sums of 656 products that round and cancel."""
     import harness.pytorch as functions
     from harness.run.worker import _bits, _on_gpu
 
     torch = pytest.importorskip("torch")
-    config, shape = make_config("kernel8", arch=ARCH, **options), Shape(300, 520, 1168)
+    config, shape = make_config("kernel8", arch=ARCH, **options), Shape(136, 264, 656)
     artifact = build([config])[0]
     plan, inputs = artifact.plan(shape), make_inputs(shape, config.dtype, kind, 5, scales=config.scales)
     options = EmulationOptions(accumulation="tensor_core")
