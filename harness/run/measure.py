@@ -81,7 +81,7 @@ def measure(
         request = {
             "config": config.to_json(),
             "artifact": str(model),
-            "tile": list(artifact.plan(shape).tile),
+            "tile": list(artifact.plan(shape).output_tile),
             "shape": [shape.m, shape.n, shape.k],
             "inputs": inputs,
             "seed": seed,

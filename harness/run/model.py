@@ -146,7 +146,7 @@ def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
         del options["epilogue"]
     if config.dtype not in FORMATS:
         return parameters(options)
-    del options["split_k"]
+    del options["split_k"], options["swapped"]
     return parameters(options) | {"scaling": config.dtype}
 
 

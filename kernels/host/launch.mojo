@@ -71,9 +71,9 @@ def enqueue[
     workspace: UInt64,
     operands: EpilogueOperands,
 ) raises:
-    var a_map = tensor_map[config, 128](a, plan.a)
-    var b_map = tensor_map[config, 128](b, plan.b)
-    var c_map = tensor_map[config, config.c_element_bytes() * config.c_width()](c, plan.c)
+    var a_map = tensor_map[config, 128](b if config.swapped else a, plan.a)
+    var b_map = tensor_map[config, 128](a if config.swapped else b, plan.b)
+    var c_map = tensor_map[config, config.c_element_bytes() * config.c_box()[1]](c, plan.c)
     var grid = (plan.grid_x, plan.grid_y, plan.grid_z)
     var cluster = Dim(config.cluster_m, config.cluster_n, 1)
     var shared = plan.dynamic_shared_memory
@@ -105,8 +105,8 @@ def enqueue[
             b_map,
             c_map,
             UInt32(plan.k_iterations),
-            UInt32(plan.m),
-            UInt32(plan.n),
+            UInt32(plan.n if config.swapped else plan.m),
+            UInt32(plan.m if config.swapped else plan.n),
             workspace,
             grid_dim=grid,
             block_dim=plan.block,

@@ -51,6 +51,7 @@ struct Matmul:
         sms: Int = 0,
         ping_pong: Bool = False,
         split_k: Int = 1,
+        swapped: Bool = False,
     ](
         c: OutputTensor[dtype=out_dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
@@ -77,6 +78,7 @@ struct Matmul:
             sms=given(sms),
             ping_pong=ping_pong,
             split_k=split_k,
+            swapped=swapped,
         )
         multiply[target, config](c, a, b, ctx)
 
@@ -105,6 +107,7 @@ struct MatmulInto:
         sms: Int = 0,
         ping_pong: Bool = False,
         split_k: Int = 1,
+        swapped: Bool = False,
     ](
         c: MutableInputTensor[dtype=out_dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
@@ -131,6 +134,7 @@ struct MatmulInto:
             sms=given(sms),
             ping_pong=ping_pong,
             split_k=split_k,
+            swapped=swapped,
         )
         multiply[target, config](c, a, b, ctx)
 
@@ -161,6 +165,7 @@ struct MatmulFusedInto:
         sms: Int = 0,
         ping_pong: Bool = False,
         split_k: Int = 1,
+        swapped: Bool = False,
         epilogue: StaticString = "none",
     ](
         c: MutableInputTensor[dtype=out_dtype, rank=2, ...],
@@ -192,6 +197,7 @@ struct MatmulFusedInto:
             sms=given(sms),
             ping_pong=ping_pong,
             split_k=split_k,
+            swapped=swapped,
             epilogue=epilogue,
         )
         comptime assert config.is_fused(), "matmul_fused_into needs the name of an epilogue"

@@ -386,13 +386,13 @@ def test_the_driver_names_every_field():
         "out_dtype=DType.float16, cta_group=1, mma_m=64, mma_n=128, stages=3, cluster_m=4, cluster_n=2, "
         'epilogue_width=16, multicast=True, scheduler=StaticString("none"), '
         "raster_group=1, accumulators=1, clc_depth=0, sms=0, ping_pong=False, split_k=1, "
-        'epilogue=StaticString("none")),' in driver_source([config.options()])
+        'swapped=False, epilogue=StaticString("none")),' in driver_source([config.options()])
     )
 
 
 def test_op_parameters_are_those_of_the_custom_op():
     plain = list(op_parameters(TWO[0]))
-    scaled = [plain[0], "scaling", *plain[1:-1]]  # which has no split-K
+    scaled = [plain[0], "scaling", *plain[1:-2]]  # which is neither split nor swapped
     wanted = {"matmul": [plain, plain, [*plain, "epilogue"]], "scaled_matmul": [scaled]}
     for file, ops in wanted.items():
         source = (paths.ROOT / "kernels" / "host" / f"{file}.mojo").read_text()
