@@ -138,9 +138,9 @@ class Machine:
     def __init__(
         self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits, engine: Engine | None = None
     ) -> None:
-        """engine: runs what it can natively while nobody listens."""
+        """engine: runs what it can natively."""
         self.grid = grid
-        self.engine = engine if grid.sink is None else None
+        self.engine = engine
         self.code = grid.code
         self.schedule = schedule
         self.clusters = clusters
@@ -399,7 +399,7 @@ class Machine:
 
         stop: the turn has begun natively, and goes on in the middle of a block.
         """
-        if self.grid.sink is not None and fragment.streak == 0:
+        if self.grid.sink is not None and fragment.streak == 0 and stop is None:
             self.grid.sink(events.Resumed(fragment.agent))
         if self.engine is not None:
             self.engine.settle(fragment)

@@ -625,6 +625,170 @@ def store_lanes[space: Int, n: Int](
     return True
 
 
+# ---- what is traced ----
+
+
+@inline(.always)
+def trace_room(c: Bytes) -> Bool:
+    """Whether there is room for one more entry, whatever it is."""
+    var words = look(c, TRACE_WORDS_ROOM) - look(c, TRACE_WORDS_USED)
+    if look(c, TRACE) == 0:
+        return True
+    return look(c, TRACED) < look(c, TRACE_ROOM) and words >= 320 and look(c, TRACE_CHUNKS_ROOM) - look(c, TRACE_CHUNKS_USED) >= 128
+
+
+@inline(.always)
+def trace_is_half_full(c: Bytes) -> Bool:
+    if look(c, TRACE) == 0:
+        return False
+    return (
+        2 * look(c, TRACED) > look(c, TRACE_ROOM)
+        or 2 * look(c, TRACE_WORDS_USED) > look(c, TRACE_WORDS_ROOM)
+        or 2 * look(c, TRACE_CHUNKS_USED) > look(c, TRACE_CHUNKS_ROOM)
+    )
+
+
+@inline(.always)
+def new_entry(c: Bytes, kind: Int, f: Bytes, mask: UInt32, site: Int, value: Int) -> Bytes:
+    """Appends an entry. There is room: it was looked for before the turn, or the instruction, began."""
+    var number = look(c, TRACED)
+    note(c, TRACED, number + 1)
+    var e = pointer(c, TRACE).unsafe_offset(TRACE_BYTES * number)
+    set[DType.uint16](e, 0, UInt16(kind))
+    set[DType.uint16](e, 2, 0)
+    set[DType.int32](e, 4, Int32(look(f, FRAGMENT_WARP)))
+    set[DType.uint32](e, 8, mask)
+    set[DType.int32](e, 12, Int32(site))
+    set[DType.int64](e, 16, Int64(look(f, FRAGMENT_STAMP)))
+    set[DType.int64](e, 24, Int64(value))
+    set[DType.int32](e, 32, Int32(look(c, TRACE_CHUNKS_USED)))
+    set[DType.int32](e, 36, 0)
+    set[DType.int64](e, 40, 0)
+    return e
+
+
+@inline(.always)
+def trace(c: Bytes, kind: Int, f: Bytes, mask: UInt32, site: Int, value: Int, number: Int):
+    """Writes down what has happened to a fragment, if anybody listens."""
+    if look(c, TRACE) != 0:
+        var e = new_entry(c, kind, f, mask, site, value)
+        set[DType.int32](e, 36, Int32(number))
+
+
+@inline(.always)
+def trace_word(c: Bytes, word: UInt64):
+    var used = look(c, TRACE_WORDS_USED)
+    set[DType.uint64](pointer(c, TRACE_WORDS), 8 * used, word)
+    note(c, TRACE_WORDS_USED, used + 1)
+
+
+@inline(.always)
+def trace_words(c: Bytes, words: SIMD[DType.uint64, 32]):
+    var used = look(c, TRACE_WORDS_USED)
+    pointer(c, TRACE_WORDS).unsafe_offset(8 * used).unsafe_bitcast[UInt64]().unsafe_store[alignment=8](words)
+    note(c, TRACE_WORDS_USED, used + 32)
+
+
+@inline(.always)
+def trace_chunk(c: Bytes, chunk: Int):
+    var used = look(c, TRACE_CHUNKS_USED)
+    set[DType.int32](pointer(c, TRACE_CHUNKS), 4 * used, Int32(chunk))
+    note(c, TRACE_CHUNKS_USED, used + 1)
+
+
+@inline(.always)
+def trace_chunks(c: Bytes, addresses: SIMD[DType.uint64, 32], mask: UInt32, size: Int):
+    """Writes down the chunks of 16 bytes of an aligned access of so many bytes a lane, and which of them it covers."""
+    var last = -1
+    var covered = 0
+    for lane in range(32):
+        if (mask >> UInt32(lane)) & 1 == 0:
+            continue
+        var address = Int(addresses[lane])
+        if size >= 16:
+            for at in range(0, size, 16):
+                trace_chunk(c, ((address + at) >> 4) + WHOLE_CHUNK)
+            continue
+        if address >> 4 != last:
+            last = address >> 4
+            covered = 0
+            trace_chunk(c, last)
+        if address & 15 == covered:
+            covered += size
+            if covered == 16:
+                set[DType.int32](pointer(c, TRACE_CHUNKS), 4 * look(c, TRACE_CHUNKS_USED) - 4, Int32(last + WHOLE_CHUNK))
+
+
+@inline(.never)
+def trace_access(c: Bytes, f: Bytes, o: Bytes, a: Bytes, agrees: Bool, b: Bytes, alike: Bool, mask: UInt32) -> Bool:
+    """Writes down an access that is about to be made. False: there is no room.
+
+    An entry's words are the address, or the lanes' addresses, and of each item that is stored the value, or the lanes'.
+    """
+    var flags = half(o, 4)
+    var op = half(o, 0)
+    var e: Bytes
+    if flags & FIRST_ITEM != 0:
+        if not trace_room(c):
+            return False
+        e = new_entry(c, EVENT_ACCESS, f, mask, Int(get[DType.int32](o, 24)), look(c, TRACE_WORDS_USED))
+        var shared = (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 4
+        var window = field(c, WINDOW) if shared else UInt64(0)
+        var size = half(o, 14)
+        if flags & WIDE_ADDRESS != 0:
+            set[DType.uint16](e, 2, 4)
+        var addresses: SIMD[DType.uint64, 32]
+        var lanes = mask
+        if agrees:
+            set[DType.uint16](e, 2, UInt16(half(e, 2) | 1))
+            var address = address_of(a, 0, o, flags & WIDE_ADDRESS != 0) - window
+            addresses = SIMD[DType.uint64, 32](address)
+            lanes = mask & (~mask + 1)
+            trace_word(c, address)
+        else:
+            if flags & WIDE_ADDRESS != 0:
+                addresses = load[DType.uint64](a) + get[DType.uint64](o, 16)
+            else:
+                addresses = (load[DType.uint32](a) + get[DType.uint32](o, 16)).cast[DType.uint64]()
+            addresses -= window
+            trace_words(c, addresses)
+        if shared:
+            trace_chunks(c, addresses, lanes, size)
+        elif (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 8:
+            var k = find_allocation(c, addresses[Int(count_trailing_zeros(lanes))], UInt64(size))
+            if k >= 0:
+                var base = get[DType.uint64](pointer(c, ALLOCATIONS), 32 * k)
+                var end = get[DType.uint64](pointer(c, ALLOCATIONS), 32 * k + 8) - UInt64(size)
+                addresses -= base
+                if end < (1 << 34) and ((lane_bits() & Lanes(lanes)).eq(0) | addresses.le(end)).reduce_and():
+                    set[DType.uint64](e, 40, base)
+                    trace_chunks(c, addresses, lanes, size)
+    else:
+        e = pointer(c, TRACE).unsafe_offset(TRACE_BYTES * (look(c, TRACED) - 1))
+    if op >= FIRST_STORE:
+        var item = Int(get[DType.int32](e, 36))
+        set[DType.int32](e, 36, Int32(item + 1))
+        var wide = flags & WIDE != 0
+        var about = half(e, 2) | (2 if wide else 0)
+        if alike:
+            about |= 256 << item
+            trace_word(c, get[DType.uint64](b) if wide else get[DType.uint32](b).cast[DType.uint64]())
+        elif wide:
+            trace_words(c, load[DType.uint64](b))
+        else:
+            trace_words(c, load[DType.uint32](b).cast[DType.uint64]())
+        set[DType.uint16](e, 2, UInt16(about))
+    return True
+
+
+@inline(.always)
+def trace_back(c: Bytes, traced: Int, words: Int, chunks: Int):
+    """Takes back what was traced since there was so much."""
+    note(c, TRACED, traced)
+    note(c, TRACE_WORDS_USED, words)
+    note(c, TRACE_CHUNKS_USED, chunks)
+
+
 # ---- registers ----
 
 
@@ -832,6 +996,13 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
     var kept_block = -1
     var kept_changes = 0
     var loads = 0
+    var traces = look(c, TRACE) != 0
+    var first_traced = look(c, TRACED)
+    var first_words = look(c, TRACE_WORDS_USED)
+    var first_chunks = look(c, TRACE_CHUNKS_USED)
+    var traced = first_traced
+    var words = first_words
+    var chunks = first_chunks
     set[DType.uint64](c, 8 * WATCHES, UInt64(window))
     set[DType.uint64](c, 8 * LOGGED, 0)
     while True:
@@ -843,6 +1014,9 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                 begin = o
                 block = Int(get[DType.int32](o, 24))
                 changes_before = changes
+                traced = look(c, TRACED)
+                words = look(c, TRACE_WORDS_USED)
+                chunks = look(c, TRACE_CHUNKS_USED)
                 if window == 0:
                     set[DType.uint64](c, 8 * LOGGED, 0)
                 elif (ran + 1) & ran == 0:
@@ -947,6 +1121,10 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
             if missing_lanes(file, slots, a) & active != 0:
                 status = ANSWER_FAILED
                 break
+            var alike = get[DType.uint8](marks, b) == UNIFORM
+            if traces and not trace_access(c, f, o, pa, same, pb, alike, active):
+                status = ANSWER_FAILED
+                break
             var result = -1
 @ACCESSES@
             if result == -1:
@@ -972,9 +1150,10 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                     same = True
                 var named = get[DType.uint32](file, ROW * members)
                 result = exchange(op, f, target, pa, pb, px, same, mask, named, undefined)
-            if result == -1:
+            if result == -1 or (traces and not trace_room(c)):
                 status = ANSWER_FAILED
                 break
+            trace(c, EVENT_SYNCED, f, mask, Int(get[DType.int32](o, 24)), Int(get[DType.uint32](file, ROW * members)), 0)
             mark = result
         else:
             var ua = get[DType.uint8](marks, a)
@@ -1020,6 +1199,7 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
             over = not are_as_kept(c, file, following)
         if not over or (changes == 0 and loads > (4 if alone else 0)):
             undo_stores(c)
+            trace_back(c, first_traced, first_words, first_chunks)
             return ANSWER_REFUSED
         var counts = pointer(c, COUNTS)
         set[DType.int32](pointer(c, WATCHED_BLOCKS), 4 * ran, Int32(block))
@@ -1029,6 +1209,7 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
         note(out, SAID_LOADS, loads)
     if status == ANSWER_FAILED:
         undo_stores(c)
+        trace_back(c, traced, words, chunks)
         var list = pointer(c, SAVED_SLOTS).unsafe_offset(4 * Int(get[DType.int64](begin, 16)))
         for k in range(half(begin, 6)):
             var slot = Int(get[DType.int32](list, 4 * k))
@@ -1092,10 +1273,14 @@ def pass_barrier(c: Bytes, f: Bytes, o: Bytes, file: Bytes, marks: Bytes) -> Int
     if number >= NAMED_BARRIERS:
         return -1
     var b = cta.unsafe_offset(8 * (CTA_BARRIERS + BARRIER_FIELDS * number))
+    var site = Int(get[DType.int32](o, 24))
     var generation = look(b, BARRIER_GENERATION)
+    if not trace_room(c):
+        return -1
     if look(f, FRAGMENT_BARRIER) == number:
         if look(f, FRAGMENT_GENERATION) == generation:
             return 0
+        trace(c, EVENT_LEFT, f, UInt32(mask), site, look(f, FRAGMENT_GENERATION), number)
         note(f, FRAGMENT_BARRIER, -1)
         return 1
     if look(f, FRAGMENT_BARRIER) != -1:
@@ -1111,6 +1296,7 @@ def pass_barrier(c: Bytes, f: Bytes, o: Bytes, file: Bytes, marks: Bytes) -> Int
     var same = needed == look(b, BARRIER_NEEDED) and everybody == look(b, BARRIER_EVERYBODY)
     if arrived > needed or (before != 0 and not same) or look(c, QUEUE_ROOM) - look(c, TAIL) < 2048:
         return -1
+    trace(c, EVENT_ARRIVED, f, UInt32(mask), site, generation, number)
     note(b, BARRIER_NEEDED, needed)
     note(b, BARRIER_EVERYBODY, everybody)
     note(c, CHANGES, look(c, CHANGES) + 1)
@@ -1119,6 +1305,8 @@ def pass_barrier(c: Bytes, f: Bytes, o: Bytes, file: Bytes, marks: Bytes) -> Int
         note(f, FRAGMENT_BARRIER, number)
         note(f, FRAGMENT_GENERATION, generation)
         return 0
+    trace(c, EVENT_COMPLETED, f, UInt32(mask), site, generation, number)
+    trace(c, EVENT_LEFT, f, UInt32(mask), site, generation, number)
     note(b, BARRIER_ARRIVED, 0)
     note(b, BARRIER_GENERATION, generation + 1)
     if look(b, BARRIER_OTHERS) != 0:
@@ -1199,6 +1387,7 @@ def born(c: Bytes, f: Bytes, mask: Int, block: Int, join: Int, join_block: Int) 
     note(new, FRAGMENT_MASK, mask)
     note(new, FRAGMENT_ALIVE, look(f, FRAGMENT_ALIVE))
     note(new, FRAGMENT_CTA, look(f, FRAGMENT_CTA))
+    note(new, FRAGMENT_WARP, look(f, FRAGMENT_WARP))
     note(new, FRAGMENT_BLOCK, block)
     note(new, FRAGMENT_START, -1)
     note(new, FRAGMENT_RAN, 0)
@@ -1269,6 +1458,10 @@ def split(c: Bytes, number: Int, block: Int, o: Bytes) -> Bool:
         note(j, JOINPOINT_PARENT_BLOCK, join_block)
         join = new
         join_block = meeting
+    if look(c, TRACE) != 0:
+        trace(c, EVENT_DIVERGED, f, UInt32(mask), -1, look(c, TRACE_WORDS_USED), 2)
+        trace_word(c, UInt64(yes))
+        trace_word(c, UInt64(mask & ~yes))
     push(c, born(c, f, yes, Int(get[DType.int32](o, 24)), join, join_block))
     push(c, born(c, f, mask & ~yes, Int(get[DType.int32](o, 28)), join, join_block))
     bury(c, number)
@@ -1305,6 +1498,12 @@ def arrive(c: Bytes, number: Int):
         push(c, number)
         return
     var mask = look(j, JOINPOINT_MASK)
+    if look(c, TRACE) != 0:
+        trace(c, EVENT_REJOINED, f, UInt32(mask), -1, look(c, TRACE_WORDS_USED), look(j, JOINPOINT_COUNT))
+        var part = first
+        while part >= 0:
+            trace_word(c, UInt64(look(fragment(c, part), FRAGMENT_MASK)))
+            part = look(fragment(c, part), FRAGMENT_NEXT)
     var merged = born(c, fragment(c, first), mask, look(j, JOINPOINT_BLOCK), parent, parent_block)
     var next = look(fragment(c, first), FRAGMENT_NEXT)
     bury(c, first)
@@ -1396,6 +1595,7 @@ def leave(c: Bytes, number: Int) -> Bool:
     for k in range(NAMED_BARRIERS):
         if look(cta, CTA_BARRIERS + BARRIER_FIELDS * k + BARRIER_ARRIVED) > 0:
             return False
+    trace(c, EVENT_EXITED, f, UInt32(mask), -1, 0, 0)
     note(cta, CTA_ALIVE, left)
     note(c, CHANGES, look(c, CHANGES) + 1)
     note(f, FRAGMENT_STATE, STATE_LEFT)
@@ -1446,6 +1646,8 @@ def turn(c: Bytes, number: Int) -> Int:
     var out = pointer(c, OUT)
     touch_known(c, number)
     if start < 0:
+        if look(f, FRAGMENT_STREAK) == 0:
+            trace(c, EVENT_RESUMED, f, UInt32(look(f, FRAGMENT_MASK)), -1, 0, 0)
         if block < 0:
             return ANSWER_STOPPED if leave(c, number) else ANSWER_EXITS
         if block == look(f, FRAGMENT_JOIN_BLOCK):
@@ -1468,6 +1670,8 @@ def turn(c: Bytes, number: Int) -> Int:
     note(f, FRAGMENT_BLOCK, block)
     note(f, FRAGMENT_LOCATION, look(out, SAID_LOCATION))
     if status == ANSWER_WAITS:
+        var o = pointer(c, OPERATIONS).unsafe_offset(32 * look(out, SAID_AT))
+        trace(c, EVENT_SUSPENDED, f, UInt32(look(f, FRAGMENT_MASK)), Int(get[DType.int32](o, 24)), 0, 0)
         note(f, FRAGMENT_STREAK, 0)
         waits(c, number)
         return ANSWER_STOPPED
@@ -1543,7 +1747,7 @@ def run_turns(c: Bytes, turns: Int) abi("C") -> Int:
             break
         answer = ANSWER_TURNS_OVER
         current = -1
-        if look(c, QUEUE_ROOM) - look(c, TAIL) < 4096:
+        if look(c, QUEUE_ROOM) - look(c, TAIL) < 4096 or trace_is_half_full(c):
             break
     var out = pointer(c, OUT)
     note(out, SAID_STATUS, answer)

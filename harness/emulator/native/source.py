@@ -8,6 +8,7 @@ from harness.emulator.native.layout import constants
 from harness.emulator.native.operations import ACCESSES, EXCHANGES, MOJO_TYPES, OPERATIONS, SPACES, Operation
 
 TEMPLATE = Path(__file__).with_name("interpreter.mojo")
+_FIRST = {"ACCESS": "ld", "STORE": "st"}
 _ROWS = ("pa", "pb", "px")
 
 
@@ -69,6 +70,7 @@ def mojo_source() -> str:
     accesses = _chain([(number, ["    " + _access(*key)]) for key, number in ACCESSES.items()])
     text = TEMPLATE.read_text(encoding="utf-8")
     numbers = [f"comptime {name.replace('.', '_').upper()} = {number}" for name, number in EXCHANGES.items()]
+    numbers += [f"comptime FIRST_{what} = {ACCESSES[verb, 'shared', 1]}" for what, verb in _FIRST.items()]
     text = text.replace("@EXCHANGES@\n", "\n".join(numbers) + "\n")
     text = text.replace("@LAYOUT@\n", constants() + "\n")
     return text.replace("@HANDLERS@\n", handlers + "\n").replace("@ACCESSES@\n", accesses + "\n")
