@@ -49,7 +49,7 @@ class Gemm:
 
     def __init__(self, plan: Plan, gpu: Gpu, registers: int | None = None, barriers: int | None = None) -> None:
         """registers: of a thread; barriers: named ones of a CTA, as NVIDIA's assembler says; None: nobody knows."""
-        self.plan = plan
+        self.plan = plan.of_product()
         self.gpu = gpu
         self.registers = registers
         self.barriers = barriers
@@ -81,20 +81,15 @@ class Gemm:
         return 2 * p.m * p.n * p.k
 
     @property
-    def split(self) -> int:
-        """Returns in how many parts of K a tile is added up. Each of them is a tile with a number of its own."""
-        return int(self.plan.config["split_k"])
-
-    @property
     def k_steps(self) -> int:
         """Of a tile, at most."""
-        return -(-self.plan.problem.k // self.plan.config["block_k"] // self.split)
+        return -(-self.plan.problem.k // self.plan.config["block_k"] // self.plan.split_k)
 
     @cached_property
     def extent(self) -> tuple[int, int]:
         """Cluster tiles along M and along N."""
         rows, columns = self.tile
-        return -(-self.plan.problem.m // rows), -(-self.plan.problem.n // columns)
+        return -(-self.plan.product[0] // rows), -(-self.plan.product[1] // columns)
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -107,7 +102,7 @@ class Gemm:
     def even(self) -> bool:
         """Returns whether all tiles have the same work to do."""
         rows, columns = self.tile
-        return self.plan.problem.m % rows == 0 and self.plan.problem.n % columns == 0
+        return self.plan.product[0] % rows == 0 and self.plan.product[1] % columns == 0
 
     @property
     def whole(self) -> bool:
@@ -116,9 +111,9 @@ class Gemm:
 
     @property
     def tiles(self) -> int:
-        """Returns how many tiles of clusters there are."""
+        """Returns how many tiles of clusters there are; with split-K, how many parts of tiles."""
         down, across = self.extent
-        return down * across * self.split
+        return down * across * self.plan.split_k
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -155,9 +150,10 @@ class Gemm:
         # CTAs that share an SM are of several clusters, which do not keep step.
         slots = min(at_once, max(1, slots // per_sm) * per_sm)
         # The parts of a tile follow one another: all of them, as one adds them up.
-        groups = max(1, at_once // self.split)
-        firsts = _spread_out(min(groups, max(1, slots // self.split)), groups, self.tiles % at_once // self.split)
-        chosen = {self.split * first + part for first in firsts for part in range(self.split)} & set(range(at_once))
+        split = self.plan.split_k
+        groups = max(1, at_once // split)
+        firsts = _spread_out(min(groups, max(1, slots // split)), groups, self.tiles % at_once // split)
+        chosen = {split * first + part for first in firsts for part in range(split)} & set(range(at_once))
         slots = len(chosen)
         numbers = tuple(number for n, number in enumerate(first_tiles) if n % resident in chosen)
         return Spread(at_once, slots, numbers, per_sm)
@@ -178,12 +174,12 @@ class Gemm:
         found = {}
         if self.plan.config["scheduler"] == "dynamic":
             found[0] = self.tiles - self.clusters - self._taken(spread)
-        if self.split > 1:
+        if self.plan.split_k > 1:
             [workspace] = [a for a in self.plan.arguments if isinstance(a, WorkspaceArgument)]
-            teams = (workspace.counters - 1) * self.split // self.tiles
-            simulated = Counter(number // self.split for number in self.simulated_tiles(spread))
+            teams = (workspace.counters - 1) * self.plan.split_k // self.tiles
+            simulated = Counter(number // self.plan.split_k for number in self.simulated_tiles(spread))
             for tile, parts in simulated.items():
-                found |= dict.fromkeys(range(1 + tile * teams, 1 + (tile + 1) * teams), self.split - parts)
+                found |= dict.fromkeys(range(1 + tile * teams, 1 + (tile + 1) * teams), self.plan.split_k - parts)
         return found
 
     def simulated_tiles(self, spread: Spread) -> frozenset[int]:
@@ -214,7 +210,7 @@ class Gemm:
         """Returns where a tile lies, or a cluster that has none, below C."""
         down, across = self.extent
         if self.walks:
-            return _place(self.plan.config["raster_group"], number // self.split, down, across)
+            return _place(self.plan.config["raster_group"], number // self.plan.split_k, down, across)
         x = self.plan.grid[0] // self.plan.cluster[0]
         y = self.plan.grid[1] // self.plan.cluster[1]
         return number // (x * y) * x + number % x, number // x % y
@@ -243,8 +239,7 @@ class Gemm:
         """Returns the rows of boxes of A and B that lie outside although the box does not: filled with zeros for the
         tile's clusters. A box that would lie wholly outside begins elsewhere (kernels/common/producer.mojo).
         """
-        places, problem = self.place(number), self.plan.problem
-        extents = zip(places, self.tile, (problem.m, problem.n), "AB", strict=True)
+        extents = zip(self.place(number), self.tile, self.plan.product, "AB", strict=True)
         return sum(_filled(place * size, size, extent, self._box_rows(name)) for place, size, extent, name in extents)
 
     def parts_multiplied(self, number: int) -> float:
@@ -253,9 +248,9 @@ class Gemm:
         """
         if self.plan.tmem_columns:
             return 1.0
-        (row, column), (rows, columns), problem = self.place(number), self.tile, self.plan.problem
-        down = max(0, min(rows, problem.m - row * rows))
-        across = max(0, min(columns, problem.n - column * columns))
+        (row, column), (rows, columns), extent = self.place(number), self.tile, self.plan.product
+        down = max(0, min(rows, extent[0] - row * rows))
+        across = max(0, min(columns, extent[1] - column * columns))
         return -(-down // self._box_rows("C")) * -(-across // self.plan.tile[1])
 
     def parts_of_ctas(self, row: int) -> list[int]:
@@ -263,7 +258,7 @@ class Gemm:
         rows, along_m = self.plan.tile[0], self.plan.config["cluster"][0]
         if self.plan.tmem_columns:
             return [1] * along_m
-        inside = [self.plan.problem.m - (row * along_m + rank) * rows for rank in range(along_m)]
+        inside = [self.plan.product[0] - (row * along_m + rank) * rows for rank in range(along_m)]
         return [-(-max(0, min(rows, left)) // self._box_rows("C")) for left in inside]
 
     @property
@@ -291,7 +286,7 @@ class Gemm:
         at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
         # Parts of K have nothing in common, as if they lay elsewhere.
         extent = self.extent
-        apart = [n % self.split for n in self.numbers[:at_once]]
+        apart = [n % self.plan.split_k for n in self.numbers[:at_once]]
         places = [
             (row + part * extent[0], column + part * extent[1])
             for (row, column), part in zip(self.order(), apart, strict=False)
@@ -307,10 +302,12 @@ class Gemm:
         if not config["multicast"]:
             asked = rows * along_n + columns * along_m // config["cta_group"]
         element = self.plan.operand_bytes
-        requested = asked * problem.k / self.split * element
+        requested = asked * problem.k / self.plan.split_k * element
         # With split-K each part of a tile is written as f32, and one of them as C.
-        output = self.plan.out_type.bytes if self.split == 1 else 4 + self.plan.out_type.bytes / self.split
-        return Tiles(self.order(), rows, columns, problem.m, problem.n, problem.k, element, requested, output=output)
+        output = float(self.plan.out_type.bytes)
+        if self.plan.split_k > 1:
+            output = 4 + output / self.plan.split_k
+        return Tiles(self.order(), rows, columns, *self.plan.product, problem.k, element, requested, output=output)
 
 
 def _spread_out(count: int, total: int, last: int) -> list[int]:

@@ -57,7 +57,8 @@ def simulate(
     left = found.written * spread.share
     maps = [argument for argument in plan.arguments if isinstance(argument, TensorMapArgument)]
     addresses = {argument.tensor: FIRST_ADDRESS * n for n, argument in enumerate(maps, 1)}
-    panels = {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)}
+    tensors = "BA" if plan.swapped else "AB"
+    panels = {addresses[each]: (name, rows) for each, name, rows in zip(tensors, "AB", gemm.tile, strict=True)}
     if plan.has_f32_factors:  # those of B, too; those of A, of which little is loaded, are rows of blocks of K
         panels[addresses["A scales"]] = "A", LARGEST
         panels[addresses["B scales"]] = "B", max(1, gemm.tile[1] // fp8.BLOCK)

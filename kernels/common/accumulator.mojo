@@ -86,6 +86,12 @@ __extension GemmConfig:
         """Columns of C that `epilogue_width` columns of the accumulator become: those of a TMA store."""
         return self.epilogue_width * self.results // 8
 
+    def c_box(self) -> Tuple[Int, Int]:
+        """Rows and columns of a TMA store of C."""
+        if self.swapped:
+            return self.epilogue_width, self.block_rows()
+        return self.block_rows(), self.c_width()
+
     def c_column(self, column: Int32) -> Int32:
         """Where a column of the product, the first of 16, comes to lie in C."""
         return column if self.results == 8 else column // 2

@@ -86,6 +86,7 @@ struct GemmConfig(TrivialRegisterPassable):
     var epilogue: Int  # number of the fused epilogue
     var results: Int  # columns of C that 8 columns of the product become
     var split_k: Int  # parts of K that different CTAs multiply
+    var swapped: Bool  # the kernel multiplies B . A^T, whose transpose it stores as C: few rows of A lie along the MMA's N
 
     def __init__(
         out self,
@@ -114,6 +115,7 @@ struct GemmConfig(TrivialRegisterPassable):
         ping_pong: Bool = False,
         epilogue: StaticString = "none",
         split_k: Int = 1,
+        swapped: Bool = False,
     ):
         """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
         `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
@@ -156,6 +158,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.epilogue = epilogue_number(epilogue)
         self.results = Fusion(self.epilogue).results
         self.split_k = split_k
+        self.swapped = swapped
         if not epilogue_width:
             while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
                 self.epilogue_width //= 2

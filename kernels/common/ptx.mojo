@@ -255,10 +255,14 @@ def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
 
 
 @inline(.always)
-def store_matrices[offset: Int](address: UInt32, m0: UInt32, m1: UInt32, m2: UInt32, m3: UInt32):
-    """Stores four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8."""
+def store_matrices[
+    offset: Int, transposed: Bool = False
+](address: UInt32, m0: UInt32, m1: UInt32, m2: UInt32, m3: UInt32):
+    """Stores four 8x8 matrices of 16-bit elements, or their transposes; lane l gives the address of row l % 8 of what is
+    stored of matrix l / 8."""
+    comptime trans = ".trans" if transposed else ""
     inlined_assembly[
-        String("stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0+", offset, "], {$1, $2, $3, $4};"),
+        String("stmatrix.sync.aligned.m8n8.x4", trans, ".shared.b16 [$0+", offset, "], {$1, $2, $3, $4};"),
         NoneType,
         constraints="r,r,r,r,r,~{memory}",
     ](address, m0, m1, m2, m3)

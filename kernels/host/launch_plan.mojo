@@ -51,7 +51,7 @@ struct LaunchPlan(Copyable):
     var grid_z: Int  # bands along M
     var block: Int
     var dynamic_shared_memory: Int
-    var a: TensorMap
+    var a: TensorMap  # of the MMA's A: swapped, the tensor B
     var b: TensorMap
     var c: TensorMap
     var scales: List[TensorMap]  # of A and of B, with block scaling
@@ -72,8 +72,8 @@ struct LaunchPlan(Copyable):
         self.m = m
         self.n = n
         self.k = k
-        self.clusters_m = ceildiv(m, config.cluster_rows())
-        self.clusters_n = ceildiv(n, config.cluster_columns())
+        self.clusters_m = ceildiv(n if config.swapped else m, config.cluster_rows())
+        self.clusters_n = ceildiv(m if config.swapped else n, config.cluster_columns())
         if config.kernel.is_persistent:
             var clusters = self.clusters_m * self.clusters_n * config.split_k
             if clusters * config.cluster_size() > LARGEST_GRID:
@@ -102,16 +102,18 @@ struct LaunchPlan(Copyable):
             )
         self.block = config.threads()
         self.dynamic_shared_memory = config.shared_memory_bytes()
-        self.a = operand_map(config, "A", m, k, config.a_slices())
-        self.b = operand_map(config, "B", n, k, config.b_slices())
+        self.a = operand_map(config, "A", m, k, config.b_slices() if config.swapped else config.a_slices())
+        self.b = operand_map(config, "B", n, k, config.a_slices() if config.swapped else config.b_slices())
+        if config.swapped:
+            swap(self.a, self.b)
         self.c = TensorMap(
             "C",
             config.c_dtype_name(),
             config.c_element_bytes(),
             m,
             config.fusion().columns(n),
-            config.block_rows(),
-            config.c_width(),
+            config.c_box()[0],
+            config.c_box()[1],
         )
         self.scales = []
         if config.promotes():

@@ -63,6 +63,8 @@ def find_error(config: GemmConfig) -> ConfigError:
     if wrong.is_none():
         wrong = split_error(config)
     if wrong.is_none():
+        wrong = swapped_error(config)
+    if wrong.is_none():
         wrong = epilogue_error(config)
     if wrong.is_none():
         wrong = sharing_error(config)
@@ -284,6 +286,24 @@ def split_error(config: GemmConfig) -> ConfigError:
         return ConfigError(
             "split_k", String(t"{shown}: with ping-pong a warpgroup adds up all of K"), instead="ping_pong"
         )
+    return ConfigError()
+
+
+def swapped_error(config: GemmConfig) -> ConfigError:
+    if not config.swapped:
+        return ConfigError()
+    if config.has_tmem() or not config.kernel.is_persistent:
+        var message = String(t"swapped: {config.kernel.name} of {config.arch} multiplies A . B^T")
+        return ConfigError("swapped", message, instead="kernel")
+    if config.consumer_m() > 64:
+        var message = String(t"mma shape {config.mma_m}x{config.mma_n}, swapped: a warpgroup stores 64 columns of C")
+        return ConfigError("mma_shape", message, instead="swapped")
+    if config.is_fused():
+        return ConfigError("epilogue", String(t"epilogue {config.fusion().name}: not with swapped"), instead="swapped")
+    if config.promotes():
+        return ConfigError("scales", String("scales block: not with swapped"), instead="swapped")
+    if config.c_element_bytes() != 2:
+        return ConfigError("out_dtype", String("out dtype f32: swapped, C has 16 bits"), instead="swapped")
     return ConfigError()
 
 
