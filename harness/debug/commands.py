@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from harness.check.findings import by_cause
 from harness.debug.debugger import Debugger
+from harness.debug.decoded import decoded
 from harness.debug.names import read_index
 from harness.debug.recording import Placed
 from harness.debug.targets import FORMS
@@ -31,6 +32,7 @@ warp [[CLUSTER:]CTA:WARP]   select who steps; without one, say who it is
 why C[3,517]          what has made an element, and the first step at which it is wrong
 why-waits             for each waiting warp: on which barrier, who would have to arrive, and where that thread is
 where                 the event, and the PTX around it
+operands              of an MMA or a TMA copy: its descriptors and tensor map, decoded
 warps, barriers       where all warps are; the mbarriers, and who has arrived
 findings              what the checker finds in this schedule
 shared PLACE TYPE ROWSxCOLUMNS [cta N]   a tile of shared memory, as it lies; PLACE: a region's name or 0x400
@@ -65,7 +67,7 @@ class Commands:
             "where": lambda rest: self._debugger.where(), "warps": lambda rest: self._debugger.status.warp_lines(),
             "barriers": lambda rest: self._debugger.status.barrier_lines(), "findings": self._findings,
             "shared": self._shared, "tensor": self._tensor, "show": self._show, "registers": self._registers,
-            "buffer": self._buffer, "buffers": self._buffers,
+            "operands": self._operands, "buffer": self._buffer, "buffers": self._buffers,
             "help": lambda rest: iter(HELP.split("\n")), "quit": self._quit,
         }  # fmt: skip
 
@@ -251,6 +253,15 @@ class Commands:
             yield d.names.agent(fragment.agent)
             for name, kind, value in d.stopped.registers(fragment, wanted):
                 yield f"  {name:<8} .{kind:<5} {value_text(value, kind, fragment)}"
+
+    def _operands(self, rest: str) -> Iterator[str]:
+        operation = getattr(self._debugger.event, "operation", None)
+        said = list(decoded(operation, self._debugger.names)) if operation is not None else []
+        if not said:
+            raise UsageProblem(
+                "operands: this event is of no MMA and no copy with a tensor map; try continue tcgen05.mma"
+            )
+        yield from said
 
     def _buffer(self, text: str) -> Iterator[str]:
         words = text.split()

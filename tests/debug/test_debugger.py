@@ -110,6 +110,25 @@ def test_tensor_memory_holds_the_sums_so_far(debugger):
     assert np.array_equal(held, (a[:128, :64] @ b[:, :64].T))
 
 
+def test_descriptors_are_decoded(debugger):
+    """As the launch file and the instructions of the PTX have them: 32 bytes along K between two multiplications."""
+    commands = Commands(debugger)
+    commands.do("continue cp.async.bulk.tensor")
+    assert commands.do("operands") == ["box at A[0,0]: 128x64 of 256x192 bf16, rows 384 bytes apart, swizzle 128B"]
+    for how, a in (("replaces", "0x400"), ("is added to", "0x420")):
+        commands.do("continue tcgen05.mma")
+        said = commands.do("operands")
+        assert said[0] == "128x64, bf16 and bf16 into f32"
+        assert said[1] == f"D {how} what lies from tensor memory lane 0, column 0 of CTA 0"
+        assert said[2].startswith(f"A: shared memory at {a} of CTA 0, K-major, swizzle 128B, leading dimension ")
+
+
+def test_what_a_guard_lets_through_is_no_warp_of_its_own(debugger):
+    debugger.to("cp.async.bulk.tensor")
+    assert debugger.event.agent.lanes == 1
+    assert {agent.lanes for agent in debugger.status.warps} == {0xFFFFFFFF}
+
+
 def test_a_watch_stops_where_the_value_changes(debugger):
     """The first stage of A is overwritten by the epilogue's tile; what brings the same value again is no change."""
     place = debugger.recording.placed
@@ -136,6 +155,7 @@ def test_a_watch_stops_where_the_value_changes(debugger):
         ("why C[x]", "an element is given by whole numbers"),
         ("step x", "'x': how often is a whole number above 0"),
         ("warp 1", "write CTA:WARP"),
+        ("operands", "this event is of no MMA and no copy with a tensor map"),
         ("watch D[0,0]", "watch D[0,0]: write C[3,517]"),
         ("watch shared 0x400", "watch shared 0x400: write C[3,517]"),
         ("show A stage 0", "show A stage 0: that is neither a register (%r1) nor a barrier, nor one of A[0,0]"),
