@@ -101,7 +101,7 @@ def test_a_wait_for_a_full_stage_that_is_left_out(series):
     waits = list(re.finditer(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 (%p\d+), [^;]*;", what.text))
     (full,) = [wait for wait in waits if "tcgen05.mma" in what.text[wait.end() : wait.end() + 1500]][-1:]
     text = f"{what.text[: full.start()]}setp.eq.u32 {full.group(1)}, 0, 0;{what.text[full.end() :]}"
-    lines = session(replace(what, text_given=text), ["continue", "barriers", "shared A stage 0 bf16 2x8 cta 1"])
+    lines = session(replace(what, text_given=text), ["continue", "barriers", "show A stage 0 bf16 2x8 cta 1"])
     assert said(lines, "which was never written") or said(lines, "is read but was never written")
     assert said(lines, "full[0] of CTA 0: phase 0, pending: ", " bytes")
     assert [line.split() for line in lines[-2:]] == [["."] * 8] * 2

@@ -79,6 +79,13 @@ def test_the_machine_is_shown_as_it_was(debugger):
     data, valid = debugger.stopped.shared(0, 0, 0xE400, 128)
     assert valid.all()
     assert np.array_equal(data.view(first.dtype), first[0, 64:128])
+    # With its swizzle undone, the second row of the box is that of the buffer, too.
+    commands = Commands(debugger)
+    said, *tile = commands.do("show shared 0xe400 4x16 cta 0")
+    assert "B[0,64], 64x64 bf16" in said and [row.split() for row in tile] == [
+        row.split() for row in commands.do("show B[0,64] 4x16")
+    ]
+    assert tile != commands.do("show 0xe400 bf16 4x64 cta 0")[1:]
 
 
 def test_what_the_threads_hold_in_the_middle(debugger):
@@ -158,11 +165,13 @@ def test_a_watch_stops_where_the_value_changes(debugger):
         ("operands", "this event is of no MMA and no copy with a tensor map"),
         ("watch D[0,0]", "watch D[0,0]: write C[3,517]"),
         ("watch shared 0x400", "watch shared 0x400: write C[3,517]"),
-        ("show A stage 0", "show A stage 0: that is neither a register (%r1) nor a barrier, nor one of A[0,0]"),
+        ("show A stage 0", "show A stage 0: that is neither a register (%r1), tensor memory (tensor 0,0), shared"),
+        ("show 0x12300", "no box lies there; name a type to see it as it lies, as in 0x12300 f32 8x8"),
+        ("show 0x400 999x999", "a size is ROWSxCOLUMNS, as 8x16, of at most 4,096 elements"),
         ("delete 7", "no such breakpoint"),
-        ("shared 0x400 f32", "write the place, a type and a size"),
-        ("tensor 0,0 bf16 2x2", "columns of tensor memory have 32 bits"),
-        ("shared 0xfffffff f32 1x1", "is beyond"),
+        ("show tensor 0 f32", "write the lane and the column"),
+        ("show tensor 0,0 bf16 2x2", "columns of tensor memory have 32 bits"),
+        ("show 0xfffffff f32 1x1", "is beyond"),
         ("continue event 99999999", "the run has 1,539 events"),
         ("continue 0x404", "no mbarrier was initialised there"),
     ],
