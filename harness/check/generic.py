@@ -29,7 +29,7 @@ from harness.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Re
 from harness.check.lanes import LaneMeetings
 from harness.check.model import Model
 from harness.check.noted import span
-from harness.check.shadow import record_of
+from harness.check.shadow import places_of, record_of
 from harness.check.threads import Thread
 from harness.emulator.machine.events import Access, Accesses, Agent, Fenced, Site, TensorMapRead
 
@@ -173,9 +173,7 @@ class GenericProxy:
                 record = record_of(event, moment, scope)
                 memory.access(event.where, event.nbytes * event.items, record, moment.observer)
         else:
-            places = np.atleast_1d(np.asarray(event.where)).astype(np.int64)
-            record = record_of(event, moment, scope)
-            self.model.access_global(places, event.nbytes * event.items, record, moment.observer)
+            self.model.access_global(*places_of(event), record_of(event, moment, scope), moment.observer)
         if writes:
             self._tell(event, thread, scope)
 
@@ -190,8 +188,12 @@ class GenericProxy:
                 for event in run:
                     self._tell(event, thread, WEAK)
         elif run.space == "global":
-            for event in run:
-                self.access(event)
+            if not self.model.note_global(run):
+                for event in run:
+                    self.access(event)
+            elif run.mode != "read" and self._flags:
+                for event in run:
+                    self._tell(event, self.model.threads.of(run.agent), WEAK)
 
     def _reach_peer(self, event: Access, thread: Thread) -> None:
         agent, site = event.agent, event.site

@@ -530,7 +530,7 @@ END: ret;
 def test_events_are_the_same_in_the_same_order(monkeypatch, schedule, seed):
     """Also where there is no room to write more down in the middle of a turn."""
     text = source(EVENTS, WORDS)
-    for entries in (None, 8):
+    for entries in (None, 2):
         if entries:
             monkeypatch.setattr(trace, "ENTRIES", entries)
         python, native = (

@@ -163,11 +163,12 @@ class Accesses:
     """Loads, or stores, that a fragment has made one after the other with nothing in between: an iterable of each
     `Access`. Only sinks that take runs are told of them so (see `takes_runs`).
 
-    agent: of the first one; guards may leave fewer lanes to others. chunks: those of 16 bytes of shared memory that
+    agent: of the first one; guards may leave fewer lanes to others. base: of the one allocation of global memory that
+    they access, or 0 if there is no one. chunks: those of 16 bytes of the CTA's memory, or of that allocation, that
     they touch, some of them perhaps several times. whole: some of which one access covers all bytes.
     """
 
-    __slots__ = ("_count", "_make", "agent", "chunks", "cta", "mode", "space", "whole")
+    __slots__ = ("_count", "_make", "agent", "base", "chunks", "cta", "mode", "space", "whole")
 
     def __init__(
         self,
@@ -175,13 +176,14 @@ class Accesses:
         mode: str,
         space: str,
         cta: int,
+        base: int,
         chunks: np.ndarray,
         whole: np.ndarray,
         count: int,
         make: Callable[[], Iterator[Access]],
     ) -> None:
         self.agent, self.mode, self.space, self.cta = agent, mode, space, cta
-        self.chunks, self.whole = chunks, whole
+        self.base, self.chunks, self.whole = base, chunks, whole
         self._count, self._make = count, make
 
     def __len__(self) -> int:

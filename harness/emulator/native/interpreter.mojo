@@ -638,6 +638,17 @@ def trace_room(c: Bytes) -> Bool:
 
 
 @inline(.always)
+def trace_is_half_full(c: Bytes) -> Bool:
+    if look(c, TRACE) == 0:
+        return False
+    return (
+        2 * look(c, TRACED) > look(c, TRACE_ROOM)
+        or 2 * look(c, TRACE_WORDS_USED) > look(c, TRACE_WORDS_ROOM)
+        or 2 * look(c, TRACE_CHUNKS_USED) > look(c, TRACE_CHUNKS_ROOM)
+    )
+
+
+@inline(.always)
 def new_entry(c: Bytes, kind: Int, f: Bytes, mask: UInt32, site: Int, value: Int) -> Bytes:
     """Appends an entry. There is room: it was looked for before the turn, or the instruction, began."""
     var number = look(c, TRACED)
@@ -652,6 +663,7 @@ def new_entry(c: Bytes, kind: Int, f: Bytes, mask: UInt32, site: Int, value: Int
     set[DType.int64](e, 24, Int64(value))
     set[DType.int32](e, 32, Int32(look(c, TRACE_CHUNKS_USED)))
     set[DType.int32](e, 36, 0)
+    set[DType.int64](e, 40, 0)
     return e
 
 
@@ -725,22 +737,32 @@ def trace_access(c: Bytes, f: Bytes, o: Bytes, a: Bytes, agrees: Bool, b: Bytes,
         var size = half(o, 14)
         if flags & WIDE_ADDRESS != 0:
             set[DType.uint16](e, 2, 4)
+        var addresses: SIMD[DType.uint64, 32]
+        var lanes = mask
         if agrees:
             set[DType.uint16](e, 2, UInt16(half(e, 2) | 1))
             var address = address_of(a, 0, o, flags & WIDE_ADDRESS != 0) - window
+            addresses = SIMD[DType.uint64, 32](address)
+            lanes = mask & (~mask + 1)
             trace_word(c, address)
-            if shared:
-                trace_chunks(c, SIMD[DType.uint64, 32](address), 1, size)
         else:
-            var addresses: SIMD[DType.uint64, 32]
             if flags & WIDE_ADDRESS != 0:
                 addresses = load[DType.uint64](a) + get[DType.uint64](o, 16)
             else:
                 addresses = (load[DType.uint32](a) + get[DType.uint32](o, 16)).cast[DType.uint64]()
             addresses -= window
             trace_words(c, addresses)
-            if shared:
-                trace_chunks(c, addresses, mask, size)
+        if shared:
+            trace_chunks(c, addresses, lanes, size)
+        elif (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 8:
+            var k = find_allocation(c, addresses[Int(count_trailing_zeros(lanes))], UInt64(size))
+            if k >= 0:
+                var base = get[DType.uint64](pointer(c, ALLOCATIONS), 32 * k)
+                var end = get[DType.uint64](pointer(c, ALLOCATIONS), 32 * k + 8) - UInt64(size)
+                addresses -= base
+                if end < (1 << 34) and ((lane_bits() & Lanes(lanes)).eq(0) | addresses.le(end)).reduce_and():
+                    set[DType.uint64](e, 40, base)
+                    trace_chunks(c, addresses, lanes, size)
     else:
         e = pointer(c, TRACE).unsafe_offset(TRACE_BYTES * (look(c, TRACED) - 1))
     if op >= FIRST_STORE:
@@ -1725,7 +1747,7 @@ def run_turns(c: Bytes, turns: Int) abi("C") -> Int:
             break
         answer = ANSWER_TURNS_OVER
         current = -1
-        if look(c, QUEUE_ROOM) - look(c, TAIL) < 4096 or (look(c, TRACE) != 0 and 2 * look(c, TRACED) > look(c, TRACE_ROOM)):
+        if look(c, QUEUE_ROOM) - look(c, TAIL) < 4096 or trace_is_half_full(c):
             break
     var out = pointer(c, OUT)
     note(out, SAID_STATUS, answer)

@@ -265,7 +265,7 @@ class Said(Counted):
 
 FIRST_ROW = 17
 NAMED_BARRIERS = 16
-TRACE_BYTES = 40
+TRACE_BYTES = 48
 """Of an entry of the trace."""
 WHOLE_CHUNK = 1 << 30
 """Is added to a chunk all bytes of which one access covers."""

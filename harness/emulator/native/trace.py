@@ -7,7 +7,7 @@ who look at it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,14 +22,15 @@ from harness.emulator.native.layout import TRACE_BYTES, WHOLE_CHUNK, Context, Ev
 
 ENTRY = np.dtype(
     [("kind", "u2"), ("flags", "u2"), ("warp", "i4"), ("lanes", "u4"), ("site", "i4"), ("run", "i8"), ("value", "i8"),
-     ("chunk", "i4"), ("number", "i4")]
+     ("chunk", "i4"), ("number", "i4"), ("base", "i8")]
 )  # fmt: skip
-"""An entry as the interpreter writes it. run: of accesses of one fragment with nothing in between it is the same."""
+"""An entry as the interpreter writes it. run: of accesses of one fragment with nothing in between it is the same. base:
+of the one allocation in global memory that is accessed, if there is one.
+"""
 assert ENTRY.itemsize == TRACE_BYTES
 SAME_PLACE, WIDE_VALUES, WIDE_ADDRESS, FIRST_SAME_VALUE = 1, 2, 4, 8
 """Flags of an access: one address for all lanes; registers of 64 bits; from a bit on, for each item, one value."""
-ENTRIES, WORDS, CHUNKS, MARGIN = 1 << 13, 1 << 18, 1 << 17, 1 << 10
-Chunks = NDArray[np.int32]
+ENTRIES, WORDS, CHUNKS, MARGIN = 1 << 13, 1 << 18, 1 << 18, 1 << 10
 MODES = {"ld": "read", "st": "write"}
 
 
@@ -102,29 +103,29 @@ class Trace:
         for entry, (end, chunk_end, covered_end) in zip(entries[starts].tolist(), ends, strict=True):
             if entry[0] == Event.ACCESS:
                 touched = chunks[chunk:chunk_end], whole[covered:covered_end]
-                sink(self._run(entry, *touched, end - first, partial(map, part.access, range(first, end))))
+                make = partial(map, part.access, range(first, end))
+                sink(self._run(entry, *touched, end - first, make))
             else:
                 sink(self._event(entry, part.words))
             first, chunk, covered = end, chunk_end, covered_end
 
     def _starts(self, entries: NDArray[Any]) -> NDArray[np.int64]:
         """The entries that go on with no run of accesses of one kind."""
-        kind, run = self._kinds[entries["site"]], entries["run"]
         accesses = entries["kind"] == Event.ACCESS
-        goes_on = (kind[1:] == kind[:-1]) & (run[1:] == run[:-1]) & accesses[1:] & accesses[:-1]
+        goes_on = accesses[1:] & accesses[:-1]
+        for column in (self._kinds[entries["site"]], entries["run"], entries["base"]):
+            goes_on &= column[1:] == column[:-1]
         return np.flatnonzero(np.append(True, ~goes_on))
 
-    def _run(
-        self, entry: tuple[int, ...], chunks: Chunks, whole: Chunks, count: int, make: Callable[[], Iterator[Access]]
-    ) -> events.Accesses:
-        _, _, warp, lanes, site, *_ = entry
+    def _run(self, entry: tuple[int, ...], *about: Any) -> events.Accesses:
+        _, _, warp, lanes, site, *_, base = entry
         verb, space, *_ = self.accesses[site]
         agent = self.agent(warp, lanes)
         cta = agent.cta if space == "shared" else -1
-        return events.Accesses(agent, MODES[verb], space, cta, chunks, whole, count, make)
+        return events.Accesses(agent, MODES[verb], space, cta, base, *about)
 
     def _event(self, entry: tuple[int, ...], words: NDArray[np.uint64]) -> Any:
-        kind, _, warp, lanes, index, _, value, _, number = entry
+        kind, _, warp, lanes, index, _, value, _, number, _ = entry
         agent, site = self.agent(warp, lanes), self._sites[index]
         if kind == Event.RESUMED:
             return events.Resumed(agent)
@@ -153,7 +154,7 @@ class _Part:
         self._trace, self.entries, self.words = trace, entries, words
 
     def access(self, number: int) -> Access:
-        _, flags, warp, lanes, site, _, first, _, _ = self.entries[number].item()
+        _, flags, warp, lanes, site, _, first, *_ = self.entries[number].item()
         verb, space, nbytes, items = self._trace.accesses[site]
         agent, here = self._trace.agent(warp, lanes), lanes_of(lanes)[1]
         where: Any
