@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from harness.debug import Debugger, debug
 from harness.debug.commands import Commands
 from harness.emulator.machine import events
 from harness.errors import UsageProblem
+from harness.launch.spec import find_type
 
 LAUNCHES = Path(__file__).parents[1] / "data" / "launches"
 MATMUL = LAUNCHES / "triton_tma_matmul_sm100.toml"
@@ -115,6 +117,20 @@ def test_tensor_memory_holds_the_sums_so_far(debugger):
     held = data[lanes.start : lanes.stop, columns.start : columns.stop].view(np.float32)
     assert valid[lanes.start : lanes.stop, columns.start : columns.stop].all()
     assert np.array_equal(held, (a[:128, :64] @ b[:, :64].T))
+
+
+def test_memory_that_got_a_name_has_chains_and_values(recorded):
+    """The same bytes of C by another name: the same steps, and the sum is held against what is there at the end."""
+    debugger = Debugger(replace(recorded.recording))
+    debugger.run()
+    placed = debugger.name_buffer("D", "C + 8192", find_type("bf16"), (64, 64))
+    chains = [debugger.chain(text) for text in ("C[67,33]", "D[3,33]")]
+    steps = [[(step.a, step.b, step.sum) for step in chain.steps] for chain in chains]
+    assert len(steps[0]) == 3 and steps[0] == steps[1]
+    assert chains[0].verdict == chains[1].verdict
+    values, written = debugger.recording.contents["D"]
+    assert written.all() and np.array_equal(values, recorded.recording.contents["C"][0][64:128])
+    assert placed.address == debugger.recording.placed["C"].address + 64 * 64 * 2
 
 
 def test_descriptors_are_decoded(debugger):
