@@ -108,9 +108,9 @@ class Debugger:
             data = within.dtype.to_memory(within.first)[part]
             placed = replace(placed, first=dtype.from_memory(data.copy(), shape))
         values, written = self.recording.contents[within.name]
-        known = np.repeat(written.reshape(-1), -(-within.dtype.bits // 8))[part]
+        bytes_written = np.repeat(written.reshape(-1), -(-within.dtype.bits // 8))[part]
         held = dtype.from_memory(within.dtype.to_memory(values)[part].copy(), shape)
-        self.recording.contents = {**self.recording.contents, name: (held, written_elements(known, shape))}
+        self.recording.contents = {**self.recording.contents, name: (held, written_elements(bytes_written, shape))}
         self.recording.placed = {name: placed, **{n: p for n, p in self.recording.placed.items() if n != name}}
         self._names.clear()
         return placed
