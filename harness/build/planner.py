@@ -56,7 +56,7 @@ _compiled_with_planner: dict[str, str] = {}
 
 def compiled_with_planner(options: Mapping[str, Any]) -> str | None:
     """The PTX of a complete configuration, if it is what came of that which was compiled with the planner."""
-    wanted = _line(options)
+    wanted = options_text(options)
     return next((ptx for asked, ptx in _compiled_with_planner.items() if _answer(asked) == _answer(wanted)), None)
 
 
@@ -64,7 +64,7 @@ def _compile(place: Path, needed: Mapping[str, Any] | None) -> None:
     if needed:
         try:
             with compiled(planner_source_with(needed)) as program:
-                _compiled_with_planner[_line(needed)] = ask(program, "ptx", 0)
+                _compiled_with_planner[options_text(needed)] = ask(program, "ptx", 0)
                 return _publish(program, place)
         except CannotRun:
             pass  # the kernel breaks a rule, about which the planner knows more to say than the compiler
@@ -94,7 +94,7 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageProblem(f"{odd!r} is no value of a configuration's option: it has spaces")
     if not _server.cache_info().currsize:
         planner(needed=options)
-    answer = json.loads(_answer(_line(options)))
+    answer = json.loads(_answer(options_text(options)))
     if "refused" in answer:
         refused = answer["refused"]
         raise ConfigError(refused["message"], refused["subject"], tuple(filter(None, refused["instead"].split(","))))
@@ -103,7 +103,8 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
     return answer["config"]
 
 
-def _line(options: Mapping[str, Any]) -> str:
+def options_text(options: Mapping[str, Any]) -> str:
+    """Options of a configuration as the planner and the MAX ops read them (``kernels/host/options.mojo``)."""
     return " ".join(_words(options))
 
 

@@ -168,6 +168,13 @@ def given_options(*parameters: str) -> list[str]:
     ]
 
 
+def refuse_given(why: str, *parameters: str) -> None:
+    """Options that mean nothing here must not be ignored."""
+    ignored = given_options(*parameters)
+    if ignored:
+        raise UsageProblem(f"{', '.join(ignored)}: {why}; leave {'it' if len(ignored) == 1 else 'them'} out")
+
+
 def check_output(path: str | None, option: str, way_out: str = "name one, or use - for the screen") -> None:
     """Refuses a file that cannot be written; to be asked before the work is done."""
     if path in (None, "-"):

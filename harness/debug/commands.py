@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 from harness.check.findings import by_cause
 from harness.debug.debugger import Debugger
 from harness.debug.names import read_index
+from harness.debug.recording import Placed
 from harness.debug.targets import FORMS
+from harness.debug.tiles import written_elements
 from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.state import Fragment
 from harness.errors import UsageProblem
@@ -32,12 +35,16 @@ findings              what the checker finds in this schedule
 shared PLACE TYPE ROWSxCOLUMNS [cta N]   a tile of shared memory, as it lies; PLACE: a region's name or 0x400
 tensor LANE,COLUMN TYPE ROWSxCOLUMNS [cta N]   a rectangle of tensor memory
 show C[3,517] [ROWSxCOLUMNS]   elements of a buffer here
+show A stage 0 [ROWSxCOLUMNS] [cta N]   the box that lies in shared memory, its swizzle undone; show full[0]; show %r1
 registers [NAME...]   of the selected warp; without names those that it may still read
+buffer C PLACE TYPE SHAPE   give memory a name: PLACE is a buffer, 0xADDRESS or a parameter (+ bytes); SHAPE as 64x64
+buffers               what has a name, and where the kernel's pointers go
 quit
 TO is one of
 {FORMS}
 In a tile, '.' is a place that nobody has written."""
 LARGEST_TILE = 64 * 64
+SHOWN_TILE = "8x16"
 
 
 class Quit(Exception):
@@ -56,6 +63,7 @@ class Commands:
             "where": lambda rest: self._debugger.where(), "warps": lambda rest: self._debugger.status.warp_lines(),
             "barriers": lambda rest: self._debugger.status.barrier_lines(), "findings": self._findings,
             "shared": self._shared, "tensor": self._tensor, "show": self._show, "registers": self._registers,
+            "buffer": self._buffer, "buffers": self._buffers,
             "help": lambda rest: iter(HELP.split("\n")), "quit": self._quit,
         }  # fmt: skip
 
@@ -163,9 +171,7 @@ class Commands:
             offset = _hex(place)
         data, valid = d.stopped.shared(self._selected()[0], cta, offset, dtype.memory_bytes((rows, columns)))
         yield f"{d.names.shared(offset, cta)}, rows of {columns} {dtype.name} as they lie"
-        yield from _matrix(
-            dtype.from_memory(data, (rows, columns)), _elements(valid, rows * columns).reshape(rows, columns)
-        )
+        yield from matrix(dtype.from_memory(data, (rows, columns)), written_elements(valid, (rows, columns)))
 
     def _tensor(self, text: str) -> Iterator[str]:
         d, (place, dtype, (rows, columns), cta) = self._debugger, self._tile(text, "tensor")
@@ -175,7 +181,7 @@ class Commands:
         data, valid = d.stopped.tensor(self._selected()[0], cta)
         part = slice(lane, lane + rows), slice(column, column + columns)
         yield f"tensor memory of CTA {cta}, lanes from {lane}, columns from {column}"
-        yield from _matrix(data[part].view(dtype.numpy), valid[part])
+        yield from matrix(data[part].view(dtype.numpy), valid[part])
 
     def _tile(self, text: str, what: str) -> tuple[str, Any, tuple[int, int], int]:
         words, cta = text.split(), self._selected()[1]
@@ -188,22 +194,49 @@ class Commands:
 
     def _show(self, text: str) -> Iterator[str]:
         d = self._debugger
+        if text.startswith("%"):
+            yield from self._registers(text)
+            return
         place, _, size = text.partition(" ")
         name, bracket, index = place.partition("[")
         placed = d.recording.placed.get(name)
         if placed is None or not bracket:
-            raise UsageProblem(
-                f"show {text}: write an element of a buffer ({', '.join(d.recording.placed)}), as in C[0,0]"
-            )
+            yield from self._show_shared(text)
+            return
         at = read_index(index.rstrip("]"), placed)
         rows, columns = _size(size) if size else (1, 1)
         data, valid = d.stopped.device.bytes_at(placed.address, placed.nbytes)
         values = placed.dtype.from_memory(data, placed.shape)
-        written = _elements(valid, values.size).reshape(placed.shape)
+        written = written_elements(valid, placed.shape)
         if len(at) == 1:
             values, written, at = values[None], written[None], (0, *at)
         part: Any = (*at[:-2], slice(at[-2], at[-2] + rows), slice(at[-1], at[-1] + columns))
-        yield from _matrix(values[part], written[part])
+        yield from matrix(values[part], written[part])
+
+    def _show_shared(self, text: str) -> Iterator[str]:
+        """An mbarrier, or a box that lies in shared memory, by name or offset."""
+        d, (cluster, selected, _) = self._debugger, self._selected()
+        words = text.split()
+        cta = _whole(words.pop()) if words[-2:-1] == ["cta"] else selected
+        words = words[:-1] if words[-1:] == ["cta"] else words
+        size = words.pop() if re.fullmatch(r"\d+x\d+", words[-1] if words else "") else ""
+        place = " ".join(words)
+        offset = d.names.offset_of(place)
+        if offset is None and place.startswith("0x"):
+            offset = _hex(place)
+        barrier = d.status.barriers.get((cluster, cta, -1 if offset is None else offset))
+        if barrier is not None:
+            yield d.status.barrier(barrier)
+            return
+        for tile in d.tiles(cluster, cta):
+            if offset is not None and tile.first == offset:
+                yield f"{tile.place}: {tile.what}, written by event {tile.write.event}"
+                values, written = tile.values(d.stopped)
+                rows, columns = _size(size or SHOWN_TILE)
+                yield from matrix(values[:rows, :columns], written[:rows, :columns])
+                return
+        there = ", ".join([*(f"{name}[0,0]" for name in d.recording.placed), *(t.place for t in d.tiles(cluster, cta))])
+        raise UsageProblem(f"show {text}: that is neither a register (%r1) nor a barrier, nor one of {there}")
 
     def _registers(self, text: str) -> Iterator[str]:
         d, wanted = self._debugger, text.split()
@@ -215,7 +248,23 @@ class Commands:
         for fragment in fragments:
             yield d.names.agent(fragment.agent)
             for name, kind, value in d.stopped.registers(fragment, wanted):
-                yield f"  {name:<8} .{kind:<5} {_value(value, kind, fragment)}"
+                yield f"  {name:<8} .{kind:<5} {value_text(value, kind, fragment)}"
+
+    def _buffer(self, text: str) -> Iterator[str]:
+        words = text.split()
+        dtype = find_type(words[2]) if len(words) == len(("name", "place", "type", "shape")) else None
+        if dtype is None or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", words[3]):
+            raise UsageProblem(f"buffer {text}: write name, place, type and shape, as in C param_2 f32 64x64")
+        shape = tuple(int(extent) for extent in words[3].split("x"))
+        yield self._said(self._debugger.name_buffer(words[0], words[1], dtype, shape))
+
+    def _buffers(self, rest: str) -> Iterator[str]:
+        d = self._debugger
+        yield from (self._said(placed) for placed in d.recording.placed.values())
+        yield from (f"{name} points to {d.names.address(address)}" for name, address in d.pointers)
+
+    def _said(self, placed: Placed) -> str:
+        return f"{placed.name}: {'x'.join(map(str, placed.shape))} {placed.dtype.name} at 0x{placed.address:x}"
 
     def _quit(self, rest: str) -> Iterator[str]:
         raise Quit
@@ -247,13 +296,7 @@ def _size(text: str) -> tuple[int, int]:
     return int(rows), int(columns)
 
 
-def _elements(valid: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
-    """Of each element, whether all its bytes were written."""
-    first = np.arange(count) * len(valid) // count
-    return np.logical_and.reduceat(valid, first) if len(valid) >= count else valid[first]
-
-
-def _matrix(values: NDArray[Any], written: NDArray[np.bool_]) -> Iterator[str]:
+def matrix(values: NDArray[Any], written: NDArray[np.bool_]) -> Iterator[str]:
     cells = [
         [f"{float(v):g}" if w else "." for v, w in zip(row, known, strict=True)]
         for row, known in zip(values, written, strict=True)
@@ -263,9 +306,11 @@ def _matrix(values: NDArray[Any], written: NDArray[np.bool_]) -> Iterator[str]:
         yield "  " + " ".join(cell.rjust(width) for cell in row)
 
 
-def _value(value: Any, kind: str, fragment: Fragment) -> str:
+def value_text(value: Any, kind: str, fragment: Fragment) -> str:
     if isinstance(value, Poison):
         return f"poison: {value.origin}"
+    if isinstance(value, str):
+        return value
     if value is None:
         return "nothing yet: an accumulator"
     if not isinstance(value, np.ndarray):

@@ -184,17 +184,19 @@ class Why:
             chain.links.append(Link(0, f"registers of the thread; they come from {what or 'no memory'}"))
             return
         sums = [found for found in executed if found[1].instruction.opcode in TENSOR_CORE]
-        if sums and len(executed) > 1:
-            others = [found for found in executed if found not in sums]
-            self._also_read(chain, others, lane, len(sums) - 1)
-            executed = sums[-1:]
-        chain.uncertain = chain.uncertain or len(executed) > 1
-        (number, event), source = max(executed, key=lambda found: found[0][0])
+        chosen = sums[-1] if sums else max(executed, key=lambda found: found[0][0])
+        self._also_read(chain, [found for found in executed if found not in (*sums, chosen)], lane, len(sums) - 1)
+        chain.uncertain = chain.uncertain or (len(executed) > 1 and not sums)
+        (number, event), source = chosen
         if source.shuffled:
             chain.uncertain = True
             chain.links.append(Link(0, "registers that lanes have exchanged (shfl): followed for the same lane"))
         if isinstance(event, Access):
-            self._loaded(chain, number, event, lane, source, len(executed))
+            place, what = self._read(number, event, lane, source)
+            text = f"{what} by {self._names.warp(*agent[:3])}, lane {lane}, {line_of(event.site)}"
+            chain.links.append(Link(number, text))
+            if event.space == "shared":
+                self._shared(chain, event.cta, place, 1, number)
         elif event.operation.kind == "tmem.load":
             place = event.operation.detail["place"].flat
             flat = (
@@ -209,26 +211,24 @@ class Why:
             self._accumulated(chain, agent, lane, source, before)
 
     def _also_read(self, chain: Chain, others: Sequence[tuple[tuple[int, Any], Source]], lane: int, sums: int) -> None:
-        """Says what else than one sum goes into a value: operands of a fused epilogue, and other sums."""
+        """Says what else goes into a value than what is followed: operands of a fused epilogue, other terms."""
         for (number, event), source in others:
             if isinstance(event, Access) and event.space in ("global", "shared"):
-                place = _place_of_lane(event, lane, source.position, source.byte)
-                what = self._names.shared(place, event.cta) if event.space == "shared" else self._names.address(place)
-                chain.links.append(Link(number, f"{mnemonic(event.site)} of {what} goes into it, too"))
-        if sums:
+                _, what = self._read(number, event, lane, source)
+                chain.links.append(Link(number, f"{what} {'goes' if sums >= 0 else 'may go'} into it, too"))
+        if sums > 0:
             chain.links.append(Link(0, f"{sums} other sum{'s' if sums > 1 else ''} may go into it, too: not followed"))
 
-    def _loaded(self, chain: Chain, number: int, access: Access, lane: int, source: Source, ways: int) -> None:
-        site = access.site
-        more = f"; one of {ways} loads that the value may depend on" if ways > 1 else ""
+    def _read(self, number: int, access: Access, lane: int, source: Source) -> tuple[int, str]:
+        """Where a lane has read a register from, and that in words."""
         place = _place_of_lane(access, lane, source.position, source.byte)
-        what = self._names.shared(place, access.cta) if access.space == "shared" else self._names.address(place)
-        text = (
-            f"{mnemonic(site)} of {what} by {self._names.warp(*access.agent[:3])}, lane {lane}, {line_of(site)}{more}"
-        )
-        chain.links.append(Link(number, text))
         if access.space == "shared":
-            self._shared(chain, access.cta, place, 1, number)
+            return place, f"{mnemonic(access.site)} of {self._names.shared(place, access.cta)}"
+        placed = self._names.buffer_at(place)
+        empty = placed is not None and placed.unwritten is not None and placed.unwritten[place - placed.address]
+        written = not empty or self._writers.last(("global",), place, place + 1, number) is not None
+        what = self._names.address(place) + ("" if written else ", which nobody has written,")
+        return place, f"{mnemonic(access.site)} of {what}"
 
     def _accumulated(self, chain: Chain, agent: Agent, lane: int, source: Source, before: int) -> None:
         """wgmma: from its last multiplication into these registers back to the first of the tile."""

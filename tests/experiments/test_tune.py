@@ -328,7 +328,7 @@ def test_the_op_and_the_function_use_it(results_dir, monkeypatch):
 
     def configuration(tuned=True, **options):
         problem = (SHAPE.m, SHAPE.n, SHAPE.k)
-        return pytorch._configuration("kernel8", "cuda", torch.bfloat16, problem, tuple(options.items()), tuned)
+        return pytorch._configuration("kernel8", "cuda", "bf16", problem, tuple(options.items()), tuned)
 
     assert configuration() == BETTER.to_json()
     assert configuration(tuned=False) == CHOICES.default.to_json()
