@@ -644,12 +644,12 @@ def test_the_library_is_compiled_once(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(mojo, "_answer", noted)
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
     text = '@export\ndef nothing() abi("C") -> Int:\n    return 7\n'
-    first, second = (mojo.shared_library(text, "nothing") for _ in range(2))
+    first, second = (mojo.shared_library({"library.mojo": text}, "nothing") for _ in range(2))
     assert first == second and first.exists()
     assert counted == ["--version", "build", "--version"]
     assert capsys.readouterr().err == "harness: compiling nothing, once on this machine\n"
     with pytest.raises(CannotRun, match="error"):
-        mojo.shared_library("nonsense(", "nonsense")
+        mojo.shared_library({"library.mojo": "nonsense("}, "nonsense")
 
 
 # ---- random programs ----
