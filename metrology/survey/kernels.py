@@ -69,11 +69,7 @@ class Packed:
         self.folder, self.driver = folder, driver
         self.runs: list[dict[str, Any]] = json.loads((folder / "runs.json").read_text())
         self.timed = [run for run in self.runs if run.get("use") != CHECK]
-        # One for all runs, which come one after the other; zeroed once, as a launch leaves its counters at 0.
-        arguments = [argument for run in self.runs for argument in run["plan"]["arguments"]]
-        size = max([64, *(argument["bytes"] for argument in arguments if argument["kind"] == "workspace")])
-        self.workspace = driver.allocate(size)
-        driver.fill(self.workspace, size)
+        self._workspaces: dict[str, int] = {}
         self._functions: dict[str, ctypes.c_void_p] = {}
 
     def launch(self, run: dict[str, Any], operands: Operands, *more: Parameter) -> Launch:
@@ -84,13 +80,25 @@ class Packed:
             self._functions[run["code"]] = self.driver.load(image, plan["entry"])
         function = self._functions[run["code"]]
         self.driver.allow_shared(function, plan["dynamic_smem"])
+        workspace = self._workspace(run)
         alpha = ctypes.c_float(ALPHA.get(plan["config"]["scales"], 1.0))
-        parameters = [*(self._parameter(argument, operands, alpha) for argument in plan["arguments"]), *more]
+        parameters = [*(self._parameter(argument, operands, alpha, workspace) for argument in plan["arguments"]), *more]
         return self.driver.launcher(
             function, parameters, plan["grid"], plan["block"], plan["dynamic_smem"], overlap=True
         )
 
-    def _parameter(self, argument: dict[str, Any], operands: Operands, alpha: ctypes.c_float) -> Parameter:
+    def _workspace(self, run: dict[str, Any]) -> int:
+        """The address of the run's own: where one kernel has counters, another has partial sums. Zeroed once, as each
+        launch leaves its counters at 0. No address for a run that needs none."""
+        size = sum(argument["bytes"] for argument in run["plan"]["arguments"] if argument["kind"] == "workspace")
+        if size and run["name"] not in self._workspaces:
+            self._workspaces[run["name"]] = self.driver.allocate(size)
+            self.driver.fill(self._workspaces[run["name"]], size)
+        return self._workspaces.get(run["name"], 0)
+
+    def _parameter(
+        self, argument: dict[str, Any], operands: Operands, alpha: ctypes.c_float, workspace: int
+    ) -> Parameter:
         if argument["kind"] == "tensor_map":
             return self.driver.tensor_map(
                 operands[argument["tensor"]],
@@ -102,7 +110,7 @@ class Packed:
                 argument["l2_promotion"],
             )
         if argument["kind"] == "workspace":
-            return ctypes.c_uint64(self.workspace)
+            return ctypes.c_uint64(workspace)
         if argument["name"] == "alpha":
             return alpha
         value: int = argument["value"]
