@@ -134,11 +134,28 @@ def _count_arrival(model: Model, barrier: TrackedMBarrier, event: events.Arrived
             barrier.last or (event.site, event.agent), (event.site, event.agent),
             mend="count every arrival of a phase in mbarrier.init",
         )  # fmt: skip
+    elif _straddles(barrier, event):
+        model.say(
+            "count", "error",
+            f"the lanes of one instruction end phase {event.phase - 1} of "
+            f"{model.names.shared(event.offset, event.cta)} and go on to the next one: it was initialised for "
+            f"{barrier.expected} arrivals",
+            (barrier.init.site, barrier.init.agent), (event.site, event.agent),
+            mend="count every arrival of a phase in mbarrier.init",
+        )  # fmt: skip
     barrier.pending -= event.arrivals
     if event.drop:
         barrier.expected -= event.arrivals
     if event.arrivals:
         barrier.last = (event.site, event.agent)
+        barrier.last_lane, barrier.last_phase = event.lane, event.phase
+
+
+def _straddles(barrier: TrackedMBarrier, event: events.Arrived) -> bool:
+    """Returns whether another lane has arrived in the phase before by the same execution of an instruction."""
+    if barrier.last != (event.site, event.agent) or not event.arrivals:
+        return False
+    return event.lane > barrier.last_lane and event.phase == barrier.last_phase + 1
 
 
 def check_bytes(model: Model, cluster: int) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.check.clocks import (
     ALL,
+    EXECUTION,
     GLOBAL,
     INITIALISED,
     LOCAL,
@@ -35,6 +36,7 @@ from harness.emulator.machine.events import Access, Accesses, Agent, Fenced, Sit
 
 NBYTES = 128
 RELEASES_KEPT = 16
+SC_FENCES_KEPT = 4
 ACQUIRES_KEPT = 64
 
 
@@ -148,6 +150,8 @@ class GenericProxy:
         self._lanes = lanes
         self._tensor_maps = tensor_maps
         self._flags: dict[tuple[str, int, int, int], list[Told]] = {}
+        self._sc_fences: dict[Components, dict[int, deque[Fence]]] = {}
+        """By component, the youngest."""
 
     # ---- accesses ----
 
@@ -233,7 +237,12 @@ class GenericProxy:
         if site.semantics in RELEASES:
             told = Told(thread.release(), scope, scope, agent._replace(lanes=0))
         elif thread.fenced is not None:
-            told = Told(*thread.fenced, scope, agent._replace(lanes=0))
+            clock, fenced = thread.fenced
+            if self._sc_fences:
+                # What has been executed since the fence, too: it orders other fences.
+                clock = clock.copy()
+                clock.join(thread.release(), RELAXED)
+            told = Told(clock, fenced, scope, agent._replace(lanes=0))
         for place in self._places(event):
             held = self._flags.get(place, []) if event.mode == "atomic" else []
             self._flags[place] = _with(held, told) if told is not None else held
@@ -259,7 +268,26 @@ class GenericProxy:
             _publish(thread.own_clock(), INITIALISED, VISIBLE)
             thread.release()
         else:
-            _fence_threads(thread, SCOPES.get(site.scope, 0))
+            scope, sequential = SCOPES.get(site.scope, 0), site.opcode == "membar" or words[0] == "sc"
+            if sequential:
+                self._follow_sc_fences(thread, scope, event.agent)
+            _fence_threads(thread, scope)
+            if sequential and thread.fenced is not None:
+                fence = Fence(thread.clock.space, thread.own, thread.time - 1, scope, event.agent, thread.fenced[0])
+                kept = self._sc_fences.setdefault(fence.space, {})
+                kept.setdefault(fence.who, deque(maxlen=SC_FENCES_KEPT)).append(fence)
+
+    def _follow_sc_fences(self, thread: Thread, scope: int, agent: Agent) -> None:
+        """A fence.sc synchronises with those that come after it in the order of all of them (PTX ISA 8.9.2, 8.9.4).
+
+        Where one is known to have been executed before another one, as by relaxed atomics, that is their order.
+        """
+        clock = thread.peek()
+        for space in (clock.space, *(clock.foreign or ())):
+            for kept in self._sc_fences.get(space, {}).values():
+                for fence in kept:
+                    if min(scope, fence.scope) >= needed_scope(fence.agent, agent) and fence.is_known(clock, EXECUTION):
+                        thread.acquire(fence.clock)
 
 
 def _scope(site: Site) -> int:

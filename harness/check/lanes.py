@@ -2,8 +2,10 @@
 
 Since Volta the lanes of a warp may go at different paces, together as they look: only bar.warp.sync (and, as here, the
 instructions that make lanes wait for one another: shfl, vote, elect, and barriers of all threads) has one lane's
-accesses before another one's (PTX ISA 9.7.13.2). Compilers and hardware keep lanes together as a rule, so that a breach
-is a warning, and everywhere else in the checker lanes that execute together follow one another.
+accesses before another one's (PTX ISA 9.7.13.2). Between loads and stores of single lanes a breach is an error: nothing
+keeps a compiler from moving the load, which never meets what its own lane has stored, above the store. Collective and
+asynchronous instructions stay where they are: a breach with one of them is a warning. Everywhere else in the checker
+lanes that execute together follow one another.
 
 Time between two meetings of a warp is an *interval*. Bytes are looked at only in intervals with both reads and writes.
 """
@@ -21,6 +23,8 @@ from harness.emulator.machine.events import Access, Accesses, Agent, Operation, 
 
 READERS = ("tma.store", "bulk.store", "mma", "tmem.copy")
 """Operations of one lane that read what others may have written."""
+ALONE = ("ld", "st", "atom", "red")
+"""What each lane does for itself."""
 MANY_READ, MANY_WROTE = 32, 33
 """In place of a lane: many lanes have done it together."""
 LANE_BITS = 6
@@ -143,8 +147,9 @@ class LaneMeetings:
         place = int(places[int(foreign.argmax())])
         earlier = _last_at(interval.all(other), place)
         self._told.add(site)
+        alone = earlier.site.opcode in ALONE and site.opcode in ALONE
         self._model.say(
-            "race-lanes", "warning",
+            "race-lanes", "error" if alone else "warning",
             f"a lane {'reads' if mine == 'read' else 'writes'} what another lane of its warp has {other}, and nothing "
             "has the one wait for the other",
             (earlier.site, earlier.agent), (site, agent), self._model.names.shared(place, agent.cta),

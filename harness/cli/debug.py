@@ -89,8 +89,7 @@ _how_options = group(
         "--launch",
         default="",
         metavar="N|KERNEL",
-        help="Which launch of a program, from 0 on, or the first of a kernel.  [default: the first that fails, or the "
-        "last]",
+        help="Which launch of a program, from 0 on, or the first of a kernel.  [default: the last]",
     ),
     click.option(
         "--ptx", metavar="FILE", type=NamedPath(path_type=Path), help="Debug this PTX with the kernel's launch plan."
@@ -205,7 +204,7 @@ def _launch_of(words: tuple[str, ...], how: _How) -> Path:
     """
     folder = Path(click.get_current_context().find_root().with_resource(TemporaryDirectory(prefix="harness-debug-")))
     log = Log()
-    recorder = OneLaunch(folder, how.launch, log)
+    recorder = OneLaunch(folder, how.launch)
     # As exec has it: programs that run well read memory that nobody has written, and do not use what they get.
     options = replace(how.options, uninitialised="report")
     code = run_program(words, Gpu(gpu_model(how.gpu), options, log, recorder), os.environ)

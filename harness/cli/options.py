@@ -253,7 +253,7 @@ def config_option(option: Option) -> Callable[[Command], Command]:
     """Returns the option of a command for one option of the configuration."""
     if option.kind == "switch":
         return click.option(f"{option.flag}/{option.off}", default=None, help=option.help)
-    if option.takes_file:
+    if option.takes_file or option.takes_auto:
         kind = Parsed(option.written, option.parse)
         return click.option(option.flag, type=kind, metavar=option.written, help=option.help)
     kinds: dict[str, Any] = {

@@ -26,6 +26,7 @@ back [TO]             back to the breakpoint before, or the start; or once to a 
 step, next [N]        on to the selected warp's next event; its next source line (or PTX line)
 back step, back next  the same, backwards
 break TO              stop at these places;  breakpoints: list them;  delete N
+watch C[3,517]        the same as break watch C[3,517]
 warp [[CLUSTER:]CTA:WARP]   select who steps; without one, say who it is
 why C[3,517]          what has made an element, and the first step at which it is wrong
 why-waits             for each waiting warp: on which barrier, who would have to arrive, and where that thread is
@@ -59,6 +60,7 @@ class Commands:
         self._known: dict[str, Callable[[str], Iterator[str]]] = {
             "continue": self._continue, "c": self._continue, "run": self._continue, "back": self._back,
             "step": self._step, "next": self._next, "break": self._break, "breakpoints": self._breakpoints,
+            "watch": lambda rest: self._break(f"watch {rest}"),
             "delete": self._delete, "warp": self._warp, "why": self._why, "why-waits": self._why_waits,
             "where": lambda rest: self._debugger.where(), "warps": lambda rest: self._debugger.status.warp_lines(),
             "barriers": lambda rest: self._debugger.status.barrier_lines(), "findings": self._findings,

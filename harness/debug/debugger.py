@@ -23,6 +23,7 @@ from harness.debug.status import Status
 from harness.debug.stopped import Stopped
 from harness.debug.targets import Target, Targets
 from harness.debug.tiles import Tile, tiles
+from harness.debug.watch import watch
 from harness.debug.why import Why
 from harness.debug.writers import Writers
 from harness.emulator.machine import events
@@ -123,6 +124,10 @@ class Debugger:
 
     def target(self, text: str) -> Target:
         """Reads where to go: see `harness.debug.targets.FORMS`."""
+        if text.startswith("watch "):
+            cluster, cta, _ = self.warp or (0, 0, 0)
+            here = self.recording.launch_at(self.position), cluster, cta
+            return watch(self.recording, self.writers, self.names, text.removeprefix("watch ").strip(), here)
         return self.targets.read(text, self.names)
 
     def add_breakpoint(self, place: str | Target) -> int:

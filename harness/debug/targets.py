@@ -24,6 +24,7 @@ FORMS = """\
   line 120              an instruction of this PTX line
   kernel7.mojo:210      an instruction of this source line (.loc)
   tcgen05.mma           an instruction that begins so, and has been seen to execute
+  watch C[3,517]        where its value changes; also shared A stage 0 bf16 [cta 1]
   wrong                 the first write of a value that differs from the expectation
   finding               what the checker finds in this schedule
   fault                 where the run was stopped, or hung

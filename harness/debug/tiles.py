@@ -79,9 +79,9 @@ def _box(write: Write, names: Names) -> Tile | None:
     placed = names.buffer_at(tmap.address)
     dtype = placed.dtype if placed is not None else find_type(tmap.element.name)
     chunks = np.asarray(write.region.chunks, np.int64).reshape(-1)
-    columns, rows = tmap.box_shape[0], prod(tmap.box_shape[1:])
-    if dtype is None or dtype.memory_bytes((rows, columns)) != chunks.size * CHUNK:
+    if dtype is None or tmap.element.global_bytes:
         return None  # elements that shared memory holds padded
+    columns, rows = tmap.box_shape[0] * tmap.element.bytes * 8 // dtype.bits, prod(tmap.box_shape[1:])
     place = names.shared(int(chunks.min()) * CHUNK, write.memory[3])
     return Tile(place, f"{names.box(source)}, {rows}x{columns} {dtype.name}", dtype, (rows, columns), write, chunks)
 

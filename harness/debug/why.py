@@ -17,7 +17,7 @@ import numpy as np
 from harness.debug.boxes import address_of, dense_of
 from harness.debug.chain import Chain, Element, KStep, Link, judge
 from harness.debug.names import Names, element, line_of, mnemonic
-from harness.debug.operands import Product, Run, register_product, tensor_product
+from harness.debug.operands import Factors, Product, Run, register_product, tensor_product
 from harness.debug.recording import Placed, Recording
 from harness.debug.slices import Source, sources_of
 from harness.debug.writers import CHUNK, Memory, Write, Writers
@@ -306,6 +306,8 @@ class Why:
                 chain.steps.append(step)
             step.a += a
             step.b += b
+            for found, factors in zip(step.factors, product.factors, strict=False):
+                found += self._scale_factors(step, cluster, factors, write.started)
             step.last = write.event
 
     def _fetched(
@@ -330,6 +332,32 @@ class Why:
             for n in range(run.count):
                 found.append((placed, tuple(int(i) for i in np.unravel_index(flat + n, placed.shape))))
         return found, write, self._stage(write, runs[0])
+
+    def _scale_factors(self, step: KStep, cluster: int, of: Factors, started: int) -> list[Element | None]:
+        """The elements of buffers that lie in a word of tensor memory as scale factors: tcgen05.cp has brought them
+        from shared memory; what threads have stored there is not known.
+        """
+        tensor: Memory = ("tensor", self._launch, cluster, of.cta)
+        writes = self._writers.backwards(tensor, started)
+        write = next((w for w in writes if w.holds(of.lane, of.column)), None)
+        copy = write.operation if write is not None else None
+        if write is None:
+            step.unscaled = f"the scale factor in lane {of.lane}, column {of.column} of CTA {of.cta}"
+        if write is None or copy is None or copy.kind != "tmem.copy":
+            return [None] * of.count
+        (source,) = (r for r in copy.reads if isinstance(r, events.SharedChunks) and r.cta == of.cta)
+        row = next(int(rows[lanes == of.lane][0]) for rows, lanes in copy.detail["lanes"] if of.lane in lanes)
+        place, inside = divmod(4 * (of.column - write.region.columns.start) + of.byte, CHUNK)
+        chunk = int(source.chunks[row].reshape(-1)[place])
+        shared: Memory = ("shared", self._launch, cluster, of.cta)
+        filled = self._writers.last(shared, chunk * CHUNK, (chunk + 1) * CHUNK, write.started)
+        if filled is None:
+            step.unscaled = self._names.shared(chunk * CHUNK + inside, of.cta)
+        origin = self._origin(filled, chunk) if filled is not None else None
+        placed = self._names.buffer_at(origin) if origin is not None else None
+        if placed is None or origin is None:
+            return [None] * of.count
+        return [(placed, placed.index_of(origin + inside + n)) for n in range(of.count)]
 
     def _stage(self, write: Write | None, run: Run) -> str:
         """The name of the region that a place is in; without regions, where the box begins that has filled it."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.driver.log import LaunchRecord, Log
+from harness.driver.log import LaunchRecord
 from harness.driver.module_calls import Function, Module
 from harness.driver.state import Session
 from harness.emulator.memory.global_memory import Allocation
@@ -59,22 +59,19 @@ class Recorder:
 
 
 class OneLaunch(Recorder):
-    """Keeps one launch. which: its number, or its kernel's name, the first of which it is; empty: the first that fails,
-    or else the last. log: of the program.
+    """Keeps one launch. which: its number, or its kernel's name, the first of which it is; empty: the last. After one
+    that fails a program makes no other.
     """
 
-    def __init__(self, folder: Path, which: str, log: Log) -> None:
+    def __init__(self, folder: Path, which: str) -> None:
         super().__init__(folder)
         self._which = which
-        self._log = log
 
     def wants(self, record: LaunchRecord) -> bool:
         if self._which.isdecimal():
             return record.number == int(self._which)
         if self._which:
             return self.kept is None and self._which in record.kernel
-        if any(launch.error for launch in self._log.launches):
-            return False
         shutil.rmtree(self.folder)
         self.folder.mkdir()
         return True

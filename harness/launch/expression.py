@@ -180,7 +180,8 @@ def _call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
     """A function whose result is small enough; of those that are told a size, what they are told."""
     given = [*arguments, *named.values()]
     held = [np.size(each) for each in given if isinstance(each, np.ndarray)]
-    told = [abs(math.prod(np.ravel(each).tolist())) for each in given if not isinstance(each, np.ndarray | str)]
+    sizes = [each for each in given if not isinstance(each, np.ndarray | str) and not _has_arrays(each)]
+    told = [abs(math.prod(np.ravel(each).tolist())) for each in sizes]
     if name == "arange" and len(arguments) == 3:
         start, stop, step = map(float, arguments)
         _allow(abs((stop - start) / step) if step else math.inf, MOST_ELEMENTS, "elements")
@@ -195,6 +196,11 @@ def _call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
     elif name in ("maximum", "minimum", "where"):
         _allow(math.prod(np.broadcast_shapes(*map(np.shape, given))), MOST_ELEMENTS, "elements")
     return _FUNCTIONS[name](*arguments, **named)
+
+
+def _has_arrays(value: Any) -> bool:
+    """Returns whether it is what concatenate takes, whose parts may differ in size."""
+    return isinstance(value, list | tuple) and any(isinstance(each, np.ndarray) for each in value)
 
 
 def _elements_of_einsum(arguments: list[Any]) -> int:

@@ -1,6 +1,6 @@
 """Host launch code: tensor maps and launch attributes straight from the launch plan."""
 from ..common.config import GemmConfig
-from .launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
+from .launch_plan import LaunchPlan, TensorMap
 from ..common.fragment import EpilogueOperands
 from ..entry import fused_gemm, gemm, multiplied_gemm, scaled_gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
@@ -71,12 +71,12 @@ def launch[
     """
     comptime assert config.out_dtype == out_dtype, "the configuration and C differ in dtype"
     var plan = LaunchPlan(config, m, n, k)
-    comptime if config.counts_tiles():
+    comptime if config.counts_tiles() or config.splits_k():
         # One for each launch, as launches on several streams must not share it.
-        var counter = ctx.enqueue_create_buffer[DType.uint8](COUNTER_BYTES)
-        ctx.enqueue_memset(counter, 0)
-        enqueue[config](ctx, plan, a, b, c, a_scales, b_scales, UInt64(Int(counter.unsafe_ptr())), operands)
-        _ = counter^  # not freed before the kernel is in the queue
+        var workspace = ctx.enqueue_create_buffer[DType.uint32](plan.workspace // 4)
+        ctx.enqueue_memset(workspace.create_sub_buffer[DType.uint32](0, plan.counters), 0)
+        enqueue[config](ctx, plan, a, b, c, a_scales, b_scales, UInt64(Int(workspace.unsafe_ptr())), operands)
+        _ = workspace^  # not freed before the kernel is in the queue
     else:
         enqueue[config](ctx, plan, a, b, c, a_scales, b_scales, 0, operands)
 
@@ -91,15 +91,15 @@ def enqueue[
     c: DeviceBuffer[out_dtype],
     a_scales: DeviceBuffer[scale_dtype],
     b_scales: DeviceBuffer[scale_dtype],
-    counter: UInt64,
+    workspace: UInt64,
     operands: EpilogueOperands,
 ) raises:
-    var a_map = tensor_map[config, 128](a, plan.a)
-    var b_map = tensor_map[config, 128](b, plan.b)
-    var c_map = tensor_map[config, config.c_element_bytes() * config.c_width()](c, plan.c)
+    var a_map = tensor_map[config, 128](b if config.swapped else a, plan.a)
+    var b_map = tensor_map[config, 128](a if config.swapped else b, plan.b)
+    var c_map = tensor_map[config, config.c_element_bytes() * config.c_box()[1]](c, plan.c)
     var k_iterations = UInt32(plan.k_iterations)
-    var rows = UInt32(plan.m)
-    var columns = UInt32(plan.n)
+    var rows = UInt32(plan.n if config.swapped else plan.m)  # of the product
+    var columns = UInt32(plan.m if config.swapped else plan.n)
     var grid = (plan.grid_x, plan.grid_y, plan.grid_z)
     var cluster = Dim(config.cluster_m, config.cluster_n, 1)
     var shared = plan.dynamic_shared_memory
@@ -118,7 +118,7 @@ def enqueue[
             k_iterations,
             rows,
             columns,
-            counter,
+            workspace,
             operands.alpha,
             grid_dim=grid,
             block_dim=plan.block,
@@ -135,7 +135,7 @@ def enqueue[
             k_iterations,
             rows,
             columns,
-            counter,
+            workspace,
             operands.alpha,
             grid_dim=grid,
             block_dim=plan.block,
@@ -152,7 +152,7 @@ def enqueue[
             k_iterations,
             rows,
             columns,
-            counter,
+            workspace,
             operands.bias,
             operands.residual,
             operands.alpha,
@@ -172,7 +172,7 @@ def enqueue[
             k_iterations,
             rows,
             columns,
-            counter,
+            workspace,
             grid_dim=grid,
             block_dim=plan.block,
             cluster_dim=cluster,

@@ -76,6 +76,8 @@ def configuration(options: List[String]) raises -> GemmConfig:
         sms=number("sms"),
         ping_pong=switch("ping_pong", False),
         epilogue=word[epilogue_names()]("epilogue", values.pop("epilogue", "none")),
+        split_k=number("split_k").or_else(1),
+        swapped=switch("swapped", False),
     )
     for name in values:
         raise Error("'", name, "' is not a parameter of a configuration")

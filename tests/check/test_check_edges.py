@@ -86,6 +86,12 @@ def branches(form: str) -> str:
     )
 
 
+def lanes_of_two_phases(count: int) -> str:
+    """All lanes arrive by one instruction, twice: the last one of 32 is early for the next phase of 31."""
+    arrive = "mbarrier.arrive.shared::cta.b64 _, [bars];"
+    return only("%thread eq 0", initialise(count)) + CTA_BARRIER + arrive + wait("bars") + arrive + wait("bars", 1)
+
+
 def inits_again(form: str) -> str:
     """A barrier is used, invalidated, and initialised again for other threads, which have to know."""
     meet = CTA_BARRIER if form == "barrier" else ""
@@ -309,7 +315,8 @@ EDGES = [
     edge("flag in shared memory", {"fences": "", "no fence": "race-shared", "weak": "race-shared"},
          flag_in_shared_memory),
     edge("atomics", {"both atomic": "", "one writes": "race-shared"}, atomics),
-    edge("branches", {"bar.warp.sync": "", "none": "race-shared"}, branches, threads=32),
+    Table("branches", {"form": ("bar.warp.sync", "none")}, lambda s: branches(s.form),
+          lambda s: outcome(*(("race-shared", "race-lanes") if s.form == "none" else ())), threads=32),
     Table("initialised again", {"form": ("barrier", "none")}, lambda s: inits_again(s.form),
           lambda s: outcome(s.form == "none" and "init", end="stops" if s.form == "none" else "ends")),
     edge("wait by state", {"release": "", "relaxed": "race-shared"}, by_state),
@@ -326,6 +333,8 @@ EDGES = [
          store_then_multiply, **CTA_OF_96),
     Table("written over a barrier", {"form": ("beside", "over")}, lambda s: overwritten(s.form),
           lambda s: outcome(s.form == "over" and "overwritten", end="stops" if s.form == "over" else "ends")),
+    Table("lanes of two phases", {"count": (32, 31)}, lambda s: lanes_of_two_phases(s.count),
+          lambda s: outcome(s.count == 31 and "count"), threads=32),
     Table("arrivals", {"form": ("two", "three")}, lambda s: too_many_arrivals(s.form),
           lambda s: outcome(s.form == "three" and "count", end="stops" if s.form == "three" else "ends")),
     Table("threads of a barrier", {"form": ("64", "96")}, lambda s: different_counts(s.form),

@@ -234,6 +234,24 @@ def flag_expects(s) -> Outcome:
     return outcome(not (released and acquired) and unordered)
 
 
+SC_FENCES = ("membar.gl;", "fence.sc.gpu;", "fence.acq_rel.gpu;", "fence.sc.cta;", "")
+
+
+def fences_of_all(s) -> str:
+    """All of CTA 0 write and fence, then thread 0 raises the flag; that of CTA 1 sees it, then all fence and read."""
+    word = "mov.u32 %r6, %ctaid.x; mul.wide.u32 %d0, %thread, 4; add.s64 %d0, %m0, %d0;"
+    raises = "st.global.b32 [%d0], %thread;" + s.before + CTA_BARRIER
+    raises += only("%thread eq 0", "red.relaxed.gpu.global.add.u32 [%m1], 1;")
+    sees = only("%thread eq 0", spin("ld.relaxed.gpu.global.b32 %r5, [%m1];")) + CTA_BARRIER + s.after
+    return word + only("%r6 eq 0", raises) + only("%r6 eq 1", sees + "ld.global.b32 %r7, [%d0];")
+
+
+def fences_of_all_expects(s) -> Outcome:
+    """A fence in front of the barrier is no release by thread 0; those of fence.sc are ordered all the same."""
+    sequential = SC_FENCES[:2]
+    return outcome(not (s.before in sequential and s.after in sequential) and "race-global|scope")
+
+
 def flag_words(device: Device) -> list[int]:
     return [device.upload(np.zeros(64, np.uint32)), device.upload(np.zeros(1, np.uint32))]
 
@@ -368,6 +386,15 @@ TABLES = [
         dict(store=tuple(FLAG_STORES), before=GRID_FENCES, load=tuple(FLAG_LOADS), after=GRID_FENCES[:2]),
         flag,
         flag_expects,
+        grid=2,
+        arguments=flag_words,
+        targets=("sm_100a", "sm_90a"),
+    ),
+    Table(
+        "fences of all threads around a relaxed flag",
+        dict(before=SC_FENCES, after=SC_FENCES),
+        fences_of_all,
+        fences_of_all_expects,
         grid=2,
         arguments=flag_words,
         targets=("sm_100a", "sm_90a"),

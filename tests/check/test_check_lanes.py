@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from handovers import FENCE, Table, only, outcome
 from test_check_handovers_copies import STORE, target
@@ -57,6 +59,19 @@ TABLES = [
           lambda s: ALLOCATE + s.meet + "ld.shared.b32 %r10, [slot];" + freed(1),
           lambda s: outcome(not s.meet and "race-lanes"), **WARP),
 ]  # fmt: skip
+
+
+ALL_WARNINGS = ("matrices", "the address of tensor memory")
+SEVERE = Table("severity", dict(meet=("bar.warp.sync", "none"), exchange=tuple(EXCHANGES)),
+               lambda s: OWN + EXCHANGES[s.exchange](MEETINGS[s.meet]),
+               lambda s: outcome(s.meet == "none" and s.exchange != "stored" and "race-lanes"), **WARP)  # fmt: skip
+
+
+@pytest.mark.parametrize("table", [SEVERE, *TABLES[2:]], ids=lambda table: table.name)
+def test_only_between_loads_and_stores_of_lanes_it_is_an_error(table):
+    if table.name in ALL_WARNINGS:
+        table = replace(table, expected=lambda s: outcome())
+    assert not table.disagreements("sm_100a")
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

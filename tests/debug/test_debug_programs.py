@@ -64,8 +64,9 @@ def test_a_launch_by_number_and_by_kernel(tmp_path, monkeypatch, options, first)
 
 
 def test_the_launch_that_fails_is_the_one(tmp_path, monkeypatch):
-    """An address beyond D, and a launch after it that a GPU would not make."""
-    beyond = PROGRAM.replace("c, b, d, c_int(n))", "c, b, c_uint64(64), c_int(n))\nresult_of('cuCtxSynchronize')")
+    """D lies nowhere; of what the program launches after it a GPU makes nothing."""
+    after = "result_of('cuCtxSynchronize')\ntry: launch(add, 1, 32, a, b, c, c_int(1))\nexcept BaseException: pass"
+    beyond = PROGRAM.replace("c, b, d, c_int(n))", f"c, b, c_uint64(64), c_int(n))\n{after}")
     done = session(tmp_path, monkeypatch, beyond, "continue\nwhere\nback step")
     assert done.exit_code == 0, done.output
     assert "st.global.f32" in done.output and "(debug) back step" in done.output

@@ -150,6 +150,25 @@ def test_a_cute_kernel_whose_descriptor_does_not_move_on():
     )
 
 
+def test_a_scale_factor_that_is_used_twice():
+    """The second MMA of a stage takes the scale factors of A from where the first one did."""
+    what = read_launch_file(LAUNCHES / "cute_scaled_nvfp4_sm100.toml")
+    right = session(what, ["continue", "why C[163,47]"])
+    assert said(right, "step 2: A[163,256:512]", "scaled by scale_a[1,4:8,52:56] and scale_b[0,4:8,244:248]")
+    assert right[-1] == "each of the 1,024 places along K is multiplied once, with the right partner"
+    alter = substitute(r"\[%r17\], \[%r18\]", "[%r10], [%r18]")
+    lines = session(altered(what, alter), ["continue wrong", "continue end", "why C[163,47]"])
+    assert said(lines, "C[163,47] is", "and must be")
+    assert said(lines, "step 1 is the first that is wrong: scale factor scale_a[1,0,52] is used again, after step 1")
+
+
+def test_a_scale_factor_that_nobody_has_copied():
+    what = read_launch_file(LAUNCHES / "cute_scaled_nvfp4_sm100.toml")
+    copies = substitute(r"tcgen05\.cp\S*\s*\[%r18\], %rd31;", "")
+    lines = session(altered(what, copies), ["continue", "why C[163,47]"])
+    assert said(lines, "step 1 is the first that is wrong: the scale factor in lane 47, column")
+
+
 RIGHT = ("triton_tma_matmul_sm90", "triton_tma_matmul_sm100", "cute_gemm_f16_pairs_sm100", "cute_gemm_fp8_sm100",
          "cute_scaled_nvfp4_sm100", "cute_persistent_f16_sm90", "nvcc_wgmma_gemm")  # fmt: skip
 

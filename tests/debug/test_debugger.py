@@ -110,6 +110,19 @@ def test_tensor_memory_holds_the_sums_so_far(debugger):
     assert np.array_equal(held, (a[:128, :64] @ b[:, :64].T))
 
 
+def test_a_watch_stops_where_the_value_changes(debugger):
+    """The first stage of A is overwritten by the epilogue's tile; what brings the same value again is no change."""
+    place = debugger.recording.placed
+    first, last = float(place["A"].first[0, 0]), float(debugger.recording.contents["C"][0][0, 0])
+    commands = Commands(debugger)
+    assert commands.do("watch shared 0x400 bf16 cta 0")[0].endswith("3 times in this run")
+    said = [commands.do("continue")[0] for _ in range(3)]
+    assert said[1:] == [f"shared 0x400 bf16 cta 0: {a:g} -> {b:g}" for a, b in ((0, first), (first, last))]
+    assert commands.do("back")[0] == said[1]
+    assert commands.do("continue watch C[0,0]")[0] == f"C[0,0]: {last:g}"
+    assert "st.shared" not in commands.do("where")[0] and "tma.store" in commands.do("where")[0]
+
+
 @pytest.mark.parametrize(
     ("command", "part"),
     [
@@ -123,6 +136,9 @@ def test_tensor_memory_holds_the_sums_so_far(debugger):
         ("why C[x]", "an element is given by whole numbers"),
         ("step x", "'x': how often is a whole number above 0"),
         ("warp 1", "write CTA:WARP"),
+        ("watch D[0,0]", "watch D[0,0]: write C[3,517]"),
+        ("watch shared 0x400", "watch shared 0x400: write C[3,517]"),
+        ("show A stage 0", "show A stage 0: that is neither a register (%r1) nor a barrier, nor one of A[0,0]"),
         ("delete 7", "no such breakpoint"),
         ("shared 0x400 f32", "write the place, a type and a size"),
         ("tensor 0,0 bf16 2x2", "columns of tensor memory have 32 bits"),

@@ -204,6 +204,11 @@ def test_an_expression_has_limits(text, why):
         parse_expression(text, ("x",)).evaluate(values)
 
 
+def test_parts_of_several_sizes_are_joined():
+    found = parse_expression("concatenate((zeros(1), x[:2], [7]))", ("x",)).evaluate({"x": np.array([3.0, 4.0, 5.0])})
+    assert found.tolist() == [0, 3, 4, 7]
+
+
 def test_what_has_no_end_is_not_read(tmp_path):
     pipe = tmp_path / "pipe.ptx"
     os.mkfifo(pipe)
