@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.debug.commands import Commands, Quit, matrix, value_text
+from harness.debug.commands import Commands, Quit
 from harness.debug.debugger import START, Debugger, agent_of
 from harness.debug.names import element, lanes_of
 from harness.debug.protocol import Connection
+from harness.debug.shows import matrix, value_text
 from harness.debug.targets import Target
 from harness.emulator.machine.events import Agent, Site
 from harness.errors import CannotRun, UsageProblem

@@ -16,13 +16,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from harness.debug.chain import Chain, lines_of
 from harness.debug.names import Names, line_of, read_index
 from harness.debug.recording import Placed, Recording, record
 from harness.debug.status import Status
 from harness.debug.stopped import Stopped
 from harness.debug.targets import Target, Targets
-from harness.debug.tiles import Tile, tiles
+from harness.debug.tiles import Tile, tiles, written_elements
 from harness.debug.watch import watch
 from harness.debug.why import Why
 from harness.debug.writers import Writers
@@ -95,6 +97,8 @@ class Debugger:
             raise UsageProblem(f"'{place}' is no memory; name 0xADDRESS or one of {', '.join(known)}") from None
         placed = Placed(name, address, dtype, shape, None)
         within = self.names.buffer_at(address)
+        if within is not None and within.dtype.packed:
+            raise UsageProblem(f"{name}: the elements of {within.name} share bytes; it has its type already")
         if within is None or address + placed.nbytes > within.address + within.nbytes:
             raise UsageProblem(f"{name}: {placed.nbytes:,} bytes from 0x{address:x} are not all memory of one buffer")
         part = slice(address - within.address, address - within.address + placed.nbytes)
@@ -103,6 +107,10 @@ class Debugger:
         elif within.first is not None:
             data = within.dtype.to_memory(within.first)[part]
             placed = replace(placed, first=dtype.from_memory(data.copy(), shape))
+        values, written = self.recording.contents[within.name]
+        bytes_written = np.repeat(written.reshape(-1), -(-within.dtype.bits // 8))[part]
+        held = dtype.from_memory(within.dtype.to_memory(values)[part].copy(), shape)
+        self.recording.contents = {**self.recording.contents, name: (held, written_elements(bytes_written, shape))}
         self.recording.placed = {name: placed, **{n: p for n, p in self.recording.placed.items() if n != name}}
         self._names.clear()
         return placed

@@ -13,9 +13,9 @@ from harness.debug.stopped import Stopped
 from harness.debug.writers import CHUNK, Write, Writers
 from harness.emulator.machine import events
 from harness.emulator.memory.tensor_map import TensorMap
-from harness.launch.spec import DataType, find_type
+from harness.launch.spec import DATA_TYPES, DataType, find_type
 
-ACCUMULATOR = find_type("f32")
+ACCUMULATOR = DATA_TYPES["f32"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def tiles(writers: Writers, names: Names, launch: int, cluster: int, cta: int, b
             found.setdefault(("shared", tile.first, 0), tile)
     for write in writers.backwards(("tensor", launch, cluster, cta), before):
         assert write.operation is not None
-        if write.operation.kind == "mma" and ACCUMULATOR is not None:
+        if write.operation.kind == "mma":
             lanes, columns = write.region.lanes, write.region.columns
             place = f"tensor memory, lanes from {lanes.start}, columns from {columns.start}"
             tile = Tile(place, names.operation(write.operation), ACCUMULATOR, (len(lanes), len(columns)), write)

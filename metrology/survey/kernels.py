@@ -105,7 +105,6 @@ class Packed:
         value: int = argument["value"]
         return ctypes.c_uint64(value) if argument["type"] == "u64" else ctypes.c_uint32(value)
 
-
     def _workspace(self, run: str, size: int) -> int:
         """Each run's own, as another keeps sums where this one has counters. Zeroed once: a launch leaves them at 0."""
         if run not in self._workspaces:

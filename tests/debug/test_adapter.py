@@ -215,6 +215,28 @@ def test_places_as_function_breakpoints_and_a_hang_as_an_exception(client, tmp_p
     assert any("waits" in client.frames({"threadId": n})[0]["name"] for n in range(1, 9))
 
 
+def test_a_launch_of_a_program(client):
+    """What the program prints goes past the protocol; the default is its last launch."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(DATA.parent / "support")!r})
+from driver_client import *
+start()
+add, twice = load(open({str(DATA / "cuda" / "driver_kernels.ptx")!r}).read(), "add", "add")
+a = upload((c_float * 4)(1, 2, 3, 4))
+b = asked("cuMemAlloc_v2", 16)
+launch(add, 1, 32, a, a, b, c_int(4))
+launch(add, 1, 32, b, b, a, c_int(4))
+call("cuCtxSynchronize")
+print("done")
+"""
+    client.launch(Path(sys.executable), "--", "-c", program)
+    client.ask("setFunctionBreakpoints", breakpoints=[{"name": "st.global"}])
+    assert client.goes("configurationDone")["reason"] == "function breakpoint"
+    client.ask("evaluate", expression="buffer A param_2 f32 4", context="repl")
+    assert client.ask("evaluate", expression="A[0] 1x4", context="watch")["result"].split() == ["4", "8", "12", "16"]
+
+
 def test_what_cannot_be_done_is_the_answer(client, tmp_path):
     assert "linesStartAt1 is false" in client.refused("initialize", linesStartAt1=False)
     assert "launch first" in client.refused("threads")
