@@ -44,7 +44,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         "All lanes hold the same number of their warp, or of a register that is uniform in it.",
-        "cute-",
+        "cute-|triton-tma",
         "another lane",
         r"shfl\.sync\.idx\.b32 %r\d+, %r\d+, 0, 31, -1",
     ),
@@ -55,8 +55,8 @@ EQUIVALENT = (
         r"bar\.sync|barrier\.cluster\.arrive(\.relaxed)?; barrier\.cluster\.wait",
     ),
     Equivalent(
-        "The registers of tcgen05.ld are waited for by the hardware, and nothing reuses the tensor memory: a warning.",
-        "(cute|triton|nvcc)-",
+        "The loaded registers, which the hardware waits for, are used before others touch the columns: a warning.",
+        "(cute|triton|nvcc|mojo)-",
         "wait of the tensor core",
         r"tcgen05\.wait::ld",
     ),
@@ -65,6 +65,23 @@ EQUIVALENT = (
         "cute-gemm_f16_pairs_sm100",
         "stage released early|parity|count",
         r"line (347|530):|\[%r1\+(64|72|48|56)\]",
+    ),
+    Equivalent(
+        "They store one piece and end: the kernel's end completes bulk stores (exit-pending, a warning).",
+        "mojo-kernel[56]-sm_100a",
+        "commit or wait of copies",
+    ),
+    Equivalent(
+        "It waits for the peer before tcgen05.dealloc, which both CTAs of a pair execute together (PTX ISA 9.7.16.7).",
+        "cute-gemm_(f16_)?pair",
+        "stage released early|parity",
+        r"line \d+: mbarrier\.try_wait\.parity\.shared\.b64 P1, \[%r\d+\], 0, ",
+    ),
+    Equivalent(
+        "The lanes are together again where the branch ends, and hand one another nothing there but by barriers.",
+        "mojo-",
+        "warps not together",
+        r"bar\.warp\.sync",
     ),
     Equivalent("Nothing reads what it gives.", "triton-row_scans", "another lane", r"line 140:"),
     Equivalent(

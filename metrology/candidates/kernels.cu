@@ -36,18 +36,18 @@ __device__ void load_box(void *to, const CUtensorMap *map, int x, int y, uint64_
                ::"r"(shared_address(to)), "l"(map), "r"(x), "r"(y), "r"(shared_address(bar)) : "memory");
 }
 
-// A sum per CTA: a tree in shared memory, whose last five steps are one warp's.
+// A sum per CTA: a tree in shared memory, whose last six steps are one warp's.
 extern "C" __global__ void __launch_bounds__(THREADS) block_sum(const int *in, int *out) {
   __shared__ int part[THREADS];
   int t = threadIdx.x;
   part[t] = in[blockIdx.x * THREADS + t];
   __syncthreads();
-  for (int half = THREADS / 2; half >= 32; half /= 2) {
+  for (int half = THREADS / 2; half >= 64; half /= 2) {
     if (t < half) part[t] += part[t + half];
     __syncthreads();
   }
   if (t < 32) {
-    int sum = part[t];
+    int sum = part[t] + part[t + 32];
     for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     if (t == 0) out[blockIdx.x] = sum;
   }
