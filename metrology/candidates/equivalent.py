@@ -44,7 +44,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         "All lanes hold the same number of their warp, or of a register that is uniform in it.",
-        "cute-|triton-tma",
+        "cute-|triton-tma|mojo-.*sm_90a",
         "another lane",
         r"shfl\.sync\.idx\.b32 %r\d+, %r\d+, 0, 31, -1",
     ),
@@ -83,7 +83,7 @@ EQUIVALENT = (
         "warps not together",
         r"bar\.warp\.sync",
     ),
-    Equivalent("Nothing reads what it gives.", "triton-row_scans", "another lane", r"line 140:"),
+    Equivalent("Nothing reads what it gives.", "triton-row_scans", "another lane", r"line (140|166):"),
     Equivalent(
         "It separates lanes of one warp, which the shfl behind the load has wait for one another.",
         "triton-row_sorts-sm_90a",
