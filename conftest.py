@@ -19,6 +19,7 @@ from harness.build.artifacts import Artifact, build
 from harness.build.catalog import kernels_of
 from harness.build.config import KernelConfig, configure, make_config
 from harness.build.planner import planner as compiled_planner
+from harness.emulator import Device
 from harness.emulator.native.library import library_for
 
 # A shell has jobs in the background ignore Ctrl-C, and so would what the tests start and interrupt.
@@ -58,6 +59,14 @@ def native_engine(tmp_path_factory) -> None:
     """The emulator's native engine is compiled before a test looks at what else is printed."""
     with one_worker_at_a_time(tmp_path_factory, "native engine"):
         library_for("native")
+
+
+@pytest.fixture(autouse=True)
+def natively_checked(request, monkeypatch) -> None:
+    """The checker is tested as users have it: plain code runs natively, and accesses come many at a time."""
+    if request.path.parent.name == "check":
+        *others, _ = Device.__init__.__defaults__
+        monkeypatch.setattr(Device.__init__, "__defaults__", (*others, library_for("native")))
 
 
 Builder = Callable[[str, Sequence[KernelConfig]], list[Artifact]]

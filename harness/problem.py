@@ -41,7 +41,7 @@ K / d errors add up as a walk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -280,8 +280,14 @@ class Reference:
             return self.values.astype(dtype.numpy).astype(np.float32)
 
 
-def compute_reference(inputs: Inputs) -> Reference:
-    """A . B^T by the BLAS under NumPy: in f32 where that is exact, in f64 for random and block-scaled values."""
+def _blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    product: np.ndarray = a @ b.T
+    return product
+
+
+def compute_reference(inputs: Inputs, product: Callable[[np.ndarray, np.ndarray], np.ndarray] = _blas) -> Reference:
+    """A . B^T by the BLAS under NumPy, or another product of [M, K] and [N, K]: in f32 where that is exact, in f64 for
+    random and scaled values."""
     a: np.ndarray
     b: np.ndarray
     depth = 0
@@ -299,7 +305,7 @@ def compute_reference(inputs: Inputs) -> Reference:
         work = np.float32 if inputs.exact else np.float64
         a, b = inputs.a.astype(work), inputs.b.astype(work)
     reference = Reference(
-        values=a @ b.T,
+        values=product(a, b),
         a_norms=np.linalg.norm(a, axis=1),
         b_norms=np.linalg.norm(b, axis=1),
         k=a.shape[1],

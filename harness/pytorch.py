@@ -1,76 +1,195 @@
-"""The kernels as a PyTorch function, on CUDA tensors, without copies.
+"""The kernels as PyTorch functions, on CUDA tensors, without copies.
 
-    from harness.pytorch import matmul
+    from harness.pytorch import matmul, scaled_matmul
     c = matmul(a, b)                                # a [M, K], b [N, K] -> a @ b.T, both bfloat16 or float16
     c = matmul(a, b, kernel="kernel6", cluster=(2, 1), out=c)
+    c = matmul(a, b, bias=bias, activation="gelu", out_dtype=torch.float32)
+    c = scaled_matmul(a, b, a_scales, b_scales)     # both float8_e4m3fn, float32 scale factors of blocks
 
 Tensors go to MAX by DLPack (shared memory, not copied). The call is asynchronous like any other CUDA call: it runs
 after what is queued on PyTorch's current stream, and what is queued there afterwards runs after it. It is registered
-as the operator ``blackwell_lab::matmul``, so that torch.compile traces through it.
+as the operator ``blackwell_lab::gemm``, so that torch.compile traces through it.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.library import custom_op
 
+from harness.block_scaling import FORMATS
 from harness.build.config import KernelConfig, make_config
+from harness.epilogues import EPILOGUES, NONE
 from harness.errors import UsageProblem
 from harness.gpus import arch_of_gpu, kind_of
-from harness.problem import Shape
+from harness.problem import FP8, OUT_TYPES, Shape
 from harness.run.model import compile_artifact
 from harness.run.tuned import configuration_for
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items()}
+OUT_DTYPES = {dtype: name for name, dtype in TORCH_TYPES.items()}
 
 
 def matmul(
     a: torch.Tensor,
     b: torch.Tensor,
     *,
-    kernel: str = "kernel8",
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    out_dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
+    kernel: str = "kernel8",
     tuned: bool = True,
     **options: Any,
 ) -> torch.Tensor:
-    """C = A . B^T on the GPU that holds the tensors.
+    """C = A . B^T on the GPU that holds the tensors, or what a fused epilogue makes of it (docs/epilogues.md):
+    activation(A . B^T + bias); with `residual` alpha * A . B^T + beta * residual.
 
-    Shapes: a [M, K], b [N, K], out [M, N]; contiguous, one dtype (bfloat16 or float16), one CUDA device; K and N
-    multiples of 8. ``options``: those of ``harness.build.config.make_config`` (cluster, stages, ...). Without any, the
-    configuration is what ``harness tune`` has found for this GPU and problem, if it has; tuned=False: the default.
+    Shapes: a [M, K], b [N, K], bias [N], residual [M, N], out [M, N], with `swiglu` [M, N / 2]; contiguous, on one CUDA
+    device, of one dtype, bfloat16 or float16, but for out, whose dtype may also be float32; K and N multiples of 8.
+    activation: relu, gelu (its tanh form), silu or swiglu. ``options``: those of ``harness.build.config.make_config``
+    (cluster, stages, ...). Without any, the configuration is what ``harness tune`` has found for this GPU and problem,
+    if it has; tuned=False: the default.
 
     Raises ValueError for tensors or options that do not fit, CannotRun if MAX cannot compile or load the kernel. The
     first call of a configuration compiles it, which takes some ten seconds; the result is cached on disk.
     """
-    _check(a, b, out)
-    problem = (a.shape[0], b.shape[0], a.shape[1])
-    config = _configuration(kernel, a.device, a.dtype, problem, tuple(sorted(options.items())), tuned)
-    if out is None:
-        out = torch.empty((a.shape[0], b.shape[0]), dtype=a.dtype, device=a.device)
-    torch.ops.blackwell_lab.matmul(out, a, b, config)
+    if a.dtype not in DTYPES:
+        raise ValueError(f"a is {a.dtype}; it must be bfloat16 or float16")
+    _check({"a": a, "b": b, "bias": bias, "residual": residual}, a, a.dtype)
+    epilogue = _epilogue(bias, activation, residual)
+    m, n, k = _sizes(a, b)
+    asked = options | ({"epilogue": epilogue} if epilogue != NONE else {})
+    out = _output(a, (m, n // 2 if epilogue == "swiglu" else n), out, out_dtype or a.dtype)
+    for name, given, shape in (("bias", bias, (n,)), ("residual", residual, (m, n))):
+        if given is not None and tuple(given.shape) != shape:
+            raise ValueError(f"{name} is {tuple(given.shape)}; it must be {shape}")
+    config = _configuration(kernel, a.device, DTYPES[a.dtype], (m, n, k), _asked(asked, out), tuned)
+    operands, numbers = [a, b], []
+    if epilogue != NONE:  # the op has a place for each operand
+        operands += [a[0] if bias is None else bias, a if residual is None else residual]
+        numbers = [alpha, beta]
+    torch.ops.blackwell_lab.gemm(out, operands, numbers, config)
     return out
+
+
+def scaled_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scales: torch.Tensor | None = None,
+    b_scales: torch.Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    dtype: str = FP8,
+    out_dtype: torch.dtype = torch.bfloat16,
+    out: torch.Tensor | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """C = alpha * A . B^T of matrices with scale factors, on the GPU that holds the tensors (docs/block-scaling.md).
+
+    e4m3, on sm_90a: a [M, K] and b [N, K] float8_e4m3fn; no scale factors but alpha, or float32 ones, a_scales
+    [ceil(K / 128), M] and b_scales [ceil(N / 128), ceil(K / 128)], rows padded to 16 bytes.
+    nvfp4, mxfp8, mxfp4, on sm_100a: a [M, K] and b [N, K] uint8, of 4 bits [M, K / 2] and [N, K / 2]; scale factors
+    uint8 in atoms, as `harness.block_scaling.to_atoms` has them. Contiguous, on one CUDA device. out: bfloat16, float16
+    or float32 [M, N].
+
+    Raises as `matmul`.
+    """
+    if dtype != FP8 and dtype not in FORMATS:
+        raise ValueError(f"dtype {dtype!r}: it must be one of {', '.join((FP8, *FORMATS))}")
+    if (a_scales is None) != (b_scales is None) or (a_scales is None and dtype != FP8):
+        raise ValueError(f"{dtype} needs both a_scales and b_scales{', or neither' if dtype == FP8 else ''}")
+    _check({"a": a, "b": b}, a, torch.float8_e4m3fn if dtype == FP8 else torch.uint8)
+    _check({"a_scales": a_scales, "b_scales": b_scales}, a, torch.float32 if dtype == FP8 else torch.uint8)
+    m, n, stored = _sizes(a, b)
+    k = stored if dtype == FP8 else stored * 8 // FORMATS[dtype].bits
+    out = _output(a, (m, n), out, out_dtype)
+    asked = {"dtype": dtype, **options}
+    if dtype == FP8:
+        asked["scales"] = "tensor" if a_scales is None else "block"
+    kernel = "kernel8" if dtype == FP8 else "kernel9"
+    config = _configuration(kernel, a.device, dtype, (m, n, k), _asked(asked, out), False)
+    none = torch.empty((1, 1), dtype=torch.float32, device=a.device) if a_scales is None else None
+    operands = [a.view(torch.uint8), b.view(torch.uint8), *(none if x is None else x for x in (a_scales, b_scales))]
+    torch.ops.blackwell_lab.gemm(out, operands, [alpha], config)
+    return out
+
+
+def _epilogue(bias: Any, activation: str | None, residual: Any) -> str:
+    words = [word for word, there in (("bias", bias is not None), ("residual", residual is not None)) if there]
+    name = "-".join([*words, *([activation] if activation else [])]) or NONE
+    if name not in EPILOGUES:
+        raise ValueError(f"there is no fused epilogue {name}; there are: {', '.join(EPILOGUES)}")
+    return name
+
+
+def _sizes(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
+    for name, tensor in {"a": a, "b": b}.items():
+        if tensor.dim() != 2:
+            raise ValueError(f"{name} has {tensor.dim()} dimensions; it must be a matrix")
+    if a.shape[1] != b.shape[1]:
+        raise ValueError(f"a {tuple(a.shape)} and b {tuple(b.shape)} differ in K, their last dimension (b is [N, K])")
+    return a.shape[0], b.shape[0], a.shape[1]
+
+
+def _output(a: torch.Tensor, shape: tuple[int, int], out: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    if out is None:
+        if dtype not in OUT_DTYPES:
+            raise ValueError(f"out_dtype is {dtype}; it must be bfloat16, float16 or float32")
+        return torch.empty(shape, dtype=dtype, device=a.device)
+    if tuple(out.shape) != shape:
+        raise ValueError(f"out is {tuple(out.shape)}; it must be {shape}")
+    if out.dtype not in OUT_DTYPES:
+        raise ValueError(f"out is {out.dtype}; it must be bfloat16, float16 or float32")
+    _check({"out": out}, a, out.dtype)
+    return out
+
+
+def _check(named: dict[str, torch.Tensor | None], a: torch.Tensor, dtype: torch.dtype) -> None:
+    for name, tensor in named.items():
+        if tensor is None:
+            continue
+        if not tensor.is_cuda:
+            raise ValueError(f"{name} is on {tensor.device}; the kernels need CUDA tensors")
+        if tensor.device != a.device:
+            raise ValueError(f"{name} is on {tensor.device} and a on {a.device}; move them to one device")
+        if tensor.dtype != dtype:
+            raise ValueError(f"{name} is {tensor.dtype}; it must be {dtype}")
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name} has strides {tuple(tensor.stride())}; call {name}.contiguous() first")
+
+
+def _asked(options: dict[str, Any], out: torch.Tensor) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted({**options, "out_dtype": OUT_DTYPES[out.dtype]}.items()))
 
 
 @torch.compiler.assume_constant_result
 def _configuration(
     kernel: str,
     device: torch.device,
-    dtype: torch.dtype,
+    dtype: str,
     problem: tuple[int, int, int],
     options: tuple[tuple[str, Any], ...],
     tuned: bool,
 ) -> str:
     """The configuration as text: a constant for torch.compile, which cannot trace how it is made."""
-    arch, shape = arch_of_gpu(*torch.cuda.get_device_capability(device)), Shape(*problem)
-    if tuned and not options:
-        found = _tuned(kernel, arch, DTYPES[dtype], shape, kind_of(torch.cuda.get_device_name(device)))
-        if found is not None:
-            return found
+    arch = arch_of_gpu(*torch.cuda.get_device_capability(device))
+    asked = {"dtype": dtype, **dict(options)}
     try:
-        return make_config(kernel, arch=arch, dtype=DTYPES[dtype], shape=shape, **dict(options)).to_json()
+        shape = Shape(*problem)
+        if tuned and asked.keys() <= {"dtype", "out_dtype"} and asked.get("out_dtype", dtype) == dtype:
+            found = _tuned(kernel, arch, dtype, shape, kind_of(torch.cuda.get_device_name(device)))
+            if found is not None:
+                return found
+        return make_config(kernel, arch=arch, shape=shape, **asked).to_json()
     except UsageProblem as error:
         raise ValueError(str(error)) from None
 
@@ -82,44 +201,21 @@ def _tuned(kernel: str, arch: str, dtype: str, shape: Shape, gpu: str) -> str | 
     return found.to_json() if found else None
 
 
-def _check(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> None:
-    named = {"a": a, "b": b} | ({"out": out} if out is not None else {})
-    for name, tensor in named.items():
-        if not tensor.is_cuda:
-            raise ValueError(f"{name} is on {tensor.device}; the kernels need CUDA tensors")
-        if tensor.device != a.device:
-            raise ValueError(f"{name} is on {tensor.device} and a on {a.device}; move them to one device")
-        if tensor.dtype not in DTYPES or tensor.dtype != a.dtype:
-            raise ValueError(f"{name} is {tensor.dtype} and a {a.dtype}; both must be bfloat16 or both float16")
-        if tensor.dim() != 2:
-            raise ValueError(f"{name} has {tensor.dim()} dimensions; it must be a matrix")
-        if not tensor.is_contiguous():
-            raise ValueError(f"{name} has strides {tuple(tensor.stride())}; call {name}.contiguous() first")
-    if a.shape[1] != b.shape[1]:
-        raise ValueError(f"a {tuple(a.shape)} and b {tuple(b.shape)} differ in K, their last dimension (b is [N, K])")
-    if a.shape[1] % 8 or b.shape[0] % 8 or 0 in (*a.shape, *b.shape):
-        raise ValueError(
-            f"K {a.shape[1]} and N {b.shape[0]} must be multiples of 8 (16-byte rows for TMA), M at least 1"
-        )
-    if out is not None and tuple(out.shape) != (a.shape[0], b.shape[0]):
-        raise ValueError(f"out is {tuple(out.shape)}; it must be {(a.shape[0], b.shape[0])}")
-
-
-@custom_op("blackwell_lab::matmul", mutates_args=("out",), device_types="cuda")
-def _matmul(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, config: str) -> None:
+@custom_op("blackwell_lab::gemm", mutates_args=("out",), device_types="cuda")
+def _gemm(out: torch.Tensor, operands: Sequence[torch.Tensor], numbers: Sequence[float], config: str) -> None:
     from max.driver import Buffer
 
-    index = a.device.index or 0
-    model, device = _model(config, index)
-    queue = torch.cuda.ExternalStream(device.default_queue.native_stream_handle, device=a.device)
-    current = torch.cuda.current_stream(a.device)
+    model, device = _model(config, out.device.index or 0)
+    queue = torch.cuda.ExternalStream(device.default_queue.native_stream_handle, device=out.device)
+    current = torch.cuda.current_stream(out.device)
     queue.wait_stream(current)
-    model.execute(Buffer.from_dlpack(out), Buffer.from_dlpack(a.detach()), Buffer.from_dlpack(b.detach()))
+    scalars = [Buffer.from_numpy(np.array(number, np.float32)) for number in numbers]
+    model.execute(*(Buffer.from_dlpack(tensor.detach()) for tensor in (out, *operands)), *scalars)
     current.wait_stream(queue)
 
 
-@_matmul.register_fake
-def _(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, config: str) -> None:
+@_gemm.register_fake
+def _(out: torch.Tensor, operands: Sequence[torch.Tensor], numbers: Sequence[float], config: str) -> None:
     return None
 
 

@@ -31,14 +31,14 @@ def gemm[
     k_iterations: UInt32,
     m: UInt32,
     n: UInt32,
-    counter: UInt64,
+    workspace: UInt64,
 ):
     """C = A . B^T. LaunchPlan has the grid, the sizes and the tensor maps."""
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
     comptime assert not config.is_fused(), "fused_gemm has the operands of a fused epilogue"
-    run[config](problem_of[config](a, b, c, k_iterations, m, n, counter, Scales(0, 0, 1)))
+    run[config](problem_of[config](a, b, c, k_iterations, m, n, workspace, Scales(0, 0, 1)))
 
 
 @__llvm_metadata(
@@ -59,14 +59,14 @@ def multiplied_gemm[
     k_iterations: UInt32,
     m: UInt32,
     n: UInt32,
-    counter: UInt64,
+    workspace: UInt64,
     alpha: Float32,
 ):
     """C = alpha * A . B^T."""
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
-    run[config](problem_of[config](a, b, c, k_iterations, m, n, counter, Scales(0, 0, alpha)))
+    run[config](problem_of[config](a, b, c, k_iterations, m, n, workspace, Scales(0, 0, alpha)))
 
 
 @__llvm_metadata(
@@ -87,7 +87,7 @@ def fused_gemm[
     k_iterations: UInt32,
     m: UInt32,
     n: UInt32,
-    counter: UInt64,
+    workspace: UInt64,
     bias: UInt64,
     residual: UInt64,
     alpha: Float32,
@@ -97,7 +97,7 @@ def fused_gemm[
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
-    var problem = problem_of[config](a, b, c, k_iterations, m, n, counter, Scales(0, 0, 1))
+    var problem = problem_of[config](a, b, c, k_iterations, m, n, workspace, Scales(0, 0, 1))
     problem.operands = {bias, residual, alpha, beta, m, n}
     run[config](problem)
 
@@ -134,7 +134,7 @@ def scaled_gemm[
     k_iterations: UInt32,
     m: UInt32,
     n: UInt32,
-    counter: UInt64,
+    workspace: UInt64,
     alpha: Float32,
 ):
     """C = alpha * A . B^T, of A and B with scale factors."""
@@ -143,18 +143,18 @@ def scaled_gemm[
     var c = tensor_map_address(Pointer(to=c_map))
     var a_scales = tensor_map_address(Pointer(to=a_scales_map))
     var b_scales = tensor_map_address(Pointer(to=b_scales_map))
-    run[config](problem_of[config](a, b, c, k_iterations, m, n, counter, Scales(a_scales, b_scales, alpha)))
+    run[config](problem_of[config](a, b, c, k_iterations, m, n, workspace, Scales(a_scales, b_scales, alpha)))
 
 
 @inline(.always)
 def problem_of[
     config: GemmConfig
 ](
-    a: UInt64, b: UInt64, c: UInt64, k_iterations: UInt32, m: UInt32, n: UInt32, counter: UInt64, scales: Scales
+    a: UInt64, b: UInt64, c: UInt64, k_iterations: UInt32, m: UInt32, n: UInt32, workspace: UInt64, scales: Scales
 ) -> Problem:
     comptime wrong = config_error(config)
     comptime assert wrong.byte_length() == 0, wrong
     var clusters_m = ceildiv(m, UInt32(config.cluster_rows()))
     var clusters_n = ceildiv(n, UInt32(config.cluster_columns()))
     var none = EpilogueOperands(0, 0, 1, 0, m, n)
-    return {a, b, c, k_iterations, m, n, clusters_m, clusters_n, counter, scales, none}
+    return {a, b, c, k_iterations, m, n, clusters_m, clusters_n, workspace, scales, none}

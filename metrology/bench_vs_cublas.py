@@ -101,7 +101,7 @@ class Kernel:
         return lambda: launch(torch.cuda.current_stream().cuda_stream)
 
 
-def cublas(tensors: dict[str, Any]) -> Callable[[], None]:
+def cublas(tensors: dict[str, Any]) -> Callable[[], Any]:
     import torch
 
     if "A scales" in tensors:
@@ -110,7 +110,7 @@ def cublas(tensors: dict[str, Any]) -> Callable[[], None]:
     return lambda: torch.matmul(tensors["A"], tensors["B"].t(), out=tensors["C"])
 
 
-def _scaled_mm(tensors: dict[str, Any], of_a: Any, of_b: Any, *, fast: bool) -> Callable[[], None]:
+def _scaled_mm(tensors: dict[str, Any], of_a: Any, of_b: Any, *, fast: bool) -> Callable[[], Any]:
     import torch
 
     a, b, c = tensors["A"], tensors["B"].t(), tensors["C"]

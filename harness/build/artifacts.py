@@ -42,11 +42,11 @@ from harness.build.compiler import (
 from harness.build.config import KernelConfig
 from harness.build.planner import (
     Argument,
-    CounterArgument,
     Plan,
     ScalarArgument,
     TensorArgument,
     TensorMapArgument,
+    WorkspaceArgument,
     parse_plan,
 )
 from harness.emulator import Region, Swizzle
@@ -247,6 +247,8 @@ def _kernel_folder(config: KernelConfig) -> Path:
 OUTPUT = "C"
 FACTORS = ("alpha", "beta")
 COUNTER_TYPE = DATA_TYPES["u32"]
+NAN = 0x7FFFFFFF
+"""Of f32."""
 
 
 def make_launchable(artifact: Artifact, shape: Shape, kind: str, seed: int) -> Launchable:
@@ -266,9 +268,9 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
         OUTPUT: Buffer(OUTPUT, DATA_TYPES[dtype.ptx], plan.output, Fill("nan")),
         **epilogue_buffers(plan, inputs),
     }
-    counters = [argument for argument in plan.arguments if isinstance(argument, CounterArgument)]
-    for counter in counters:
-        buffers[counter.name] = counter_buffer(counter, Fill("zeros"))
+    workspaces = [argument for argument in plan.arguments if isinstance(argument, WorkspaceArgument)]
+    for workspace in workspaces:
+        buffers[workspace.name] = workspace_buffer(workspace)
     matmul = Matmul(OUTPUT, dtype, plan.output_tile, compute_reference(inputs))
     label, about = describe(artifact, plan.problem)
     return Launchable(
@@ -276,7 +278,7 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
         buffers,
         maps_of(plan),
         (launch_of(plan, {"alpha": inputs.alpha, **inputs.given}),),
-        (matmul, *(_left_at_zero(counter) for counter in counters)),
+        (matmul, *(_left_at_zero(workspace) for workspace in workspaces)),
         text_given=artifact.ptx,
         label=label,
         about=about,
@@ -319,13 +321,18 @@ def describe(artifact: Artifact, shape: Shape) -> tuple[str, dict[str, Any]]:
     return f"{config.label}, {shape}", about
 
 
-def counter_buffer(counter: CounterArgument, fill: Fill) -> Buffer:
-    return Buffer(counter.name, COUNTER_TYPE, (counter.bytes // 4,), fill)
+def workspace_buffer(workspace: WorkspaceArgument, first: Mapping[int, int] = MappingProxyType({})) -> Buffer:
+    """Partial sums that nobody has written are NaN. first: counters that do not begin at 0, by their places."""
+    words = np.full(workspace.bytes // 4, NAN, np.uint32)
+    words[: workspace.counters] = 0
+    for place, value in first.items():
+        words[place] = value
+    return Buffer(workspace.name, COUNTER_TYPE, words.shape, Fill("array", array=words))
 
 
 def launch_of(plan: Plan, given: Mapping[str, Any] = MappingProxyType({})) -> Launch:
-    """The launch that a plan describes. Tensor maps and counters are called as the arguments are. given: the factors of
-    C, which a plan does not know, by their names."""
+    """The launch that a plan describes. Tensor maps and workspaces are called as the arguments are. given: the factors
+    of C, which a plan does not know, by their names."""
     return Launch(
         plan.entry,
         plan.grid,
@@ -362,9 +369,9 @@ def _argument(argument: Argument) -> LaunchArgument:
     return Scalar(argument.value) if isinstance(argument, ScalarArgument) else Reference(argument.name)
 
 
-def _left_at_zero(counter: CounterArgument) -> Holds:
-    """The next launch gets the counter as this one leaves it."""
-    return Holds(counter.name, COUNTER_TYPE, "0", parse_expression("0", ()))
+def _left_at_zero(workspace: WorkspaceArgument) -> Holds:
+    """The next launch gets the counters as this one leaves them."""
+    return Holds(workspace.name, COUNTER_TYPE, "0", parse_expression("0", ()), size=workspace.counters)
 
 
 def regions_of(plan: Plan) -> list[Region]:
@@ -393,14 +400,14 @@ class Judged:
 
 
 def judged(outcome: Outcome, plan: Plan) -> Judged:
-    """Raises CannotRun if the kernel has not left its counter at 0."""
+    """Raises CannotRun if the kernel has not left its counters at 0."""
     validation, *others = outcome.verdicts
     assert isinstance(validation, Validation)
     for other in others:
         if isinstance(other, Comparison) and not other.passed:
             raise CannotRun(
-                f"argument {other.buffer}: the kernel left {other.mistakes[0].got:g} in the counter, not 0; the next "
-                "launch would leave out tiles"
+                f"argument {other.buffer}: the kernel left {other.mistakes[0].got:g} in counter "
+                f"{other.mistakes[0].index[0]}, not 0; the next launch would leave out tiles or parts of them"
             )
     names = {
         f"argument {n}": argument.tensor

@@ -24,12 +24,17 @@ LARGEST_CLUSTER = 16
 @dataclass(frozen=True)
 class Tiling:
     """A tile of a CTA with the cluster that suits it. slower: seconds for the same multiplications, as a factor; the
-    smaller the tile, the more often its operands are read. ping_pong: its warpgroups take tiles in turn."""
+    smaller the tile, the more often its operands are read. ping_pong: its warpgroups take tiles in turn. swapped: rows
+    of B lie along its rows. splits: in how many parts of K it may be added up. most_m: rows of A that it is offered
+    for; None: any."""
 
     mma_shape: tuple[int, int]
     cluster: tuple[int, int]
     slower: float
     ping_pong: bool = False
+    swapped: bool = False
+    splits: tuple[int, ...] = (1,)
+    most_m: int | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,7 @@ SPACE_9: dict[str, Space] = {
 # The factors: seconds that an H200 took for five problems, each kernel alone in a steady state, where the power limit
 # makes joules of them (results/nvidia-h200-alone.json). 256x96, 128x160 and 128x128 without ping-pong are placed
 # between those by their area; in turns with cuBLAS they took 1.01, 1.02 and 1.03.
+SPLITS = (1, 2, 3, 4, 6, 8)
 HOPPER_TILINGS = (
     Tiling((256, 128), (1, 2), 1.0),
     Tiling((128, 256), (2, 1), 0.993),
@@ -130,6 +136,15 @@ HOPPER_TILINGS = (
     Tiling((256, 96), (1, 2), 1.025),
     Tiling((128, 160), (2, 1), 1.03),
     Tiling((128, 128), (2, 1), 1.04),
+    # Of few rows of A, and for a last row of tiles that is nearly empty: not measured.
+    Tiling((128, 16), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=16),
+    Tiling((128, 32), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=32),
+    Tiling((128, 48), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=48),
+    Tiling((128, 64), (1, 1), 1.1, splits=SPLITS, most_m=128),
+    Tiling((64, 128), (1, 1), 1.1, splits=SPLITS, most_m=64),
+    Tiling((64, 256), (1, 1), 1.1, splits=SPLITS, most_m=64),
+    Tiling((128, 128), (1, 1), 1.1, splits=SPLITS, most_m=256),
+    Tiling((128, 208), (2, 1), 1.08, swapped=True),
 )
 
 # As measured in turns (results/nvidia-h200-fp8.json).

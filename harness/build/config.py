@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import combinations, islice
-from math import ceil
 from typing import Any, Literal
 
 from harness import paths
@@ -27,12 +26,11 @@ from harness.build.catalog import (
     SCALES,
     SCHEDULERS,
     Kernel,
-    Tiling,
 )
 from harness.build.planner import ConfigError
+from harness.build.tilings import OF_TILING, estimates, offered
 from harness.epilogues import EPILOGUES, NONE, find_epilogue
 from harness.errors import UsageProblem
-from harness.gpus import usual_gpu
 from harness.problem import BF16, DTYPES, FP8, OUT_TYPES, Shape, check_dtype
 
 SWITCH = {"yes": True, "true": True, "no": False, "false": False}
@@ -52,6 +50,7 @@ class Option:
     off: the flag that turns a switch off. label: its name in the id of a suite's case, if not its own. default:
     what it is where nothing is asked for, if no kernel decides that. persistent: only of kernels whose CTAs compute
     tile after tile. least: the smallest number that the command line takes. takes_file: a Mojo file is a value, too.
+    takes_auto: the word auto asks for nothing.
     """
 
     name: str
@@ -70,6 +69,7 @@ class Option:
     persistent: bool = False
     least: int = 0
     takes_file: bool = False
+    takes_auto: bool = False
 
     @property
     def words(self) -> str:
@@ -85,6 +85,8 @@ class Option:
         """Reads one value; raises `UsageProblem` for text that is none."""
         if self.kind == "pair":
             return self._parse_pair(text)
+        if self.takes_auto and text == "auto":
+            return None
         if self.kind == "switch":
             if text.lower() not in SWITCH:
                 raise UsageProblem(f"{text!r} is neither yes nor no; write yes or true, no or false")
@@ -201,6 +203,11 @@ OPTIONS = {
                least=1),
         Option("ping_pong", "switch", f"On sm_90a: each warpgroup its own tiles, or halves of each.  {THE_KERNELS}",
                several="true,false", off="--cooperative", persistent=True),
+        Option("split_k", "number", "CTAs that each multiply a part of K of a tile.  [default: auto, by the problem]",
+               written="auto|1..16", several="1,2,4", offered=tuple(range(1, 17)), takes_auto=True,
+               distance=lambda one, other: abs(one - other), persistent=True, least=1),
+        Option("swapped", "switch", "On sm_90a: rows of B along the MMA's M, those of A along its N.  [default: by the "
+               "problem]", several="true,false", offered=(False,), off="--not-swapped", persistent=True),
         Option("epilogue", "word", "What kernel8 makes of the product before it is C: one of "
                f"{', '.join(EPILOGUES)}, or a Mojo file with one of your own.  [default: none]",
                written="NAME|FILE.mojo", several="bias,relu", choices=tuple(EPILOGUES), offered=(NONE,), default=NONE,
@@ -224,12 +231,6 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
     return found
 
 
-FEW_CLUSTERS, OUTSIDE_SLOWER = 8, 1.5
-"""Where a CTA of the last clusters along M lies outside of C altogether, and clusters along M are few, the tiles of an
-H200 took 1.2 to 1.6 times as long as their waves say (777x8192x8192: one cluster of 4); with 24 along M it did not
-show."""
-
-
 def find_kernel(name: str) -> Kernel:
     """Looks up a kernel by name."""
     if name not in KERNELS and paths.OWN_KERNEL in os.environ:
@@ -247,26 +248,10 @@ def tilings(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | 
     """The options of each tiling among those that are asked for, the fastest first; in the kernel's own order without a
     problem. For a kernel without a choice, or if what is asked for is none of them, one that has no options.
     """
-    wanted = {name: asked.get(name) for name in ("mma_shape", "cluster", "ping_pong")}
-    found = [
-        tiling
-        for tiling in kernel.tilings.get(f"{arch} block" if asked.get("scales") == "block" else arch, ())
-        if all(value in (None, getattr(tiling, name)) for name, value in wanted.items())
-    ]
     if shape:
-        sms = usual_gpu(arch).sms if asked.get("sms") is None else asked["sms"]
-        found.sort(key=lambda tiling: _cost(tiling, shape, sms))
-    return [{name: getattr(tiling, name) for name in wanted} for tiling in found] or [{}]
-
-
-def _cost(tiling: Tiling, shape: Shape, sms: int) -> float:
-    """All CTAs that fit compute a tile at the same time, so what counts is how often they do, times the tile's size."""
-    (rows, columns), (cm, cn) = tiling.mma_shape, tiling.cluster
-    clusters = ceil(shape.m / (rows * cm)) * ceil(shape.n / (columns * cn))
-    waves = ceil(clusters / max(1, sms // (cm * cn)))
-    ctas_m = ceil(shape.m / rows)
-    outside = ctas_m % cm and ceil(ctas_m / cm) <= FEW_CLUSTERS
-    return waves * rows * columns * tiling.slower * (OUTSIDE_SLOWER if outside else 1)
+        return [one.options for one in estimates(kernel, arch, asked, shape)] or [{}]
+    whole = [one for one in offered(kernel, arch, asked) if one.most_m is None]
+    return [{name: getattr(one, name) for name in OF_TILING} for one in whole] or [{}]
 
 
 Change = Mapping[str, Any]
@@ -370,6 +355,8 @@ class KernelConfig:
     clc_depth: int = 0
     sms: int = 0
     ping_pong: bool = False
+    split_k: int = 1
+    swapped: bool = False
     epilogue: str = NONE
 
     @property
@@ -398,6 +385,7 @@ class KernelConfig:
         return (
             f" {self.scheduler}{details} group {self.raster_group}"
             f" accumulators {self.accumulators}{' ping-pong' if self.ping_pong else ''}"
+            f"{f' split-K {self.split_k}' if self.split_k > 1 else ''}{' swapped' if self.swapped else ''}"
             f"{'' if self.epilogue == NONE else f' with {self.epilogue}'}"
         )
 

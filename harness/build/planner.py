@@ -14,7 +14,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,7 +56,7 @@ _compiled_with_planner: dict[str, str] = {}
 
 def compiled_with_planner(options: Mapping[str, Any]) -> str | None:
     """The PTX of a complete configuration, if it is what came of that which was compiled with the planner."""
-    wanted = _line(options)
+    wanted = options_text(options)
     return next((ptx for asked, ptx in _compiled_with_planner.items() if _answer(asked) == _answer(wanted)), None)
 
 
@@ -64,7 +64,7 @@ def _compile(place: Path, needed: Mapping[str, Any] | None) -> None:
     if needed:
         try:
             with compiled(planner_source_with(needed)) as program:
-                _compiled_with_planner[_line(needed)] = ask(program, "ptx", 0)
+                _compiled_with_planner[options_text(needed)] = ask(program, "ptx", 0)
                 return _publish(program, place)
         except CannotRun:
             pass  # the kernel breaks a rule, about which the planner knows more to say than the compiler
@@ -94,7 +94,7 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageProblem(f"{odd!r} is no value of a configuration's option: it has spaces")
     if not _server.cache_info().currsize:
         planner(needed=options)
-    answer = json.loads(_answer(_line(options)))
+    answer = json.loads(_answer(options_text(options)))
     if "refused" in answer:
         refused = answer["refused"]
         raise ConfigError(refused["message"], refused["subject"], tuple(filter(None, refused["instead"].split(","))))
@@ -103,7 +103,8 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
     return answer["config"]
 
 
-def _line(options: Mapping[str, Any]) -> str:
+def options_text(options: Mapping[str, Any]) -> str:
+    """Options of a configuration as the planner and the MAX ops read them (``kernels/host/options.mojo``)."""
     return " ".join(_words(options))
 
 
@@ -241,10 +242,12 @@ class ScalarArgument:
 
 
 @dataclass(frozen=True)
-class CounterArgument:
-    """The address of a counter in global memory, so many bytes. It must be 0 before the launch, and is 0 after it."""
+class WorkspaceArgument:
+    """The address of so many bytes of global memory. The words at its start, ``counters`` of 4 bytes, must be 0 before
+    the launch, and are 0 after it; partial sums of split-K come behind them."""
 
     name: str
+    counters: int
     bytes: int
 
 
@@ -257,7 +260,7 @@ class TensorArgument:
     shape: tuple[int, ...]
 
 
-Argument = TensorMapArgument | ScalarArgument | CounterArgument | TensorArgument
+Argument = TensorMapArgument | ScalarArgument | WorkspaceArgument | TensorArgument
 
 
 @dataclass(frozen=True)
@@ -311,8 +314,8 @@ class Plan:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Rows and columns of C that one CTA computes: the MMA's, with the rows split over the CTAs of a
-        group.
+        """Rows and columns of the product that one CTA computes: the MMA's, with the rows split over the CTAs of a
+        group. The product is C, or swapped its transpose.
         """
         rows, columns, _ = self.config["mma_shape"]
         return rows // self.config["cta_group"], columns
@@ -327,13 +330,42 @@ class Plan:
     def output_tile(self) -> tuple[int, int]:
         """Rows and columns of C that one CTA writes."""
         rows, columns = self.tile
-        return rows, columns * self.output[1] // self.problem.n
+        return (columns, rows) if self.swapped else (rows, columns * self.output[1] // self.problem.n)
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the kernel multiplies B . A^T and stores the transpose."""
+        return bool(self.config.get("swapped"))  # a plan of an older commit does not say
+
+    @property
+    def split_k(self) -> int:
+        """Parts of K that a tile is added up in."""
+        return int(self.config.get("split_k", 1))
+
+    def of_product(self) -> Plan:
+        """The same launch with operands and boxes as the kernel sees them, which knows the product alone: swapped, its
+        A is the tensor B."""
+        if not self.swapped:
+            return self
+        names = {"A": "B", "B": "A", "C": "C"}
+        arguments = tuple(
+            replace(each, tensor=names[each.tensor], box=each.box[::-1] if each.tensor == "C" else each.box)
+            if isinstance(each, TensorMapArgument)
+            else each
+            for each in self.arguments
+        )
+        return replace(self, arguments=arguments)
+
+    @property
+    def product(self) -> tuple[int, int]:
+        """Rows and columns of the product."""
+        return (self.problem.n, self.problem.m) if self.swapped else (self.problem.m, self.problem.n)
 
 
 _ARGUMENTS: dict[str, type] = {
     "tensor_map": TensorMapArgument,
     "scalar": ScalarArgument,
-    "counter": CounterArgument,
+    "workspace": WorkspaceArgument,
     "tensor": TensorArgument,
 }
 
@@ -360,12 +392,19 @@ def parse_plan(text: str) -> Plan:
             roles=_all(Role, data["roles"]),
             barriers=_all(Barrier, data["barriers"]),
             multicast=_all(Multicast, data["multicast"]),
-            arguments=tuple(_make(_ARGUMENTS[argument["kind"]], argument) for argument in data["arguments"]),
+            arguments=tuple(_argument(argument) for argument in data["arguments"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CannotRun(
             f"the launch plan cannot be read ({type(error).__name__}: {error}): {text.strip()[:120]!r}"
         ) from error
+
+
+def _argument(data: dict[str, Any]) -> Argument:
+    if data["kind"] == "counter":  # what a plan of an older commit calls a workspace of one word
+        data = {"kind": "workspace", "counters": 1, **{key: value for key, value in data.items() if key != "kind"}}
+    made: Argument = _make(_ARGUMENTS[data["kind"]], data)
+    return made
 
 
 def _three(values: list[int]) -> tuple[int, int, int]:

@@ -36,6 +36,8 @@ class Checker:
         self, regions: Sequence[Any] = (), roles: Sequence[Any] = (), tell: Callable[[Finding], None] | None = None
     ) -> None:
         self._tell = tell
+        self.takes_runs = tell is None
+        """Whether it may be told of accesses many at a time, and late."""
         self._regions = tuple(regions)
         self._roles = tuple(roles)
         self._launches: list[_CheckedLaunch] = []
@@ -93,6 +95,7 @@ class _CheckedLaunch:
             events.Suspended: self._suspended,
             events.Resumed: self._resumed,
             events.Access: generic.access,
+            events.Accesses: generic.accesses,
             events.Fenced: generic.fenced,
             events.TensorMapRead: tensor_maps.read,
             events.Issued: self._issued,

@@ -29,9 +29,10 @@ from harness.check.clocks import (
 from harness.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
 from harness.check.lanes import LaneMeetings
 from harness.check.model import Model
-from harness.check.shadow import record_of
+from harness.check.noted import span
+from harness.check.shadow import places_of, record_of
 from harness.check.threads import Thread
-from harness.emulator.machine.events import Access, Agent, Fenced, Site, TensorMapRead
+from harness.emulator.machine.events import Access, Accesses, Agent, Fenced, Site, TensorMapRead
 
 NBYTES = 128
 RELEASES_KEPT = 16
@@ -170,17 +171,33 @@ class GenericProxy:
             if event.cta != agent.cta:
                 self._reach_peer(event, thread)
             if event.cta == agent.cta and not strong:
-                if memory.note(event, moment):
+                if memory.note((event,), event.mode, moment, *span(event)):
                     self._lanes.access(event)
             else:
                 record = record_of(event, moment, scope)
                 memory.access(event.where, event.nbytes * event.items, record, moment.observer)
         else:
-            places = np.atleast_1d(np.asarray(event.where)).astype(np.int64)
-            record = record_of(event, moment, scope)
-            self.model.access_global(places, event.nbytes * event.items, record, moment.observer)
+            self.model.access_global(*places_of(event), record_of(event, moment, scope), moment.observer)
         if writes:
             self._tell(event, thread, scope)
+
+    def accesses(self, run: Accesses) -> None:
+        """Takes weak accesses of one thread, to its own CTA's memory if it is shared memory."""
+        if run.space == "shared":
+            thread = self.model.threads.of(run.agent)
+            memory = self.model.shared[run.agent.cluster, run.cta]
+            if memory.note(run, run.mode, thread.moment(), run.whole, run.chunks):
+                self._lanes.accesses(run)
+            if run.mode != "read" and self._flags:
+                for event in run:
+                    self._tell(event, thread, WEAK)
+        elif run.space == "global":
+            if not self.model.note_global(run):
+                for event in run:
+                    self.access(event)
+            elif run.mode != "read" and self._flags:
+                for event in run:
+                    self._tell(event, self.model.threads.of(run.agent), WEAK)
 
     def _reach_peer(self, event: Access, thread: Thread) -> None:
         agent, site = event.agent, event.site

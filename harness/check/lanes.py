@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from harness.check.model import SHARED_BYTES, Model, drop_cluster
 from harness.check.noted import CHUNK
-from harness.emulator.machine.events import Access, Agent, Operation, SharedChunks, Site
+from harness.emulator.machine.events import Access, Accesses, Agent, Operation, SharedChunks, Site
 
 READERS = ("tma.store", "bulk.store", "mma", "tmem.copy")
 """Operations of one lane that read what others may have written."""
@@ -37,13 +37,31 @@ Bytes = NDArray[np.int64]
 class Interval:
     """Holds what a warp has read and written since its lanes met, and how much of that the marks know."""
 
-    __slots__ = ("marked", "number", "read", "written")
+    __slots__ = ("_read", "_written", "count", "marked", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.read: list[Access] = []
-        self.written: list[Access] = []
+        self._read: list[Access | Accesses] = []
+        self._written: list[Access | Accesses] = []
+        self.count = 0
         self.marked = {"read": 0, "written": 0}
+
+    def add(self, what: str, accesses: Access | Accesses) -> None:
+        (self._read if what == "read" else self._written).append(accesses)
+        self.count += len(accesses) if isinstance(accesses, Accesses) else 1
+
+    def has(self, what: str) -> bool:
+        return bool(self._read if what == "read" else self._written)
+
+    def all(self, what: str) -> list[Access]:
+        """All that has been read, or written, one by one."""
+        found = self._read if what == "read" else self._written
+        if any(isinstance(one, Accesses) for one in found):
+            single: list[Access] = []
+            for one in found:
+                single += one if isinstance(one, Accesses) else [one]
+            found[:] = single
+        return found  # type: ignore[return-value]  # they are no runs now
 
 
 class LaneMeetings:
@@ -64,16 +82,27 @@ class LaneMeetings:
     def access(self, event: Access) -> None:
         interval = self._interval(event.agent)
         mine, other = ("read", "written") if event.mode == "read" else ("written", "read")
-        getattr(interval, mine).append(event)
-        if getattr(interval, other) and event.site not in self._told:
+        interval.add(mine, event)
+        if interval.has(other) and event.site not in self._told:
             self._mark(event.agent, interval, other)
             places, lanes = _spread(event)
             self._compare(event.agent, event.site, interval, other, places, lanes, mine)
 
+    def accesses(self, run: Accesses) -> None:
+        interval = self._interval(run.agent)
+        mine, other = ("read", "written") if run.mode == "read" else ("written", "read")
+        if interval.has(other) or interval.count + len(run) > LONGEST:
+            for event in run:
+                self.access(event)
+        else:
+            interval.add(mine, run)
+
     def issued(self, operation: Operation, agent: Agent) -> None:
         """A lane has an asynchronous operation read shared memory."""
         interval = self._intervals.get(agent[:3])
-        if interval is None or not interval.written or operation.kind not in READERS or operation.site in self._told:
+        if interval is None or operation.kind not in READERS or operation.site in self._told:
+            return
+        if not interval.has("written"):
             return
         self._mark(agent, interval, "written")
         lane = (agent.lanes & -agent.lanes).bit_length() - 1
@@ -84,7 +113,7 @@ class LaneMeetings:
 
     def _interval(self, agent: Agent) -> Interval:
         found = self._intervals.get(agent[:3])
-        if found is None or len(found.read) + len(found.written) > LONGEST:
+        if found is None or found.count > LONGEST:
             self._count += 1
             found = self._intervals[agent[:3]] = Interval(self._count)
         return found
@@ -95,7 +124,7 @@ class LaneMeetings:
         marks = self._marks.get(key)
         if marks is None:
             marks = self._marks[key] = np.zeros(SHARED_BYTES, np.int64)
-        accesses = getattr(interval, what)
+        accesses = interval.all(what)
         for event in accesses[interval.marked[what] :]:
             places, lanes = _spread(event)
             marks[places] = interval.number << LANE_BITS | lanes
@@ -116,7 +145,7 @@ class LaneMeetings:
         if not foreign.any():
             return
         place = int(places[int(foreign.argmax())])
-        earlier = _last_at(getattr(interval, other), place)
+        earlier = _last_at(interval.all(other), place)
         self._told.add(site)
         alone = earlier.site.opcode in ALONE and site.opcode in ALONE
         self._model.say(

@@ -16,7 +16,7 @@ from harness.check.history import Conflict, Observer, Record
 from harness.check.mbarrier import TrackedMBarrier
 from harness.check.shadow import ShadowAllocation, ShadowMemory, ShadowTensorMemory
 from harness.check.threads import Threads, TrackedCta, has_started
-from harness.emulator.machine.events import Agent, Site
+from harness.emulator.machine.events import Accesses, Agent, Site
 
 SHARED_BYTES = 1 << 18
 """More than any CTA has."""
@@ -105,6 +105,13 @@ class Model:
         allocation.access((places[inside], nbytes), record, observer)
         if not inside.all():
             self.access_global(places[~inside], nbytes, record, observer)
+
+    def note_global(self, run: Accesses) -> bool:
+        """Notes accesses to one allocation that are in order for certain. False: they are no such."""
+        allocation = self.allocation(run.base)
+        if allocation is None or allocation.base != run.base:
+            return False
+        return allocation.note(run, self.threads.of(run.agent).moment())
 
     # ---- findings ----
 

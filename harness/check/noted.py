@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from harness.check.clocks import ORDER, VISIBLE, Rows
 from harness.check.threads import Moment
-from harness.emulator.machine.events import Access
+from harness.emulator.machine.events import Access, Accesses
 
 CHUNK = 16
 UNKNOWN = np.iinfo(np.int32).max
@@ -29,12 +29,17 @@ TRIALS, FEWEST = 16, 8
 MOST = 1 << 14
 """Accesses that are noted at most, after which those are forgotten that no finding can name any more."""
 
-Chunks = NDArray[np.int64]
+Chunks = NDArray[np.signedinteger[Any]]
+Several = Accesses | tuple[Access, ...]
 
 
 class _Noted(NamedTuple):
-    event: Access
+    """Accesses of one thread at one moment, all of them reads or all of them writes."""
+
+    accesses: Several
+    mode: str
     moment: Moment
+    whole: Chunks
     chunks: Chunks
 
 
@@ -54,13 +59,15 @@ class Notes:
         count = len(histories)
         self._apply, self._forget = apply, forget
         self._log: list[_Noted] = []
+        self._length = 0
+        """How many accesses that are."""
         self.pays = True
         """Whether noting still does: it does not where other things touch the memory every few accesses."""
         self._times = self._handed = 0
         self._checked = 0
-        """Of the log, the accesses that are known to be in order."""
+        """Of the log, the entries that are known to be in order. After them come writes, and then reads."""
         self._first = 1
-        """The number of the log's first access."""
+        """The number of the log's first entry."""
         self._writer: NDArray[np.int32] = np.zeros(count, np.int32)
         self._time: NDArray[np.int32] = np.where(histories, np.int32(UNKNOWN), np.int32(0))
         """The component that has written a chunk last, and when."""
@@ -71,51 +78,55 @@ class Notes:
         self._begins: NDArray[np.int64] = np.zeros((2, count), np.int64)
         """The number of the last write of all of a chunk, and of the one before that; 0: the log has none."""
 
-    def add(self, event: Access, moment: Moment, whole: Chunks, chunks: Chunks) -> None:
-        """An access, with the chunks of which it covers all bytes, and all that it touches."""
-        if len(self._log) >= MOST:
+    def add(self, accesses: Several, mode: str, moment: Moment, whole: Chunks, chunks: Chunks) -> None:
+        """Accesses of a thread, with chunks of which one covers all bytes, and all that they touch."""
+        if self._length >= MOST:
             self._trim()
-        self._log.append(_Noted(event, moment, chunks))
-        if event.mode == "read":
-            return
-        if self._reads_are_in_order() and self._is_in_order(chunks, moment):
-            self._note_write(chunks, moment)
-            self._begins[1, whole] = self._begins[0, whole]
-            self._begins[0, whole] = self._first + len(self._log) - 1
-            self._checked = len(self._log)
-        else:
-            self._hand_over()
+        if mode != "read" and self._log and self._log[-1].mode == "read":
+            self._check()
+        self._log.append(_Noted(accesses, mode, moment, whole, chunks))
+        self._length += len(accesses)
 
     def close(self) -> None:
         """Look at what is left; nothing follows."""
-        if not self._reads_are_in_order():
-            self._hand_over()
+        self._check()
 
     def settle(self, chunks: Chunks) -> None:
         """Have histories know everything: something else is about to access these chunks."""
+        self._check()
         if self._log:
-            self._reads_are_in_order()
             self._hand_over()
         self._time[chunks] = UNKNOWN
 
+    def _check(self) -> None:
+        """Look at what has come since that was last done: writes, and then reads. Histories are asked if need be."""
+        entries = self._log[self._checked :]
+        self._checked = len(self._log)
+        count = next((n for n, noted in enumerate(entries) if noted.mode == "read"), len(entries))
+        first = self._first + self._checked - len(entries)
+        if not (self._writes_are_in_order(entries[:count], first) and self._reads_are_in_order(entries[count:])):
+            self._hand_over()
+
     def _hand_over(self) -> None:
-        for event, moment, chunks in self._log:
-            is_alone = self._apply(event, moment)
-            self._begins[:, chunks] = 0
-            if event.mode == "read":
-                self._note_reads(chunks, moment.who, moment.time)
-            elif is_alone:
-                self._note_write(chunks, moment)
-            else:
-                self._time[chunks] = UNKNOWN
+        for accesses, mode, moment, _, _ in self._log:
+            for event in accesses:
+                is_alone = self._apply(event, moment)
+                _, chunks = span(event)
+                self._begins[:, chunks] = 0
+                if mode == "read":
+                    self._note_reads(chunks, moment.who, moment.time)
+                elif is_alone:
+                    self._note_writes(chunks, moment.who, moment.time)
+                else:
+                    self._time[chunks] = UNKNOWN
         self._times += 1
-        self._handed += len(self._log)
+        self._handed += self._length
         self.pays = self._times < TRIALS or self._handed >= FEWEST * self._times
         self._log.clear()
-        self._checked = 0
+        self._checked = self._length = 0
 
-    def _note_write(self, chunks: Chunks, moment: Moment) -> None:
-        self._writer[chunks], self._time[chunks] = moment.who, moment.time
+    def _note_writes(self, chunks: Chunks, who: Any, time: Any) -> None:
+        self._writer[chunks], self._time[chunks] = who, time
         self._is_read[chunks] = False
 
     def _note_reads(self, chunks: Chunks, who: Any, time: Any) -> None:
@@ -125,40 +136,49 @@ class Notes:
             self._is_read[new] = True
         self._read[chunks, who] = time
 
-    def _is_in_order(self, chunks: Chunks, moment: Moment) -> bool:
-        """Whether a write comes after all that has accessed its chunks."""
-        self._make_room(moment)
-        order, visible = (self._row(moment, row) for row in (ORDER, VISIBLE))
-        if (visible[self._writer[chunks]] < self._time[chunks]).any():
-            return False
-        read = chunks[self._is_read[chunks]]
-        return not len(read) or bool((self._read[read].max(axis=0) <= order).all())
-
-    def _reads_are_in_order(self) -> bool:
-        """Look at reads that were noted: do they see what was written? Chunks of those that do not become unknown."""
-        entries = self._log[self._checked :]
-        self._checked = len(self._log)
-        moments: dict[Moment, int] = {}
-        found: list[Chunks] = []
-        which: list[int] = []
-        for event, moment, chunks in entries:
-            if event.mode == "read":
-                found.append(chunks)
-                which.append(moments.setdefault(moment, len(moments)))
-        if not found:
+    def _writes_are_in_order(self, writes: list[_Noted], first: int) -> bool:
+        """Whether each write comes after all that has accessed its chunks. Notes them. first: its number."""
+        if not writes:
             return True
-        for moment in moments:
-            self._make_room(moment)
-        touched = np.concatenate(found)
-        reader = np.repeat(which, [len(one) for one in found])
+        touched, moments, which = self._together(writes)
+        if len(writes) > 1 and len(np.unique(touched)) < len(touched):
+            # One of them writes what another one has written.
+            half = len(writes) // 2
+            parts = ((writes[:half], first), (writes[half:], first + half))
+            return all(self._writes_are_in_order(*part) for part in parts)
+        order, visible = (np.stack([self._row(moment, row) for moment in moments]) for row in (ORDER, VISIBLE))
+        if (visible[which, self._writer[touched]] < self._time[touched]).any():
+            return False
+        is_read = self._is_read[touched]
+        if (self._read[touched[is_read]] > order[which[is_read]]).any():
+            return False
+        self._note_writes(touched, *_of(moments, which))
+        whole = np.concatenate([noted.whole for noted in writes])
+        self._begins[1, whole] = self._begins[0, whole]
+        self._begins[0, whole] = np.repeat(np.arange(first, first + len(writes)), [len(w.whole) for w in writes])
+        return True
+
+    def _reads_are_in_order(self, reads: list[_Noted]) -> bool:
+        """Whether each read sees what was written. Notes them; chunks of those that do not become unknown."""
+        if not reads:
+            return True
+        touched, moments, which = self._together(reads)
         visible = np.stack([self._row(moment, VISIBLE) for moment in moments])
-        sees = visible[reader, self._writer[touched]] >= self._time[touched]
-        who, time = (np.array(column)[reader] for column in zip(*((m.who, m.time) for m in moments), strict=True))
-        self._note_reads(touched, who, time)
+        sees = visible[which, self._writer[touched]] >= self._time[touched]
+        self._note_reads(touched, *_of(moments, which))
         if sees.all():
             return True
         self._time[touched[~sees]] = UNKNOWN
         return False
+
+    def _together(self, entries: list[_Noted]) -> tuple[Chunks, list[Moment], NDArray[np.int64]]:
+        """All chunks, the moments there are, and which one is each chunk's. There is room for all components."""
+        moments: dict[Moment, int] = {}
+        which = [moments.setdefault(noted.moment, len(moments)) for noted in entries]
+        for moment in moments:
+            self._make_room(moment)
+        touched = np.concatenate([noted.chunks for noted in entries])
+        return touched, list(moments), np.repeat(which, [len(noted.chunks) for noted in entries])
 
     def _make_room(self, moment: Moment) -> None:
         """For all components there are."""
@@ -180,18 +200,24 @@ class Notes:
 
     def _trim(self) -> None:
         """Forget the older half, if every chunk of it was written twice since; else histories get everything."""
-        half = len(self._log) // 2
-        if not self._reads_are_in_order():
-            self._hand_over()
+        self._check()
+        if not self._log:
             return
+        half = len(self._log) // 2
         touched = np.unique(np.concatenate([noted.chunks for noted in self._log[:half]]))
         if (self._begins[1, touched] < self._first + half).any():
             self._hand_over()
             return
         self._forget(touched)
+        self._length -= sum(len(noted.accesses) for noted in self._log[:half])
         del self._log[:half]
         self._first += half
         self._checked = len(self._log)
+
+
+def _of(moments: list[Moment], which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Whose they are, and the times there, by chunk."""
+    return np.array([m.who for m in moments])[which], np.array([m.time for m in moments])[which]
 
 
 def span(event: Access) -> tuple[Chunks, Chunks]:

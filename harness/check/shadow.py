@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.check.history import GENERIC, TENSOR, WEAK, Conflict, Histories, Observer, Record, different
-from harness.check.noted import CHUNK, Chunks, Notes, span
+from harness.check.noted import CHUNK, Chunks, Notes, Several, span
 from harness.check.threads import Moment
-from harness.emulator.machine.events import Access, GlobalBox
+from harness.emulator.machine.events import Access, Accesses, GlobalBox
 from harness.emulator.memory.tensor_map import TensorMap
 
 WHOLE = (1 << CHUNK) - 1
@@ -39,20 +40,22 @@ class ShadowMemory:
         self._tell = tell
         self._crowded = CROWDED
 
-    def note(self, event: Access, moment: Moment) -> bool:
-        """A weak access by a thread of the CTA whose memory it is. False: it lies beyond, with which the run ends."""
-        whole, chunks = span(event)
+    def note(self, accesses: Several, mode: str, moment: Moment, whole: Chunks, chunks: Chunks) -> bool:
+        """Weak accesses by a thread of the CTA whose memory it is: reads, or writes. whole, chunks: as of `Notes.add`.
+        False: they lie beyond, with which the run ends.
+        """
         if chunks[-1] >= len(self.cells):
             return False
         if self._notes is not None and not self._notes.pays:
             self._notes.settle(chunks)
             self._notes, self.defers = None, False
         if not self.defers:
-            self._apply(event, moment)
+            for event in accesses:
+                self._apply(event, moment)
             return True
         if self._notes is None:
             self._notes = Notes(self.cells, self._apply, self._forget)
-        self._notes.add(event, moment, whole, chunks)
+        self._notes.add(accesses, mode, moment, whole, chunks)
         return True
 
     def settle(self) -> None:
@@ -192,6 +195,11 @@ def record_of(event: Access, moment: Moment, scope: int = WEAK) -> Record:
     return record
 
 
+def places_of(event: Access) -> tuple[NDArray[np.int64], int]:
+    """Gives the addresses in global memory, and the bytes at each of them."""
+    return np.atleast_1d(np.asarray(event.where)).astype(np.int64), event.nbytes * event.items
+
+
 def chunks_of(where: int | NDArray[np.integer], nbytes: int) -> tuple[Chunks, tuple[tuple[int, int], ...]]:
     """Returns the chunks that are covered, and of those in part the mask of bytes."""
     if isinstance(where, int):
@@ -262,8 +270,8 @@ def _chunks(tmap: TensorMap) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64]
     return chunk, tuple(index * step for index, step in zip(reversed(outer), tmap.steps[1:], strict=True))
 
 
-NOTED = 1 << 16
-"""Reads that are only noted."""
+NOTED = 1 << 17
+"""Accesses that are only noted."""
 
 Where = GlobalBox | tuple[NDArray[np.int64], int]
 """The box of a tensor map, or device addresses and the bytes at each of them."""
@@ -272,7 +280,8 @@ Where = GlobalBox | tuple[NDArray[np.int64], int]
 class ShadowAllocation:
     """Remembers who has accessed which bytes of an allocation in global memory.
 
-    As long as nobody writes, reads are only noted: what is never written takes no room for histories.
+    As long as it is only read, or each of its chunks is accessed by one thread alone, nothing can be out of order.
+    Accesses are only noted then, and take no room for histories.
     """
 
     def __init__(self, name: str, base: int, nbytes: int, memory: ShadowMemory) -> None:
@@ -280,16 +289,40 @@ class ShadowAllocation:
         self.base = base
         self.nbytes = nbytes
         self._memory = memory
-        self._noted: list[tuple[Where, Record]] | None = []
+        self._noted: list[tuple[Any, Record | Moment]] = []
+        """Places, each with the record of a read; or accesses of a thread, with the moment."""
+        self._room = NOTED
+        self._owners: NDArray[np.int64] | None = None
+        """Whose each chunk is, once something is written."""
+
+    def note(self, run: Accesses, moment: Moment) -> bool:
+        """Notes accesses of a thread. False: they may be out of order, or there is no room."""
+        if len(run) > self._room or (run.mode != "read" and self._noted and self._owners is None):
+            return False
+        if run.mode != "read" or self._owners is not None:
+            if self._owners is None:
+                self._owners = np.zeros(-(-self.nbytes // CHUNK), np.int64)
+            own = (moment.space.number << 32) + moment.who + 1
+            owners = self._owners[run.chunks]
+            if ((owners != own) & (owners != 0)).any():
+                return False
+            self._owners[run.chunks] = own
+        self._noted.append((run, moment))
+        self._room -= len(run)
+        return True
 
     def access(self, where: Where, record: Record, observer: Observer) -> None:
-        if self._noted is not None:
-            if not record.writes and len(self._noted) < NOTED:
-                self._noted.append((where, record))
-                return
-            noted, self._noted = self._noted, None
-            for place, read in noted:
-                self._access(place, read, observer)
+        if not record.writes and self._room > 0 and self._owners is None:
+            self._noted.append((where, record))
+            self._room -= 1
+            return
+        noted, self._noted, self._room, self._owners = self._noted, [], 0, None
+        for place, who in noted:
+            if isinstance(who, Moment):
+                for event in place:
+                    self._access(places_of(event), record_of(event, who), who.observer)
+            else:
+                self._access(place, who, observer)
         self._access(where, record, observer)
 
     def _access(self, where: Where, record: Record, observer: Observer) -> None:

@@ -3,44 +3,62 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
+from harness.build.catalog import KERNELS
 from harness.cli.check import launchables
 from harness.cli.options import (
-    KERNEL_WORD,
     ConfigOptions,
     FiniteRange,
     NamedPath,
     config_options,
+    given_options,
     group,
+    own_or_named,
+    refuse_given,
     refuse_seed_of_fifo,
     schedule_option,
     schedule_seed_option,
     seed_option,
     shape_option,
+    together,
     uninitialised_option,
 )
-from harness.cli.running import launch_files_named, refuse_what_kernels_have
+from harness.cli.running import OF_KERNELS, one_launch_file, refuse_what_kernels_have
+from harness.debug.adapter import Adapter
 from harness.debug.commands import Commands, Quit
 from harness.debug.debugger import Debugger
+from harness.debug.protocol import over_standard_streams
 from harness.debug.recording import record
+from harness.driver.gpu_model import gpu_model, gpu_names
+from harness.driver.log import Log
+from harness.driver.recording import OneLaunch
+from harness.driver.server import run_program
+from harness.driver.state import Gpu
 from harness.emulator.memory.unwritten import Uninitialised
-from harness.errors import UsageProblem
+from harness.emulator.names import short_name
+from harness.errors import CannotRun, UsageProblem
 from harness.files import read_text_file
 from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import EmulationOptions, Schedule
-from harness.launch.spec import Launchable
 from harness.problem import KINDS, Shape
 
 PROMPT = "(debug) "
+MOST_NAMED = 20
+"""Launches of a program in a message."""
 
 
 @dataclass(frozen=True)
 class _How:
+    gpu: str
+    launch: str
+    ptx: Path | None
     inputs: str
     seed: int
     schedule: Schedule
@@ -66,6 +84,16 @@ class _How:
 _how_options = group(
     "how",
     _How,
+    click.option("--gpu", type=click.Choice(gpu_names()), default="b200", show_default=True, help="GPU of a program."),
+    click.option(
+        "--launch",
+        default="",
+        metavar="N|KERNEL",
+        help="Which launch of a program, from 0 on, or the first of a kernel.  [default: the last]",
+    ),
+    click.option(
+        "--ptx", metavar="FILE", type=NamedPath(path_type=Path), help="Debug this PTX with the kernel's launch plan."
+    ),
     click.option("--inputs", type=click.Choice(KINDS), default="integer", show_default=True, help="Values of A and B."),
     seed_option,
     schedule_option,
@@ -77,22 +105,25 @@ _how_options = group(
 )
 
 
+_target_options = together(shape_option, config_options, _how_options)
+
+
 @click.command("debug")
-@click.argument("what", type=KERNEL_WORD, metavar="KERNEL|FILE.mojo|LAUNCH.toml")
-@shape_option
-@config_options
-@click.option(
-    "--ptx", metavar="FILE", type=NamedPath(path_type=Path), help="Debug this PTX with the kernel's launch plan."
-)
-@_how_options
+@click.argument("words", nargs=-1, metavar="KERNEL|FILE.mojo|LAUNCH.toml|-- PROGRAM [ARGUMENTS...]")
+@_target_options
 @click.option(
     "--script",
     metavar="FILE",
     type=NamedPath(path_type=Path),
     help="Carry out the commands of a file, one a line, and print what they say.  [default: ask for them]",
 )
+@click.option(
+    "--adapter",
+    is_flag=True,
+    help="Be a Debug Adapter on standard input and output, for an editor, which names the target.",
+)
 def debug_command(
-    what: str, shape: Shape, config: ConfigOptions, ptx: Path | None, how: _How, script: Path | None
+    words: tuple[str, ...], shape: Shape, config: ConfigOptions, how: _How, script: Path | None, adapter: bool
 ) -> None:
     """Debug a run on the emulated GPU, forward and back.
 
@@ -100,8 +131,20 @@ def debug_command(
     and the first step at which it is wrong, `why-waits` who would have to arrive, `back wrong` goes to where it went
     wrong. `help` lists the commands.
     """
+    if adapter:
+        given = [*words, *given_options(*(click.get_current_context().params.keys() - {"adapter", "words"}))]
+        if given:
+            named = ", ".join(given)
+            raise UsageProblem(f"{named}: with --adapter the editor's launch request names the target and its options")
+        with over_standard_streams() as connection:
+            Adapter(connection, _load).serve()
+        return
+    if not words:
+        raise UsageProblem(
+            "name what to debug: KERNEL, FILE.mojo, LAUNCH.toml or -- PROGRAM; or --adapter for an editor"
+        )
     lines = _script(script) if script is not None else None
-    commands = Commands(Debugger(record(_launchable(what, shape, config, ptx, how), how.options)))
+    commands = Commands(_debugger(words, shape, config, how))
     if lines is None:
         _ask(commands)
         return
@@ -118,12 +161,59 @@ def debug_command(
             click.echo(text)
 
 
-def _launchable(what: str, shape: Shape, config: ConfigOptions, ptx: Path | None, how: _How) -> Launchable:
-    files = launch_files_named((what,))
-    if files:
-        refuse_what_kernels_have(files[0])
-        return read_launch_file(files[0])
-    return launchables([what], shape, config, ptx, how.inputs, how.seed, ptxas=False)[0]
+def _load(words: list[str]) -> Debugger:
+    """The debugger of a target and its options, as an editor names them."""
+
+    @click.command("debug")
+    @click.argument("words", nargs=-1, required=True)
+    @_target_options
+    def load(words: tuple[str, ...], shape: Shape, config: ConfigOptions, how: _How) -> Debugger:
+        return _debugger(words, shape, config, how)
+
+    try:
+        parent = click.get_current_context()
+        debugger: Debugger = load.main(words, prog_name="launch", standalone_mode=False, parent=parent)
+    except click.ClickException as error:
+        raise UsageProblem(error.format_message().replace("\n", " ")) from error
+    return debugger
+
+
+def _debugger(words: tuple[str, ...], shape: Shape, config: ConfigOptions, how: _How) -> Debugger:
+    # What kind of thing is looked at decides which options mean something.
+    words = (own_or_named(words[0]), *words[1:])
+    if words[0] not in KERNELS and not words[0].endswith(".toml"):
+        why = f"{words[0]} is a program, which says itself what it launches"
+        refuse_given(why, *OF_KERNELS, "ptx", "inputs", "seed", "resident_clusters")
+        what = read_launch_file(_launch_of(words, how))
+    else:
+        refuse_given(f"{words[0]} is no program", "gpu", "launch")
+        file = one_launch_file(words)
+        if file is not None:
+            refuse_what_kernels_have(file)
+            what = read_launch_file(file)
+        elif len(words) > 1:
+            raise UsageProblem(f"debug looks at one kernel or launch file, and {len(words)} are named; name one")
+        else:
+            [what] = launchables(words, shape, config, how.ptx, how.inputs, how.seed, ptxas=False)
+    return Debugger(record(what, how.options))
+
+
+def _launch_of(words: tuple[str, ...], how: _How) -> Path:
+    """Runs a program to its end; the launch file of the launch that is to be debugged, for as long as this command
+    lasts.
+    """
+    folder = Path(click.get_current_context().find_root().with_resource(TemporaryDirectory(prefix="harness-debug-")))
+    log = Log()
+    recorder = OneLaunch(folder, how.launch)
+    # As exec has it: programs that run well read memory that nobody has written, and do not use what they get.
+    options = replace(how.options, uninitialised="report")
+    code = run_program(words, Gpu(gpu_model(how.gpu), options, log, recorder), os.environ)
+    if recorder.kept is not None:
+        return recorder.kept
+    made = ", ".join(f"{launch.number} {short_name(launch.kernel)}" for launch in log.launches[:MOST_NAMED])
+    if not made:
+        raise CannotRun(f"{words[0]} ended with code {code} and has launched nothing; there is nothing to debug")
+    raise UsageProblem(f"--launch {how.launch}: the program has no such launch; it has {made}")
 
 
 def _script(file: Path) -> list[str]:

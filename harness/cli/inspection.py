@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import click
 from rich.console import Console
 
 from harness.build.artifacts import build_with_notice, make_launchable, plan_json
-from harness.build.config import KernelConfig
+from harness.build.config import KernelConfig, chosen_options, find_kernel
 from harness.build.emit import KINDS, emit
 from harness.build.planner import parse_plan
+from harness.build.tilings import NOT_HIDDEN, estimates
 from harness.check.protocol import Protocol
 from harness.check.protocol import as_dict as protocol_as_dict
 from harness.cli import render
 from harness.cli.options import ConfigOptions, check_output, config_options, kernel_argument, shape_option, write_output
+from harness.errors import UsageProblem
 from harness.launch.launching import EmulationOptions, run
 from harness.problem import Shape
 from harness.report import protocol
@@ -45,13 +49,22 @@ output_option = click.option(
     is_flag=True,
     help="Show the hand-offs of an emulated run instead of the plan: who signals whom through which barrier.",
 )
+@click.option("--why", is_flag=True, help="Show by what the tile, the split of K and the order of operands are chosen.")
 @output_option
-def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, hand_overs: bool, output: str) -> None:
+def explain(
+    kernel: str, shape: Shape, config: ConfigOptions, form: str, hand_overs: bool, why: bool, output: str
+) -> None:
     """Explain a launch: shared memory, roles, barriers, multicast.
 
     Everything shown is computed from the launch plan, with --protocol counted in a run.
     """
     check_output(output, "--output")
+    if why:
+        if form != "text" or hand_overs:
+            raise UsageProblem("--why is text about the choice; leave --format and --protocol out")
+        asked = chosen_options(kernel, config.preset, dict(config.asked))
+        write_output(_why(config.configure(kernel, shape), asked, shape), output)
+        return
     if hand_overs:
         _explain_protocol(config.configure(kernel, shape), shape, form, output)
         return
@@ -63,6 +76,38 @@ def explain(kernel: str, shape: Shape, config: ConfigOptions, form: str, hand_ov
         write_output(json.dumps(as_dict(plan, json.loads(text)), indent=2) + "\n", output)
     else:
         write_output(as_text(plan, _width(output)) + "\n", output)
+
+
+CHOICES_SHOWN = 8
+
+
+def _why(config: KernelConfig, asked: Mapping[str, Any], shape: Shape) -> str:
+    """The best choices as a table, with what the figures are."""
+    found = estimates(find_kernel(config.kernel), config.arch, asked, shape)
+    if not found:
+        return f"{config.label}: {config.kernel} on {config.arch} has nothing to choose from for what is asked for\n"
+    lines = [
+        f"{shape}: {config.label}",
+        f"{'tile':>10} {'cluster':>8} {'parts of K':>11} {'waves':>6} {'work':>10} {'DRAM':>10} {'hand-over':>10} "
+        f"{'cycles':>10}",
+    ]
+    for one in found[:CHOICES_SHOWN]:
+        tile, cluster = ("x".join(map(str, pair)) for pair in (one.tiling.mma_shape, one.tiling.cluster))
+        how = " ping-pong" if one.tiling.ping_pong else " swapped" if one.tiling.swapped else ""
+        chosen = all(getattr(config, name) == value for name, value in one.options.items())
+        lines.append(
+            f"{tile:>10} {cluster:>8} {one.split_k:>11} {one.waves:>6} {one.work:>10,.0f} {one.dram:>10,.0f} "
+            f"{one.handing_over:>10,.0f} {one.cycles:>10,.0f}{how}{'  <- chosen' if chosen else ''}"
+        )
+    return "\n".join(
+        [
+            *lines,
+            f"{len(found)} choices. Estimates in cycles, for the order alone, not measured: work is multiplying or",
+            "filling shared memory, whichever is more; cycles the larger of work and DRAM, "
+            f"{NOT_HIDDEN:g} of the other, and the",
+            "hand-over of partial sums. What the kernels' rules refuse is passed over. harness predict runs the PTX.\n",
+        ]
+    )
 
 
 def _explain_protocol(config: KernelConfig, shape: Shape, form: str, output: str) -> None:

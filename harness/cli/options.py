@@ -168,6 +168,13 @@ def given_options(*parameters: str) -> list[str]:
     ]
 
 
+def refuse_given(why: str, *parameters: str) -> None:
+    """Options that mean nothing here must not be ignored."""
+    ignored = given_options(*parameters)
+    if ignored:
+        raise UsageProblem(f"{', '.join(ignored)}: {why}; leave {'it' if len(ignored) == 1 else 'them'} out")
+
+
 def check_output(path: str | None, option: str, way_out: str = "name one, or use - for the screen") -> None:
     """Refuses a file that cannot be written; to be asked before the work is done."""
     if path in (None, "-"):
@@ -246,7 +253,7 @@ def config_option(option: Option) -> Callable[[Command], Command]:
     """Returns the option of a command for one option of the configuration."""
     if option.kind == "switch":
         return click.option(f"{option.flag}/{option.off}", default=None, help=option.help)
-    if option.takes_file:
+    if option.takes_file or option.takes_auto:
         kind = Parsed(option.written, option.parse)
         return click.option(option.flag, type=kind, metavar=option.written, help=option.help)
     kinds: dict[str, Any] = {

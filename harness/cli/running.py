@@ -37,7 +37,6 @@ from harness.processes.engine import in_order
 from harness.run import records
 from harness.run.compare import Entry
 from harness.run.edited import EditedPtx, read_edited
-from harness.run.model import require_op, require_timing
 from harness.run.runner import (
     EMULATED_GPU,
     NoDevice,
@@ -125,10 +124,6 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
     )
     check_kind(request.inputs, request.config.dtype)
     planner.plan_json(request.config.options(), shape)  # refuses sizes before anything is compiled for them
-    if gpu:
-        require_timing(request.config)
-    elif request.through_max:
-        require_op(request.config)
     check_memory(shape, request.config.dtype)
     return request
 

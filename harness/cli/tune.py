@@ -150,7 +150,7 @@ def _show(console: Console, found: Tuned, explain: bool) -> None:
     if explain:
         for heat in found.heats:
             rows = [_row(runner, found) for runner in heat.runners]
-            what = "time over cuBLAS" if found.how.device == "gpu" else f"{FIGURES[found.how.device]} {found.unit}"
+            what = f"{FIGURES[found.how.device]} {found.unit}"
             show_table(console, heat.what, ("configuration", what, "runs", "out in round"), rows)
         _show_why(console, differences(found.default, found.best, found.shape))
     for reason, count in Counter(reason.partition("\n")[0] for reason in found.failures.values()).most_common():

@@ -23,9 +23,9 @@ from harness.cli.options import (
     accumulation_option,
     check_output,
     config_options,
-    given_options,
     json_option,
     own_or_named,
+    refuse_given,
     shape_option,
     write_output,
 )
@@ -88,10 +88,10 @@ def verify_command(
     # What kind of thing is looked at decides which options mean something.
     words = (own_or_named(words[0]), *words[1:])
     if words[0] in KERNELS or words[0].endswith(".toml"):
-        _refuse(f"{words[0]} is no program", "gpu")
+        refuse_given(f"{words[0]} is no program", "gpu")
         verdict, file = _of_launchable(words, shape, config, schedules, emulation)
     else:
-        _refuse(f"{words[0]} is a program, which says itself what it launches", *OF_KERNELS, "schedules")
+        refuse_given(f"{words[0]} is a program, which says itself what it launches", *OF_KERNELS, "schedules")
         verdict, file = _of_program(words, gpu, emulation)
     files = []
     if sarif_path:
@@ -104,13 +104,6 @@ def verify_command(
     if json_path != "-":
         _show(Console(), verdict)
     return verdict.exit_code if all(written) else EXIT_CANNOT_RUN
-
-
-def _refuse(why: str, *parameters: str) -> None:
-    """Options that mean nothing here must not be ignored."""
-    ignored = given_options(*parameters)
-    if ignored:
-        raise UsageProblem(f"{', '.join(ignored)}: {why}; leave {'it' if len(ignored) == 1 else 'them'} out")
 
 
 def _of_launchable(

@@ -35,7 +35,8 @@ class Link:
 @dataclass
 class KStep:
     """Multiplications that read the same stage. a, b: the elements that they have multiplied, in order; None: no
-    element of a buffer. loads: the writes that brought them. wrong: why it is not what must be.
+    element of a buffer. factors: scale factors of A and of B, in the same way; unscaled: one that was not written by
+    then. loads: the writes that brought a and b. wrong: why it is not what must be.
     """
 
     first: int
@@ -43,6 +44,8 @@ class KStep:
     reads: int
     a: list[Element | None] = field(default_factory=list)
     b: list[Element | None] = field(default_factory=list)
+    factors: tuple[list[Element | None], list[Element | None]] = field(default_factory=lambda: ([], []))
+    unscaled: str = ""
     loads: tuple[Write | None, Write | None] = (None, None)
     stages: tuple[str, str] = ("", "")
     wrong: str = ""
@@ -72,6 +75,7 @@ def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | Non
     axes = [_k_axis([step.a for step in chain.steps]), _k_axis([step.b for step in chain.steps])]
     wanted = [_wanted_row(chain, which, axes[which], placed, index) for which in range(2)]
     done: dict[int, int] = {}
+    scaled: dict[tuple[str, tuple[int, ...]], int] = {}
     sums: float | None = 0.0
     extent = 0
     for number, step in enumerate(chain.steps, 1):
@@ -96,7 +100,8 @@ def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | Non
             elif k in done:
                 problem = problem or f"K = {k} is multiplied again, after step {done[k]}"
             done.setdefault(k, number)
-        sums = _sum(sums, step) if not chain.unknown else None
+        problem = problem or _wrong_factor(step, number, scaled)
+        sums = _sum(sums, step) if not chain.unknown and not any(step.factors) else None
         step.sum, step.wrong = sums, problem
         if problem and not chain.wrong_at:
             chain.verdict = f"step {number} is the first that is wrong: {problem}"
@@ -120,6 +125,19 @@ def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | Non
         chain.wrong_at = chain.steps[-1].last
     elif not chain.wrong_at and done:
         chain.verdict = f"each of the {extent:,} places along K is multiplied once, with the right partner"
+
+
+def _wrong_factor(step: KStep, number: int, scaled: dict[tuple[str, tuple[int, ...]], int]) -> str:
+    """Each block along K has a scale factor of its own. scaled: the steps that have used those so far."""
+    if step.unscaled:
+        return f"{step.unscaled} was not written by then"
+    problem = ""
+    for found in filter(None, (*step.factors[0], *step.factors[1])):
+        place = found[0].name, found[1]
+        if place in scaled:
+            problem = problem or f"scale factor {element(*place)} is used again, after step {scaled[place]}"
+        scaled.setdefault(place, number)
+    return problem
 
 
 def _differ(got: float, wanted: float) -> bool:
@@ -167,6 +185,9 @@ def _step(step: KStep) -> str:
         sides.append(
             f"{what} from {stage}{f' (event {load.event})' if load else ''}" if elements else f"a matrix in {stage}"
         )
+    scales = [_span(found) for found in step.factors if any(found)]
+    if scales:
+        sides[-1] += f", scaled by {' and '.join(scales)}"
     total = f"; sum so far {step.sum:g}" if step.sum is not None else ""
     return f"{' x '.join(sides)}{total}"
 
@@ -176,12 +197,8 @@ def _span(elements: list[Element | None]) -> str:
     there = [e for e in elements if e is not None]
     if not there:
         return "what is not known"
-    axis = _k_axis([there])
-    ks = [index[axis] for _, index in there] if axis is not None else [0]
-    index = [str(i) for i in there[0][1]]
-    if axis is not None:
-        index[axis] = f"{min(ks)}:{max(ks) + 1}"
-    return element(there[0][0].name, index)
+    ranges = [(min(along), max(along) + 1) for along in zip(*(index for _, index in there), strict=True)]
+    return element(there[0][0].name, [f"{first}:{end}" if end > first + 1 else first for first, end in ranges])
 
 
 def _k_axis(steps: Iterable[Sequence[Element | None]]) -> int | None:

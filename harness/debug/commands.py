@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from harness.check.findings import by_cause
 from harness.debug.debugger import Debugger
-from harness.debug.names import read_index
+from harness.debug.decoded import decoded
+from harness.debug.recording import Placed
+from harness.debug.shows import registers, show
 from harness.debug.targets import FORMS
-from harness.emulator.machine.poison import Poison
-from harness.emulator.machine.state import Fragment
 from harness.errors import UsageProblem
 from harness.launch.spec import find_type
 
@@ -23,21 +20,26 @@ back [TO]             back to the breakpoint before, or the start; or once to a 
 step, next [N]        on to the selected warp's next event; its next source line (or PTX line)
 back step, back next  the same, backwards
 break TO              stop at these places;  breakpoints: list them;  delete N
+watch C[3,517]        the same as break watch C[3,517]
 warp [[CLUSTER:]CTA:WARP]   select who steps; without one, say who it is
 why C[3,517]          what has made an element, and the first step at which it is wrong
 why-waits             for each waiting warp: on which barrier, who would have to arrive, and where that thread is
 where                 the event, and the PTX around it
+operands              of an MMA or a TMA copy: its descriptors and tensor map, decoded
 warps, barriers       where all warps are; the mbarriers, and who has arrived
 findings              what the checker finds in this schedule
-shared PLACE TYPE ROWSxCOLUMNS [cta N]   a tile of shared memory, as it lies; PLACE: a region's name or 0x400
-tensor LANE,COLUMN TYPE ROWSxCOLUMNS [cta N]   a rectangle of tensor memory
 show C[3,517] [ROWSxCOLUMNS]   elements of a buffer here
-registers [NAME...]   of the selected warp; without names those that it may still read
+show %r1 %p2          registers of the selected warp;  registers: all that it may still read
+show full[0]          an mbarrier
+show A stage 0 [TYPE] [ROWSxCOLUMNS] [cta N]   shared memory by name or as 0x400: the box that lies there, its swizzle
+                      undone; with a TYPE, as it lies
+show tensor LANE,COLUMN [TYPE] [ROWSxCOLUMNS] [cta N]   a rectangle of tensor memory
+buffer C PLACE TYPE SHAPE   give memory a name: PLACE is a buffer, 0xADDRESS or a parameter (+ bytes); SHAPE as 64x64
+buffers               what has a name, and where the kernel's pointers go
 quit
 TO is one of
 {FORMS}
-In a tile, '.' is a place that nobody has written."""
-LARGEST_TILE = 64 * 64
+A dot is a place that nobody has written."""
 
 
 class Quit(Exception):
@@ -52,10 +54,13 @@ class Commands:
         self._known: dict[str, Callable[[str], Iterator[str]]] = {
             "continue": self._continue, "c": self._continue, "run": self._continue, "back": self._back,
             "step": self._step, "next": self._next, "break": self._break, "breakpoints": self._breakpoints,
+            "watch": lambda rest: self._break(f"watch {rest}"),
             "delete": self._delete, "warp": self._warp, "why": self._why, "why-waits": self._why_waits,
             "where": lambda rest: self._debugger.where(), "warps": lambda rest: self._debugger.status.warp_lines(),
             "barriers": lambda rest: self._debugger.status.barrier_lines(), "findings": self._findings,
-            "shared": self._shared, "tensor": self._tensor, "show": self._show, "registers": self._registers,
+            "show": lambda rest: show(self._debugger, rest), "operands": self._operands,
+            "registers": lambda rest: registers(self._debugger, rest.split()),
+            "buffer": self._buffer, "buffers": self._buffers,
             "help": lambda rest: iter(HELP.split("\n")), "quit": self._quit,
         }  # fmt: skip
 
@@ -151,71 +156,30 @@ class Commands:
 
     # ---- shows ----
 
-    def _selected(self) -> tuple[int, int, int]:
-        return self._debugger.warp or (0, 0, 0)
-
-    def _shared(self, text: str) -> Iterator[str]:
-        d, (place, dtype, (rows, columns), cta) = self._debugger, self._tile(text, "shared")
-        offset = d.names.offset_of(place)
-        if offset is None:
-            if not place.startswith("0x"):
-                raise UsageProblem(f"shared {place}: no region is called so; give an offset as 0x400")
-            offset = _hex(place)
-        data, valid = d.stopped.shared(self._selected()[0], cta, offset, dtype.memory_bytes((rows, columns)))
-        yield f"{d.names.shared(offset, cta)}, rows of {columns} {dtype.name} as they lie"
-        yield from _matrix(
-            dtype.from_memory(data, (rows, columns)), _elements(valid, rows * columns).reshape(rows, columns)
-        )
-
-    def _tensor(self, text: str) -> Iterator[str]:
-        d, (place, dtype, (rows, columns), cta) = self._debugger, self._tile(text, "tensor")
-        if dtype.bits != 32:
-            raise UsageProblem(f"tensor {place}: columns of tensor memory have 32 bits; name f32, s32 or u32")
-        lane, column = (_whole(word) for word in (*place.split(","), "", "")[:2])
-        data, valid = d.stopped.tensor(self._selected()[0], cta)
-        part = slice(lane, lane + rows), slice(column, column + columns)
-        yield f"tensor memory of CTA {cta}, lanes from {lane}, columns from {column}"
-        yield from _matrix(data[part].view(dtype.numpy), valid[part])
-
-    def _tile(self, text: str, what: str) -> tuple[str, Any, tuple[int, int], int]:
-        words, cta = text.split(), self._selected()[1]
-        if words[-2:-1] == ["cta"]:
-            cta, words = _whole(words[-1]), words[:-2]
-        dtype = find_type(words[-2]) if len(words) >= 3 else None
-        if dtype is None:
-            raise UsageProblem(f"{what} {text}: write the place, a type and a size, as in {what} 0,0 f32 8x8 cta 0")
-        return " ".join(words[:-2]), dtype, _size(words[-1]), cta
-
-    def _show(self, text: str) -> Iterator[str]:
-        d = self._debugger
-        place, _, size = text.partition(" ")
-        name, bracket, index = place.partition("[")
-        placed = d.recording.placed.get(name)
-        if placed is None or not bracket:
+    def _operands(self, rest: str) -> Iterator[str]:
+        operation = getattr(self._debugger.event, "operation", None)
+        said = list(decoded(operation, self._debugger.names)) if operation is not None else []
+        if not said:
             raise UsageProblem(
-                f"show {text}: write an element of a buffer ({', '.join(d.recording.placed)}), as in C[0,0]"
+                "operands: this event is of no MMA and no copy with a tensor map; try continue tcgen05.mma"
             )
-        at = read_index(index.rstrip("]"), placed)
-        rows, columns = _size(size) if size else (1, 1)
-        data, valid = d.stopped.device.bytes_at(placed.address, placed.nbytes)
-        values = placed.dtype.from_memory(data, placed.shape)
-        written = _elements(valid, values.size).reshape(placed.shape)
-        if len(at) == 1:
-            values, written, at = values[None], written[None], (0, *at)
-        part: Any = (*at[:-2], slice(at[-2], at[-2] + rows), slice(at[-1], at[-1] + columns))
-        yield from _matrix(values[part], written[part])
+        yield from said
 
-    def _registers(self, text: str) -> Iterator[str]:
-        d, wanted = self._debugger, text.split()
-        if d.warp is None:
-            raise UsageProblem("no warp is selected; write warp CTA:WARP")
-        fragments = d.stopped.fragments(*d.warp)
-        if not fragments:
-            yield f"{d.names.warp(*d.warp)} has left the kernel"
-        for fragment in fragments:
-            yield d.names.agent(fragment.agent)
-            for name, kind, value in d.stopped.registers(fragment, wanted):
-                yield f"  {name:<8} .{kind:<5} {_value(value, kind, fragment)}"
+    def _buffer(self, text: str) -> Iterator[str]:
+        words = text.split()
+        dtype = find_type(words[2]) if len(words) == len(("name", "place", "type", "shape")) else None
+        if dtype is None or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", words[3]):
+            raise UsageProblem(f"buffer {text}: write name, place, type and shape, as in C param_2 f32 64x64")
+        shape = tuple(int(extent) for extent in words[3].split("x"))
+        yield self._said(self._debugger.name_buffer(words[0], words[1], dtype, shape))
+
+    def _buffers(self, rest: str) -> Iterator[str]:
+        d = self._debugger
+        yield from (self._said(placed) for placed in d.recording.placed.values())
+        yield from (f"{name} points to {d.names.address(address)}" for name, address in d.pointers)
+
+    def _said(self, placed: Placed) -> str:
+        return f"{placed.name}: {'x'.join(map(str, placed.shape))} {placed.dtype.name} at 0x{placed.address:x}"
 
     def _quit(self, rest: str) -> Iterator[str]:
         raise Quit
@@ -225,60 +189,3 @@ def _count(text: str) -> int:
     if text and not (text.isdecimal() and int(text) > 0):
         raise UsageProblem(f"'{text}': how often is a whole number above 0")
     return int(text or 1)
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise UsageProblem(f"'{text}' is not a whole number")
-    return int(text)
-
-
-def _hex(text: str) -> int:
-    try:
-        return int(text, 16)
-    except ValueError:
-        raise UsageProblem(f"'{text}' is not an offset such as 0x400") from None
-
-
-def _size(text: str) -> tuple[int, int]:
-    rows, _, columns = text.partition("x")
-    if not (rows.isdecimal() and columns.isdecimal()) or not 0 < int(rows) * int(columns) <= LARGEST_TILE:
-        raise UsageProblem(f"'{text}': a size is ROWSxCOLUMNS, as 8x16, of at most {LARGEST_TILE:,} elements")
-    return int(rows), int(columns)
-
-
-def _elements(valid: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
-    """Of each element, whether all its bytes were written."""
-    first = np.arange(count) * len(valid) // count
-    return np.logical_and.reduceat(valid, first) if len(valid) >= count else valid[first]
-
-
-def _matrix(values: NDArray[Any], written: NDArray[np.bool_]) -> Iterator[str]:
-    cells = [
-        [f"{float(v):g}" if w else "." for v, w in zip(row, known, strict=True)]
-        for row, known in zip(values, written, strict=True)
-    ]
-    width = max((len(cell) for row in cells for cell in row), default=1)
-    for row in cells:
-        yield "  " + " ".join(cell.rjust(width) for cell in row)
-
-
-def _value(value: Any, kind: str, fragment: Fragment) -> str:
-    if isinstance(value, Poison):
-        return f"poison: {value.origin}"
-    if value is None:
-        return "nothing yet: an accumulator"
-    if not isinstance(value, np.ndarray):
-        return _number(value, kind)
-    lanes = value[fragment.lane_index] if fragment.single < 0 else value[[fragment.single]]
-    if len({x.tobytes() for x in lanes}) == 1:
-        return _number(lanes[0], kind)
-    return " ".join(_number(x, kind) for x in lanes)
-
-
-def _number(value: Any, kind: str) -> str:
-    if kind == "pred":
-        return str(bool(value)).lower()
-    if kind == "f32" and not isinstance(value, float | np.floating):
-        return f"{np.uint32(value).view(np.float32):g}"
-    return f"{value:g}" if isinstance(value, float | np.floating) else f"{int(value)}"

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from harness.debug.chain import Chain, lines_of
 from harness.debug.names import Names, line_of, read_index
-from harness.debug.recording import Recording, record
+from harness.debug.recording import Placed, Recording, record
 from harness.debug.status import Status
 from harness.debug.stopped import Stopped
 from harness.debug.targets import Target, Targets
+from harness.debug.tiles import Tile, tiles, written_elements
+from harness.debug.watch import watch
 from harness.debug.why import Why
 from harness.debug.writers import Writers
 from harness.emulator.machine import events
@@ -28,11 +33,13 @@ from harness.emulator.machine.events import Agent, Site
 from harness.errors import UsageProblem
 from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import EmulationOptions
-from harness.launch.spec import Launchable
+from harness.launch.spec import DataType, Launchable, Raw
 
 START = "the start: nothing has happened yet"
 CONTEXT = 2
 """Lines of PTX shown before and after an instruction."""
+POINTER = 8
+"""Bytes of one."""
 THREAD_EVENTS = (events.Resumed, events.Rejoined, events.Diverged, events.BytesLanded)
 """Events with an agent that are no instruction of it."""
 
@@ -49,6 +56,7 @@ class Debugger:
         self._names: dict[int, Names] = {}
         self._steps: dict[tuple[int, int, int], list[tuple[int, bool]]] = {}
         self._stopped: tuple[int, Stopped] | None = None
+        self._status: tuple[int, Status] | None = None
 
     def __enter__(self) -> Debugger:
         return self
@@ -59,6 +67,10 @@ class Debugger:
     @cached_property
     def writers(self) -> Writers:
         return Writers(self.recording)
+
+    @cached_property
+    def targets(self) -> Targets:
+        return Targets(self.recording, self.writers)
 
     @property
     def names(self) -> Names:
@@ -71,15 +83,64 @@ class Debugger:
             self._names[launch] = Names(self.recording, launch)
         return self._names[launch]
 
+    def name_buffer(self, name: str, place: str, dtype: DataType, shape: tuple[int, ...]) -> Placed:
+        """Gives memory a name, a type and a shape. place: a buffer, an address, or a parameter of the kernel that is a
+        pointer; behind it there may be + and bytes. Raises UsageProblem for memory that there is not.
+        """
+        base, _, more = (part.strip() for part in place.partition("+"))
+        known = {**dict(self.pointers), **{other.name: other.address for other in self.recording.placed.values()}}
+        # A compiler calls its parameters by the mangled name of the kernel.
+        address = next((at for other, at in known.items() if other == base or other.endswith(f"_{base}")), None)
+        try:
+            address = (int(base, 16) if address is None else address) + int(more or "0", 0)
+        except ValueError:
+            raise UsageProblem(f"'{place}' is no memory; name 0xADDRESS or one of {', '.join(known)}") from None
+        placed = Placed(name, address, dtype, shape, None)
+        within = self.names.buffer_at(address)
+        if within is not None and within.dtype.packed:
+            raise UsageProblem(f"{name}: the elements of {within.name} share bytes; it has its type already")
+        if within is None or address + placed.nbytes > within.address + within.nbytes:
+            raise UsageProblem(f"{name}: {placed.nbytes:,} bytes from 0x{address:x} are not all memory of one buffer")
+        part = slice(address - within.address, address - within.address + placed.nbytes)
+        if within.unwritten is not None and within.unwritten[part].any():
+            placed = replace(placed, unwritten=within.unwritten[part])
+        elif within.first is not None:
+            data = within.dtype.to_memory(within.first)[part]
+            placed = replace(placed, first=dtype.from_memory(data.copy(), shape))
+        values, written = self.recording.contents[within.name]
+        bytes_written = np.repeat(written.reshape(-1), -(-within.dtype.bits // 8))[part]
+        held = dtype.from_memory(within.dtype.to_memory(values)[part].copy(), shape)
+        self.recording.contents = {**self.recording.contents, name: (held, written_elements(bytes_written, shape))}
+        self.recording.placed = {name: placed, **{n: p for n, p in self.recording.placed.items() if n != name}}
+        self._names.clear()
+        return placed
+
+    @property
+    def pointers(self) -> list[tuple[str, int]]:
+        """Returns the kernel's parameters that are addresses of buffers, as a recorded launch has them."""
+        launch = self.recording.launch_at(self.position)
+        given = [argument for _, argument in self.recording.what.launches[launch].arguments]
+        found = []
+        for parameter, argument in zip(self.recording.codes[launch].kernel.parameters, given, strict=False):
+            if isinstance(argument, Raw) and len(argument.data) == POINTER:
+                address = int.from_bytes(argument.data, "little")
+                if self.names.buffer_at(address) is not None:
+                    found.append((parameter.name, address))
+        return found
+
     # ---- forward and back ----
 
     def target(self, text: str) -> Target:
         """Reads where to go: see `harness.debug.targets.FORMS`."""
-        return Targets(self.recording, self.writers).read(text, self.names)
+        if text.startswith("watch "):
+            cluster, cta, _ = self.warp or (0, 0, 0)
+            here = self.recording.launch_at(self.position), cluster, cta
+            return watch(self.recording, self.writers, self.names, text.removeprefix("watch ").strip(), here)
+        return self.targets.read(text, self.names)
 
-    def add_breakpoint(self, text: str) -> int:
+    def add_breakpoint(self, place: str | Target) -> int:
         """Returns its number."""
-        target = self.target(text)
+        target = self.target(place) if isinstance(place, str) else place
         self._last_breakpoint += 1
         self.breakpoints[self._last_breakpoint] = target
         return self._last_breakpoint
@@ -203,10 +264,25 @@ class Debugger:
             yield f"  {'>' if number == site.line else ' '} {number:>5} | {lines[number - 1].strip()[:110]}"
 
     @property
+    def warps(self) -> list[tuple[int, int, int]]:
+        """Returns all warps of the launch that the position is in: cluster, CTA, warp."""
+        launches, launch = [*self.recording.launches, len(self.recording)], self.recording.launch_at(self.position)
+        happened = self.recording.events[launches[launch] - 1 : launches[launch + 1]]
+        return sorted({event.agent[:3] for event in happened if type(event) is events.Resumed})
+
+    @property
     def status(self) -> Status:
         """Returns where everybody is."""
-        first = self.recording.launches[self.recording.launch_at(self.position)] if self.recording.launches else 1
-        return Status(self.recording.events[first - 1 : self.position], first, self.names)
+        if self._status is None or self._status[0] != self.position:
+            first = self.recording.launches[self.recording.launch_at(self.position)] if self.recording.launches else 1
+            status = Status(self.recording.events[first - 1 : self.position], first, self.names)
+            self._status = self.position, status
+        return self._status[1]
+
+    def tiles(self, cluster: int, cta: int) -> list[Tile]:
+        """Returns the tiles that lie in a CTA's shared and tensor memory here."""
+        launch = self.recording.launch_at(self.position)
+        return tiles(self.writers, self.names, launch, cluster, cta, self.position)
 
     @property
     def stopped(self) -> Stopped:

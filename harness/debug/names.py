@@ -36,7 +36,7 @@ class Names:
         return f"warp {warp}{said} of {of}"
 
     def agent(self, agent: Agent) -> str:
-        lanes = "" if agent.lanes == 0xFFFFFFFF else f" {_lanes(agent.lanes)}"
+        lanes = "" if agent.lanes == 0xFFFFFFFF else f" {lanes_of(agent.lanes)}"
         return self.warp(agent.cluster, agent.cta, agent.warp) + lanes
 
     # ---- where ----
@@ -104,7 +104,7 @@ class Names:
             case events.Exited(agent):
                 return f"{self.agent(agent)} leaves the kernel"
             case events.Diverged(agent, parts):
-                return f"{self.agent(agent)} diverges into {' and '.join(_lanes(p.lanes) for p in parts)}"
+                return f"{self.agent(agent)} diverges into {' and '.join(lanes_of(p.lanes) for p in parts)}"
             case events.Rejoined(_, agent):
                 return f"{self.agent(agent)} is together again"
             case events.Access():
@@ -158,7 +158,7 @@ def _of(cluster: int) -> str:
     return f" of cluster {cluster}" if cluster else ""
 
 
-def _lanes(mask: int) -> str:
+def lanes_of(mask: int) -> str:
     lanes = [lane for lane in range(32) if mask >> lane & 1]
     if len(lanes) == 1:
         return f"lane {lanes[0]}"

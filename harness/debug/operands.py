@@ -10,6 +10,7 @@ from harness.emulator.machine.events import Operation
 from harness.emulator.memory.descriptors import Major
 from harness.emulator.units.mma import Mma, accumulator_layout
 from harness.emulator.units.operands import BITS
+from harness.emulator.units.tensor_kinds import QUADRANT, KindMma, scale_columns
 from harness.emulator.units.wgmma import make_plan
 
 CHUNK = 16
@@ -26,12 +27,24 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Factors:
+    """Scale factors of a row in a word of a CTA's tensor memory: so many bytes from one on."""
+
+    cta: int
+    lane: int
+    column: int
+    byte: int
+    count: int
+
+
+@dataclass(frozen=True)
 class Product:
-    """One row of A times one column of B; None: the operand does not come from shared memory."""
+    """One row of A times one column of B; None: the operand does not come from shared memory. factors: of A and B."""
 
     a: tuple[Run, ...] | None
     b: tuple[Run, ...] | None
     accumulates: bool
+    factors: tuple[Factors, ...] = ()
 
 
 def tensor_product(operation: Operation, cta: int, lane: int, column: int) -> Product | None:
@@ -55,8 +68,18 @@ def tensor_product(operation: Operation, cta: int, lane: int, column: int) -> Pr
             own = block.target[1].start + column - block.columns.start
             share = n // what.cta_group
             of_b = tuple(_runs(b, own % share, ctas[own // share]))
-            return Product(None if a is None else tuple(_runs(a, row, cta)), of_b, what.accumulate)
+            factors = tuple(_factors(what, cta, lane, (row, own))) if isinstance(what, KindMma) else ()
+            return Product(None if a is None else tuple(_runs(a, row, cta)), of_b, what.accumulate, factors)
     return None
+
+
+def _factors(what: KindMma, cta: int, lane: int, numbers: tuple[int, int]) -> Iterator[Factors]:
+    """The scale factors of a row of A and of one of B, in the quadrant of a lane of D."""
+    shape = what.shape()
+    for number, address, byte in zip(numbers, what.scales, (shape.a_id, shape.b_id), strict=True):
+        if what.vectors:
+            quadrant, column = lane // QUADRANT * QUADRANT, scale_columns(address, 1).start + number // QUADRANT
+            yield Factors(cta, quadrant + number % QUADRANT, column, byte, what.vectors)
 
 
 def register_product(operation: Operation, warp: int, register: int, lane: int) -> Product:

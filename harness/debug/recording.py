@@ -32,13 +32,16 @@ MOST_EVENTS = 1_000_000
 
 @dataclass(frozen=True)
 class Placed:
-    """A buffer of the launchable in device memory. first: its values before the first launch, None: unknown."""
+    """A buffer of the launchable in device memory. first: its values before the first launch, None: unknown; unwritten:
+    then the bytes that nobody has written by then.
+    """
 
     name: str
     address: int
     dtype: DataType
     shape: tuple[int, ...]
     first: NDArray[Any] | None
+    unwritten: NDArray[np.bool_] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -192,6 +195,8 @@ def _placed(device: Watched, what: Launchable, event: events.GridStarted) -> dic
                 continue
         if valid.all():
             placed = replace(placed, first=buffer.dtype.from_memory(data, shape))
+        else:
+            placed = replace(placed, unwritten=~valid)
         found[name] = placed
     return found
 

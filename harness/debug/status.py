@@ -79,16 +79,19 @@ class Status:
         self.loads: dict[tuple[int, int], list[events.Operation]] = {}
         """Copies that signal barriers at an offset, by cluster."""
         self._culprits: dict[Agent, list[Agent]] = {}
+        self._within: dict[Agent, Agent] = {}
         for number, event in enumerate(happened, first):
             self._take(number, event)
 
     def _take(self, number: int, event: Any) -> None:
         match event:
             case events.Diverged(agent, parts):
+                self._within.clear()
                 state = self.warps.pop(agent, WarpState(agent))
                 for part in parts:
                     self.warps[part] = WarpState(part, state.site)
             case events.Rejoined(parts, agent):
+                self._within.clear()
                 states = [self.warps.pop(part, WarpState(part)) for part in parts]
                 self.warps[agent] = WarpState(agent, states[-1].site)
             case events.Suspended(agent, site):
@@ -130,6 +133,11 @@ class Status:
             self._warp(event.agent).site = event.site
 
     def _warp(self, agent: Agent) -> WarpState:
+        """Lanes for which a guard is true are some of those that execute together."""
+        if agent not in self.warps and agent not in self._within:
+            around = (a for a in self.warps if a[:3] == agent[:3] and a.lanes & agent.lanes == agent.lanes)
+            self._within[agent] = next(around, agent)
+        agent = self._within.get(agent, agent)
         return self.warps.setdefault(agent, WarpState(agent))
 
     def _arrive(self, arrival: Arrival, cta: int, offset: int, nbytes: int, drop: int = 0) -> None:
@@ -155,13 +163,13 @@ class Status:
         if state.left:
             return "has left the kernel"
         if state.waits is not None:
-            return f"{state.waits.what}{self._on(state.waits)}, {line_of(state.waits.site)}"
+            return f"{self.waits_for(state.waits)}, {line_of(state.waits.site)}"
         return f"was last seen at {line_of(state.site)}: {state.site.text}" if state.site else "has not started"
 
-    def _on(self, waits: events.Suspended) -> str:
+    def waits_for(self, waits: events.Suspended) -> str:
         if waits.mbarrier is None:
-            return ""
-        return f" ({self.names.barrier(waits.mbarrier[0])}, phase {waits.mbarrier[1]})"
+            return waits.what
+        return f"{waits.what} ({self.names.barrier(waits.mbarrier[0])}, phase {waits.mbarrier[1]})"
 
     def barrier_lines(self) -> Iterator[str]:
         for barrier in sorted(self.barriers.values(), key=lambda b: b.key):

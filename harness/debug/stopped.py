@@ -18,6 +18,8 @@ from harness.emulator.machine.state import Cta, Fragment
 from harness.errors import CannotRun, UsageProblem
 from harness.launch.launching import run
 
+GONE = "not kept, as nothing reads it any more"
+
 
 class _Here(BaseException):
     """The event has come. Nothing of the machine catches it."""
@@ -88,18 +90,21 @@ class Stopped:
 
     def registers(self, fragment: Fragment, wanted: Collection[str]) -> Iterator[tuple[str, str, Any]]:
         """Name, type and value of registers of a fragment: of those that are wanted, or else of all that may be read
-        from here on. A value is one for all lanes, or 32.
+        from here on or have been set just before. A value is one for all lanes, or 32; `GONE` where nothing reads it
+        any more.
         """
         code = self.machine.code
+        local = self._running[1] if self._running is not None and self._running[0] == fragment.agent else {}
         live = set(code.live_in[fragment.block]) if fragment.block >= 0 else set()
+        held = live | {int(name[1:]) for name in local if name[0] == "v" and name[1:].isdecimal()}
         known: dict[int, tuple[str, str]] = {}
         for instruction in code.kernel.instructions:
             for operand in instruction.operands:
                 for register in operand.registers():
-                    if register.name in wanted or (not wanted and register.slot in live):
+                    if register.name in wanted or (not wanted and register.slot in held):
                         known[register.slot] = register.name, register.type
         if wanted and not known:
             raise UsageProblem(f"{' '.join(wanted)}: the kernel has no such register")
-        local = self._running[1] if self._running is not None and self._running[0] == fragment.agent else {}
         for slot, (name, kind) in sorted(known.items()):
-            yield name, kind, local.get(f"v{slot}", fragment.registers[slot])
+            kept = fragment.registers[slot] if slot in live or fragment.block < 0 else GONE
+            yield name, kind, local.get(f"v{slot}", kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ FORMS = """\
   line 120              an instruction of this PTX line
   kernel7.mojo:210      an instruction of this source line (.loc)
   tcgen05.mma           an instruction that begins so, and has been seen to execute
+  watch C[3,517]        where its value changes; also shared A stage 0 bf16 [cta 1]
   wrong                 the first write of a value that differs from the expectation
   finding               what the checker finds in this schedule
   fault                 where the run was stopped, or hung
@@ -118,32 +120,41 @@ class Targets:
 
     # ---- instructions ----
 
+    @cached_property
+    def lines(self) -> dict[str, dict[int, list[int]]]:
+        """The lines that have events, each with their numbers: of the PTX, whose name is empty here, and of each source
+        file (.loc).
+        """
+        found: dict[str, dict[int, list[int]]] = {"": {}}
+        for n, event in enumerate(self._recording.events, 1):
+            site = _site(event)
+            if site is not None:
+                found[""].setdefault(site.line, []).append(n)
+                if site.source:
+                    file, _, line = site.source.rpartition(":")
+                    found.setdefault(file, {}).setdefault(int(line), []).append(n)
+        return found
+
     def _line(self, line: int, text: str) -> Target:
-        sites = {n: s for n, e in enumerate(self._recording.events, 1) if (s := _site(e)) is not None}
-        found = tuple(n for n, site in sites.items() if site.line == line)
-        if not found:
-            lines = sorted({site.line for site in sites.values()}, key=lambda other: (abs(other - line), other))[:4]
+        lines = self.lines[""]
+        if line not in lines:
+            nearest = sorted(sorted(lines, key=lambda other: (abs(other - line), other))[:4])
             raise UsageProblem(
                 f"line {line}: no event is of it (it was not executed, or works on registers alone); the nearest lines "
-                f"that have some are {', '.join(map(str, sorted(lines)))}"
+                f"that have some are {', '.join(map(str, nearest))}"
             )
-        return Target(text, found)
+        return Target(text, tuple(lines[line]))
 
     def _source(self, text: str) -> Target:
         file, _, line = text.rpartition(":")
-        seen: dict[str, list[int]] = {}
-        for n, event in enumerate(self._recording.events, 1):
-            site = _site(event)
-            if site is not None and site.source:
-                seen.setdefault(site.source, []).append(n)
-        found = sorted(n for source, places in seen.items() if _same(source, file, line) for n in places)
+        sources = {name: lines for name, lines in self.lines.items() if name == file or name.endswith("/" + file)}
+        found = sorted(n for lines in sources.values() for n in lines.get(int(line), ()))
         if not found:
-            lines = sorted({int(s.rpartition(":")[2]) for s in seen if _same(s, file, None)})
-            where = f"; it has some on lines {', '.join(map(str, lines[:20]))}" if lines else ""
-            files = (
-                ", ".join(sorted({s.rpartition(":")[0].rpartition("/")[2] for s in seen})) or "none (.loc is missing)"
-            )
-            raise UsageProblem(f"{text}: no event is of that source line{where or f'; files that have some: {files}'}")
+            some = sorted({line for lines in sources.values() for line in lines})[:20]
+            files = ", ".join(sorted({name.rpartition("/")[2] for name in self.lines if name}))
+            where = f"; it has some on lines {', '.join(map(str, some))}" if some else ""
+            where = where or f"; files that have some: {files or 'none (.loc is missing)'}"
+            raise UsageProblem(f"{text}: no event is of that source line{where}")
         return Target(text, tuple(found))
 
     # ---- memory ----
@@ -230,11 +241,6 @@ def _site(event: object) -> events.Site | None:
     if isinstance(event, events.BytesLanded | events.Suspended):
         return None
     return getattr(event, "site", None)
-
-
-def _same(source: str, file: str, line: str | None) -> bool:
-    name, _, number = source.rpartition(":")
-    return (line is None or number == line) and (name == file or name.endswith("/" + file))
 
 
 def _number(word: str, text: str) -> int:

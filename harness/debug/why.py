@@ -17,7 +17,7 @@ import numpy as np
 from harness.debug.boxes import address_of, dense_of
 from harness.debug.chain import Chain, Element, KStep, Link, judge
 from harness.debug.names import Names, element, line_of, mnemonic
-from harness.debug.operands import Product, Run, register_product, tensor_product
+from harness.debug.operands import Factors, Product, Run, register_product, tensor_product
 from harness.debug.recording import Placed, Recording
 from harness.debug.slices import Source, sources_of
 from harness.debug.writers import CHUNK, Memory, Write, Writers
@@ -184,17 +184,19 @@ class Why:
             chain.links.append(Link(0, f"registers of the thread; they come from {what or 'no memory'}"))
             return
         sums = [found for found in executed if found[1].instruction.opcode in TENSOR_CORE]
-        if sums and len(executed) > 1:
-            others = [found for found in executed if found not in sums]
-            self._also_read(chain, others, lane, len(sums) - 1)
-            executed = sums[-1:]
-        chain.uncertain = chain.uncertain or len(executed) > 1
-        (number, event), source = max(executed, key=lambda found: found[0][0])
+        chosen = sums[-1] if sums else max(executed, key=lambda found: found[0][0])
+        self._also_read(chain, [found for found in executed if found not in (*sums, chosen)], lane, len(sums) - 1)
+        chain.uncertain = chain.uncertain or (len(executed) > 1 and not sums)
+        (number, event), source = chosen
         if source.shuffled:
             chain.uncertain = True
             chain.links.append(Link(0, "registers that lanes have exchanged (shfl): followed for the same lane"))
         if isinstance(event, Access):
-            self._loaded(chain, number, event, lane, source, len(executed))
+            place, what = self._read(number, event, lane, source)
+            text = f"{what} by {self._names.warp(*agent[:3])}, lane {lane}, {line_of(event.site)}"
+            chain.links.append(Link(number, text))
+            if event.space == "shared":
+                self._shared(chain, event.cta, place, 1, number)
         elif event.operation.kind == "tmem.load":
             place = event.operation.detail["place"].flat
             flat = (
@@ -209,26 +211,24 @@ class Why:
             self._accumulated(chain, agent, lane, source, before)
 
     def _also_read(self, chain: Chain, others: Sequence[tuple[tuple[int, Any], Source]], lane: int, sums: int) -> None:
-        """Says what else than one sum goes into a value: operands of a fused epilogue, and other sums."""
+        """Says what else goes into a value than what is followed: operands of a fused epilogue, other terms."""
         for (number, event), source in others:
             if isinstance(event, Access) and event.space in ("global", "shared"):
-                place = _place_of_lane(event, lane, source.position, source.byte)
-                what = self._names.shared(place, event.cta) if event.space == "shared" else self._names.address(place)
-                chain.links.append(Link(number, f"{mnemonic(event.site)} of {what} goes into it, too"))
-        if sums:
+                _, what = self._read(number, event, lane, source)
+                chain.links.append(Link(number, f"{what} {'goes' if sums >= 0 else 'may go'} into it, too"))
+        if sums > 0:
             chain.links.append(Link(0, f"{sums} other sum{'s' if sums > 1 else ''} may go into it, too: not followed"))
 
-    def _loaded(self, chain: Chain, number: int, access: Access, lane: int, source: Source, ways: int) -> None:
-        site = access.site
-        more = f"; one of {ways} loads that the value may depend on" if ways > 1 else ""
+    def _read(self, number: int, access: Access, lane: int, source: Source) -> tuple[int, str]:
+        """Where a lane has read a register from, and that in words."""
         place = _place_of_lane(access, lane, source.position, source.byte)
-        what = self._names.shared(place, access.cta) if access.space == "shared" else self._names.address(place)
-        text = (
-            f"{mnemonic(site)} of {what} by {self._names.warp(*access.agent[:3])}, lane {lane}, {line_of(site)}{more}"
-        )
-        chain.links.append(Link(number, text))
         if access.space == "shared":
-            self._shared(chain, access.cta, place, 1, number)
+            return place, f"{mnemonic(access.site)} of {self._names.shared(place, access.cta)}"
+        placed = self._names.buffer_at(place)
+        empty = placed is not None and placed.unwritten is not None and placed.unwritten[place - placed.address]
+        written = not empty or self._writers.last(("global",), place, place + 1, number) is not None
+        what = self._names.address(place) + ("" if written else ", which nobody has written,")
+        return place, f"{mnemonic(access.site)} of {what}"
 
     def _accumulated(self, chain: Chain, agent: Agent, lane: int, source: Source, before: int) -> None:
         """wgmma: from its last multiplication into these registers back to the first of the tile."""
@@ -306,6 +306,8 @@ class Why:
                 chain.steps.append(step)
             step.a += a
             step.b += b
+            for found, factors in zip(step.factors, product.factors, strict=False):
+                found += self._scale_factors(step, cluster, factors, write.started)
             step.last = write.event
 
     def _fetched(
@@ -330,6 +332,32 @@ class Why:
             for n in range(run.count):
                 found.append((placed, tuple(int(i) for i in np.unravel_index(flat + n, placed.shape))))
         return found, write, self._stage(write, runs[0])
+
+    def _scale_factors(self, step: KStep, cluster: int, of: Factors, started: int) -> list[Element | None]:
+        """The elements of buffers that lie in a word of tensor memory as scale factors: tcgen05.cp has brought them
+        from shared memory; what threads have stored there is not known.
+        """
+        tensor: Memory = ("tensor", self._launch, cluster, of.cta)
+        writes = self._writers.backwards(tensor, started)
+        write = next((w for w in writes if w.holds(of.lane, of.column)), None)
+        copy = write.operation if write is not None else None
+        if write is None:
+            step.unscaled = f"the scale factor in lane {of.lane}, column {of.column} of CTA {of.cta}"
+        if write is None or copy is None or copy.kind != "tmem.copy":
+            return [None] * of.count
+        (source,) = (r for r in copy.reads if isinstance(r, events.SharedChunks) and r.cta == of.cta)
+        row = next(int(rows[lanes == of.lane][0]) for rows, lanes in copy.detail["lanes"] if of.lane in lanes)
+        place, inside = divmod(4 * (of.column - write.region.columns.start) + of.byte, CHUNK)
+        chunk = int(source.chunks[row].reshape(-1)[place])
+        shared: Memory = ("shared", self._launch, cluster, of.cta)
+        filled = self._writers.last(shared, chunk * CHUNK, (chunk + 1) * CHUNK, write.started)
+        if filled is None:
+            step.unscaled = self._names.shared(chunk * CHUNK + inside, of.cta)
+        origin = self._origin(filled, chunk) if filled is not None else None
+        placed = self._names.buffer_at(origin) if origin is not None else None
+        if placed is None or origin is None:
+            return [None] * of.count
+        return [(placed, placed.index_of(origin + inside + n)) for n in range(of.count)]
 
     def _stage(self, write: Write | None, run: Run) -> str:
         """The name of the region that a place is in; without regions, where the box begins that has filled it."""

@@ -8,6 +8,7 @@ launch-N/*.npy          what of the memory was written, variables of the module
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,8 +40,14 @@ class Recorder:
         if not empty:
             raise UsageProblem(f"--record {str(folder)!r} is not empty; name a new folder")
 
+    def wants(self, record: LaunchRecord) -> bool:
+        """Returns whether a launch is to be kept."""
+        return True
+
     def keep(self, session: Session, function: Function, parameters: bytes, record: LaunchRecord) -> None:
         """Writes one launch, which is about to start. Raises CannotRun if that is not possible."""
+        if not self.wants(record):
+            return
         place = self.folder / f"launch-{record.number}"
         try:
             place.mkdir(parents=True)
@@ -49,6 +56,30 @@ class Recorder:
             (place / "launch.toml").write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise CannotRun(f"cannot record to {place}: {error.strerror or error}") from error
+
+
+class OneLaunch(Recorder):
+    """Keeps one launch. which: its number, or its kernel's name, the first of which it is; empty: the last. After one
+    that fails a program makes no other.
+    """
+
+    def __init__(self, folder: Path, which: str) -> None:
+        super().__init__(folder)
+        self._which = which
+
+    def wants(self, record: LaunchRecord) -> bool:
+        if self._which.isdecimal():
+            return record.number == int(self._which)
+        if self._which:
+            return self.kept is None and self._which in record.kernel
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+        return True
+
+    @property
+    def kept(self) -> Path | None:
+        """The launch file; None: no such launch has been made."""
+        return next(self.folder.glob("launch-*/launch.toml"), None)
 
 
 def _launch_file(

@@ -16,7 +16,7 @@ from harness.emulator.arguments import pack
 from harness.emulator.errors import EmulatorError, LaunchError
 from harness.emulator.machine.code import Code
 from harness.emulator.machine.counters import Counters
-from harness.emulator.machine.events import GridStarted, Sink, fan_out
+from harness.emulator.machine.events import GridStarted, Sink, fan_out, takes_runs
 from harness.emulator.machine.findings import Findings
 from harness.emulator.machine.grid import Clusters, architecture, residency
 from harness.emulator.machine.machine import MOST_STEPS, Limits, Machine
@@ -241,8 +241,11 @@ class Device:
         return Machine(grid, schedule, clusters, limits, self._make_engine(grid))
 
     def _make_engine(self, grid: Grid) -> Engine | None:
-        """The native engine of a launch, if there is a library, nobody listens, and the kernel has something for it."""
-        plan = grid.code.native() if self._library is not None and grid.sink is None else None
+        """The native engine of a launch, if there is a library, who listens takes what it tells, and the kernel has
+        something for it.
+        """
+        listens = grid.sink is not None and not takes_runs(grid.sink)
+        plan = grid.code.native() if self._library is not None and not listens else None
         return Engine(self._library, grid, plan) if self._library is not None and plan is not None else None
 
     def _find_symbol(self, name: str, module: Module | None) -> tuple[Symbols, str]:

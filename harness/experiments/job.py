@@ -43,7 +43,7 @@ class Job:
     """kind: run it and validate its output (on a GPU it is timed, too), check its synchronisation, or predict its time.
 
     seed: of the inputs. schedule_seed: of the emulator's random schedule; None: the order of issue. made_by: a hash of
-    all that can change the result beside what the job says, see `made_by`.
+    all that can change the result beside what the job says, see `made_by`. alone: a GPU times nothing else in turn.
     """
 
     kind: Kind
@@ -54,12 +54,14 @@ class Job:
     schedule_seed: int | None
     device: Device
     made_by: str
+    alone: bool = False
 
     @property
     def key(self) -> str:
         """Names the job by its content: the same for the same job, wherever and whenever it is planned."""
         rest = (self.kind, self.shape.m, self.shape.n, self.shape.k, self.inputs, self.seed, self.schedule_seed)
-        text = "\0".join((_text(self.config), *map(str, rest), self.device, self.made_by))
+        how = (self.device, *(["alone"] if self.alone else []), self.made_by)
+        text = "\0".join((_text(self.config), *map(str, rest), *how))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property
@@ -159,7 +161,8 @@ def _run(job: Job) -> Record:
         gpu = next(iter(find_gpus()), None)
         if gpu is None:
             raise CannotRun("this worker sees no GPU (nvidia-smi lists none)")
-    request = Request(job.config, job.shape, job.inputs, job.seed, _schedule(job), gpu=gpu, vendors=("cublas",))
+    request = Request(job.config, job.shape, job.inputs, job.seed, _schedule(job), gpu=gpu)
+    request = replace(request, vendors=() if job.alone else ("cublas",))
     outcome = run(request, _artifact(job.config), known=_surroundings())
     record = {**outcome.record, "job": job.fields()["job"]}
     if gpu:

@@ -19,7 +19,7 @@ from harness.build.config import KernelConfig, find_kernel, try_config
 from harness.errors import UsageProblem
 from harness.problem import Shape
 
-FORM = ("cta_group", "mma_shape", "cluster", "ping_pong")
+FORM = ("cta_group", "mma_shape", "cluster", "ping_pong", "split_k", "swapped")
 """The options that decide the geometry, and who computes what of a tile."""
 FOLLOWING = {"scheduler": ("clc_depth", "sms", "stages")}
 """Options that are left to the kernel again where another one changes."""
@@ -44,11 +44,13 @@ def geometry(config: KernelConfig, shape: Shape) -> Geometry:
     sms = ARCHITECTURES[config.arch].usual.sms
     (cm, cn), group = config.cluster, config.cta_group
     rows, columns = config.mma_shape[0] // group, config.mma_shape[1]  # of C, in a CTA
-    clusters = ceil(shape.m / (rows * cm)) * ceil(shape.n / (columns * cn))
+    m, n = (shape.n, shape.m) if config.swapped else (shape.m, shape.n)
+    clusters = ceil(m / (rows * cm)) * ceil(n / (columns * cn)) * config.split_k
+    k = ceil(shape.k / config.split_k)
     waves = _waves(config, clusters)
     copies_a, copies_b = (1, 1) if config.multicast else (cn, cm // group)
-    asked = (rows * cm * copies_a + columns * cn * copies_b) * shape.k * ELEMENT_BYTES
-    busiest = waves * rows * columns * shape.k
+    asked = (rows * cm * copies_a + columns * cn * copies_b) * k * ELEMENT_BYTES
+    busiest = waves * rows * columns * k
     return Geometry(busiest, waves, 1 - shape.m * shape.n * shape.k / (busiest * sms), clusters * asked)
 
 
@@ -134,7 +136,7 @@ def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
     turns: Counter[tuple[object, ...]] = Counter()
     keys = {}
     for form in sorted(forms, key=lambda form: promises[form]):
-        tile = (form.cta_group, form.mma_shape, form.ping_pong)
+        tile = (form.cta_group, form.mma_shape, form.ping_pong, form.swapped)
         keys[form] = (promises[form] > SLACK * best, turns[tile], promises[form])
         turns[tile] += 1
     return sorted(forms, key=lambda form: keys[form])

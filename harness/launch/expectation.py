@@ -23,7 +23,8 @@ class Holds:
     """A buffer should hold the value of an expression over the first values of buffers, or of a .npy file.
 
     An element x may be off by absolute + relative * \\|x\\|; exact: it must be x rounded once to the buffer's type.
-    where: the place of the expectation in the launch file, for messages.
+    where: the place of the expectation in the launch file, for messages. size: how many elements of a vector it is
+    about, from the first on; None: all.
     """
 
     buffer: str
@@ -35,16 +36,21 @@ class Holds:
     absolute: float = 0.0
     relative: float = 0.0
     where: str = ""
+    size: int | None = None
 
     def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Comparison:
         """Judges a buffer: see `harness.launch.spec.Expectation`. Raises UsageProblem for what the launch file asks
         wrongly.
         """
+        got = got[: self.size]
         return compare(self.buffer, self.text, got, self._expected(got.shape, first), self.dtype, self._error)
 
     def differences(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Differences:
         """Returns element by element what `judge` counts."""
-        return differences(got, self._expected(got.shape, first), self.dtype, self._error)
+        expected, wrong = differences(got, self._expected(got.shape, first), self.dtype, self._error)
+        if self.size is not None:
+            wrong[self.size :] = False
+        return expected, wrong
 
     @property
     def _error(self) -> tuple[float, float] | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from harness.emulator import Device, EmulatorError, Finding, LaunchError, LaunchResult, Module, PtxSyntaxError
 from harness.emulator.machine.counters import MAXIMA
-from harness.emulator.machine.events import Sink
+from harness.emulator.machine.events import Sink, takes_runs
 from harness.emulator.machine.grid import emulated_name
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.unwritten import Uninitialised
@@ -56,13 +56,14 @@ class EmulationOptions:
 
     def make_device(self, memory: GlobalMemory | None = None, constants: GlobalMemory | None = None) -> Device:
         """Returns an emulated GPU as these options describe it; memory and constants: as of `Device`."""
-        library = None if self.sinks else library_for(self.engine)
+        library = library_for(self.engine_used)
         return Device(self.accumulation, self.schedule, self.seed, memory, constants, self.uninitialised, library)
 
     @property
     def engine_used(self) -> Engine:
-        """Returns the engine that there is: events are Python's alone, and the native one needs a compiler."""
-        return "python" if self.sinks or library_for(self.engine) is None else "native"
+        """Returns the engine that there is: a sink must take runs, and the native one needs a compiler."""
+        listens = not all(map(takes_runs, self.sinks))
+        return "python" if listens or library_for(self.engine) is None else "native"
 
     @property
     def schedule_name(self) -> str:

@@ -120,14 +120,17 @@ def launch_lines(plan: Plan) -> list[str]:
     columns_of_tmem = f", {plan.tmem_columns} TMEM columns" if plan.tmem_columns else ""
     clusters = f"{number} cluster{'s' if number > 1 else ''}"
     epilogue = find_epilogue(plan.config["epilogue"])
-    fused = epilogue.name != NONE
-    what = "product " if fused else "C"
+    fused, split = epilogue.name != NONE, plan.split_k
+    down, across = plan.product
+    what = "B . A^T " if plan.swapped else "product " if fused else "C"
     steps = next((a.value for a in plan.arguments if isinstance(a, ScalarArgument) and a.name == "k_iterations"), None)
     return [
-        f"{what}[{problem.m},{problem.n}] in tiles of {rows} x {columns} a CTA, K={problem.k} in {steps} steps of "
+        f"{what}[{down},{across}] in tiles of {rows} x {columns} a CTA, K={problem.k} in {steps} steps of "
         f"{plan.config['block_k']}",
         f"grid {_by(plan.grid[:2])} CTAs (along M x along N){bands}, {clusters} of "
         f"{_by(plan.cluster[:2])}, {plan.block[0]} threads a CTA{columns_of_tmem}",
+        *(["swapped: A below is the tensor B, and B the tensor A; the transpose is C"] if plan.swapped else []),
+        *([f"split-K: {split} CTAs add up a tile, each a part of K"] if split > 1 else []),
         *([f"epilogue {epilogue.name}: C[{plan.output[0]},{plan.output[1]}] = {epilogue.formula}"] if fused else []),
     ]
 

@@ -12,13 +12,11 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from harness import paths
-from harness.block_scaling import FORMATS, to_atoms
-from harness.build.artifacts import FACTORS, OUTPUT, Artifact
+from harness.build.artifacts import OUTPUT, Artifact
 from harness.build.config import KernelConfig
 from harness.build.planner import Plan, TensorMapArgument
 from harness.driver.gpu_model import GpuModel, gpu_model
@@ -26,12 +24,11 @@ from harness.driver.log import LaunchRecord, Log
 from harness.driver.server import run_program
 from harness.driver.state import Gpu
 from harness.emulator import Counters, LaunchResult
-from harness.epilogues import NONE
 from harness.errors import CannotRun
 from harness.launch.launching import EmulationOptions, Launched, Outcome, about_device
 from harness.launch.spec import Launchable
 from harness.problem import Inputs
-from harness.run.model import compile_artifact
+from harness.run.model import compile_artifact, op_operands
 
 GPU_OF_ARCH = {"sm_100a": "b200", "sm_90a": "h200"}
 
@@ -82,21 +79,11 @@ def run_on_emulated_gpu(
 
 
 def _hand_over(folder: Path, model: Path, config: KernelConfig, plan: Plan, inputs: Inputs) -> None:
-    given: list[np.ndarray] = [operand.view(np.uint16) for operand in (inputs.a, inputs.b)]
-    numbers: list[float] = []
-    if inputs.factors:
-        element = FORMATS[config.dtype].element
-        given = [element.to_memory(each).reshape(len(each), -1) for each in (inputs.a, inputs.b)]
-        given += [to_atoms(factors) for factors in inputs.factors]
-        numbers = [inputs.alpha]
-    elif config.epilogue != NONE:  # the op has a place for each operand
-        nothing = {"bias": np.zeros(1, inputs.a.dtype), "residual": np.zeros((1, 1), inputs.a.dtype)}
-        given += [inputs.given.get(name, array).view(np.uint16) for name, array in nothing.items()]
-        numbers = [inputs.given.get(name, 1.0) for name in FACTORS]
-    request: dict[str, Any] = {"model": str(model), "dtype": config.dtype, "out_dtype": config.out_dtype}
-    request |= {"output": plan.output, "numbers": numbers}
+    arrays, numbers = op_operands(config, inputs)
+    request = {"model": str(model), "out_dtype": config.out_dtype, "output": plan.output, "numbers": numbers}
+    request["types"] = [array.dtype.name for array in arrays]
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-    np.savez(folder / "operands.npz", *given)
+    np.savez(folder / "operands.npz", *(array.view(f"u{array.itemsize}") for array in arrays))
 
 
 def _the_launch(log: Log, plan: Plan) -> LaunchRecord:

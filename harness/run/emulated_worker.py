@@ -26,19 +26,18 @@ def main(folder: Path) -> None:
     about = {"api": device.api, "architecture": device.architecture_name}
     (folder / "device.json").write_text(json.dumps(about), encoding="utf-8")
     model = InferenceSession(devices=[device]).load(request["model"])
-    dtype, out_dtype = request["dtype"], request["out_dtype"]
+    out = OUT_TYPES[request["out_dtype"]].numpy
 
     def upload(bits: np.ndarray, dtype: str) -> Buffer:
-        name = OUT_TYPES[dtype].numpy.name if dtype in OUT_TYPES else "uint8"
-        return Buffer.from_numpy(bits).view(getattr(DType, name), bits.shape).to(device)
+        return Buffer.from_numpy(bits).view(getattr(DType, dtype), bits.shape).to(device)
 
     with np.load(folder / "operands.npz") as kept:
-        operands = list(kept.values())
-    words = np.uint32 if out_dtype == "f32" else np.uint16
+        operands = [upload(bits, dtype) for bits, dtype in zip(kept.values(), request["types"], strict=True)]
+    words = np.uint32 if out.itemsize == 4 else np.uint16
     # What the kernel does not write stays NaN, and is found as wrong.
-    c = upload(np.full(request["output"], np.nan, OUT_TYPES[out_dtype].numpy).view(words), out_dtype)
+    c = upload(np.full(request["output"], np.nan, out).view(words), out.name)
     numbers = [Buffer.from_numpy(np.array(number, np.float32)) for number in request["numbers"]]
-    model.execute(c, *(upload(operand, dtype) for operand in operands), *numbers)
+    model.execute(c, *operands, *numbers)
     device.synchronize()
     host = c.to(CPU())
     np.save(folder / "c.npy", host.view(getattr(DType, words.__name__), host.shape).to_numpy())

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import os
 import statistics as standard
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from harness.block_scaling import FORMATS
 from harness.build.artifacts import Artifact
 from harness.build.compiler import Gpu
 from harness.build.config import KernelConfig
+from harness.epilogues import NONE
 from harness.errors import CannotRun
 from harness.gpus import check_arch
-from harness.problem import Shape, Validation
+from harness.problem import OUT_TYPES, Shape, Validation
 from harness.processes.worker_process import WorkerProcess
 from harness.processes.worker_process import request as pickled
 from harness.run import statistics, worker
-from harness.run.model import compile_artifact, compile_vendor, require_timing
+from harness.run.model import compile_artifact, compile_vendor
 from harness.run.records import VENDORS
 
 CAP_SECONDS = 10.0
@@ -66,44 +70,54 @@ def measure(
     a child is ended.
     """
     notes: list[str] = []
-    config = artifacts[0].config
-    if vendors and config.out_dtype != config.dtype:
-        notes.append(f"{' and '.join(vendors)} not timed: their C is {config.dtype}, not {config.out_dtype}")
-        vendors = ()
-    vendor_model = _vendor_model(config, notes) if "max" in vendors and time else None
-    series = []
-    for artifact in artifacts:
-        config = artifact.config
-        major, minor = (int(part) for part in gpu.compute_capability.split("."))
-        check_arch(config.arch, major, minor, gpu.name)
-        require_timing(config)
-        model, compiled_now = (artifact.model, False) if artifact.model else compile_artifact(config)
-        request = {
-            "config": config.to_json(),
-            "artifact": str(model),
-            "tile": list(artifact.plan(shape).tile),
-            "shape": [shape.m, shape.n, shape.k],
-            "inputs": inputs,
-            "seed": seed,
-            "cap_seconds": CAP_SECONDS,
-            "vendors": list(vendors),
-            "time": time,
-            "vendor_model": vendor_model,
-        }
-        series.append(_Series(request, gpu, timeout, processes, compiled_now, notes))
-    for _ in range(processes):
-        for one in series:
-            one.run_next()
+    vendors, vendor_model = _contestants(artifacts[0].config, vendors if time else (), notes)
+    with tempfile.TemporaryDirectory(prefix="gpu-run-") as folder:
+        series = []
+        for number, artifact in enumerate(artifacts):
+            config, plan = artifact.config, artifact.plan(shape)
+            major, minor = (int(part) for part in gpu.compute_capability.split("."))
+            check_arch(config.arch, major, minor, gpu.name)
+            model, compiled_now = (artifact.model, False) if artifact.model else compile_artifact(config)
+            shared = Path(folder, str(number))
+            shared.mkdir()
+            request = {
+                "config": config.to_json(),
+                "artifact": str(model),
+                "output": list(plan.output),
+                "tile": list(plan.output_tile),
+                "shape": [shape.m, shape.n, shape.k],
+                "inputs": inputs,
+                "seed": seed,
+                "folder": str(shared),
+                "cap_seconds": CAP_SECONDS,
+                "vendors": list(vendors),
+                "time": time,
+                "vendor_model": vendor_model,
+            }
+            series.append(_Series(request, gpu, timeout, processes, compiled_now, notes))
+        for _ in range(processes):
+            for one in series:
+                one.run_next()
     return [one.combine(shape) for one in series]
 
 
-def _vendor_model(config: KernelConfig, notes: list[str]) -> str | None:
-    """MAX's own matmul; where MAX cannot compile it, that is noted."""
+def _contestants(config: KernelConfig, vendors: Sequence[str], notes: list[str]) -> tuple[Sequence[str], str | None]:
+    """The vendors whose GEMM of such a problem can be timed, and MAX's matmul, compiled; who is left out is noted."""
+    left_out = ""
+    if config.dtype in FORMATS:
+        left_out = f"{config.dtype} is not timed through PyTorch"
+    elif config.dtype in OUT_TYPES and config.out_dtype != config.dtype:
+        left_out = f"their C is {config.dtype}, not {config.out_dtype}"
+    if vendors and left_out:
+        notes.append(f"{' and '.join(vendors)} not timed: {left_out}")
+        return (), None
+    if "max" not in vendors or config.dtype not in OUT_TYPES or config.epilogue != NONE:
+        return [vendor for vendor in vendors if vendor != "max"], None
     try:
-        return str(compile_vendor(config))
+        return vendors, str(compile_vendor(config))
     except CannotRun as error:
         notes.append(f"MAX's own matmul was not timed: {' '.join(str(error).split())[:300]}")
-        return None
+        return vendors, None
 
 
 @dataclass
@@ -123,8 +137,7 @@ class _Series:
         """One process more, unless the series has ended."""
         if (self.outcomes and not _is_right(self.outcomes[-1])) or self.failure:
             return
-        # The first process tells the errors of the output, which takes longer than all the rest; others look for any.
-        outcome = supervise({**self.request, "details": not self.outcomes}, self.timeout)
+        outcome = supervise(self.request, self.timeout)
         self.outcomes.append(outcome)
         self.failure = outcome.failure or _another_gpu(outcome, self.gpu)
         if self.failure and self.processes > 1:

@@ -12,16 +12,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness import cache, paths
 from harness.block_scaling import ATOM_BYTES, FORMATS
-from harness.build.artifacts import model_key
-from harness.build.compiler import package_version, parameters, readable_errors
+from harness.build.artifacts import FACTORS, model_key, operands
+from harness.build.compiler import package_version, readable_errors
 from harness.build.config import KernelConfig, make_config
+from harness.build.planner import options_text
 from harness.driver.toolchains import toolchain_variables
 from harness.epilogues import NONE
 from harness.errors import CannotRun
 from harness.gpus import kind_of
-from harness.problem import FP8, OUT_TYPES, Shape
+from harness.problem import FP8, OUT_TYPES, Inputs, Shape
 from harness.processes.program import run as run_program
 from harness.run.tuned import configuration_for
 
@@ -35,27 +39,12 @@ def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
     return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
 
 
-def require_op(config: KernelConfig) -> None:
-    """Raises CannotRun for what no MAX op takes."""
-    if config.dtype == FP8:
-        raise CannotRun(f"dtype {FP8}: no MAX op multiplies it yet; use --device emulator")
-
-
-def require_timing(config: KernelConfig) -> None:
-    """Raises CannotRun for what the MAX ops take, and the harness does not run on a GPU."""
-    require_op(config)
-    if config.dtype in FORMATS or config.epilogue != NONE:
-        what = config.dtype if config.dtype in FORMATS else f"epilogue {config.epilogue}"
-        raise CannotRun(f"{what} is not timed on a GPU yet; use --device emulated-gpu, or the MAX op")
-
-
 def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, bool]:
     """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
 
     ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. Raises CannotRun
-    if MAX cannot compile it, or as `require_op`.
+    if MAX cannot compile it.
     """
-    require_op(config)
     return _compile(artifact_path(config, ptx), config.arch, "kernel", config.to_json(), config.label, ptx)
 
 
@@ -103,25 +92,27 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
 
 
 def graph(config: KernelConfig, device: Any) -> Any:
-    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten. With block scaling A and B are bytes,
-    and the scale factors in atoms and alpha follow; with a fused epilogue bias, residual, alpha and beta, whether or
-    not it takes them."""
+    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten. What `op_operands` gives beside A and B
+    follows."""
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
     where = DeviceRef.from_device(device)
-    dtype = DType.uint8 if config.dtype in FORMATS else getattr(DType, OUT_TYPES[config.dtype].numpy.name)
+    out = getattr(DType, OUT_TYPES[config.out_dtype].numpy.name)
+    dtype = getattr(DType, OUT_TYPES[config.dtype].numpy.name) if config.dtype in OUT_TYPES else DType.uint8
+    number = TensorType(DType.float32, [], device=DeviceRef.CPU())
     types = [
-        BufferType(getattr(DType, OUT_TYPES[config.out_dtype].numpy.name), ["m", "n"], device=where),
+        BufferType(out, ["m", "columns"], device=where),
         TensorType(dtype, ["m", "k"], device=where),
         TensorType(dtype, ["n", "k"], device=where),
     ]
-    number = TensorType(DType.float32, [], device=DeviceRef.CPU())
-    if config.dtype in FORMATS:
+    if config.dtype == FP8:
+        types += [TensorType(DType.float32, [f"{name}_blocks", f"{name}_factors"], device=where) for name in "mn"]
+        types += [number]
+    elif config.dtype in FORMATS:
         types += [TensorType(dtype, [f"{name}_atoms", "k_atoms", ATOM_BYTES], device=where) for name in "mn"]
         types += [number]
     elif config.epilogue != NONE:
-        types[0] = BufferType(types[0].dtype, ["m", "columns"], device=where)
         types += [TensorType(dtype, ["x"], device=where), TensorType(dtype, ["y", "z"], device=where), number, number]
     with Graph("matmul", input_types=types, custom_extensions=[paths.kernels_dir()]) as made:
         c, *others = made.inputs
@@ -133,18 +124,33 @@ def graph(config: KernelConfig, device: Any) -> Any:
 
 def operation(config: KernelConfig) -> str:
     """The name of the MAX custom op (``kernels/host``)."""
-    if config.dtype in FORMATS:
+    if config.dtype not in OUT_TYPES:
         return "scaled_matmul_into"
     return "matmul_into" if config.epilogue == NONE else "matmul_fused_into"
 
 
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
-    """Parameters of the MAX custom op; it takes the types from its tensors, but for the format of block scaling."""
+    """The parameter of the MAX custom op. It takes the types from its tensors, but for what is given as bytes."""
     options = config.options()
-    del options["arch"], options["dtype"], options["scales"], options["out_dtype"]
-    if config.epilogue == NONE:
-        del options["epilogue"]
-    return parameters(options) | ({"scaling": config.dtype} if config.dtype in FORMATS else {})
+    for name in ("arch", "out_dtype", *(("dtype",) if config.dtype in OUT_TYPES else ())):
+        del options[name]
+    return {"options": options_text(options)}
+
+
+def op_operands(config: KernelConfig, inputs: Inputs) -> tuple[list[NDArray[Any]], list[float]]:
+    """What the MAX op takes beside C: arrays, A and B first, and numbers. In the place of one that it does not read
+    stands something small."""
+    kept = operands(config.dtype, inputs).values()
+    arrays = [buffer.fill.array for buffer in kept if buffer.fill and buffer.fill.array is not None]
+    if config.dtype in OUT_TYPES:
+        if config.epilogue == NONE:
+            return arrays, []
+        nothing = {"bias": np.zeros(1, arrays[0].dtype), "residual": np.zeros((1, 1), arrays[0].dtype)}
+        beside = [inputs.given.get(name, array) for name, array in nothing.items()]
+        return arrays + beside, [inputs.given.get(name, 1.0) for name in FACTORS]
+    for at, buffer in enumerate(list(kept)[:2]):
+        arrays[at] = buffer.dtype.to_memory(arrays[at]).reshape(len(arrays[at]), -1)
+    return (arrays if len(arrays) > 2 else arrays + [np.zeros((1, 1), np.float32)] * 2), [inputs.alpha]
 
 
 def tuned_parameters(

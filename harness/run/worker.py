@@ -8,17 +8,25 @@ between any of them.
 from __future__ import annotations
 
 import json
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from harness import fp8
 from harness.build.config import KernelConfig
+from harness.epilogues import NONE
 from harness.errors import CannotRun, HarnessError
-from harness.problem import EXACT_KINDS, OUT_TYPES, Reference, Shape, allowed_error, make_inputs, validate
+from harness.problem import FP8, OUT_TYPES, Inputs, Shape, compute_reference, make_inputs, validate
 from harness.processes.program import end_with_parent
 from harness.processes.worker import tell
 from harness.run import statistics, telemetry
+from harness.run.model import op_operands
 
 L2_BYTES = 64 << 20
 """Inputs are rotated over more than twice this, so that no launch finds its operands in L2 (H200: 60 MB)."""
@@ -33,20 +41,21 @@ BATCH_SECONDS = 0.02
 
 @dataclass
 class Request:
-    """One kernel on one problem. details: whether the first output is validated on the CPU, with its errors, on the
-    inputs that the emulator gets, too; otherwise, and all others, on the GPU. vendor_model: MAX's own matmul.
+    """One kernel on one problem. output, tile: sizes of C, and of the part of it that a CTA writes. folder: what the
+    processes of a series share. vendors: see `harness.run.measure`; vendor_model: MAX's own matmul.
     """
 
     config: KernelConfig
     artifact: str
+    output: tuple[int, int]
     tile: tuple[int, int]
     shape: Shape
     inputs: str
     seed: int
+    folder: Path
     cap_seconds: float
     vendors: list[str]
     time: bool
-    details: bool
     vendor_model: str | None
 
 
@@ -62,7 +71,9 @@ def serve(raw: dict[str, Any]) -> None:
     converted = {
         "config": KernelConfig.from_json(raw["config"]),
         "shape": Shape(*raw["shape"]),
+        "output": tuple(raw["output"]),
         "tile": tuple(raw["tile"]),
+        "folder": Path(raw["folder"]),
     }
     try:
         _serve(Request(**{**raw, **converted}))
@@ -93,10 +104,19 @@ def _serve(request: Request) -> None:
     model = session.load(request.artifact)
     emit("loaded", seconds=time.perf_counter() - start)
 
-    shape = request.shape
-    sets = [_operands(request, index) for index in range(_set_count(shape))]
-    buffers = [tuple(Buffer.from_dlpack(t) for t in tensors) for tensors in sets]
-    _poison(sets)
+    inputs = _inputs(request)
+    arrays, numbers = op_operands(request.config, inputs)
+    first = [_on_gpu(array) for array in arrays]
+    dtype = getattr(torch, OUT_TYPES[request.config.out_dtype].numpy.name)
+    # Where the operands lie differs, so that no launch finds its own in L2; what they are does not.
+    sets = [first, *([tensor.clone() for tensor in first] for _ in range(_set_count(first, request.output) - 1))]
+    outputs = [torch.empty(request.output, dtype=dtype, device="cuda") for _ in sets]
+    scalars = [Buffer.from_numpy(np.array(number, np.float32)) for number in numbers]
+    buffers = [
+        (*(Buffer.from_dlpack(tensor) for tensor in (c, *operands)), *scalars)
+        for c, operands in zip(outputs, sets, strict=True)
+    ]
+    _poison(outputs)
     with launch_trace() as entries:
         model.execute(*buffers[0])
         device.synchronize()
@@ -104,26 +124,20 @@ def _serve(request: Request) -> None:
     for others in buffers[1:]:
         model.execute(*others)
     device.synchronize()
-    validation = _validate_all(request, sets)
+    validation = _validate_all(request, inputs, outputs)
     emit("checked", validation=validation)
     if not validation["passed"] or not request.time:
         emit("finished", timing=None)
         return
-    right = [c.clone() for c, _, _ in sets]
-    _poison(sets)
+    right = outputs[0].clone()
+    _poison(outputs)
 
     def ours(index: int) -> None:
         model.execute(*buffers[index])
 
-    # Outputs of its own: what is in C after the timing has to be the kernel's.
-    vendor_outputs = [torch.empty_like(c) for c in right] if "cublas" in request.vendors else []
-
-    def cublas(index: int) -> None:
-        _, a, b = sets[index]
-        torch.matmul(a, b.t(), out=vendor_outputs[index])
-
+    cublas = _cublas(request.config, sets, numbers, request.output) if "cublas" in request.vendors else None
     contestants = {"kernel": _batch(ours, len(sets), _max_events(device))}
-    if "cublas" in request.vendors:
+    if cublas:
         contestants["cublas"] = _batch(cublas, len(sets), _torch_events(torch))
     if request.vendor_model:
         max_matmul = session.load(request.vendor_model)
@@ -132,7 +146,7 @@ def _serve(request: Request) -> None:
     before = telemetry.read()
     samples = statistics.sample_pairs(contestants, time.perf_counter, request.cap_seconds, _reporter())
     device.synchronize()
-    _check_again(request, sets, right)
+    _check_again(request, inputs, outputs, right)
     emit(
         "finished",
         timing={"samples": samples, "input_sets": len(sets), "before": before, "after": telemetry.read()},
@@ -161,113 +175,158 @@ def _launch(entry: Any) -> dict[str, Any]:
     }
 
 
-def _set_count(shape: Shape) -> int:
-    one = 2 * (shape.m * shape.k + shape.n * shape.k + shape.m * shape.n)
+# ---- operands and results ----
+
+
+def _inputs(request: Request) -> Inputs:
+    """Those that the emulator gets. The first process of a series draws them, which may take longer than all the rest,
+    and leaves them to the others."""
+    place = request.folder / "inputs"
+    if place.exists():
+        found: Inputs = pickle.loads(place.read_bytes())
+        return found
+    config = request.config
+    inputs = make_inputs(request.shape, config.dtype, request.inputs, request.seed, config.epilogue, config.scales)
+    place.write_bytes(pickle.dumps(inputs))
+    return inputs
+
+
+def _on_gpu(array: NDArray[Any]) -> Any:
+    import torch
+
+    dtype = getattr(torch, array.dtype.name)
+    return torch.from_numpy(np.ascontiguousarray(array).view(f"i{array.itemsize}")).cuda().view(dtype)
+
+
+def _set_count(operands: list[Any], output: tuple[int, int]) -> int:
+    one = sum(tensor.nbytes for tensor in operands) + 2 * output[0] * output[1]
     return min(MOST_SETS, max(2, -(-2 * L2_BYTES // one) + 1))
 
 
-def _operands(request: Request, index: int) -> tuple[Any, Any, Any]:
-    """(C, A, B) on the GPU. The first set is the harness's own inputs if there are to be details, the rest are drawn on
-    the GPU alike.
-    """
-    import torch
-
-    shape = request.shape
-    dtype, out = (
-        getattr(torch, OUT_TYPES[name].numpy.name) for name in (request.config.dtype, request.config.out_dtype)
-    )
-    if index == 0 and request.details:
-        inputs = make_inputs(shape, request.config.dtype, request.inputs, request.seed)
-        a, b = (torch.from_numpy(x.view("int16")).cuda().view(dtype) for x in (inputs.a, inputs.b))
-    else:
-        generator = torch.Generator("cuda").manual_seed(request.seed + index)
-        draw = _DRAW[request.inputs]
-        a, b = (draw(size, generator).to(dtype) for size in ((shape.m, shape.k), (shape.n, shape.k)))
-    return torch.empty((shape.m, shape.n), dtype=out, device="cuda"), a, b
-
-
-def _normal(size: tuple[int, int], generator: Any) -> Any:
-    import torch
-
-    return torch.randn(size, device="cuda", generator=generator)
-
-
-def _uniform(size: tuple[int, int], generator: Any) -> Any:
-    import torch
-
-    return torch.rand(size, device="cuda", generator=generator) * 2 - 1
-
-
-def _integer(size: tuple[int, int], generator: Any) -> Any:
-    import torch
-
-    return torch.randint(-4, 5, size, device="cuda", generator=generator)
-
-
-_DRAW = {"normal": _normal, "uniform": _uniform, "integer": _integer, "index": _integer}
-
-
-def _poison(sets: list[tuple[Any, Any, Any]]) -> None:
+def _poison(outputs: list[Any]) -> None:
     """An element that the kernel does not write stays NaN and fails the validation."""
     import torch
 
-    for c, _, _ in sets:
+    for c in outputs:
         c.fill_(float("nan"))
     torch.cuda.synchronize()
 
 
-def _validate_all(request: Request, sets: list[tuple[Any, Any, Any]]) -> dict[str, Any]:
-    """The verdict on the first wrong output, with its details; or on the first, with details if wanted."""
-    for c, a, b in sets:
-        if not _is_right(request, a, b, c):
-            return _validate(request, a, b, c)
-    c, a, b = sets[0]
-    return _validate(request, a, b, c) if request.details else {"passed": True}
+def _validate_all(request: Request, inputs: Inputs, outputs: list[Any]) -> dict[str, Any]:
+    """The verdict on the first output, or on the first that is wrong. What has the bits of an output that was found
+    right, by this process or one before it, is right."""
+    import torch
+
+    place = request.folder / "right"
+    known = torch.load(place).cuda() if place.exists() else None
+    verdict = {"passed": True}
+    for c in outputs:
+        if known is not None and _same_bits(c, known):
+            continue
+        found = _validate(request, inputs, c)
+        if not found["passed"]:
+            return found
+        if known is None:
+            known, verdict = c, found
+            torch.save(c.cpu(), place)
+    return verdict
 
 
-def _check_again(request: Request, sets: list[tuple[Any, Any, Any]], right: list[Any]) -> None:
+def _check_again(request: Request, inputs: Inputs, outputs: list[Any], right: Any) -> None:
     """The timed launches have to give the bits of the validated ones; what differs is validated anew."""
-    import torch
-
-    for (c, a, b), before in zip(sets, right, strict=True):
-        if torch.equal(c.view(torch.int16), before.view(torch.int16)):
+    for c in outputs:
+        if _same_bits(c, right):
             continue
-        if _is_right(request, a, b, c):
-            emit("note", message="the output of a timed launch is right, but not bit for bit that of the first launch")
-            continue
-        emit("checked", validation=_validate(request, a, b, c))
-        return
+        found = _validate(request, inputs, c)
+        if not found["passed"]:
+            emit("checked", validation=found)
+            return
+        emit("note", message="the output of a timed launch is right, but not bit for bit that of the first launch")
 
 
-def _reference(request: Request, a: Any, b: Any) -> Any:
-    """A `Reference` of tensors on the same GPU: the product in float64."""
+def _same_bits(one: Any, other: Any) -> bool:
+    return bool((_bits(one) == _bits(other)).all())
+
+
+def _bits(c: Any) -> Any:
     import torch
 
-    a64, b64 = a.double(), b.double()
-    a_norms, b_norms = (torch.linalg.norm(x, dim=1) for x in (a64, b64))
-    return Reference(a64 @ b64.t(), a_norms, b_norms, request.shape.k, request.inputs in EXACT_KINDS)
+    return c.view({2: torch.int16, 4: torch.int32}[c.element_size()])
 
 
-def _is_right(request: Request, a: Any, b: Any, c: Any) -> bool:
-    """Whether `_validate` would pass it, found out on the GPU."""
-    reference = _reference(request, a, b)
-    expected = reference.values.to(c.dtype).double() if reference.exact else reference.values
-    error = (c.double() - expected).abs()
-    return bool((error <= allowed_error(reference, OUT_TYPES[request.config.out_dtype])).all())
-
-
-def _validate(request: Request, a: Any, b: Any, c: Any) -> dict[str, Any]:
-    """By the harness's own rules, with all that it says of errors; slow."""
-    import numpy as np
-    import torch
-
-    found = _reference(request, a, b)
-    values, a_norms, b_norms = (x.cpu().numpy() for x in (found.values, found.a_norms, found.b_norms))
-    reference = Reference(values, a_norms, b_norms, found.k, found.exact)
+def _validate(request: Request, inputs: Inputs, c: Any) -> dict[str, Any]:
+    """By the harness's own rules, with all that it says of errors; the product is the GPU's, in float64."""
     dtype = OUT_TYPES[request.config.out_dtype]
-    output = c.cpu().view(torch.int16).numpy().view(dtype.numpy)
-    assert isinstance(output, np.ndarray)
-    return asdict(validate(output, reference, dtype, request.tile))
+    output = _bits(c).cpu().numpy().view(dtype.numpy)
+    return asdict(validate(output, compute_reference(inputs, _product), dtype, request.tile))
+
+
+def _product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
+    import torch
+
+    a64, b64 = (torch.from_numpy(each).cuda().double() for each in (a, b))
+    found: NDArray[np.float64] = (a64 @ b64.t()).cpu().numpy()
+    return found
+
+
+# ---- the vendor's ----
+
+
+def _cublas(
+    config: KernelConfig, sets: list[list[Any]], numbers: list[float], output: tuple[int, int]
+) -> Callable[[int], None] | None:
+    """PyTorch's launch of the same problem by the number of a set, None where it has none, which is noted. A fused
+    epilogue that cuBLASLt has, too, is in it; of others the product alone is."""
+    import torch
+
+    # Outputs of its own: what is in C after the timing has to be the kernel's.
+    columns = len(sets[0][1]) if config.epilogue == "swiglu" else output[1]
+    dtype = getattr(torch, OUT_TYPES[config.out_dtype].numpy.name)
+    outputs = [torch.empty((output[0], columns), dtype=dtype, device=sets[0][0].device) for _ in sets]
+
+    def launch(index: int) -> None:
+        _by_pytorch(config, sets[index], numbers, outputs[index])
+
+    try:
+        launch(0)
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        emit("note", message=f"cublas not timed: {' '.join(str(error).split())[:300]}")
+        return None
+    if config.epilogue not in (NONE, "bias", "bias-gelu", "bias-relu", "residual"):
+        emit("note", message=f"cublas is the product alone, without {config.epilogue}")
+    return launch
+
+
+def _by_pytorch(config: KernelConfig, operands: list[Any], numbers: list[float], c: Any) -> None:
+    import torch
+
+    a, b, *more = operands
+    if config.dtype == FP8:
+        _scaled_mm(config, a, b, more[0], more[1], numbers[0], c)
+    elif config.epilogue == "bias":
+        torch.addmm(more[0], a, b.t(), out=c)
+    elif config.epilogue in ("bias-gelu", "bias-relu"):
+        torch._addmm_activation(more[0], a, b.t(), use_gelu=config.epilogue == "bias-gelu", out=c)
+    elif config.epilogue == "residual":
+        torch.addmm(more[1], a, b.t(), alpha=numbers[0], beta=numbers[1], out=c)
+    else:
+        torch.matmul(a, b.t(), out=c)
+
+
+def _scaled_mm(config: KernelConfig, a: Any, b: Any, of_a: Any, of_b: Any, alpha: float, c: Any) -> None:
+    """e4m3 by cuBLASLt: with a factor for each matrix, added up the fast way as the kernel does, or with the same
+    factors of blocks, and then without alpha."""
+    import torch
+
+    fast = config.scales == "tensor"
+    if fast:
+        of_a, of_b = (torch.full((), value, device=c.device) for value in (alpha, 1.0))
+    else:
+        blocks = -(-a.shape[1] // fp8.BLOCK)
+        of_a, of_b = of_a.t()[: a.shape[0]], of_b[:, :blocks].t()
+    fp8_a, fp8_b = (each.view(torch.float8_e4m3fn) for each in (a, b))
+    torch._scaled_mm(fp8_a, fp8_b.t(), of_a, of_b, out_dtype=c.dtype, use_fast_accum=fast, out=c)
 
 
 # ---- timing ----

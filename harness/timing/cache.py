@@ -41,7 +41,7 @@ class Tiles:
     k: int
     element: float
     requested: float
-    output: int = 2
+    output: float = 2
 
 
 @dataclass(frozen=True)

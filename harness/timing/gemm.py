@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from harness.build.planner import CounterArgument, Plan, TensorMapArgument
+from harness.build.planner import Plan, TensorMapArgument, WorkspaceArgument
 from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.problem import operand_bits
@@ -48,7 +49,7 @@ class Gemm:
 
     def __init__(self, plan: Plan, gpu: Gpu, registers: int | None = None, barriers: int | None = None) -> None:
         """registers: of a thread; barriers: named ones of a CTA, as NVIDIA's assembler says; None: nobody knows."""
-        self.plan = plan
+        self.plan = plan.of_product()
         self.gpu = gpu
         self.registers = registers
         self.barriers = barriers
@@ -81,13 +82,14 @@ class Gemm:
 
     @property
     def k_steps(self) -> int:
-        return -(-self.plan.problem.k // self.plan.config["block_k"])
+        """Of a tile, at most."""
+        return -(-self.plan.problem.k // self.plan.config["block_k"] // self.plan.split_k)
 
     @cached_property
     def extent(self) -> tuple[int, int]:
         """Cluster tiles along M and along N."""
         rows, columns = self.tile
-        return -(-self.plan.problem.m // rows), -(-self.plan.problem.n // columns)
+        return -(-self.plan.product[0] // rows), -(-self.plan.product[1] // columns)
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -100,7 +102,7 @@ class Gemm:
     def even(self) -> bool:
         """Returns whether all tiles have the same work to do."""
         rows, columns = self.tile
-        return self.plan.problem.m % rows == 0 and self.plan.problem.n % columns == 0
+        return self.plan.product[0] % rows == 0 and self.plan.product[1] % columns == 0
 
     @property
     def whole(self) -> bool:
@@ -109,9 +111,9 @@ class Gemm:
 
     @property
     def tiles(self) -> int:
-        """Returns how many clusters there are."""
+        """Returns how many tiles of clusters there are; with split-K, how many parts of tiles."""
         down, across = self.extent
-        return down * across
+        return down * across * self.plan.split_k
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -147,7 +149,12 @@ class Gemm:
         slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
         # CTAs that share an SM are of several clusters, which do not keep step.
         slots = min(at_once, max(1, slots // per_sm) * per_sm)
-        chosen = set(_spread_out(slots, at_once, self.tiles % at_once))
+        # The parts of a tile follow one another: all of them, as one adds them up.
+        split = self.plan.split_k
+        groups = max(1, at_once // split)
+        firsts = _spread_out(min(groups, max(1, slots // split)), groups, self.tiles % at_once // split)
+        chosen = {split * first + part for first in firsts for part in range(split)} & set(range(at_once))
+        slots = len(chosen)
         numbers = tuple(number for n, number in enumerate(first_tiles) if n % resident in chosen)
         return Spread(at_once, slots, numbers, per_sm)
 
@@ -160,11 +167,20 @@ class Gemm:
         """GPCs in which as many clusters find room as in those of the GPU."""
         return max(1, round(len(self.gpu.gpcs) * spread.share))
 
-    def counter_start(self, counter: CounterArgument, spread: Spread) -> int:
-        """Returns where the counter of a dynamic schedule stands, so that the simulated clusters get only
-        their share.
+    def first_counts(self, spread: Spread) -> dict[int, int]:
+        """Returns where counters of the workspace stand, by their places: that of a dynamic schedule so that the
+        simulated clusters get only their share, those of split-K as if the other parts of their tiles had arrived.
         """
-        return self.tiles - self.clusters - self._taken(spread)
+        found = {}
+        if self.plan.config["scheduler"] == "dynamic":
+            found[0] = self.tiles - self.clusters - self._taken(spread)
+        if self.plan.split_k > 1:
+            [workspace] = [a for a in self.plan.arguments if isinstance(a, WorkspaceArgument)]
+            teams = (workspace.counters - 1) * self.plan.split_k // self.tiles
+            simulated = Counter(number // self.plan.split_k for number in self.simulated_tiles(spread))
+            for tile, parts in simulated.items():
+                found |= dict.fromkeys(range(1 + tile * teams, 1 + (tile + 1) * teams), self.plan.split_k - parts)
+        return found
 
     def simulated_tiles(self, spread: Spread) -> frozenset[int]:
         """Returns the numbers of those that the simulated clusters compute."""
@@ -194,7 +210,7 @@ class Gemm:
         """Returns where a tile lies, or a cluster that has none, below C."""
         down, across = self.extent
         if self.walks:
-            return _place(self.plan.config["raster_group"], number, down, across)
+            return _place(self.plan.config["raster_group"], number // self.plan.split_k, down, across)
         x = self.plan.grid[0] // self.plan.cluster[0]
         y = self.plan.grid[1] // self.plan.cluster[1]
         return number // (x * y) * x + number % x, number // x % y
@@ -223,8 +239,7 @@ class Gemm:
         """Returns the rows of boxes of A and B that lie outside although the box does not: filled with zeros for the
         tile's clusters. A box that would lie wholly outside begins elsewhere (kernels/common/producer.mojo).
         """
-        places, problem = self.place(number), self.plan.problem
-        extents = zip(places, self.tile, (problem.m, problem.n), "AB", strict=True)
+        extents = zip(self.place(number), self.tile, self.plan.product, "AB", strict=True)
         return sum(_filled(place * size, size, extent, self._box_rows(name)) for place, size, extent, name in extents)
 
     def parts_multiplied(self, number: int) -> float:
@@ -233,9 +248,9 @@ class Gemm:
         """
         if self.plan.tmem_columns:
             return 1.0
-        (row, column), (rows, columns), problem = self.place(number), self.tile, self.plan.problem
-        down = max(0, min(rows, problem.m - row * rows))
-        across = max(0, min(columns, problem.n - column * columns))
+        (row, column), (rows, columns), extent = self.place(number), self.tile, self.plan.product
+        down = max(0, min(rows, extent[0] - row * rows))
+        across = max(0, min(columns, extent[1] - column * columns))
         return -(-down // self._box_rows("C")) * -(-across // self.plan.tile[1])
 
     def parts_of_ctas(self, row: int) -> list[int]:
@@ -243,7 +258,7 @@ class Gemm:
         rows, along_m = self.plan.tile[0], self.plan.config["cluster"][0]
         if self.plan.tmem_columns:
             return [1] * along_m
-        inside = [self.plan.problem.m - (row * along_m + rank) * rows for rank in range(along_m)]
+        inside = [self.plan.product[0] - (row * along_m + rank) * rows for rank in range(along_m)]
         return [-(-max(0, min(rows, left)) // self._box_rows("C")) for left in inside]
 
     @property
@@ -269,7 +284,13 @@ class Gemm:
             Operand("B", columns, along_m, alone or (config["multicast"] and along_m > 1)),
         ]
         at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
-        places = self.order()[:at_once]
+        # Parts of K have nothing in common, as if they lay elsewhere.
+        extent = self.extent
+        apart = [n % self.plan.split_k for n in self.numbers[:at_once]]
+        places = [
+            (row + part * extent[0], column + part * extent[1])
+            for (row, column), part in zip(self.order(), apart, strict=False)
+        ]
         return coalesced(operands, places, self.tiles / at_once, self.persistent, len(self.gpu.gpcs))
 
     def traffic(self) -> Tiles:
@@ -281,9 +302,12 @@ class Gemm:
         if not config["multicast"]:
             asked = rows * along_n + columns * along_m // config["cta_group"]
         element = self.plan.operand_bytes
-        requested = asked * problem.k * element
-        output = self.plan.out_type.bytes
-        return Tiles(self.order(), rows, columns, problem.m, problem.n, problem.k, element, requested, output=output)
+        requested = asked * problem.k / self.plan.split_k * element
+        # With split-K each part of a tile is written as f32, and one of them as C.
+        output = float(self.plan.out_type.bytes)
+        if self.plan.split_k > 1:
+            output = 4 + output / self.plan.split_k
+        return Tiles(self.order(), rows, columns, *self.plan.product, problem.k, element, requested, output=output)
 
 
 def _spread_out(count: int, total: int, last: int) -> list[int]:

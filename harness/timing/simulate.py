@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from harness import fp8
 from harness.block_scaling import ATOM_ROWS
-from harness.build.artifacts import Artifact, counter_buffer, launch_of, maps_of
-from harness.build.planner import CounterArgument, Plan, TensorArgument, TensorMapArgument
+from harness.build.artifacts import Artifact, launch_of, maps_of, workspace_buffer
+from harness.build.planner import Plan, TensorArgument, TensorMapArgument, WorkspaceArgument
 from harness.launch.launching import EmulationOptions, run
 from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launchable
 from harness.problem import LARGEST
@@ -59,7 +57,8 @@ def simulate(
     left = found.written * spread.share
     maps = [argument for argument in plan.arguments if isinstance(argument, TensorMapArgument)]
     addresses = {argument.tensor: FIRST_ADDRESS * n for n, argument in enumerate(maps, 1)}
-    panels = {addresses[name]: (name, rows) for name, rows in zip("AB", gemm.tile, strict=True)}
+    tensors = "BA" if plan.swapped else "AB"
+    panels = {addresses[each]: (name, rows) for each, name, rows in zip(tensors, "AB", gemm.tile, strict=True)}
     if plan.has_f32_factors:  # those of B, too; those of A, of which little is loaded, are rows of blocks of K
         panels[addresses["A scales"]] = "A", LARGEST
         panels[addresses["B scales"]] = "B", max(1, gemm.tile[1] // fp8.BLOCK)
@@ -92,10 +91,8 @@ def simulate(
     )
     nothing = DATA_TYPES["u8"], (1,), Fill("absent")
     buffers = {name: Buffer(name, *nothing, address=at) for name, at in addresses.items()}
-    for counter in (a for a in plan.arguments if isinstance(a, CounterArgument)):
-        start = np.zeros(counter.bytes // 4, np.uint32)
-        start[0] = gemm.counter_start(counter, spread)
-        buffers[counter.name] = counter_buffer(counter, Fill("array", array=start))
+    for workspace in (a for a in plan.arguments if isinstance(a, WorkspaceArgument)):
+        buffers[workspace.name] = workspace_buffer(workspace, gemm.first_counts(spread))
     for read in (a for a in plan.arguments if isinstance(a, TensorArgument)):  # by plain loads, which take values
         buffers[read.name] = Buffer(read.name, DATA_TYPES["u16"], read.shape, Fill("zeros"))
     what = Launchable(artifact.ptx_file, buffers, maps_of(plan), (launch_of(plan),), text_given=artifact.ptx)

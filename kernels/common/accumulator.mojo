@@ -4,6 +4,9 @@ from .block_scaling import ATOM_COLUMNS, ATOM_ROWS, SCALE_SLOTS
 from .config import TMEM_COLUMNS, GemmConfig
 from .epilogues import NONE, Fusion
 
+comptime TEAM = 128
+"""Threads that write out together: a consumer warpgroup of sm_90a, the epilogue warps of sm_100a."""
+
 
 __extension GemmConfig:
     def split_columns(self) -> Bool:
@@ -54,6 +57,18 @@ __extension GemmConfig:
         """Where they begin: behind the accumulators."""
         return (self.accumulators - 1) * self.accumulator_columns() + self.warp_columns()
 
+    def splits_k(self) -> Bool:
+        """Several CTAs add up a tile: split_k.mojo."""
+        return self.split_k > 1
+
+    def teams(self) -> Int:
+        """Groups of `TEAM` threads of a CTA that write out parts of a tile."""
+        return self.cta_m() // self.block_rows()
+
+    def partial_words(self) -> Int:
+        """What a thread of a team holds of an accumulator."""
+        return self.block_rows() * self.mma_n // TEAM
+
     def c_element_bytes(self) -> Int:
         return 4 if self.out_dtype == DType.float32 else 2
 
@@ -70,6 +85,12 @@ __extension GemmConfig:
     def c_width(self) -> Int:
         """Columns of C that `epilogue_width` columns of the accumulator become: those of a TMA store."""
         return self.epilogue_width * self.results // 8
+
+    def c_box(self) -> Tuple[Int, Int]:
+        """Rows and columns of a TMA store of C."""
+        if self.swapped:
+            return self.epilogue_width, self.block_rows()
+        return self.block_rows(), self.c_width()
 
     def c_column(self, column: Int32) -> Int32:
         """Where a column of the product, the first of 16, comes to lie in C."""
@@ -97,6 +118,12 @@ __extension GemmConfig:
 
     def c_bytes(self) -> Int:
         return self.c_buffers() * self.step_bytes()
+
+
+def partials_offset(teams: Int) -> Int:
+    """Where partial sums begin in the workspace of a launch, behind one word for the counter of tiles and one for
+    each team's part of C."""
+    return (4 * (1 + teams) + 127) // 128 * 128
 
 
 def power_of_two(count: Int) -> Int:

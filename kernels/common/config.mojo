@@ -85,6 +85,8 @@ struct GemmConfig(TrivialRegisterPassable):
     var ping_pong: Bool  # sm_90a: the consumer warpgroups take tiles in turn, in place of halves of each
     var epilogue: Int  # number of the fused epilogue
     var results: Int  # columns of C that 8 columns of the product become
+    var split_k: Int  # parts of K that different CTAs multiply
+    var swapped: Bool  # the kernel multiplies B . A^T, whose transpose it stores as C: few rows of A lie along the MMA's N
 
     def __init__(
         out self,
@@ -112,6 +114,8 @@ struct GemmConfig(TrivialRegisterPassable):
         sms: Optional[Int] = None,
         ping_pong: Bool = False,
         epilogue: StaticString = "none",
+        split_k: Int = 1,
+        swapped: Bool = False,
     ):
         """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
         `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
@@ -153,6 +157,8 @@ struct GemmConfig(TrivialRegisterPassable):
         self.ping_pong = ping_pong
         self.epilogue = epilogue_number(epilogue)
         self.results = Fusion(self.epilogue).results
+        self.split_k = split_k
+        self.swapped = swapped
         if not epilogue_width:
             while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
                 self.epilogue_width //= 2
@@ -223,12 +229,13 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def defers_epilogue(self) -> Bool:
         """On sm_90a the consumers keep a finished tile in registers, in the type of C, and write it while they multiply
-        the next; where a thread's 255 registers do not hold both, and what is promoted, they write it at once."""
+        the next; where a thread's 255 registers do not hold both, and what is promoted, they write it at once, as where
+        several CTAs add a tile up."""
         var sums = self.consumer_m() * self.mma_n // 128
         var kept = sums * self.c_element_bytes() // 4
         var promoted = min(self.mma_n, 128) // 2 if self.promotes() else 0
         var fits = sums + kept + promoted <= 192
-        return self.kernel.is_persistent and not self.has_tmem() and not self.ping_pong and fits
+        return self.kernel.is_persistent and not self.has_tmem() and not self.ping_pong and fits and not self.splits_k()
 
     def warps(self) -> Int:
         """On sm_100a four epilogue warps, a producer and an MMA warp where these are warps of their own, and a scheduler warp

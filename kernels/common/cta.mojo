@@ -23,7 +23,7 @@ struct Scales(TrivialRegisterPassable):
 
 @fieldwise_init
 struct Problem(TrivialRegisterPassable):
-    """Tensor maps by address, sizes, the counter of tiles, scale factors, and what a fused epilogue reads."""
+    """Tensor maps by address, sizes, the workspace, scale factors, and what a fused epilogue reads."""
 
     var a: UInt64
     var b: UInt64
@@ -33,7 +33,7 @@ struct Problem(TrivialRegisterPassable):
     var n: UInt32  # columns of the product, rows of B
     var clusters_m: UInt32  # cluster tiles along M: C in units of what a cluster computes together
     var clusters_n: UInt32
-    var counter: UInt64  # one word of global memory, 0 before the launch and after it; no address where none is needed
+    var workspace: UInt64  # counters in global memory, then partial sums: split_k.mojo; 0 where none is needed
     var scales: Scales
     var operands: EpilogueOperands
 

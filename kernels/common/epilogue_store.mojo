@@ -28,8 +28,8 @@ def word[dtype: DType](low: Float32, high: Float32) -> UInt32:
         return pack_pair[dtype](low, high)
 
 
-struct BoxRows[dtype: DType, width: Int](TrivialRegisterPassable):
-    """16 rows of a box of C in shared memory, which one warp fills.
+struct BoxRows[dtype: DType, width: Int, transposed: Bool = False](TrivialRegisterPassable):
+    """16 rows of a box of C in shared memory, which one warp fills; `transposed`: 16 of 64 columns.
 
     A box is swizzled over its whole row: the 16-byte chunk number is XORed with the number of the 128-byte line.
     """
@@ -43,6 +43,10 @@ struct BoxRows[dtype: DType, width: Int](TrivialRegisterPassable):
     @inline(.always)
     def __init__(out self, box: UInt32, row: UInt32, lane: UInt32):
         """`row`, the first of the 16, is a multiple of 16: it leaves the swizzle pattern as it is."""
+        comptime if Self.transposed:  # a row of C is one line of 128 bytes
+            var in_pattern = lane % 8
+            self.address = box + (lane // 16 * 8 + in_pattern) * 128 + ((row // 8 + lane // 8 % 2) ^ in_pattern) * 16
+            return
         var lane_row = lane // 4 if Self.is_f32 else lane % 16
         var line = lane_row * UInt32(Self.pitch) // 128
         var chunk = (lane % 4 // 2 if Self.is_f32 else lane // 16) ^ line % UInt32(Self.pitch // 16)
@@ -59,7 +63,12 @@ struct BoxRows[dtype: DType, width: Int](TrivialRegisterPassable):
             # bits that nothing else contributes to.
             var address = self.address ^ UInt32(group * 32)
             comptime first = 4 * group
-            comptime if Self.is_f32:
+            comptime if Self.transposed:  # 16 rows of C further, which leaves the swizzle as it is
+                comptime at = offset + group * 16 * 128
+                store_matrices[at, True](
+                    self.address, words[first], words[first + 1], words[first + 2], words[first + 3]
+                )
+            elif Self.is_f32:
                 store_pair[offset](address, words[first], words[first + 1])
                 store_pair[offset + 8 * Self.pitch](address, words[first + 2], words[first + 3])
             else:

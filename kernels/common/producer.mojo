@@ -104,13 +104,15 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
 @inline(.always)
 def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """One thread of every CTA fills a stage for each K step of each tile. It runs ahead: the first stages of the next tile
+    """One thread of every CTA fills a stage for each K step of each tile or part of one. It runs ahead: the first stages of the next tile
     are loaded while the last of this one are multiplied."""
     var loader = Loader[config](cta, problem)
     var stages = cta.stages(PRODUCER)
     while tiles.has_tile():
         var k: Int32 = 0
-        for _ in range(problem.k_iterations):
+        comptime if config.splits_k():
+            k = Int32(tiles.first_k_step()) * Int32(config.block_k)
+        for _ in range(tiles.k_steps(problem.k_iterations)):
             stages.producer_acquire()
             loader.expect_and_load(cta, tiles.tile, stages.stage, k)
             k += Int32(config.block_k)

@@ -79,6 +79,34 @@ def next_number(counter: UInt64, last: UInt32) -> UInt32:
     )
 
 
+@inline(.always)
+def arrive_at_counter(counter: UInt64, last: UInt32) -> UInt32:
+    """As `next_number`; what this thread's CTA has written before a barrier in front is done for who arrives later, and what
+    those that arrived before have written is visible (PTX ISA 9.7.13.6, acq_rel at gpu scope)."""
+    return inlined_assembly["atom.acq_rel.gpu.global.inc.u32 $0, [$1], $2;", UInt32, constraints="=r,l,r,~{memory}"](
+        counter, last
+    )
+
+
+@inline(.always)
+def store_global[offset: Int](address: UInt64, values: SIMD[DType.float32, 4]):
+    """16 bytes, at a multiple of 16."""
+    inlined_assembly[
+        String("st.global.v4.f32 [$0+", offset, "], {$1, $2, $3, $4};"), NoneType, constraints="l,f,f,f,f,~{memory}"
+    ](address, values[0], values[1], values[2], values[3])
+
+
+@inline(.always)
+def load_global[offset: Int](address: UInt64) -> SIMD[DType.float32, 4]:
+    """16 bytes, at a multiple of 16."""
+    var found = inlined_assembly[
+        String("ld.global.v4.f32 {$0, $1, $2, $3}, [$4+", offset, "];"),
+        Registers[4],
+        constraints="=f,=f,=f,=f,l,~{memory}",
+    ](address)
+    return {found[0], found[1], found[2], found[3]}
+
+
 # ---- operands and functions of an epilogue ---------------------------------------------------------------------------
 @inline(.always)
 def load_pair[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> SIMD[DType.float32, 2]:
@@ -227,10 +255,14 @@ def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
 
 
 @inline(.always)
-def store_matrices[offset: Int](address: UInt32, m0: UInt32, m1: UInt32, m2: UInt32, m3: UInt32):
-    """Stores four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8."""
+def store_matrices[
+    offset: Int, transposed: Bool = False
+](address: UInt32, m0: UInt32, m1: UInt32, m2: UInt32, m3: UInt32):
+    """Stores four 8x8 matrices of 16-bit elements, or their transposes; lane l gives the address of row l % 8 of what is
+    stored of matrix l / 8."""
+    comptime trans = ".trans" if transposed else ""
     inlined_assembly[
-        String("stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0+", offset, "], {$1, $2, $3, $4};"),
+        String("stmatrix.sync.aligned.m8n8.x4", trans, ".shared.b16 [$0+", offset, "], {$1, $2, $3, $4};"),
         NoneType,
         constraints="r,r,r,r,r,~{memory}",
     ](address, m0, m1, m2, m3)

@@ -70,9 +70,30 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def count(self) -> UInt32:
+        """Of cluster tiles; with split-K, of their parts."""
         comptime if Self.config.kernel.is_persistent:
-            return self.problem.clusters_m * self.problem.clusters_n
+            var tiles = self.problem.clusters_m * self.problem.clusters_n
+            comptime if Self.config.splits_k():
+                tiles *= UInt32(Self.config.split_k)
+            return tiles
         return 1
+
+    @inline(.always)
+    def part(self) -> UInt32:
+        """Of K. The parts of a tile follow one another."""
+        return self.number % UInt32(Self.config.split_k)
+
+    @inline(.always)
+    def first_k_step(self) -> UInt32:
+        return self.part() * self.problem.k_iterations // UInt32(Self.config.split_k)
+
+    @inline(.always)
+    def k_steps(self, all: UInt32) -> UInt32:
+        """Of the tile, or of its part: as many for all parts, or one more for some."""
+        comptime if Self.config.splits_k():
+            var end = (self.part() + 1) * self.problem.k_iterations // UInt32(Self.config.split_k)
+            return end - self.first_k_step()
+        return all
 
     @inline(.always)
     def has_tile(self) -> Bool:
@@ -131,7 +152,10 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         """The tile with the current number."""
         comptime rows = Int32(Self.config.cluster_rows())
         comptime columns = Int32(Self.config.cluster_columns())
-        var found = self.raster.place(self.number)
+        var tile = self.number
+        comptime if Self.config.splits_k():
+            tile //= UInt32(Self.config.split_k)
+        var found = self.raster.place(tile)
         self.tile = {
             Int32(found.row) * rows + self.in_cluster.row,
             Int32(found.column) * columns + self.in_cluster.column,
@@ -182,7 +206,7 @@ def fetch_from_counter[config: GemmConfig](cta: Cta[config], tiles: TileSchedule
         responses.empty().wait_acquire(responses.parity)
         comptime if config.cluster_size() > 1:
             responses.full().arrive_and_expect(TILE_NUMBER_BYTES)
-        number = launched_clusters[config]() + next_number(tiles.problem.counter, tiles.count() - 1)
+        number = launched_clusters[config]() + next_number(tiles.problem.workspace, tiles.count() - 1)
         var response = cta.response(responses.stage)
         comptime if config.cluster_size() > 1:
             comptime for rank in range(UInt32(config.cluster_size())):

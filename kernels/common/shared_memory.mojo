@@ -40,10 +40,12 @@ __extension GemmConfig:
     def fixed_barrier_bytes(self) -> Int:
         """On sm_100a the full barrier of each accumulator, its empty barrier where it is used again, the empty barrier of
         each slot of scale factors, the word for the TMEM address. For each response slot 16 bytes and a full and an empty barrier.
+        With split-K a word for each of two teams.
         """
         var scales = SCALE_SLOTS if self.kernel.is_block_scaled else 0
         var accumulators = self.accumulator_barriers() * (2 if self.kernel.is_persistent else 1)
-        return (8 * (accumulators + scales + 1) if self.has_tmem() else 0) + 32 * self.response_slots()
+        var arrived = 8 if self.splits_k() else 0
+        return (8 * (accumulators + scales + 1) if self.has_tmem() else 0) + 32 * self.response_slots() + arrived
 
     def shared_memory_bytes(self) -> Int:
         return self.stages * self.stage_bytes() + self.c_bytes() + self.barrier_bytes()
@@ -72,6 +74,7 @@ struct SharedMemory(TrivialRegisterPassable):
     var response_empty: Int
     var scales_empty: Int
     var tmem_address: Int
+    var arrived: Int  # a word of each team's, with split-K
 
     def __init__(out self, config: GemmConfig):
         self.a = 0
@@ -89,3 +92,4 @@ struct SharedMemory(TrivialRegisterPassable):
         self.response_empty = self.response_full + 8 * config.response_slots()
         self.scales_empty = self.response_empty + 8 * config.response_slots()
         self.tmem_address = self.scales_empty + (8 * SCALE_SLOTS if config.kernel.is_block_scaled else 0)
+        self.arrived = self.tmem_address + (8 if config.has_tmem() else 0)

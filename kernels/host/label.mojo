@@ -18,4 +18,6 @@ def label(config: GemmConfig) -> String:
     name += String(t"_n{config.sms}") if config.fills_sms() else String()
     name += String(t"_d{config.clc_depth}") if config.cancels_clusters() else String()
     name += "_pp" if config.ping_pong else ""
+    name += String(t"_k{config.split_k}") if config.splits_k() else String()
+    name += "_swapped" if config.swapped else ""
     return name if not config.is_fused() else name + "_" + config.fusion().name.replace("-", "_")

@@ -1,11 +1,12 @@
 """Host launch code: tensor maps and launch attributes straight from the launch plan."""
 from ..common.config import GemmConfig
-from .launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
+from .launch_plan import LaunchPlan, TensorMap
 from ..common.fragment import EpilogueOperands
-from ..entry import fused_gemm, gemm, scaled_gemm
+from ..entry import fused_gemm, gemm, multiplied_gemm, scaled_gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
 from max.gpu.primitives.grid_controls import PDLLevel, pdl_launch_attributes
 from max.gpu.host.nvidia.tma import TensorMapL2Promotion, TensorMapSwizzle, TMADescriptor, create_tma_descriptor
+from std.sys import size_of
 from std.utils.index import Index
 
 
@@ -46,48 +47,112 @@ def launch[
     k: Int,
     operands: EpilogueOperands,
 ) raises:
-    """Enqueues C = A . B^T; raises if the sizes cannot be addressed."""
+    """Enqueues C = A . B^T, or what the fused epilogue makes of it; raises if the sizes cannot be addressed."""
     comptime assert config.dtype == dtype, "the configuration and the buffers differ in dtype"
+    comptime assert config.scales == "none", "A and B with scale factors are the other launch's"
+    launch[config](ctx, a, b, c, a, b, m, n, k, operands)
+
+
+def launch[
+    dtype: DType, out_dtype: DType, scale_dtype: DType, //, config: GemmConfig
+](
+    ctx: DeviceContext,
+    a: DeviceBuffer[dtype],
+    b: DeviceBuffer[dtype],
+    c: DeviceBuffer[out_dtype],
+    a_scales: DeviceBuffer[scale_dtype],
+    b_scales: DeviceBuffer[scale_dtype],
+    m: Int,
+    n: Int,
+    k: Int,
+    operands: EpilogueOperands,
+) raises:
+    """Enqueues C = alpha * A . B^T of A and B with scale factors, which are not looked at where the configuration has none.
+    """
     comptime assert config.out_dtype == out_dtype, "the configuration and C differ in dtype"
     var plan = LaunchPlan(config, m, n, k)
-    comptime if config.counts_tiles():
+    comptime if config.counts_tiles() or config.splits_k():
         # One for each launch, as launches on several streams must not share it.
-        var counter = ctx.enqueue_create_buffer[DType.uint8](COUNTER_BYTES)
-        ctx.enqueue_memset(counter, 0)
-        enqueue[config](ctx, plan, a, b, c, UInt64(Int(counter.unsafe_ptr())), operands)
-        _ = counter^  # not freed before the kernel is in the queue
+        var workspace = ctx.enqueue_create_buffer[DType.uint32](plan.workspace // 4)
+        ctx.enqueue_memset(workspace.create_sub_buffer[DType.uint32](0, plan.counters), 0)
+        enqueue[config](ctx, plan, a, b, c, a_scales, b_scales, UInt64(Int(workspace.unsafe_ptr())), operands)
+        _ = workspace^  # not freed before the kernel is in the queue
     else:
-        enqueue[config](ctx, plan, a, b, c, 0, operands)
+        enqueue[config](ctx, plan, a, b, c, a_scales, b_scales, 0, operands)
 
 
 def enqueue[
-    dtype: DType, out_dtype: DType, //, config: GemmConfig
+    dtype: DType, out_dtype: DType, scale_dtype: DType, //, config: GemmConfig
 ](
     ctx: DeviceContext,
     plan: LaunchPlan,
     a: DeviceBuffer[dtype],
     b: DeviceBuffer[dtype],
     c: DeviceBuffer[out_dtype],
-    counter: UInt64,
+    a_scales: DeviceBuffer[scale_dtype],
+    b_scales: DeviceBuffer[scale_dtype],
+    workspace: UInt64,
     operands: EpilogueOperands,
 ) raises:
-    var a_map = tensor_map[config, 128](a, plan.a)
-    var b_map = tensor_map[config, 128](b, plan.b)
-    var c_map = tensor_map[config, config.c_element_bytes() * config.c_width()](c, plan.c)
+    var a_map = tensor_map[config, 128](b if config.swapped else a, plan.a)
+    var b_map = tensor_map[config, 128](a if config.swapped else b, plan.b)
+    var c_map = tensor_map[config, config.c_element_bytes() * config.c_box()[1]](c, plan.c)
+    var k_iterations = UInt32(plan.k_iterations)
+    var rows = UInt32(plan.n if config.swapped else plan.m)  # of the product
+    var columns = UInt32(plan.m if config.swapped else plan.n)
     var grid = (plan.grid_x, plan.grid_y, plan.grid_z)
     var cluster = Dim(config.cluster_m, config.cluster_n, 1)
     var shared = plan.dynamic_shared_memory
     var limit = FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(shared))
     var overlap = pdl_launch_attributes(PDLLevel.ON if config.overlaps_launches() else PDLLevel.OFF)
-    comptime if config.is_fused():
+    comptime if config.has_scale_factors():
+        # A row of atoms is words of 8 bytes to its tensor map.
+        comptime word = DType.float32 if config.promotes() else DType.uint64
+        var words = size_of[word]() // size_of[scale_dtype]()
+        ctx.enqueue_function[scaled_gemm[config]](
+            a_map,
+            b_map,
+            c_map,
+            tensor_map[config, 0](a_scales.create_sub_buffer[word](0, len(a_scales) // words), plan.scales[0]),
+            tensor_map[config, 0](b_scales.create_sub_buffer[word](0, len(b_scales) // words), plan.scales[1]),
+            k_iterations,
+            rows,
+            columns,
+            workspace,
+            operands.alpha,
+            grid_dim=grid,
+            block_dim=plan.block,
+            cluster_dim=cluster,
+            shared_mem_bytes=shared,
+            func_attribute=limit,
+            attributes=overlap^,
+        )
+    elif config.scales == "tensor":
+        ctx.enqueue_function[multiplied_gemm[config]](
+            a_map,
+            b_map,
+            c_map,
+            k_iterations,
+            rows,
+            columns,
+            workspace,
+            operands.alpha,
+            grid_dim=grid,
+            block_dim=plan.block,
+            cluster_dim=cluster,
+            shared_mem_bytes=shared,
+            func_attribute=limit,
+            attributes=overlap^,
+        )
+    elif config.is_fused():
         ctx.enqueue_function[fused_gemm[config]](
             a_map,
             b_map,
             c_map,
-            UInt32(plan.k_iterations),
-            UInt32(plan.m),
-            UInt32(plan.n),
-            counter,
+            k_iterations,
+            rows,
+            columns,
+            workspace,
             operands.bias,
             operands.residual,
             operands.alpha,
@@ -104,10 +169,10 @@ def enqueue[
             a_map,
             b_map,
             c_map,
-            UInt32(plan.k_iterations),
-            UInt32(plan.m),
-            UInt32(plan.n),
-            counter,
+            k_iterations,
+            rows,
+            columns,
+            workspace,
             grid_dim=grid,
             block_dim=plan.block,
             cluster_dim=cluster,
@@ -115,45 +180,3 @@ def enqueue[
             func_attribute=limit,
             attributes=overlap^,
         )
-
-
-def launch_scaled[
-    out_dtype: DType, //, config: GemmConfig
-](
-    ctx: DeviceContext,
-    a: DeviceBuffer[DType.uint8],
-    b: DeviceBuffer[DType.uint8],
-    c: DeviceBuffer[out_dtype],
-    a_scales: DeviceBuffer[DType.uint8],
-    b_scales: DeviceBuffer[DType.uint8],
-    alpha: Float32,
-    m: Int,
-    n: Int,
-    k: Int,
-) raises:
-    """Enqueues C = alpha * A . B^T of block-scaled A and B, scale factors in atoms; raises as `launch`."""
-    comptime assert config.out_dtype == out_dtype, "the configuration and C differ in dtype"
-    comptime assert not config.counts_tiles() and not config.overlaps_launches(), "kernel9 has neither"
-    var plan = LaunchPlan(config, m, n, k)
-    ctx.enqueue_function[scaled_gemm[config]](
-        tensor_map[config, 128](a, plan.a),
-        tensor_map[config, 128](b, plan.b),
-        tensor_map[config, config.c_element_bytes() * config.epilogue_width](c, plan.c),
-        tensor_map[config, 0](words(a_scales), plan.scales[0]),
-        tensor_map[config, 0](words(b_scales), plan.scales[1]),
-        UInt32(plan.k_iterations),
-        UInt32(plan.m),
-        UInt32(plan.n),
-        UInt64(0),
-        alpha,
-        grid_dim=(plan.grid_x, plan.grid_y, plan.grid_z),
-        block_dim=plan.block,
-        cluster_dim=Dim(config.cluster_m, config.cluster_n, 1),
-        shared_mem_bytes=plan.dynamic_shared_memory,
-        func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(plan.dynamic_shared_memory)),
-    )
-
-
-def words(bytes: DeviceBuffer[DType.uint8]) raises -> DeviceBuffer[DType.uint64]:
-    """The same memory as elements of 8 bytes."""
-    return bytes.create_sub_buffer[DType.uint64](0, len(bytes) // 8)

@@ -4,7 +4,7 @@ Tensors are row-major: A is [M, K], B is [N, K], C is [M, N]. Tensor maps list d
 elements; a stride is the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
 """
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, F32_BLOCK
-from ..common.config import ELEMENT_BYTES, GemmConfig
+from ..common.config import ELEMENT_BYTES, TEAM, GemmConfig, partials_offset
 from ..common.multicast import Slices
 from std.math import align_up, ceildiv
 
@@ -15,8 +15,8 @@ problem: a grid is rounded up to whole clusters, by less than 16 tiles of 256.""
 comptime LARGEST_GRID = (1 << 31) - 1
 """CTAs along x (CUDA Programming Guide, technical specifications)."""
 
-comptime COUNTER_BYTES = 4
-"""Of the counter of tiles in global memory, where there is one. It must be 0 before a launch, and is 0 after it."""
+comptime LARGEST_WORKSPACE = 1 << 32
+"""Bytes. More partial sums than that are a mistake."""
 
 
 @fieldwise_init
@@ -51,11 +51,13 @@ struct LaunchPlan(Copyable):
     var grid_z: Int  # bands along M
     var block: Int
     var dynamic_shared_memory: Int
-    var a: TensorMap
+    var a: TensorMap  # of the MMA's A: swapped, the tensor B
     var b: TensorMap
     var c: TensorMap
     var scales: List[TensorMap]  # of A and of B, with block scaling
     var k_iterations: Int
+    var counters: Int  # words of 4 bytes at the start of the workspace that are 0 before a launch and after it
+    var workspace: Int  # bytes of global memory; 0 where none is needed
 
     def __init__(out self, config: GemmConfig, m: Int, n: Int, k: Int) raises:
         """Raises if TMA cannot address the sizes."""
@@ -70,10 +72,10 @@ struct LaunchPlan(Copyable):
         self.m = m
         self.n = n
         self.k = k
-        self.clusters_m = ceildiv(m, config.cluster_rows())
-        self.clusters_n = ceildiv(n, config.cluster_columns())
+        self.clusters_m = ceildiv(n if config.swapped else m, config.cluster_rows())
+        self.clusters_n = ceildiv(m if config.swapped else n, config.cluster_columns())
         if config.kernel.is_persistent:
-            var clusters = self.clusters_m * self.clusters_n
+            var clusters = self.clusters_m * self.clusters_n * config.split_k
             if clusters * config.cluster_size() > LARGEST_GRID:
                 raise Error(
                     "M ",
@@ -100,16 +102,18 @@ struct LaunchPlan(Copyable):
             )
         self.block = config.threads()
         self.dynamic_shared_memory = config.shared_memory_bytes()
-        self.a = operand_map(config, "A", m, k, config.a_slices())
-        self.b = operand_map(config, "B", n, k, config.b_slices())
+        self.a = operand_map(config, "A", m, k, config.b_slices() if config.swapped else config.a_slices())
+        self.b = operand_map(config, "B", n, k, config.a_slices() if config.swapped else config.b_slices())
+        if config.swapped:
+            swap(self.a, self.b)
         self.c = TensorMap(
             "C",
             config.c_dtype_name(),
             config.c_element_bytes(),
             m,
             config.fusion().columns(n),
-            config.block_rows(),
-            config.c_width(),
+            config.c_box()[0],
+            config.c_box()[1],
         )
         self.scales = []
         if config.promotes():
@@ -124,6 +128,18 @@ struct LaunchPlan(Copyable):
             self.scales.append(scale_map(config, "A scales", m, k, config.a_scale_slices()))
             self.scales.append(scale_map(config, "B scales", n, k, config.b_scale_slices()))
         self.k_iterations = ceildiv(k, config.block_k)
+        self.counters = 1 if config.counts_tiles() else 0
+        self.workspace = 4 * self.counters
+        if config.splits_k():
+            var steps = self.k_iterations
+            if steps < config.split_k:
+                var rule = String(t"split k {config.split_k}: K {k} has only {steps} K steps of {config.block_k}")
+                raise Error(rule, ", use at most ", steps)
+            var teams = self.clusters_m * self.clusters_n * config.cluster_size() * config.teams()
+            self.counters = 1 + teams
+            self.workspace = partials_offset(teams) + 4 * TEAM * teams * config.split_k * config.partial_words()
+            if self.workspace > LARGEST_WORKSPACE:
+                raise Error("split k ", config.split_k, ": the parts of C take ", self.workspace, " bytes, use fewer")
 
 
 def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices) -> TensorMap:

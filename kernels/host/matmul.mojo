@@ -1,17 +1,19 @@
-"""The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], bf16 or fp16, row-major; C also f32.
+"""The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], row-major.
 
 `matmul` returns a new C, `matmul_into` overwrites a buffer of the caller's, `matmul_fused_into` with what a fused epilogue
-makes of the product. Parameters are those of GemmConfig; a graph must name each that has no default here, so 0 and ""
-leave the choice to the kernel. All raise on shapes that do not match, on sizes that TMA cannot address, on a bias or
-residual that does not begin at 4 bytes, and on devices the kernels are not written for.
+makes of the product, `scaled_matmul_into` (scaled_matmul.mojo) multiplies numbers with scale factors. A and B are bf16 or
+fp16, C may be f32, too. The one parameter, `options`, is a configuration as text (options.mojo), such as
+"kernel=kernel8 cluster_m=2 cluster_n=1". What is no configuration of the device's architecture does not compile. All raise
+on shapes that do not match, on sizes that TMA cannot address, on a bias or residual that does not begin at 4 bytes, and on
+devices the kernels are not written for.
 """
 import extensibility
 from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from ..common.config import GemmConfig
 from ..common.fragment import NO_OPERANDS, EpilogueOperands
-from .rules import config_error
 from .launch import launch
+from .options import op_configuration
 from max.gpu.host import DeviceContext
 from std.sys.info import _has_sm_9x, _has_sm_100x
 
@@ -19,63 +21,19 @@ comptime ARCH = "sm_90a" if _has_sm_9x() else "sm_100a"
 """That of the device the op is compiled for."""
 
 
-def given(value: Int) -> Optional[Int]:
-    return Optional(value) if value != 0 else None
-
-
-def given(value: StaticString) -> Optional[StaticString]:
-    return Optional(value) if value.byte_length() != 0 else None
-
-
 @extensibility.register("matmul")
 struct Matmul:
     @staticmethod
     def execute[
-        target: StaticString,
-        out_dtype: DType,
-        dtype: DType,
-        //,
-        kernel: StaticString,
-        cta_group: Int,
-        mma_m: Int,
-        mma_n: Int,
-        stages: Int,
-        cluster_m: Int,
-        cluster_n: Int,
-        epilogue_width: Int,
-        multicast: Bool,
-        scheduler: StaticString = "",
-        raster_group: Int = 0,
-        accumulators: Int = 0,
-        clc_depth: Int = 0,
-        sms: Int = 0,
-        ping_pong: Bool = False,
+        target: StaticString, out_dtype: DType, dtype: DType, //, options: StaticString
     ](
         c: OutputTensor[dtype=out_dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
         b: InputTensor[dtype=dtype, rank=2, ...],
         ctx: DeviceContext,
     ) raises:
-        comptime config = GemmConfig(
-            kernel,
-            arch=ARCH,
-            dtype=dtype,
-            out_dtype=out_dtype,
-            cta_group=given(cta_group),
-            mma_m=given(mma_m),
-            mma_n=mma_n,
-            stages=given(stages),
-            cluster_m=given(cluster_m),
-            cluster_n=given(cluster_n),
-            epilogue_width=given(epilogue_width),
-            multicast=multicast,
-            scheduler=given(scheduler),
-            raster_group=given(raster_group),
-            accumulators=given(accumulators),
-            clc_depth=given(clc_depth),
-            sms=given(sms),
-            ping_pong=ping_pong,
-        )
+        comptime config = op_configuration[options, ARCH, dtype, out_dtype]()
+        comptime assert not config.is_fused(), "matmul: an epilogue is matmul_fused_into's"
         multiply[target, config](c, a, b, ctx)
 
 
@@ -83,51 +41,15 @@ struct Matmul:
 struct MatmulInto:
     @staticmethod
     def execute[
-        target: StaticString,
-        out_dtype: DType,
-        dtype: DType,
-        //,
-        kernel: StaticString,
-        cta_group: Int,
-        mma_m: Int,
-        mma_n: Int,
-        stages: Int,
-        cluster_m: Int,
-        cluster_n: Int,
-        epilogue_width: Int,
-        multicast: Bool,
-        scheduler: StaticString = "",
-        raster_group: Int = 0,
-        accumulators: Int = 0,
-        clc_depth: Int = 0,
-        sms: Int = 0,
-        ping_pong: Bool = False,
+        target: StaticString, out_dtype: DType, dtype: DType, //, options: StaticString
     ](
         c: MutableInputTensor[dtype=out_dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
         b: InputTensor[dtype=dtype, rank=2, ...],
         ctx: DeviceContext,
     ) raises:
-        comptime config = GemmConfig(
-            kernel,
-            arch=ARCH,
-            dtype=dtype,
-            out_dtype=out_dtype,
-            cta_group=given(cta_group),
-            mma_m=given(mma_m),
-            mma_n=mma_n,
-            stages=given(stages),
-            cluster_m=given(cluster_m),
-            cluster_n=given(cluster_n),
-            epilogue_width=given(epilogue_width),
-            multicast=multicast,
-            scheduler=given(scheduler),
-            raster_group=given(raster_group),
-            accumulators=given(accumulators),
-            clc_depth=given(clc_depth),
-            sms=given(sms),
-            ping_pong=ping_pong,
-        )
+        comptime config = op_configuration[options, ARCH, dtype, out_dtype]()
+        comptime assert not config.is_fused(), "matmul: an epilogue is matmul_fused_into's"
         multiply[target, config](c, a, b, ctx)
 
 
@@ -137,26 +59,7 @@ struct MatmulFusedInto:
 
     @staticmethod
     def execute[
-        target: StaticString,
-        out_dtype: DType,
-        dtype: DType,
-        //,
-        kernel: StaticString,
-        cta_group: Int,
-        mma_m: Int,
-        mma_n: Int,
-        stages: Int,
-        cluster_m: Int,
-        cluster_n: Int,
-        epilogue_width: Int,
-        multicast: Bool,
-        scheduler: StaticString = "",
-        raster_group: Int = 0,
-        accumulators: Int = 0,
-        clc_depth: Int = 0,
-        sms: Int = 0,
-        ping_pong: Bool = False,
-        epilogue: StaticString = "none",
+        target: StaticString, out_dtype: DType, dtype: DType, //, options: StaticString
     ](
         c: MutableInputTensor[dtype=out_dtype, rank=2, ...],
         a: InputTensor[dtype=dtype, rank=2, ...],
@@ -167,39 +70,20 @@ struct MatmulFusedInto:
         beta: Float32,
         ctx: DeviceContext,
     ) raises:
-        comptime config = GemmConfig(
-            kernel,
-            arch=ARCH,
-            dtype=dtype,
-            out_dtype=out_dtype,
-            cta_group=given(cta_group),
-            mma_m=given(mma_m),
-            mma_n=mma_n,
-            stages=given(stages),
-            cluster_m=given(cluster_m),
-            cluster_n=given(cluster_n),
-            epilogue_width=given(epilogue_width),
-            multicast=multicast,
-            scheduler=given(scheduler),
-            raster_group=given(raster_group),
-            accumulators=given(accumulators),
-            clc_depth=given(clc_depth),
-            sms=given(sms),
-            ping_pong=ping_pong,
-            epilogue=epilogue,
-        )
+        comptime config = op_configuration[options, ARCH, dtype, out_dtype]()
         comptime assert config.is_fused(), "matmul_fused_into needs the name of an epilogue"
+        comptime fusion = config.fusion()
         var m = a.dim_size(0)
         var n = b.dim_size(0)
-        if config.fusion().takes_bias and bias.dim_size(0) != n:
+        if fusion.takes_bias and bias.dim_size(0) != n:
             raise Error("matmul: bias is [", bias.dim_size(0), "], not [", n, "]")
-        if config.fusion().takes_residual and (residual.dim_size(0) != m or residual.dim_size(1) != n):
+        if fusion.takes_residual and (residual.dim_size(0) != m or residual.dim_size(1) != n):
             raise Error(
                 "matmul: residual is [", residual.dim_size(0), ", ", residual.dim_size(1), "], not [", m, ", ", n, "]"
             )
-        if config.fusion().takes_bias and Int(bias.unsafe_ptr()) % 4 != 0:
+        if fusion.takes_bias and Int(bias.unsafe_ptr()) % 4 != 0:
             raise Error("matmul: bias begins at an odd element; it is read two at a time, from 4 bytes on")
-        if config.fusion().takes_residual and Int(residual.unsafe_ptr()) % 4 != 0:
+        if fusion.takes_residual and Int(residual.unsafe_ptr()) % 4 != 0:
             raise Error("matmul: residual begins at an odd element; it is read two at a time, from 4 bytes on")
         var places = (UInt64(Int(bias.unsafe_ptr())), UInt64(Int(residual.unsafe_ptr())))
         multiply[target, config](
@@ -228,12 +112,9 @@ def multiply[
     if c.dim_size(0) != m or c.dim_size(1) != columns:
         raise Error("matmul: C is [", c.dim_size(0), ", ", c.dim_size(1), "], not [", m, ", ", columns, "]")
     comptime if target == "gpu" and (_has_sm_9x() or _has_sm_100x()):
-        comptime if config_error(config).byte_length() == 0:
-            launch[config](
-                ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k, operands
-            )
-        else:
-            raise Error("matmul: ", config_error(config))
+        launch[config](
+            ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k, operands
+        )
     else:
         raise Error(
             "matmul: ",

@@ -3,7 +3,7 @@ from ..common.block_scaling import SCALE_SLOTS
 from ..common.config import GemmConfig
 from .json import array, numbers, object, pair, quoted, text
 from .label import label
-from .launch_plan import COUNTER_BYTES, LaunchPlan, TensorMap
+from .launch_plan import LaunchPlan, TensorMap
 from ..common.multicast import Slices
 from .barriers import barriers_json
 from .roles import roles_json
@@ -29,6 +29,8 @@ def config_json(config: GemmConfig) -> String:
             pair("clc_depth", config.clc_depth),
             pair("sms", config.sms),
             pair("ping_pong", config.ping_pong),
+            pair("split_k", config.split_k),
+            pair("swapped", config.swapped),
             pair("multicast", config.multicast),
             text("epilogue", config.fusion().name),
             text("label", label(config)),
@@ -114,7 +116,8 @@ def multicast_json(config: GemmConfig) -> String:
 
 
 def tiles_json(config: GemmConfig, plan: LaunchPlan) -> String:
-    """The first tiles in the order in which they are computed, as [row, column] in cluster tiles; null without one."""
+    """The first tiles in the order in which they are computed, as [row, column] in cluster tiles; null without one.
+    With split-K each is computed in as many parts of K, one after the other."""
     if not config.kernel.is_persistent:
         return "null"
     comptime most = 512
@@ -163,18 +166,25 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
             ]
         )
 
-    var counter = scalar("counter", 0, "u64")
-    if config.counts_tiles():
-        counter = object([text("name", "counter"), text("kind", "counter"), pair("bytes", COUNTER_BYTES)])
+    var workspace = scalar("workspace", 0, "u64")
+    if plan.workspace > 0:
+        workspace = object(
+            [
+                text("name", "workspace"),
+                text("kind", "workspace"),
+                pair("counters", plan.counters),
+                pair("bytes", plan.workspace),
+            ]
+        )
 
     var found: List[String] = [map("a_map", plan.a), map("b_map", plan.b), map("c_map", plan.c)]
     if config.has_scale_factors():
         found.append(map("a_scales_map", plan.scales[0]))
         found.append(map("b_scales_map", plan.scales[1]))
     found.append(scalar("k_iterations", plan.k_iterations))
-    found.append(scalar("m", plan.m))
-    found.append(scalar("n", plan.n))
-    found.append(counter^)
+    found.append(scalar("m", plan.n if config.swapped else plan.m))
+    found.append(scalar("n", plan.m if config.swapped else plan.n))
+    found.append(workspace^)
     if config.is_fused():
         found.append(address("bias", config.fusion().takes_bias, [plan.n]))
         found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n]))

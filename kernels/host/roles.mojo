@@ -14,6 +14,12 @@ def roles_json(config: GemmConfig) -> String:
     return sm100_roles(config) if config.has_tmem() else sm90_roles(config)
 
 
+comptime ADD_PARTS = (
+    "; with split-K partial sums go to the workspace first, and one thread arrives at their counter: the last to arrive"
+    " adds all parts, the others are done with the tile"
+)
+
+
 def sm100_roles(config: GemmConfig) -> String:
     var set_up = role("set-up", 0, 0, "initialise the barriers, allocate TMEM; free it at the end")
     var epilogue = role("epilogue", 0, 3, "wait for the accumulator, TMEM to registers to shared memory, TMA store")
@@ -38,6 +44,8 @@ def sm100_roles(config: GemmConfig) -> String:
         "one thread of the CTA that leads the MMA, tile after tile: wait for an empty accumulator, then for full"
         " stages, issue MMAs, commit"
     )
+    if config.splits_k():
+        write_on += ADD_PARTS
     if config.kernel.is_block_scaled:
         write_on = write_on.replace("the last load from TMEM", "the load of the columns that both share")
         load_on = load_on.replace("A and B", "A, B and their scale factors")
@@ -74,6 +82,8 @@ def sm90_roles(config: GemmConfig) -> String:
     var does = String(multiply_on if config.kernel.is_persistent else multiply)
     if config.ping_pong:
         does = String(in_turn)
+    if config.splits_k():
+        does = String(multiply) + ADD_PARTS
     if config.promotes():
         does = does.replace("multiply, release", "read scale factors, multiply, wait, release")
     var roles: List[String] = [role("set-up", 0, 0, "initialise the barriers"), role("consumers", 0, last, does)]

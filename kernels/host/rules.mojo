@@ -61,6 +61,10 @@ def find_error(config: GemmConfig) -> ConfigError:
     if wrong.is_none():
         wrong = schedule_error(config) if config.kernel.is_persistent else one_tile_error(config)
     if wrong.is_none():
+        wrong = split_error(config)
+    if wrong.is_none():
+        wrong = swapped_error(config)
+    if wrong.is_none():
         wrong = epilogue_error(config)
     if wrong.is_none():
         wrong = sharing_error(config)
@@ -267,6 +271,39 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
             "epilogue_width",
             String(t"epilogue width {width} does not divide the {config.warp_columns()} accumulator columns of a warp"),
         )
+    return ConfigError()
+
+
+def split_error(config: GemmConfig) -> ConfigError:
+    var shown = String(t"split k {config.split_k}")
+    if config.split_k < 1 or config.split_k > 16:
+        return ConfigError("split_k", String(t"{shown} is not one of 1 to 16"))
+    if config.splits_k() and not config.kernel.fuses():
+        return ConfigError("split_k", String(t"{shown}: {config.kernel.name} multiplies all of K"), instead="kernel")
+    if config.splits_k() and config.promotes():
+        return ConfigError("split_k", String(t"{shown}: with scales block a CTA adds up all of K"), instead="scales")
+    if config.splits_k() and config.ping_pong:
+        return ConfigError(
+            "split_k", String(t"{shown}: with ping-pong a warpgroup adds up all of K"), instead="ping_pong"
+        )
+    return ConfigError()
+
+
+def swapped_error(config: GemmConfig) -> ConfigError:
+    if not config.swapped:
+        return ConfigError()
+    if config.has_tmem() or not config.kernel.is_persistent:
+        var message = String(t"swapped: {config.kernel.name} of {config.arch} multiplies A . B^T")
+        return ConfigError("swapped", message, instead="kernel")
+    if config.consumer_m() > 64:
+        var message = String(t"mma shape {config.mma_m}x{config.mma_n}, swapped: a warpgroup stores 64 columns of C")
+        return ConfigError("mma_shape", message, instead="swapped")
+    if config.is_fused():
+        return ConfigError("epilogue", String(t"epilogue {config.fusion().name}: not with swapped"), instead="swapped")
+    if config.promotes():
+        return ConfigError("scales", String("scales block: not with swapped"), instead="swapped")
+    if config.c_element_bytes() != 2:
+        return ConfigError("out_dtype", String("out dtype f32: swapped, C has 16 bits"), instead="swapped")
     return ConfigError()
 
 

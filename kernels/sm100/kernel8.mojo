@@ -17,7 +17,8 @@ from ..common.epilogue_store import finish_stores, write_step
 from ..common.pipeline import CONSUMER
 from ..common.producer import produce
 from ..common.scheduler import TileScheduler, request_tiles
-from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
+from ..common.split_k import Partial
+from .epilogue import EPILOGUE_WARPS, Epilogue, wait_for_accumulator
 from .tcgen05 import fence_before_thread_sync, multiply
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
@@ -27,23 +28,66 @@ comptime MMA_WARP = PRODUCER_WARP + 1
 
 
 @inline(.always)
+def release[config: GemmConfig](epilogue: Epilogue[config]):
+    """Consumer release: this warp has read all of the accumulator."""
+    fence_before_thread_sync()
+    syncwarp()
+    if elect_one_sync():
+        epilogue.empty.arrive()
+    syncwarp()
+
+
+@inline(.always)
+def hand_over[config: GemmConfig](epilogue: Epilogue[config], partial: Partial[config]) -> Bool:
+    """With split-K: stores a part of a tile, and releases its accumulator. Whether it was the last."""
+    comptime E = Epilogue[config]
+    comptime for step in range(config.epilogue_steps()):
+        var values = epilogue.load[step]()
+        comptime for i in range(0, E.count, 4):
+            partial.store[step * E.count + i](values.slice[4, offset=i]())
+    release(epilogue)
+    epilogue.barrier()
+    partial.arrive(epilogue.leads())
+    epilogue.barrier()
+    return partial.is_last()
+
+
+@inline(.always)
+def added[
+    config: GemmConfig, //, step: Int
+](epilogue: Epilogue[config], partial: Partial[config]) -> Epilogue[config].Values:
+    """The sum of all parts of one step."""
+    comptime E = Epilogue[config]
+    var sums = partial.load[step * E.count, E.count](0)
+    for part in range(UInt32(1), UInt32(config.split_k)):
+        sums += partial.load[step * E.count, E.count](part)
+    return sums
+
+
+@inline(.always)
 def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """Four warps write tile after tile, accumulator after accumulator."""
     comptime last = config.epilogue_steps() - 1
+    comptime E = Epilogue[config]
     var accumulators = cta.accumulators(CONSUMER)
     while tiles.has_tile():
         var epilogue = wait_for_accumulator(cta, tiles.tile, accumulators.stage, accumulators.parity)
-        comptime for step in range(config.epilogue_steps()):
-            var values = epilogue.load[step]()
-            comptime if step == last:  # consumer release: this warp has read all of the accumulator
-                fence_before_thread_sync()
-                syncwarp()
-                if elect_one_sync():
-                    epilogue.empty.arrive()
-                syncwarp()
-            comptime if config.is_fused():
-                values = epilogue.fused[step](values, problem)
-            write_step[config, step](epilogue, epilogue.rounded(values), problem.c)
+        var partial = Partial[config](cta, problem, tiles, 0, cta.warp * 32 + cta.lane)
+        var is_whole = True
+        comptime if config.splits_k():
+            is_whole = hand_over(epilogue, partial)
+        if is_whole:
+            comptime for step in range(config.epilogue_steps()):
+                var values: E.Values
+                comptime if config.splits_k():
+                    values = added[step](epilogue, partial)
+                else:
+                    values = epilogue.load[step]()
+                    comptime if step == last:
+                        release(epilogue)
+                comptime if config.is_fused():
+                    values = epilogue.fused[step](values, problem)
+                write_step[config, step](epilogue, epilogue.rounded(values), problem.c)
         accumulators.advance()
         tiles.advance[whole_warp=True](cta)
         if not tiles.has_tile():

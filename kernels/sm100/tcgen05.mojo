@@ -183,7 +183,7 @@ def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: 
             while tiles.has_tile():
                 comptime if config.kernel.is_persistent:
                     accumulators.producer_acquire()
-                for k in range(problem.k_iterations):
+                for k in range(tiles.k_steps(problem.k_iterations)):
                     stages.consumer_wait()
                     multiplier.multiply(stages.stage, accumulators.stage, k > 0)
                     commit[config.cta_group](stages.empty(), writers)  # consumer release

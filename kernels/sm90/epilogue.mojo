@@ -19,7 +19,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     comptime width = Self.config.epilogue_width
     comptime blocks = Accumulator[Self.config].blocks
-    comptime Rows = BoxRows[Self.config.out_dtype, Self.config.c_width()]
+    comptime Rows = BoxRows[Self.config.out_dtype, Self.config.c_width(), Self.config.swapped]
     comptime words = Self.blocks * Self.Rows.words
     comptime steps = Self.config.epilogue_steps()
 
@@ -72,12 +72,12 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def store[step: Int, buffer: Int](self, c_map: UInt64):
-        tma_store(
-            self.box + UInt32(buffer * Self.config.step_bytes()),
-            c_map,
-            Self.config.c_column(self.column + Int32(step * Self.width)),
-            self.row,
-        )
+        var box = self.box + UInt32(buffer * Self.config.step_bytes())
+        var column = Self.config.c_column(self.column + Int32(step * Self.width))
+        comptime if Self.config.swapped:
+            tma_store(box, c_map, self.row, column)
+        else:
+            tma_store(box, c_map, column, self.row)
 
     @inline(.always)
     def barrier(self):

@@ -18,7 +18,8 @@ from ..common.epilogue_store import finish_stores, write_double_buffered, write_
 from ..common.pipeline import CONSUMER
 from ..common.producer import produce
 from ..common.scheduler import TileScheduler, fetch_tiles
-from .cta import warp_of_group
+from ..common.split_k import Partial
+from .cta import sync_warpgroup, warp_of_group
 from .epilogue import Epilogue, fused
 from .kernel6 import give_registers, is_producer, take_registers
 from .mainloop import Consumer, SideJob, finish_tile, skip_tile, start_tile
@@ -61,6 +62,32 @@ struct DeferredEpilogue[config: GemmConfig](SideJob, TrivialRegisterPassable):
 
 
 @inline(.always)
+def add_parts[
+    config: GemmConfig
+](cta: Cta[config], partial: Partial[config], mut accumulator: Accumulator[config], group: UInt32) -> Bool:
+    """With split-K: hands over a part of a tile. Whether it was the last, and the accumulator now holds all of the tile.
+    """
+    comptime A = Accumulator[config]
+    comptime for block in range(A.blocks):
+        comptime for i in range(0, A.registers, 4):
+            var values = accumulator.values[block]
+            partial.store[block * A.registers + i]({values[i], values[i + 1], values[i + 2], values[i + 3]})
+    sync_warpgroup(group)
+    partial.arrive(warp_of_group(cta) == 0)
+    sync_warpgroup(group)
+    if not partial.is_last():
+        return False
+    comptime batch = 32 if A.registers % 32 == 0 else 8
+    comptime for first in range(0, A.blocks * A.registers, batch):
+        var sums = partial.load[first, batch](0)
+        for part in range(UInt32(1), UInt32(config.split_k)):
+            sums += partial.load[first, batch](part)
+        comptime for i in range(batch):
+            accumulator.values[first // A.registers][first % A.registers + i] = sums[i]
+    return True
+
+
+@inline(.always)
 def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """A consumer warpgroup: tile after tile, each written while the next is multiplied."""
     var consumer = Consumer[config](cta)
@@ -68,11 +95,16 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
     var deferred = DeferredEpilogue[config](problem.c, Epilogue[config](cta, tiles.tile, Accumulator[config]()))
     while tiles.has_tile():
         var tile = tiles.tile
+        var k_steps = tiles.k_steps(problem.k_iterations)
+        var partial = Partial[config](cta, problem, tiles, consumer.group, warp_of_group(cta) * 32 + cta.lane)
         if consumer.owns_rows(tile, problem):
             var accumulator = Accumulator[config]()
-            var last = start_tile(cta, consumer, accumulator, stages, problem.k_iterations, deferred)
+            var last = start_tile(cta, consumer, accumulator, stages, k_steps, deferred)
             tiles.advance[whole_warp=True](cta)  # while the last stages are multiplied
             finish_tile(consumer, accumulator, last)
+            comptime if config.splits_k():
+                if not add_parts(cta, partial, accumulator, consumer.group):
+                    continue
             comptime if config.is_fused():
                 accumulator = fused(cta, tile, accumulator, problem.operands)
             var epilogue = Epilogue[config](cta, tile, accumulator, problem.scales.alpha)
@@ -81,7 +113,7 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
             else:
                 write_double_buffered[config](epilogue, problem.c)
         else:
-            skip_tile(cta, consumer, stages, problem.k_iterations)
+            skip_tile(cta, consumer, stages, k_steps)
             tiles.advance[whole_warp=True](cta)
     deferred.finish()
     finish_stores(deferred.epilogue.leads())

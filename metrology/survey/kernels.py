@@ -69,9 +69,8 @@ class Packed:
         self.folder, self.driver = folder, driver
         self.runs: list[dict[str, Any]] = json.loads((folder / "runs.json").read_text())
         self.timed = [run for run in self.runs if run.get("use") != CHECK]
-        self.counter = driver.allocate(64)
-        driver.fill(self.counter, 64)
         self._functions: dict[str, ctypes.c_void_p] = {}
+        self._workspaces: dict[str, int] = {}
 
     def launch(self, run: dict[str, Any], operands: Operands, *more: Parameter) -> Launch:
         """A function that launches the run. more: parameters after those of its plan."""
@@ -82,12 +81,13 @@ class Packed:
         function = self._functions[run["code"]]
         self.driver.allow_shared(function, plan["dynamic_smem"])
         alpha = ctypes.c_float(ALPHA.get(plan["config"]["scales"], 1.0))
-        parameters = [*(self._parameter(argument, operands, alpha) for argument in plan["arguments"]), *more]
+        given = (self._parameter(argument, run["name"], operands, alpha) for argument in plan["arguments"])
+        parameters = [*given, *more]
         return self.driver.launcher(
             function, parameters, plan["grid"], plan["block"], plan["dynamic_smem"], overlap=True
         )
 
-    def _parameter(self, argument: dict[str, Any], operands: Operands, alpha: ctypes.c_float) -> Parameter:
+    def _parameter(self, argument: dict[str, Any], run: str, operands: Operands, alpha: ctypes.c_float) -> Parameter:
         if argument["kind"] == "tensor_map":
             return self.driver.tensor_map(
                 operands[argument["tensor"]],
@@ -98,12 +98,19 @@ class Packed:
                 argument["swizzle"],
                 argument["l2_promotion"],
             )
-        if argument["kind"] == "counter":
-            return ctypes.c_uint64(self.counter)
+        if argument["kind"] == "workspace":
+            return ctypes.c_uint64(self._workspace(run, argument["bytes"]))
         if argument["name"] == "alpha":
             return alpha
         value: int = argument["value"]
         return ctypes.c_uint64(value) if argument["type"] == "u64" else ctypes.c_uint32(value)
+
+    def _workspace(self, run: str, size: int) -> int:
+        """Each run's own, as another keeps sums where this one has counters. Zeroed once: a launch leaves them at 0."""
+        if run not in self._workspaces:
+            self._workspaces[run] = self.driver.allocate(size)
+            self.driver.fill(self._workspaces[run], size)
+        return self._workspaces[run]
 
 
 class Clocks:

@@ -128,7 +128,7 @@ def test_sizes_are_read():
             (2, 1),
             False,
         ),  # 4.8 of them in turn, 5 are paid for; 3.03 of 256x128, 4 paid
-        ((777, 8192, 8192), (256, 128), (1, 2), False),  # seven tiles of 128 rows leave a CTA of two outside of C
+        ((777, 8192, 8192), (128, 208), (2, 1), False),  # swapped: 4 x 208 is 832, of 128 rows 896 or 1024 are paid for
     ],
 )
 def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile, cluster, ping_pong):
@@ -139,6 +139,34 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
     asked = make_config("kernel8", arch="sm_90a", shape=Shape(*shape), mma_shape=(64, 256), cluster=(1, 1))
     assert (asked.mma_shape, asked.cluster) == ((64, 256), (1, 1))
     assert make_config("kernel8", arch="sm_90a", shape=Shape(*shape), cluster=(1, 2)).mma_shape[0] == 256
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "split", "swapped"),
+    [
+        ((16, 8192, 8192), (128, 16), 2, True),  # 64 tiles for 132 SMs
+        ((48, 4096, 14336), (128, 48), 4, True),
+        ((64, 8192, 8192), (64, 128), 2, False),
+        ((128, 8192, 8192), (128, 64), 1, False),  # 128 tiles
+        ((128, 4096, 7168), (128, 64), 2, False),
+        ((256, 4096, 4096), (128, 128), 2, False),
+        ((16, 8192, 256), (128, 16), 1, True),  # four K steps are not worth a hand-over
+        ((16, 65536, 8192), (128, 16), 1, True),  # tiles enough
+        ((4096, 4096, 4096), (128, 256), 1, False),
+    ],
+)
+def test_few_rows_are_split_or_swapped(shape, tile, split, swapped):
+    config = make_config("kernel8", arch="sm_90a", shape=Shape(*shape))
+    assert (config.mma_shape, config.split_k, config.swapped) == (tile, split, swapped)
+    asked = make_config("kernel8", arch="sm_90a", shape=Shape(*shape), split_k=3, swapped=False)
+    assert (asked.split_k, asked.swapped) == (3, False)
+
+
+def test_what_cannot_be_swapped_takes_the_next_best():
+    shape = Shape(16, 8192, 8192)
+    fused = make_config("kernel8", arch="sm_90a", shape=shape, epilogue="bias")
+    assert not fused.swapped and fused.split_k > 1
+    assert not make_config("kernel8", arch="sm_90a", shape=shape, out_dtype="f32").swapped
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ptx_programs import WORDS, source
 
-from harness.check import noted
+from harness.check import noted, shadow
 from harness.check.checker import Checker
 from harness.emulator import Device, Fault, Module
 
@@ -40,12 +40,37 @@ def program(choose: random.Random, barriers: float) -> str:
     return source(SETUP + "\n".join(steps) + "ret;", WORDS)
 
 
+IN_GLOBAL_MEMORY = """
+mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; mul.wide.u32 %rd2, %r0, 16; add.s64 %rd2, %rd0, %rd2;
+setp.lt.u32 %p1, %r0, 32; setp.eq.u32 %p2, %r0, 70; mov.b32 %r2, 1; mov.b32 %r3, 2; mov.b32 %r4, 3; mov.b32 %r1, 0;
+"""
+GLOBAL_STEPS = (
+    *["ld.global.b32 %r1, [%rd1];"] * 3, *["st.global.b32 [%rd1], %r2;"] * 4,
+    "st.global.v2.b32 [%rd2+2048], {%r1, %r2};", "ld.global.v4.b32 {%r1,%r2,%r3,%r4}, [%rd2];",
+    "st.global.u8 [%rd0+5], %r0;", "atom.global.add.u32 %r1, [%rd0+64], 1;", "ld.global.u16 %r1, [%rd0+128];",
+    "ld.volatile.global.b32 %r1, [%rd0+64];", "st.global.b32 [%rd1+4096], %r0;",
+)  # fmt: skip
+
+
+def in_global_memory(choose: random.Random, own: int) -> str:
+    """The same in global memory; the first accesses, so many, are to words of one's own."""
+    steps = []
+    for n in range(own + 6):
+        guard = choose.choice(["", "", "@%p1 ", "@!%p1 ", "@%p2 "])
+        steps.append(guard + choose.choice(GLOBAL_STEPS[:7] if n < own else GLOBAL_STEPS))
+        if choose.random() < 0.3:
+            steps.append("bar.sync 0;")
+    return source(IN_GLOBAL_MEMORY + "\n".join(steps) + "ret;", WORDS)
+
+
 def found(text: str, at_once: bool, schedule: Any, seed: int) -> Any:
     """The findings of a run of one CTA: of several it may be another one that is named."""
     checker = Checker(tell=(lambda finding: None) if at_once else None)
     device = Device(schedule=schedule, seed=seed)
     module = Module(text)
-    device.launch(module, grid=1, block=128, arguments=[device.alloc(4096)], sinks=[checker])
+    out = device.alloc(8192)
+    device.memset(out, 0, 8192)
+    device.launch(module, grid=1, block=128, arguments=[out], sinks=[checker])
     return [finding.as_dict() for finding in checker.report().findings]
 
 
@@ -63,6 +88,19 @@ def test_random_programs_give_the_same_findings(monkeypatch, barriers, gives_up)
             assert found(text, False, schedule, number) == expected, text
             rules |= {finding["rule"] for finding in expected}
     assert {"race-shared", "race-lanes"} <= rules
+
+
+@pytest.mark.parametrize("room", [10, 1 << 17])
+def test_so_do_accesses_to_global_memory(monkeypatch, room):
+    monkeypatch.setattr(shadow, "NOTED", room)
+    clean = raced = 0
+    for seed in range(25):
+        text = in_global_memory(random.Random(seed), 8 if seed % 2 else 0)
+        for schedule, number in (("fifo", 0), ("random", seed)):
+            expected = found(text, True, schedule, number)
+            assert found(text, False, schedule, number) == expected, text
+            clean, raced = clean + (not expected), raced + bool(expected)
+    assert clean and raced
 
 
 def test_what_was_noted_when_noting_ends_is_not_lost(monkeypatch):

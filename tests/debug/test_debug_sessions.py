@@ -101,7 +101,7 @@ def test_a_wait_for_a_full_stage_that_is_left_out(series):
     waits = list(re.finditer(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 (%p\d+), [^;]*;", what.text))
     (full,) = [wait for wait in waits if "tcgen05.mma" in what.text[wait.end() : wait.end() + 1500]][-1:]
     text = f"{what.text[: full.start()]}setp.eq.u32 {full.group(1)}, 0, 0;{what.text[full.end() :]}"
-    lines = session(replace(what, text_given=text), ["continue", "barriers", "shared A stage 0 bf16 2x8 cta 1"])
+    lines = session(replace(what, text_given=text), ["continue", "barriers", "show A stage 0 bf16 2x8 cta 1"])
     assert said(lines, "which was never written") or said(lines, "is read but was never written")
     assert said(lines, "full[0] of CTA 0: phase 0, pending: ", " bytes")
     assert [line.split() for line in lines[-2:]] == [["."] * 8] * 2
@@ -148,6 +148,27 @@ def test_a_cute_kernel_whose_descriptor_does_not_move_on():
     assert said(lines, "st.global.v8.b32 by warp 2 of CTA 0, lane 3") and said(
         lines, "tcgen05.ld of lane 67, column 33"
     )
+
+
+def test_a_scale_factor_that_is_used_twice():
+    """The second MMA of a stage takes the scale factors of A from where the first one did."""
+    what = read_launch_file(LAUNCHES / "cute_scaled_nvfp4_sm100.toml")
+    right = session(what, ["continue", "why C[163,47]"])
+    assert said(right, "step 2: A[163,256:512]", "scaled by scale_a[1,4:8,52:56] and scale_b[0,4:8,244:248]")
+    assert right[-1] == "each of the 1,024 places along K is multiplied once, with the right partner"
+    operands = session(what, ["continue tcgen05.mma", "continue tcgen05.mma", "operands"])
+    assert said(operands, "scale factors of B: 4 of ue4m3 a row, from byte 0 of tensor memory lane 0, column 148")
+    alter = substitute(r"\[%r17\], \[%r18\]", "[%r10], [%r18]")
+    lines = session(altered(what, alter), ["continue wrong", "continue end", "why C[163,47]"])
+    assert said(lines, "C[163,47] is", "and must be")
+    assert said(lines, "step 1 is the first that is wrong: scale factor scale_a[1,0,52] is used again, after step 1")
+
+
+def test_a_scale_factor_that_nobody_has_copied():
+    what = read_launch_file(LAUNCHES / "cute_scaled_nvfp4_sm100.toml")
+    copies = substitute(r"tcgen05\.cp\S*\s*\[%r18\], %rd31;", "")
+    lines = session(altered(what, copies), ["continue", "why C[163,47]"])
+    assert said(lines, "step 1 is the first that is wrong: the scale factor in lane 47, column")
 
 
 RIGHT = ("triton_tma_matmul_sm90", "triton_tma_matmul_sm100", "cute_gemm_f16_pairs_sm100", "cute_gemm_fp8_sm100",
@@ -230,6 +251,13 @@ A = {{ dtype = "u32", shape = [{threads}], init = "index" }}
 
 def wait(barrier: str, parity: int, label: str) -> str:
     return f"{label}: mbarrier.try_wait.parity.shared.b64 %p2, [{barrier}], {parity}; @!%p2 bra {label};"
+
+
+def test_a_watch_leaves_out_what_is_written_again(tmp_path):
+    stores = "".join(f"@%p0 st.shared.b32 [words], {value};" for value in (7, 7, 8))
+    lines = session(program(tmp_path, stores, 32), ["watch shared 0x400 u32", "continue", "continue", "continue"])
+    assert said(lines, "2 times in this run")
+    assert said(lines, "shared 0x400 u32: 7") and said(lines, "shared 0x400 u32: 7 -> 8")
 
 
 def test_two_roles_that_wait_for_each_other(tmp_path):

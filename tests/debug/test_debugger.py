@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from harness.debug import Debugger, debug
 from harness.debug.commands import Commands
 from harness.emulator.machine import events
 from harness.errors import UsageProblem
+from harness.launch.spec import find_type
 
 LAUNCHES = Path(__file__).parents[1] / "data" / "launches"
 MATMUL = LAUNCHES / "triton_tma_matmul_sm100.toml"
@@ -79,6 +81,13 @@ def test_the_machine_is_shown_as_it_was(debugger):
     data, valid = debugger.stopped.shared(0, 0, 0xE400, 128)
     assert valid.all()
     assert np.array_equal(data.view(first.dtype), first[0, 64:128])
+    # With its swizzle undone, the second row of the box is that of the buffer, too.
+    commands = Commands(debugger)
+    said, *tile = commands.do("show shared 0xe400 4x16 cta 0")
+    assert "B[0,64], 64x64 bf16" in said and [row.split() for row in tile] == [
+        row.split() for row in commands.do("show B[0,64] 4x16")
+    ]
+    assert tile != commands.do("show 0xe400 bf16 4x64 cta 0")[1:]
 
 
 def test_what_the_threads_hold_in_the_middle(debugger):
@@ -110,6 +119,52 @@ def test_tensor_memory_holds_the_sums_so_far(debugger):
     assert np.array_equal(held, (a[:128, :64] @ b[:, :64].T))
 
 
+def test_memory_that_got_a_name_has_chains_and_values(recorded):
+    """The same bytes of C by another name: the same steps, and the sum is held against what is there at the end."""
+    debugger = Debugger(replace(recorded.recording))
+    debugger.run()
+    placed = debugger.name_buffer("D", "C + 8192", find_type("bf16"), (64, 64))
+    chains = [debugger.chain(text) for text in ("C[67,33]", "D[3,33]")]
+    steps = [[(step.a, step.b, step.sum) for step in chain.steps] for chain in chains]
+    assert len(steps[0]) == 3 and steps[0] == steps[1]
+    assert chains[0].verdict == chains[1].verdict
+    values, written = debugger.recording.contents["D"]
+    assert written.all() and np.array_equal(values, recorded.recording.contents["C"][0][64:128])
+    assert placed.address == debugger.recording.placed["C"].address + 64 * 64 * 2
+
+
+def test_descriptors_are_decoded(debugger):
+    """As the launch file and the instructions of the PTX have them: 32 bytes along K between two multiplications."""
+    commands = Commands(debugger)
+    commands.do("continue cp.async.bulk.tensor")
+    assert commands.do("operands") == ["box at A[0,0]: 128x64 of 256x192 bf16, rows 384 bytes apart, swizzle 128B"]
+    for how, a in (("replaces", "0x400"), ("is added to", "0x420")):
+        commands.do("continue tcgen05.mma")
+        said = commands.do("operands")
+        assert said[0] == "128x64, bf16 and bf16 into f32"
+        assert said[1] == f"D {how} what lies from tensor memory lane 0, column 0 of CTA 0"
+        assert said[2].startswith(f"A: shared memory at {a} of CTA 0, K-major, swizzle 128B, leading dimension ")
+
+
+def test_what_a_guard_lets_through_is_no_warp_of_its_own(debugger):
+    debugger.to("cp.async.bulk.tensor")
+    assert debugger.event.agent.lanes == 1
+    assert {agent.lanes for agent in debugger.status.warps} == {0xFFFFFFFF}
+
+
+def test_a_watch_stops_where_the_value_changes(debugger):
+    """The first stage of A is overwritten by the epilogue's tile; what brings the same value again is no change."""
+    place = debugger.recording.placed
+    first, last = float(place["A"].first[0, 0]), float(debugger.recording.contents["C"][0][0, 0])
+    commands = Commands(debugger)
+    assert commands.do("watch shared 0x400 bf16 cta 0")[0].endswith("3 times in this run")
+    said = [commands.do("continue")[0] for _ in range(3)]
+    assert said[1:] == [f"shared 0x400 bf16 cta 0: {a:g} -> {b:g}" for a, b in ((0, first), (first, last))]
+    assert commands.do("back")[0] == said[1]
+    assert commands.do("continue watch C[0,0]")[0] == f"C[0,0]: {last:g}"
+    assert "st.shared" not in commands.do("where")[0] and "tma.store" in commands.do("where")[0]
+
+
 @pytest.mark.parametrize(
     ("command", "part"),
     [
@@ -123,10 +178,16 @@ def test_tensor_memory_holds_the_sums_so_far(debugger):
         ("why C[x]", "an element is given by whole numbers"),
         ("step x", "'x': how often is a whole number above 0"),
         ("warp 1", "write CTA:WARP"),
+        ("operands", "this event is of no MMA and no copy with a tensor map"),
+        ("watch D[0,0]", "watch D[0,0]: write C[3,517]"),
+        ("watch shared 0x400", "watch shared 0x400: write C[3,517]"),
+        ("show A stage 0", "show A stage 0: that is neither a register (%r1), tensor memory (tensor 0,0), shared"),
+        ("show 0x12300", "no box lies there; name a type to see it as it lies, as in 0x12300 f32 8x8"),
+        ("show 0x400 999x999", "a size is ROWSxCOLUMNS, as 8x16, of at most 4,096 elements"),
         ("delete 7", "no such breakpoint"),
-        ("shared 0x400 f32", "write the place, a type and a size"),
-        ("tensor 0,0 bf16 2x2", "columns of tensor memory have 32 bits"),
-        ("shared 0xfffffff f32 1x1", "is beyond"),
+        ("show tensor 0 f32", "write the lane and the column"),
+        ("show tensor 0,0 bf16 2x2", "columns of tensor memory have 32 bits"),
+        ("show 0xfffffff f32 1x1", "is beyond"),
         ("continue event 99999999", "the run has 1,539 events"),
         ("continue 0x404", "no mbarrier was initialised there"),
     ],

@@ -39,7 +39,7 @@ def assert_as_planned(launch, plan):
     assert (launch.grid, launch.cluster, launch.block) == (plan.grid, plan.cluster, plan.block)
     assert launch.dynamic_shared == plan.dynamic_smem
     maps = [argument for argument in plan.arguments if isinstance(argument, TensorMapArgument)]
-    assert len(maps) == (5 if plan.scaling else 3)
+    assert len(maps) == (5 if plan.config["scales"] == "block" else 3)
     for n, planned in enumerate(maps):
         fields = Fields.unpack(launch.parameters[NBYTES * n : NBYTES * (n + 1)])
         assert (fields.dims, fields.strides, fields.box) == (planned.dims, planned.strides, planned.box)
@@ -62,9 +62,16 @@ def test_kernel_7_on_a_b200(monkeypatch):
 
 
 @pytest.mark.slow
-def test_kernel_9_on_a_b200(monkeypatch):
-    """Scale factors in atoms and alpha go through MAX's host code, too; C is f32."""
-    config = make_config("kernel9", cluster=(2, 1), out_dtype="f32")
+@pytest.mark.parametrize(
+    "config",
+    [
+        make_config("kernel9", cluster=(2, 1), out_dtype="f32"),
+        make_config("kernel8", arch="sm_90a", dtype="e4m3", scales="block", cluster=(1, 2), scheduler="dynamic"),
+    ],
+    ids=lambda config: config.dtype,
+)
+def test_scale_factors_of_blocks(monkeypatch, config):
+    """They and alpha go through MAX's host code, too."""
     outcome, launch = run_through_max(monkeypatch, config, (300, 520, 544))
     assert outcome.validation.passed and outcome.validation.as_dict()["max_abs_error"] == 0
     assert_as_planned(launch, outcome.plan)

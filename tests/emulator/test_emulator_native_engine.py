@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_engine import library, watched
+from native_engine import Listener, library, watched
 from ptx_forms import HEADER as FORMS_HEADER
 from ptx_forms import _each
 from ptx_programs import WORDS, source
 
 from harness.emulator import Device, Fault, Livelock, Module
-from harness.emulator.machine.events import Access
 from harness.emulator.machine.machine import Machine
+from harness.emulator.native import trace
 from harness.emulator.native.engine import Engine
 from harness.emulator.native.layout import Answer
 from harness.errors import CannotRun
@@ -505,14 +505,50 @@ def test_a_store_counts_as_a_change():
     assert same(source(body, WORDS))["changes"] >= 2
 
 
-def test_events_come_from_python_alone():
-    seen: list[Any] = []
+def test_who_does_not_take_runs_has_all_events_from_python():
+    listener = Listener(takes_runs=False)
     device = Device(library=library())
     text = source("mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r0; ret;")
     with watched() as stops:
-        device.launch(Module(text), grid=1, block=32, arguments=[device.alloc(4096)], sinks=[seen.append])
+        device.launch(Module(text), grid=1, block=32, arguments=[device.alloc(4096)], sinks=[listener, Listener()])
     assert not stops.total()
-    assert any(isinstance(event, Access) for event in seen)
+    assert any(name == "Access" for name, *_ in listener.seen)
+
+
+EVENTS = f"""
+{PREFIX} mov.b32 %r8, words; shl.b32 %r9, %r0, 4; add.u32 %r8, %r8, %r9; setp.lt.u32 %p1, %r0, 20; mov.b32 %r2, 7;
+@%p1 st.shared.v4.b32 [%r8], {{%r0, %r2, %r0, %r2}}; @!%p1 st.shared.u8 [%r8+1], %r0;
+st.shared.b64 [words+1024], %rd1; st.shared.u16 [words+1032], %r0; bar.sync 0; ld.shared.u16 %r3, [words+1032];
+shfl.sync.bfly.b32 %r4, %r0, 1, 31, -1; @%p1 bra LOW; add.u32 %r2, %r2, 1; st.global.u32 [%rd1], %r2; bra JOIN;
+LOW: st.global.u16 [%rd1], %r4;
+JOIN: bar.sync 1, 64; @%p1 bra END; ld.global.u32 %r1, [%rd1];
+END: ret;
+"""
+
+
+@pytest.mark.parametrize(("schedule", "seed"), [("fifo", 0), ("random", 1), ("random", 4)])
+def test_events_are_the_same_in_the_same_order(monkeypatch, schedule, seed):
+    """Also where there is no room to write more down in the middle of a turn."""
+    text = source(EVENTS, WORDS)
+    for entries in (None, 2):
+        if entries:
+            monkeypatch.setattr(trace, "ENTRIES", entries)
+        python, native = (
+            _listened(text, engine, schedule=schedule, seed=seed, threads=64) for engine in (None, library())
+        )
+        assert native.runs
+        assert python.seen == native.seen
+    kinds = {name for name, *_ in python.seen}
+    assert kinds >= {"Access", "Diverged", "Rejoined", "WarpSynced", "GroupArrived", "GroupCompleted", "GroupLeft"}
+    assert kinds >= {"Exited", "Resumed", "Suspended"}
+
+
+def _listened(text: str, engine: Any, *, schedule: Any, seed: int, threads: int) -> Listener:
+    listener, device = Listener(), Device(schedule=schedule, seed=seed, library=engine)
+    out = device.alloc(65536)
+    device.memset(out, 1, 65536)
+    device.launch(Module(text), grid=2, block=threads, arguments=[out], sinks=[listener])
+    return listener
 
 
 # ---- registers, block by block ----
@@ -556,12 +592,15 @@ def test_launch_files_under_both_engines(path):
     what = read_launch_file(path)
     for schedule, seed in (("fifo", 0), ("random", 1), ("random", 5)):
         options = EmulationOptions(schedule=schedule, seed=seed, engine="python", strict=False)
-        found = []
+        found: list[Any] = []
+        listeners: list[Listener] = []
         for engine in ("python", "native"):
             try:
                 done = run(what, replace(options, engine=engine))
                 contents = {name: array.tobytes() for name, array in done.contents.items()}
-                found.append((contents, done.counters, done.output, done.warnings))
+                listeners = [Listener(), *listeners]
+                run(what, replace(options, engine=engine, sinks=tuple(listeners[:1])), keep=())
+                found.append((contents, done.counters, done.output, done.warnings, listeners[0].seen))
             except CannotRun as error:
                 found.append(str(error))
         assert found[0] == found[1]
@@ -605,12 +644,12 @@ def test_the_library_is_compiled_once(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(mojo, "_answer", noted)
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
     text = '@export\ndef nothing() abi("C") -> Int:\n    return 7\n'
-    first, second = (mojo.shared_library(text, "nothing") for _ in range(2))
+    first, second = (mojo.shared_library({"library.mojo": text}, "nothing") for _ in range(2))
     assert first == second and first.exists()
     assert counted == ["--version", "build", "--version"]
     assert capsys.readouterr().err == "harness: compiling nothing, once on this machine\n"
     with pytest.raises(CannotRun, match="error"):
-        mojo.shared_library("nonsense(", "nonsense")
+        mojo.shared_library({"library.mojo": "nonsense("}, "nonsense")
 
 
 # ---- random programs ----

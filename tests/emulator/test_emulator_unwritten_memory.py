@@ -143,3 +143,10 @@ def test_a_fault_that_follows_keeps_the_finding():
 def test_modes_are_checked():
     with pytest.raises(ValueError, match="uninitialised 'poisoned': must be poison, fault, report, zero, random"):
         launch("ret;", device=Device(uninitialised="poisoned"))
+
+
+def test_a_word_that_nobody_wrote_is_told_with_its_lane():
+    """Of a warp that reads words in a row."""
+    store = f"{SHARED.split('ld.')[0]} setp.ne.u32 %p1, %r0, 21; @%p1 st.shared.b32 [%r4], %r0; bar.warp.sync -1;"
+    with pytest.raises(Fault, match=r"(?s)was never written.*lane 21"):
+        launch(f"{store} ld.shared.b32 %r1, [%r4]; ret;", module_scope=WORDS)

@@ -121,7 +121,7 @@ def test_fault_is_seen(built, name):
 
 
 def test_a_counter_that_is_not_left_at_zero_is_reported(built):
-    with pytest.raises(CannotRun, match="argument counter: the kernel left 6 in the counter, not 0"):
+    with pytest.raises(CannotRun, match="argument workspace: the kernel left 6 in counter 0, not 0"):
         kernel_runs.run(built[BROKEN], SIZE, "index", ptx=FAULTS["the counter never wraps"](built[BROKEN].ptx))
 
 

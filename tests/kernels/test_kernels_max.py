@@ -34,8 +34,7 @@ def tensor(*shape):
     return TensorType(DType.bfloat16, list(shape), device=where)
 
 
-common = dict(stages=0, epilogue_width=0, multicast=True)
-*calls, into = [common | call for call in json.loads(sys.argv[4])]
+*calls, into = [{"options": options} for options in json.loads(sys.argv[4])]
 inputs = [tensor("m", "k"), tensor("n", "k"), BufferType(DType.bfloat16, ["m", "n"], device=where)]
 with Graph("matmul", input_types=inputs, custom_extensions=[Path(sys.argv[1])]) as graph:
     a, b, c = graph.inputs
@@ -60,8 +59,7 @@ def tensor(*shape, kind=TensorType):
     return kind(DType.float16, list(shape), device=DeviceRef.CPU())
 
 
-options = dict(kernel="kernel6", cta_group=2, mma_m=256, mma_n=256, stages=0, cluster_m=2, cluster_n=1,
-               epilogue_width=0, multicast=True)
+options = dict(options="kernel=kernel6 cluster_m=2 cluster_n=1")
 inputs = [tensor("x", "y", kind=BufferType), tensor("m", "k"), tensor("n", "l")]
 with Graph("into", input_types=inputs, custom_extensions=[Path(sys.argv[1])]) as graph:
     c, a, b = graph.inputs
@@ -74,7 +72,7 @@ def byte(*shape, kind=TensorType):
     return kind(DType.uint8, list(shape), device=DeviceRef.CPU())
 
 
-of_scaled = options | dict(kernel="kernel9", scaling="nvfp4")
+of_scaled = dict(options="kernel=kernel9 dtype=nvfp4 cluster_m=2 cluster_n=1")
 inputs = [tensor("x", "y", kind=BufferType), byte("m", "k"), byte("n", "l"), byte("r", "s", "t"), byte("u", "v", "w"),
           TensorType(DType.float32, [], device=DeviceRef.CPU())]
 with Graph("scaled", input_types=inputs, custom_extensions=[Path(sys.argv[1])]) as graph:
@@ -101,10 +99,10 @@ for execute, arguments in [
     (model, [zeros(32, 48), zeros(32, 16), zeros(48, 16)]),
     (model, [zeros(32, 48), zeros(32, 16), zeros(48, 24)]),
     (model, [zeros(32, 64), zeros(32, 16), zeros(48, 16)]),
-    (scaled, of((130, 40), (48, 40), (2, 2, 512), (1, 2, 512))),
-    (scaled, of((130, 40), (48, 40), (2, 1, 512), (1, 2, 512))),
-    (scaled, of((130, 40), (48, 40), (2, 2, 512), (48, 5, 1))),
-    (scaled, of((130, 40), (48, 48), (2, 2, 512), (1, 2, 512))),
+    (scaled, of((130, 48), (48, 48), (2, 2, 512), (1, 2, 512))),
+    (scaled, of((130, 48), (48, 48), (2, 1, 512), (1, 2, 512))),
+    (scaled, of((130, 48), (48, 48), (2, 2, 512), (48, 5, 1))),
+    (scaled, of((130, 48), (48, 56), (2, 2, 512), (1, 2, 512))),
 ]:
     try:
         execute.execute(*arguments)
@@ -119,40 +117,39 @@ def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, timeout=280)
 
 
-def call(kernel: str, cm: int, cn: int, cta_group: int) -> dict:
-    """Parameters of the op, with 128 rows a CTA."""
-    shape = {"cta_group": cta_group, "mma_m": 128 * cta_group, "mma_n": 256}
-    return {"kernel": kernel, "cluster_m": cm, "cluster_n": cn} | shape
-
-
 BLACKWELL = {
-    "kernel5_bf16_2cta_256x256x64_s1_c2x1_e64": call("kernel5", 2, 1, 2),
-    "kernel6_bf16_2cta_256x256x64_s5_c2x2_e64": call("kernel6", 2, 2, 2),
-    "kernel7_bf16_2cta_256x256x64_s6_c4x4_e32": call("kernel7", 4, 4, 2),
-    "kernel7_bf16_2cta_256x256x64_s6_c2x1_e32": call("kernel7", 2, 1, 2),
-    "kernel8_bf16_2cta_256x256x64_s6_c2x1_e32_static_g8_a2_n148": call("kernel8", 2, 1, 2) | {"scheduler": "static"},
-    "kernel8_bf16_2cta_256x256x64_s6_c4x1_e32_clc_g4_a2_d2": call("kernel8", 4, 1, 2)
-    | {"scheduler": "clc", "raster_group": 4},
+    "kernel5_bf16_2cta_256x256x64_s1_c2x1_e64": "kernel=kernel5 cluster_m=2 cluster_n=1",
+    "kernel6_bf16_2cta_256x256x64_s5_c2x2_e64": "kernel=kernel6 cluster_m=2 cluster_n=2",
+    "kernel7_bf16_2cta_256x256x64_s6_c4x4_e32": "kernel=kernel7",
+    "kernel7_bf16_2cta_256x256x64_s6_c2x1_e32": "kernel=kernel7 cluster_m=2 cluster_n=1 cta_group=2 multicast=true",
+    "kernel8_bf16_2cta_256x256x64_s6_c2x1_e32_static_g8_a2_n148": (
+        "kernel=kernel8 cluster_m=2 cluster_n=1 scheduler=static"
+    ),
+    "kernel8_bf16_2cta_256x256x64_s6_c4x1_e32_clc_g4_a2_d2": "kernel=kernel8 cluster_n=1 raster_group=4",
 }
 HOPPER = {
-    "kernel6_bf16_wgmma_128x256x64_s3_c2x2_e64": call("kernel6", 2, 2, 1),
-    " is not possible on ": call("kernel6", 2, 2, 2),  # an error, raised when the op runs
-    "kernel7_bf16_wgmma_128x256x64_s4_c2x1_e32": call("kernel7", 2, 1, 1),
-    "kernel8_bf16_wgmma_128x256x64_s4_c1x2_e32_static_g16_a1_n100": call("kernel8", 1, 2, 1)
-    | {"raster_group": 16, "sms": 100},
-    "kernel8_bf16_wgmma_128x256x64_s4_c2x1_e32_dynamic_g8_a1_n132": call("kernel8", 2, 1, 1) | {"scheduler": "dynamic"},
+    "kernel6_bf16_wgmma_128x256x64_s3_c2x2_e64": "kernel=kernel6 cluster_n=2",
+    "kernel7_bf16_wgmma_128x256x64_s4_c2x1_e32": "kernel=kernel7",
+    "kernel8_bf16_wgmma_128x256x64_s4_c1x2_e32_static_g16_a1_n100": (
+        "kernel=kernel8 cluster_m=1 cluster_n=2 raster_group=16 sms=100"
+    ),
+    "kernel8_bf16_wgmma_128x256x64_s4_c2x1_e32_dynamic_g8_a1_n132": "kernel=kernel8 scheduler=dynamic",
 }
 
 
 @pytest.mark.parametrize(("arch", "calls"), [("sm_100a", BLACKWELL), ("sm_90a", HOPPER)])
-def test_ops_compile_for_a_virtual_device(tmp_path: Path, arch: str, calls: dict[str, dict]) -> None:
+def test_ops_compile_for_a_virtual_device(tmp_path: Path, arch: str, calls: dict[str, str]) -> None:
     artifact = tmp_path / "matmul.mef"
     done = run(COMPILE, artifact, arch, json.dumps([*calls.values()]))
     assert done.returncode == 0, done.stderr
     content = artifact.read_bytes()
-    for text in calls:
-        expected = text if " " in text else f".text.{text}"
-        assert expected.encode() in content, f"no machine code, or no text, of {text}"
+    for name in calls:
+        assert f".text.{name}".encode() in content, f"no machine code of {name}"
+
+
+def test_what_is_no_configuration_does_not_compile(tmp_path: Path) -> None:
+    done = run(COMPILE, tmp_path / "matmul.mef", "sm_90a", json.dumps(["kernel=kernel6 cta_group=2"]))
+    assert done.returncode and "cta group 2 is not possible on sm_90a" in done.stdout + done.stderr
 
 
 def test_op_refuses_other_devices_and_shapes_that_do_not_match() -> None:
@@ -162,7 +159,7 @@ def test_op_refuses_other_devices_and_shapes_that_do_not_match() -> None:
     assert "kernel6 runs on GPUs of compute capability 9.0 (sm_90a: H100, H200) and 10.0 (sm_100a: B200)" in lines[0]
     assert "A [32, 16] and B [48, 24] differ in K" in lines[1]
     assert "C is [32, 64], not [32, 48]" in lines[2]
-    assert "kernel9 runs on GPUs of compute capability 10.0 (sm_100a: B200)" in lines[3]
-    assert "scale factors of A are [2, 1, 512], not in atoms [2, 2, 512]" in lines[4]
-    assert "scale factors of B are [48, 5, 1], not in atoms [1, 2, 512]" in lines[5]
-    assert "A [130, 80] and B [48, 96] differ in K" in lines[6]
+    assert "kernel9 runs on GPUs of compute capability 9.0 (e4m3) and 10.0 (block-scaled)" in lines[3]
+    assert "scale factors of A are [2, 1, 512], not [2, 2, 512]" in lines[4]
+    assert "scale factors of B are [48, 5, 1], not [1, 2, 512]" in lines[5]
+    assert "A [130, 96] and B [48, 112] differ in K" in lines[6]

@@ -190,9 +190,24 @@ def test_formats_of_the_command(tmp_path):
     assert ElementTree.parse(picture).getroot().tag == f"{SVG}svg"
 
 
+def test_why_shows_the_choice_among_others():
+    """The best is first, and is what a run takes; with what is asked for, the best of those."""
+    few = ("kernel8", "--arch", "sm_90a", "--shape", "16,8192,8192", "--why")
+    first, _, best, *others = explain(*few).stdout.splitlines()
+    assert "128x16 1 CTA" in first and "split-K 2 swapped" in first
+    assert re.match(r" +128x16 +1x1 +2 +1 .* swapped  <- chosen$", best)
+    assert sum("<- chosen" in line for line in others) == 0
+    cycles = [int(line.split()[7].replace(",", "")) for line in (best, *others) if "x1 " in line]
+    assert len(cycles) > 4 and cycles == sorted(cycles)
+    _, _, best, *_ = explain(*few, "--not-swapped", "--split-k", "4").stdout.splitlines()
+    assert best.split()[2] == "4" and best.endswith("<- chosen") and "swapped" not in best
+    assert "has nothing to choose from" in explain("kernel7", "--why").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["kernel8", "--why", "--format", "json"], "--why is text about the choice; leave --format and --protocol out"),
         (["kernel99"], "there is no kernel 'kernel99'"),
         (["kernel6", "--stages", "6"], "more than the 232448 bytes of shared memory"),
         (["kernel6", "--format", "png"], "'png' is not one of 'text', 'svg', 'json'"),

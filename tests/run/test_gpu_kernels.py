@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from conftest import BF16_KERNELS
-from harness.build.artifacts import build
+from harness.build.artifacts import OUTPUT, build, judged, to_launchable
 from harness.build.compiler import find_gpus
 from harness.build.config import make_config
 from harness.errors import CannotRun
 from harness.gpus import arch_of_gpu, check_arch
-from harness.problem import Shape
+from harness.launch.launching import EmulationOptions
+from harness.launch.launching import run as launch
+from harness.problem import Shape, make_inputs
 from harness.run.measure import measure
+from harness.run.model import op_operands
 
 GPUS = find_gpus()
 pytestmark = pytest.mark.gpu
@@ -117,6 +120,102 @@ def test_pytorch_function_respects_the_current_stream(kernel):
     ]:
         with pytest.raises(ValueError, match=message):
             matmul(*bad)
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("options", "inputs"),
+    [
+        ({"dtype": "e4m3"}, "codes"),
+        ({"dtype": "e4m3", "scales": "block"}, "index"),
+        ({"epilogue": "bias-gelu"}, "normal"),
+        ({"epilogue": "swiglu", "dtype": "fp16", "out_dtype": "f32"}, "normal"),
+        ({"epilogue": "residual"}, "index"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value.values()),
+)
+def test_scale_factors_and_epilogues_are_right_and_timed(options, inputs):
+    if ARCH == "sm_100a" and options.get("dtype") == "e4m3":
+        pytest.skip("e4m3 is kernel 8's of sm_90a")
+    artifact = build([make_config("kernel8", arch=ARCH, **options)])[0]
+    [result] = measure([artifact], Shape(1000, 1040, 1040), GPUS[0], inputs=inputs, seed=1, timeout=60, processes=2)
+    assert result.failure is None and result.validation["passed"], result
+    assert len(result.timing["processes"]) == 2
+    # PyTorch has no C of another type, and wants whole blocks of K.
+    assert ("cublas" in result.timing["vendor"]) == (not {"out_dtype", "scales"} & options.keys()), result.notes
+
+
+@needs_gpu
+@pytest.mark.skipif(ARCH != "sm_90a", reason="how a B200 adds was published, and no other GPU's rule is emulated")
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({}, "normal"),
+        ({"dtype": "fp16", "out_dtype": "f32"}, "normal"),
+        ({"dtype": "e4m3", "out_dtype": "f32"}, "codes"),
+        ({"dtype": "e4m3", "scales": "block", "out_dtype": "f32"}, "codes"),
+        ({"dtype": "e4m3", "scales": "block"}, "normal"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value.values()) or "bf16",
+)
+def test_bit_for_bit_what_the_emulator_adds(options, kind):
+    """All bits of C, with sums of 656 products that round and cancel."""
+    import harness.pytorch as functions
+    from harness.run.worker import _bits, _on_gpu
+
+    torch = pytest.importorskip("torch")
+    config, shape = make_config("kernel8", arch=ARCH, **options), Shape(136, 264, 656)
+    artifact = build([config])[0]
+    plan, inputs = artifact.plan(shape), make_inputs(shape, config.dtype, kind, 5, scales=config.scales)
+    options = EmulationOptions(accumulation="tensor_core")
+    emulated = judged(launch(to_launchable(artifact, plan, inputs), options, keep=(OUTPUT,)), plan).output
+    arrays, numbers = op_operands(config, inputs)
+    c = torch.full(plan.output, float("nan"), dtype=functions.TORCH_TYPES[config.out_dtype], device="cuda")
+    torch.ops.blackwell_lab.gemm(c, [_on_gpu(array) for array in arrays], numbers, config.to_json())
+    differ = _bits(c).cpu().numpy() != emulated.view(f"i{emulated.itemsize}")
+    assert not differ.any(), f"{differ.sum()} of {differ.size}"
+
+
+@needs_gpu
+def test_pytorch_functions_with_more_operands():
+    torch = pytest.importorskip("torch")
+    from harness.pytorch import matmul, scaled_matmul
+
+    generator = torch.Generator("cuda").manual_seed(1)
+
+    def draw(*size):
+        return torch.randn(size, device="cuda", generator=generator)
+
+    m, n, k = 200, 256, 512
+    a, b, bias, residual = draw(m, k).bfloat16(), draw(n, k).bfloat16(), draw(n).bfloat16(), draw(m, n).bfloat16()
+    product = a.double() @ b.double().t()
+    for got, expected in [
+        (matmul(a, b, bias=bias), product + bias.double()),
+        (matmul(a, b, activation="relu", out_dtype=torch.float32), product.relu()),
+        (
+            matmul(a, b, bias=bias, activation="gelu"),
+            torch.nn.functional.gelu(product + bias.double(), approximate="tanh"),
+        ),
+        (matmul(a, b, residual=residual, alpha=0.5, beta=2.0), product / 2 + 2 * residual.double()),
+    ]:
+        assert (got.double() - expected).abs().max() <= 2.0**-7 * expected.abs().max()
+    compiled = torch.compile(lambda x, y, z: matmul(x, y, bias=z, activation="relu") + 1, fullgraph=True)
+    assert torch.equal(compiled(a, b, bias), matmul(a, b, bias=bias, activation="relu") + 1)
+    with pytest.raises(ValueError, match="there is no fused epilogue bias-silu"):
+        matmul(a, b, bias=bias, activation="silu")
+    with pytest.raises(ValueError, match=r"bias is \(512,\); it must be \(256,\)"):
+        matmul(a, b, bias=draw(512).bfloat16())
+    if ARCH == "sm_90a":
+        a8, b8 = ((draw(rows, k) * 16).to(torch.float8_e4m3fn) for rows in (m, n))
+        of_a, of_b = draw(k // 128, m).abs(), draw(n // 128, k // 128).abs()
+        with_factors = (a8.double() * of_a.t().double().repeat_interleave(128, 1)) @ (
+            b8.double() * of_b.double().repeat_interleave(128, 0).repeat_interleave(128, 1)
+        ).t()
+        for got, expected in [
+            (scaled_matmul(a8, b8, alpha=0.25), 0.25 * a8.double() @ b8.double().t()),
+            (scaled_matmul(a8, b8, of_a, of_b, out_dtype=torch.float32), with_factors),
+        ]:
+            assert (got.double() - expected).abs().max() <= 2.0**-7 * expected.abs().max()
 
 
 @pytest.mark.parametrize(

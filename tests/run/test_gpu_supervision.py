@@ -10,8 +10,7 @@ import pytest
 import work
 
 from harness.build.config import make_config
-from harness.problem import Shape
-from harness.run import statistics, worker
+from harness.run import statistics
 from harness.run.measure import supervise
 
 
@@ -46,7 +45,8 @@ def test_a_failure_that_the_process_explains_itself():
 def test_an_unexpected_failure_is_one_line_of_plain_words():
     """An exception of torch itself could not be read by a parent that does not load torch."""
     request = {"config": make_config("kernel6").to_json(), "shape": [128, 128, 64], "tile": [128, 128], "artifact": "x"}
-    request |= {"inputs": "normal", "seed": 0, "cap_seconds": 1.0, "vendors": [], "time": False, "details": False}
+    request |= {"inputs": "normal", "seed": 0, "cap_seconds": 1.0, "vendors": [], "time": False, "folder": "."}
+    request |= {"output": [128, 128]}
     outcome = supervise({**request, "vendor_model": None}, 30)
     assert outcome.failure == "ModuleNotFoundError: No module named 'torch'"
 
@@ -106,11 +106,3 @@ def test_a_summary_needs_two_samples():
     summary = statistics.summarize([3.0, 1.0, 2.0, 4.0, 5.0])
     assert (summary.median, summary.fastest, summary.slowest, summary.samples) == (3.0, 1.0, 5.0, 5)
     assert (summary.lower_quartile, summary.upper_quartile) == (2.0, 4.0)
-
-
-def test_inputs_pass_through_l2_but_those_of_a_tiny_problem_are_not_drawn_for_minutes():
-    """At 8x8x8 it would take 349,527 sets to fill L2 twice."""
-    assert worker._set_count(Shape(8, 8, 8)) == worker.MOST_SETS == 512
-    bytes_of_a_set = 3 * 2 * 512**2
-    assert (worker._set_count(Shape(512, 512, 512)) - 1) * bytes_of_a_set >= 2 * worker.L2_BYTES
-    assert worker._set_count(Shape(8192, 8192, 8192)) == 2

@@ -11,6 +11,8 @@ from unittest import mock
 
 import numpy as np
 
+from harness.check.noted import span
+from harness.emulator.machine import events
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.native.engine import Engine
@@ -95,14 +97,16 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
         template=np.zeros(ROWS * ROW_BYTES, np.uint8),
         filled=lambda f: (),
         filled_rows=[],
+        accesses={},
         live_rows=[[], [(DESTINATION, DESTINATION, kind_of(operation.result))]],
         barriers=[],
         has_all_rows=[True],
         make_functions=lambda block: None,
     )
     launch = SimpleNamespace(parameters=b"")
-    code, wakeups = SimpleNamespace(functions=[leave]), SimpleNamespace(changes=0)
-    engine = Engine(library(), SimpleNamespace(code=code, launch=launch, memory=GlobalMemory(), wakeups=wakeups), plan)
+    grid = SimpleNamespace(code=SimpleNamespace(functions=[leave]), launch=launch, memory=GlobalMemory(), sink=None)
+    grid.wakeups = SimpleNamespace(changes=0)
+    engine = Engine(library(), grid, plan)
     registers = [*sources, *[0] * (3 - len(sources)), old, guard, 0, 0, 0]
     cta = SimpleNamespace(shared=SharedMemory(1024), window=0)
     fragment = SimpleNamespace(native=None, registers=registers, mask=FULL, join_block=None, cta=cta)
@@ -128,3 +132,42 @@ def watched():
 
     with mock.patch.object(Engine, "_run", _run), mock.patch.object(Engine, "_answer", _answer):
         yield found
+
+
+class Listener:
+    """A sink that notes every event, as plain values; takes_runs: whether it has them from the native engine."""
+
+    def __init__(self, takes_runs: bool = True) -> None:
+        self.takes_runs = takes_runs
+        self.seen: list[Any] = []
+        self.runs = 0
+
+    def __call__(self, event: Any) -> None:
+        if isinstance(event, events.Accesses):
+            self.runs += 1
+            accesses = list(event)
+            assert len(event) == len(accesses)
+            if event.space == "shared":
+                _check_chunks(event, accesses)
+            self.seen += [(type(one).__name__, *map(_plain, one)) for one in accesses]
+        elif not isinstance(event, events.GridStarted):
+            self.seen.append((type(event).__name__, *map(_plain, event)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.dtype.name, value.tobytes()
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, events.Site):
+        return value.index
+    if isinstance(value, events.Operation):
+        return value.id, value.kind, value.site.index
+    return value if isinstance(value, str | int | range | None) else type(value).__name__
+
+
+def _check_chunks(run: events.Accesses, accesses: list[events.Access]) -> None:
+    """All chunks that the accesses touch, and none that none covers as one that is covered."""
+    spans = [span(one) for one in accesses]
+    assert {*run.chunks.tolist()} == {chunk for _, touched in spans for chunk in touched.tolist()}
+    assert {*run.whole.tolist()} <= {chunk for whole, _ in spans for chunk in whole.tolist()}

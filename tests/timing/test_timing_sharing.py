@@ -8,7 +8,6 @@ import pytest
 
 from harness.build.artifacts import Artifact, build
 from harness.build.config import make_config
-from harness.build.planner import CounterArgument
 from harness.problem import Shape
 from harness.timing.constants import ENDLESS, find_gpu
 from harness.timing.gemm import Gemm, Spread
@@ -128,11 +127,10 @@ def test_named_barriers_decide_how_many_ctas_an_sm_holds(barriers, per_sm):
 def test_few_simulated_clusters_have_as_many_rounds_of_a_dynamic_schedule_as_all(tiles, simulated):
     """Of 66 clusters one or three are: their counter stands where it leaves them a tile in each wave."""
     gemm = Gemm(artifacts()[DYNAMIC].plan(Shape(256 * tiles, 256, 64)), GPU)
-    [counter] = [each for each in gemm.plan.arguments if isinstance(each, CounterArgument)]
     for slots, count in simulated.items():
         spread = Spread(66, slots, tuple(range(slots)), 1)
         assert len(gemm.simulated_tiles(spread)) == count
-        assert gemm.counter_start(counter, spread) == (tiles - 66) - (count - slots)
+        assert gemm.first_counts(spread) == {0: (tiles - 66) - (count - slots)}
 
 
 def test_the_parts_add_up_where_sms_are_shared():

@@ -40,7 +40,6 @@ from harness.emulator.memory.address_space import (
     spaces_of,
 )
 from harness.emulator.memory.global_memory import GlobalMemory
-from harness.emulator.memory.shared import LaneWords, lane_words
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register, Symbol
 
 # ---- what a load makes of the bits it finds ----
@@ -137,19 +136,7 @@ def own_offsets(f: Fragment, address: Value) -> Any:
     return lanes - np.uint32(f.cta.window)
 
 
-def _lane_words(f: Fragment, address: Value, nbytes: int) -> LaneWords | None:
-    """What a whole warp accesses in its CTA's memory, where nothing about it is out of the ordinary."""
-    if isinstance(address, int) or f.count != WARP_SIZE or f.grid.sink is not None:
-        return None
-    return lane_words(address.tobytes(), address.itemsize, nbytes, f.cta.window)
-
-
 def load_shared(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    if count == 1:
-        words = _lane_words(f, address, nbytes)
-        values = f.cta.shared.gather_words(words) if words is not None else None
-        if values is not None:
-            return finish(f, values, nbytes, extend)
     return _load(f, site, f.cta, own_offsets(f, address), nbytes, count, extend)
 
 
@@ -182,12 +169,6 @@ def _check_rank(cta: Cta, where: np.ndarray) -> None:
 
 
 def store_shared(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
-    [value, *more] = values
-    if isinstance(value, np.ndarray) and value.itemsize == nbytes and not more:
-        words = _lane_words(f, address, nbytes)
-        if words is not None and f.cta.shared.scatter_words(words, value):
-            f.grid.wakeups.changes += 1
-            return
     _store(f, site, f.cta, own_offsets(f, address), nbytes, values)
 
 

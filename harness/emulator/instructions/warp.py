@@ -85,16 +85,22 @@ def check_members(f: Fragment, site: Site, mask: Value) -> int:
 
 def shuffle(f: Fragment, site: Site, mode: str, value: Value, b: Value, c: Value, mask: Value) -> tuple[Value, Value]:
     """``shfl.sync``: (value, in-range predicate) per lane."""
-    if isinstance(value, Poison):
-        moved, inside = shuffle(f, site, mode, value.value, b, c, mask)
-        undefined, _ = shuffle(f, site, mode, value.undefined, b, c, mask)
-        return made(moved, undefined, value.origin, value.rule), inside
-    groups = _groups(f, mask)
+    planes = (value.value, value.undefined) if isinstance(value, Poison) else (value,)
+    groups, found = _groups(f, mask), []
+    for group in groups:
+        check_members(group, site, mask)
+        moved = [_move(group, mode, plane, b, c) for plane in planes]
+        found.append((group, (moved[0][1], *(plane for plane, _ in moved))))
+    results = found[0][1]
     if len(groups) > 1:
-        found = [(group, shuffle(group, site, mode, value, b, c, mask)) for group in groups]
-        values, inside = (_joined([(group, parts[n]) for group, parts in found]) for n in (0, 1))
-        return values, inside
-    check_members(f, site, mask)
+        results = tuple(_joined([(group, parts[n]) for group, parts in found]) for n in range(len(results)))
+    if isinstance(value, Poison):
+        return made(results[1], results[2], value.origin, value.rule), results[0]
+    return results[1], results[0]
+
+
+def _move(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[Value, Value]:
+    """What the lanes of a fragment get from one another, and whether each is in range."""
     if value is None:
         raise Fault("shuffles a register in which a wgmma accumulates that was not waited for", "wgmma")
     bound = f.uniform(c, "the bounds of shfl")

@@ -14,7 +14,7 @@ operands, `Finished` when its results are visible; `Signalled` and `BytesLanded`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -157,6 +157,40 @@ class Access(NamedTuple):
     nbytes: int
     items: int
     values: Any
+
+
+class Accesses:
+    """Loads, or stores, that a fragment has made one after the other with nothing in between: an iterable of each
+    `Access`. Only sinks that take runs are told of them so (see `takes_runs`).
+
+    agent: of the first one; guards may leave fewer lanes to others. base: of the one allocation of global memory that
+    they access, or 0 if there is no one. chunks: those of 16 bytes of the CTA's memory, or of that allocation, that
+    they touch, some of them perhaps several times. whole: some of which one access covers all bytes.
+    """
+
+    __slots__ = ("_count", "_make", "agent", "base", "chunks", "cta", "mode", "space", "whole")
+
+    def __init__(
+        self,
+        agent: Agent,
+        mode: str,
+        space: str,
+        cta: int,
+        base: int,
+        chunks: np.ndarray,
+        whole: np.ndarray,
+        count: int,
+        make: Callable[[], Iterator[Access]],
+    ) -> None:
+        self.agent, self.mode, self.space, self.cta = agent, mode, space, cta
+        self.base, self.chunks, self.whole = base, chunks, whole
+        self._count, self._make = count, make
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Access]:
+        return self._make()
 
 
 class Written(NamedTuple):
@@ -511,13 +545,23 @@ Sink = Callable[[Any], None]
 """What takes events; its result is ignored."""
 
 
+def takes_runs(sink: Any) -> bool:
+    """Whether a sink has said, by an attribute of this name, that it takes `Accesses` in place of each `Access`, and is
+    content to be told of what has happened some time after it: it does not look at the machine.
+    """
+    return bool(getattr(sink, "takes_runs", False))
+
+
 def fan_out(sinks: tuple[Sink, ...]) -> Sink | None:
     """One sink for all of them, or None for none."""
-    if len(sinks) < 2:
-        return sinks[0] if sinks else None
+    return _Several(sinks) if len(sinks) > 1 else sinks[0] if sinks else None
 
-    def to_all(event: Any) -> None:
-        for sink in sinks:
+
+class _Several:
+    def __init__(self, sinks: tuple[Sink, ...]) -> None:
+        self._sinks = sinks
+        self.takes_runs = all(map(takes_runs, sinks))
+
+    def __call__(self, event: Any) -> None:
+        for sink in self._sinks:
             sink(event)
-
-    return to_all

@@ -8,10 +8,12 @@ for long, though only while there is nothing else to do, before it counts as one
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,6 +52,8 @@ LONGEST_TURN = 100 + WINDOW
 """No turn of a warp has more blocks than this."""
 MOST_STEPS = 1_000_000_000
 """Warp instructions after which a launch ends that was given no limit."""
+ALLOCATIONS = 50_000
+"""Objects that are made, and still there, after which Python looks for garbage while somebody listens."""
 SILENCE = 30.0
 """Seconds without the end of a cluster after which a line says where the run is; the next one takes twice as long."""
 
@@ -138,9 +142,9 @@ class Machine:
     def __init__(
         self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits, engine: Engine | None = None
     ) -> None:
-        """engine: runs what it can natively while nobody listens."""
+        """engine: runs what it can natively."""
         self.grid = grid
-        self.engine = engine if grid.sink is None else None
+        self.engine = engine
         self.code = grid.code
         self.schedule = schedule
         self.clusters = clusters
@@ -179,7 +183,7 @@ class Machine:
             self._report_progress = progress
         if self.code.uses_launch_control:
             self._start_all()
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), _rare_collections() if self.grid.sink is not None else nullcontext():
             self._loop()
         self._check_steps()
         self._count()
@@ -399,7 +403,7 @@ class Machine:
 
         stop: the turn has begun natively, and goes on in the middle of a block.
         """
-        if self.grid.sink is not None and fragment.streak == 0:
+        if self.grid.sink is not None and fragment.streak == 0 and stop is None:
             self.grid.sink(events.Resumed(fragment.agent))
         if self.engine is not None:
             self.engine.settle(fragment)
@@ -630,6 +634,18 @@ class Machine:
             f"kernel '{short_name(self.code.kernel.name)}' was ended: {why}\n"
             + reports.where_everybody_is(self.code, running)
         )
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Who listens may keep most of what it is told, and Python would look for garbage in it again and again."""
+    first, *others = gc.get_threshold()
+    if first:
+        gc.set_threshold(max(first, ALLOCATIONS), *others)
+    try:
+        yield
+    finally:
+        gc.set_threshold(first, *others)
 
 
 def _same(a: Any, b: Any) -> bool:

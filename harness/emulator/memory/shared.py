@@ -8,8 +8,7 @@ makes of it.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,28 +21,6 @@ from harness.emulator.memory.unwritten import FAULT, Unwritten
 
 _VALID_CHUNK = np.ones(CHUNK, np.bool_).view(CHUNK_DTYPE)[0]
 MBARRIER_BYTES = 8
-
-
-@dataclass(frozen=True, eq=False)
-class LaneWords:
-    """Naturally aligned words, one a lane: their numbers (offset / nbytes), and the offsets between which they lie."""
-
-    nbytes: int
-    index: NDArray[np.intp]
-    first: int
-    end: int
-
-
-@lru_cache(maxsize=4096)
-def lane_words(addresses: bytes, address_bytes: int, nbytes: int, window: int) -> LaneWords | None:
-    """The words at the addresses of all lanes, given as bytes; None unless they are aligned.
-
-    Programs use few sets of addresses of shared memory, each of them often. window: address of the CTA's memory.
-    """
-    offsets = np.frombuffer(addresses, f"u{address_bytes}").astype(np.int64) - window
-    if np.count_nonzero(offsets & (nbytes - 1)):
-        return None
-    return LaneWords(nbytes, offsets // nbytes, int(offsets.min()), int(offsets.max()) + nbytes)
 
 
 class SharedMemory:
@@ -264,26 +241,6 @@ class SharedMemory:
                 raise fault
         self._words[nbytes][index] = values
         self._valid_words[nbytes][index] = ALL_VALID[nbytes]
-
-    def gather_words(self, words: LaneWords) -> NDArray[np.unsignedinteger] | None:
-        """Load them; None if that is not legal, and `gather` would say why."""
-        if words.first < RESERVED_SHARED or words.end > self.size:
-            return None
-        valid = self._valid_words[words.nbytes].take(words.index)
-        # The shadow of a word whose bytes were all written is the largest there is.
-        if valid.item(valid.argmin()) != ALL_VALID[words.nbytes]:
-            return None
-        return self._words[words.nbytes].take(words.index)
-
-    def scatter_words(self, words: LaneWords, values: NDArray[np.unsignedinteger]) -> bool:
-        """Store to them; False if that is not legal, and `scatter` would say why."""
-        if words.first < RESERVED_SHARED or words.end > self.size:
-            return False
-        if words.first < self._mbarriers_end and words.end > self._mbarriers_first:
-            return False
-        self._words[words.nbytes][words.index] = values
-        self._valid_words[words.nbytes][words.index] = ALL_VALID[words.nbytes]
-        return True
 
     def peek(self, offsets: NDArray[np.integer], nbytes: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """What `gather` would give, and which of its bits were never written."""

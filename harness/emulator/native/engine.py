@@ -110,6 +110,8 @@ class Engine(Stretches):
             self._width = min(4 * self._width, WIDEST)
         else:
             self._width = max(self._width // 2, 2 * c[Context.HEAD], NARROWEST)
+        if self._trace is not None:
+            self._trace.drain()
         before = self._grid.wakeups.changes + said[Said.CHANGES_BEFORE]
         self._grid.wakeups.changes += c[Context.CHANGES]
         touched = self._library.touch_living(self._place.context_address, said[Said.CURRENT], len(now.ctas))
@@ -172,7 +174,8 @@ class Engine(Stretches):
         number = f.native.number
         barrier, generation = (named[0][0].number, named[0][1]) if named else (-1, 0)
         base = FIELDS * number
-        self._table[base + Its.BARRIER : base + FIELDS] = array("q", (barrier, generation, -1, 0, 1, number, 0, 0))
+        about = (barrier, generation, -1, 0, 1, number, 0, 0, self._warp_number(f))
+        self._table[base + Its.BARRIER : base + FIELDS] = array("q", about)
         self._new_stamp(base)
         return True
 

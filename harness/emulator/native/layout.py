@@ -80,6 +80,16 @@ class Context(Counted):
     CTAS = auto()
     TURN_BLOCKS = auto()
     WINDOW_BLOCKS = auto()
+    TRACE = auto()
+    """Where it is written down what happens, or 0: nobody listens."""
+    TRACED = auto()
+    TRACE_ROOM = auto()
+    TRACE_WORDS = auto()
+    TRACE_WORDS_USED = auto()
+    TRACE_WORDS_ROOM = auto()
+    TRACE_CHUNKS = auto()
+    TRACE_CHUNKS_USED = auto()
+    TRACE_CHUNKS_ROOM = auto()
     SLICE = auto()
     """Blocks of a turn, of a window in which it is watched whether a loop only polls (0: none is to be run), and after
     how many without a wait a fragment gives way to everything else."""
@@ -130,6 +140,23 @@ class FragmentField(Counted):
     BORN = auto()
     IS_TOUCHED = auto()
     """Whether it is in the list of those that Python is to look at."""
+    WARP = auto()
+    """The number of its warp among those that are traced."""
+
+
+class Event(IntEnum):
+    """What an entry of the trace tells of; `harness.emulator.machine.events` says more of each."""
+
+    ACCESS = 0
+    RESUMED = 1
+    SUSPENDED = 2
+    ARRIVED = 3
+    COMPLETED = 4
+    LEFT = 5
+    DIVERGED = 6
+    REJOINED = 7
+    SYNCED = 8
+    EXITED = 9
 
 
 class State(IntEnum):
@@ -238,6 +265,10 @@ class Said(Counted):
 
 FIRST_ROW = 17
 NAMED_BARRIERS = 16
+TRACE_BYTES = 48
+"""Of an entry of the trace."""
+WHOLE_CHUNK = 1 << 30
+"""Is added to a chunk all bytes of which one access covers."""
 CTA_FIELDS = len(CtaState) - 1 + NAMED_BARRIERS * len(Barrier)
 
 
@@ -246,8 +277,9 @@ def constants() -> str:
     lines = [f"comptime {field.name} = {field.value}" for field in Context]
     lines += [f"comptime {mark.name} = {mark.value}" for mark in Mark]
     tables = {"FRAGMENT": FragmentField, "STATE": State, "JOINPOINT": JoinField, "CTA": CtaState, "BARRIER": Barrier}
-    for prefix, table in {**tables, "ANSWER": Answer, "SAID": Said}.items():
+    for prefix, table in {**tables, "ANSWER": Answer, "SAID": Said, "EVENT": Event}.items():
         lines += [f"comptime {prefix}_{field.name} = {field.value}" for field in table]
     lines += [f"comptime {prefix}_FIELDS = {len(tables[prefix])}" for prefix in ("FRAGMENT", "JOINPOINT", "BARRIER")]
-    lines += [f"comptime {name} = {globals()[name]}" for name in ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS")]
+    numbers = ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS", "TRACE_BYTES", "WHOLE_CHUNK")
+    lines += [f"comptime {name} = {globals()[name]}" for name in numbers]
     return "\n".join(lines)

@@ -8,6 +8,8 @@ import logging
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -39,8 +41,9 @@ def _library() -> Library | None:
         return None
 
 
-def shared_library(source: str, what: str) -> Path:
-    """The library that a Mojo source is compiled to, from the cache if it is there. what: is said to be compiled.
+def shared_library(source: Mapping[str, str], what: str) -> Path:
+    """The library that `library.mojo` is compiled to, from the cache if it is there. source: that file and those that
+    it imports, by name. what: is said to be compiled.
 
     A library is known by its source, the compiler's version and the processor. Raises CannotRun.
     """
@@ -48,14 +51,17 @@ def shared_library(source: str, what: str) -> Path:
     if mojo is None or not mojo.exists():
         raise CannotRun(f"the Mojo compiler was not found{f' at {mojo}' if mojo else ''}")
     version = _answer([mojo, "--version"], QUERY_SECONDS)
-    key = hashlib.sha256("\0".join((version, _processor(), source)).encode()).hexdigest()[:32]
+    key = hashlib.sha256("\0".join((version, _processor(), *chain(*source.items()))).encode()).hexdigest()[:32]
     place = cache.place("native", f"{key}.so")
     if not cache.is_whole(place):
         print(f"harness: compiling {what}, once on this machine", file=sys.stderr)
         with cache.temporary_folder() as folder:
-            text, made = Path(folder) / "library.mojo", Path(folder) / "library.so"
-            text.write_text(source, encoding="utf-8")
-            _answer([mojo, "build", "--emit", "shared-lib", text, "-o", made], BUILD_SECONDS)
+            for name, text in source.items():
+                path = Path(folder) / name
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            made = Path(folder) / "library.so"
+            _answer([mojo, "build", "--emit", "shared-lib", Path(folder) / "library.mojo", "-o", made], BUILD_SECONDS)
             cache.publish_file(made, place)
     return place
 

@@ -3,7 +3,7 @@
 A micro-operation reads up to three rows of 32 lanes, ``a``, ``b`` and ``c``, and writes one. ``lane`` is its meaning in
 exact Python integers: bit patterns in, a bit pattern out. ``mojo`` is the expression over vectors of the types that
 the sources have. Predicates are rows of 0 and 1. Loads, stores and branches are not in this table: they are control and
-memory, which `interpreter.mojo` has by hand, with the numbers that `Control` gives them.
+memory, which `interpreter/` has by hand, with the numbers that `Control` gives them.
 """
 
 from __future__ import annotations

@@ -108,6 +108,8 @@ class Plan:
     """The rows that they go to, each with its kind."""
     live_rows: list[list[tuple[int, int, int]]]
     """(slot, row, kind) of the registers that have rows and are live at each location."""
+    accesses: dict[int, tuple[str, str, int, int]]
+    """Of each instruction that accesses memory natively: the verb, the space, the bytes of an item, and the items."""
     barriers: list[int]
     """Numbers of the barriers that run natively."""
     has_all_rows: list[bool]
@@ -225,6 +227,7 @@ class Planner:
         self._saved: list[int] = []
         self._most_saved = 0
         self._barriers: set[int] = set()
+        self._accesses: dict[int, tuple[str, str, int, int]] = {}
 
     def plan(self) -> Plan | None:
         """The plan; None if the kernel is too large for one, or has nothing to run natively."""
@@ -280,7 +283,11 @@ class Planner:
             if i.guard is not None and not is_guard_branch(i):
                 guard, _ = self._rows.read(i.guard, "pred", self._excluded)
                 flags = NEGATED if i.guard_negated else 0
-            return [self._record(m, guard, flags) for m in emitted.micro]
+            accesses = [m for m in emitted.micro if m.access]
+            if accesses:
+                m = accesses[0]
+                self._accesses[i.index] = (m.name, m.access, m.nbytes, len(accesses))
+            return [{**self._record(m, guard, flags), "yes": i.index} for m in emitted.micro]
         except _NotNative:
             return None
 
@@ -534,6 +541,7 @@ class Planner:
             filled=filled,
             filled_rows=[(row, rows.kinds[row]) for row in rows.expressions.values()],
             live_rows=[[(slot_of_row[row], row, rows.kinds[row]) for row in at] for at in live],
+            accesses=self._accesses,
             barriers=sorted(self._barriers),
             has_all_rows=[block.live_in <= rows.registers.keys() for block in self._blocks],
             make_functions=lambda block: self._make_functions(block, pieces[block]),

@@ -7,7 +7,8 @@ from pathlib import Path
 from harness.emulator.native.layout import constants
 from harness.emulator.native.operations import ACCESSES, EXCHANGES, MOJO_TYPES, OPERATIONS, SPACES, Operation
 
-TEMPLATE = Path(__file__).with_name("interpreter.mojo")
+_FOLDER = Path(__file__).with_name("interpreter")
+_FIRST = {"ACCESS": "ld", "STORE": "st"}
 _ROWS = ("pa", "pb", "px")
 
 
@@ -64,11 +65,15 @@ def _chain(cases: list[tuple[int, list[str]]]) -> str:
     return "\n".join(" " * 12 + line for line in lines)
 
 
-def mojo_source() -> str:
+def mojo_source() -> dict[str, str]:
+    """The files of the library and of the package that it imports, by name."""
+    numbers = [f"comptime {name.replace('.', '_').upper()} = {number}" for name, number in EXCHANGES.items()]
+    numbers += [f"comptime FIRST_{what} = {ACCESSES[verb, 'shared', 1]}" for what, verb in _FIRST.items()]
+    found = {f"interpreter/{path.name}": path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("*.mojo"))}
+    found["interpreter/layout.mojo"] = "\n".join([constants(), *numbers, ""])
     handlers = _chain([(number, _handler(operation)) for number, operation in enumerate(OPERATIONS)])
     accesses = _chain([(number, ["    " + _access(*key)]) for key, number in ACCESSES.items()])
-    text = TEMPLATE.read_text(encoding="utf-8")
-    numbers = [f"comptime {name.replace('.', '_').upper()} = {number}" for name, number in EXCHANGES.items()]
-    text = text.replace("@EXCHANGES@\n", "\n".join(numbers) + "\n")
-    text = text.replace("@LAYOUT@\n", constants() + "\n")
-    return text.replace("@HANDLERS@\n", handlers + "\n").replace("@ACCESSES@\n", accesses + "\n")
+    stretch = found["interpreter/stretch.mojo"]
+    stretch = stretch.replace("@HANDLERS@\n", handlers + "\n").replace("@ACCESSES@\n", accesses + "\n")
+    library = found.pop("interpreter/library.mojo")
+    return {**found, "interpreter/stretch.mojo": stretch, "library.mojo": library}

@@ -21,6 +21,7 @@ from harness.emulator.machine.state import Cta, Fragment, Grid
 from harness.emulator.native.layout import FIRST_ROW, Answer, Said
 from harness.emulator.native.layout import FragmentField as Its
 from harness.emulator.native.plan import PREDICATE, Piece, Plan
+from harness.emulator.native.trace import Trace
 from harness.emulator.native.workspace import FIELDS, File, Workspace
 
 TRIALS = 16
@@ -105,6 +106,10 @@ class Stretches:
             allocations=np.array(allocations or [(0, 0, 0, 0)], np.uint64), allocation_count=len(blocks),
             last_allocation=0,
         )  # fmt: skip
+        self._place.set(trace=0, traced=0, trace_words_used=0, trace_chunks_used=0)
+        self._trace = None
+        if grid.sink is not None:
+            self._trace = Trace(grid.sink, self._place.context, code.sites, plan.accesses)
         self._cta: Cta | None = None
         self._bounds = (-1, -1)
 
@@ -228,13 +233,19 @@ class Stretches:
         said = self._take_over(f)
         return said[Said.FOLLOWING], said[Said.LOADS]
 
+    def _warp_number(self, f: Fragment) -> int:
+        return self._trace.number_of(f.warp) if self._trace is not None else 0
+
     def _call(self, f: Fragment, piece: Piece, budget: int, window: int) -> int:
         self._visit(f.cta)
         table, number = self._table, f.native.number
         base = FIELDS * number
         table[base + Its.MASK] = f.mask
+        table[base + Its.WARP] = self._warp_number(f)
         table[base + Its.JOIN_BLOCK] = NO_BLOCK if f.join_block is None else f.join_block
         status: int = self._library.run(self._place.context_address, number, piece.start, budget, window)
+        if self._trace is not None:
+            self._trace.drain()
         return status
 
     def _take_over(self, f: Fragment) -> list[int]:

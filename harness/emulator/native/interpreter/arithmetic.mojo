@@ -1,0 +1,136 @@
+"""Operations on lanes that are more than an expression."""
+
+from std.math import sqrt
+from .lanes import *
+
+
+@inline(.always)
+def bit_field(a: Lanes, position: Lanes, length: Lanes) -> Lanes:
+    var shifted = position.lt(32).select(a >> (position & 31), Lanes(0))
+    return length.lt(32).select(shifted & ((Lanes(1) << (length & 31)) - 1), shifted)
+
+
+@inline(.always)
+def permute_bytes(a: Lanes, b: Lanes, selector: Lanes) -> Lanes:
+    var pool = a.cast[DType.uint64]() | (b.cast[DType.uint64]() << 32)
+    var found = Lanes(0)
+    comptime for place in range(4):
+        var chosen = (selector >> UInt32(4 * place)) & 15
+        var byte = ((pool >> ((chosen & 7) * 8).cast[DType.uint64]()) & 255).cast[DType.uint32]()
+        found |= chosen.lt(8).select(byte, (byte >> 7) * 255) << UInt32(8 * place)
+    return found
+
+
+@inline(.always)
+def to_bf16(a: Lanes) -> Lanes:
+    var rounded = (a + 0x7FFF + ((a >> 16) & 1)) >> 16
+    return (a & 0x7FFFFFFF).gt(0x7F800000).select(Lanes(0x7FFF), rounded)
+
+
+@inline(.always)
+def to_f16(a: Lanes) -> Lanes:
+    var numbers = SIMD[DType.float32, 32](from_bits=a)
+    var bits = numbers.cast[DType.float16]().to_bits[DType.uint16]().cast[DType.uint32]()
+    return (a & 0x7FFFFFFF).gt(0x7F800000).select(Lanes(0x7FFF), bits)
+
+
+@inline(.always)
+def from_f16(a: Lanes) -> SIMD[DType.float32, 32]:
+    return SIMD[DType.float16, 32](from_bits=a.cast[DType.uint16]()).cast[DType.float32]()
+
+
+@inline(.always)
+def canonical(a: Floats) -> Lanes:
+    """The bits of numbers; every NaN is the same."""
+    return a.eq(a).select(a.to_bits[DType.uint32](), Lanes(0x7FFFFFFF))
+
+
+@inline(.always)
+def flush(a: Floats) -> Floats:
+    """Subnormal numbers as zeros of their sign."""
+    var bits = a.to_bits[DType.uint32]()
+    return Floats(from_bits=(bits & 0x7F800000).eq(0).select(bits & 0x80000000, bits))
+
+
+@inline(.always)
+def quotient(a: Floats, b: Floats) -> Floats:
+    """Of div.approx: of a divisor beyond 2**126 the quotient is a zero, or NaN of an infinity."""
+    var bits = b.to_bits[DType.uint32]() & 0x7FFFFFFF
+    var huge = bits.gt(0x7E800000) & bits.lt(0x7F800000)
+    var sign = Floats(from_bits=(b.to_bits[DType.uint32]() & 0x80000000) | 0x3F800000)
+    return huge.select(a * 0 * sign, a / b)
+
+
+@inline(.always)
+def root(a: Floats) -> Floats:
+    return sqrt(a)
+
+
+@inline(.always)
+def one_by_root(a: Floats) -> Floats:
+    return (1 / sqrt(a.cast[DType.float64]())).cast[DType.float32]()
+
+
+@inline(.always)
+def is_negative(a: Floats) -> SIMD[DType.bool, 32]:
+    return a.to_bits[DType.uint32]().ge(0x80000000)
+
+
+@inline(.always)
+def least(a: Floats, b: Floats) -> Floats:
+    """The smaller of two numbers, -0 before +0; a NaN loses."""
+    var first = a.lt(b) | (a.eq(b) & is_negative(a)) | ~b.eq(b)
+    return first.select(a, b)
+
+
+@inline(.always)
+def greatest(a: Floats, b: Floats) -> Floats:
+    var first = a.gt(b) | (a.eq(b) & ~is_negative(a)) | ~b.eq(b)
+    return first.select(a, b)
+
+
+@inline(.always)
+def or_nan(found: Floats, a: Floats, b: Floats) -> Floats:
+    return (a.eq(a) & b.eq(b)).select(found, Floats(from_bits=Lanes(0x7FFFFFFF)))
+
+
+@inline(.always)
+def is_certain(a: Doubles, mask: UInt32) -> Bool:
+    """Whether numbers that are off by less than 2**-48 of themselves are rounded to f32 as the exact ones are."""
+    var low = (a * (1 - 2.0**-48)).cast[DType.float32]().to_bits[DType.uint32]()
+    var high = (a * (1 + 2.0**-48)).cast[DType.float32]().to_bits[DType.uint32]()
+    return (low.eq(high) | (lane_bits() & Lanes(mask)).eq(0)).reduce_and()
+
+
+@inline(.never)
+def power_of_two(a: Floats) -> Doubles:
+    """2 to the power of a number: of its fraction by the exponential series, to 2**-52 or so."""
+    var x = min(max(a, Floats(-1000)), Floats(1000)).cast[DType.float64]()
+    var whole = round(x)
+    var f = (x - whole) * 0.6931471805599453
+    var sum = Doubles(1)
+    comptime for back in range(13):
+        sum = 1 + f * sum * (1.0 / Float64(13 - back))
+    var scale = Doubles(from_bits=(whole.cast[DType.int64]() + 1023).cast[DType.uint64]() << 52)
+    return a.eq(a).select(sum * scale, a.cast[DType.float64]())
+
+
+@inline(.never)
+def logarithm(a: Floats) -> Doubles:
+    """The logarithm to base 2: the exponent, and the series of the inverse hyperbolic tangent for the fraction."""
+    var bits = a.cast[DType.float64]().to_bits[DType.uint64]()
+    var exponent = (bits >> 52).cast[DType.int64]() - 1023
+    var m = Doubles(from_bits=(bits & 0xFFFFFFFFFFFFF) | (UInt64(1023) << 52))
+    var large = m.gt(1.4142135623730951)
+    m = large.select(m * 0.5, m)
+    exponent = large.select(exponent + 1, exponent)
+    var s = (m - 1) / (m + 1)
+    var square = s * s
+    var sum = Doubles(0)
+    comptime for back in range(14):
+        sum = sum * square + 1.0 / Float64(27 - 2 * back)
+    var found = exponent.cast[DType.float64]() + s * sum * 2.8853900817779268
+    var zero = Doubles(0)
+    found = a.eq(0).select(-1 / zero, found)
+    found = a.lt(0).select(zero / zero, found)
+    return (a.eq(a) & a.ne(Floats(1) / 0)).select(found, a.cast[DType.float64]())

@@ -1,0 +1,92 @@
+"""What Python calls: `run` for one fragment, `run_turns` to give fragments their turns, and split and join them, for as
+long as Python is not needed.
+"""
+
+from interpreter.layout import *
+from interpreter.lanes import *
+from interpreter.registers import *
+from interpreter.fragments import *
+from interpreter.stretch import *
+from interpreter.turns import *
+
+
+@export
+def run(c: Bytes, number: Int, start: Int, budget: Int, window: Int) abi("C") -> Int:
+    """Runs one fragment from an operation on, and hands over what it has changed."""
+    if number < 0:
+        return 0
+    var f = fragment(c, number)
+    new_stamp(c, f)
+    var status = stretch(c, f, start, budget, window, True)
+    if status != ANSWER_REFUSED:
+        _ = settle(c, number, look(pointer(c, OUT), SAID_LOCATION))
+    note(pointer(c, OUT), SAID_STATUS, status)
+    return status
+
+
+@export
+def settle(c: Bytes, number: Int, location: Int) abi("C") -> Int:
+    """Hands over the rows of a fragment that were changed since that was last done."""
+    if number < 0:
+        return 0
+    var f = fragment(c, number)
+    hand_over(c, f.unsafe_bitcast[Bytes]()[], UInt32(look(f, FRAGMENT_STAMP)), location)
+    return 0
+
+
+@export
+def run_turns(c: Bytes, turns: Int) abi("C") -> Int:
+    """Gives the fragments of the queue their turns, in order, until one of them needs Python; returns why it stops."""
+    if turns <= 0:
+        return ANSWER_TURNS_OVER
+    var taken = 0
+    var answer = ANSWER_TURNS_OVER
+    var current = -1
+    var before = look(c, CHANGES)
+    while taken < turns:
+        var head = look(c, HEAD)
+        if head == look(c, TAIL) or head == look(c, CLOSED_AT):
+            answer = ANSWER_NOTHING_LEFT
+            break
+        current = Int(get[DType.int32](pointer(c, QUEUE), 4 * head))
+        if current < 0:
+            answer = ANSWER_OTHERS_FIRST
+            break
+        note(c, HEAD, head + 1)
+        taken += 1
+        before = look(c, CHANGES)
+        answer = turn(c, current)
+        if answer != ANSWER_STOPPED:
+            break
+        answer = ANSWER_TURNS_OVER
+        current = -1
+        if look(c, QUEUE_ROOM) - look(c, TAIL) < 4096 or trace_is_half_full(c):
+            break
+    var out = pointer(c, OUT)
+    note(out, SAID_STATUS, answer)
+    note(out, SAID_CURRENT, current)
+    note(out, SAID_TURNS, taken)
+    note(out, SAID_CHANGES_BEFORE, before)
+    return answer
+
+
+@export
+def touch_living(c: Bytes, current: Int, ctas: Int) abi("C") -> Int:
+    """Notes of all fragments that Python does not know yet that it is to be told of them; returns how many are noted.
+
+    current: whose turn it is, or -1. ctas: how many there are in the table.
+    """
+    if ctas == 0:
+        return 0
+    if current >= 0:
+        touch(c, current)
+    for k in range(look(c, HEAD), look(c, TAIL)):
+        var number = Int(get[DType.int32](pointer(c, QUEUE), 4 * k))
+        if number >= 0 and look(fragment(c, number), FRAGMENT_HAS_OBJECT) == 0:
+            touch(c, number)
+    for k in range(look(c, JOIN_COUNT)):
+        touch_list(c, look(pointer(c, JOINS).unsafe_offset(8 * JOINPOINT_FIELDS * k), JOINPOINT_FIRST))
+    for k in range(ctas * NAMED_BARRIERS):
+        var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * (k // NAMED_BARRIERS))
+        touch_list(c, look(cta, CTA_BARRIERS + BARRIER_FIELDS * (k % NAMED_BARRIERS) + BARRIER_FIRST))
+    return look(c, TOUCHED_COUNT)

@@ -1,0 +1,167 @@
+"""What happens is written down for those who listen (`trace.py` reads it)."""
+
+from std.bit import count_trailing_zeros
+from .layout import *
+from .lanes import *
+from .memory import *
+
+
+@inline(.always)
+def trace_room(c: Bytes) -> Bool:
+    """Whether there is room for one more entry, whatever it is."""
+    var words = look(c, TRACE_WORDS_ROOM) - look(c, TRACE_WORDS_USED)
+    if look(c, TRACE) == 0:
+        return True
+    return look(c, TRACED) < look(c, TRACE_ROOM) and words >= 320 and look(c, TRACE_CHUNKS_ROOM) - look(c, TRACE_CHUNKS_USED) >= 128
+
+
+@inline(.always)
+def trace_is_half_full(c: Bytes) -> Bool:
+    if look(c, TRACE) == 0:
+        return False
+    return (
+        2 * look(c, TRACED) > look(c, TRACE_ROOM)
+        or 2 * look(c, TRACE_WORDS_USED) > look(c, TRACE_WORDS_ROOM)
+        or 2 * look(c, TRACE_CHUNKS_USED) > look(c, TRACE_CHUNKS_ROOM)
+    )
+
+
+@inline(.always)
+def new_entry(c: Bytes, kind: Int, f: Bytes, mask: UInt32, site: Int, value: Int) -> Bytes:
+    """Appends an entry. There is room: it was looked for before the turn, or the instruction, began."""
+    var number = look(c, TRACED)
+    note(c, TRACED, number + 1)
+    var e = pointer(c, TRACE).unsafe_offset(TRACE_BYTES * number)
+    set[DType.uint16](e, 0, UInt16(kind))
+    set[DType.uint16](e, 2, 0)
+    set[DType.int32](e, 4, Int32(look(f, FRAGMENT_WARP)))
+    set[DType.uint32](e, 8, mask)
+    set[DType.int32](e, 12, Int32(site))
+    set[DType.int64](e, 16, Int64(look(f, FRAGMENT_STAMP)))
+    set[DType.int64](e, 24, Int64(value))
+    set[DType.int32](e, 32, Int32(look(c, TRACE_CHUNKS_USED)))
+    set[DType.int32](e, 36, 0)
+    set[DType.int64](e, 40, 0)
+    return e
+
+
+@inline(.always)
+def trace(c: Bytes, kind: Int, f: Bytes, mask: UInt32, site: Int, value: Int, number: Int):
+    """Writes down what has happened to a fragment, if anybody listens."""
+    if look(c, TRACE) != 0:
+        var e = new_entry(c, kind, f, mask, site, value)
+        set[DType.int32](e, 36, Int32(number))
+
+
+@inline(.always)
+def trace_word(c: Bytes, word: UInt64):
+    var used = look(c, TRACE_WORDS_USED)
+    set[DType.uint64](pointer(c, TRACE_WORDS), 8 * used, word)
+    note(c, TRACE_WORDS_USED, used + 1)
+
+
+@inline(.always)
+def trace_words(c: Bytes, words: SIMD[DType.uint64, 32]):
+    var used = look(c, TRACE_WORDS_USED)
+    pointer(c, TRACE_WORDS).unsafe_offset(8 * used).unsafe_bitcast[UInt64]().unsafe_store[alignment=8](words)
+    note(c, TRACE_WORDS_USED, used + 32)
+
+
+@inline(.always)
+def trace_chunk(c: Bytes, chunk: Int):
+    var used = look(c, TRACE_CHUNKS_USED)
+    set[DType.int32](pointer(c, TRACE_CHUNKS), 4 * used, Int32(chunk))
+    note(c, TRACE_CHUNKS_USED, used + 1)
+
+
+@inline(.always)
+def trace_chunks(c: Bytes, addresses: SIMD[DType.uint64, 32], mask: UInt32, size: Int):
+    """Writes down the chunks of 16 bytes of an aligned access of so many bytes a lane, and which of them it covers."""
+    var last = -1
+    var covered = 0
+    for lane in range(32):
+        if (mask >> UInt32(lane)) & 1 == 0:
+            continue
+        var address = Int(addresses[lane])
+        if size >= 16:
+            for at in range(0, size, 16):
+                trace_chunk(c, ((address + at) >> 4) + WHOLE_CHUNK)
+            continue
+        if address >> 4 != last:
+            last = address >> 4
+            covered = 0
+            trace_chunk(c, last)
+        if address & 15 == covered:
+            covered += size
+            if covered == 16:
+                set[DType.int32](pointer(c, TRACE_CHUNKS), 4 * look(c, TRACE_CHUNKS_USED) - 4, Int32(last + WHOLE_CHUNK))
+
+
+@inline(.never)
+def trace_access(c: Bytes, f: Bytes, o: Bytes, a: Bytes, agrees: Bool, b: Bytes, alike: Bool, mask: UInt32) -> Bool:
+    """Writes down an access that is about to be made. False: there is no room.
+
+    An entry's words are the address, or the lanes' addresses, and of each item that is stored the value, or the lanes'.
+    """
+    var flags = half(o, 4)
+    var op = half(o, 0)
+    var e: Bytes
+    if flags & FIRST_ITEM != 0:
+        if not trace_room(c):
+            return False
+        e = new_entry(c, EVENT_ACCESS, f, mask, Int(get[DType.int32](o, 24)), look(c, TRACE_WORDS_USED))
+        var shared = (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 4
+        var window = field(c, WINDOW) if shared else UInt64(0)
+        var size = half(o, 14)
+        if flags & WIDE_ADDRESS != 0:
+            set[DType.uint16](e, 2, 4)
+        var addresses: SIMD[DType.uint64, 32]
+        var lanes = mask
+        if agrees:
+            set[DType.uint16](e, 2, UInt16(half(e, 2) | 1))
+            var address = address_of(a, 0, o, flags & WIDE_ADDRESS != 0) - window
+            addresses = SIMD[DType.uint64, 32](address)
+            lanes = mask & (~mask + 1)
+            trace_word(c, address)
+        else:
+            if flags & WIDE_ADDRESS != 0:
+                addresses = load[DType.uint64](a) + get[DType.uint64](o, 16)
+            else:
+                addresses = (load[DType.uint32](a) + get[DType.uint32](o, 16)).cast[DType.uint64]()
+            addresses -= window
+            trace_words(c, addresses)
+        if shared:
+            trace_chunks(c, addresses, lanes, size)
+        elif (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 8:
+            var k = find_allocation(c, addresses[Int(count_trailing_zeros(lanes))], UInt64(size))
+            if k >= 0:
+                var base = get[DType.uint64](pointer(c, ALLOCATIONS), 32 * k)
+                var end = get[DType.uint64](pointer(c, ALLOCATIONS), 32 * k + 8) - UInt64(size)
+                addresses -= base
+                if end < (1 << 34) and ((lane_bits() & Lanes(lanes)).eq(0) | addresses.le(end)).reduce_and():
+                    set[DType.uint64](e, 40, base)
+                    trace_chunks(c, addresses, lanes, size)
+    else:
+        e = pointer(c, TRACE).unsafe_offset(TRACE_BYTES * (look(c, TRACED) - 1))
+    if op >= FIRST_STORE:
+        var item = Int(get[DType.int32](e, 36))
+        set[DType.int32](e, 36, Int32(item + 1))
+        var wide = flags & WIDE != 0
+        var about = half(e, 2) | (2 if wide else 0)
+        if alike:
+            about |= 256 << item
+            trace_word(c, get[DType.uint64](b) if wide else get[DType.uint32](b).cast[DType.uint64]())
+        elif wide:
+            trace_words(c, load[DType.uint64](b))
+        else:
+            trace_words(c, load[DType.uint32](b).cast[DType.uint64]())
+        set[DType.uint16](e, 2, UInt16(about))
+    return True
+
+
+@inline(.always)
+def trace_back(c: Bytes, traced: Int, words: Int, chunks: Int):
+    """Takes back what was traced since there was so much."""
+    note(c, TRACED, traced)
+    note(c, TRACE_WORDS_USED, words)
+    note(c, TRACE_CHUNKS_USED, chunks)

@@ -1,0 +1,175 @@
+"""Gives a fragment its turn, and does what follows from it."""
+
+from std.bit import pop_count
+from .layout import *
+from .lanes import *
+from .registers import *
+from .trace import *
+from .fragments import *
+from .stretch import *
+
+
+@inline(.always)
+def enter_cta(c: Bytes, number: Int):
+    """Makes a CTA's memory that of the context."""
+    var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * number)
+    for k in range(6):
+        note(c, k, look(cta, k))
+
+
+@inline(.always)
+def count_block(c: Bytes, block: Int):
+    note(pointer(c, COUNTS), block, look(pointer(c, COUNTS), block) + 1)
+
+
+@inline(.always)
+def waits(c: Bytes, number: Int):
+    """Appends a fragment to those that wait for the barrier at which it has arrived."""
+    var f = fragment(c, number)
+    var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * look(f, FRAGMENT_CTA))
+    var b = cta.unsafe_offset(8 * (CTA_BARRIERS + BARRIER_FIELDS * look(f, FRAGMENT_BARRIER)))
+    note(f, FRAGMENT_STATE, STATE_WAITS)
+    note(f, FRAGMENT_NEXT, -1)
+    if look(b, BARRIER_FIRST) < 0:
+        note(b, BARRIER_FIRST, number)
+    else:
+        note(fragment(c, look(b, BARRIER_LAST)), FRAGMENT_NEXT, number)
+    note(b, BARRIER_LAST, number)
+
+
+@inline(.never)
+def leave(c: Bytes, number: Int) -> Bool:
+    """A whole warp leaves the kernel, if that ends nothing and nobody waits for its arrival; else it is Python's."""
+    var f = fragment(c, number)
+    var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * look(f, FRAGMENT_CTA))
+    var mask = look(f, FRAGMENT_MASK)
+    var left = look(cta, CTA_ALIVE) - Int(pop_count(UInt32(mask)))
+    if mask != look(f, FRAGMENT_ALIVE) or look(f, FRAGMENT_JOIN) != -1 or left == 0 or look(cta, CTA_IS_QUIET) == 0:
+        return False
+    for k in range(NAMED_BARRIERS):
+        if look(cta, CTA_BARRIERS + BARRIER_FIELDS * k + BARRIER_ARRIVED) > 0:
+            return False
+    trace(c, EVENT_EXITED, f, UInt32(mask), -1, 0, 0)
+    note(cta, CTA_ALIVE, left)
+    note(c, CHANGES, look(c, CHANGES) + 1)
+    note(f, FRAGMENT_STATE, STATE_LEFT)
+    touch(c, number)
+    return True
+
+
+@inline(.never)
+def pass_window(c: Bytes, f: Bytes, block: Int) -> Bool:
+    """Runs the window after a turn, in which it is watched whether a loop only polls; False: it is Python's."""
+    var blocks = look(c, WINDOW_BLOCKS)
+    var start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
+    if blocks == 0 or start < 0 or look(f, FRAGMENT_STREAK) + blocks >= look(c, SLICE):
+        return False
+    var file = f.unsafe_bitcast[Bytes]()[]
+    var slots = look(c, ROWS)
+    var kept = pointer(c, KEPT_ROWS)
+    var where = pointer(c, LOCATIONS).unsafe_offset(8 * block)
+    var list = pointer(c, LOCATION_SLOTS).unsafe_offset(4 * Int(get[DType.int32](where)))
+    var count = Int(get[DType.int32](where, 4))
+    for k in range(count):
+        var slot = Int(get[DType.int32](list, 4 * k)) & 0xFFFF
+        copy_row(kept.unsafe_offset(ROW * k), file.unsafe_offset(ROW * slot))
+        set[DType.uint8](kept, ROW * slots + k, get[DType.uint8](file, ROW * slots + slot))
+        set[DType.uint32](kept, (ROW + 1) * slots + 4 * k, get[DType.uint32](file, (ROW + 1) * slots + 4 * slot))
+    if stretch(c, f, start, blocks, blocks, False) == ANSWER_REFUSED:
+        for k in range(count):
+            var slot = Int(get[DType.int32](list, 4 * k)) & 0xFFFF
+            copy_row(file.unsafe_offset(ROW * slot), kept.unsafe_offset(ROW * k))
+            set[DType.uint8](file, ROW * slots + slot, get[DType.uint8](kept, ROW * slots + k))
+            set[DType.uint32](file, (ROW + 1) * slots + 4 * slot, get[DType.uint32](kept, (ROW + 1) * slots + 4 * k))
+        return False
+    var following = look(pointer(c, OUT), SAID_FOLLOWING)
+    note(c, CHANGES, look(c, CHANGES) + look(pointer(c, OUT), SAID_CHANGES))
+    note(f, FRAGMENT_BLOCK, following)
+    note(f, FRAGMENT_LOCATION, following)
+    note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + blocks)
+    return True
+
+
+@inline(.always)
+def turn(c: Bytes, number: Int) -> Int:
+    """One turn of a fragment, or what is left of it. STOPPED: it is over, and what follows from it is done."""
+    var f = fragment(c, number)
+    var block = look(f, FRAGMENT_BLOCK)
+    var start = look(f, FRAGMENT_START)
+    var ran = look(f, FRAGMENT_RAN)
+    var out = pointer(c, OUT)
+    touch_known(c, number)
+    if start < 0:
+        if look(f, FRAGMENT_STREAK) == 0:
+            trace(c, EVENT_RESUMED, f, UInt32(look(f, FRAGMENT_MASK)), -1, 0, 0)
+        if block < 0:
+            return ANSWER_STOPPED if leave(c, number) else ANSWER_EXITS
+        if block == look(f, FRAGMENT_JOIN_BLOCK):
+            if look(f, FRAGMENT_JOIN) < 0 or look(c, FREE_COUNT) == 0:
+                return ANSWER_ARRIVES
+            arrive(c, number)
+            return ANSWER_STOPPED
+        start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
+        if start < 0:
+            note(out, SAID_FOLLOWING, 0)
+            return ANSWER_LEFT
+    note(f, FRAGMENT_START, -1)
+    note(f, FRAGMENT_RAN, 0)
+    enter_cta(c, look(f, FRAGMENT_CTA))
+    var status = stretch(c, f, start, look(c, TURN_BLOCKS) - ran, 0, False)
+    block = look(out, SAID_BLOCK)
+    ran += look(out, SAID_RAN)
+    note(c, CHANGES, look(c, CHANGES) + look(out, SAID_CHANGES))
+    note(c, WEIGHT, look(c, WEIGHT) + look(out, SAID_WEIGHT) + TURN_WEIGHT)
+    note(f, FRAGMENT_BLOCK, block)
+    note(f, FRAGMENT_LOCATION, look(out, SAID_LOCATION))
+    if status == ANSWER_WAITS:
+        var o = pointer(c, OPERATIONS).unsafe_offset(32 * look(out, SAID_AT))
+        trace(c, EVENT_SUSPENDED, f, UInt32(look(f, FRAGMENT_MASK)), Int(get[DType.int32](o, 24)), 0, 0)
+        note(f, FRAGMENT_STREAK, 0)
+        waits(c, number)
+        return ANSWER_STOPPED
+    if status == ANSWER_DIVERGES:
+        var at = look(out, SAID_AT)
+        if split(c, number, block, pointer(c, OPERATIONS).unsafe_offset(32 * at)):
+            count_block(c, block)
+            return ANSWER_STOPPED
+        note(f, FRAGMENT_START, at)
+        note(f, FRAGMENT_RAN, ran)
+        return ANSWER_CANNOT_SPLIT
+    if status != ANSWER_STOPPED:
+        note(f, FRAGMENT_RAN, ran)
+        return status
+    var following = look(out, SAID_FOLLOWING)
+    count_block(c, block)
+    if following < 0:
+        return ANSWER_STOPPED if leave(c, number) else ANSWER_EXITS
+    note(f, FRAGMENT_BLOCK, following)
+    if following == look(f, FRAGMENT_JOIN_BLOCK):
+        if look(f, FRAGMENT_JOIN) < 0 or look(c, FREE_COUNT) == 0:
+            return ANSWER_ARRIVES
+        arrive(c, number)
+        return ANSWER_STOPPED
+    if ran + 1 < look(c, TURN_BLOCKS):
+        note(out, SAID_FOLLOWING, 0)
+        note(f, FRAGMENT_RAN, ran + 1)
+        return ANSWER_LEFT
+    note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + look(c, TURN_BLOCKS))
+    if pass_window(c, f, following):
+        push(c, number)
+        return ANSWER_STOPPED
+    return ANSWER_HAD_TURN
+
+
+@inline(.always)
+def touch_known(c: Bytes, number: Int):
+    if look(fragment(c, number), FRAGMENT_HAS_OBJECT) != 0:
+        touch(c, number)
+
+
+@inline(.never)
+def touch_list(c: Bytes, first: Int):
+    var next = first
+    while next >= 0:
+        touch(c, next)
+        next = look(fragment(c, next), FRAGMENT_NEXT)
