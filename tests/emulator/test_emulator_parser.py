@@ -195,6 +195,8 @@ def test_directives_of_a_kernel_and_what_is_skipped():
         (source("ld.global.b32 %r1, [%tid.x];"), "cannot read the address"),
         (source("ld.global.b32 %r1, [%rd1+%rd2];"), "cannot read the address"),
         (source("brx.idx %r1, T;"), "without a .branchtargets table"),
+        (source(".reg .v4 .b32 %z;"), "declare a register for each element"),
+        (source("ret;", ".global .texref t;"), "there are no textures"),
         (source(".reg .b33 %z;"), "registers of type '.b33'"),
         (source(".align 4;"), "unknown directive '.align'"),
         (source("ret;", ".shared .b33 v;"), "cannot read the variable"),

@@ -163,7 +163,8 @@ class Body:
             kind, names = words[1].split(None, 1)
             kind = kind.strip(".")
             if kind != "pred" and kind not in TYPE_BYTES:
-                raise self.scanner.error(start, f"registers of type '.{kind}' are not supported")
+                vector = "; declare a register for each element" if kind in ("v2", "v4") else ""
+                raise self.scanner.error(start, f"registers of type '.{kind}' are not supported{vector}")
             for item in names.split(","):
                 item = item.strip()
                 ranged = _RANGE.match(item)

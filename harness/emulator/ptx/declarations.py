@@ -26,6 +26,9 @@ def variables(scanner: Scanner, space: str, external: bool) -> list[Variable]:
     """The variables of one declaration, up to its semicolon."""
     start = scanner.at
     body = scanner.until(";")
+    opaque = re.match(r"\s*(\.texref|\.samplerref|\.surfref)\b", body)
+    if opaque:
+        raise scanner.error(start, f"variables of type '{opaque[1]}' are not supported: there are no textures")
     found = _TYPE.match(body.strip().removeprefix(".attribute(.managed)").strip())
     if not found or found["type"] not in TYPE_BYTES:
         raise scanner.error(start, f"cannot read the variable declaration '{body.strip()}'")
