@@ -18,7 +18,7 @@ H200 took 1.2 to 1.6 times as long as their waves say (777x8192x8192: one cluste
 show."""
 DRAM_BYTES = 2300
 """Of a cycle, all SMs together: 4.1 TB/s, which is published for copies on an H200, at 1.78 GHz."""
-# Fitted to the order of 24 choices for 20 problems with M of 1 to 128 on an H200 (results/nvidia-h200-small-m.json): what
+# These three are fitted to the order of 24 choices for 20 problems on an H200 (results/nvidia-h200-small-m.json): what
 # is chosen takes 1.01 times as long as the fastest of them, in the mean.
 NOT_HIDDEN = 0.4
 """The part of the smaller one of work and DRAM that the larger one does not hide."""

@@ -144,14 +144,18 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
 @pytest.mark.parametrize(
     ("shape", "tile", "split", "swapped"),
     [
-        ((16, 8192, 8192), (128, 16), 2, True),  # 64 tiles for 132 SMs
-        ((48, 4096, 14336), (128, 48), 4, True),
-        ((64, 8192, 8192), (64, 128), 2, False),
-        ((128, 8192, 8192), (128, 64), 1, False),  # 128 tiles
-        ((128, 4096, 7168), (128, 64), 2, False),
-        ((256, 4096, 4096), (128, 128), 2, False),
-        ((16, 8192, 256), (128, 16), 1, True),  # four K steps are not worth a hand-over
-        ((16, 65536, 8192), (128, 16), 1, True),  # tiles enough
+        # As an H200 was fastest with, or all but 1 %, of what was tried (results/nvidia-h200-small-m.json).
+        ((1, 7168, 16384), (64, 16), 1, True),
+        ((16, 4096, 14336), (64, 16), 2, True),
+        ((16, 14336, 4096), (128, 16), 1, True),
+        ((64, 8192, 8192), (128, 32), 1, True),
+        ((64, 14336, 4096), (64, 128), 1, False),
+        ((128, 4096, 14336), (64, 64), 1, False),
+        ((128, 8192, 8192), (128, 64), 1, False),
+        ((128, 14336, 4096), (128, 128), 1, False),
+        # Not tried there.
+        ((16, 8192, 256), (64, 16), 1, True),  # four K steps are not worth a hand-over
+        ((16, 65536, 8192), (128, 16), 1, True),
         ((4096, 4096, 4096), (128, 256), 1, False),
     ],
 )
@@ -165,7 +169,7 @@ def test_few_rows_are_split_or_swapped(shape, tile, split, swapped):
 def test_what_cannot_be_swapped_takes_the_next_best():
     shape = Shape(16, 8192, 8192)
     fused = make_config("kernel8", arch="sm_90a", shape=shape, epilogue="bias")
-    assert not fused.swapped and fused.split_k > 1
+    assert not fused.swapped and fused.mma_shape == (64, 64)
     assert not make_config("kernel8", arch="sm_90a", shape=shape, out_dtype="f32").swapped
 
 
