@@ -248,6 +248,8 @@ def tilings(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | 
     """The options of each tiling among those that are asked for, the fastest first; in the kernel's own order without a
     problem. For a kernel without a choice, or if what is asked for is none of them, one that has no options.
     """
+    if not kernel.tilings:
+        return [{}]
     if shape:
         return [one.options for one in estimates(kernel, arch, asked, shape)] or [{}]
     whole = [one for one in offered(kernel, arch, asked) if one.most_m is None]
