@@ -100,7 +100,7 @@ class Option:
                 raise UsageProblem(f"there is no {self.words} {text!r}; use one of: {', '.join(self.choices)}")
             return text
         if not text.isascii() or not text.isdecimal() or len(text) > 6:
-            raise UsageProblem(f"{text!r} is not a whole number")
+            raise UsageProblem(f"{self.words} {text!r} is not a whole number; write {self.written or 'for example 2'}")
         return int(text)
 
     def _parse_pair(self, text: str) -> tuple[int, int]:

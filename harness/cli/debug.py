@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from harness.build.catalog import KERNELS
 from harness.cli.check import launchables
 from harness.cli.options import (
     ConfigOptions,
@@ -20,7 +19,6 @@ from harness.cli.options import (
     config_options,
     given_options,
     group,
-    own_or_named,
     refuse_given,
     refuse_seed_of_fifo,
     schedule_option,
@@ -30,7 +28,7 @@ from harness.cli.options import (
     together,
     uninitialised_option,
 )
-from harness.cli.running import OF_KERNELS, one_launch_file, refuse_what_kernels_have
+from harness.cli.running import OF_KERNELS, one_launch_file, read_target, refuse_what_kernels_have
 from harness.debug.adapter import Adapter
 from harness.debug.commands import Commands, Quit
 from harness.debug.debugger import Debugger
@@ -180,8 +178,8 @@ def _load(words: list[str]) -> Debugger:
 
 def _debugger(words: tuple[str, ...], shape: Shape, config: ConfigOptions, how: _How) -> Debugger:
     # What kind of thing is looked at decides which options mean something.
-    words = (own_or_named(words[0]), *words[1:])
-    if words[0] not in KERNELS and not words[0].endswith(".toml"):
+    words, is_program = read_target(words)
+    if is_program:
         why = f"{words[0]} is a program, which says itself what it launches"
         refuse_given(why, *OF_KERNELS, "ptx", "inputs", "seed", "resident_clusters")
         what = read_launch_file(_launch_of(words, how))

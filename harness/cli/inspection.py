@@ -85,7 +85,7 @@ def _why(config: KernelConfig, asked: Mapping[str, Any], shape: Shape) -> str:
     """The best choices as a table, with what the figures are."""
     found = estimates(find_kernel(config.kernel), config.arch, asked, shape)
     if not found:
-        return f"{config.label}: {config.kernel} on {config.arch} has nothing to choose from for what is asked for\n"
+        return f"{config.label}: {config.kernel} of {config.arch} chooses nothing by the problem\n"
     lines = [
         f"{shape}: {config.label}",
         f"{'tile':>10} {'cluster':>8} {'parts of K':>11} {'waves':>6} {'work':>10} {'DRAM':>10} {'hand-over':>10} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -27,6 +28,7 @@ from harness.cli.options import (
     check_output,
     given_options,
     launch_timeout_option,
+    own_or_named,
     refuse_seed_of_fifo,
 )
 from harness.cli.render import progress_bar, show_line
@@ -211,6 +213,21 @@ OF_KERNELS = (
     "what_if",
 )
 """Parameters that say what a kernel is compiled to, and what it computes: a launch file says so itself."""
+
+
+def read_target(words: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """What a command is to look at, by its words, and whether that is a program with its arguments and not a kernel or
+    launch files. Takes in a Mojo file. Raises UsageProblem for a word that is nothing of the kind."""
+    found = (own_or_named(words[0]), *words[1:])
+    if found[0] in KERNELS or found[0].endswith(".toml"):
+        return found, False
+    if shutil.which(found[0]) is None:
+        kernels = ", ".join(KERNELS)
+        raise UsageProblem(
+            f"{found[0]!r} is no kernel ({kernels}), no FILE.mojo or LAUNCH.toml, and no program that can be started; "
+            "name one"
+        )
+    return found, True
 
 
 def launch_files_named(words: Sequence[str | Path]) -> list[Path]:

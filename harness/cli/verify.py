@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 import click
 from rich.console import Console
 
-from harness.build.catalog import KERNELS
 from harness.check.findings import as_sarif
 from harness.check.verdict import Verdict
 from harness.cli.check import launchables
@@ -24,13 +23,12 @@ from harness.cli.options import (
     check_output,
     config_options,
     json_option,
-    own_or_named,
     refuse_given,
     shape_option,
     write_output,
 )
 from harness.cli.render import progress_bar, show_line
-from harness.cli.running import OF_KERNELS, one_launch_file, refuse_what_kernels_have
+from harness.cli.running import OF_KERNELS, one_launch_file, read_target, refuse_what_kernels_have
 from harness.driver.gpu_model import gpu_model, gpu_names
 from harness.driver.log import Log
 from harness.driver.log import judge as judge_program
@@ -86,13 +84,13 @@ def verify_command(
         check_output(path, name)
     emulation = EmulationOptions(accumulation=accumulation, seed=1, timeout=timeout, strict=False)
     # What kind of thing is looked at decides which options mean something.
-    words = (own_or_named(words[0]), *words[1:])
-    if words[0] in KERNELS or words[0].endswith(".toml"):
-        refuse_given(f"{words[0]} is no program", "gpu")
-        verdict, file = _of_launchable(words, shape, config, schedules, emulation)
-    else:
+    words, is_program = read_target(words)
+    if is_program:
         refuse_given(f"{words[0]} is a program, which says itself what it launches", *OF_KERNELS, "schedules")
         verdict, file = _of_program(words, gpu, emulation)
+    else:
+        refuse_given(f"{words[0]} is no program", "gpu")
+        verdict, file = _of_launchable(words, shape, config, schedules, emulation)
     files = []
     if sarif_path:
         files.append((sarif_path, json.dumps(as_sarif([(file, verdict.report)]), indent=2)))

@@ -78,6 +78,7 @@ BAD_REQUESTS = [
         "K 24 is not a multiple of 16: rows must be a multiple of 16 bytes for TMA, pad to 32",
     ),
     (["kernel9", "--out-dtype", "f32", "--epilogue-width", "64"], "64: 256 bytes of f32, a swizzled row has at most"),
+    (["kernel8", "--split-k", "some"], "split k 'some' is not a whole number; write auto|1..16"),
     (["kernel6", "--cluster", "4"], "cluster '4' is not CMxCN"),
     (["kernel6", "--cluster", "4x4x1"], "cluster '4x4x1' is not CMxCN"),
     (["kernel6", "--cluster", "axb"], "cluster 'axb' is not CMxCN"),
@@ -140,6 +141,14 @@ def test_bad_requests_get_one_line_and_exit_code_2(harness_command, no_compiler,
     assert result.stderr.startswith("harness: error: ") and message in result.stderr
     assert result.stderr.count("\n") == 1
     assert not results_dir.exists()
+
+
+@pytest.mark.parametrize("command", ["debug", "verify"])
+def test_a_word_that_is_neither_a_kernel_nor_a_program(harness_command, command):
+    """A misspelt kernel is not taken for a program."""
+    result = harness_command(command, "kernel77")
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1
+    assert "'kernel77' is no kernel (kernel5, " in result.stderr and "no program that can be started" in result.stderr
 
 
 def test_commands_that_do_not_exist(harness_command):

@@ -201,7 +201,7 @@ def test_why_shows_the_choice_among_others():
     assert len(cycles) > 4 and cycles == sorted(cycles)
     _, _, best, *_ = explain(*few, "--not-swapped", "--split-k", "4").stdout.splitlines()
     assert best.split()[2] == "4" and best.endswith("<- chosen") and "swapped" not in best
-    assert "has nothing to choose from" in explain("kernel7", "--why").stdout
+    assert "kernel7 of sm_100a chooses nothing by the problem" in explain("kernel7", "--why").stdout
 
 
 @pytest.mark.parametrize(
