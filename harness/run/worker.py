@@ -284,37 +284,37 @@ def _cublas(
     dtype = getattr(torch, OUT_TYPES[config.out_dtype].numpy.name)
     outputs = [torch.empty((output[0], columns), dtype=dtype, device=sets[0][0].device) for _ in sets]
 
-    def launch(index: int) -> None:
-        _by_pytorch(config, sets[index], numbers, outputs[index])
-
+    launches = [_by_pytorch(config, operands, numbers, c) for operands, c in zip(sets, outputs, strict=True)]
     try:
-        launch(0)
+        launches[0]()
         torch.cuda.synchronize()
     except RuntimeError as error:
         emit("note", message=f"cublas not timed: {' '.join(str(error).split())[:300]}")
         return None
     if config.epilogue not in (NONE, "bias", "bias-gelu", "bias-relu", "residual"):
         emit("note", message=f"cublas is the product alone, without {config.epilogue}")
-    return launch
+    return lambda index: launches[index]()
 
 
-def _by_pytorch(config: KernelConfig, operands: list[Any], numbers: list[float], c: Any) -> None:
+def _by_pytorch(config: KernelConfig, operands: list[Any], numbers: list[float], c: Any) -> Callable[[], Any]:
+    """One launch into c; all that can be made ready is."""
     import torch
 
     a, b, *more = operands
+    b = b.t()
     if config.dtype == FP8:
-        _scaled_mm(config, a, b, more[0], more[1], numbers[0], c)
-    elif config.epilogue == "bias":
-        torch.addmm(more[0], a, b.t(), out=c)
-    elif config.epilogue in ("bias-gelu", "bias-relu"):
-        torch._addmm_activation(more[0], a, b.t(), use_gelu=config.epilogue == "bias-gelu", out=c)
-    elif config.epilogue == "residual":
-        torch.addmm(more[1], a, b.t(), alpha=numbers[0], beta=numbers[1], out=c)
-    else:
-        torch.matmul(a, b.t(), out=c)
+        return _scaled_mm(config, a, b, more[0], more[1], numbers[0], c)
+    if config.epilogue == "bias":
+        return lambda: torch.addmm(more[0], a, b, out=c)
+    if config.epilogue in ("bias-gelu", "bias-relu"):
+        use_gelu = config.epilogue == "bias-gelu"
+        return lambda: torch._addmm_activation(more[0], a, b, use_gelu=use_gelu, out=c)
+    if config.epilogue == "residual":
+        return lambda: torch.addmm(more[1], a, b, alpha=numbers[0], beta=numbers[1], out=c)
+    return lambda: torch.matmul(a, b, out=c)
 
 
-def _scaled_mm(config: KernelConfig, a: Any, b: Any, of_a: Any, of_b: Any, alpha: float, c: Any) -> None:
+def _scaled_mm(config: KernelConfig, a: Any, b: Any, of_a: Any, of_b: Any, alpha: float, c: Any) -> Callable[[], Any]:
     """e4m3 by cuBLASLt: with a factor for each matrix, added up the fast way as the kernel does, or with the same
     factors of blocks, and then without alpha."""
     import torch
@@ -325,8 +325,8 @@ def _scaled_mm(config: KernelConfig, a: Any, b: Any, of_a: Any, of_b: Any, alpha
     else:
         blocks = -(-a.shape[1] // fp8.BLOCK)
         of_a, of_b = of_a.t()[: a.shape[0]], of_b[:, :blocks].t()
-    fp8_a, fp8_b = (each.view(torch.float8_e4m3fn) for each in (a, b))
-    torch._scaled_mm(fp8_a, fp8_b.t(), of_a, of_b, out_dtype=c.dtype, use_fast_accum=fast, out=c)
+    a, b = (each.view(torch.float8_e4m3fn) for each in (a, b))
+    return lambda: torch._scaled_mm(a, b, of_a, of_b, out_dtype=c.dtype, use_fast_accum=fast, out=c)
 
 
 # ---- timing ----

@@ -123,7 +123,7 @@ def test_the_vendor_multiplies_the_same(tmp_path, options):
     arrays, numbers = op_operands(request.config, worker._inputs(request))
     right = right_output(request)
     c = torch.full_like(right, float("nan"))
-    worker._by_pytorch(request.config, [worker._on_gpu(array) for array in arrays], numbers, c)
+    worker._by_pytorch(request.config, [worker._on_gpu(array) for array in arrays], numbers, c)()
     assert torch.equal(c, right)
 
 
@@ -132,5 +132,15 @@ def test_the_vendor_has_the_scale_factors_of_a_matrix(tmp_path):
     arrays, numbers = op_operands(request.config, worker._inputs(request))
     right = right_output(request)
     c = torch.full_like(right, float("nan"))
-    worker._by_pytorch(request.config, [worker._on_gpu(array) for array in arrays], numbers, c)
+    worker._by_pytorch(request.config, [worker._on_gpu(array) for array in arrays], numbers, c)()
     assert (c.double() - right.double()).abs().max() <= 2.0**-7 * right.double().abs().max()
+
+
+def test_what_the_vendor_needs_is_made_before_it_is_timed(tmp_path, monkeypatch):
+    """A scale factor that is filled in with each launch is a launch of its own."""
+    request = request_for(tmp_path, "integer", dtype="e4m3")
+    arrays, numbers = op_operands(request.config, worker._inputs(request))
+    operands, c = [worker._on_gpu(array) for array in arrays], right_output(request)
+    launch = worker._by_pytorch(request.config, operands, numbers, c)
+    monkeypatch.setattr(torch, "full", lambda *_, **__: pytest.fail("made while it is timed"))
+    launch()
