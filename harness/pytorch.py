@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
 import torch
 from torch.library import custom_op
 
-from harness.block_scaling import FORMATS
+from harness import fp8
+from harness.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, FORMATS
 from harness.build.config import KernelConfig, make_config
 from harness.epilogues import EPILOGUES, NONE
 from harness.errors import UsageProblem
@@ -55,23 +57,27 @@ def matmul(
 
     Shapes: a [M, K], b [N, K], bias [N], residual [M, N], out [M, N], with `swiglu` [M, N / 2]; contiguous, on one CUDA
     device, of one dtype, bfloat16 or float16, but for out, whose dtype may also be float32; K and N multiples of 8.
-    activation: relu, gelu (its tanh form), silu or swiglu. ``options``: those of ``harness.build.config.make_config``
-    (cluster, stages, ...). Without any, the configuration is what ``harness tune`` has found for this GPU and problem,
-    if it has; tuned=False: the default.
+    activation: relu, gelu (its tanh form), silu or swiglu. ``options``: of ``harness.build.config.make_config`` those
+    that the arguments do not say (cluster, stages, ...). Without any, the configuration is what ``harness tune`` has
+    found for this GPU and problem, if it has; tuned=False: the default.
 
     Raises ValueError for tensors or options that do not fit, CannotRun if MAX cannot compile or load the kernel. The
     first call of a configuration compiles it, which takes some ten seconds; the result is cached on disk.
     """
     if a.dtype not in DTYPES:
         raise ValueError(f"a is {a.dtype}; it must be bfloat16 or float16")
+    if residual is None and (alpha, beta) != (1.0, 1.0):
+        raise ValueError(f"alpha {alpha} and beta {beta} are those of a residual; give one, or leave them out")
+    _refuse(options)
     _check({"a": a, "b": b, "bias": bias, "residual": residual}, a, a.dtype)
     epilogue = _epilogue(bias, activation, residual)
     m, n, k = _sizes(a, b)
     asked = options | ({"epilogue": epilogue} if epilogue != NONE else {})
-    out = _output(a, (m, n // 2 if epilogue == "swiglu" else n), out, out_dtype or a.dtype)
+    out = _output(a, (m, n // 2 if epilogue == "swiglu" else n), out, out_dtype, a.dtype)
     for name, given, shape in (("bias", bias, (n,)), ("residual", residual, (m, n))):
-        if given is not None and tuple(given.shape) != shape:
-            raise ValueError(f"{name} is {tuple(given.shape)}; it must be {shape}")
+        _check_shape(name, given, shape)
+        if given is not None and given.data_ptr() % 4:
+            raise ValueError(f"{name} begins at an odd element; it is read two at a time: copy it")
     config = _configuration(kernel, a.device, DTYPES[a.dtype], (m, n, k), _asked(asked, out), tuned)
     operands, numbers = [a, b], []
     if epilogue != NONE:  # the op has a place for each operand
@@ -89,7 +95,7 @@ def scaled_matmul(
     *,
     alpha: float = 1.0,
     dtype: str = FP8,
-    out_dtype: torch.dtype = torch.bfloat16,
+    out_dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
     **options: Any,
 ) -> torch.Tensor:
@@ -107,11 +113,14 @@ def scaled_matmul(
         raise ValueError(f"dtype {dtype!r}: it must be one of {', '.join((FP8, *FORMATS))}")
     if (a_scales is None) != (b_scales is None) or (a_scales is None and dtype != FP8):
         raise ValueError(f"{dtype} needs both a_scales and b_scales{', or neither' if dtype == FP8 else ''}")
+    _refuse(options)
     _check({"a": a, "b": b}, a, torch.float8_e4m3fn if dtype == FP8 else torch.uint8)
     _check({"a_scales": a_scales, "b_scales": b_scales}, a, torch.float32 if dtype == FP8 else torch.uint8)
     m, n, stored = _sizes(a, b)
     k = stored if dtype == FP8 else stored * 8 // FORMATS[dtype].bits
-    out = _output(a, (m, n), out, out_dtype)
+    for name, given, rows in (("a_scales", a_scales, m), ("b_scales", b_scales, n)):
+        _check_shape(name, given, _scale_shape(dtype, name, rows, k))
+    out = _output(a, (m, n), out, out_dtype, torch.bfloat16)
     asked = {"dtype": dtype, **options}
     if dtype == FP8:
         asked["scales"] = "tensor" if a_scales is None else "block"
@@ -121,6 +130,12 @@ def scaled_matmul(
     operands = [a.view(torch.uint8), b.view(torch.uint8), *(none if x is None else x for x in (a_scales, b_scales))]
     torch.ops.blackwell_lab.gemm(out, operands, [alpha], config)
     return out
+
+
+def _refuse(options: dict[str, Any]) -> None:
+    for name in ("arch", "dtype", "scales", "out_dtype", "epilogue"):
+        if name in options:
+            raise ValueError(f"{name} is no option here: the tensors and the other arguments say it; leave it out")
 
 
 def _epilogue(bias: Any, activation: str | None, residual: Any) -> str:
@@ -140,17 +155,34 @@ def _sizes(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
     return a.shape[0], b.shape[0], a.shape[1]
 
 
-def _output(a: torch.Tensor, shape: tuple[int, int], out: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+def _output(
+    a: torch.Tensor,
+    shape: tuple[int, int],
+    out: torch.Tensor | None,
+    asked: torch.dtype | None,
+    usual: torch.dtype,
+) -> torch.Tensor:
+    dtype = asked or (usual if out is None else out.dtype)
+    if dtype not in OUT_DTYPES:
+        raise ValueError(f"out is to be {dtype}; it must be bfloat16, float16 or float32")
     if out is None:
-        if dtype not in OUT_DTYPES:
-            raise ValueError(f"out_dtype is {dtype}; it must be bfloat16, float16 or float32")
         return torch.empty(shape, dtype=dtype, device=a.device)
-    if tuple(out.shape) != shape:
-        raise ValueError(f"out is {tuple(out.shape)}; it must be {shape}")
-    if out.dtype not in OUT_DTYPES:
-        raise ValueError(f"out is {out.dtype}; it must be bfloat16, float16 or float32")
-    _check({"out": out}, a, out.dtype)
+    _check_shape("out", out, shape)
+    _check({"out": out}, a, dtype)
     return out
+
+
+def _scale_shape(dtype: str, name: str, rows: int, k: int) -> tuple[int, ...]:
+    if dtype == FP8:
+        blocks = ceil(k / fp8.BLOCK)
+        down, across = (blocks, rows) if name == "a_scales" else (ceil(rows / fp8.BLOCK), blocks)
+        return down, ceil(across / 4) * 4
+    return ceil(rows / ATOM_ROWS), ceil(k / (FORMATS[dtype].block * ATOM_BLOCKS)), ATOM_BYTES
+
+
+def _check_shape(name: str, tensor: torch.Tensor | None, shape: tuple[int, ...]) -> None:
+    if tensor is not None and tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} is {tuple(tensor.shape)}; it must be {shape}")
 
 
 def _check(named: dict[str, torch.Tensor | None], a: torch.Tensor, dtype: torch.dtype) -> None:
@@ -168,6 +200,7 @@ def _check(named: dict[str, torch.Tensor | None], a: torch.Tensor, dtype: torch.
 
 
 def _asked(options: dict[str, Any], out: torch.Tensor) -> tuple[tuple[str, Any], ...]:
+    """All that is asked for of the configuration, as a key."""
     return tuple(sorted({**options, "out_dtype": OUT_DTYPES[out.dtype]}.items()))
 
 

@@ -1,0 +1,106 @@
+"""What the PyTorch functions refuse, and hand to MAX, with tensors on the CPU in place of a GPU's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+functions = pytest.importorskip("harness.pytorch")
+M, N, K = 40, 48, 256
+
+
+@pytest.fixture(autouse=True)
+def launched(monkeypatch) -> list:
+    """What the operator gets: C, the tensors, the numbers, the configuration."""
+    seen: list = []
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(torch.ops.blackwell_lab, "gemm", lambda *given: seen.append(given))
+    return seen
+
+
+def bf16(*size: int):
+    return torch.zeros(size, dtype=torch.bfloat16)
+
+
+def e4m3(*size: int):
+    return torch.zeros(size).to(torch.float8_e4m3fn)
+
+
+A, B = bf16(M, K), bf16(N, K)
+BIAS, RESIDUAL = bf16(N), bf16(M, N)
+A8, B8 = e4m3(M, K), e4m3(N, K)
+OF_A, OF_B = torch.zeros(2, M), torch.zeros(1, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "epilogue", "operands", "columns", "numbers"),
+    [
+        ({}, "none", 2, N, []),
+        ({"bias": BIAS}, "bias", 4, N, [1.0, 1.0]),
+        ({"bias": BIAS, "activation": "gelu", "out_dtype": torch.float32}, "bias-gelu", 4, N, [1.0, 1.0]),
+        ({"residual": RESIDUAL, "alpha": 0.5, "beta": 2.0}, "residual", 4, N, [0.5, 2.0]),
+        ({"activation": "swiglu"}, "swiglu", 4, N // 2, [1.0, 1.0]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_matmul_launches(launched, options, epilogue, operands, columns, numbers):
+    out = functions.matmul(A, B, **options)
+    c, tensors, given, config = launched[0]
+    found = json.loads(config)
+    assert c is out and tuple(out.shape) == (M, columns) and found["epilogue"] == epilogue
+    assert out.dtype == options.get("out_dtype", torch.bfloat16)
+    assert len(tensors) == operands and tensors[0] is A and tensors[1] is B and given == numbers
+    if "bias" in options:
+        assert tensors[2] is BIAS
+    if "residual" in options:
+        assert tensors[3] is RESIDUAL
+
+
+@pytest.mark.parametrize(("factors", "scales"), [((), "tensor"), ((OF_A, OF_B), "block")])
+def test_what_scaled_matmul_launches(launched, factors, scales):
+    functions.scaled_matmul(A8, B8, *factors, alpha=0.25, out_dtype=torch.float16)
+    c, tensors, numbers, config = launched[0]
+    assert c.dtype == torch.float16 and len(tensors) == 4 and numbers == [0.25]
+    assert {name: json.loads(config)[name] for name in ("dtype", "scales")} == {"dtype": "e4m3", "scales": scales}
+    assert tensors[0].dtype == torch.uint8 and all(
+        one is other for one, other in zip(tensors[2:], factors, strict=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: functions.matmul(A.float(), B), "a is torch.float32"),
+        (lambda: functions.matmul(A, B.half()), "b is torch.float16; it must be torch.bfloat16"),
+        (lambda: functions.matmul(A, B[:, :128].contiguous()), "differ in K"),
+        (lambda: functions.matmul(A, B[:, :128]), "strides"),
+        (lambda: functions.matmul(A, B, bias=bf16(N + 8)), r"bias is \(56,\); it must be \(48,\)"),
+        (lambda: functions.matmul(A, B, bias=bf16(N + 1)[1:]), "bias begins at an odd element"),
+        (lambda: functions.matmul(A, B, bias=BIAS, activation="silu"), "there is no fused epilogue bias-silu"),
+        (lambda: functions.matmul(A, B, alpha=2.0), "alpha 2.0 and beta 1.0 are those of a residual"),
+        (lambda: functions.matmul(A, B, epilogue="bias"), "epilogue is no option here"),
+        (lambda: functions.matmul(A, B, dtype="fp16"), "dtype is no option here"),
+        (lambda: functions.matmul(A, B, out=bf16(M, N), out_dtype=torch.float32), "out is torch.bfloat16; it must be"),
+        (lambda: functions.matmul(A, B, out_dtype=torch.float64), "out is to be torch.float64"),
+        (lambda: functions.matmul(A, B, stages=99), "stages 99"),
+        (lambda: functions.scaled_matmul(A8, B8, OF_A), "needs both a_scales and b_scales, or neither"),
+        (
+            lambda: functions.scaled_matmul(A8, B8, torch.zeros(M, 2), OF_B),
+            r"a_scales is \(40, 2\); .* \(2, 40\)",
+        ),
+        (
+            lambda: functions.scaled_matmul(A8, B8, OF_A, torch.zeros(1, 2)),
+            r"b_scales is \(1, 2\); .* \(1, 4\)",
+        ),
+        (lambda: functions.scaled_matmul(A8, B8, dtype="e5m2"), "dtype 'e5m2': it must be one of e4m3, nvfp4"),
+        (lambda: functions.scaled_matmul(A, B), "a is torch.bfloat16; it must be torch.float8_e4m3fn"),
+    ],
+)
+def test_what_does_not_fit_is_refused(launched, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+    assert not launched
