@@ -101,6 +101,8 @@ class Option:
             return text
         if not text.isascii() or not text.isdecimal() or len(text) > 6:
             raise UsageProblem(f"{self.words} {text!r} is not a whole number; write {self.written or 'for example 2'}")
+        if int(text) < (self.least or 0):
+            raise UsageProblem(f"{self.words} {text} is not at least {self.least}; write {self.written or self.least}")
         return int(text)
 
     def _parse_pair(self, text: str) -> tuple[int, int]:
@@ -164,7 +166,7 @@ OPTIONS = {
     option.name: option
     for option in (
         Option("arch", "word", "GPU architecture.  [default: the GPU's, else the kernel's first]",
-               choices=tuple(ARCHITECTURES), offered=tuple(ARCHITECTURES)),
+               choices=tuple(ARCHITECTURES), offered=tuple(ARCHITECTURES), takes_auto=True),
         Option("dtype", "word", "Of A and B.  [default: bf16, of kernel9 nvfp4]", several="bf16,fp16", choices=DTYPES,
                offered=DTYPES),
         Option("scales", "word", "Scale factors of e4m3: one for A and one for B, or one for each 1x128 of A and "

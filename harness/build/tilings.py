@@ -72,12 +72,15 @@ def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape)
         estimate(tiling, split, shape, arch, asked)
         for tiling in offered(kernel, arch, asked)
         if tiling.most_m is None or shape.m <= tiling.most_m
-        for split in ((asked["split_k"],) if asked.get("split_k") else _splits(tiling, shape, asked))
+        for split in _splits(tiling, shape, asked)
     ]
     return sorted(found, key=lambda one: one.cycles)
 
 
 def _splits(tiling: Tiling, shape: Shape, asked: Mapping[str, Any]) -> list[int]:
+    wanted = asked.get("split_k")
+    if wanted is not None:
+        return [wanted] if wanted > 0 else []  # which the kernels refuse
     steps = ceil(shape.k * _element_bytes(asked) / K_STEP)
     return [split for split in tiling.splits if split == 1 or steps >= LEAST_K_STEPS * split]
 

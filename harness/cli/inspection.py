@@ -13,7 +13,7 @@ from harness.build.artifacts import build_with_notice, make_launchable, plan_jso
 from harness.build.config import KernelConfig, chosen_options, find_kernel
 from harness.build.emit import KINDS, emit
 from harness.build.planner import parse_plan
-from harness.build.tilings import NOT_HIDDEN, estimates
+from harness.build.tilings import NOT_HIDDEN, estimates, offered
 from harness.check.protocol import Protocol
 from harness.check.protocol import as_dict as protocol_as_dict
 from harness.cli import render
@@ -56,7 +56,7 @@ def explain(
 ) -> None:
     """Explain a launch: shared memory, roles, barriers, multicast.
 
-    Everything shown is computed from the launch plan, with --protocol counted in a run.
+    Everything shown is computed from the launch plan; with --protocol it is counted in a run, with --why estimated.
     """
     check_output(output, "--output")
     if why:
@@ -83,21 +83,25 @@ CHOICES_SHOWN = 8
 
 def _why(config: KernelConfig, asked: Mapping[str, Any], shape: Shape) -> str:
     """The best choices as a table, with what the figures are."""
-    found = estimates(find_kernel(config.kernel), config.arch, asked, shape)
+    kernel = find_kernel(config.kernel)
+    found = estimates(kernel, config.arch, asked, shape)
     if not found:
-        return f"{config.label}: {config.kernel} of {config.arch} chooses nothing by the problem\n"
+        why = f"{config.kernel} of {config.arch} chooses nothing by the problem"
+        if offered(kernel, config.arch, {"scales": asked.get("scales")}):
+            why = "what is asked for is none of the choices, and is taken as it is"
+        return f"{config.label}: {why}\n"
     lines = [
         f"{shape}: {config.label}",
         f"{'tile':>10} {'cluster':>8} {'parts of K':>11} {'waves':>6} {'work':>10} {'DRAM':>10} {'hand-over':>10} "
         f"{'cycles':>10}",
     ]
-    for one in found[:CHOICES_SHOWN]:
+    chosen = [one for one in found if all(getattr(config, name) == value for name, value in one.options.items())]
+    for one in [*found[:CHOICES_SHOWN], *(one for one in found[CHOICES_SHOWN:] if one in chosen)]:
         tile, cluster = ("x".join(map(str, pair)) for pair in (one.tiling.mma_shape, one.tiling.cluster))
         how = " ping-pong" if one.tiling.ping_pong else " swapped" if one.tiling.swapped else ""
-        chosen = all(getattr(config, name) == value for name, value in one.options.items())
         lines.append(
             f"{tile:>10} {cluster:>8} {one.split_k:>11} {one.waves:>6} {one.work:>10,.0f} {one.dram:>10,.0f} "
-            f"{one.handing_over:>10,.0f} {one.cycles:>10,.0f}{how}{'  <- chosen' if chosen else ''}"
+            f"{one.handing_over:>10,.0f} {one.cycles:>10,.0f}{how}{'  <- chosen' if one in chosen else ''}"
         )
     return "\n".join(
         [

@@ -253,13 +253,13 @@ def config_option(option: Option) -> Callable[[Command], Command]:
     """Returns the option of a command for one option of the configuration."""
     if option.kind == "switch":
         return click.option(f"{option.flag}/{option.off}", default=None, help=option.help)
-    if option.takes_file or option.takes_auto:
+    if option.takes_file or (option.takes_auto and option.kind == "number"):
         kind = Parsed(option.written, option.parse)
         return click.option(option.flag, type=kind, metavar=option.written, help=option.help)
     kinds: dict[str, Any] = {
         "number": click.IntRange(option.least) if option.least else click.INT,
         "pair": Parsed(option.written, option.parse),
-        "word": click.Choice(["auto", *option.choices] if option.name == "arch" else option.choices),
+        "word": click.Choice(["auto", *option.choices] if option.takes_auto else option.choices),
     }
     return click.option(option.flag, type=kinds[option.kind], metavar=option.written or None, help=option.help)
 

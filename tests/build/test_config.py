@@ -166,6 +166,12 @@ def test_few_rows_are_split_or_swapped(shape, tile, split, swapped):
     assert (asked.split_k, asked.swapped) == (3, False)
 
 
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_no_part_is_no_choice(arch):
+    with pytest.raises(UsageProblem, match="split k 0 is not one of 1 to 16"):
+        make_config("kernel8", arch=arch, shape=Shape(16, 4096, 4096), split_k=0)
+
+
 def test_what_cannot_be_swapped_takes_the_next_best():
     shape = Shape(16, 8192, 8192)
     fused = make_config("kernel8", arch="sm_90a", shape=shape, epilogue="bias")

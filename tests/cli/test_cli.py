@@ -78,6 +78,7 @@ BAD_REQUESTS = [
         "K 24 is not a multiple of 16: rows must be a multiple of 16 bytes for TMA, pad to 32",
     ),
     (["kernel9", "--out-dtype", "f32", "--epilogue-width", "64"], "64: 256 bytes of f32, a swizzled row has at most"),
+    (["kernel8", "--split-k", "0", "--arch", "sm_90a"], "split k 0 is not at least 1; write auto|1..16"),
     (["kernel8", "--split-k", "some"], "split k 'some' is not a whole number; write auto|1..16"),
     (["kernel6", "--cluster", "4"], "cluster '4' is not CMxCN"),
     (["kernel6", "--cluster", "4x4x1"], "cluster '4x4x1' is not CMxCN"),

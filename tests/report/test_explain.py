@@ -201,6 +201,10 @@ def test_why_shows_the_choice_among_others():
     assert len(cycles) > 4 and cycles == sorted(cycles)
     _, _, best, *_ = explain(*few, "--not-swapped", "--split-k", "4").stdout.splitlines()
     assert best.split()[2] == "4" and best.endswith("<- chosen") and "swapped" not in best
+    other = explain("kernel8", "--arch", "sm_90a", "--mma-shape", "128x96", "--why").stdout
+    assert "what is asked for is none of the choices, and is taken as it is" in other
+    beyond = explain("kernel8", "--arch", "sm_90a", "--shape", "16,4096,4096", "--epilogue", "bias", "--why").stdout
+    assert beyond.count("<- chosen") == 1, "also where the best eight are refused"
     assert "kernel7 of sm_100a chooses nothing by the problem" in explain("kernel7", "--why").stdout
 
 
