@@ -49,7 +49,7 @@ struct BlockScaling(TrivialRegisterPassable):
 comptime UNSCALED = BlockScaling("", "f16", bits=16, factors=0, element_code=0, scale_code=0)
 
 comptime E4M3 = BlockScaling("e4m3", "f8f6f4", bits=8, factors=0, element_code=0, scale_code=0)
-"""Elements of fp8 whose MMAs know no scale factors: `GemmConfig.scales` says which there are."""
+"""Of Hopper, whose MMAs know no scale factors: `GemmConfig.scales` says which there are."""
 
 comptime F32_BLOCK = 128
 """Elements along K that share an f32 scale factor, of one row of A or of as many rows of B: a stage of e4m3."""

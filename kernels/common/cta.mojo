@@ -29,8 +29,8 @@ struct Problem(TrivialRegisterPassable):
     var b: UInt64
     var c: UInt64
     var k_iterations: UInt32
-    var m: UInt32  # rows of C and of A
-    var n: UInt32  # columns of the product, rows of B
+    var m: UInt32  # rows of the product: of A, swapped of B
+    var n: UInt32  # columns of the product: rows of B, swapped of A
     var clusters_m: UInt32  # cluster tiles along M: C in units of what a cluster computes together
     var clusters_n: UInt32
     var workspace: UInt64  # counters in global memory, then partial sums: split_k.mojo; 0 where none is needed
@@ -42,8 +42,8 @@ struct Problem(TrivialRegisterPassable):
 struct Tile(TrivialRegisterPassable):
     """Where a CTA works in C. With a CTA pair the columns are those of the MMA they share."""
 
-    var row: Int32  # first row of A and of C
-    var column: Int32  # first column of the product, first row of B of the MMA
+    var row: Int32  # first row of the product
+    var column: Int32  # first column of the product, for the MMA
 
 
 struct Cta[config: GemmConfig](TrivialRegisterPassable):

@@ -81,8 +81,8 @@ def next_number(counter: UInt64, last: UInt32) -> UInt32:
 
 @inline(.always)
 def arrive_at_counter(counter: UInt64, last: UInt32) -> UInt32:
-    """As `next_number`; what this thread's CTA has written before a barrier in front is done for who arrives later, and what
-    those that arrived before have written is visible (PTX ISA 9.7.13.6, acq_rel at gpu scope)."""
+    """As `next_number`, with acquire and release at gpu scope (PTX ISA 9.7.13.6): what this thread's CTA wrote before its
+    barrier is visible to later arrivals, and what earlier ones released is visible here."""
     return inlined_assembly["atom.acq_rel.gpu.global.inc.u32 $0, [$1], $2;", UInt32, constraints="=r,l,r,~{memory}"](
         counter, last
     )

@@ -98,8 +98,8 @@ def enqueue[
     var b_map = tensor_map[config, 128](a if config.swapped else b, plan.b)
     var c_map = tensor_map[config, config.c_element_bytes() * config.c_box()[1]](c, plan.c)
     var k_iterations = UInt32(plan.k_iterations)
-    var rows = UInt32(plan.n if config.swapped else plan.m)  # of the product
-    var columns = UInt32(plan.m if config.swapped else plan.n)
+    var rows = UInt32(plan.rows)
+    var columns = UInt32(plan.columns)
     var grid = (plan.grid_x, plan.grid_y, plan.grid_z)
     var cluster = Dim(config.cluster_m, config.cluster_n, 1)
     var shared = plan.dynamic_shared_memory

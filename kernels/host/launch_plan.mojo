@@ -44,6 +44,8 @@ struct LaunchPlan(Copyable):
     var m: Int
     var n: Int
     var k: Int
+    var rows: Int  # of the product: M, swapped N
+    var columns: Int
     var clusters_m: Int  # cluster tiles along M
     var clusters_n: Int
     var grid_x: Int  # CTAs along M in a band, a multiple of the cluster; or of all clusters, where tiles have numbers
@@ -72,8 +74,10 @@ struct LaunchPlan(Copyable):
         self.m = m
         self.n = n
         self.k = k
-        self.clusters_m = ceildiv(n if config.swapped else m, config.cluster_rows())
-        self.clusters_n = ceildiv(m if config.swapped else n, config.cluster_columns())
+        self.rows = n if config.swapped else m
+        self.columns = m if config.swapped else n
+        self.clusters_m = ceildiv(self.rows, config.cluster_rows())
+        self.clusters_n = ceildiv(self.columns, config.cluster_columns())
         if config.kernel.is_persistent:
             var clusters = self.clusters_m * self.clusters_n * config.split_k
             if clusters * config.cluster_size() > LARGEST_GRID:
@@ -102,10 +106,10 @@ struct LaunchPlan(Copyable):
             )
         self.block = config.threads()
         self.dynamic_shared_memory = config.shared_memory_bytes()
-        self.a = operand_map(config, "A", m, k, config.b_slices() if config.swapped else config.a_slices())
-        self.b = operand_map(config, "B", n, k, config.a_slices() if config.swapped else config.b_slices())
-        if config.swapped:
-            swap(self.a, self.b)
+        var a: StaticString = "B" if config.swapped else "A"
+        var b: StaticString = "A" if config.swapped else "B"
+        self.a = operand_map(config, a, self.rows, k, config.a_slices())
+        self.b = operand_map(config, b, self.columns, k, config.b_slices())
         self.c = TensorMap(
             "C",
             config.c_dtype_name(),

@@ -182,8 +182,8 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
         found.append(map("a_scales_map", plan.scales[0]))
         found.append(map("b_scales_map", plan.scales[1]))
     found.append(scalar("k_iterations", plan.k_iterations))
-    found.append(scalar("m", plan.n if config.swapped else plan.m))
-    found.append(scalar("n", plan.m if config.swapped else plan.n))
+    found.append(scalar("m", plan.rows))
+    found.append(scalar("n", plan.columns))
     found.append(workspace^)
     if config.is_fused():
         found.append(address("bias", config.fusion().takes_bias, [plan.n]))

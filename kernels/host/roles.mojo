@@ -69,7 +69,7 @@ def sm90_roles(config: GemmConfig) -> String:
     var last = 4 * config.consumers() - 1
     comptime multiply = (
         "each warpgroup, for its rows: wait for a full stage, multiply, release the stage to the CTAs that wrote into"
-        " it; at the end registers to shared memory, TMA store"
+        " it; at the end of a tile registers to shared memory, TMA store"
     )
     comptime multiply_on = (
         "each warpgroup, for its rows, tile after tile: wait for a full stage, multiply, release the stage to the CTAs"
@@ -79,11 +79,11 @@ def sm90_roles(config: GemmConfig) -> String:
         "ping-pong, each warpgroup a tile: wait for a full stage, multiply, release the stage to the CTAs that wrote"
         " into it; then, while the other multiplies, registers to shared memory, TMA store"
     )
-    var does = String(multiply_on if config.kernel.is_persistent else multiply)
+    var does = String(multiply_on if config.defers_epilogue() else multiply)
     if config.ping_pong:
         does = String(in_turn)
     if config.splits_k():
-        does = String(multiply) + ADD_PARTS
+        does += ADD_PARTS
     if config.promotes():
         does = does.replace("multiply, release", "read scale factors, multiply, wait, release")
     var roles: List[String] = [role("set-up", 0, 0, "initialise the barriers"), role("consumers", 0, last, does)]

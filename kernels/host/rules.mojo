@@ -74,7 +74,7 @@ def find_error(config: GemmConfig) -> ConfigError:
 
 
 def scales_error(config: GemmConfig) -> ConfigError:
-    """Elements of e4m3 without a block-scaled MMA is kernel8's of sm_90a, and has scale factors of one kind or the other.
+    """Only kernel8 of sm_90a multiplies e4m3 without a block-scaled MMA, with scale factors of one kind or the other.
     """
     if config.scaling.name == E4M3.name:
         if not config.kernel.is_persistent:
