@@ -175,11 +175,12 @@ class _Field:
     def records_of(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, Record | None]]:
         """Yields a new run of each. None: without a right result; why is in `failures`."""
         kind: Kind = "predict" if self.how.device == "model" else "run"
+        on_gpu = self.how.device == "gpu"
         jobs = (
-            Job(kind, config, self.shape, self.how.inputs, 0, None, self.how.device, self._made_by, alone=True)
+            Job(kind, config, self.shape, self.how.inputs, 0, None, self.how.device, self._made_by, alone=on_gpu)
             for config in configs
         )
-        needs = "GPU" if self.how.device == "gpu" else "CPU"
+        needs = "GPU" if on_gpu else "CPU"
         for done in self.engine.map(perform, jobs, self.how.limit, needs):
             if isinstance(done.error, SourceMismatch):
                 raise done.error

@@ -111,7 +111,10 @@ def _contestants(config: KernelConfig, vendors: Sequence[str], notes: list[str])
     if vendors and left_out:
         notes.append(f"{' and '.join(vendors)} not timed: {left_out}")
         return (), None
-    if "max" not in vendors or config.dtype not in OUT_TYPES or config.epilogue != NONE:
+    if "max" not in vendors:
+        return vendors, None
+    if config.dtype not in OUT_TYPES or config.epilogue != NONE:
+        notes.append("max not timed: its matmul is of 16-bit A and B, without an epilogue")
         return [vendor for vendor in vendors if vendor != "max"], None
     try:
         return vendors, str(compile_vendor(config))

@@ -135,7 +135,7 @@ def _serve(request: Request) -> None:
     def ours(index: int) -> None:
         model.execute(*buffers[index])
 
-    cublas = _cublas(request.config, sets, numbers, request.output) if "cublas" in request.vendors else None
+    cublas = _cublas(request.config, sets, numbers) if "cublas" in request.vendors else None
     contestants = {"kernel": _batch(ours, len(sets), _max_events(device))}
     if cublas:
         contestants["cublas"] = _batch(cublas, len(sets), _torch_events(torch))
@@ -272,17 +272,14 @@ def _product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
 # ---- the vendor's ----
 
 
-def _cublas(
-    config: KernelConfig, sets: list[list[Any]], numbers: list[float], output: tuple[int, int]
-) -> Callable[[int], None] | None:
+def _cublas(config: KernelConfig, sets: list[list[Any]], numbers: list[float]) -> Callable[[int], None] | None:
     """PyTorch's launch of the same problem by the number of a set, None where it has none, which is noted. A fused
     epilogue that cuBLASLt has, too, is in it; of others the product alone is."""
     import torch
 
     # Outputs of its own: what is in C after the timing has to be the kernel's.
-    columns = len(sets[0][1]) if config.epilogue == "swiglu" else output[1]
     dtype = getattr(torch, OUT_TYPES[config.out_dtype].numpy.name)
-    outputs = [torch.empty((output[0], columns), dtype=dtype, device=sets[0][0].device) for _ in sets]
+    outputs = [torch.empty((len(a), len(b)), dtype=dtype, device=a.device) for a, b, *_ in sets]
 
     launches = [_by_pytorch(config, operands, numbers, c) for operands, c in zip(sets, outputs, strict=True)]
     try:

@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from harness.build.compiler import Gpu, find_gpus
+from harness.build.config import make_config
 from harness.cli.main import main
 from harness.problem import Mismatch, Shape, Validation, WrongTile
+from harness.run import measure as measuring
 from harness.run.measure import Outcome, measure
 
 B200 = Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1")
@@ -190,3 +192,21 @@ def test_the_gpus_that_a_program_sees(monkeypatch, tmp_path, visible, names):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [gpu.name for gpu in find_gpus()] == names
+
+
+@pytest.mark.parametrize(
+    ("options", "left", "said"),
+    [
+        ({"dtype": "bf16"}, ["cublas"], []),
+        ({"dtype": "e4m3"}, ["cublas"], ["max not timed: its matmul is of 16-bit A and B, without an epilogue"]),
+        ({"epilogue": "bias"}, ["cublas"], ["max not timed: its matmul is of 16-bit A and B, without an epilogue"]),
+        ({"out_dtype": "f32"}, [], ["cublas and max not timed: their C is bf16, not f32"]),
+    ],
+)
+def test_a_vendor_that_is_left_out_is_noted(monkeypatch, options, left, said):
+    monkeypatch.setattr(measuring, "compile_vendor", lambda config: "model")
+    notes: list[str] = []
+    config = make_config("kernel8", arch="sm_90a", **options)
+    vendors, model = measuring._contestants(config, ["cublas", "max"], notes)
+    assert [vendor for vendor in vendors if vendor != "max"] == left and notes == said
+    assert (model == "model") == ("max" in vendors) == (options == {"dtype": "bf16"})
