@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 # Before NumPy is imported: the workers of pytest-xdist have a core each, more threads only get in the way.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -81,6 +82,14 @@ def builder(tmp_path_factory) -> Builder:
             return build(configs)
 
     return build_together
+
+
+@pytest.fixture(scope="module")
+def built(request, builder) -> dict[Any, Artifact]:
+    """The artifacts of the configurations in a module's CONFIGS, by their names there or by themselves."""
+    configs = request.module.CONFIGS
+    values = list(configs.values()) if isinstance(configs, dict) else configs
+    return dict(zip(configs, builder(request.module.__name__, values), strict=True))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from kernel_faults import Alteration, outcome, substitute
 from kernel_runs import run
 from test_broken_kernels import drop_wait, flip_wait, unseen_waits, waits_in
 
-from harness.build.artifacts import Artifact
 from harness.build.catalog import ARCHITECTURES
 from harness.build.config import make_config
 
@@ -22,11 +21,6 @@ CONFIGS = {
     arch: make_config("kernel8", arch=arch, cluster=(2, 1), scheduler="static", sms=2, stages=2, **TILES[arch])
     for arch in ARCHITECTURES
 }
-
-
-@pytest.fixture(scope="module")
-def built(builder) -> dict[str, Artifact]:
-    return dict(zip(CONFIGS, builder("broken kernel8", list(CONFIGS.values())), strict=True))
 
 
 pytestmark = pytest.mark.xdist_group("broken kernel8")

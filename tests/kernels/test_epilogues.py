@@ -46,11 +46,6 @@ def with_kernels(test):
     return pytest.mark.slow(pytest.mark.xdist_group("epilogues")(test))
 
 
-@pytest.fixture(scope="module")
-def built(builder) -> dict:
-    return dict(zip(CONFIGS, builder("epilogues", CONFIGS), strict=True))
-
-
 def test_each_one_is_run():
     assert {config.epilogue for config in CONFIGS} == set(EPILOGUES) - {NONE}
 

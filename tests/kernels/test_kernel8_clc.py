@@ -45,11 +45,6 @@ BROKEN = CONFIGS[1]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("clc")]
 
 
-@pytest.fixture(scope="module")
-def built(builder) -> dict:
-    return dict(zip(CONFIGS, builder("clc", CONFIGS), strict=True))
-
-
 def run(
     artifact: Artifact, size: tuple[int, int, int], resident: int, schedule: str = "fifo", seed: int = 0, ptx: str = ""
 ) -> tuple[dict, Validation]:

@@ -39,11 +39,6 @@ EDGE = (192, 96, 5 * 64)  # the second CTA has nothing to multiply in the last c
 pytestmark = pytest.mark.xdist_group("dynamic")
 
 
-@pytest.fixture(scope="module")
-def built(builder) -> dict:
-    return dict(zip(CONFIGS, builder("dynamic", CONFIGS), strict=True))
-
-
 def names(config) -> str:
     return config.label.replace(" ", "_")
 

@@ -48,11 +48,6 @@ CLUSTERS = {"2x1", "1x2", "4x4", "1x1", "4x1", "2x2", "4x2"}
 pytestmark = pytest.mark.xdist_group("fp8")
 
 
-@pytest.fixture(scope="module")
-def built(builder) -> dict[str, Artifact]:
-    return dict(zip(CONFIGS, builder("fp8", list(CONFIGS.values())), strict=True))
-
-
 def sizes(artifact: Artifact) -> list[tuple[int, int, int]]:
     """Five blocks of K, more than fit 16 bytes; ragged everywhere; less than a block."""
     m, n = cluster_tile(artifact.config)

@@ -34,11 +34,6 @@ EDGE = (384, 96, 4 * 64)  # the second CTA has nothing to multiply in the last r
 pytestmark = pytest.mark.xdist_group("ping-pong")
 
 
-@pytest.fixture(scope="module")
-def built(builder) -> dict:
-    return dict(zip(CONFIGS, builder("ping-pong", CONFIGS), strict=True))
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label.replace(" ", "_"))
 def test_every_tile_exactly_once(built, config):
     """An even and an odd number of tiles a CTA, one, and K steps that are more or fewer than stages."""

@@ -37,11 +37,6 @@ SIZES = ((200, 144, 7 * 64 - 16), (17, 80, 9 * 64))
 pytestmark = pytest.mark.xdist_group("split-K")
 
 
-@pytest.fixture(scope="module")
-def built(builder) -> dict:
-    return dict(zip(CONFIGS, builder("split-K", CONFIGS), strict=True))
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label.replace(" ", "_"))
 def test_every_part_counts_once(built, config):
     """That all counters are left at 0 is part of every run."""
@@ -103,6 +98,12 @@ FAULTS = {
     ),
     "the counter is not given back": arrival(r"atom.acq_rel.gpu.global.add.u32 \1, \2, 1;"),
 }
+SEEN_AS = {
+    "a fence of the CTA in place of its order": "scope",
+    "nobody waits for it": "memory",  # what the counter held is read before it is there
+    "the counter is not given back": "wrong",  # of two launches
+}
+"""The rule that a fault breaks: of the others race-global."""
 ONE_TILE = (100, 64, 3 * 64)
 
 
@@ -127,7 +128,7 @@ def test_the_hand_over_is_sound(built, number):
 def test_the_checker_sees_a_fault(built, number, name):
     artifact = built[CONFIGS[number]]
     found = findings(artifact, ONE_TILE, FAULTS[name](artifact.ptx), launches=2)
-    assert found
+    assert SEEN_AS.get(name, "race-global") in found, found
 
 
 def test_a_counter_that_is_not_given_back_is_reported(built):

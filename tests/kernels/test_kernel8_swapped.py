@@ -25,11 +25,6 @@ SIZES = ((200, 136, 7 * 64), (17, 72, 256), (1, 264, 384))
 pytestmark = pytest.mark.xdist_group("swapped")
 
 
-@pytest.fixture(scope="module")
-def built(builder) -> dict:
-    return dict(zip(CONFIGS, builder("swapped", CONFIGS), strict=True))
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label.replace(" ", "_"))
 def test_every_element_is_where_it_belongs(built, config):
     for size, schedule in zip(SIZES, ("random", "fifo", "random"), strict=True):

@@ -40,11 +40,6 @@ SUMS = 24
 pytestmark = pytest.mark.xdist_group("kernel9")
 
 
-@pytest.fixture(scope="module")
-def built(builder) -> dict[str, Artifact]:
-    return dict(zip(CONFIGS, builder("kernel9", list(CONFIGS.values())), strict=True))
-
-
 def block_k(artifact: Artifact) -> int:
     return 1024 // FORMATS[artifact.config.dtype].bits
 

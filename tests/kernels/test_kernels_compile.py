@@ -8,7 +8,6 @@ import subprocess
 
 import pytest
 
-from harness.build.artifacts import Artifact
 from harness.build.compiler import compiled, driver_source
 from harness.build.config import make_config
 from harness.build.planner import planner
@@ -34,11 +33,6 @@ CONFIGS = {
     "kernel8 Hopper N=192": make_config("kernel8", arch="sm_90a", mma_shape=(128, 192)),
     "kernel6 Hopper M=64": make_config("kernel6", arch="sm_90a", mma_shape=(64, 192)),
 }
-
-
-@pytest.fixture(scope="module")
-def built(builder) -> dict[str, Artifact]:
-    return dict(zip(CONFIGS, builder("compile", list(CONFIGS.values())), strict=True))
 
 
 pytestmark = pytest.mark.xdist_group("compile")

@@ -29,11 +29,6 @@ CONFIGS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def built(builder):
-    return dict(zip(CONFIGS, builder("multicast", CONFIGS), strict=True))
-
-
 def counters_of(built, config: KernelConfig, size: tuple[int, int, int]) -> dict:
     counters, validation = run(built[config], size, "integer")
     assert validation.mismatches == 0
