@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from harness.cli.main import ClearErrors
-from harness.errors import UsageProblem
+from harness.errors import CannotRun, UsageProblem
 from harness.launch.spec import Launchable
 from harness.processes.engine import in_order
 from metrology.candidates import cuda_kernels, written_kernels
@@ -35,18 +35,26 @@ def main() -> None:
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--python", help="A Python that has Triton and CuTe DSL.  [default: neither]")
+@click.option(
+    "--python",
+    type=click.Path(exists=True, dir_okay=False, executable=True),
+    help="A Python that has Triton and CuTe DSL.  [default: neither]",
+)
 def make(folder: Path, python: str | None) -> None:
     """Fill FOLDER with kernels of nvcc, and of Triton and CuTe DSL."""
     folder.mkdir(parents=True, exist_ok=True)
-    if shutil.which("nvcc"):
-        cuda_kernels.write(folder)
-    else:
-        click.echo("nvcc is not on the PATH: its kernels are left out", err=True)
     written_kernels.write(folder)
-    if python is not None:
-        for script in ("triton_kernels.py", "cute_kernels.py"):
-            subprocess.run([python, str(Path(__file__).with_name(script)), str(folder)], check=True)
+    try:
+        if shutil.which("nvcc"):
+            cuda_kernels.write(folder)
+        else:
+            click.echo("nvcc is not on the PATH: its kernels are left out", err=True)
+        for script in ("triton_kernels.py", "cute_kernels.py") if python else ():
+            command = [str(python), str(Path(__file__).with_name(script)), str(folder)]
+            subprocess.run(command, check=True, capture_output=True)
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        raise CannotRun(f"{' '.join(error.cmd[:2])} ended with code {error.returncode}: {said[0]}") from None
     click.echo(f"{len(list(folder.glob('*.toml')))} launch files in {folder}")
 
 

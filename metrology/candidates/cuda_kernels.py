@@ -63,8 +63,8 @@ def launches(arch: str, variant: int) -> dict[str, str]:
         + f'expect.y = "reshape(flip(reshape(x, ({2 * rounds}, {half})), 1), {2 * rounds * half}) - 1"\n'
         + buffers(x=f"s32 {2 * rounds * half}", y=f"s32 {2 * rounds * half}"),
     }  # fmt: skip
-    rows, columns, ring = (64, (32, 64)[variant], (2, 3)[variant]) if arch == "90a" else (
-        128, (32, 64)[variant], (2, 3)[variant])  # fmt: skip
+    rows = 64 if arch == "90a" else 128
+    columns, ring = ((32, 2), (64, 3))[variant]
     found["wgmma_ring" if arch == "90a" else "tcgen05_ring"] = (
         f"launch.grid = [2, 1]\nlaunch.block = {160 if arch == '90a' else 128}\n"
         f"launch.dynamic_shared = {ring * (rows + columns) * 128}\n"
