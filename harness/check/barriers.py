@@ -51,6 +51,8 @@ class MBarriers:
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self._last: events.Arrived | None = None
+        self._execution = 0
 
     def initialised(self, event: events.BarrierInit) -> None:
         model, agent = self._model, event.agent
@@ -81,6 +83,9 @@ class MBarriers:
 
     def arrived(self, event: events.Arrived) -> None:
         model, agent, site = self._model, event.agent, event.site
+        last, self._last = self._last, event
+        if last is None or (last.site, last.agent) != (site, agent) or event.lane <= last.lane:
+            self._execution += 1  # another one than that of the arrival before
         barrier = model.barriers[agent.cluster, event.cta, event.offset]
         thread = model.threads.of(agent)
         scope = SCOPES.get(site.scope, 0)
@@ -88,7 +93,7 @@ class MBarriers:
         if event.cta != agent.cta:
             model.reach(thread.clock, agent.cluster, event.cta, site, agent, "an arrival")
             barrier.unseen.append(Arrival(event.phase, thread.own, thread.time, site, agent, False))
-        _count_arrival(model, barrier, event)
+        _count_arrival(model, barrier, event, self._execution)
         barrier.use(thread, site, agent)
         if event.arrivals:
             barrier.arrive(thread, site.semantics, scope)
@@ -112,7 +117,12 @@ class MBarriers:
                 mend="let the one who waits arrive somewhere that the next phase depends on",
             )  # fmt: skip
 
+    def lanes_met(self) -> None:
+        """The lanes of a warp have waited for one another: what they execute next is another execution."""
+        self._last = None
+
     def waited(self, event: events.Waited) -> None:
+        self._last = None
         model, agent, site = self._model, event.agent, event.site
         barrier = model.barriers[agent.cluster, event.cta, event.offset]
         thread = model.threads.of(agent)
@@ -121,8 +131,8 @@ class MBarriers:
         self._lapped(barrier, barrier.wait(thread, site.semantics, SCOPES.get(site.scope, 0), event.phase, site, agent))
 
 
-def _count_arrival(model: Model, barrier: TrackedMBarrier, event: events.Arrived) -> None:
-    """Counts an arrival, and reports it if the phase awaits no more."""
+def _count_arrival(model: Model, barrier: TrackedMBarrier, event: events.Arrived, execution: int) -> None:
+    """Counts an arrival, and reports it if the phase awaits no more. execution: of the instruction, a number."""
     barrier.bytes += event.expected_bytes
     if event.expected_bytes:
         barrier.last_expect = (event.site, event.agent)
@@ -134,7 +144,7 @@ def _count_arrival(model: Model, barrier: TrackedMBarrier, event: events.Arrived
             barrier.last or (event.site, event.agent), (event.site, event.agent),
             mend="count every arrival of a phase in mbarrier.init",
         )  # fmt: skip
-    elif _straddles(barrier, event):
+    elif _straddles(barrier, event, execution):
         model.say(
             "count", "error",
             f"the lanes of one instruction end phase {event.phase - 1} of "
@@ -148,14 +158,14 @@ def _count_arrival(model: Model, barrier: TrackedMBarrier, event: events.Arrived
         barrier.expected -= event.arrivals
     if event.arrivals:
         barrier.last = (event.site, event.agent)
-        barrier.last_lane, barrier.last_phase = event.lane, event.phase
+        barrier.last_arrival = (execution, event.phase)
 
 
-def _straddles(barrier: TrackedMBarrier, event: events.Arrived) -> bool:
-    """Returns whether another lane has arrived in the phase before by the same execution of an instruction."""
-    if barrier.last != (event.site, event.agent) or not event.arrivals:
+def _straddles(barrier: TrackedMBarrier, event: events.Arrived, execution: int) -> bool:
+    """Returns whether lanes of one execution of an instruction end a phase, and go on to one that they leave open."""
+    if not event.arrivals or barrier.last_arrival != (execution, event.phase - 1):
         return False
-    return event.lane > barrier.last_lane and event.phase == barrier.last_phase + 1
+    return event.agent.lanes.bit_count() % max(1, barrier.expected) > 0
 
 
 def check_bytes(model: Model, cluster: int) -> None:

@@ -145,6 +145,7 @@ class _CheckedLaunch:
 
     def _warp_synced(self, event: events.WarpSynced) -> None:
         self.model.threads.meet(event.agent, event.members)
+        self._mbarriers.lanes_met()
         self._lanes.meet(event.agent)
 
     def _waited(self, event: events.Waited) -> None:

@@ -84,13 +84,24 @@ class Clock:
 
     def knows(self, space: Components, who: int, time: int, row: int = ORDER) -> bool:
         """Whether an action of a component is known in the sense of a row."""
+        return self.latest(space, who, row) >= time
+
+    def latest(self, space: Components, who: int, row: int) -> int:
+        """Returns the time of the latest action of a component that is known in the sense of a row; 0: of none."""
         if space is self.space:
             rows = self.rows
         elif self.foreign and space in self.foreign:
             rows = self.foreign[space]
         else:
-            return False
-        return who < rows.shape[1] and bool(rows[row, who] >= time)
+            return 0
+        return int(rows[row, who]) if who < rows.shape[1] else 0
+
+    def executed(self) -> Clock:
+        """What is known to have happened before, as no more than having been executed."""
+        made = Clock(self.space, _executed(self.rows))
+        if self.foreign:
+            made.foreign = {space: _executed(rows) for space, rows in self.foreign.items()}
+        return made
 
     def set(self, who: int, time: int, rows: slice = ALL) -> None:
         if who >= self.rows.shape[1]:
@@ -117,6 +128,12 @@ class Clock:
         self.foreign = dict(self.foreign or {})
         mine = np.zeros_like(known) if held is None else held.copy()
         self.foreign[space] = _joined(mine, known, rows)
+
+
+def _executed(rows: Rows) -> Rows:
+    made = np.zeros_like(rows)
+    made[EXECUTION] = rows[ORDER]
+    return made
 
 
 def _joined(mine: Rows, other: Rows, rows: slice) -> Rows:

@@ -36,7 +36,7 @@ from harness.emulator.machine.events import Access, Accesses, Agent, Fenced, Sit
 
 NBYTES = 128
 RELEASES_KEPT = 16
-SC_FENCES_KEPT = 4
+SC_FENCES_KEPT = 64
 ACQUIRES_KEPT = 64
 
 
@@ -150,8 +150,8 @@ class GenericProxy:
         self._lanes = lanes
         self._tensor_maps = tensor_maps
         self._flags: dict[tuple[str, int, int, int], list[Told]] = {}
-        self._sc_fences: dict[Components, dict[int, deque[Fence]]] = {}
-        """By component, the youngest."""
+        self._sc_fences: dict[Components, dict[tuple[int, int], list[Fence]]] = {}
+        """By component and scope, in the component's order."""
 
     # ---- accesses ----
 
@@ -221,10 +221,13 @@ class GenericProxy:
                 rows = ALL if meets and told.scope >= needed else NARROW
                 if site.semantics in ACQUIRES and meets:
                     thread.acquire(told.clock, rows)
+                    if told.agent[:3] == agent[:3]:
+                        self._lanes.meet(agent)
                 else:
                     thread.acquire(told.clock, RELAXED)
                     if meets:
                         thread.pending.append((told.clock, rows, needed))
+                        thread.heard_own |= told.agent[:3] == agent[:3]
 
     def _tell(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site
@@ -236,12 +239,12 @@ class GenericProxy:
         told = None
         if site.semantics in RELEASES:
             told = Told(thread.release(), scope, scope, agent._replace(lanes=0))
-        elif thread.fenced is not None:
-            clock, fenced = thread.fenced
+        elif thread.fenced is not None or self._sc_fences:
+            clock, fenced = thread.fenced or (Clock(thread.clock.space), 0)
             if self._sc_fences:
-                # What has been executed since the fence, too: it orders other fences.
+                # What has happened before, as executed: it orders fences. Not what relaxed reads alone have found.
                 clock = clock.copy()
-                clock.join(thread.release(), RELAXED)
+                clock.join(thread.release().executed(), RELAXED)
             told = Told(clock, fenced, scope, agent._replace(lanes=0))
         for place in self._places(event):
             held = self._flags.get(place, []) if event.mode == "atomic" else []
@@ -271,11 +274,17 @@ class GenericProxy:
             scope, sequential = SCOPES.get(site.scope, 0), site.opcode == "membar" or words[0] == "sc"
             if sequential:
                 self._follow_sc_fences(thread, scope, event.agent)
+            if thread.heard_own:  # lanes of its own warp have told it
+                self._lanes.meet(event.agent)
             _fence_threads(thread, scope)
             if sequential and thread.fenced is not None:
                 fence = Fence(thread.clock.space, thread.own, thread.time - 1, scope, event.agent, thread.fenced[0])
-                kept = self._sc_fences.setdefault(fence.space, {})
-                kept.setdefault(fence.who, deque(maxlen=SC_FENCES_KEPT)).append(fence)
+                kept = self._sc_fences.setdefault(fence.space, {}).setdefault((fence.who, scope), [])
+                kept.append(fence)
+                if len(kept) > SC_FENCES_KEPT:
+                    # Of the oldest two one is left: who knows the first is taken to follow the second.
+                    first, second = kept[:2]
+                    kept[:2] = [second._replace(time=first.time)]
 
     def _follow_sc_fences(self, thread: Thread, scope: int, agent: Agent) -> None:
         """A fence.sc synchronises with those that come after it in the order of all of them (PTX ISA 8.9.2, 8.9.4).
@@ -284,10 +293,13 @@ class GenericProxy:
         """
         clock = thread.peek()
         for space in (clock.space, *(clock.foreign or ())):
-            for kept in self._sc_fences.get(space, {}).values():
-                for fence in kept:
-                    if min(scope, fence.scope) >= needed_scope(fence.agent, agent) and fence.is_known(clock, EXECUTION):
-                        thread.acquire(fence.clock)
+            for (who, of_fence), kept in self._sc_fences.get(space, {}).items():
+                if min(scope, of_fence) < needed_scope(kept[0].agent, agent):
+                    continue
+                latest = clock.latest(space, who, EXECUTION)
+                known = next((fence for fence in reversed(kept) if fence.time <= latest), None)
+                if known is not None:  # which tells what those before it have told
+                    thread.acquire(known.clock)
 
 
 def _scope(site: Site) -> int:
@@ -317,6 +329,7 @@ def _fence_threads(thread: Thread, scope: int) -> None:
     for clock, rows, needed in thread.pending:
         thread.acquire(clock, rows if scope >= needed else NARROW)
     thread.pending.clear()
+    thread.heard_own = False
     thread.fenced = (thread.release(), scope)
 
 

@@ -161,9 +161,7 @@ class LaneMeetings:
 
 
 def _spread(event: Access) -> tuple[Bytes, Bytes | np.int64]:
-    """Gives each byte of an access with its lane; nothing if many lanes write one place: each finds there what it
-    wrote.
-    """
+    """Gives each byte of an access with its lane; not those that many lanes write: each may find what it wrote."""
     nbytes, mask = event.nbytes * event.items, event.agent.lanes
     collective = "sync" in event.site.modifiers
     many = np.int64(MANY_READ if event.mode == "read" else MANY_WROTE)
@@ -173,7 +171,16 @@ def _spread(event: Access) -> tuple[Bytes, Bytes | np.int64]:
         touched = nbytes if collective or event.mode == "read" else 0
         return event.where + np.arange(touched), many
     places = (np.asarray(event.where, np.int64)[:, None] + np.arange(nbytes)).ravel()
-    return places, many if collective else np.repeat(_lanes_of(mask), nbytes)
+    if collective:
+        return places, many
+    lanes = np.repeat(_lanes_of(mask), nbytes)
+    distinct, where, counts = np.unique(places, return_inverse=True, return_counts=True)
+    if len(distinct) == len(places):
+        return places, lanes
+    alone = counts[where] == 1
+    if event.mode == "read":
+        return places, np.where(alone, lanes, many)
+    return places[alone], lanes[alone]
 
 
 def _lanes_of(mask: int) -> Bytes:

@@ -81,7 +81,8 @@ class TrackedMBarrier:
         self.waits: list[Wait] = []
         self.uses: dict[tuple[Components, int], Use] = {}
         self.last: tuple[Site, Agent] | None = None
-        self.last_lane = self.last_phase = 0
+        self.last_arrival = (0, 0)
+        """The execution of the instruction, as `MBarriers` numbers them, and the phase."""
         self.last_expect: tuple[Site, Agent] | None = None
 
     def use(self, thread: Thread, site: Site, agent: Agent) -> None:

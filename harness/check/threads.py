@@ -47,11 +47,13 @@ class Thread:
     """A part of a warp that executes together, as a component that knows things.
 
     ``tensor``: tcgen05 operations it may follow by its own, as tcgen05.fence::after_thread_sync says. ``fenced``: what
-    its last fence has released, with the fence's scope. ``version`` changes whenever it learns or tells something.
+    its last fence has released, with the fence's scope. ``pending``: what its next fence acquires; ``heard_own``:
+    whether lanes of its own warp have told any of it. ``version`` changes whenever it learns or tells something.
     """
 
     __slots__ = (
-        "_lent", "_moment", "clock", "cta", "fenced", "lanes", "own", "pending", "tensor", "time", "version",
+        "_lent", "_moment", "clock", "cta", "fenced", "heard_own", "lanes", "own", "pending", "tensor", "time",
+        "version",
     )  # fmt: skip
 
     def __init__(self, own: int, clock: Clock, tensor: Rows, cta: int, lanes: int) -> None:
@@ -62,6 +64,7 @@ class Thread:
         self.lanes = lanes
         self.fenced: tuple[Clock, int] | None = None
         self.pending: list[tuple[Clock, slice, int]] = []
+        self.heard_own = False
         self._moment: Moment | None = None
         self.version = 0
         self._lent = False
@@ -206,7 +209,7 @@ class Threads:
         for part in parts[1:]:
             own = warp.spare.pop() if warp.spare else cluster.components.new(whole.cta)
             made = Thread(own, known.copy(), whole.tensor, whole.cta, part.lanes)
-            made.fenced, made.pending = whole.fenced, list(whole.pending)
+            made.fenced, made.pending, made.heard_own = whole.fenced, list(whole.pending), whole.heard_own
             warp.parts.append(made)
         whole.lanes = parts[0].lanes
         warp.found.clear()

@@ -92,6 +92,19 @@ def lanes_of_two_phases(count: int) -> str:
     return only("%thread eq 0", initialise(count)) + CTA_BARRIER + arrive + wait("bars") + arrive + wait("bars", 1)
 
 
+def lanes_in_turn(form: str) -> str:
+    """Each half of a warp is a phase; or each of eight lanes arrives at another barrier in each turn."""
+    arrive = "mbarrier.arrive.shared::cta.b64 _, [{}];"
+    if form == "halves":
+        return only("%thread eq 0", initialise(16)) + CTA_BARRIER + arrive.format("bars") + wait("bars", 1)
+    own = "mov.b32 %r2, bars; shl.b32 %r1, %lane, 3; add.u32 %r3, %r2, %r1; setp.ge.u32 %p8, %lane, 8;"
+    begin = "@!%p8 mbarrier.init.shared::cta.b64 [%r3], 1; bar.sync 0; @%p8 bra DONE; mov.b32 %r9, 0;"
+    place = "sub.u32 %r10, %lane, %r9; and.b32 %r10, %r10, 7; shl.b32 %r10, %r10, 3; add.u32 %r10, %r10, %r2;"
+    see = "and.b32 %r12, %r9, 1; SEE: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r10], %r12; @!%p3 bra SEE;"
+    end = "bar.warp.sync 0xff; add.u32 %r9, %r9, 1; setp.lt.u32 %p6, %r9, 4; @%p6 bra TURN; DONE:"
+    return own + begin + "TURN: " + place + arrive.format("%r10") + see + end
+
+
 def inits_again(form: str) -> str:
     """A barrier is used, invalidated, and initialised again for other threads, which have to know."""
     meet = CTA_BARRIER if form == "barrier" else ""
@@ -335,6 +348,8 @@ EDGES = [
           lambda s: outcome(s.form == "over" and "overwritten", end="stops" if s.form == "over" else "ends")),
     Table("lanes of two phases", {"count": (32, 31)}, lambda s: lanes_of_two_phases(s.count),
           lambda s: outcome(s.count == 31 and "count"), threads=32),
+    Table("lanes of two phases on purpose", {"form": ("halves", "in turn")}, lambda s: lanes_in_turn(s.form),
+          lambda s: outcome(), threads=32),
     Table("arrivals", {"form": ("two", "three")}, lambda s: too_many_arrivals(s.form),
           lambda s: outcome(s.form == "three" and "count", end="stops" if s.form == "three" else "ends")),
     Table("threads of a barrier", {"form": ("64", "96")}, lambda s: different_counts(s.form),

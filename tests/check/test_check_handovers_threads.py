@@ -238,10 +238,11 @@ SC_FENCES = ("membar.gl;", "fence.sc.gpu;", "fence.acq_rel.gpu;", "fence.sc.cta;
 
 
 def fences_of_all(s) -> str:
-    """All of CTA 0 write and fence, then thread 0 raises the flag; that of CTA 1 sees it, then all fence and read."""
+    """All of CTA 0 write and fence, then thread 0 raises the flag; that of CTA 1 sees it, then all fence and read.
+    CTA 0 runs ahead with so many more fences."""
     word = "mov.u32 %r6, %ctaid.x; mul.wide.u32 %d0, %thread, 4; add.s64 %d0, %m0, %d0;"
     raises = "st.global.b32 [%d0], %thread;" + s.before + CTA_BARRIER
-    raises += only("%thread eq 0", "red.relaxed.gpu.global.add.u32 [%m1], 1;")
+    raises += only("%thread eq 0", "red.relaxed.gpu.global.add.u32 [%m1], 1;") + "membar.gl;" * s.more
     sees = only("%thread eq 0", spin("ld.relaxed.gpu.global.b32 %r5, [%m1];")) + CTA_BARRIER + s.after
     return word + only("%r6 eq 0", raises) + only("%r6 eq 1", sees + "ld.global.b32 %r7, [%d0];")
 
@@ -252,8 +253,35 @@ def fences_of_all_expects(s) -> Outcome:
     return outcome(not (s.before in sequential and s.after in sequential) and "race-global|scope")
 
 
+def fence_of_another(s) -> str:
+    """Warp 1 of CTA 0 writes, all or it alone fence; thread 0 raises the flag for warp 1 of CTA 1."""
+    word = "mov.u32 %r6, %ctaid.x; mul.wide.u32 %d0, %thread, 4; add.s64 %d0, %m0, %d0;"
+    fences = {"all": "membar.gl;", "the writers": only("%warp eq 1", "membar.gl;"), "nobody": ""}
+    raises = only("%warp eq 1", "st.global.b32 [%d0], %thread;") + fences[s.who] + CTA_BARRIER
+    raises += only("%thread eq 0", "red.relaxed.gpu.global.add.u32 [%m1], 1;")
+    sees = only("%thread eq 0", spin("ld.relaxed.gpu.global.b32 %r5, [%m1];")) + CTA_BARRIER + "membar.gl;"
+    sees += only("%warp eq 1", "ld.global.b32 %r7, [%d0];")
+    return word + only("%r6 eq 0", raises) + only("%r6 eq 1", sees)
+
+
+def second_flag(s) -> str:
+    """CTA 0 writes, fences and raises a flag; CTA 1 sees it and raises another for CTA 2, which fences and reads."""
+    word = "mov.u32 %r6, %ctaid.x; mul.wide.u32 %d0, %thread, 4; add.s64 %d0, %m0, %d0;"
+    raises = "st.global.b32 [%d0], %thread; fence.sc.gpu;" + CTA_BARRIER
+    raises += only("%thread eq 0", "red.relaxed.gpu.global.add.u32 [%m1], 1;")
+    seen = spin("ld.relaxed.gpu.global.b32 %r5, [%m1];") + s.between
+    passes = s.before + only("%thread eq 0", seen + "red.relaxed.gpu.global.add.u32 [%m1+4], 1;")
+    sees = only("%thread eq 0", spin("ld.relaxed.gpu.global.b32 %r5, [%m1+4];")) + CTA_BARRIER + "fence.sc.gpu;"
+    return (
+        word
+        + only("%r6 eq 0", raises)
+        + only("%r6 eq 1", passes)
+        + only("%r6 eq 2", sees + "ld.global.b32 %r7, [%d0];")
+    )
+
+
 def flag_words(device: Device) -> list[int]:
-    return [device.upload(np.zeros(64, np.uint32)), device.upload(np.zeros(1, np.uint32))]
+    return [device.upload(np.zeros(64, np.uint32)), device.upload(np.zeros(2, np.uint32))]
 
 
 BOX = 32
@@ -392,12 +420,28 @@ TABLES = [
     ),
     Table(
         "fences of all threads around a relaxed flag",
-        dict(before=SC_FENCES, after=SC_FENCES),
+        dict(before=SC_FENCES, after=SC_FENCES, more=(0, 5, 70)),
         fences_of_all,
         fences_of_all_expects,
         grid=2,
         arguments=flag_words,
         targets=("sm_100a", "sm_90a"),
+    ),
+    Table(
+        "a fence of another thread than the one that raises the flag",
+        dict(who=("all", "the writers", "nobody")),
+        fence_of_another,
+        lambda s: outcome(s.who == "nobody" and "race-global|scope"),
+        grid=2,
+        arguments=flag_words,
+    ),
+    Table(
+        "a relaxed flag that is passed on",
+        dict(before=("", "fence.acq_rel.gpu;", "membar.cta;"), between=("", "fence.acq_rel.gpu;")),
+        second_flag,
+        lambda s: outcome(not s.between and "race-global|scope"),
+        grid=3,
+        arguments=flag_words,
     ),
     Table(
         "flag in global memory -> TMA load",

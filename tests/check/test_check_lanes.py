@@ -43,8 +43,25 @@ ALONE = {
     "one lane all along": only("%lane eq 0", "st.shared.b32 [data], 7; ld.shared.b32 %r4, [data];"),
     "all of them one word": "st.shared.b32 [data], 7; ld.shared.b32 %r4, [data];",
     "volatile": "st.volatile.shared.b32 [%r1], %lane; ld.volatile.shared.b32 %r4, [%r3];",
+    "two lanes one word": "shr.u32 %r4, %lane, 1; shl.b32 %r5, %r4, 2; mov.b32 %r1, data; add.u32 %r1, %r1, %r5;"
+    "st.shared.b32 [%r1], %r4; ld.shared.b32 %r6, [%r1];",
     "atomics": WRITE + SYNC + "atom.shared.add.u32 %r4, [%r1], 1; atom.shared.add.u32 %r4, [%r3], 1;",
 }
+
+
+RAISED = "@%p2 st.shared.b32 [data + 256], 0; bar.warp.sync -1;"
+SPIN = "{}: {} %r6, [data + 256]; setp.ne.u32 %p4, %r6, {}; @%p4 bra {};"
+FLAGS = {
+    "release and acquire": "@!%p2 bra SEE; st.shared.b32 [data], 7; st.release.cta.shared.b32 [data + 256], 1; bra END;"
+    + SPIN.format("SEE", "ld.acquire.cta.shared.b32", 1, "SEE") + "ld.shared.b32 %r5, [data]; END:",
+    "acq_rel of all": WRITE + "atom.acq_rel.cta.shared.add.u32 %r6, [data + 256], 1;"
+    + SPIN.format("SEE", "ld.acquire.cta.shared.b32", 32, "SEE") + READ,
+    "fences": "@%p2 st.shared.b32 [data], 7; @%p2 membar.cta; @%p2 st.volatile.shared.b32 [data + 256], 1;"
+    + SPIN.format("SEE", "ld.volatile.shared.b32", 1, "SEE") + "membar.cta; ld.shared.b32 %r5, [data];",
+    "no fence": "@%p2 st.shared.b32 [data], 7; @%p2 st.volatile.shared.b32 [data + 256], 1;"
+    + SPIN.format("SEE", "ld.volatile.shared.b32", 1, "SEE") + "ld.shared.b32 %r5, [data];",
+}  # fmt: skip
+"""Lanes that hand over by a flag."""
 
 
 WARP = dict(threads=32, arguments=target)
@@ -53,6 +70,8 @@ TABLES = [
           lambda s: OWN + EXCHANGES[s.exchange](MEETINGS[s.meet]),
           lambda s: outcome(s.meet in ("none", "fence") and "race-lanes"), **WARP),
     Table("alone", dict(form=tuple(ALONE)), lambda s: OWN + ALONE[s.form], lambda s: outcome(), **WARP),
+    Table("by a flag", dict(form=tuple(FLAGS)), lambda s: OWN + "setp.eq.u32 %p2, %lane, 0;" + RAISED + FLAGS[s.form],
+          lambda s: outcome(s.form == "no fence" and "race-lanes"), **WARP),
     Table("matrices", dict(meet=(SYNC, "")), lambda s: MATRICES.format(s.meet),
           lambda s: outcome(not s.meet and "race-lanes"), **WARP),
     Table("the address of tensor memory", dict(meet=(SYNC, "")),

@@ -593,14 +593,13 @@ def test_launch_files_under_both_engines(path):
     for schedule, seed in (("fifo", 0), ("random", 1), ("random", 5)):
         options = EmulationOptions(schedule=schedule, seed=seed, engine="python", strict=False)
         found: list[Any] = []
-        listeners: list[Listener] = []
         for engine in ("python", "native"):
             try:
                 done = run(what, replace(options, engine=engine))
                 contents = {name: array.tobytes() for name, array in done.contents.items()}
-                listeners = [Listener(), *listeners]
-                run(what, replace(options, engine=engine, sinks=tuple(listeners[:1])), keep=())
-                found.append((contents, done.counters, done.output, done.warnings, listeners[0].seen))
+                listener = Listener()
+                run(what, replace(options, engine=engine, sinks=(listener,)), keep=())
+                found.append((contents, done.counters, done.output, done.warnings, listener.seen))
             except CannotRun as error:
                 found.append(str(error))
         assert found[0] == found[1]
