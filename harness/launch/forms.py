@@ -242,6 +242,9 @@ tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r0];
 tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r0], %h1;
 tcgen05.fence::before_thread_sync;  tcgen05.fence::after_thread_sync;
 """,
+    "9.7.17 Stack": """
+alloca.u64 %d0, %d1, 16;  stacksave.u64 %d0;  stackrestore.u64 %d0;
+""",
     "9.7.19 Miscellaneous": """
 brkpt;  trap;  nanosleep.u32 64;  pmevent 1;  setmaxnreg.inc.sync.aligned.u32 232;
 setmaxnreg.dec.sync.aligned.u32 40;

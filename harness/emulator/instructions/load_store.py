@@ -320,16 +320,16 @@ def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
 # ---- local and constant memory ----
 
 
-def _offsets(f: Fragment, address: Value) -> Any:
+def offsets(f: Fragment, address: Value) -> Any:
     """A local address of each lane."""
     if isinstance(address, int):
-        return np.full(f.count, address, np.int64)
+        return np.full(f.count, address, np.uint64).astype(np.int64)
     return _lanes(f, address).astype(np.int64)
 
 
 def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
     """Load from local memory, in which parameters of functions live, too."""
-    where, local = _offsets(f, address), f.warp.local
+    where, local = offsets(f, address), f.warp.local
     if count > 1:
         _check_vector(where, nbytes, count)
     if f.grid.sink is not None:
@@ -346,7 +346,7 @@ def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
 
 
 def store_local(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
-    where, local = _offsets(f, address), f.warp.local
+    where, local = offsets(f, address), f.warp.local
     if len(values) > 1:
         _check_vector(where, nbytes, len(values))
     mask, stored = (1 << 8 * nbytes) - 1, []

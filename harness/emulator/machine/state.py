@@ -409,6 +409,12 @@ class Warp:
         self.meetings: dict[int, list[Fragment]] = {}
         """The fragments that wait in a bar.warp.sync for the other lanes, by member mask."""
 
+    def own_local(self) -> LocalMemory:
+        """The local memory, which is there for what a thread allocates if the kernel has no variables in it."""
+        if self.local is NO_LOCAL:
+            self.local = LocalMemory(0, self.cta.grid.unwritten)
+        return self.local
+
     def thread(self, lane: int) -> Dim3:
         """%tid of a lane."""
         x, y, z = (int(axis) if isinstance(axis, int) else int(axis[lane]) for axis in self.tid)

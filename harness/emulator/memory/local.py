@@ -12,30 +12,56 @@ from harness.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, aligned_by
 from harness.emulator.memory.unwritten import FAULT, Unwritten
 
 THREADS = 32
+MOST = 512 << 10
+"""Bytes of a thread (CUDA Programming Guide, "Technical Specifications per Compute Capability")."""
 
 
 class LocalMemory:
-    """Poisoned at the start, as shared memory is; addresses are byte offsets in a thread's frame."""
+    """Poisoned at the start, as shared memory is; addresses are byte offsets in a thread's frame, which `allocate`
+    makes longer. tops: where each thread's frame ends.
+    """
 
     def __init__(self, nbytes: int, unwritten: Unwritten = FAULT) -> None:
-        self.size = nbytes
+        self.tops = np.full(THREADS, nbytes, np.int64)
         self._unwritten = unwritten
+        self._make_room(nbytes)
+
+    def _make_room(self, nbytes: int) -> None:
         self._pitch = round_up(nbytes, CHUNK)
         data, valid = aligned_bytes(THREADS * self._pitch), aligned_bytes(THREADS * self._pitch)
         self._words = {n: data.view(dtype) for n, dtype in UNSIGNED.items()}
         self._valid = {n: valid.view(dtype) for n, dtype in UNSIGNED.items()}
 
+    def allocate(self, lanes: NDArray[np.intp], sizes: NDArray[np.int64], alignment: int) -> NDArray[np.int64]:
+        """Makes some threads' frames longer; returns where their new bytes begin, which count as not written."""
+        begin = -(-self.tops[lanes] // alignment) * alignment
+        too_long = (sizes < 0) | (sizes > MOST - begin)
+        if too_long.any():
+            fault = Fault(f"alloca of {int(sizes[too_long][0]):,} bytes: a thread has at most {MOST:,}", "address")
+            fault.position = int(np.flatnonzero(too_long)[0])
+            raise fault
+        self.tops[lanes] = begin + sizes
+        if self.tops.max() > self._pitch:
+            held, written, pitch = self._words[1], self._valid[1], self._pitch
+            self._make_room(2 * int(self.tops.max()))
+            for new, old in ((self._words[1], held), (self._valid[1], written)):
+                new.reshape(THREADS, self._pitch)[:, :pitch] = old.reshape(THREADS, pitch)
+        for lane, first, size in zip(lanes.tolist(), begin.tolist(), sizes.tolist(), strict=True):
+            self._valid[1].reshape(THREADS, self._pitch)[lane, first : first + size] = 0
+        return begin
+
     def _index(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         for rule, bad in (
             ("alignment", offsets % nbytes != 0),
-            ("address", (offsets < 0) | (offsets > self.size - nbytes)),
+            ("address", (offsets < 0) | (offsets > self.tops[lanes] - nbytes)),
         ):
             if bad.any():
                 at = int(offsets[bad][0])
                 if rule == "alignment":
                     message = f"local address 0x{at:x} is not aligned to the {nbytes} bytes of the access"
                 else:
-                    message = f"local access of {nbytes} bytes at 0x{at:x} is outside the thread's {self.size} bytes"
+                    size = int(self.tops[lanes][bad][0])
+                    message = f"local access of {nbytes} bytes at 0x{at:x} is outside the thread's {size} bytes"
                 fault = Fault(message, rule)
                 fault.position = int(np.flatnonzero(bad)[0])
                 raise fault
