@@ -21,6 +21,7 @@ from harness.cli.options import (
     uninitialised_option,
     write_output,
 )
+from harness.cli.profile import profile_option
 from harness.driver.gpu_model import gpu_model, gpu_names
 from harness.driver.log import Log
 from harness.driver.recording import Recorder
@@ -52,6 +53,7 @@ emulation_options = group(
 
 
 @click.command("exec")
+@profile_option
 @click.option("--gpu", type=click.Choice(gpu_names()), default="b200", show_default=True, help="GPU to emulate.")
 @click.option("--json", "json_path", metavar="PATH|-", help="Write launches, counters and findings there.")
 @click.option(

@@ -26,6 +26,7 @@ from harness.cli.options import (
     what_argument,
     write_output,
 )
+from harness.cli.profile import profile_option
 from harness.cli.render import by, flatten_counters, show_line, show_table
 from harness.cli.repeat import command_of
 from harness.cli.run_file import run_file
@@ -49,6 +50,7 @@ from harness.run.runner import Outcome, Request
 
 
 @click.command("run")
+@profile_option
 @what_argument
 @shape_option
 @config_options

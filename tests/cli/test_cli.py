@@ -127,6 +127,10 @@ BAD_REQUESTS = [
     (["kernel6", "--json", "/no/such/folder/x.json"], "is not a file in an existing folder"),
     (["kernel6", "--json", "/tmp"], "is not a file in an existing folder"),
     (["kernel6", "--json", ""], "is not a file in an existing folder"),
+    (["--profile", "kernel6", "kernel6"], "--profile kernel6: the file must end in .json; to name none, put --profile"),
+    (["kernel6", "--profile", "/no/such/folder/x.json"], "--profile '/no/such/folder/x.json' is not a file in an"),
+    (["kernel6", "--jobs", "2", "--profile"], "--profile sees one process, and --jobs 2 asks for more"),
+    (["kernel6", "--device", "gpu", "--profile"], "--profile is for --device emulator, not for gpu"),
     (["kernel6", "--no-such-option"], "No such option '--no-such-option'; see harness run --help"),
     (["kernel6", "--shape"], "requires an argument"),
 ]
@@ -277,6 +281,13 @@ def test_run_prints_a_report_and_logs_a_record(harness_command, artifacts, resul
     assert record["counters"]["mma_flops"] == 2 * 256 * 512 * 128
     assert len(record["ptx"]["sha256"]) == 64
     assert record["toolchain"]["mojo"] and record["git"] is not None
+
+
+def test_a_profile_beside_the_report(harness_command, artifacts, results_dir, tmp_path):
+    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--profile", str(tmp_path / "p.json"))
+    assert result.exit_code == 0 and result.stdout.splitlines()[-1].endswith("PASSED")
+    assert "s of emulation, sampled" in result.stderr and "Python instructions" in result.stderr
+    assert json.loads((tmp_path / "p.json").read_text())["profiles"][0]["weights"]
 
 
 @pytest.mark.parametrize(("shape", "granted"), [("256,512,64", False), ("4096,2048,64", True)])

@@ -1,0 +1,78 @@
+"""``--profile``: where the time of emulation goes, as tables and as a file for speedscope."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+from rich.console import Console
+
+from harness.cli.options import check_output, write_output
+from harness.cli.render import show_line, show_table
+from harness.emulator.names import short_name
+from harness.emulator.profile import Profile, profiling
+from harness.errors import UsageProblem
+
+LINES, TEXT = 20, 60
+_TABLES_ONLY = "no file"
+
+
+def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option, and what it does around a command: that comes last, and is the outermost of its decorators."""
+
+    @wraps(command)
+    def profiled(profile: str | None, **values: Any) -> Any:
+        if profile is None:
+            return command(**values)
+        _check(profile, values)
+        with profiling() as found:
+            code = command(**values)
+        show(Console(stderr=True), found)
+        if profile != _TABLES_ONLY:
+            write_output(json.dumps(found.speedscope()) + "\n", profile)
+        return code
+
+    return click.option(
+        "--profile",
+        metavar="[FILE.json]",
+        is_flag=False,
+        flag_value=_TABLES_ONLY,
+        help="Say on standard error where the emulator's time goes, by kernel, unit and PTX line; FILE.json is for "
+        "https://www.speedscope.app. Put it last if you name no file.",
+    )(profiled)
+
+
+def _check(profile: str, values: dict[str, Any]) -> None:
+    if profile != _TABLES_ONLY:
+        if not profile.endswith(".json"):
+            raise UsageProblem(f"--profile {profile}: the file must end in .json; to name none, put --profile last")
+        check_output(profile, "--profile")
+    if values["jobs"] > 1:
+        raise UsageProblem(f"--profile sees one process, and --jobs {values['jobs']} asks for more; leave --jobs out")
+    if values.get("device") in ("gpu", "emulated-gpu"):
+        raise UsageProblem(f"--profile is for --device emulator, not for {values['device']}; leave one of them out")
+
+
+def show(console: Console, profile: Profile) -> None:
+    """Shows the seconds by unit, and the PTX lines that took most."""
+    total = sum(seconds for _, seconds in profile.samples)
+    if not total:
+        show_line(console, "--profile: nothing was emulated in this process, or too little to be seen")
+        return
+    units = profile.by("kernel", "unit").items()
+    rows = [(*_share(seconds, total), unit, short_name(kernel)) for (kernel, unit), seconds in units]
+    show_table(console, f"{total:.2f} s of emulation, sampled", ("seconds", "share", "unit", "kernel"), rows)
+    found = [(key, s) for key, s in profile.by("site", "unit", "kernel").items() if key[0] is not None]
+    lines = [
+        (*_share(seconds, total), unit, f"{site.line}: {site.text[:TEXT]}", site.source, short_name(kernel))
+        for (site, unit, kernel), seconds in found[:LINES]
+    ]
+    columns = ("seconds", "share", "unit", "PTX line", "source", "kernel")
+    show_table(console, "most seconds (native: from this line to the end of its block)", columns, lines)
+
+
+def _share(seconds: float, total: float) -> tuple[str, str]:
+    return f"{seconds:.2f}", f"{seconds / total:.1%}"
