@@ -9,6 +9,10 @@
 There, PyTorch, click, pynvml and ml_dtypes are enough. A kernel is launched as its launch plan says, checked and given
 operands as `harness survey` does it.
 
+A kernel with a fused epilogue (``--kernel "kernel8 epilogue=bias-gelu"``) stands beside what PyTorch does for the same
+("torch bias-gelu"): cuBLASLt's own bias, bias with GELU, and beta times a residual, or else a second kernel of
+PyTorch's. "cublas" is the plain product everywhere.
+
 e4m3 (``--kernel "kernel8 dtype=e4m3 scales=block"``) stands beside cuBLASLt's with one factor for A and one for B,
 added up the fast way as kernels with `scales=tensor` do, and, where it can, with the same factors of blocks
 ("cublas-blocks"). Give it a folder of its own.
@@ -43,7 +47,7 @@ if not (Path(__file__).resolve().parent / "harness").exists():  # in a checkout;
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness.run.driver import Driver
-from metrology.survey.kernels import ALPHA, SCALE_BLOCK, Packed, check, draw_sets, set_count
+from metrology.survey.kernels import ALPHA, FUSED, SCALE_BLOCK, Packed, check, draw_sets, epilogue_of, set_count
 
 ARCH = "sm_90a"
 SAMPLE_SECONDS = 0.025
@@ -107,7 +111,32 @@ def cublas(tensors: dict[str, Any]) -> Callable[[], Any]:
     if "A scales" in tensors:
         one, alpha = (torch.tensor(value, device="cuda") for value in (1.0, ALPHA["tensor"]))
         return _scaled_mm(tensors, alpha, one, fast=True)
-    return lambda: torch.matmul(tensors["A"], tensors["B"].t(), out=tensors["C"])
+    a, b = tensors["A"], tensors["B"].t()
+    out = tensors["C"] if tensors["C"].shape[1] == b.shape[1] else torch.empty_like(a @ b)
+    return lambda: torch.matmul(a, b, out=out)
+
+
+def torch_fused(name: str, tensors: dict[str, Any]) -> Callable[[], Any] | None:
+    """What PyTorch does for a fused epilogue; None for one that it has no word for."""
+    import torch
+    from torch.nn.functional import silu
+
+    a, b, c = tensors["A"], tensors["B"].t(), tensors["C"]
+    half = b.shape[1] // 2
+    gate_up = torch.empty_like(a @ b)
+
+    def product() -> Any:
+        return torch.matmul(a, b, out=gate_up)
+
+    ways: dict[str, Callable[[], Any]] = {
+        "bias": lambda: torch.addmm(tensors["bias"], a, b, out=c),
+        "bias-gelu": lambda: torch._addmm_activation(tensors["bias"], a, b, use_gelu=True, out=c),
+        "bias-relu": lambda: torch._addmm_activation(tensors["bias"], a, b, out=c),
+        "residual": lambda: torch.addmm(tensors["residual"], a, b, alpha=FUSED["alpha"], beta=FUSED["beta"], out=c),
+        "silu": lambda: silu(product(), inplace=True),
+        "swiglu": lambda: torch.mul(silu(product()[:, :half], inplace=True), gate_up[:, half:], out=c),
+    }
+    return ways.get(name)
 
 
 def _scaled_mm(tensors: dict[str, Any], of_a: Any, of_b: Any, *, fast: bool) -> Callable[[], Any]:
@@ -157,13 +186,18 @@ def graphs_of(kernels: list[Kernel], kind: str) -> tuple[dict[str, Any], int, in
     """A graph of launches for cuBLAS and for each kernel; how many launches each has, and how many sets of inputs."""
     import torch
 
-    run = kernels[0].run
-    sets = draw_sets(kind, run, set_count(run))
+    count = set_count(kernels[0].run)
+    by_epilogue = {epilogue_of(kernel.run).name: draw_sets(kind, kernel.run, count) for kernel in kernels}
+    sets = next(iter(by_epilogue.values()))
     contestants = {"cublas": [cublas(s) for s in sets]}
     if any(kernel.run["plan"]["config"]["scales"] == "block" for kernel in kernels):
         with_blocks = [launch for launch in takewhile(bool, map(cublas_blocks, sets)) if launch]
         contestants |= {"cublas-blocks": with_blocks} if len(with_blocks) == len(sets) else {}
-    contestants |= {kernel.name: [kernel.prepare(s) for s in sets] for kernel in kernels}
+    for name, drawn in by_epilogue.items():
+        fused = [launch for launch in (torch_fused(name, s) for s in drawn) if launch]
+        contestants |= {f"torch {name}": fused} if fused else {}
+    for kernel in kernels:
+        contestants[kernel.name] = [kernel.prepare(s) for s in by_epilogue[epilogue_of(kernel.run).name]]
     for launches in contestants.values():
         launches[0]()
     torch.cuda.synchronize()

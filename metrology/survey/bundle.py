@@ -16,7 +16,7 @@ from metrology.survey.runs import checks, runs
 
 PACKED = "packed"
 FILES = (
-    *("__init__.py", "cache.py", "errors.py", "files.py", "paths.py"),
+    *("__init__.py", "cache.py", "epilogues.py", "errors.py", "files.py", "paths.py"),
     *("timing/__init__.py", "timing/survey_archive.py"),
 )
 PACKAGES = ("harness/emulator", "harness/gpus", "harness/launch", "harness/processes", "harness/run", "metrology")

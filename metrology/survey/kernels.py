@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.epilogues import NONE, Epilogue, find_epilogue
 from harness.gpus import arch_of_gpu
 from harness.run import telemetry
 from harness.run.cuda import LoadedLaunchable
@@ -45,6 +46,10 @@ SCALE_BLOCK, LARGEST_E4M3 = 128, 448.0
 """Of e4m3: elements along K, and rows of B, that share a scale factor."""
 ALPHA = {"tensor": 0.5, "block": 1.0}
 """What C is multiplied by, by `scales`: the product of the factors of A and B, if each has one."""
+FUSED = {"alpha": 0.5, "beta": 2.0}
+"""Of a fused epilogue that takes them."""
+ROUNDED, TINY = 2.0**-7, 2.0**-30
+"""How far C may be from an epilogue that rounds: one unit in the last place of bf16, relative; and what counts as 0."""
 KINDS = ("zeros", "normal")
 POWER_KINDS = ("zeros", "-1, 0, 1", "normal")
 POWER_SECONDS = 0.8
@@ -59,7 +64,7 @@ POWER_RUNS = (
 Launch = Callable[[int], None]
 """Takes a stream."""
 Operands = dict[str, int]
-"""Addresses of A, B and C, and of the scale factors of A and B."""
+"""Addresses of A, B and C, of the scale factors of A and B, and of what a fused epilogue takes."""
 
 
 class Packed:
@@ -80,14 +85,13 @@ class Packed:
             self._functions[run["code"]] = self.driver.load(image, plan["entry"])
         function = self._functions[run["code"]]
         self.driver.allow_shared(function, plan["dynamic_smem"])
-        alpha = ctypes.c_float(ALPHA.get(plan["config"]["scales"], 1.0))
-        given = (self._parameter(argument, run["name"], operands, alpha) for argument in plan["arguments"])
+        given = (self._parameter(argument, run, operands) for argument in plan["arguments"])
         parameters = [*given, *more]
         return self.driver.launcher(
             function, parameters, plan["grid"], plan["block"], plan["dynamic_smem"], overlap=True
         )
 
-    def _parameter(self, argument: dict[str, Any], run: str, operands: Operands, alpha: ctypes.c_float) -> Parameter:
+    def _parameter(self, argument: dict[str, Any], run: dict[str, Any], operands: Operands) -> Parameter:
         if argument["kind"] == "tensor_map":
             return self.driver.tensor_map(
                 operands[argument["tensor"]],
@@ -99,9 +103,11 @@ class Packed:
                 argument["l2_promotion"],
             )
         if argument["kind"] == "workspace":
-            return ctypes.c_uint64(self._workspace(run, argument["bytes"]))
-        if argument["name"] == "alpha":
-            return alpha
+            return ctypes.c_uint64(self._workspace(run["name"], argument["bytes"]))
+        if argument["kind"] == "tensor":
+            return ctypes.c_uint64(operands[argument["name"]])
+        if argument["type"] == "f32":
+            return ctypes.c_float(_factors(run)[argument["name"]])
         value: int = argument["value"]
         return ctypes.c_uint64(value) if argument["type"] == "u64" else ctypes.c_uint32(value)
 
@@ -111,6 +117,17 @@ class Packed:
             self._workspaces[run] = self.driver.allocate(size)
             self.driver.fill(self._workspaces[run], size)
         return self._workspaces[run]
+
+
+def epilogue_of(run: dict[str, Any]) -> Epilogue:
+    return find_epilogue(run["plan"]["config"]["epilogue"])
+
+
+def _factors(run: dict[str, Any]) -> dict[str, float]:
+    """alpha and beta."""
+    if epilogue_of(run).name != NONE:
+        return FUSED
+    return {"alpha": ALPHA.get(run["plan"]["config"]["scales"], 1.0)}
 
 
 class Clocks:
@@ -136,7 +153,7 @@ class Clocks:
 
 
 # ---- with PyTorch ----
-def _draw(kind: str, size: tuple[int, int], dtype: Any) -> Any:
+def _draw(kind: str, size: tuple[int, ...], dtype: Any) -> Any:
     import torch
 
     if kind == "zeros":
@@ -187,11 +204,14 @@ def draw_sets(kind: str, run: dict[str, Any], count: int) -> list[dict[str, Any]
     if run["plan"]["config"]["dtype"] == "e4m3":
         return [_draw_fp8(kind, (m, n, k)) for _ in range(count)]
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[run["plan"]["config"]["dtype"]]
+    epilogue = epilogue_of(run)
+    sizes = {"A": (m, k), "B": (n, k), "bias": (n,), "residual": (m, n)}
+    drawn = [name for name in sizes if name in "AB" or epilogue.takes(name)]
+    columns = n // 2 if epilogue.halves else n
     return [
         {
-            "A": _draw(kind, (m, k), dtype),
-            "B": _draw(kind, (n, k), dtype),
-            "C": torch.full((m, n), float("nan"), device="cuda", dtype=dtype),
+            **{name: _draw(kind, sizes[name], dtype) for name in drawn},
+            "C": torch.full((m, columns), float("nan"), device="cuda", dtype=dtype),
         }
         for _ in range(count)
     ]
@@ -212,16 +232,23 @@ def check(packed: Packed, run: dict[str, Any]) -> str | None:
     import torch
 
     [tensors] = draw_sets("-1, 0, 1", run, 1)
-    scales = run["plan"]["config"]["scales"]
+    scales, epilogue = run["plan"]["config"]["scales"], epilogue_of(run)
     a, b = (_numbers(tensors, name, scales) for name in "AB")
-    expected = (ALPHA.get(scales, 1.0) * (a @ b.t())).to(tensors["C"].dtype)
+    product, bound = a @ b.t(), 0.0
+    if epilogue.name == NONE:
+        expected = (ALPHA.get(scales, 1.0) * product).to(tensors["C"].dtype)
+    else:
+        given = {name: tensors[name].double().cpu().numpy() for name in ("bias", "residual") if name in tensors}
+        exact = torch.from_numpy(epilogue.of(product.cpu().numpy(), given | FUSED)).cuda()
+        expected, bound = exact.to(tensors["C"].dtype), 0.0 if epilogue.is_exact else ROUNDED * exact.abs() + TINY
     for _ in range(2):
         tensors["C"].fill_(float("nan"))
         torch.cuda.synchronize()
         packed.launch(run, _addresses(tensors))(0)
         torch.cuda.synchronize()
-        if not torch.equal(tensors["C"], expected):
-            return f"{int((tensors['C'] != expected).sum())} of {expected.numel()} elements are wrong"
+        right = (tensors["C"].double() - expected.double()).abs() <= bound
+        if not right.all():
+            return f"{int((~right).sum())} of {expected.numel()} elements are wrong"
     return None
 
 
