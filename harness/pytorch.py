@@ -32,6 +32,7 @@ from harness.problem import FP8, OUT_TYPES, Shape
 from harness.run.model import compile_artifact
 from harness.run.tuned import configuration_for
 
+DEVICE = "cuda"
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items()}
 OUT_DTYPES = {dtype: name for name, dtype in TORCH_TYPES.items()}
@@ -76,8 +77,6 @@ def matmul(
     out = _output(a, (m, n // 2 if epilogue == "swiglu" else n), out, out_dtype, a.dtype)
     for name, given, shape in (("bias", bias, (n,)), ("residual", residual, (m, n))):
         _check_shape(name, given, shape)
-        if given is not None and given.data_ptr() % 4:
-            raise ValueError(f"{name} begins at an odd element; it is read two at a time: copy it")
     config = _configuration(kernel, a.device, DTYPES[a.dtype], (m, n, k), _asked(asked, out), tuned)
     operands, numbers = [a, b], []
     if epilogue != NONE:  # the op has a place for each operand
@@ -189,7 +188,7 @@ def _check(named: dict[str, torch.Tensor | None], a: torch.Tensor, dtype: torch.
     for name, tensor in named.items():
         if tensor is None:
             continue
-        if not tensor.is_cuda:
+        if tensor.device.type != DEVICE:
             raise ValueError(f"{name} is on {tensor.device}; the kernels need CUDA tensors")
         if tensor.device != a.device:
             raise ValueError(f"{name} is on {tensor.device} and a on {a.device}; move them to one device")
@@ -238,6 +237,7 @@ def _tuned(kernel: str, arch: str, dtype: str, shape: Shape, gpu: str) -> str | 
 def _gemm(out: torch.Tensor, operands: Sequence[torch.Tensor], numbers: Sequence[float], config: str) -> None:
     from max.driver import Buffer
 
+    _check_places(out, operands, fused=len(numbers) == 2)
     model, device = _model(config, out.device.index or 0)
     queue = torch.cuda.ExternalStream(device.default_queue.native_stream_handle, device=out.device)
     current = torch.cuda.current_stream(out.device)
@@ -245,6 +245,16 @@ def _gemm(out: torch.Tensor, operands: Sequence[torch.Tensor], numbers: Sequence
     scalars = [Buffer.from_numpy(np.array(number, np.float32)) for number in numbers]
     model.execute(*(Buffer.from_dlpack(tensor.detach()) for tensor in (out, *operands)), *scalars)
     current.wait_stream(queue)
+
+
+def _check_places(out: torch.Tensor, operands: Sequence[torch.Tensor], *, fused: bool) -> None:
+    """When the operator runs, as a trace of torch.compile has no addresses. TMA starts at multiples of 16 bytes."""
+    more = (("bias", 4), ("residual", 4)) if fused else (("a_scales", 16), ("b_scales", 16))
+    places = (("out", 16), ("a", 16), ("b", 16), *more)
+    for (name, multiple), tensor in zip(places, (out, *operands), strict=False):
+        if tensor.data_ptr() % multiple:
+            rule = f"it must be a multiple of {multiple} bytes: copy it"
+            raise ValueError(f"{name} begins at the address {tensor.data_ptr():#x}; {rule}")
 
 
 @_gemm.register_fake

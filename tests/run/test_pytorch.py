@@ -15,7 +15,7 @@ M, N, K = 40, 48, 256
 def launched(monkeypatch) -> list:
     """What the operator gets: C, the tensors, the numbers, the configuration."""
     seen: list = []
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(functions, "DEVICE", "cpu")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(torch.ops.blackwell_lab, "gemm", lambda *given: seen.append(given))
@@ -79,7 +79,6 @@ def test_what_scaled_matmul_launches(launched, factors, scales):
         (lambda: functions.matmul(A, B[:, :128].contiguous()), "differ in K"),
         (lambda: functions.matmul(A, B[:, :128]), "strides"),
         (lambda: functions.matmul(A, B, bias=bf16(N + 8)), r"bias is \(56,\); it must be \(48,\)"),
-        (lambda: functions.matmul(A, B, bias=bf16(N + 1)[1:]), "bias begins at an odd element"),
         (lambda: functions.matmul(A, B, bias=BIAS, activation="silu"), "there is no fused epilogue bias-silu"),
         (lambda: functions.matmul(A, B, alpha=2.0), "alpha 2.0 and beta 1.0 are those of a residual"),
         (lambda: functions.matmul(A, B, epilogue="bias"), "epilogue is no option here"),
@@ -104,3 +103,23 @@ def test_what_does_not_fit_is_refused(launched, call, message):
     with pytest.raises(ValueError, match=message):
         call()
     assert not launched
+
+
+@pytest.mark.parametrize(
+    ("name", "multiple", "fused"), [("out", 16, False), ("b", 16, True), ("bias", 4, True), ("b_scales", 16, False)]
+)
+def test_tensors_that_begin_where_the_kernels_cannot_read_are_refused_when_they_are_launched(name, multiple, fused):
+    names = ["out", "a", "b", *(["bias", "residual"] if fused else ["a_scales", "b_scales"])]
+    memory = bf16(64)
+    given = {each: memory[8:] for each in names}
+    functions._check_places(given.pop("out"), list(given.values()), fused=fused)
+    given = {each: memory for each in names} | {name: memory[multiple // 2 - 1 :]}
+    with pytest.raises(ValueError, match=rf"{name} begins at the address 0x.*must be a multiple of {multiple} bytes"):
+        functions._check_places(given.pop("out"), list(given.values()), fused=fused)
+
+
+def test_torch_compile_traces_the_functions_whole(launched, monkeypatch):
+    monkeypatch.setattr(torch.ops.blackwell_lab, "gemm", lambda out, *given: out.zero_())
+    compiled = torch.compile(functions.matmul, fullgraph=True, backend="eager")
+    for options in ({}, {"bias": BIAS, "activation": "relu"}, {"residual": RESIDUAL, "alpha": 0.5}):
+        assert torch.equal(compiled(A, B, **options), torch.zeros(M, N).bfloat16())
