@@ -211,7 +211,8 @@ def _launch_of(words: tuple[str, ...], how: _How) -> Path:
     made = ", ".join(f"{launch.number} {short_name(launch.kernel)}" for launch in log.launches[:MOST_NAMED])
     if not made:
         raise CannotRun(f"{words[0]} ended with code {code} and has launched nothing; there is nothing to debug")
-    raise UsageProblem(f"--launch {how.launch}: the program has no such launch; it has {made}")
+    more = f" and {len(log.launches) - MOST_NAMED} more" if len(log.launches) > MOST_NAMED else ""
+    raise UsageProblem(f"--launch {how.launch}: the program has no such launch; it has {made}{more}")
 
 
 def _script(file: Path) -> list[str]:

@@ -17,7 +17,7 @@ from harness.debug.commands import Commands, Quit
 from harness.debug.debugger import START, Debugger, agent_of
 from harness.debug.names import element, lanes_of
 from harness.debug.protocol import Connection
-from harness.debug.shows import matrix, value_text
+from harness.debug.shows import matrix, register_text
 from harness.debug.targets import Target
 from harness.emulator.machine.events import Agent, Site
 from harness.errors import CannotRun, UsageProblem
@@ -349,7 +349,7 @@ class Adapter:
         for fragment in d.stopped.fragments(*of[:3]):
             if not isinstance(of, Agent) or fragment.agent.lanes & of.lanes:
                 for name, kind, value in d.stopped.registers(fragment, ()):
-                    text = value_text(value, kind, fragment)
+                    text = register_text(value, kind, fragment)
                     yield {"name": name, "value": text, "type": f".{kind}", "evaluateName": name}
 
     def _barriers(self, of: Agent | Warp) -> Iterator[Arguments]:
