@@ -162,7 +162,7 @@ def debug_command(
 def _load(words: list[str]) -> Debugger:
     """The debugger of a target and its options, as an editor names them."""
 
-    @click.command("debug")
+    @click.command("debug", add_help_option=False)
     @click.argument("words", nargs=-1, required=True)
     @_target_options
     def load(words: tuple[str, ...], shape: Shape, config: ConfigOptions, how: _How) -> Debugger:

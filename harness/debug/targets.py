@@ -61,7 +61,7 @@ class Targets:
         recording = self._recording
         words = text.split()
         if not words:
-            raise UsageProblem(f"where to? One of\n{FORMS}")
+            raise UsageProblem("where to? help lists the places")
         match words:
             case ["start"]:
                 return Target(text, (0,))
@@ -117,7 +117,7 @@ class Targets:
         if not found:
             there = ", ".join([*recording.placed, *sorted({r.name for r in names.regions if r.nbytes == 8})])
             raise UsageProblem(
-                f"'{text}' is nothing that there is here; buffers and barriers: {there}. One may write\n{FORMS}"
+                f"'{text}' is nothing that there is here; buffers and barriers: {there}; help lists what one may write"
             )
         return Target(text, found)
 
