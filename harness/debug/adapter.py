@@ -307,9 +307,9 @@ class Adapter:
 
     def _source_of(self, file: str) -> Arguments:
         """A source file that compilers have named relative to where they ran, or on another machine."""
-        for folder in (Path(), self._debugger.recording.what.ptx.parent):
-            if (folder / file).is_file():
-                return {"name": Path(file).name, "path": str((folder / file).resolve())}
+        found = self._debugger.source_file(file)
+        if found is not None:
+            return {"name": found.name, "path": str(found.resolve())}
         return {"name": file, "presentationHint": "deemphasize"}
 
     def _sources_of(self, file: str) -> list[str]:

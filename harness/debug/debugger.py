@@ -237,7 +237,7 @@ class Debugger:
             line = ""
             for number, event in enumerate(self.recording.events, 1):
                 if _is_step(event) and event.agent[:3] == self.warp:
-                    site = self._site(number)
+                    site = self.site_at(number)
                     now = line if site is None else site.source or line_of(site)
                     found.append((number, now != line))
                     line = now
@@ -251,7 +251,8 @@ class Debugger:
         """Returns the last event that has happened; None at the start."""
         return self.recording.events[self.position - 1] if self.position else None
 
-    def _site(self, position: int) -> Site | None:
+    def site_at(self, position: int) -> Site | None:
+        """Returns the instruction that the last event before a position is of, as far as it is of one."""
         event = self.recording.events[position - 1] if position else None
         operation = getattr(event, "operation", None)
         return operation.site if operation is not None else getattr(event, "site", None)
@@ -262,12 +263,17 @@ class Debugger:
             yield f"at the start of {len(self.recording):,} events"
             return
         yield f"event {self.position:,} of {len(self.recording):,}: {self.names.event(self.event)}"
-        site = self._site(self.position)
+        site = self.site_at(self.position)
         lines = self.recording.code_at(self.position).kernel.text
         if site is None or not lines:
             return
         for number in range(max(1, site.line - CONTEXT), min(len(lines), site.line + CONTEXT) + 1):
             yield f"  {'>' if number == site.line else ' '} {number:>5} | {lines[number - 1].strip()[:110]}"
+
+    def source_file(self, name: str) -> Path | None:
+        """Returns the file that .loc names, relative to here or to the PTX; None where there is none."""
+        folders = Path(), self.recording.what.ptx.parent
+        return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
     @property
     def warps(self) -> list[tuple[int, int, int]]:
