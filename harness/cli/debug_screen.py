@@ -6,7 +6,6 @@ A view: each key is a command of `harness.debug.commands`, and what is shown is 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from pathlib import Path
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -43,7 +42,7 @@ class Listing(ScrollView):
     """Lines of a file. The current one is marked, and so are those with breakpoints; a click sets one."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(id="listing")
         self._lines: Sequence[str] = ()
         self._here = 0
         self._stops: Set[int] = frozenset()
@@ -52,7 +51,8 @@ class Listing(ScrollView):
         """here: the current line, from 1 on; 0: none. stops: those with breakpoints."""
         self._lines, self._here, self._stops = lines, here, stops
         self.virtual_size = Size(min(MOST_COLUMNS, max(map(len, lines), default=0) + 10), len(lines))
-        self.scroll_to(y=max(0, here - self.size.height // 2), animate=False)
+        if here:
+            self.scroll_to(y=max(0, here - self.size.height // 2), animate=False)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
@@ -85,8 +85,8 @@ class DebugScreen(App[None]):
     BINDINGS: ClassVar = [
         *(Binding(key, f"command({to!r})", what, key_display=f"{key}/{key.upper()}") for key, to, _, what in KEYS),
         *(Binding(key.upper(), f"command({back!r})", show=False) for key, _, back, _ in KEYS),
-        Binding("colon", "focus('Input')", "type", key_display=":"),
-        Binding("escape", "focus('Listing')", show=False),
+        Binding("colon", "focus('prompt')", "type", key_display=":"),
+        Binding("escape", "focus('listing')", show=False),
         Binding("p", "switch", "PTX"),
         Binding("question_mark", "command('help')", "help"),
         Binding("q", "command('quit')", "quit"),
@@ -98,8 +98,8 @@ class DebugScreen(App[None]):
         self.debugger = debugger
         self.failure: Exception | None = None
         self._commands = Commands(debugger)
-        self._file: Path | None = None
-        """The file that is shown; None: the PTX."""
+        self._source = ""
+        """What .loc calls the file that is shown; empty: it is the PTX."""
         self._prefers_source = True
 
     def compose(self) -> ComposeResult:
@@ -112,7 +112,7 @@ class DebugScreen(App[None]):
                     with VerticalScroll() as pane:
                         pane.border_title = name
                         yield Static(id=name, markup=False)
-        yield Input(placeholder="a command, as why C[0,0]; Escape leaves it; capitals of the keys below go back")
+        yield Input(id="prompt", placeholder="a command, as why C[0,0]; Escape leaves it; capitals of the keys go back")
         yield Footer()
 
     def on_mount(self) -> None:
@@ -122,9 +122,6 @@ class DebugScreen(App[None]):
 
     def action_command(self, line: str) -> None:
         self.do(line)
-
-    def action_focus(self, selector: str) -> None:
-        self.query_one(selector).focus()
 
     def action_switch(self) -> None:
         """Shows the PTX in place of the source, or the other way round."""
@@ -142,36 +139,38 @@ class DebugScreen(App[None]):
 
     def _carry_out(self, line: str) -> None:
         try:
-            said = [Text(text) for text in self._commands.do(line)]
+            try:
+                said = [Text(text) for text in self._commands.do(line)]
+            except HarnessError as error:
+                said = [Text(str(error), "red")]
+            for text in said:
+                self.query_one(RichLog).write(text)
+            self._show()
         except Quit:
             self.exit()
-            return
-        except HarnessError as error:
-            said = [Text(str(error), "red")]
         except Exception as error:
             self.failure = error
             self.exit()
-            return
-        for text in said:
-            self.query_one(RichLog).write(text)
-        self._show()
 
     # ---- the panes ----
 
     def place_of(self, line: int) -> str:
         """A line of what is shown, as a place to stop at."""
-        return f"{self._file.name}:{line}" if self._file is not None else f"line {line}"
+        return f"{self._source}:{line}" if self._source else f"line {line}"
 
     def _show(self) -> None:
         d, listing = self.debugger, self.query_one(Listing)
         site = d.site_at(d.position)
-        source = site.source.rpartition(":")[0] if site is not None and self._prefers_source else ""
-        self._file = d.source_file(source) if source else None
-        if self._file is not None:
-            lines: Sequence[str] = self._file.read_text(encoding="utf-8", errors="replace").splitlines()
+        if not self._prefers_source:
+            self._source = ""
+        elif site is not None:
+            self._source = site.source.rpartition(":")[0]
+        file = d.source_file(self._source) if self._source else None
+        if file is not None:
+            lines: Sequence[str] = file.read_text(encoding="utf-8", errors="replace").splitlines()
         else:
-            lines = d.recording.code_at(d.position).kernel.text
-        listing.border_title = self._file.name if self._file is not None else d.recording.what.ptx.name
+            self._source, lines = "", d.recording.code_at(d.position).kernel.text
+        listing.border_title = self._source or d.recording.what.ptx.name
         listing.border_subtitle = next(d.where()).replace("[", r"\[")
         stops = {self._line_of(position) for stop in d.breakpoints.values() for position in stop.positions}
         listing.show(lines, self._line_of(d.position), stops)
@@ -181,9 +180,7 @@ class DebugScreen(App[None]):
     def _line_of(self, position: int) -> int:
         """The line of what is shown that an event is of; 0: it is of none."""
         site = self.debugger.site_at(position)
-        if site is None:
-            return 0
-        if self._file is None:
-            return site.line
+        if site is None or not self._source:
+            return 0 if site is None else site.line
         file, _, line = site.source.rpartition(":")
-        return int(line) if file and self.debugger.source_file(file) == self._file else 0
+        return int(line) if file == self._source else 0

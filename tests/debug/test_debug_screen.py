@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from click.testing import CliRunner
-from test_debugger import MATMUL
+from test_debugger import LAUNCHES, MATMUL
 
 import harness.errors
 from harness.cli.main import main
@@ -16,9 +16,11 @@ from harness.debug import Debugger, debug
 textual = pytest.importorskip("textual")
 
 from textual.pilot import Pilot  # noqa: E402
-from textual.widgets import RichLog, Static  # noqa: E402
+from textual.widgets import Input, RichLog, Static  # noqa: E402
 
 from harness.cli.debug_screen import DebugScreen, Listing  # noqa: E402
+
+DATA = LAUNCHES.parent
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,9 @@ def use(screen: DebugScreen, session: Callable[[Pilot], Awaitable[None]]) -> Non
 
 
 async def type_command(pilot: Pilot, command: str) -> None:
-    await pilot.press("colon", *command, "enter", "escape")
+    """Each key takes time: of a command the last letter is typed."""
+    pilot.app.query_one(Input).value = command[:-1]
+    await pilot.press("colon", "end", command[-1], "enter", "escape")
     await pilot.pause()
 
 
@@ -101,6 +105,30 @@ def test_a_command_is_typed_and_the_panes_follow(screen):
         await pilot.pause()
         [target] = screen.debugger.breakpoints.values()
         assert target.what == "line 167"
+
+    use(screen, session)
+
+
+def test_the_source_is_shown_and_by_a_key_the_ptx(tmp_path):
+    """CUDA C++ with .loc."""
+    text = (LAUNCHES / "nvcc_calls.toml").read_text(encoding="utf-8")
+    (tmp_path / "calls.toml").write_text(
+        text.replace("../cuda/calls.ptx", str(DATA / "cuda" / "calls_debug.ptx")), encoding="utf-8"
+    )
+    code = (DATA / "cuda" / "calls.cu").read_text(encoding="utf-8").splitlines()
+    number, line = next((n, line) for n, line in enumerate(code, 1) if "atomicAdd" in line)
+    screen = DebugScreen(debug(tmp_path / "calls.toml"))
+
+    async def session(pilot):
+        await type_command(pilot, f"break calls.cu:{number}")
+        await type_command(pilot, "continue")
+        assert marked(screen).split(maxsplit=1) == [str(number), line.strip()]
+        listing = screen.query_one(Listing)
+        [dot] = [y for y in range(listing.size.height) if next(iter(listing.render_line(y))).text.strip()]
+        assert dot + listing.scroll_offset.y + 1 == number
+        await pilot.press("p")
+        await pilot.pause()
+        assert marked(screen).split()[0] == str(screen.debugger.site_at(screen.debugger.position).line)
 
     use(screen, session)
 
