@@ -33,6 +33,7 @@ EXTRAS = {
     "report": ("matplotlib", "jinja2"),
     "sweep": ("distributed", "pyarrow"),
     "exec": ("zstandard",),
+    "debug": ("textual",),
 }
 """The packages of each extra of pyproject.toml that a command needs."""
 

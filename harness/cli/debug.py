@@ -41,7 +41,7 @@ from harness.driver.server import run_program
 from harness.driver.state import Gpu
 from harness.emulator.memory.unwritten import Uninitialised
 from harness.emulator.names import short_name
-from harness.errors import CannotRun, UsageProblem
+from harness.errors import CannotRun, UsageProblem, needs
 from harness.files import read_text_file
 from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import EmulationOptions, Schedule
@@ -115,13 +115,20 @@ _target_options = together(shape_option, config_options, _how_options)
     type=NamedPath(path_type=Path),
     help="Carry out the commands of a file, one a line, and print what they say.  [default: ask for them]",
 )
+@click.option("--screen", is_flag=True, help="Fill the terminal: code, warps, mbarriers, a prompt, and keys for steps.")
 @click.option(
     "--adapter",
     is_flag=True,
     help="Be a Debug Adapter on standard input and output, for an editor, which names the target.",
 )
 def debug_command(
-    words: tuple[str, ...], shape: Shape, config: ConfigOptions, how: _How, script: Path | None, adapter: bool
+    words: tuple[str, ...],
+    shape: Shape,
+    config: ConfigOptions,
+    how: _How,
+    script: Path | None,
+    screen: bool,
+    adapter: bool,
 ) -> None:
     """Debug a run on the emulated GPU, forward and back.
 
@@ -141,8 +148,14 @@ def debug_command(
         raise UsageProblem(
             "name what to debug: KERNEL, FILE.mojo, LAUNCH.toml or -- PROGRAM; or --adapter for an editor"
         )
+    if screen:
+        _check_screen(script)
     lines = _script(script) if script is not None else None
-    commands = Commands(_debugger(words, shape, config, how))
+    debugger = _debugger(words, shape, config, how)
+    if screen:
+        _fill_screen(debugger)
+        return
+    commands = Commands(debugger)
     if lines is None:
         _ask(commands)
         return
@@ -162,7 +175,7 @@ def debug_command(
 def _load(words: list[str]) -> Debugger:
     """The debugger of a target and its options, as an editor names them."""
 
-    @click.command("debug")
+    @click.command("debug", add_help_option=False)
     @click.argument("words", nargs=-1, required=True)
     @_target_options
     def load(words: tuple[str, ...], shape: Shape, config: ConfigOptions, how: _How) -> Debugger:
@@ -211,7 +224,8 @@ def _launch_of(words: tuple[str, ...], how: _How) -> Path:
     made = ", ".join(f"{launch.number} {short_name(launch.kernel)}" for launch in log.launches[:MOST_NAMED])
     if not made:
         raise CannotRun(f"{words[0]} ended with code {code} and has launched nothing; there is nothing to debug")
-    raise UsageProblem(f"--launch {how.launch}: the program has no such launch; it has {made}")
+    more = f" and {len(log.launches) - MOST_NAMED} more" if len(log.launches) > MOST_NAMED else ""
+    raise UsageProblem(f"--launch {how.launch}: the program has no such launch; it has {made}{more}")
 
 
 def _script(file: Path) -> list[str]:
@@ -221,6 +235,27 @@ def _script(file: Path) -> list[str]:
         raise UsageProblem(f"cannot read --script {file}: {error.strerror}; name a file of commands") from error
     except UnicodeDecodeError:
         raise UsageProblem(f"--script {file} is not text; write one command a line") from None
+
+
+def _check_screen(script: Path | None) -> None:
+    """Before anything is recorded."""
+    if script is not None:
+        raise UsageProblem(f"--script {script}: with --screen commands are typed; leave one of the two out")
+    try:
+        needs("debug")
+    except CannotRun as error:
+        raise UsageProblem(f"--screen: {error}") from error
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageProblem("--screen: standard input and output are no terminal; leave it out, or take --script FILE")
+
+
+def _fill_screen(debugger: Debugger) -> None:
+    from harness.cli.debug_screen import DebugScreen
+
+    screen = DebugScreen(debugger)
+    screen.run()
+    if screen.failure is not None:
+        raise screen.failure
 
 
 def _ask(commands: Commands) -> None:

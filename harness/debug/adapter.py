@@ -16,8 +16,8 @@ from typing import Any
 from harness.debug.commands import Commands, Quit
 from harness.debug.debugger import START, Debugger, agent_of
 from harness.debug.names import element, lanes_of
-from harness.debug.protocol import Connection
-from harness.debug.shows import matrix, value_text
+from harness.debug.protocol import Connection, given, given_list
+from harness.debug.shows import matrix, register_text
 from harness.debug.targets import Target
 from harness.emulator.machine.events import Agent, Site
 from harness.errors import CannotRun, UsageProblem
@@ -61,7 +61,7 @@ class Adapter:
     def serve(self) -> None:
         """Answers until the client disconnects. What cannot be done is the answer to its request."""
         for request in self._connection.requests():
-            command = request.get("command", "")
+            command = str(request.get("command", ""))
             if command == "disconnect":
                 self._connection.respond(request)
                 return
@@ -69,9 +69,13 @@ class Adapter:
             try:
                 if command not in self._requests:
                     raise UsageProblem(f"'{command}' is no request that this adapter carries out")
-                body = self._requests[command](request.get("arguments") or {})
+                body = self._requests[command](given(request, "arguments", dict, {}))
             except (UsageProblem, CannotRun) as error:
                 self._connection.respond(request, problem=str(error))
+                continue
+            except Exception as error:  # of this program; the session goes on
+                what = f"unexpected {type(error).__name__}: {error}".replace("\n", " ")
+                self._connection.respond(request, problem=what)
                 continue
             self._connection.respond(request, body)
             for event, more in self._afterwards:
@@ -81,7 +85,7 @@ class Adapter:
 
     def _initialize(self, asked: Arguments) -> Arguments:
         for option in ("linesStartAt1", "columnsStartAt1"):
-            if not asked.get(option, True):
+            if not given(asked, option, bool, True):
                 raise UsageProblem(f"{option} is false: lines and columns are counted from 1")
         return {
             "supportsConfigurationDoneRequest": True,
@@ -96,13 +100,12 @@ class Adapter:
         }
 
     def _launch(self, asked: Arguments) -> None:
-        program, words = asked.get("program"), asked.get("args", [])
-        if not isinstance(program, str) or not isinstance(words, list) or not all(isinstance(w, str) for w in words):
-            raise UsageProblem(
-                'launch: write the target as "program", as in kernel7 or a launch file, and its options as "args"'
-            )
-        self._started = self._load([program, *words])
-        self._stop_on_entry = bool(asked.get("stopOnEntry", False))
+        if self._started is not None:
+            raise UsageProblem("launch: a target is debugged already; disconnect, and start another adapter")
+        self._stop_on_entry = given(asked, "stopOnEntry", bool, False)
+        if "program" not in asked:
+            raise UsageProblem('launch: write the target as "program", kernel7 or a launch file, its options as "args"')
+        self._started = self._load([given(asked, "program", str), *given_list(asked, "args", str)])
         # Breakpoints are looked for in the recording, so that they may be set only now.
         self._afterwards.append(("initialized", {}))
 
@@ -121,9 +124,11 @@ class Adapter:
     # ---- breakpoints ----
 
     def _set_breakpoints(self, asked: Arguments) -> Arguments:
-        d, source = self._debugger, asked.get("source", {})
-        file = source.get("path") or source.get("name", "")
-        names = [""] if source.get("sourceReference") or self._is_ptx(file) else self._sources_of(file)
+        d, source = self._debugger, given(asked, "source", dict)
+        file = given(source, "path", str, "") or given(source, "name", str, "")
+        is_ptx = given(source, "sourceReference", int, 0) or self._is_ptx(file)
+        names = [""] if is_ptx else self._sources_of(file)
+        wanted = [given(breakpoint, "line", int) for breakpoint in given_list(asked, "breakpoints", dict)]
 
         def at(line: int) -> Target:
             """As other debuggers do: the first line from there on that has something to stop at."""
@@ -135,7 +140,7 @@ class Adapter:
                 raise UsageProblem(f"{file}: no event is of {what}")
             return Target(f"{file}:{here}", tuple(sorted(n for events in lines for n in events.get(here, ()))))
 
-        found = self._replace(file, [partial(at, breakpoint["line"]) for breakpoint in asked.get("breakpoints", ())])
+        found = self._replace(file, [partial(at, line) for line in wanted])
         for breakpoint in found["breakpoints"]:
             if breakpoint["verified"]:
                 breakpoint["line"] = int(d.breakpoints[breakpoint["id"]].what.rpartition(":")[2])
@@ -143,18 +148,18 @@ class Adapter:
 
     def _set_function_breakpoints(self, asked: Arguments) -> Arguments:
         """Any place that `continue` and `back` take: full[0] phase 3, C[3,517], tcgen05.mma."""
-        names = [breakpoint["name"] for breakpoint in asked.get("breakpoints", ())]
+        names = [given(breakpoint, "name", str) for breakpoint in given_list(asked, "breakpoints", dict)]
         return self._replace("functions", [partial(self._debugger.target, name) for name in names])
 
     def _set_exception_breakpoints(self, asked: Arguments) -> Arguments:
-        names = [name for name in asked.get("filters", ()) if name in FILTERS]
+        names = [name for name in given_list(asked, "filters", str) if name in FILTERS]
         return self._replace("exceptions", [partial(self._debugger.target, name) for name in names])
 
     def _replace(self, of: str, places: Iterable[Callable[[], Target]]) -> Arguments:
         """Sets breakpoints in place of those that were set of the same file or kind."""
         d, numbers, said = self._debugger, [], list[Arguments]()
         for number in self._breakpoints.pop(of, ()):
-            del d.breakpoints[number]
+            d.breakpoints.pop(number, None)
         for place in places:
             try:
                 number = d.add_breakpoint(place())
@@ -177,14 +182,18 @@ class Adapter:
 
     def _next(self, asked: Arguments) -> None:
         d = self._debugger
-        self._steps(asked, d.step if asked.get("granularity") == "instruction" else d.next)
+        self._steps(asked, d.step if self._by_instruction(asked) else d.next)
 
     def _step_in(self, asked: Arguments) -> None:
         self._steps(asked, self._debugger.step)
 
     def _step_back(self, asked: Arguments) -> None:
         d = self._debugger
-        self._steps(asked, d.step_back if asked.get("granularity") == "instruction" else d.next_back)
+        self._steps(asked, d.step_back if self._by_instruction(asked) else d.next_back)
+
+    @staticmethod
+    def _by_instruction(asked: Arguments) -> bool:
+        return given(asked, "granularity", str, "statement") == "instruction"
 
     def _pause(self, _: Arguments) -> None:
         self._stops("pause", "")
@@ -194,8 +203,11 @@ class Adapter:
         hit = [number for number, target in d.breakpoints.items() if d.position in target.positions]
         exceptions = set(self._breakpoints.get("exceptions", ())) & set(hit)
         self._exception_id = "fault"
-        if said == d.recording.end or said == START:
-            self._stops("exception" if d.recording.fault and said != START else "pause", said)
+        if said == START:
+            self._stops("entry", said)
+        elif said == d.recording.end:
+            ends = ("exception", said) if d.recording.fault else ("end", f"the end of the recording: {said}")
+            self._stops(*ends)
         elif exceptions:
             target = d.breakpoints[min(exceptions)]
             rules = [f.rule for at, f in d.recording.findings if at == d.position] if target.what == "finding" else []
@@ -243,14 +255,14 @@ class Adapter:
         return 1 + self._threads.index(warp)
 
     def _warp_of(self, asked: Arguments) -> Warp:
-        number = asked.get("threadId", 0)
+        number = given(asked, "threadId", int)
         if not 0 < number <= len(self._threads):
             raise UsageProblem(f"threadId {number}: there is no such thread; `threads` lists them")
         return self._threads[number - 1]
 
     def _stack(self, asked: Arguments) -> Arguments:
         frames = list(self._stack_of(self._warp_of(asked)))
-        first, levels = asked.get("startFrame", 0), asked.get("levels") or len(frames)
+        first, levels = given(asked, "startFrame", int, 0), given(asked, "levels", int, 0) or len(frames)
         return {"stackFrames": frames[first : first + levels], "totalFrames": len(frames)}
 
     def _stack_of(self, warp: Warp) -> Iterator[Arguments]:
@@ -295,9 +307,9 @@ class Adapter:
 
     def _source_of(self, file: str) -> Arguments:
         """A source file that compilers have named relative to where they ran, or on another machine."""
-        for folder in (Path(), self._debugger.recording.what.ptx.parent):
-            if (folder / file).is_file():
-                return {"name": Path(file).name, "path": str((folder / file).resolve())}
+        found = self._debugger.source_file(file)
+        if found is not None:
+            return {"name": found.name, "path": str(found.resolve())}
         return {"name": file, "presentationHint": "deemphasize"}
 
     def _sources_of(self, file: str) -> list[str]:
@@ -306,13 +318,16 @@ class Adapter:
         same = [name for name in known if self._source_of(name).get("path") == file]
         return same or [name for name in known if Path(name).name == Path(file).name]
 
-    def _source(self, _: Arguments) -> Arguments:
+    def _source(self, asked: Arguments) -> Arguments:
+        reference = given(asked, "sourceReference", int)
+        if reference != self._ptx.get("sourceReference"):
+            raise UsageProblem(f"sourceReference {reference}: there is no such source; files are read by the editor")
         return {"content": self._debugger.recording.what.text, "mimeType": "text/x-ptx"}
 
     # ---- what there is to see ----
 
     def _scopes(self, asked: Arguments) -> Arguments:
-        number = asked.get("frameId", 0)
+        number = given(asked, "frameId", int)
         if not 0 < number <= len(self._frames):
             raise UsageProblem(f"frameId {number}: there is no such frame here; `stackTrace` lists them")
         of = self._frames[number - 1]
@@ -335,12 +350,12 @@ class Adapter:
         return len(self._variables)
 
     def _show_variables(self, asked: Arguments) -> Arguments:
-        number = asked.get("variablesReference", 0)
+        number = given(asked, "variablesReference", int)
         if not 0 < number <= len(self._variables):
             raise UsageProblem(f"variablesReference {number}: there is nothing of that number here")
         found = [{"variablesReference": 0, **variable} for variable in self._variables[number - 1]()]
-        first = asked.get("start", 0)
-        return {"variables": found[first : first + (asked.get("count") or len(found))]}
+        first = given(asked, "start", int, 0)
+        return {"variables": found[first : first + (given(asked, "count", int, 0) or len(found))]}
 
     def _registers(self, of: Agent | Warp) -> Iterator[Arguments]:
         d = self._debugger
@@ -349,7 +364,7 @@ class Adapter:
         for fragment in d.stopped.fragments(*of[:3]):
             if not isinstance(of, Agent) or fragment.agent.lanes & of.lanes:
                 for name, kind, value in d.stopped.registers(fragment, ()):
-                    text = value_text(value, kind, fragment)
+                    text = register_text(value, kind, fragment)
                     yield {"name": name, "value": text, "type": f".{kind}", "evaluateName": name}
 
     def _barriers(self, of: Agent | Warp) -> Iterator[Arguments]:
@@ -377,11 +392,12 @@ class Adapter:
 
     def _evaluate(self, asked: Arguments) -> Arguments:
         """A command of the prompt; what an editor asks by itself, on hovering and watching, is only shown."""
-        d, expression = self._debugger, str(asked.get("expression", "")).strip()
-        if 0 < asked.get("frameId", 0) <= len(self._frames):
-            d.warp = self._frames[asked["frameId"] - 1][:3]
+        d, expression = self._debugger, given(asked, "expression", str).strip()
+        frame = given(asked, "frameId", int, 0)
+        if 0 < frame <= len(self._frames):
+            d.warp = self._frames[frame - 1][:3]
         commands, before = Commands(d), d.position
-        is_command = asked.get("context", "repl") == "repl" and expression.split(" ")[0] in commands.names
+        is_command = given(asked, "context", str, "repl") == "repl" and expression.split(" ")[0] in commands.names
         try:
             said = commands.do(expression if is_command else f"show {expression}")
         except Quit:

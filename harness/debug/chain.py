@@ -111,10 +111,10 @@ def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | Non
         chain.verdict = f"perhaps {chain.verdict}, if the way through registers above is the right one"
     is_right = got is not None and expected is not None and not _differ(got, expected)
     if is_right and sums is not None and got is not None and _differ(got, sums):
-        chain.links.append(Link(0, f"these products add up to {sums:g}, of which {got:g} is made, which is right"))
+        chain.links.append(Link(0, f"these products add up to {sums:.9g}, of which {got:.9g} is made, which is right"))
         sums = None
     if sums is not None and got is not None and _differ(got, sums):
-        chain.links.append(Link(0, f"these products add up to {sums:g}, and the element is {got:g}: see below"))
+        chain.links.append(Link(0, f"these products add up to {sums:.9g}, and the element is {got:.9g}: see below"))
         chain.verdict += "; " if chain.verdict else ""
         chain.verdict += "the value was changed after the sum, or its way through registers is not followed rightly"
     elif chain.unknown:
@@ -188,7 +188,7 @@ def _step(step: KStep) -> str:
     scales = [_span(found) for found in step.factors if any(found)]
     if scales:
         sides[-1] += f", scaled by {' and '.join(scales)}"
-    total = f"; sum so far {step.sum:g}" if step.sum is not None else ""
+    total = f"; sum so far {step.sum:.9g}" if step.sum is not None else ""
     return f"{' x '.join(sides)}{total}"
 
 

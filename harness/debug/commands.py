@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from harness.check.findings import by_cause
 from harness.debug.debugger import Debugger
 from harness.debug.decoded import decoded
+from harness.debug.reading import whole
 from harness.debug.recording import Placed
 from harness.debug.shows import registers, show
 from harness.debug.targets import FORMS
@@ -87,17 +88,17 @@ class Commands:
         d, (word, _, count) = self._debugger, to.partition(" ")
         to = to.removeprefix("to ")
         if word == "step":
-            yield from self._arrived(d.step_back(_count(count)))
+            yield from self._arrived(d.step_back(whole(count or "1", "how often")))
         elif word == "next":
-            yield from self._arrived(d.next_back(_count(count)))
+            yield from self._arrived(d.next_back(whole(count or "1", "how often")))
         else:
             yield from self._arrived(d.back_to(to) if to else d.run_back())
 
     def _step(self, count: str) -> Iterator[str]:
-        yield from self._arrived(self._debugger.step(_count(count)))
+        yield from self._arrived(self._debugger.step(whole(count or "1", "how often")))
 
     def _next(self, count: str) -> Iterator[str]:
-        yield from self._arrived(self._debugger.next(_count(count)))
+        yield from self._arrived(self._debugger.next(whole(count or "1", "how often")))
 
     def _arrived(self, why: str) -> Iterator[str]:
         if why:
@@ -113,19 +114,20 @@ class Commands:
         for number, target in self._debugger.breakpoints.items():
             yield f"breakpoint {number}: {target.what}, at {len(target.positions):,} events"
 
-    def _delete(self, number: str) -> Iterator[str]:
-        if not number.isdecimal() or int(number) not in self._debugger.breakpoints:
-            raise UsageProblem(f"delete {number}: no such breakpoint; breakpoints lists them")
-        del self._debugger.breakpoints[int(number)]
+    def _delete(self, which: str) -> Iterator[str]:
+        if self._debugger.breakpoints.pop(whole(which, f"delete {which}"), None) is None:
+            raise UsageProblem(f"delete {which}: no such breakpoint; breakpoints lists them")
         yield from ()
 
     def _warp(self, text: str) -> Iterator[str]:
         d = self._debugger
         if text:
             words = text.split(":")
-            if not 2 <= len(words) <= 3 or not all(word.isdecimal() for word in words):
+            if not 2 <= len(words) <= 3:
                 raise UsageProblem(f"warp {text}: write CTA:WARP or CLUSTER:CTA:WARP, as in 0:4")
-            cluster, cta, warp = (int(word) for word in (["0", *words] if len(words) == 2 else words))
+            cluster, cta, warp = (whole(word, f"warp {text}") for word in ("0", *words)[-3:])
+            if (cluster, cta, warp) not in d.warps:
+                raise UsageProblem(f"warp {text}: there is none in this launch; {d.names.warp(*d.warps[0])} is one")
             d.warp = cluster, cta, warp
         if d.warp is None:
             raise UsageProblem("no warp is selected; write warp CTA:WARP")
@@ -168,9 +170,9 @@ class Commands:
     def _buffer(self, text: str) -> Iterator[str]:
         words = text.split()
         dtype = find_type(words[2]) if len(words) == len(("name", "place", "type", "shape")) else None
-        if dtype is None or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", words[3]):
-            raise UsageProblem(f"buffer {text}: write name, place, type and shape, as in C param_2 f32 64x64")
-        shape = tuple(int(extent) for extent in words[3].split("x"))
+        if dtype is None or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){,7}", words[3], re.ASCII):
+            raise UsageProblem(f"buffer {text[:80]}: write name, place, type and shape, as in C param_2 f32 64x64")
+        shape = tuple(whole(extent, f"buffer {text}") for extent in words[3].split("x"))
         yield self._said(self._debugger.name_buffer(words[0], words[1], dtype, shape))
 
     def _buffers(self, rest: str) -> Iterator[str]:
@@ -183,9 +185,3 @@ class Commands:
 
     def _quit(self, rest: str) -> Iterator[str]:
         raise Quit
-
-
-def _count(text: str) -> int:
-    if text and not (text.isdecimal() and int(text) > 0):
-        raise UsageProblem(f"'{text}': how often is a whole number above 0")
-    return int(text or 1)

@@ -8,6 +8,7 @@ with debug(launchable) as d:
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from harness.debug.chain import Chain, lines_of
-from harness.debug.names import Names, line_of, read_index
+from harness.debug.names import Names, line_of
+from harness.debug.reading import element_of, whole
 from harness.debug.recording import Placed, Recording, record
 from harness.debug.status import Status
 from harness.debug.stopped import Stopped
-from harness.debug.targets import Target, Targets
+from harness.debug.targets import WORDS, Target, Targets
 from harness.debug.tiles import Tile, tiles, written_elements
 from harness.debug.watch import watch
 from harness.debug.why import Why
@@ -87,14 +89,17 @@ class Debugger:
         """Gives memory a name, a type and a shape. place: a buffer, an address, or a parameter of the kernel that is a
         pointer; behind it there may be + and bytes. Raises UsageProblem for memory that there is not.
         """
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in WORDS or self.names.has_region(name):
+            raise UsageProblem(f"'{name}' is no name for a buffer; take letters, digits and _, and no name of a place")
+        if name in self.recording.what.buffers:
+            raise UsageProblem(f"{name} is a buffer of the launch; take another name")
         base, _, more = (part.strip() for part in place.partition("+"))
         known = {**dict(self.pointers), **{other.name: other.address for other in self.recording.placed.values()}}
         # A compiler calls its parameters by the mangled name of the kernel.
         address = next((at for other, at in known.items() if other == base or other.endswith(f"_{base}")), None)
-        try:
-            address = (int(base, 16) if address is None else address) + int(more or "0", 0)
-        except ValueError:
-            raise UsageProblem(f"'{place}' is no memory; name 0xADDRESS or one of {', '.join(known)}") from None
+        if address is None and not base.startswith("0x"):
+            raise UsageProblem(f"'{place}' is no memory; name 0xADDRESS or one of {', '.join(known)}")
+        address = (whole(base, place) if address is None else address) + whole(more or "0", place)
         placed = Placed(name, address, dtype, shape, None)
         within = self.names.buffer_at(address)
         if within is not None and within.dtype.packed:
@@ -165,19 +170,19 @@ class Debugger:
 
     def step(self, count: int = 1) -> str:
         """Goes on to the next event of the selected warp. Where none is selected, that whose event comes next is."""
-        return self._step(count, lines=False)
+        return self._step(count, lines=False, forward=True)
 
     def step_back(self, count: int = 1) -> str:
         """Goes back to the event of the selected warp before."""
-        return self._step(-count, lines=False)
+        return self._step(count, lines=False, forward=False)
 
     def next(self, count: int = 1) -> str:
         """Goes on to the warp's next source line, or PTX line where there is none."""
-        return self._step(count, lines=True)
+        return self._step(count, lines=True, forward=True)
 
     def next_back(self, count: int = 1) -> str:
         """Goes back to the beginning of the warp's source line before."""
-        return self._step(-count, lines=True)
+        return self._step(count, lines=True, forward=False)
 
     def _go(self, targets: list[Target], forward: bool) -> str:
         found = []
@@ -210,19 +215,20 @@ class Debugger:
         if agent is not None:
             self.warp = agent[:3]
 
-    def _step(self, count: int, lines: bool) -> str:
+    def _step(self, count: int, lines: bool, forward: bool) -> str:
+        if count < 1:
+            raise UsageProblem(f"{count}: how often is a whole number above 0")
         if self.warp is None:
             threads = (n for n, event in enumerate(self.recording.events, 1) if _is_step(event) and n > self.position)
             first = next(threads, None)
             self.warp = agent_of(self.recording.events[first - 1])[:3] if first else None  # type: ignore[index]
         stops = [n for n, begins in self._stops() if begins or not lines]
-        place = bisect_right(stops, self.position) if count > 0 else bisect_left(stops, self.position)
-        place += count - (count > 0)
+        place = bisect_right(stops, self.position) + count - 1 if forward else bisect_left(stops, self.position) - count
         if 0 <= place < len(stops):
             self.position = stops[place]
             return ""
-        self.position = len(self.recording) if count > 0 else 0
-        return self.recording.end if count > 0 else START
+        self.position = len(self.recording) if forward else 0
+        return self.recording.end if forward else START
 
     def _stops(self) -> list[tuple[int, bool]]:
         """The events of the selected warp, and whether a line begins there."""
@@ -231,7 +237,7 @@ class Debugger:
             line = ""
             for number, event in enumerate(self.recording.events, 1):
                 if _is_step(event) and event.agent[:3] == self.warp:
-                    site = self._site(number)
+                    site = self.site_at(number)
                     now = line if site is None else site.source or line_of(site)
                     found.append((number, now != line))
                     line = now
@@ -245,7 +251,8 @@ class Debugger:
         """Returns the last event that has happened; None at the start."""
         return self.recording.events[self.position - 1] if self.position else None
 
-    def _site(self, position: int) -> Site | None:
+    def site_at(self, position: int) -> Site | None:
+        """Returns the instruction that the last event before a position is of, as far as it is of one."""
         event = self.recording.events[position - 1] if position else None
         operation = getattr(event, "operation", None)
         return operation.site if operation is not None else getattr(event, "site", None)
@@ -256,12 +263,17 @@ class Debugger:
             yield f"at the start of {len(self.recording):,} events"
             return
         yield f"event {self.position:,} of {len(self.recording):,}: {self.names.event(self.event)}"
-        site = self._site(self.position)
+        site = self.site_at(self.position)
         lines = self.recording.code_at(self.position).kernel.text
         if site is None or not lines:
             return
         for number in range(max(1, site.line - CONTEXT), min(len(lines), site.line + CONTEXT) + 1):
             yield f"  {'>' if number == site.line else ' '} {number:>5} | {lines[number - 1].strip()[:110]}"
+
+    def source_file(self, name: str) -> Path | None:
+        """Returns the file that .loc names, relative to here or to the PTX; None where there is none."""
+        folders = Path(), self.recording.what.ptx.parent
+        return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
     @property
     def warps(self) -> list[tuple[int, int, int]]:
@@ -297,14 +309,7 @@ class Debugger:
 
     def chain(self, text: str) -> Chain:
         """Returns what has made an element of a buffer, ``C[3,517]``, as it is here."""
-        name, bracket, index = text.strip().partition("[")
-        placed = self.recording.placed.get(name)
-        if placed is None or not bracket or not index.endswith("]"):
-            known = ", ".join(self.recording.placed)
-            raise UsageProblem(
-                f"'{text}' is no element of a buffer ({known}); write {next(iter(self.recording.placed))}[0,0]"
-            )
-        at = read_index(index[:-1], placed)
+        placed, at = element_of(text, self.recording.placed)
         first = placed.byte_of(at)
         write = self.writers.last(("global",), first, first + max(1, placed.dtype.bits // 8), self.position)
         launch = self.recording.launch_at(write.event if write is not None else self.position)

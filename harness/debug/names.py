@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from harness.check.findings import Names as SharedNames
+from harness.debug.reading import whole
 from harness.debug.recording import Placed, Recording
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Agent, Operation, Site
@@ -25,6 +27,8 @@ class Names:
         self._shared.dynamic_start = started.dynamic_shared
         self.regions = tuple(started.launch.regions)
         self.allocations = started.allocations
+        self._shared_bytes = started.dynamic_shared + started.launch.dynamic_shared
+        self._cluster_size = started.launch.cluster_size
 
     # ---- who ----
 
@@ -49,9 +53,27 @@ class Names:
         name = self._shared.region(offset)
         return f"mbarrier at shared 0x{offset:x}" if name.startswith("shared memory") else name
 
-    def offset_of(self, name: str) -> int | None:
-        """Where a region of shared memory begins."""
-        return next((self._shared.dynamic_start + r.offset for r in self.regions if r.name == name), None)
+    def offset_of(self, place: str, text: str) -> int | None:
+        """Where a place in a CTA's shared memory is: a region's name, or 0x400; None: it is neither."""
+        named = next((self._shared.dynamic_start + r.offset for r in self.regions if r.name == place), None)
+        if named is not None or not re.fullmatch("0x[0-9a-fA-F]+", place):
+            return named
+        offset = whole(place, text)
+        if offset >= self._shared_bytes:
+            raise UsageProblem(f"{text}: {place} is beyond the {self._shared_bytes:,} bytes of shared memory of a CTA")
+        return offset
+
+    def has_region(self, name: str) -> bool:
+        """Whether a region of shared memory, or a ring of them, is called so."""
+        return any(name == region.name.partition("[")[0] for region in self.regions)
+
+    def is_allocated(self, address: int) -> bool:
+        return any(first <= address < first + nbytes for _, first, nbytes in self.allocations)
+
+    def check_cta(self, cta: int | None, text: str) -> None:
+        """Raises UsageProblem for a rank that a cluster has not."""
+        if cta is not None and cta >= self._cluster_size:
+            raise UsageProblem(f"{text}: there is no CTA {cta}; clusters are of {self._cluster_size}")
 
     def buffer_at(self, address: int) -> Placed | None:
         return next((p for p in self.placed.values() if p.address <= address < p.address + p.nbytes), None)
@@ -180,15 +202,11 @@ def line_of(site: Site) -> str:
     return f"PTX line {site.line}{f', {site.source}' if site.source else ''}"
 
 
-def read_index(text: str, placed: Placed) -> tuple[int, ...]:
-    """Reads ``3,517`` as an element of a buffer. Raises UsageProblem for one that it has not."""
-    shape = ", ".join(map(str, placed.shape))
-    try:
-        index = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        raise UsageProblem(
-            f"{placed.name}[{text}]: an element is given by whole numbers; its shape is [{shape}]"
-        ) from None
-    if len(index) != len(placed.shape) or not all(0 <= i < n for i, n in zip(index, placed.shape, strict=True)):
-        raise UsageProblem(f"{placed.name}[{text}]: no such element; the shape of {placed.name} is [{shape}]")
-    return index
+def value_text(value: Any) -> str:
+    """A number with six digits, or as many as tell it from its neighbours of the same type."""
+    if isinstance(value, int | np.integer):
+        return str(int(value))
+    exact = float(value)
+    kind = type(value) if isinstance(value, np.generic) else float
+    texts = (f"{exact:.{digits}g}" for digits in range(6, 18))
+    return next((text for text in texts if float(kind(float(text))) == exact), f"{exact:g}")

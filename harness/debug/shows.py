@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.debug.debugger import Debugger
-from harness.debug.names import read_index
+from harness.debug.names import value_text
+from harness.debug.reading import element_of, qualified, tensor_place, whole
 from harness.debug.tiles import ACCUMULATOR, written_elements
 from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.state import Fragment
@@ -38,10 +39,10 @@ def show(debugger: Debugger, text: str) -> Iterator[str]:
         yield from registers(debugger, text.split())
         return
     asked = _read(text)
-    name, bracket, index = asked.place.partition("[")
-    if bracket and name in debugger.recording.placed:
-        yield from _elements(debugger, name, index.rstrip("]"), asked.size or (1, 1))
+    if "[" in asked.place and asked.place.partition("[")[0] in debugger.recording.placed:
+        yield from _elements(debugger, asked.place, asked.size or (1, 1))
         return
+    debugger.names.check_cta(asked.cta, f"show {text}")
     cluster, selected, _ = debugger.warp or (0, 0, 0)
     cta = selected if asked.cta is None else asked.cta
     if asked.place.startswith("tensor "):
@@ -60,26 +61,24 @@ def registers(debugger: Debugger, wanted: Sequence[str]) -> Iterator[str]:
     for fragment in fragments:
         yield debugger.names.agent(fragment.agent)
         for name, kind, value in debugger.stopped.registers(fragment, wanted):
-            yield f"  {name:<8} .{kind:<5} {value_text(value, kind, fragment)}"
+            yield f"  {name:<8} .{kind:<5} {register_text(value, kind, fragment)}"
 
 
 def _read(text: str) -> _Asked:
-    words, cta, size, dtype = text.split(), None, None, None
-    if words[-2:-1] == ["cta"] and words[-1].isdecimal():
-        cta, words = int(words[-1]), words[:-2]
-    if len(words) > 1 and re.fullmatch(r"[1-9]\d*x[1-9]\d*", words[-1]):
+    size, dtype = None, None
+    words, asked = qualified(text.split(), f"show {text}", "cta")
+    if len(words) > 1 and re.fullmatch(r"[1-9]\d*x[1-9]\d*", words[-1], re.ASCII):
         rows, _, columns = words.pop().partition("x")
-        size = int(rows), int(columns)
+        size = whole(rows, f"show {text}"), whole(columns, f"show {text}")
         if size[0] * size[1] > LARGEST_TILE:
             raise UsageProblem(f"show {text}: a size is ROWSxCOLUMNS, as 8x16, of at most {LARGEST_TILE:,} elements")
     if len(words) > 1 and find_type(words[-1]) is not None:
         dtype = find_type(words.pop())
-    return _Asked(" ".join(words), dtype, size, cta)
+    return _Asked(" ".join(words), dtype, size, asked.get("cta"))
 
 
-def _elements(debugger: Debugger, name: str, index: str, size: tuple[int, int]) -> Iterator[str]:
-    placed = debugger.recording.placed[name]
-    at = read_index(index, placed)
+def _elements(debugger: Debugger, text: str, size: tuple[int, int]) -> Iterator[str]:
+    placed, at = element_of(text, debugger.recording.placed)
     data, valid = debugger.stopped.device.bytes_at(placed.address, placed.nbytes)
     values, written = placed.dtype.from_memory(data, placed.shape), written_elements(valid, placed.shape)
     if len(at) == 1:
@@ -90,12 +89,9 @@ def _elements(debugger: Debugger, name: str, index: str, size: tuple[int, int]) 
 
 def _tensor(debugger: Debugger, asked: _Asked, cluster: int, cta: int) -> Iterator[str]:
     dtype, (rows, columns) = asked.dtype or ACCUMULATOR, asked.size or SHOWN_TILE
-    place = re.fullmatch(r"tensor (\d+),(\d+)", asked.place)
-    if place is None:
-        raise UsageProblem(f"show {asked.place}: write the lane and the column, as in tensor 3,5")
+    lane, column = tensor_place(asked.place.removeprefix("tensor "), f"show {asked.place}")
     if dtype.bits != 32:
         raise UsageProblem(f"show {asked.place}: columns of tensor memory have 32 bits; name f32, s32 or u32")
-    lane, column = int(place[1]), int(place[2])
     data, valid = debugger.stopped.tensor(cluster, cta)
     part = slice(lane, lane + rows), slice(column, column + columns)
     yield f"tensor memory of CTA {cta}, lanes from {lane}, columns from {column}"
@@ -105,9 +101,7 @@ def _tensor(debugger: Debugger, asked: _Asked, cluster: int, cta: int) -> Iterat
 def _shared(debugger: Debugger, asked: _Asked, cluster: int, cta: int, text: str) -> Iterator[str]:
     """An mbarrier, a box, or bytes as they lie."""
     d, place = debugger, asked.place.removeprefix("shared ")
-    offset = d.names.offset_of(place)
-    if offset is None and re.fullmatch(r"0x[0-9a-f]+", place):
-        offset = int(place, 16)
+    offset = d.names.offset_of(place, f"show {text}")
     if offset is not None and asked.dtype is not None:
         rows, columns = asked.size or SHOWN_TILE
         data, valid = d.stopped.shared(cluster, cta, offset, asked.dtype.memory_bytes((rows, columns)))
@@ -136,7 +130,7 @@ def _shared(debugger: Debugger, asked: _Asked, cluster: int, cta: int, text: str
 def matrix(values: NDArray[Any], written: NDArray[np.bool_]) -> Iterator[str]:
     """Rows of a matrix; a dot is what nobody has written."""
     cells = [
-        [f"{float(v):g}" if w else "." for v, w in zip(row, known, strict=True)]
+        [value_text(v) if w else "." for v, w in zip(row, known, strict=True)]
         for row, known in zip(values, written, strict=True)
     ]
     width = max((len(cell) for row in cells for cell in row), default=1)
@@ -144,7 +138,7 @@ def matrix(values: NDArray[Any], written: NDArray[np.bool_]) -> Iterator[str]:
         yield "  " + " ".join(cell.rjust(width) for cell in row)
 
 
-def value_text(value: Any, kind: str, fragment: Fragment) -> str:
+def register_text(value: Any, kind: str, fragment: Fragment) -> str:
     if isinstance(value, Poison):
         return f"poison: {value.origin}"
     if isinstance(value, str):
@@ -163,5 +157,5 @@ def _number(value: Any, kind: str) -> str:
     if kind == "pred":
         return str(bool(value)).lower()
     if kind == "f32" and not isinstance(value, float | np.floating):
-        return f"{np.uint32(value).view(np.float32):g}"
-    return f"{value:g}" if isinstance(value, float | np.floating) else f"{int(value)}"
+        value = np.uint32(value).view(np.float32)
+    return value_text(value)

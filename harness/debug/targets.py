@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.debug.names import Names, mnemonic, read_index
+from harness.debug.names import Names, mnemonic
+from harness.debug.reading import element_of, qualified, tensor_place, whole
 from harness.debug.recording import Placed, Recording
 from harness.debug.writers import Write, Writers
 from harness.emulator.machine import events
@@ -18,7 +19,7 @@ from harness.errors import UsageProblem
 FORMS = """\
   C[3,517]              a write to an element of a buffer; C alone: to any
   0x7f0000000400        a write to an address of global memory
-  shared 0x400 [cta 1]  a write to a byte of shared memory
+  shared 0x400 [cta 1]  a write to a byte of shared memory, also by name: shared A stage 0
   tensor 3,5 [cta 1]    a write to lane 3, column 5 of tensor memory
   full[0] [phase 3] [cta 1]   the end of a phase of an mbarrier, by its name or as 0x400
   line 120              an instruction of this PTX line
@@ -29,6 +30,9 @@ FORMS = """\
   finding               what the checker finds in this schedule
   fault                 where the run was stopped, or hung
   event 1234            so many events from the start; start; end"""
+
+WORDS = ("start", "end", "event", "fault", "wrong", "finding", "line", "shared", "tensor", "watch")
+"""Those with which a place may begin."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +61,14 @@ class Targets:
         recording = self._recording
         words = text.split()
         if not words:
-            raise UsageProblem(f"where to? One of\n{FORMS}")
+            raise UsageProblem("where to? help lists the places")
         match words:
             case ["start"]:
                 return Target(text, (0,))
             case ["end"]:
                 return Target(text, (len(recording),))
-            case ["event", number]:
-                position = _number(number, text)
+            case ["event", after]:
+                position = whole(after, text)
                 if position > len(recording):
                     raise UsageProblem(f"{text}: the run has {len(recording):,} events")
                 return Target(text, (position,))
@@ -76,45 +80,44 @@ class Targets:
                 found = {at: f"{f.severity} {f.rule}: {f.message}" for at, f in reversed(recording.findings)}
                 at = tuple(sorted(found))
                 return Target(text, at, tuple(found[n] for n in at))
-            case ["line", number]:
-                return self._line(_number(number, text), text)
-            case ["shared", offset, *rest]:
-                return self._shared(_number(offset, text), _qualified(rest, text, "cta").get("cta"), text)
-            case ["tensor", place, *rest]:
-                return self._tensor(place, _qualified(rest, text, "cta").get("cta"), text)
-        return self._named(words, text, names)
+            case ["line", line]:
+                return self._line(whole(line, text), text)
+        words, asked = qualified(words, text, "phase", "cta")
+        names.check_cta(asked.get("cta"), text)
+        match words:
+            case ["shared", *place] if "phase" not in asked:
+                return self._shared(" ".join(place), asked.get("cta"), text, names)
+            case ["tensor", place] if "phase" not in asked:
+                return self._tensor(place, asked.get("cta"), text)
+        return self._named(" ".join(words), asked, text, names)
 
-    def _named(self, words: list[str], text: str, names: Names) -> Target:
+    def _named(self, place: str, asked: dict[str, int], text: str, names: Names) -> Target:
         recording = self._recording
-        name, _, index = words[0].partition("[")
-        if name in recording.placed:
-            if len(words) > 1:
-                raise UsageProblem(f"{text}: nothing may follow the element")
-            placed = recording.placed[name]
+        name, index, _ = place.partition("[")
+        if name in recording.placed and not asked:
             if not index:
+                placed = recording.placed[name]
                 return self._written(placed.address, placed.address + placed.nbytes, text)
-            if not index.endswith("]"):
-                raise UsageProblem(f"{text}: a ] is missing; write {name}[0,0]")
-            first = placed.byte_of(read_index(index[:-1], placed))
+            placed, at = element_of(place, recording.placed)
+            first = placed.byte_of(at)
             return self._written(first, first + max(1, placed.dtype.bits // 8), text)
-        offset = names.offset_of(words[0])
-        rest = words[1:]
-        if offset is None and re.fullmatch(r"0x[0-9a-f]+", words[0]):
-            number = int(words[0], 16)
-            if number >= 1 << 24:
-                return self._written(number, number + 1, text)
-            offset = number
+        if re.fullmatch(r"0x[0-9a-fA-F]{7,}", place) and not asked:
+            address = whole(place, text)
+            if not names.is_allocated(address):
+                raise UsageProblem(f"{text}: {place} is in no allocation; buffers says where they are")
+            return self._written(address, address + 1, text)
+        offset = names.offset_of(place, text)
         if offset is not None:
-            return self._barrier(offset, _qualified(rest, text, "phase", "cta"), text)
-        if re.fullmatch(r"[^:]+:\d+", words[0]) and not rest:
-            return self._source(words[0])
+            return self._barrier(offset, asked, text)
+        if re.fullmatch(r"[^:]+:\d+", text):
+            return self._source(text)
         found = tuple(
             n for n, e in enumerate(recording.events, 1) if (site := _site(e)) and mnemonic(site).startswith(text)
         )
         if not found:
             there = ", ".join([*recording.placed, *sorted({r.name for r in names.regions if r.nbytes == 8})])
             raise UsageProblem(
-                f"'{text}' is nothing that there is here; buffers and barriers: {there}. One may write\n{FORMS}"
+                f"'{text}' is nothing that there is here; buffers and barriers: {there}; help lists what one may write"
             )
         return Target(text, found)
 
@@ -162,7 +165,10 @@ class Targets:
     def _written(self, first: int, end: int, text: str) -> Target:
         return self._writes(self._writers.all_to(("global",), first, end), text)
 
-    def _shared(self, offset: int, cta: int | None, text: str) -> Target:
+    def _shared(self, place: str, cta: int | None, text: str, names: Names) -> Target:
+        offset = names.offset_of(place, text)
+        if offset is None:
+            raise UsageProblem(f"{text}: write where in shared memory, by the name of a region or as in shared 0x400")
         found = [
             write
             for memory in self._writers.memories("shared", cta)
@@ -171,10 +177,7 @@ class Targets:
         return self._writes(found, text)
 
     def _tensor(self, place: str, cta: int | None, text: str) -> Target:
-        lane, comma, column = place.partition(",")
-        if not comma:
-            raise UsageProblem(f"{text}: write the lane and the column, as in tensor 3,5")
-        at = _number(lane, text), _number(column, text)
+        at = tensor_place(place, text)
         found = [
             write
             for memory in self._writers.memories("tensor", cta)
@@ -241,20 +244,3 @@ def _site(event: object) -> events.Site | None:
     if isinstance(event, events.BytesLanded | events.Suspended):
         return None
     return getattr(event, "site", None)
-
-
-def _number(word: str, text: str) -> int:
-    try:
-        return int(word, 0)
-    except ValueError:
-        raise UsageProblem(f"{text}: '{word}' is not a whole number") from None
-
-
-def _qualified(words: list[str], text: str, *known: str) -> dict[str, int]:
-    """``phase 3 cta 1``."""
-    found = {}
-    for name, number in zip(words[::2], words[1::2], strict=False):
-        found[name] = _number(number, text)
-    if len(words) % 2 or not found.keys() <= set(known):
-        raise UsageProblem(f"{text}: after the place there may be {' and '.join(f'{k} NUMBER' for k in known)}")
-    return found

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.debug.names import Names, read_index
+from harness.debug.names import Names, value_text
+from harness.debug.reading import element_of, qualified
 from harness.debug.recording import Recording, Watched
 from harness.debug.targets import Target
 from harness.debug.tiles import written_elements
@@ -19,6 +20,8 @@ from harness.errors import CannotRun, UsageProblem
 from harness.launch.launching import run
 from harness.launch.spec import DataType, find_type
 
+Held = tuple[bytes, bytes]
+"""What is in memory, zeros where nobody has written, and which bytes were written."""
 FORMS = "C[3,517], or shared PLACE TYPE [cta N] where PLACE is a region's name or 0x400"
 
 
@@ -30,51 +33,47 @@ def watch(recording: Recording, writers: Writers, names: Names, text: str, cta: 
     if words[:1] == ["shared"]:
         memory, first, dtype = _in_shared(words[1:], text, names, cta)
     else:
-        memory, first, dtype = _in_buffer(text, recording)
+        placed, at = element_of(text, recording.placed)
+        memory, first, dtype = ("global",), placed.byte_of(at), placed.dtype
     nbytes = max(1, dtype.bits * dtype.group // 8)
     writes = writers.all_to(memory, first, first + nbytes)
     positions = tuple(sorted({write.event for write in writes}))
     found: list[int] = []
     said: list[str] = []
     before = None
-    for position, after in zip(positions, _values(recording, positions, memory, first, nbytes, dtype), strict=True):
+    for position, after in zip(positions, _held(recording, positions, memory, first, nbytes), strict=True):
         if after != before:
+            was = "" if before is None else f"{_text(before, dtype)} -> "
             found.append(position)
-            said.append(f"{text}: {'' if before is None else f'{before} -> '}{after}")
+            said.append(f"{text}: {was}{_text(after, dtype)}")
         before = after
     return Target(f"watch {text}", tuple(found), tuple(said))
-
-
-def _in_buffer(text: str, recording: Recording) -> tuple[Memory, int, DataType]:
-    name, bracket, index = text.strip().partition("[")
-    placed = recording.placed.get(name)
-    if placed is None or not bracket or not index.endswith("]"):
-        raise UsageProblem(f"watch {text}: write {FORMS}; buffers: {', '.join(recording.placed)}")
-    return ("global",), placed.byte_of(read_index(index[:-1], placed)), placed.dtype
 
 
 def _in_shared(
     words: Sequence[str], text: str, names: Names, cta: tuple[int, int, int]
 ) -> tuple[Memory, int, DataType]:
     launch, cluster, rank = cta
-    if words[-2:-1] == ["cta"] and words[-1].isdecimal():
-        words, rank = words[:-2], int(words[-1])
+    words, asked = qualified(words, f"watch {text}", "cta")
+    names.check_cta(asked.get("cta"), f"watch {text}")
     dtype = find_type(words[-1]) if len(words) > 1 else None
-    place = " ".join(words[:-1])
-    offset = names.offset_of(place)
-    with suppress(ValueError):
-        offset = int(place, 16) if offset is None else offset
+    offset = names.offset_of(" ".join(words[:-1]), f"watch {text}")
     if dtype is None or offset is None:
         raise UsageProblem(f"watch {text}: write {FORMS}")
-    return ("shared", launch, cluster, rank), offset, dtype
+    return ("shared", launch, cluster, asked.get("cta", rank)), offset, dtype
 
 
-def _values(
-    recording: Recording, positions: Sequence[int], memory: Memory, first: int, nbytes: int, dtype: DataType
-) -> list[str]:
-    """What a place holds after each of these events, as text; a dot: poison."""
+def _text(held: Held, dtype: DataType) -> str:
+    data, valid = (np.frombuffer(part, np.uint8) for part in held)
+    values = dtype.from_memory(data, (dtype.group,))
+    written = written_elements(valid.astype(np.bool_), (dtype.group,))
+    return " ".join(value_text(v) if w else "." for v, w in zip(values, written, strict=True))
+
+
+def _held(recording: Recording, positions: Sequence[int], memory: Memory, first: int, nbytes: int) -> list[Held]:
+    """What a place holds after each of these events."""
     device, count, wanted = Watched(recording.options), 0, set(positions)
-    found: list[str] = []
+    found: list[Held] = []
 
     def read() -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         if memory[0] == "global":
@@ -88,9 +87,7 @@ def _values(
         count += 1
         if count in wanted:
             data, valid = read()
-            value = dtype.from_memory(data.copy(), (dtype.group,))
-            written = written_elements(valid, (dtype.group,))
-            found.append(" ".join(f"{float(v):g}" if w else "." for v, w in zip(value, written, strict=True)))
+            found.append((np.where(valid, data, 0).tobytes(), valid.tobytes()))
 
     with suppress(CannotRun):
         run(recording.what, replace(recording.options, sinks=(look,)), device=device, keep=())

@@ -16,21 +16,20 @@ import numpy as np
 
 from harness.debug.boxes import address_of, dense_of
 from harness.debug.chain import Chain, Element, KStep, Link, judge
-from harness.debug.names import Names, element, line_of, mnemonic
+from harness.debug.names import Names, element, line_of, mnemonic, value_text
 from harness.debug.operands import Factors, Product, Run, register_product, tensor_product
 from harness.debug.recording import Placed, Recording
 from harness.debug.slices import Source, sources_of
 from harness.debug.writers import CHUNK, Memory, Write, Writers
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Access, Agent
+from harness.emulator.memory.tmem import COLUMNS
 from harness.emulator.translate.cfg import destinations
 
 MOST_LINKS = 12
 """No sane chain of copies is longer; one that is goes round in a circle."""
 TENSOR_CORE = ("tcgen05", "wgmma", "mma")
 """Instructions that give a thread sums of products."""
-COLUMNS = 512
-"""Of tensor memory."""
 
 
 class Why:
@@ -73,9 +72,9 @@ class Why:
         got, written = self._recording.contents[placed.name]
         if not written[index]:
             what = "is poison" if last[1] is not None else "was not written"
-            return f"{name} {what}, and must be {float(expected[index]):g}"
-        must = f", and must be {float(expected[index]):g}" if wrong[index] else ", which is right"
-        return f"{name} is {float(got[index]):g}{must}"
+            return f"{name} {what}, and must be {value_text(expected[index])}"
+        must = f", and must be {value_text(expected[index])}" if wrong[index] else ", which is right"
+        return f"{name} is {value_text(got[index])}{must}"
 
     # ---- memory ----
 

@@ -70,11 +70,13 @@ class OneLaunch(Recorder):
     def wants(self, record: LaunchRecord) -> bool:
         if self._which.isdecimal():
             return record.number == int(self._which)
-        if self._which:
-            return self.kept is None and self._which in record.kernel
-        shutil.rmtree(self.folder)
-        self.folder.mkdir()
-        return True
+        return not self._which or (self.kept is None and self._which in record.kernel)
+
+    def keep(self, session: Session, function: Function, parameters: bytes, record: LaunchRecord) -> None:
+        if self.wants(record):
+            for before in self.folder.iterdir():
+                shutil.rmtree(before)
+        super().keep(session, function, parameters, record)
 
     @property
     def kept(self) -> Path | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,7 +68,7 @@ class DataType:
         return np.packbits(bits, axis=1, bitorder="little").reshape(-1).view(self.numpy).reshape(shape)
 
     def memory_bytes(self, shape: tuple[int, ...]) -> int:
-        return int(np.prod(shape, dtype=np.int64)) * self.bits // 8
+        return prod(shape) * self.bits // 8
 
 
 def _type(name: str, held: DTypeLike, bits: int, *aliases: str) -> DataType:

@@ -15,7 +15,7 @@ from harness.errors import EXTRAS
 from harness.paths import ROOT
 
 MOST_MODULES = 40
-OPTIONAL = ("scipy", "matplotlib", "jinja2", "distributed", "dask", "pyarrow", "zstandard", "torch")
+OPTIONAL = ("scipy", "matplotlib", "jinja2", "distributed", "dask", "pyarrow", "zstandard", "textual", "torch")
 
 
 def python(program: str) -> subprocess.CompletedProcess[str]:

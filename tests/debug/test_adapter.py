@@ -35,16 +35,20 @@ class Client:
             self.events.append(message)
         return message
 
-    def request(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """The response to a request."""
+    def send(self, text: bytes, nbytes: int | None = None) -> dict[str, Any]:
+        """The response to a message. nbytes: its length, where that is not to be the right one."""
         assert self._process.stdin is not None
-        self._last += 1
-        asked = {"seq": self._last, "type": "request", "command": command, "arguments": arguments}
-        text = json.dumps(asked).encode()
-        self._process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(text), text))
+        self._process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(text) if nbytes is None else nbytes, text))
         self._process.stdin.flush()
         while (message := self.read())["type"] != "response":
             pass
+        return message
+
+    def request(self, command: str, arguments: Any = None, /, **more: Any) -> dict[str, Any]:
+        """The response to a request. arguments: in place of the object of the others."""
+        self._last += 1
+        asked = {"seq": self._last, "type": "request", "command": command, "arguments": arguments or more}
+        message = self.send(json.dumps(asked).encode())
         assert message["request_seq"] == self._last and message["command"] == command
         return message
 
@@ -54,10 +58,8 @@ class Client:
         assert message["success"], message
         return message.get("body")
 
-    def refused(self, command: str, **arguments: Any) -> str:
-        message = self.request(command, **arguments)
-        assert not message["success"]
-        return message["body"]["error"]["variables"]["problem"]
+    def refused(self, command: str, arguments: Any = None, /, **more: Any) -> str:
+        return problem(self.request(command, arguments, **more))
 
     def wait(self, event: str) -> dict[str, Any]:
         """The body of the next event of this name."""
@@ -94,6 +96,14 @@ class Client:
         self._process.stdin.close()
         rest = self._process.stdout.read()
         return self._process.wait(timeout=30), rest
+
+
+def problem(response: dict[str, Any]) -> str:
+    """What a refusal says, in one line."""
+    assert not response["success"], response
+    said = response["body"]["error"]["variables"]["problem"]
+    assert said == response["message"] and "\n" not in said and "unexpected" not in said
+    return said
 
 
 @pytest.fixture
@@ -167,7 +177,8 @@ def test_steps_of_a_warp_forward_and_back(client):
     shown = client.ask("evaluate", expression="B[3,0] 1x64", context="watch")["result"]
     assert [row["name"] for row in rows] == ["[3]"] and rows[0]["value"].split() == shown.split()
     ended = client.goes("continue", **thread)
-    assert ended["reason"] == "pause" and ended["text"] == "the program has ended"
+    assert ended["reason"] == "end" and ended["description"] == "the end of the recording: the program has ended"
+    assert client.goes("reverseContinue", **thread)["reason"] == "entry"
     assert client.ask("disconnect") is None
     assert client.end() == (0, b"")
 
@@ -250,6 +261,49 @@ def test_what_cannot_be_done_is_the_answer(client, tmp_path):
     client.goes("configurationDone")
     assert "show whither: that is neither" in client.refused("evaluate", expression="whither", context="repl")
     assert "it has not stopped at a fault" in client.refused("exceptionInfo", threadId=1)
+
+
+def test_what_is_no_request_is_the_answer_too(client):
+    """Wrong messages at the beginning, then in a session; the length of one is too small, so that its rest follows."""
+    request = json.dumps({"seq": 3, "type": "request", "command": "threads"}).encode()
+    for body in (b"[]", b'"threads"', b"null", b"{", b"\xff", b"[" * 100_000, request[:-1]):
+        assert "is no message of the Debug Adapter Protocol" in problem(client.send(body))
+    assert "is no message" in problem(client.send(request, nbytes=len(request) - 20))
+    assert "launch first" in problem(client.send(request))
+    for nbytes in (1 << 30, -1):
+        assert "up to 16,777,216 is asked for" in problem(client.send(request, nbytes=nbytes))
+    assert "'3' is no request" in problem(client.send(b'{"seq": 1, "type": "request", "command": 3}'))
+    assert "'' is no request" in problem(client.send(b'{"seq": [], "type": "request"}'))
+    assert "arguments: an object is asked for, not ['x']" in client.refused("initialize", ["x"])
+    assert "--help" in client.refused("launch", program=str(MATMUL), args=["--help"])
+    client.launch(MATMUL, stopOnEntry=True)
+    assert "is debugged already" in client.refused("launch", program=str(MATMUL))
+    thread = client.goes("configurationDone")["threadId"]
+    for command, arguments, said in (
+        ("setBreakpoints", {}, "source: an object is asked for, and it is missing"),
+        ("setBreakpoints", {"source": []}, "source: an object is asked for, not []"),
+        (
+            "setBreakpoints",
+            {"source": {"path": str(PTX)}, "breakpoints": [3]},
+            "breakpoints: an object is asked for, not 3",
+        ),
+        ("setBreakpoints", {"source": {"path": str(PTX)}, "breakpoints": [{}]}, "line: a whole number is asked for"),
+        ("setFunctionBreakpoints", {"breakpoints": [{"name": 3}]}, "name: a text is asked for, not 3"),
+        ("setExceptionBreakpoints", {"filters": "wrong"}, "filters: a list is asked for, not wrong"),
+        ("setExceptionBreakpoints", {"filters": [[]]}, "filters: a text is asked for, not []"),
+        ("stackTrace", {}, "threadId: a whole number is asked for, and it is missing"),
+        ("stackTrace", {"threadId": "1"}, "threadId: a whole number is asked for, not 1"),
+        ("stackTrace", {"threadId": thread, "startFrame": -1}, "startFrame: a whole number is asked for, not -1"),
+        ("evaluate", {"expression": 3}, "expression: a text is asked for, not 3"),
+        ("evaluate", {"expression": "where", "frameId": []}, "frameId: a whole number is asked for, not []"),
+        ("source", {"sourceReference": 7}, "sourceReference 7: there is no such source"),
+        ("source", {"sourceReference": 0}, "sourceReference 0: there is no such source"),
+    ):
+        assert said in client.refused(command, arguments), (command, arguments)
+    client.ask("setExceptionBreakpoints", filters=["wrong", "none"])
+    client.ask("setBreakpoints", source={"path": str(PTX)}, breakpoints=[{"line": 167}])
+    client.ask("evaluate", expression="delete 2", context="repl")
+    assert client.ask("setBreakpoints", source={"path": str(PTX)}, breakpoints=[]) == {"breakpoints": []}
 
 
 def test_a_person_is_told_to_leave_it(tmp_path):

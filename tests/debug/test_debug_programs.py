@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli.main import main
+from harness.driver.log import LaunchRecord
+from harness.driver.recording import OneLaunch
 
 TESTS = Path(__file__).parents[1]
 PROGRAM = f"""
@@ -23,6 +25,7 @@ launch(add, 4, 256, a, b, c, c_int(n - 8))
 launch(add, 4, 256, c, b, d, c_int(n))
 result_of("cuCtxSynchronize")
 """
+MANY = PROGRAM + "for _ in range(20): launch(add, 1, 32, a, b, c, c_int(1))"
 
 
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, commands: str, *options: str):
@@ -75,7 +78,8 @@ def test_the_launch_that_fails_is_the_one(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("program", "options", "code", "said"),
     [
-        (PROGRAM, ("--launch", "7"), 2, "--launch 7: the program has no such launch; it has 0 add, 1 add"),
+        (PROGRAM, ("--launch", "7"), 2, "--launch 7: the program has no such launch; it has 0 add, 1 add\n"),
+        (MANY, ("--launch", "77"), 2, "18 add, 19 add and 2 more\n"),
         ("raise SystemExit(5)", (), 3, "ended with code 5 and has launched nothing"),
         (PROGRAM, ("--shape", "64"), 2, "--shape: "),
     ],
@@ -96,3 +100,18 @@ def test_what_is_no_launch(tmp_path, monkeypatch, program, options, code, said):
 def test_memory_that_there_is_not(tmp_path, monkeypatch, command, said):
     done = session(tmp_path, monkeypatch, PROGRAM, command)
     assert done.exit_code == 2 and said in done.output and "line 1: " in done.output
+
+
+def test_there_may_be_no_memory_at_all(tmp_path, monkeypatch):
+    """A kernel that gets no pointer."""
+    text = ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry program()\n{\nbar.sync 0;\nret;\n}"
+    program = f"from driver_client import *\nstart()\nlaunch(*load({text!r}, 'program'), 1, 32)"
+    done = session(tmp_path, monkeypatch, program, "why C[0,0]")
+    assert done.exit_code == 2 and "'C[0,0]' is no element of a buffer; none has a name" in done.output
+
+
+def test_to_ask_whether_a_launch_is_wanted_changes_nothing(tmp_path):
+    recorder = OneLaunch(tmp_path / "kept", "")
+    (tmp_path / "kept" / "launch-0").mkdir()
+    assert recorder.wants(LaunchRecord(1, "add", (1, 1, 1), (1, 1, 1), (1, 1, 1), 0, 1))
+    assert (tmp_path / "kept" / "launch-0").exists()

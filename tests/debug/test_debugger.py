@@ -133,6 +133,51 @@ def test_memory_that_got_a_name_has_chains_and_values(recorded):
     assert placed.address == debugger.recording.placed["C"].address + 64 * 64 * 2
 
 
+def test_a_watch_sees_the_last_bit_and_values_are_exact(tmp_path):
+    """Numbers that agree in six digits: 2^24 - 1 and 2^24 - 2 as integers, neighbours of 1 as f32."""
+    text = """.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry program(.param .u64 a, .param .u64 b)
+{
+.reg .b64 %rd<2>;
+ld.param.u64 %rd0, [a];
+ld.param.u64 %rd1, [b];
+st.global.u32 [%rd0], 16777215;
+st.global.u32 [%rd0], 16777214;
+st.global.b32 [%rd1], 0x3f800000;
+st.global.b32 [%rd1], 0x3f800001;
+ret;
+}
+"""
+    (tmp_path / "program.ptx").write_text(text, encoding="utf-8")
+    (tmp_path / "program.toml").write_text(
+        """ptx = "program.ptx"
+[launch]
+grid = 1
+block = 1
+arguments = ["A", "B"]
+[buffers]
+A = { dtype = "u32", shape = [1], init = "uninitialised" }
+B = { dtype = "f32", shape = [1], init = "uninitialised" }
+""",
+        encoding="utf-8",
+    )
+    commands = Commands(debug(tmp_path / "program.toml"))
+    for name, values in (("A", ("16777215", "16777214")), ("B", ("1", "1.0000001"))):
+        commands.do("back start")
+        said = [commands.do(f"continue watch {name}[0]")[0] for _ in range(2)]
+        assert said == [f"{name}[0]: {values[0]}", f"{name}[0]: {values[0]} -> {values[1]}"]
+        assert commands.do(f"show {name}[0]")[0].split() == [values[1]]
+        assert commands.do(f"why {name}[0]")[0] == f"{name}[0]"
+
+
+def test_counts_of_steps_are_above_0(debugger):
+    for move in (debugger.step, debugger.step_back, debugger.next, debugger.next_back):
+        with pytest.raises(UsageProblem, match="-3: how often is a whole number above 0"):
+            move(-3)
+
+
 def test_descriptors_are_decoded(debugger):
     """As the launch file and the instructions of the PTX have them: 32 bytes along K between two multiplications."""
     commands = Commands(debugger)
@@ -175,11 +220,11 @@ def test_a_watch_stops_where_the_value_changes(debugger):
         ("break line 1", "line 1: no event is of it"),
         ("break nowhere.py:3", "nowhere.py:3: no event is of that source line"),
         ("why C", "'C' is no element of a buffer (A, B, C)"),
-        ("why C[x]", "an element is given by whole numbers"),
-        ("step x", "'x': how often is a whole number above 0"),
+        ("why C[x]", "'x' is not a whole number from 0 on"),
+        ("step x", "'x' is not a whole number from 0 on"),
         ("warp 1", "write CTA:WARP"),
         ("operands", "this event is of no MMA and no copy with a tensor map"),
-        ("watch D[0,0]", "watch D[0,0]: write C[3,517]"),
+        ("watch D[0,0]", "'D[0,0]' is no element of a buffer (A, B, C); write A[0,0]"),
         ("watch shared 0x400", "watch shared 0x400: write C[3,517]"),
         ("show A stage 0", "show A stage 0: that is neither a register (%r1), tensor memory (tensor 0,0), shared"),
         ("show 0x12300", "no box lies there; name a type to see it as it lies, as in 0x12300 f32 8x8"),
@@ -190,6 +235,26 @@ def test_a_watch_stops_where_the_value_changes(debugger):
         ("show 0xfffffff f32 1x1", "is beyond"),
         ("continue event 99999999", "the run has 1,539 events"),
         ("continue 0x404", "no mbarrier was initialised there"),
+        ("back event -5", "'-5' is not a whole number from 0 on"),
+        (f"step {'9' * 5000}", "is not a whole number"),
+        ("step 0", "0: how often is a whole number above 0"),
+        ("warp 0:77", "warp 0:77: there is none in this launch; warp 0 of CTA 0 is one"),
+        ("watch shared -1 f32", "watch shared -1 f32: write C[3,517], or shared PLACE TYPE"),
+        ("watch shared 0xfffffff f32", "0xfffffff is beyond the 74,800 bytes of shared memory"),
+        ("watch shared 0x400 f32 cta 9", "there is no CTA 9; clusters are of 1"),
+        ("continue shared 0xfffffff", "0xfffffff is beyond the 74,800 bytes of shared memory"),
+        ("continue shared 0x400 cta 9", "there is no CTA 9; clusters are of 1"),
+        ("continue 0xb508 cta 0 cta 0", "cta is said twice"),
+        ("continue 0x7fffffffffff", "0x7fffffffffff is in no allocation"),
+        ("continue tensor 128,0", "tensor memory has lanes 0-127 and columns 0-511"),
+        ("show tensor 500,0", "tensor memory has lanes 0-127 and columns 0-511"),
+        ("show 0x400 bf16 cta 0 cta 0", "cta is said twice"),
+        ("show 0x400 bf16 cta 9", "there is no CTA 9; clusters are of 1"),
+        ("buffer D C f32 99999999999999999999x9", "are not all memory of one buffer"),
+        ("buffer D C f32 " + "x".join("1" * 70), "write name, place, type and shape"),
+        ("buffer D[0] C bf16 4", "'D[0]' is no name for a buffer"),
+        ("buffer shared C bf16 4", "'shared' is no name for a buffer"),
+        ("buffer C A bf16 4", "C is a buffer of the launch; take another name"),
     ],
 )
 def test_bad_commands_get_one_line(debugger, command, part):
