@@ -1,6 +1,8 @@
-"""The entry point of all kernels: launch bounds, cluster shape, and the architecture's kernel."""
+"""The entry points of all kernels: launch bounds, cluster shape, and the architecture's kernel. There are two, as tensor maps
+are parameters: those of scale factors are only `scaled_gemm`'s. Of the other operands a kernel reads what its configuration
+takes."""
 from .common.config import GemmConfig
-from .common.cta import Cta, Problem, Scales
+from .common.cta import Cta, Problem
 from .common.fragment import EpilogueOperands
 from .host.label import label
 from .common.ptx import tensor_map_address
@@ -32,84 +34,17 @@ def gemm[
     m: UInt32,
     n: UInt32,
     workspace: UInt64,
-):
-    """C = A . B^T. LaunchPlan has the grid, the sizes and the tensor maps."""
-    var a = tensor_map_address(Pointer(to=a_map))
-    var b = tensor_map_address(Pointer(to=b_map))
-    var c = tensor_map_address(Pointer(to=c_map))
-    comptime assert not config.is_fused(), "fused_gemm has the operands of a fused epilogue"
-    run[config](problem_of[config](a, b, c, k_iterations, m, n, workspace, Scales(0, 0, 1)))
-
-
-@__llvm_metadata(
-    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(config.threads())),
-    `nvvm.minctasm`=SIMDLength(1),
-    `nvvm.cluster_dim`=StaticTuple[Int32, 3](Int32(config.cluster_m), Int32(config.cluster_n), 1),
-)
-@__llvm_arg_metadata(a_map, `nvvm.grid_constant`)
-@__llvm_arg_metadata(b_map, `nvvm.grid_constant`)
-@__llvm_arg_metadata(c_map, `nvvm.grid_constant`)
-@__name(t"{label(config)}")
-def multiplied_gemm[
-    config: GemmConfig
-](
-    a_map: TMADescriptor,
-    b_map: TMADescriptor,
-    c_map: TMADescriptor,
-    k_iterations: UInt32,
-    m: UInt32,
-    n: UInt32,
-    workspace: UInt64,
-    alpha: Float32,
-):
-    """C = alpha * A . B^T."""
-    var a = tensor_map_address(Pointer(to=a_map))
-    var b = tensor_map_address(Pointer(to=b_map))
-    var c = tensor_map_address(Pointer(to=c_map))
-    run[config](problem_of[config](a, b, c, k_iterations, m, n, workspace, Scales(0, 0, alpha)))
-
-
-@__llvm_metadata(
-    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(config.threads())),
-    `nvvm.minctasm`=SIMDLength(1),
-    `nvvm.cluster_dim`=StaticTuple[Int32, 3](Int32(config.cluster_m), Int32(config.cluster_n), 1),
-)
-@__llvm_arg_metadata(a_map, `nvvm.grid_constant`)
-@__llvm_arg_metadata(b_map, `nvvm.grid_constant`)
-@__llvm_arg_metadata(c_map, `nvvm.grid_constant`)
-@__name(t"{label(config)}")
-def fused_gemm[
-    config: GemmConfig
-](
-    a_map: TMADescriptor,
-    b_map: TMADescriptor,
-    c_map: TMADescriptor,
-    k_iterations: UInt32,
-    m: UInt32,
-    n: UInt32,
-    workspace: UInt64,
     bias: UInt64,
     residual: UInt64,
     alpha: Float32,
     beta: Float32,
 ):
-    """C = the fused epilogue of A . B^T."""
+    """C = A . B^T, or what the epilogue makes of it. LaunchPlan has the grid, the sizes and the tensor maps."""
+    comptime assert not config.has_scale_factors(), "scaled_gemm has the tensor maps of scale factors"
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
-    var problem = problem_of[config](a, b, c, k_iterations, m, n, workspace, Scales(0, 0, 1))
-    problem.operands = {bias, residual, alpha, beta, m, n}
-    run[config](problem)
-
-
-@inline(.always)
-def run[config: GemmConfig](problem: Problem):
-    """Any architecture's kernel."""
-    comptime if config.arch == "sm_100a":
-        run_sm100(Cta[config](), problem)
-    else:
-        comptime assert config.arch == "sm_90a"
-        run_sm90(Cta[config](), problem)
+    run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n})
 
 
 @__llvm_metadata(
@@ -135,7 +70,10 @@ def scaled_gemm[
     m: UInt32,
     n: UInt32,
     workspace: UInt64,
+    bias: UInt64,
+    residual: UInt64,
     alpha: Float32,
+    beta: Float32,
 ):
     """C = alpha * A . B^T, of A and B with scale factors."""
     var a = tensor_map_address(Pointer(to=a_map))
@@ -143,18 +81,32 @@ def scaled_gemm[
     var c = tensor_map_address(Pointer(to=c_map))
     var a_scales = tensor_map_address(Pointer(to=a_scales_map))
     var b_scales = tensor_map_address(Pointer(to=b_scales_map))
-    run[config](problem_of[config](a, b, c, k_iterations, m, n, workspace, Scales(a_scales, b_scales, alpha)))
+    run[config](a, b, c, a_scales, b_scales, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n})
 
 
 @inline(.always)
-def problem_of[
+def run[
     config: GemmConfig
 ](
-    a: UInt64, b: UInt64, c: UInt64, k_iterations: UInt32, m: UInt32, n: UInt32, workspace: UInt64, scales: Scales
-) -> Problem:
+    a: UInt64,
+    b: UInt64,
+    c: UInt64,
+    a_scales: UInt64,
+    b_scales: UInt64,
+    k_iterations: UInt32,
+    m: UInt32,
+    n: UInt32,
+    workspace: UInt64,
+    operands: EpilogueOperands,
+):
+    """Any architecture's kernel."""
     comptime wrong = config_error(config)
     comptime assert wrong.byte_length() == 0, wrong
     var clusters_m = ceildiv(m, UInt32(config.cluster_rows()))
     var clusters_n = ceildiv(n, UInt32(config.cluster_columns()))
-    var none = EpilogueOperands(0, 0, 1, 0, m, n)
-    return {a, b, c, k_iterations, m, n, clusters_m, clusters_n, workspace, scales, none}
+    var problem = Problem(a, b, c, a_scales, b_scales, k_iterations, m, n, clusters_m, clusters_n, workspace, operands)
+    comptime if config.arch == "sm_100a":
+        run_sm100(Cta[config](), problem)
+    else:
+        comptime assert config.arch == "sm_90a"
+        run_sm90(Cta[config](), problem)

@@ -12,29 +12,21 @@ from max.gpu.sync import syncwarp
 
 
 @fieldwise_init
-struct Scales(TrivialRegisterPassable):
-    """The tensor maps of the scale factors of A and B by address, and the factor of all of C; what a problem has not is 0
-    and 1."""
-
-    var a: UInt64
-    var b: UInt64
-    var alpha: Float32
-
-
-@fieldwise_init
 struct Problem(TrivialRegisterPassable):
-    """Tensor maps by address, sizes, the workspace, scale factors, and what a fused epilogue reads."""
+    """Tensor maps by address, those of scale factors 0 where there are none, sizes, the workspace, and what an epilogue reads.
+    """
 
     var a: UInt64
     var b: UInt64
     var c: UInt64
+    var a_scales: UInt64
+    var b_scales: UInt64
     var k_iterations: UInt32
     var m: UInt32  # rows of the product: of A, swapped of B
     var n: UInt32  # columns of the product: rows of B, swapped of A
     var clusters_m: UInt32  # cluster tiles along M: C in units of what a cluster computes together
     var clusters_n: UInt32
     var workspace: UInt64  # counters in global memory, then partial sums: split_k.mojo; 0 where none is needed
-    var scales: Scales
     var operands: EpilogueOperands
 
 

@@ -98,8 +98,8 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
         var b = cta.shared + UInt32(cta.layout.b_scales) + stage * b_bytes
         var row = tile.row if tile.row < Int32(self.problem.m) else 0
         var column = tile.column if tile.column < Int32(self.problem.n) else 0
-        tma_load[1, False](a, self.problem.scales.a, full.address, row, block, 0)
-        tma_load[1, False](b, self.problem.scales.b, full.address, block // 4 * 4, column // F32_BLOCK, 0)
+        tma_load[1, False](a, self.problem.a_scales, full.address, row, block, 0)
+        tma_load[1, False](b, self.problem.b_scales, full.address, block // 4 * 4, column // F32_BLOCK, 0)
 
 
 @inline(.always)

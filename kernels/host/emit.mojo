@@ -19,7 +19,7 @@ Parameters and defaults are GemmConfig's. A configuration that breaks a rule fai
 compiler's message. Bad arguments of the program: one line on standard error, exit code 2.
 """
 from ..common.config import GemmConfig
-from ..entry import fused_gemm, gemm, multiplied_gemm, scaled_gemm
+from ..entry import gemm, scaled_gemm
 from max.gpu.host import get_gpu_target
 from max.gpu.host.compile import compile_info
 from std.sys import argv, exit, stderr
@@ -34,10 +34,6 @@ def run[*configs: GemmConfig]() raises:
             comptime target = get_gpu_target[configs[i].arch]()
             comptime if configs[i].has_scale_factors():
                 return print(compile_info[scaled_gemm[configs[i]], target=target]().asm)
-            elif configs[i].scales == "tensor":
-                return print(compile_info[multiplied_gemm[configs[i]], target=target]().asm)
-            elif configs[i].is_fused():
-                return print(compile_info[fused_gemm[configs[i]], target=target]().asm)
             else:
                 return print(compile_info[gemm[configs[i]], target=target]().asm)
     raise Error("configuration ", arguments[2], " does not exist: there are ", configs.size, ", counted from 0")

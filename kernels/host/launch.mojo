@@ -2,7 +2,7 @@
 from ..common.config import GemmConfig
 from .launch_plan import LaunchPlan, TensorMap
 from ..common.fragment import EpilogueOperands
-from ..entry import fused_gemm, gemm, multiplied_gemm, scaled_gemm
+from ..entry import gemm, scaled_gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
 from max.gpu.primitives.grid_controls import PDLLevel, pdl_launch_attributes
 from max.gpu.host.nvidia.tma import TensorMapL2Promotion, TensorMapSwizzle, TMADescriptor, create_tma_descriptor
@@ -119,40 +119,6 @@ def enqueue[
             rows,
             columns,
             workspace,
-            operands.alpha,
-            grid_dim=grid,
-            block_dim=plan.block,
-            cluster_dim=cluster,
-            shared_mem_bytes=shared,
-            func_attribute=limit,
-            attributes=overlap^,
-        )
-    elif config.scales == "tensor":
-        ctx.enqueue_function[multiplied_gemm[config]](
-            a_map,
-            b_map,
-            c_map,
-            k_iterations,
-            rows,
-            columns,
-            workspace,
-            operands.alpha,
-            grid_dim=grid,
-            block_dim=plan.block,
-            cluster_dim=cluster,
-            shared_mem_bytes=shared,
-            func_attribute=limit,
-            attributes=overlap^,
-        )
-    elif config.is_fused():
-        ctx.enqueue_function[fused_gemm[config]](
-            a_map,
-            b_map,
-            c_map,
-            k_iterations,
-            rows,
-            columns,
-            workspace,
             operands.bias,
             operands.residual,
             operands.alpha,
@@ -173,6 +139,10 @@ def enqueue[
             rows,
             columns,
             workspace,
+            operands.bias,
+            operands.residual,
+            operands.alpha,
+            operands.beta,
             grid_dim=grid,
             block_dim=plan.block,
             cluster_dim=cluster,

@@ -185,13 +185,10 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     found.append(scalar("m", plan.rows))
     found.append(scalar("n", plan.columns))
     found.append(workspace^)
-    if config.is_fused():
-        found.append(address("bias", config.fusion().takes_bias, [plan.n]))
-        found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n]))
-    if config.scales != "none" or config.is_fused():
-        found.append(scalar("alpha", 1, "f32"))
-    if config.is_fused():
-        found.append(scalar("beta", 0, "f32"))
+    found.append(address("bias", config.fusion().takes_bias, [plan.n]))
+    found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n]))
+    found.append(scalar("alpha", 1, "f32"))
+    found.append(scalar("beta", 0, "f32"))
     return array(found)
 
 

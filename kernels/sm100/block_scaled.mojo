@@ -36,14 +36,14 @@ struct ScaledLoader[config: GemmConfig](TrivialRegisterPassable):
         comptime rows = UInt32(ATOM_ROWS)
         self.operands = {cta, problem}
         self.a = {
-            problem.scales.a,
+            problem.a_scales,
             (problem.m + rows - 1) // rows,
             0,
             sharing.a_part(cta.rank),
             sharing.a_mask(cta.rank),
         }
         self.b = {
-            problem.scales.b,
+            problem.b_scales,
             (problem.n + rows - 1) // rows,
             0,
             sharing.b_scale_part(cta.rank),

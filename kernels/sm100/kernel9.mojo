@@ -79,7 +79,7 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: Til
                 if elect_one_sync():
                     epilogue.empty.arrive()
                 syncwarp()
-            write_step[config, step](part, part.rounded(values, problem.scales.alpha), problem.c)
+            write_step[config, step](part, part.rounded(values, problem.operands.alpha), problem.c)
         accumulators.advance()
         tiles.advance[whole_warp=True](cta)
     finish_stores(cta.warp == 0)

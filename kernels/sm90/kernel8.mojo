@@ -107,7 +107,7 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
                     continue
             comptime if config.is_fused():
                 accumulator = fused(cta, tile, accumulator, problem.operands)
-            var epilogue = Epilogue[config](cta, tile, accumulator, problem.scales.alpha)
+            var epilogue = Epilogue[config](cta, tile, accumulator, problem.operands.alpha)
             comptime if config.defers_epilogue():
                 deferred.begin(epilogue)
             else:

@@ -63,7 +63,7 @@ def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, va
             finish_tile(consumer, accumulator, last)
             comptime if config.is_fused():
                 accumulator = fused(cta, tiles.tile, accumulator, problem.operands)
-            var epilogue = Epilogue[config](cta, tiles.tile, accumulator, problem.scales.alpha)
+            var epilogue = Epilogue[config](cta, tiles.tile, accumulator, problem.operands.alpha)
             write_double_buffered[config](epilogue, problem.c)
         else:
             skip_tile(cta, consumer, stages, problem.k_iterations)
