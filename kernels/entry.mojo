@@ -99,6 +99,8 @@ def fused_gemm[
     var c = tensor_map_address(Pointer(to=c_map))
     var problem = problem_of[config](a, b, c, k_iterations, m, n, workspace, Scales(0, 0, 1))
     problem.operands = {bias, residual, alpha, beta, m, n}
+    comptime if config.swapped:
+        swap(problem.operands.rows, problem.operands.columns)
     run[config](problem)
 
 
